@@ -1,0 +1,42 @@
+//! Every limit and default: its unit, why that number, what breaks beyond it.
+
+/// Bytes of a block: the unit of progress, of a checksum and of folding.
+///
+/// 64 KiB takes 0.5 ms at 1 Gbit/s, which is what each relay adds to a pipeline; half of it doubles the system
+/// calls for little, and 256 KiB was slower in every chain on a 1 Gbit/s lab.
+pub const BLOCK_BYTES: u64 = 64 * 1024;
+
+/// Objects up to this many bytes travel inside control messages and live in the directory.
+///
+/// The papers' threshold. One block: a larger one would delay the control messages behind it by more than a hop.
+pub const INLINE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Axes of an array. NumPy allows 64; a frame must not make us allocate more.
+pub const AXES_MAX: usize = 64;
+
+/// Bytes of a name.
+pub const NAME_BYTES_MAX: usize = 1024;
+
+/// Bytes of one control message on the wire: an inline object, and room for the largest order of a reduce.
+pub const CONTROL_BYTES_MAX: u32 = 8 * 1024 * 1024;
+
+/// Bytes of the largest object, 1 TiB: beyond it a size is a broken peer or a wrong shape, not data.
+pub const OBJECT_BYTES_MAX: u64 = 1 << 40;
+
+/// Bytes a receiver grants at first. 4 MiB covers 10 Gbit/s x 3 ms; more only fills the sender's kernel buffers.
+pub const CREDIT_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Blocks of partial results that a position keeps between its children and its parent (2 MiB).
+pub const WINDOW_BLOCKS: usize = 32;
+
+/// Inputs of one reduce.
+pub const REDUCE_INPUTS_MAX: usize = 65_536;
+
+/// How long a deletion is remembered, so that a late message does not bring the object back: 10 minutes.
+pub const TOMBSTONE_NS: u64 = 600 * 1_000_000_000;
+
+/// How long an owner waits for holders to tell it of an object whose minter is gone, before it is lost: 1 s.
+pub const ORPHAN_GRACE_NS: u64 = 1_000_000_000;
+
+/// How long an owner may take to acknowledge a question before the second is asked: 200 ms.
+pub const OWNER_PATIENCE_NS: u64 = 200_000_000;

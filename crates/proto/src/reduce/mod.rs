@@ -1,0 +1,4 @@
+//! placeholder; being written
+pub mod assign;
+pub mod cost;
+pub mod shape;
