@@ -1,1 +1,274 @@
-//! placeholder
+//! Sets of byte ranges: which bytes of a copy are ready, which are still missing.
+//!
+//! Knows nothing of blocks, of objects or of how long the whole is; a caller that needs a bound
+//! passes it.
+
+use alloc::vec::Vec;
+use core::{fmt, iter, ops::Range};
+
+use serde::{Deserialize, Serialize};
+
+/// A set of bytes, kept as half-open runs that are sorted, not empty and apart.
+///
+/// Most copies grow from the front, so one run is the usual case and many are rare. A value that
+/// was decoded from the wire may break the order: ask [`is_valid`](Self::is_valid) before anything
+/// else.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ranges {
+    runs: Vec<Range<u64>>,
+}
+
+impl Ranges {
+    /// No bytes.
+    pub const fn new() -> Self {
+        Self { runs: Vec::new() }
+    }
+
+    /// The bytes `0..len`.
+    pub fn full(len: u64) -> Self {
+        iter::once(0..len).collect()
+    }
+
+    /// Adds the bytes of `range`; those that were there stay.
+    pub fn insert(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        // Runs that only touch the range join it too, or one stretch would be told as two.
+        let first = self.runs.partition_point(|run| run.end < range.start);
+        let after = self.runs.partition_point(|run| run.start <= range.end);
+        let joined = match self.runs[first..after] {
+            [] => range,
+            [ref only] => range.start.min(only.start)..range.end.max(only.end),
+            [ref low, .., ref high] => range.start.min(low.start)..range.end.max(high.end),
+        };
+        self.runs.splice(first..after, [joined]);
+    }
+
+    /// Takes the bytes of `range` out; those that were not there stay out.
+    pub fn remove(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let first = self.runs.partition_point(|run| run.end <= range.start);
+        let after = self.runs.partition_point(|run| run.start < range.end);
+        if first == after {
+            return;
+        }
+        let before = self.runs[first].start..range.start;
+        let behind = range.end..self.runs[after - 1].end;
+        self.runs
+            .splice(first..after, [before, behind].into_iter().filter(|rest| !rest.is_empty()));
+    }
+
+    /// Whether every byte of `range` is in the set; true for an empty range.
+    pub fn contains(&self, range: &Range<u64>) -> bool {
+        let reaching = self.runs.partition_point(|run| run.end < range.end);
+        range.is_empty() || self.runs.get(reaching).is_some_and(|run| run.start <= range.start)
+    }
+
+    /// Whether every byte of `other` is in the set.
+    pub fn covers(&self, other: &Self) -> bool {
+        other.runs.iter().all(|run| self.contains(run))
+    }
+
+    /// Whether no byte is in the set.
+    pub const fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// How many bytes are in the set.
+    pub fn total(&self) -> u64 {
+        self.runs.iter().map(|run| run.end - run.start).sum()
+    }
+
+    /// Length of the run that starts at byte 0, 0 if there is none.
+    pub fn prefix(&self) -> u64 {
+        self.runs.first().filter(|run| run.start == 0).map_or(0, |run| run.end)
+    }
+
+    /// The runs, lowest first.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> + ExactSizeIterator {
+        self.runs.iter().cloned()
+    }
+
+    /// The bytes of `0..len` that are not in the set.
+    pub fn complement(&self, len: u64) -> Self {
+        let mut missing = Self::full(len);
+        for run in &self.runs {
+            missing.remove(run.clone());
+        }
+        missing
+    }
+
+    /// The bytes that are in both sets.
+    pub fn intersect(&self, other: &Self) -> Self {
+        let mut runs = Vec::new();
+        let (mut ours, mut theirs) = (self.runs.iter().peekable(), other.runs.iter().peekable());
+        while let (Some(left), Some(right)) = (ours.peek(), theirs.peek()) {
+            let common = left.start.max(right.start)..left.end.min(right.end);
+            if left.end <= right.end {
+                ours.next();
+            } else {
+                theirs.next();
+            }
+            if !common.is_empty() {
+                runs.push(common);
+            }
+        }
+        Self { runs }
+    }
+
+    /// Whether the runs are sorted, not empty and apart; false only for a value from a broken peer.
+    pub fn is_valid(&self) -> bool {
+        self.runs.iter().all(|run| run.start < run.end)
+            && self.runs.is_sorted_by(|low, high| low.end < high.start)
+    }
+}
+
+impl FromIterator<Range<u64>> for Ranges {
+    fn from_iter<T: IntoIterator<Item = Range<u64>>>(ranges: T) -> Self {
+        let mut set = Self::new();
+        ranges.into_iter().for_each(|range| set.insert(range));
+        set
+    }
+}
+
+impl fmt::Display for Ranges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.runs.is_empty() {
+            return f.write_str("nothing");
+        }
+        for (index, run) in self.runs.iter().enumerate() {
+            write!(f, "{}{}..{}", if index == 0 { "" } else { ", " }, run.start, run.end)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::{string::ToString, vec};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Bytes of the model: few, so that random ranges meet, touch and swallow each other.
+    const MODEL_BYTES: u64 = 24;
+
+    #[derive(Clone, Debug)]
+    enum Change {
+        Insert(Range<u64>),
+        Remove(Range<u64>),
+    }
+
+    fn any_range() -> impl Strategy<Value = Range<u64>> {
+        // Reversed ones too: they hold nothing.
+        (0..=MODEL_BYTES, 0..=MODEL_BYTES).prop_map(|(start, end)| start..end)
+    }
+
+    fn any_changes() -> impl Strategy<Value = Vec<Change>> {
+        let change = prop_oneof![
+            2 => any_range().prop_map(Change::Insert),
+            1 => any_range().prop_map(Change::Remove),
+        ];
+        prop::collection::vec(change, 0..12)
+    }
+
+    fn bits(range: &Range<u64>) -> u64 {
+        range.clone().fold(0, |bits, byte| bits | 1 << byte)
+    }
+
+    fn apply(changes: &[Change]) -> (Ranges, u64) {
+        let (mut set, mut model) = (Ranges::new(), 0);
+        for change in changes {
+            match change {
+                Change::Insert(range) => {
+                    set.insert(range.clone());
+                    model |= bits(range);
+                }
+                Change::Remove(range) => {
+                    set.remove(range.clone());
+                    model &= !bits(range);
+                }
+            }
+            assert!(set.is_valid(), "{set:?}");
+            assert_eq!(model_of(&set), model, "{set:?} after {change:?}");
+        }
+        (set, model)
+    }
+
+    fn model_of(set: &Ranges) -> u64 {
+        set.iter().fold(0, |model, run| model | bits(&run))
+    }
+
+    proptest! {
+        /// Goal: a set is the bytes put in less those taken out. Method: a bitmap does the same.
+        #[test]
+        fn a_set_agrees_with_a_bitmap(
+            changes in any_changes(),
+            others in any_changes(),
+            range in any_range(),
+            len in 0..=MODEL_BYTES,
+        ) {
+            let (set, model) = apply(&changes);
+            let (other, other_model) = apply(&others);
+            prop_assert_eq!(set.contains(&range), model & bits(&range) == bits(&range));
+            prop_assert_eq!(set.covers(&other), model & other_model == other_model);
+            prop_assert_eq!(set.is_empty(), model == 0);
+            prop_assert_eq!(set.total(), u64::from(model.count_ones()));
+            prop_assert_eq!(set.prefix(), u64::from(model.trailing_ones()));
+            prop_assert_eq!(set == other, model == other_model);
+
+            let common = set.intersect(&other);
+            prop_assert!(common.is_valid());
+            prop_assert_eq!(model_of(&common), model & other_model);
+
+            let missing = set.complement(len);
+            prop_assert!(missing.is_valid());
+            prop_assert_eq!(model_of(&missing), bits(&(0..len)) & !model);
+
+            prop_assert_eq!(&set.iter().rev().collect::<Ranges>(), &set);
+        }
+
+        /// Goal: what a peer encoded is what we decode.
+        #[test]
+        fn a_set_survives_the_wire(changes in any_changes()) {
+            let (set, _) = apply(&changes);
+            let bytes = postcard::to_allocvec(&set).unwrap();
+            prop_assert_eq!(postcard::from_bytes::<Ranges>(&bytes).unwrap(), set);
+        }
+    }
+
+    #[test]
+    fn the_last_byte_of_the_address_space_is_a_byte() {
+        let mut set = Ranges::full(u64::MAX);
+        assert_eq!(set.total(), u64::MAX);
+        set.remove(5..u64::MAX - 1);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [0..5, u64::MAX - 1..u64::MAX]);
+        assert_eq!(set.complement(u64::MAX).total(), u64::MAX - 6);
+    }
+
+    #[test]
+    #[allow(clippy::reversed_empty_ranges)]
+    fn runs_that_a_broken_peer_sends_are_found_out() {
+        for runs in [
+            vec![0..1, 3..3],
+            vec![0..1, 4..3],
+            vec![5..6, 1..2],
+            vec![0..4, 3..6],
+            vec![0..4, 4..6],
+        ] {
+            assert!(!Ranges { runs: runs.clone() }.is_valid(), "{runs:?}");
+        }
+        assert!(Ranges { runs: vec![0..4, 5..6] }.is_valid());
+        assert!(Ranges::new().is_valid());
+    }
+
+    #[test]
+    fn display_lists_the_runs() {
+        assert_eq!([7..9, 0..4].into_iter().collect::<Ranges>().to_string(), "0..4, 7..9");
+        assert_eq!(Ranges::full(0).to_string(), "nothing");
+    }
+}

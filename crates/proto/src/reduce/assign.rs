@@ -1,1 +1,360 @@
-//! placeholder
+//! Turns arrivals into positions of a reduce tree, and positions into orders.
+//!
+//! ```text
+//! seat ──> waiting for children ──> ordered        a position
+//! open ──────────── full or closed ──> settled     the tree
+//! ```
+//!
+//! A position is ordered as soon as its children can't change any more: they sit, or the tree is
+//! settled and what is vacant stays vacant. An order is never taken back; a contributor that is
+//! lost needs a new tree.
+//!
+//! Knows nothing of why an input arrived, of bytes or of time.
+
+use alloc::vec::Vec;
+
+use super::shape::Shape;
+
+/// One taken position: inputs of one node, folded there before anything is received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seat<N, I> {
+    /// The node that holds the inputs.
+    pub node: N,
+    /// What it folds of its own.
+    pub inputs: Vec<I>,
+}
+
+/// What one position has to do: fold its inputs with what its children send, for whoever pulls from
+/// it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order<N, I> {
+    /// The position.
+    pub position: u32,
+    /// The node that sits there.
+    pub node: N,
+    /// What the node folds of its own.
+    pub inputs: Vec<I>,
+    /// Whom it pulls from: node and position, left before right.
+    pub children: Vec<(N, u32)>,
+}
+
+/// A reduce tree that fills while inputs arrive.
+#[derive(Clone, Debug)]
+pub struct Tree<N, I> {
+    shape: Shape,
+    seats: Vec<Seat<N, I>>,
+    /// Positions without an order yet. In a binary tree these are ancestors of the next position to
+    /// be taken, never more than its depth.
+    waiting: Vec<u32>,
+    closed: bool,
+}
+
+impl<N: Copy + Ord, I: Clone> Tree<N, I> {
+    /// An empty tree of `shape`.
+    pub const fn new(shape: Shape) -> Self {
+        Self { shape, seats: Vec::new(), waiting: Vec::new(), closed: shape.positions == 0 }
+    }
+
+    /// Gives the next position to `node` and returns it. The last one closes the tree.
+    ///
+    /// A node may sit at several positions: inputs that arrive there after its order was given get
+    /// one more.
+    ///
+    /// # Panics
+    /// If the tree is closed.
+    pub fn seat(&mut self, node: N, inputs: Vec<I>) -> u32 {
+        let position = self.seated();
+        assert!(
+            !self.closed,
+            "no position for another node: {position} of {} seated, closed",
+            self.shape.positions
+        );
+        self.seats.push(Seat { node, inputs });
+        self.waiting.push(position);
+        self.closed = self.seated() == self.shape.positions;
+        position
+    }
+
+    /// No more arrivals: the positions that are vacant stay vacant. Closing twice is closing once.
+    pub const fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// The orders that became certain since the last call, lowest position first.
+    ///
+    /// Each position's is given exactly once.
+    pub fn orders(&mut self) -> Vec<Order<N, I>> {
+        let (shape, seats, seated, closed) = (self.shape, &self.seats, self.seated(), self.closed);
+        let certain = |position: &mut u32| closed || shape.children_ready(*position, seated);
+        let order = |position: u32| {
+            let Seat { node, inputs } = &seats[position as usize];
+            // While the tree is open, ready children are those of the full shape.
+            let children = shape.children_within(position, seated).into_iter();
+            Order {
+                position,
+                node: *node,
+                inputs: inputs.clone(),
+                children: children.map(|child| (seats[child as usize].node, child)).collect(),
+            }
+        };
+        self.waiting.extract_if(.., certain).map(order).collect()
+    }
+
+    /// Whom the caller pulls from, node and position; `None` while more can arrive.
+    ///
+    /// None at all if the tree was closed empty, every seat of a star, else exactly one. A star's
+    /// order already says that the caller pulls from it, so nobody there needs to wait for the
+    /// last.
+    pub fn tops(&self) -> Option<Vec<(N, u32)>> {
+        let top = |top: u32| (self.seats[top as usize].node, top);
+        self.closed.then(|| self.shape.tops_within(self.seated()).into_iter().map(top).collect())
+    }
+
+    /// The taken positions, in their order.
+    pub fn seats(&self) -> &[Seat<N, I>] {
+        &self.seats
+    }
+
+    /// The shape that the tree was begun with.
+    pub const fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Whether nobody can arrive any more: all positions are taken, or the tree was closed.
+    pub const fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    fn seated(&self) -> u32 {
+        // The assertion in `seat` keeps the length within the shape's u32.
+        self.seats.len() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::{
+        collections::{BTreeMap, BTreeSet},
+        format,
+        string::String,
+        vec,
+    };
+
+    use proptest::prelude::*;
+
+    use super::{super::shape::Degree, *};
+
+    type Orders = BTreeMap<u32, Order<u32, (u32, u32)>>;
+
+    /// Node `n` brings one to three inputs, named (n, 0), (n, 1), ...
+    fn inputs_of(node: u32) -> Vec<(u32, u32)> {
+        (0..=node % 3).map(|input| (node, input)).collect()
+    }
+
+    /// Seats `nodes`, closes, and checks every order when it is given. `polled` says after which
+    /// arrivals the orders are asked for.
+    fn run(
+        shape: Shape,
+        nodes: &[u32],
+        polled: impl Fn(usize) -> bool,
+    ) -> (Tree<u32, (u32, u32)>, Orders) {
+        let mut tree = Tree::new(shape);
+        let mut orders = Orders::new();
+        for (index, node) in nodes.iter().enumerate() {
+            assert!(!tree.is_closed());
+            assert_eq!(tree.tops(), None);
+            assert_eq!(tree.seat(*node, inputs_of(*node)), index as u32);
+            if polled(index) {
+                take(&mut tree, &mut orders);
+            }
+        }
+        tree.close();
+        take(&mut tree, &mut orders);
+        assert_eq!(tree.orders(), [], "an order was given twice");
+        (tree, orders)
+    }
+
+    fn take(tree: &mut Tree<u32, (u32, u32)>, orders: &mut Orders) {
+        let seated = tree.seats().len() as u32;
+        for order in tree.orders() {
+            let seat = &tree.seats()[order.position as usize];
+            assert_eq!((order.node, &order.inputs), (seat.node, &seat.inputs));
+            for (node, child) in &order.children {
+                assert!(*child < seated, "{order:?} before its child sits");
+                assert_eq!(*node, tree.seats()[*child as usize].node);
+            }
+            let full = tree.shape().children(order.position);
+            let complete = full.iter().all(|child| *child < seated);
+            assert!(complete || tree.is_closed(), "{order:?} before its children are known");
+            assert!(orders.insert(order.position, order).is_none(), "two orders for one position");
+        }
+    }
+
+    /// Every input that the caller receives, as often as it receives it.
+    fn folded(tree: &Tree<u32, (u32, u32)>, orders: &Orders) -> Vec<(u32, u32)> {
+        let mut inputs = Vec::new();
+        let mut next = tree.tops().expect("the tree is closed");
+        while let Some((node, position)) = next.pop() {
+            let order = &orders[&position];
+            assert_eq!(order.node, node);
+            inputs.extend(&order.inputs);
+            next.extend(&order.children);
+        }
+        inputs.sort_unstable();
+        inputs
+    }
+
+    fn check(shape: Shape, nodes: &[u32], polled: impl Fn(usize) -> bool) {
+        let (tree, orders) = run(shape, nodes, polled);
+        assert_eq!(orders.len(), nodes.len());
+        let mut expected: Vec<_> = nodes.iter().copied().flat_map(inputs_of).collect();
+        expected.sort_unstable();
+        assert_eq!(folded(&tree, &orders), expected, "{shape}: {nodes:?}");
+    }
+
+    fn permutations(nodes: &[u32]) -> Vec<Vec<u32>> {
+        let Some((first, rest)) = nodes.split_first() else { return vec![Vec::new()] };
+        let insert = |order: Vec<u32>| {
+            (0..=order.len()).map(move |at| {
+                let mut order = order.clone();
+                order.insert(at, *first);
+                order
+            })
+        };
+        permutations(rest).into_iter().flat_map(insert).collect()
+    }
+
+    /// Goal: whoever arrives when, and wherever it ends, each input is folded once.
+    /// Method: all orders of all choices of up to 6.
+    #[test]
+    fn every_arrival_order_folds_each_input_once() {
+        for degree in Degree::ALL {
+            for positions in 0..=6 {
+                let everybody: Vec<u32> = (0..positions).collect();
+                // Prefixes of permutations are every choice of m arrivals, in every order; each
+                // once.
+                let arrivals: BTreeSet<Vec<u32>> = permutations(&everybody)
+                    .into_iter()
+                    .flat_map(|order| (0..=order.len()).map(move |m| order[..m].to_vec()))
+                    .collect();
+                for nodes in arrivals {
+                    check(Shape { degree, positions }, &nodes, |_| true);
+                    check(Shape { degree, positions }, &nodes, |_| false);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        /// Goal: the same for large trees, nodes that sit twice, and orders asked for at any time.
+        #[test]
+        fn large_trees_fold_each_input_once(
+            degree in prop::sample::select(&Degree::ALL[..]),
+            positions in 0..=64u32,
+            arrived in prop::collection::vec((0..64u32, any::<bool>()), 0..=64),
+        ) {
+            let (nodes, polled): (Vec<u32>, Vec<bool>) =
+                arrived.into_iter().take(positions as usize).unzip();
+            check(Shape { degree, positions }, &nodes, |index| polled[index]);
+        }
+    }
+
+    #[test]
+    fn a_position_is_ordered_when_its_right_child_sits() {
+        let mut tree = Tree::new(Shape { degree: Degree::Binary, positions: 3 });
+        let mut ordered = |node: char| -> Vec<u32> {
+            tree.seat(node, vec![node]);
+            tree.orders().into_iter().map(|order| order.position).collect()
+        };
+        assert_eq!(ordered('a'), [0]);
+        assert_eq!(ordered('b'), []);
+        assert_eq!(ordered('c'), [1, 2]);
+        assert_eq!(tree.tops(), Some(vec![('b', 1)]));
+        assert!(tree.is_closed());
+    }
+
+    #[test]
+    fn a_chain_never_waits() {
+        let mut tree = Tree::new(Shape { degree: Degree::Chain, positions: 3 });
+        tree.seat('a', vec![1]);
+        tree.seat('b', vec![2, 3]);
+        let expected = [
+            Order { position: 0, node: 'a', inputs: vec![1], children: vec![] },
+            Order { position: 1, node: 'b', inputs: vec![2, 3], children: vec![('a', 0)] },
+        ];
+        assert_eq!(tree.orders(), expected);
+        tree.close();
+        assert_eq!(tree.tops(), Some(vec![('b', 1)]));
+    }
+
+    #[test]
+    #[should_panic = "1 of 4 seated, closed"]
+    fn nobody_is_seated_in_a_closed_tree() {
+        let mut tree = Tree::new(Shape { degree: Degree::Star, positions: 4 });
+        tree.seat('a', vec![0]);
+        tree.close();
+        tree.seat('b', vec![1]);
+    }
+
+    /// One letter per node in the column of its position, one line per step from the caller.
+    fn drawing(shape: Shape, seated: u32) -> String {
+        let mut tree = Tree::new(shape);
+        for node in ('a'..).take(seated as usize) {
+            tree.seat(node, vec![node]);
+        }
+        tree.close();
+        let orders: BTreeMap<u32, _> =
+            tree.orders().into_iter().map(|order| (order.position, order)).collect();
+        let mut text = String::new();
+        let mut level = tree.tops().unwrap();
+        while !level.is_empty() {
+            text.push('\n');
+            let mut column = 0;
+            for (node, position) in &level {
+                let gap = 2 * (position - column) as usize;
+                text.push_str(&format!("{:gap$}{node} ", ""));
+                column = position + 1;
+            }
+            text.truncate(text.trim_end().len());
+            level = level
+                .iter()
+                .flat_map(|(_, position)| &orders[position].children)
+                .copied()
+                .collect();
+        }
+        text
+    }
+
+    #[test]
+    fn trees_look_like_this() {
+        let binary = Shape { degree: Degree::Binary, positions: 12 };
+        let full = "
+            g
+      d           j
+  b       f     i     l
+a   c   e     h     k";
+        assert_eq!(drawing(binary, 12), full);
+        // Closed after eight: j to l stay vacant, and h, the top of what is left of j, moves into
+        // its place.
+        let closed_early = "
+            g
+      d       h
+  b       f
+a   c   e";
+        assert_eq!(drawing(binary, 8), closed_early);
+        // Closed after five: g, h and all right of them are vacant, so d is what the caller pulls
+        // from.
+        let half = "
+      d
+  b     e
+a   c";
+        assert_eq!(drawing(binary, 5), half);
+        let chain = "
+      d
+    c
+  b
+a";
+        assert_eq!(drawing(Shape { degree: Degree::Chain, positions: 9 }, 4), chain);
+        assert_eq!(drawing(Shape { degree: Degree::Star, positions: 5 }, 4), "\na b c d");
+    }
+}
