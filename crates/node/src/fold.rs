@@ -1,0 +1,509 @@
+//! Folds blocks: the arithmetic of a reduce, element by element, on little-endian bytes.
+//!
+//! Plain loops over fixed-size chunks without branches, which the compiler turns into vector code;
+//! bytes need no alignment. Knows nothing of trees, of windows or of where bytes come from.
+
+use hoplite_proto::meta::{Dtype, Op};
+
+/// Whether `op` is defined for elements of `dtype`: all are but the mean of integers.
+pub fn supports(op: Op, dtype: Dtype) -> bool {
+    op != Op::Mean || dtype.is_float()
+}
+
+/// Folds `other` into `into`: `into[i] = op(into[i], other[i])`.
+///
+/// Integers wrap around. `Min` and `Max` of floats give NaN when either element is NaN, and either
+/// of two zeros. 16-bit floats are computed as `f32` and rounded to the nearest, ties to even, each
+/// time. `Mean` adds up; [`finish`] divides.
+///
+/// # Panics
+/// If the lengths differ or are no whole number of elements, or `op` isn't [supported](supports).
+pub fn fold(op: Op, dtype: Dtype, into: &mut [u8], other: &[u8]) {
+    check(op, dtype, into.len());
+    assert!(into.len() == other.len(), "{} bytes folded into {}", other.len(), into.len());
+    match dtype {
+        Dtype::Float16 => fold_as(op, into, other, f32_of_f16, f16_of_f32),
+        Dtype::BFloat16 => fold_as(op, into, other, f32_of_bf16, bf16_of_f32),
+        Dtype::Float32 => fold_as(op, into, other, f32::from_le_bytes, f32::to_le_bytes),
+        Dtype::Float64 => fold_as(op, into, other, f64::from_le_bytes, f64::to_le_bytes),
+        Dtype::Int8 => fold_as(op, into, other, i8::from_le_bytes, i8::to_le_bytes),
+        Dtype::Int16 => fold_as(op, into, other, i16::from_le_bytes, i16::to_le_bytes),
+        Dtype::Int32 => fold_as(op, into, other, i32::from_le_bytes, i32::to_le_bytes),
+        Dtype::Int64 => fold_as(op, into, other, i64::from_le_bytes, i64::to_le_bytes),
+        Dtype::UInt8 => fold_as(op, into, other, u8::from_le_bytes, u8::to_le_bytes),
+        Dtype::UInt16 => fold_as(op, into, other, u16::from_le_bytes, u16::to_le_bytes),
+        Dtype::UInt32 => fold_as(op, into, other, u32::from_le_bytes, u32::to_le_bytes),
+        Dtype::UInt64 => fold_as(op, into, other, u64::from_le_bytes, u64::to_le_bytes),
+    }
+}
+
+/// Turns the fold of `count` inputs into the result: divides for `Mean`, changes nothing for
+/// others.
+///
+/// # Panics
+/// As [`fold`]; and if `count` is 0 for `Mean`.
+pub fn finish(op: Op, dtype: Dtype, into: &mut [u8], count: u64) {
+    check(op, dtype, into.len());
+    if op != Op::Mean {
+        return;
+    }
+    assert!(count > 0, "mean of no inputs");
+    // Exact: a reduce has far fewer than 2^24 inputs.
+    let divisor = count as f32;
+    match dtype {
+        Dtype::Float16 => map(into, |bytes| f16_of_f32(f32_of_f16(bytes) / divisor)),
+        Dtype::BFloat16 => map(into, |bytes| bf16_of_f32(f32_of_bf16(bytes) / divisor)),
+        Dtype::Float32 => map(into, |bytes| (f32::from_le_bytes(bytes) / divisor).to_le_bytes()),
+        Dtype::Float64 => {
+            map(into, |bytes| (f64::from_le_bytes(bytes) / count as f64).to_le_bytes())
+        }
+        integer => unreachable!("mean of {integer} is not supported"),
+    }
+}
+
+fn check(op: Op, dtype: Dtype, len: usize) {
+    assert!(supports(op, dtype), "{op} of {dtype} is not supported");
+    let size = dtype.size();
+    assert!(
+        (len as u64).is_multiple_of(size),
+        "{len} bytes are no whole number of {dtype}, of {size} bytes each"
+    );
+}
+
+/// One loop for each pair of operation and element type, so that no loop decides anything.
+fn fold_as<const SIZE: usize, T: Number>(
+    op: Op,
+    into: &mut [u8],
+    other: &[u8],
+    load: impl Fn([u8; SIZE]) -> T,
+    store: impl Fn(T) -> [u8; SIZE],
+) {
+    match op {
+        Op::Sum | Op::Mean => zip(into, other, |a, b| store(load(a).sum(load(b)))),
+        Op::Prod => zip(into, other, |a, b| store(load(a).product(load(b)))),
+        Op::Min => zip(into, other, |a, b| store(load(a).smaller(load(b)))),
+        Op::Max => zip(into, other, |a, b| store(load(a).larger(load(b)))),
+    }
+}
+
+fn zip<const SIZE: usize>(
+    into: &mut [u8],
+    other: &[u8],
+    op: impl Fn([u8; SIZE], [u8; SIZE]) -> [u8; SIZE],
+) {
+    let (into, other) = (into.as_chunks_mut().0, other.as_chunks().0);
+    for (into, other) in into.iter_mut().zip(other) {
+        *into = op(*into, *other);
+    }
+}
+
+fn map<const SIZE: usize>(into: &mut [u8], op: impl Fn([u8; SIZE]) -> [u8; SIZE]) {
+    for into in into.as_chunks_mut().0 {
+        *into = op(*into);
+    }
+}
+
+/// A type that elements are computed in.
+trait Number: Copy {
+    fn sum(self, other: Self) -> Self;
+    fn product(self, other: Self) -> Self;
+    fn smaller(self, other: Self) -> Self;
+    fn larger(self, other: Self) -> Self;
+}
+
+macro_rules! integers {
+    ($($integer:ty),*) => {$(
+        impl Number for $integer {
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            #[inline(always)]
+            fn product(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+
+            #[inline(always)]
+            fn smaller(self, other: Self) -> Self {
+                self.min(other)
+            }
+
+            #[inline(always)]
+            fn larger(self, other: Self) -> Self {
+                self.max(other)
+            }
+        }
+    )*};
+}
+
+integers!(i8, i16, i32, i64, u8, u16, u32, u64);
+
+macro_rules! floats {
+    ($($float:ty),*) => {$(
+        impl Number for $float {
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                self + other
+            }
+
+            #[inline(always)]
+            fn product(self, other: Self) -> Self {
+                self * other
+            }
+
+            // A comparison with NaN is false, so that a NaN on the right is taken anyway.
+            #[inline(always)]
+            fn smaller(self, other: Self) -> Self {
+                if self < other || self.is_nan() { self } else { other }
+            }
+
+            #[inline(always)]
+            fn larger(self, other: Self) -> Self {
+                if self > other || self.is_nan() { self } else { other }
+            }
+        }
+    )*};
+}
+
+floats!(f32, f64);
+
+#[inline(always)]
+fn f32_of_bf16(bytes: [u8; 2]) -> f32 {
+    f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
+}
+
+#[inline(always)]
+fn bf16_of_f32(value: f32) -> [u8; 2] {
+    let bits = value.to_bits();
+    // Half of the last place, less a bit if that is even: the carry rounds, also to infinity.
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    // The carry must not turn a NaN into infinity or zero; a quiet one keeps the bits that fit.
+    let bits = if value.is_nan() { bits | 0x40_0000 } else { rounded };
+    ((bits >> 16) as u16).to_le_bytes()
+}
+
+#[inline(always)]
+fn f32_of_f16(bytes: [u8; 2]) -> f32 {
+    let bits = u32::from(u16::from_le_bytes(bytes));
+    let sign = (bits & 0x8000) << 16;
+    let magnitude = bits & 0x7fff;
+    // The bias of the exponent grows from 15 to 127; infinity and NaN go on to the largest one.
+    let normal = (magnitude << 13) + if magnitude < 0x7c00 { 112 << 23 } else { 224 << 23 };
+    // Subnormals are multiples of 2^-24. Made from an integer: f32 subnormals are slow operands.
+    let subnormal = (magnitude as i32 as f32 * (1.0 / 16_777_216.0)).to_bits();
+    f32::from_bits(sign | if magnitude < 0x0400 { subnormal } else { normal })
+}
+
+#[inline(always)]
+fn f16_of_f32(value: f32) -> [u8; 2] {
+    let bits = value.to_bits();
+    let sign = bits >> 16 & 0x8000;
+    let magnitude = bits & 0x7fff_ffff;
+    // As in bfloat16 a carry rounds; from 65520 on it reaches infinity by itself.
+    let odd = magnitude >> 13 & 1;
+    let normal = magnitude.wrapping_sub((112 << 23) - 0xfff - odd) >> 13;
+    // Below 2^-14 the last place is 2^-24, which is that of f32 from 0.5 on: the addition rounds.
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
+    let finite = if magnitude < 113 << 23 { subnormal } else { normal };
+    let number = if magnitude < 143 << 23 { finite } else { 0x7c00 };
+    let nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
+    ((sign | if value.is_nan() { nan } else { number }) as u16).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+
+    use super::*;
+
+    /// Elements as bits: zeros, ones, the ends of every type and what lies next to them.
+    const ODD: [u64; 24] = [
+        0,
+        1,
+        2,
+        0x7f,
+        0x80,
+        0xff,
+        0x3c00,
+        0x7bff,
+        0x7c00,
+        0x7e01,
+        0x7f80,
+        0x8000,
+        0x8001,
+        0xfc00,
+        0xffff,
+        0x3f80_0000,
+        0x7f7f_ffff,
+        0x7f80_0000,
+        0x7fc0_0001,
+        0x8000_0000,
+        0xff80_0000,
+        0x7ff0_0000_0000_0000,
+        0x7ff8_0000_0000_0000,
+        0x8000_0000_0000_0000,
+    ];
+
+    /// Odd elements and `random` arbitrary ones.
+    fn elements(dtype: Dtype, random: usize) -> Vec<Vec<u8>> {
+        // Multiples of 2^64 divided by the golden ratio scatter over all bits.
+        let random =
+            (1..=random as u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).reverse_bits());
+        let size = dtype.size() as usize;
+        ODD.into_iter().chain(random).map(|bits| bits.to_le_bytes()[..size].to_vec()).collect()
+    }
+
+    fn pairs(dtype: Dtype) -> (Vec<u8>, Vec<u8>) {
+        let elements = elements(dtype, 40);
+        let pairs = elements.iter().flat_map(|a| elements.iter().map(move |b| (&a[..], &b[..])));
+        let (left, right): (Vec<&[u8]>, Vec<&[u8]>) = pairs.unzip();
+        (left.concat(), right.concat())
+    }
+
+    fn float(dtype: Dtype, bytes: &[u8]) -> f64 {
+        match dtype {
+            Dtype::Float16 => f16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
+            Dtype::BFloat16 => bf16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
+            Dtype::Float32 => f32::from_le_bytes(bytes.try_into().unwrap()).into(),
+            Dtype::Float64 => f64::from_le_bytes(bytes.try_into().unwrap()),
+            integer => unreachable!("{integer}"),
+        }
+    }
+
+    fn integer(dtype: Dtype, bytes: &[u8]) -> i128 {
+        let signed = matches!(dtype, Dtype::Int8 | Dtype::Int16 | Dtype::Int32 | Dtype::Int64);
+        let negative = signed && bytes.last().is_some_and(|high| high & 0x80 != 0);
+        let mut wide = [if negative { 0xff } else { 0 }; 16];
+        wide[..bytes.len()].copy_from_slice(bytes);
+        i128::from_le_bytes(wide)
+    }
+
+    /// One element computed in a wider type, then brought back.
+    fn reference(op: Op, dtype: Dtype, a: &[u8], b: &[u8]) -> Vec<u8> {
+        if !dtype.is_float() {
+            let (a, b) = (integer(dtype, a), integer(dtype, b));
+            let wide = match op {
+                Op::Sum | Op::Mean => a + b,
+                Op::Prod => a.wrapping_mul(b),
+                Op::Min => a.min(b),
+                Op::Max => a.max(b),
+            };
+            return wide.to_le_bytes()[..dtype.size() as usize].to_vec();
+        }
+        let (a, b) = (float(dtype, a), float(dtype, b));
+        let wide = match op {
+            _ if a.is_nan() || b.is_nan() => f64::NAN,
+            Op::Sum | Op::Mean => a + b,
+            Op::Prod => a * b,
+            Op::Min => a.min(b),
+            Op::Max => a.max(b),
+        };
+        narrow(dtype, wide)
+    }
+
+    /// Rounds to f32 first, as the kernels do. f64 holds more than twice the bits of f32, so that
+    /// rounding a sum, a product or a quotient twice is rounding it once.
+    fn narrow(dtype: Dtype, wide: f64) -> Vec<u8> {
+        match dtype {
+            Dtype::Float16 => f16::from_f32(wide as f32).to_le_bytes().to_vec(),
+            Dtype::BFloat16 => bf16::from_f32(wide as f32).to_le_bytes().to_vec(),
+            Dtype::Float32 => (wide as f32).to_le_bytes().to_vec(),
+            Dtype::Float64 => wide.to_le_bytes().to_vec(),
+            integer => unreachable!("{integer}"),
+        }
+    }
+
+    /// Same bits, but any NaN for a NaN, and for `Min` and `Max` any zero for a zero.
+    fn same(op: Op, dtype: Dtype, a: &[u8], b: &[u8]) -> bool {
+        let alike = || {
+            let (a, b) = (float(dtype, a), float(dtype, b));
+            (a.is_nan() && b.is_nan()) || (matches!(op, Op::Min | Op::Max) && a == b)
+        };
+        a == b || (dtype.is_float() && alike())
+    }
+
+    fn all_supported() -> impl Iterator<Item = (Op, Dtype)> {
+        let all = Op::ALL.into_iter().flat_map(|op| Dtype::ALL.map(|dtype| (op, dtype)));
+        all.filter(|(op, dtype)| supports(*op, *dtype))
+    }
+
+    #[test]
+    fn only_the_mean_of_integers_is_unsupported() {
+        assert_eq!(all_supported().count(), 4 * 12 + 4);
+        assert!(supports(Op::Mean, Dtype::BFloat16));
+        assert!(!supports(Op::Mean, Dtype::Int64));
+    }
+
+    /// Goal: every kernel is right on odd values. Method: all pairs of them against a wider type.
+    #[test]
+    fn every_kernel_agrees_with_wide_arithmetic() {
+        for (op, dtype) in all_supported() {
+            let size = dtype.size() as usize;
+            let (left, right) = pairs(dtype);
+            let mut folded = left.clone();
+            fold(op, dtype, &mut folded, &right);
+            for ((a, b), got) in left.chunks(size).zip(right.chunks(size)).zip(folded.chunks(size))
+            {
+                let expected = reference(op, dtype, a, b);
+                assert!(
+                    same(op, dtype, got, &expected),
+                    "{op} of {dtype} {a:x?} {b:x?}: {got:x?}, not {expected:x?}"
+                );
+            }
+        }
+    }
+
+    /// Goal: where bytes begin and how many there are makes no difference. Method: the same fold,
+    /// shifted.
+    #[test]
+    fn any_length_and_alignment_will_do() {
+        for (op, dtype) in all_supported() {
+            let size = dtype.size() as usize;
+            let (left, right) = pairs(dtype);
+            let mut expected = left.clone();
+            fold(op, dtype, &mut expected, &right);
+            for count in [0, 1, 2, 3, 5, 7, 8, 15, 17, 31, 33, 63, 127, 1001] {
+                let len = count * size;
+                for shift in [0, 1, 3] {
+                    let mut into = vec![0xa5; shift + len + 1];
+                    into[shift..shift + len].copy_from_slice(&left[..len]);
+                    let other = [&[0; 6][..2 * shift], &right[..len]].concat();
+                    fold(op, dtype, &mut into[shift..shift + len], &other[2 * shift..]);
+                    for (got, expected) in
+                        into[shift..].chunks_exact(size).zip(expected.chunks(size)).take(count)
+                    {
+                        assert!(
+                            same(op, dtype, got, expected),
+                            "{op} of {dtype}: {count}, {shift}"
+                        );
+                    }
+                    assert!(into[..shift].iter().chain(&into[shift + len..]).all(|b| *b == 0xa5));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_nan_on_either_side_wins() {
+        for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.is_float()) {
+            for op in [Op::Min, Op::Max] {
+                for (a, b) in [(f64::NAN, 1.0), (1.0, f64::NAN), (f64::NAN, f64::INFINITY)] {
+                    let mut into = narrow(dtype, a);
+                    fold(op, dtype, &mut into, &narrow(dtype, b));
+                    assert!(float(dtype, &into).is_nan(), "{op} of {dtype}: {a}, {b}");
+                }
+            }
+        }
+    }
+
+    /// Goal: 16-bit floats round as they should. Method: each value, the middle to the next one,
+    /// and the f32 beside either of them, against another implementation.
+    #[test]
+    fn sixteen_bit_floats_convert_exactly() {
+        for bits in 0..=u16::MAX {
+            let (half, brain) = (f16::from_bits(bits), bf16::from_bits(bits));
+            let (wide_half, wide_brain) =
+                (f32_of_f16(bits.to_le_bytes()), f32_of_bf16(bits.to_le_bytes()));
+            assert!(half.is_nan() == wide_half.is_nan() && brain.is_nan() == wide_brain.is_nan());
+            assert!(half.is_nan() || wide_half.to_bits() == half.to_f32().to_bits(), "{bits:#x}");
+            assert!(
+                brain.is_nan() || wide_brain.to_bits() == brain.to_f32().to_bits(),
+                "{bits:#x}"
+            );
+            for offset in [-0x8001, -0x8000, -0x7fff, -0x1001, -0x1000, -0xfff, -1, 0, 1] {
+                for wide in [wide_half, wide_brain] {
+                    // Subnormal halves are further apart in f32, so their middles are made below.
+                    let wide = f32::from_bits(wide.to_bits().wrapping_add_signed(offset));
+                    check_rounding(wide);
+                }
+            }
+            let next = f16::from_bits(bits.wrapping_add(1)).to_f32();
+            let middle = (wide_half + next) / 2.0;
+            for wide in [middle.next_down(), middle, middle.next_up()] {
+                check_rounding(wide);
+            }
+        }
+    }
+
+    fn check_rounding(wide: f32) {
+        let half = f16::from_le_bytes(f16_of_f32(wide));
+        let brain = bf16::from_le_bytes(bf16_of_f32(wide));
+        if wide.is_nan() {
+            assert!(half.is_nan() && brain.is_nan(), "{:#x}", wide.to_bits());
+        } else {
+            assert_eq!(half.to_bits(), f16::from_f32(wide).to_bits(), "{wide:e} as float16");
+            assert_eq!(brain.to_bits(), bf16::from_f32(wide).to_bits(), "{wide:e} as bfloat16");
+        }
+    }
+
+    /// Goal: sums of 16-bit floats are rounded each time. Method: 40,000 pairs against another
+    /// implementation.
+    #[test]
+    fn sums_of_sixteen_bit_floats_round_once_per_fold() {
+        let operands: Vec<u16> = (0..40_000u32).map(|n| ((n * 40_503) >> 3) as u16).collect();
+        let left: Vec<u8> = operands.iter().flat_map(|bits| bits.to_le_bytes()).collect();
+        let right: Vec<u8> = operands.iter().rev().flat_map(|bits| bits.to_le_bytes()).collect();
+        for dtype in [Dtype::Float16, Dtype::BFloat16] {
+            let mut folded = left.clone();
+            fold(Op::Sum, dtype, &mut folded, &right);
+            for ((a, b), got) in left.chunks(2).zip(right.chunks(2)).zip(folded.chunks(2)) {
+                let expected = reference(Op::Sum, dtype, a, b);
+                assert!(same(Op::Sum, dtype, got, &expected), "{dtype} {a:x?} + {b:x?}: {got:x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_mean_is_the_sum_divided() {
+        for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.is_float()) {
+            let size = dtype.size() as usize;
+            for count in [1, 2, 3, 7, 65_536] {
+                let sums = elements(dtype, 101).concat();
+                let mut means = sums.clone();
+                finish(Op::Mean, dtype, &mut means, count);
+                for (sum, mean) in sums.chunks(size).zip(means.chunks(size)) {
+                    let expected = narrow(dtype, float(dtype, sum) / count as f64);
+                    assert!(
+                        same(Op::Mean, dtype, mean, &expected),
+                        "{dtype} {sum:x?} / {count}: {mean:x?}, not {expected:x?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_mean_needs_finishing() {
+        for (op, dtype) in all_supported().filter(|(op, _)| *op != Op::Mean) {
+            let (fold, _) = pairs(dtype);
+            let mut finished = fold.clone();
+            finish(op, dtype, &mut finished, 3);
+            assert_eq!(finished, fold, "{op} of {dtype}");
+        }
+    }
+
+    #[test]
+    #[should_panic = "8 bytes folded into 4"]
+    fn lengths_must_agree() {
+        fold(Op::Sum, Dtype::Float32, &mut [0; 4], &[0; 8]);
+    }
+
+    #[test]
+    #[should_panic = "6 bytes are no whole number of float32, of 4 bytes each"]
+    fn elements_must_be_whole() {
+        fold(Op::Sum, Dtype::Float32, &mut [0; 6], &[0; 6]);
+    }
+
+    #[test]
+    #[should_panic = "mean of int32 is not supported"]
+    fn integers_have_no_mean() {
+        fold(Op::Mean, Dtype::Int32, &mut [0; 4], &[0; 4]);
+    }
+
+    #[test]
+    #[should_panic = "mean of no inputs"]
+    fn nothing_has_no_mean() {
+        finish(Op::Mean, Dtype::Float32, &mut [0; 4], 0);
+    }
+}
