@@ -1,0 +1,110 @@
+# Every command a developer needs. `make help` lists them; .ci/run calls `make test`.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+# Where everything is, so that no command needs an activated environment.
+VENV := $(CURDIR)/.venv
+BIN := $(VENV)/bin
+LOGS := target/logs
+
+# The lock file decides versions; a build never changes it.
+CARGO_FLAGS ?= --locked
+# One interpreter for every cargo command: pyo3 and all that uses it is built again whenever this changes.
+export PYO3_PYTHON := $(BIN)/python
+
+RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
+
+##@ Build
+
+build: $(VENV)/.built ## .venv with an importable release build of hoplite and the `hoplite` command
+
+# An editable install: a change of a .py file is there at once, a change of Rust rebuilds the module.
+$(VENV)/.built: $(VENV)/.tools $(RUST_SOURCES) pyproject.toml
+	VIRTUAL_ENV=$(VENV) $(BIN)/maturin develop --release $(CARGO_FLAGS)
+	@touch $@
+
+$(VENV)/.tools: requirements-dev.txt
+	@python=; for candidate in python3.11 python3.12 python3.13 python3.14 python3; do \
+	    if $$candidate -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        python=$$candidate; break; \
+	    fi; \
+	done; \
+	if [ -z "$$python" ]; then echo "make build needs Python 3.11 or later with the venv module" >&2; exit 1; fi; \
+	if [ ! -x $(BIN)/python ]; then $$python -m venv $(VENV); fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+##@ Use
+
+demo: build ## Four nodes and eight workers on loopback train a network on real digits
+	@$(BIN)/hoplite demo
+
+bench-smoke: build ## The figures of one broadcast, one local get and one small object
+	@$(BIN)/hoplite bench smoke
+
+sim: ## A simulated cluster from one seed: make sim SEED=42
+	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seed $(or $(SEED),$(error say which: make sim SEED=42))
+
+##@ Check
+
+# Each runner's words go to a log too, from which .ci/count makes the closing line. All runners run, even after one
+# failed; any failure fails the target.
+test: ## Everything that CI runs: lint, Rust, loom, 500 simulated clusters, Python; ends with the count
+	@rm -rf $(LOGS); mkdir -p $(LOGS)
+	@failed=0; $(MAKE) -k -j1 lint test-rust test-loom test-sim test-python || failed=1; \
+	.ci/count $(LOGS)/rust $(LOGS)/loom $(LOGS)/sim $(LOGS)/python || failed=1; \
+	exit $$failed
+
+lint: lint-python lint-rust ## ruff, mypy, rustfmt, clippy
+
+lint-python: $(VENV)/.tools
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+lint-rust: $(VENV)/.tools
+	cargo fmt --all --check
+	cargo clippy --quiet $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+
+test-rust: $(VENV)/.tools ## Unit, exhaustive and property tests of the Rust crates
+	@mkdir -p $(LOGS)
+	cargo test --quiet $(CARGO_FLAGS) --workspace --exclude hoplite-py 2>&1 | tee $(LOGS)/rust
+
+# A build folder of its own, for the flag would make cargo rebuild everything in the shared one.
+test-loom: ## Every interleaving of the shared-memory progress
+	@mkdir -p $(LOGS)
+	RUSTFLAGS="--cfg loom" cargo test --quiet $(CARGO_FLAGS) --release --lib -p hoplite-shm --target-dir target/loom loom \
+	    2>&1 | tee $(LOGS)/loom
+
+test-sim: ## 500 simulated clusters, each from its seed
+	@mkdir -p $(LOGS)
+	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds $(or $(SEEDS),500) 2>&1 | tee $(LOGS)/sim
+
+test-python: build ## Python tests by verb, across threads, processes and nodes
+	@mkdir -p $(LOGS)
+	timeout --kill-after=10 900 $(BIN)/pytest 2>&1 | tee $(LOGS)/python
+
+test-long: build ## Tests that need minutes or many gigabytes, and 20000 simulated clusters
+	timeout --kill-after=10 3600 $(BIN)/pytest -m long --timeout 900
+	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds 20000
+
+format: $(VENV)/.tools ## Formats Python and Rust in place
+	$(BIN)/ruff check --fix --exit-zero
+	$(BIN)/ruff format
+	cargo fmt --all
+
+##@ Other
+
+clean: ## Removes everything that was built, the environment too
+	rm -rf target .venv .pytest_cache .ruff_cache .mypy_cache python/hoplite/_native*.so
+	find python tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## This list
+	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build demo bench-smoke sim test lint lint-python lint-rust test-rust test-loom test-sim test-python test-long \
+    format clean help
