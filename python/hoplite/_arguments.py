@@ -1,0 +1,123 @@
+"""Checks of arguments that need no cluster to be judged; what passes is what the extension takes.
+
+The extension checks again what it must not trust. These come first since they can name what the caller wrote.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import re
+from collections.abc import Iterable
+from typing import SupportsFloat, SupportsIndex
+
+from hoplite.errors import InvalidArgument, UnknownOp
+from hoplite.ref import Ref
+
+OPS = ("sum", "min", "max", "prod", "mean")
+
+# 30 years. Longer than that is "for ever", and would overflow a clock.
+TIMEOUT_S_MAX = 1e9
+
+UNITS = {"": 1, "B": 1}
+for _power, _prefix in enumerate("KMGT", start=1):
+    UNITS[f"{_prefix}B"] = 1000**_power
+    UNITS[f"{_prefix}iB"] = 1024**_power
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """Reads a timeout in seconds; 0 means "only if it is there already", None and infinity "no limit"."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, SupportsFloat):
+        raise InvalidArgument(f"timeout is a number of seconds or None, not a {type(timeout).__name__}")
+    seconds = float(timeout)
+    if math.isnan(seconds):
+        raise InvalidArgument("timeout is NaN; it is a number of seconds or None")
+    if seconds < 0:
+        raise InvalidArgument(f"timeout is negative ({seconds:g} s); 0 asks without waiting, None waits without limit")
+    return seconds if seconds < TIMEOUT_S_MAX else None
+
+
+def check_ref(ref: Ref | str) -> str:
+    """Reads one ref."""
+    if isinstance(ref, Ref):
+        return str(ref)
+    if not isinstance(ref, str):
+        raise InvalidArgument(f"expected a ref or a name, got a {type(ref).__name__}")
+    if not ref:
+        raise InvalidArgument("the name is empty")
+    return ref
+
+
+def check_refs(refs: Ref | str | Iterable[Ref | str]) -> list[str]:
+    """Reads one ref or several; a text alone is one name, not its letters."""
+    if isinstance(refs, Ref | str):
+        return [check_ref(refs)]
+    if not isinstance(refs, Iterable):
+        raise InvalidArgument(f"expected refs, got a {type(refs).__name__}")
+    return [check_ref(ref) for ref in refs]
+
+
+def check_inputs(refs: Iterable[Ref | str]) -> list[str]:
+    """Reads the inputs of a reduce: at least one, each once."""
+    if isinstance(refs, Ref | str):
+        raise InvalidArgument("a reduce takes a list of refs, not a single one")
+    inputs = check_refs(refs)
+    if not inputs:
+        raise InvalidArgument("a reduce needs at least one input; the list of refs is empty")
+    if len(set(inputs)) < len(inputs):
+        twice = next(ref for place, ref in enumerate(inputs) if ref in inputs[:place])
+        raise InvalidArgument(f"{twice} is among the inputs twice; a reduce folds each input once")
+    return inputs
+
+
+def check_op(op: str) -> str:
+    """Reads the name of an operation."""
+    if op not in OPS:
+        raise UnknownOp(f"unknown op {op!r}: a reduce knows {', '.join(OPS[:-1])} and {OPS[-1]}")
+    return op
+
+
+def check_count(count: SupportsIndex | None, inputs: int) -> int | None:
+    """Reads how many of so many inputs a reduce folds."""
+    if count is None:
+        return None
+    try:
+        number = operator.index(count)
+    except TypeError:
+        raise InvalidArgument(f"count is a whole number or None, not a {type(count).__name__}") from None
+    if not 1 <= number <= inputs:
+        raise InvalidArgument(f"count is {number}, with {inputs} inputs it must be from 1 to {inputs}")
+    return number
+
+
+def check_capacity(capacity: int | str | None) -> int | None:
+    """Reads bytes: a number, or text such as "8GiB" or "500 MB"."""
+    if capacity is None:
+        return None
+    if isinstance(capacity, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", capacity)
+        if match is None or match[2] not in UNITS:
+            raise InvalidArgument(
+                f'capacity {capacity!r} is not understood; write it as "8GiB", "500MB" or a number of bytes'
+            )
+        number = int(float(match[1]) * UNITS[match[2]])
+    elif isinstance(capacity, bool) or not isinstance(capacity, SupportsIndex):
+        raise InvalidArgument(f"capacity is a number of bytes or text, not a {type(capacity).__name__}")
+    else:
+        number = operator.index(capacity)
+    if number <= 0:
+        raise InvalidArgument(f"capacity is {number} bytes; it must be above zero")
+    return number
+
+
+def check_text(what: str, value: str | os.PathLike[str]) -> str:
+    """Reads an address, a cluster name or a path: text that is not empty."""
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str):
+        raise InvalidArgument(f"{what} is text, not a {type(text).__name__}")
+    if not text:
+        raise InvalidArgument(f"{what} is empty")
+    return text

@@ -1,0 +1,65 @@
+"""Every error that Hoplite raises: one base class, one subclass for each thing a caller can act on.
+
+Where a built-in exception says the same (TimeoutError, ValueError, ConnectionError, ...), it is the second base. The
+message names the object, the nodes and the numbers.
+"""
+
+
+class HopliteError(Exception):
+    """Base of all errors of this package."""
+
+
+class GetTimeout(HopliteError, TimeoutError):
+    """The time given to a call passed first; what it waited for may still come. Ask again, or look who is missing."""
+
+
+class ObjectLost(HopliteError):
+    """No copy of an object is left, or too few inputs of a reduce can still arrive. Put it again."""
+
+
+class ObjectDeleted(HopliteError):
+    """The object, or an input of the reduce that makes it, was deleted."""
+
+
+class NameTaken(HopliteError):
+    """An object of this name is alive, whatever its bytes. Delete it first, or take the next number."""
+
+
+class StoreFull(HopliteError):
+    """The node's store holds too many pinned bytes for this object. Delete objects, or give the node more capacity."""
+
+
+class ShapeMismatch(HopliteError, ValueError):
+    """Two inputs of a reduce differ in shape or dtype; the message names both."""
+
+
+class UnknownOp(HopliteError, ValueError):
+    """A reduce knows sum, min, max, prod and mean only."""
+
+
+class UnsupportedDtype(HopliteError, TypeError):
+    """A value, or the elements of an array, are of a type that can't be put or can't be reduced so."""
+
+
+class InvalidArgument(HopliteError, ValueError):
+    """An argument that can't be right whatever the cluster's state: a negative timeout, a count of zero, no refs."""
+
+
+class NodeDown(HopliteError, ConnectionError):
+    """The node of this client has closed, died or can't be reached. Connect to another one."""
+
+
+class ForkedClient(HopliteError):
+    """A client of an embedded node was used in a child made by fork. Make a client of its own there, by `init()`."""
+
+
+class JoinError(HopliteError, ConnectionError):
+    """A node could not join: nobody answered, or with another cluster name, token or protocol version."""
+
+
+class AddressInUse(HopliteError, OSError):
+    """Another process has the address or the socket that a node was to listen on."""
+
+
+class ConnectError(HopliteError, ConnectionError):
+    """No node serves the socket that a client was to attach to."""

@@ -1,0 +1,89 @@
+"""A ref: what a user holds of an object that exists, or will."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hoplite.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hoplite.client import Client
+
+
+class Ref:
+    """Names one object: by an id that `put` or `reduce` minted, or by a name such as "policy/17".
+
+    A ref is immutable, hashable and equal to another of the same text, and holds nothing in the store: an object lives
+    until it is deleted, not until its refs are gone. Pickle it, or send `str(ref)`, to use it in another process;
+    wherever a ref is accepted, its text is too.
+
+    Args:
+        text: the text of a ref, as `str(ref)` gives it.
+        client: answers `inputs()`; refs that a client returns have it.
+    """
+
+    __slots__ = ("_client", "_text")
+
+    def __init__(self, text: str, client: Client | None = None) -> None:
+        if not isinstance(text, str):
+            raise InvalidArgument(f"the text of a ref is a str, not a {type(text).__name__}")
+        if not text:
+            raise InvalidArgument("the text of a ref is empty")
+        self._text = text
+        self._client = client
+
+    @property
+    def number(self) -> int:
+        """The number at the end of a name: 17 of "policy/17".
+
+        Raises:
+            InvalidArgument: the ref is no name that ends in "/" and a number.
+        """
+        _, slash, last = self._text.rpartition("/")
+        if not slash or not (last.isascii() and last.isdigit()):
+            raise InvalidArgument(f'{self._text} does not end in a number, as "policy/17" does')
+        return int(last)
+
+    def inputs(self, timeout: float | None = None) -> list[Ref]:
+        """Tells which inputs a reduce folded into this object; waits until that is decided.
+
+        A ref that was unpickled, or made from text, asks the client of this process's last `hoplite.init()`.
+
+        Args:
+            timeout: seconds to wait; None waits as long as the inputs can still arrive.
+
+        Returns:
+            Exactly the refs whose bytes are in the result, `count` of them.
+
+        Raises:
+            GetTimeout: fewer than `count` inputs have arrived in time.
+            InvalidArgument: the object is no result of a reduce, or no client is known to ask.
+            ObjectDeleted: the result, or an input of it, was deleted.
+            ObjectLost: too few inputs can still arrive.
+        """
+        if self._client is not None:
+            return self._client.inputs(self, timeout=timeout)
+
+        from hoplite import session
+
+        client = session.last_client()
+        if client is None:
+            raise InvalidArgument(f"{self._text} came from elsewhere and knows no client: call client.inputs(ref)")
+        return client.inputs(self, timeout=timeout)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Ref({self._text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ref) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __reduce__(self) -> tuple[Callable[[str], Ref], tuple[str]]:
+        return Ref, (self._text,)

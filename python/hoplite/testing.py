@@ -1,0 +1,130 @@
+"""Clusters in a `with`, for tests and examples: nodes in this process on loopback, or a node process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hoplite.errors import GetTimeout, HopliteError
+from hoplite.node import Node
+from hoplite.session import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hoplite.client import Client
+
+# A start on loopback takes milliseconds; a busy test machine may take a thousand times that.
+START_TIMEOUT_S = 20.0
+
+
+@contextlib.contextmanager
+def cluster(size: int = 3, *, capacity: int | str = "1GiB") -> Iterator[list[Node]]:
+    """Runs a cluster of embedded nodes on loopback, each with a socket of its own.
+
+    Does not touch this user's default socket, and joins no node outside the block.
+
+    Args:
+        size: how many nodes.
+        capacity: of each node's store; a limit, not taken at once.
+
+    Yields:
+        The nodes, all of which know each other. They leave at the end; a test may close some before.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hoplite-")))
+        nodes: list[Node] = []
+        for number in range(size):
+            node = Node(
+                join=[node.address for node in nodes[:1]],
+                capacity=capacity,
+                cluster=f"test-{os.getpid()}",
+                socket=folder / f"{number}.sock",
+            )
+            stack.callback(node.close, START_TIMEOUT_S)
+            nodes.append(node)
+        wait_for_members(nodes, size)
+        yield nodes
+
+
+def wait_for_members(nodes: list[Node], size: int, *, timeout: float = START_TIMEOUT_S) -> None:
+    """Waits until every node knows exactly so many members, itself among them.
+
+    Raises:
+        GetTimeout: it took longer than `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    for node in nodes:
+        with node.client() as client:
+            while (members := len(client.status()["members"])) != size:
+                if time.monotonic() > deadline:
+                    raise GetTimeout(f"node {node.id} knows {members} members after {timeout:g} s, not {size}")
+                time.sleep(0.005)
+
+
+class NodeProcess:
+    """A running `hoplite node`.
+
+    Attributes:
+        process: the process itself; kill it to see what others do then.
+        address: host and port that other nodes join.
+        socket: path of the Unix socket that clients attach to.
+        id: the node's identity.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], ready: dict[str, str]) -> None:
+        self.process = process
+        self.address = ready["address"]
+        self.socket = ready["socket"]
+        self.id = ready["id"]
+
+    def client(self) -> Client:
+        """Attaches this process to the node."""
+        return connect(f"unix:{self.socket}")
+
+
+@contextlib.contextmanager
+def node_process(*options: str) -> Iterator[NodeProcess]:
+    """Runs `hoplite node` in a process of its own on loopback, with a socket of its own.
+
+    Args:
+        options: of the command, such as "--join", "127.0.0.1:7420".
+
+    Yields:
+        The node, ready. At the end it is asked to leave, and killed if it does not.
+
+    Raises:
+        HopliteError: the node did not start; with what it said.
+    """
+    with tempfile.TemporaryDirectory(prefix="hoplite-") as folder:
+        errors = Path(folder) / "stderr"
+        own = ["--json", "--listen", "127.0.0.1:0", "--socket", str(Path(folder) / "node.sock")]
+        with errors.open("w") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "hoplite.cli", "node", *own, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        with process:
+            assert process.stdout is not None
+            try:
+                line = process.stdout.readline()
+                if not line:
+                    process.wait(START_TIMEOUT_S)
+                    raise HopliteError(f"hoplite node did not start: {errors.read_text().strip()}")
+                yield NodeProcess(process, json.loads(line))
+            finally:
+                process.terminate()
+                try:
+                    process.wait(START_TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
