@@ -1,0 +1,54 @@
+"""Where and with what a measurement was taken: a figure without this means nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+from hoplite import __version__, _native
+from hoplite.errors import HopliteError
+
+
+def refuse_debug_build() -> None:
+    """Raises if the extension was built without optimisation."""
+    if _native.DEBUG_BUILD:
+        raise HopliteError("a debug build measures nothing; build with make build")
+
+
+def facts() -> dict[str, str | int | float]:
+    """Processor, cores, memory, kernel, Python, version and commit."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "version": __version__,
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _commit() -> str:
+    """The commit this package was installed from, if it lies in a checkout; "+" marks uncommitted changes."""
+    here = Path(__file__).parent
+    try:
+        told = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return told.stdout.strip()

@@ -1,0 +1,64 @@
+"""What the commands share: sizes in words, tables, JSON, errors that end with what to try next."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from hoplite import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+# What helps most often, by kind of error; the message itself has said what is wrong.
+NEXT_STEP = {
+    errors.AddressInUse: "choose another port with --listen (127.0.0.1:0 takes any free one) or another --socket",
+    errors.ConnectError: "start a node on this host with: hoplite node",
+    errors.JoinError: "check that the address, --cluster and the token are those of the node to join: hoplite status",
+    errors.NodeDown: "look whether the node still runs: hoplite status",
+    errors.StoreFull: "delete objects, or start the node with more --capacity",
+    errors.InvalidArgument: "see the command's --help",
+}
+
+
+def fail(error: errors.HopliteError) -> int:
+    """Says on stderr what went wrong and what to try next.
+
+    Returns:
+        The exit code.
+    """
+    click.echo(f"error: {error}", err=True)
+    for kind, step in NEXT_STEP.items():
+        if isinstance(error, kind):
+            click.echo(f"try: {step}", err=True)
+            break
+    return 1
+
+
+def size(count: float) -> str:
+    """Writes a number of bytes for people: 1536 is "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def print_json(value: object) -> None:
+    """Prints one JSON document on one line."""
+    click.echo(json.dumps(value))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table, as wide as it needs where nobody is looking."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
