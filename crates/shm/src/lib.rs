@@ -1,1 +1,64 @@
-//! placeholder
+//! The shared memory of one host: the only unsafe Rust of the workspace but the Python buffer export.
+//!
+//! Holds the memory ([`Arena`], [`Mapping`]), one object's place in it ([`Slot`]), how far that object is filled
+//! ([`ProgressRef`]), who fills it ([`WriteGuard`]) and how a descriptor reaches another process ([`send_with_fds`]).
+//! Does not know objects, ids, pins, eviction, capacity or the network.
+//!
+//! ```text
+//! memfd "extent"  |<-- slot ------------------------------------>|<-- slot --> ...
+//!                 | header: prefix, bit per block | payload      |
+//!                   a block is:  free -> claimed -> ready        (claimed -> free when a claim is dropped)
+//! ```
+//!
+//! # What every process upholds
+//! A block that is ready is never written again while its slot lives, and only one process writes a slot. Inside one
+//! process and one mapping this crate enforces it. Across processes it is a promise: the kernel holds readers to it
+//! (they have no writable mapping of a sealed extent), the one writer of an extent is trusted, as it runs as the same user.
+//! Lengths, offsets and progress words that another process wrote are checked: wrong ones cost wrong data or an error,
+//! never an access outside the mapping.
+
+#[cfg(target_pointer_width = "32")]
+compile_error!("objects above 4 GiB are mapped whole: a 64-bit target is needed");
+
+mod alloc;
+mod progress;
+mod sync;
+
+pub use alloc::Allocator;
+pub use progress::{ProgressRef, ProgressWriter, header_bytes};
+
+/// Size of a block, the unit in which progress is marked and payload is claimed.
+///
+/// 64 KiB: an object up to this size travels inline, and a GiB needs only 2 KiB of progress words.
+pub const BLOCK_BYTES: u64 = 64 * 1024;
+
+/// Alignment of slots, headers and payloads in an extent.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+#[cfg(not(loom))]
+pub use self::os::*;
+
+/// What needs an operating system, and so is absent from the model checker's build.
+#[cfg(not(loom))]
+mod os {
+    pub use crate::arena::{Arena, ArenaStats, ExtentId, WriterId};
+    pub use crate::claim::{ClaimGuard, OwnedWriteGuard, WriteGuard};
+    pub use crate::error::ShmError;
+    pub use crate::mapping::Mapping;
+    pub use crate::pass_fd::{FDS_PER_MESSAGE_MAX, recv_with_fds, send_with_fds};
+    pub use crate::slot::Slot;
+}
+#[cfg(not(loom))]
+mod arena;
+#[cfg(not(loom))]
+mod available;
+#[cfg(not(loom))]
+mod claim;
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
+mod mapping;
+#[cfg(not(loom))]
+mod pass_fd;
+#[cfg(not(loom))]
+mod slot;

@@ -1,0 +1,278 @@
+//! All extents of a node, and the slots placed in them. Knows memory and writers, not capacity or eviction.
+//!
+//! ```text
+//! extent of the pool:     made and sealed -> slots for the node -> trimmed when free
+//! extent of a writer:     made -> mapped by the writer -> sealed -> slots for that writer -> writer gone -> pool
+//! ```
+//! A client that has an extent mapped writable could change anything in it. So an extent serves one writer only, and
+//! nobody else's bytes lie in it while that writer lives.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::mapping::{MAPPING_BYTES_MAX, Mapping};
+use crate::slot::slot_bytes;
+use crate::{Allocator, PAGE_BYTES, ShmError, Slot};
+
+/// An extent of one arena. Never used again after the extent is trimmed; zero is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ExtentId(pub u64);
+
+impl fmt::Display for ExtentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "extent {}", self.0)
+    }
+}
+
+/// A client process that fills slots itself. Never use a number again for another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WriterId(pub u64);
+
+/// How much memory an arena has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArenaStats {
+    /// Number of extents.
+    pub extents: u64,
+    /// Bytes of memory in them, all committed.
+    pub mapped_bytes: u64,
+    /// Bytes in slots, with their headers and rounding.
+    pub used_bytes: u64,
+}
+
+/// The extents of one node; clones share them.
+#[derive(Clone, Debug)]
+pub struct Arena(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    extent_bytes: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last_id: u64,
+    extents: BTreeMap<ExtentId, Extent>,
+}
+
+#[derive(Debug)]
+struct Extent {
+    mapping: Arc<Mapping>,
+    fd: Arc<OwnedFd>,
+    allocator: Allocator,
+    /// None: of the pool.
+    writer: Option<WriterId>,
+    sealed: bool,
+}
+
+impl Arena {
+    /// Returns an arena without memory, whose extents will be of `extent_bytes`, rounded up to whole pages.
+    ///
+    /// An object that does not fit gets an extent of its own size.
+    pub fn new(extent_bytes: u64) -> Self {
+        let extent_bytes = extent_bytes.clamp(PAGE_BYTES, MAPPING_BYTES_MAX / 2);
+        let extent_bytes = extent_bytes.next_multiple_of(PAGE_BYTES);
+        Self(Arc::new(Inner { extent_bytes, state: Mutex::default() }))
+    }
+
+    /// Reserves a slot for `len` bytes, of which none is ready (an empty one is complete).
+    ///
+    /// With a writer it lies in an extent that serves that writer alone; this process cannot claim any of it. Space that
+    /// was used before is taken first, as it is warm; else a new extent is made, which takes some 40 ms for 64 MiB. The
+    /// payload is not zeroed.
+    ///
+    /// # Errors
+    /// [`ShmError::NoMemory`] and [`ShmError::TooLarge`].
+    pub fn allocate(&self, len: u64, writer: Option<WriterId>) -> Result<Slot, ShmError> {
+        let bytes = slot_bytes(len).ok_or(ShmError::TooLarge { len, max: MAPPING_BYTES_MAX })?;
+        let placed = self.state().place(bytes, writer);
+        let (id, mapping, offset) = match placed {
+            Some(placed) => placed,
+            None => {
+                let extent = self.make(bytes, writer)?;
+                let mut state = self.state();
+                state.insert(extent);
+                // Under the same lock, so that nobody takes the new space first.
+                match state.place(bytes, writer) {
+                    Some(placed) => placed,
+                    None => unreachable!("{bytes} bytes do not fit in an extent made for them"),
+                }
+            }
+        };
+        let lease = Lease { arena: Arc::downgrade(&self.0), extent: id, offset };
+        let slot = Slot::new(mapping, offset, len, writer.is_none(), Some(lease));
+        slot.reset();
+        Ok(slot)
+    }
+
+    /// Makes an extent ahead of use, unless the pool or that writer has one that is wholly free.
+    ///
+    /// # Errors
+    /// [`ShmError::NoMemory`].
+    pub fn warm(&self, writer: Option<WriterId>) -> Result<(), ShmError> {
+        let is_spare = |extent: &Extent| extent.writer == writer && extent.allocator.is_empty();
+        if !self.state().extents.values().any(is_spare) {
+            let extent = self.make(0, writer)?;
+            self.state().insert(extent);
+        }
+        Ok(())
+    }
+
+    /// The descriptor of an extent's memory and its length; None if the extent is unknown or was trimmed.
+    ///
+    /// An extent of a writer goes to that writer first and to nobody else before it [`is_sealed`](Self::is_sealed):
+    /// until then whoever has the descriptor can map it writable.
+    pub fn descriptor(&self, extent: ExtentId) -> Option<(Arc<OwnedFd>, u64)> {
+        let state = self.state();
+        let extent = state.extents.get(&extent)?;
+        Some((extent.fd.clone(), extent.mapping.len()))
+    }
+
+    /// Whether no process can map the extent writable any more; false for an unknown extent.
+    pub fn is_sealed(&self, extent: ExtentId) -> bool {
+        self.state().extents.get(&extent).is_some_and(|extent| extent.sealed)
+    }
+
+    /// Denies new writable mappings of an extent. Call it when its writer says that it has mapped the extent.
+    ///
+    /// Extents of the pool are sealed from the start; sealing twice is no error.
+    ///
+    /// # Errors
+    /// [`ShmError::UnknownExtent`].
+    pub fn seal(&self, extent: ExtentId) -> Result<(), ShmError> {
+        let mut state = self.state();
+        let found = state.extents.get_mut(&extent).ok_or(ShmError::UnknownExtent { extent })?;
+        found.seal()
+    }
+
+    /// Puts the extents of a writer that has ended into the pool, where they serve anyone.
+    ///
+    /// The hazard is a writer that only seems to have ended: it could change what others put there. Call this when the
+    /// process is gone and not when its connection broke; a child it forked counts as the process. Objects that it left
+    /// half filled stay so; drop their slots.
+    pub fn writer_gone(&self, writer: WriterId) {
+        let mut state = self.state();
+        for extent in state.extents.values_mut().filter(|extent| extent.writer == Some(writer)) {
+            // One that cannot be sealed stays as it is; it is trimmed when its slots are freed.
+            if extent.seal().is_ok() {
+                extent.writer = None;
+            }
+        }
+    }
+
+    /// How much memory there is and how much is in slots.
+    pub fn stats(&self) -> ArenaStats {
+        let state = self.state();
+        let sum = |bytes: fn(&Extent) -> u64| state.extents.values().map(bytes).sum();
+        ArenaStats {
+            extents: state.extents.len() as u64,
+            mapped_bytes: sum(|extent| extent.mapping.len()),
+            used_bytes: sum(|extent| extent.allocator.used()),
+        }
+    }
+
+    /// Gives wholly free extents back to the system, but for the smallest of the pool and of each writer, which is kept
+    /// warm for the next object. Returns those that are gone.
+    ///
+    /// The memory is free once the processes that mapped them, and those that hold their descriptors, let go too: tell
+    /// them.
+    pub fn trim(&self) -> Vec<ExtentId> {
+        let mut state = self.state();
+        let mut free: Vec<(Option<WriterId>, u64, ExtentId)> = state
+            .extents
+            .iter()
+            .filter(|(_, extent)| extent.allocator.is_empty())
+            .map(|(&id, extent)| (extent.writer, extent.mapping.len(), id))
+            .collect();
+        free.sort_unstable();
+        let gone: Vec<ExtentId> =
+            free.windows(2).filter(|pair| pair[0].0 == pair[1].0).map(|pair| pair[1].2).collect();
+        let extents: Vec<Extent> = gone.iter().filter_map(|id| state.extents.remove(id)).collect();
+        // Unmapping takes a while; nobody has to wait for it.
+        drop(state);
+        drop(extents);
+        gone
+    }
+
+    fn make(&self, bytes: u64, writer: Option<WriterId>) -> Result<Extent, ShmError> {
+        // Not under the lock: committing the pages takes a while, and what others want may be there already.
+        let (mapping, fd) = Mapping::create(bytes.max(self.0.extent_bytes))?;
+        let allocator = Allocator::new(mapping.len());
+        let (mapping, fd) = (Arc::new(mapping), Arc::new(fd));
+        let mut extent = Extent { mapping, fd, allocator, writer, sealed: false };
+        if writer.is_none() {
+            extent.seal()?;
+        }
+        Ok(extent)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state()
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn insert(&mut self, mut extent: Extent) {
+        self.last_id += 1;
+        let id = ExtentId(self.last_id);
+        let mapping = Arc::get_mut(&mut extent.mapping).expect("a new extent has no slots");
+        mapping.set_extent(id);
+        self.extents.insert(id, extent);
+    }
+
+    /// Takes space in the tightest extent of the writer, so that long free ranges stay whole for long objects.
+    fn place(
+        &mut self,
+        bytes: u64,
+        writer: Option<WriterId>,
+    ) -> Option<(ExtentId, Arc<Mapping>, u64)> {
+        let (&id, extent) = self
+            .extents
+            .iter_mut()
+            .filter(|(_, extent)| {
+                extent.writer == writer && extent.allocator.largest_free() >= bytes
+            })
+            .min_by_key(|(_, extent)| extent.allocator.largest_free())?;
+        let offset = extent.allocator.allocate(bytes, PAGE_BYTES)?;
+        Some((id, extent.mapping.clone(), offset))
+    }
+}
+
+impl Extent {
+    fn seal(&mut self) -> Result<(), ShmError> {
+        if !self.sealed {
+            Mapping::seal(&self.fd)?;
+            self.sealed = true;
+        }
+        Ok(())
+    }
+}
+
+/// A slot's right to its place; gives it back on drop.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    arena: Weak<Inner>,
+    extent: ExtentId,
+    offset: u64,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // Without the arena the memory goes with the slot's own hold on the mapping.
+        let Some(arena) = self.arena.upgrade() else { return };
+        if let Some(extent) = arena.state().extents.get_mut(&self.extent) {
+            extent.allocator.free(self.offset);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

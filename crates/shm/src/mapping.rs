@@ -1,0 +1,302 @@
+//! One extent of memory mapped into this process, and the seals that decide who may write it.
+//!
+//! It knows bytes and descriptors, not slots; it only keeps the list of those opened in it, so that no two overlap.
+//!
+//! ```text
+//! created: shrink and grow sealed -> writer maps it -> sealed: no new writable mapping, write() or mprotect, for ever
+//! ```
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+
+use crate::slot::Opened;
+use crate::{ExtentId, PAGE_BYTES, ShmError, available};
+
+/// A shared mapping of an extent's memory; unmapped on drop.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    len: u64,
+    writable: bool,
+    extent: ExtentId,
+    opened: Mutex<Opened>,
+}
+
+// SAFETY: the pages belong to the mapping until it is dropped and no thread has a special right to them; who may touch
+// which bytes is decided by the slots.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; the mapping's own fields are never changed but for the mutex.
+unsafe impl Sync for Mapping {}
+
+/// The longest mapping that pointers can address.
+pub(crate) const MAPPING_BYTES_MAX: u64 = isize::MAX as u64;
+
+impl Mapping {
+    /// Makes `len` bytes of fresh zeroed memory, rounded up to whole pages, and maps them writable.
+    ///
+    /// All pages are committed before this returns, so that touching them never fails later. The memory can neither
+    /// shrink nor grow; it can be mapped writable until [`seal`](Self::seal).
+    ///
+    /// # Errors
+    /// [`ShmError::NoMemory`] when the host or the control group cannot give that much.
+    pub fn create(len: u64) -> Result<(Self, OwnedFd), ShmError> {
+        let too_large = ShmError::TooLarge { len, max: MAPPING_BYTES_MAX };
+        let len = match len.checked_next_multiple_of(PAGE_BYTES) {
+            Some(0) => return Err(ShmError::Empty),
+            Some(rounded) if rounded <= MAPPING_BYTES_MAX => rounded,
+            _ => return Err(too_large),
+        };
+        let available = available::available_bytes();
+        let no_memory = || ShmError::NoMemory { wanted: len, available };
+        if len > available {
+            return Err(no_memory());
+        }
+        let failed = |call| {
+            move |errno: Errno| match errno {
+                Errno::NOMEM | Errno::NOSPC | Errno::FBIG => no_memory(),
+                errno => ShmError::System { call, len, source: errno.into() },
+            }
+        };
+        let fd = fs::memfd_create("hoplite", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(failed("memfd_create"))?;
+        rustix::io::retry_on_intr(|| fs::fallocate(&fd, FallocateFlags::empty(), 0, len))
+            .map_err(failed("fallocate"))?;
+        fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(failed("fcntl"))?;
+        let mapping = Self::map(&fd, len, true)?;
+        mapping.populate();
+        Ok((mapping, fd))
+    }
+
+    /// Maps the first `len` bytes of memory that another process made, readable and writable.
+    ///
+    /// # Errors
+    /// As for [`map_readonly`](Self::map_readonly); [`ShmError::System`] when the memory is sealed already.
+    pub fn map_writable(fd: impl AsFd, len: u64) -> Result<Self, ShmError> {
+        check_peer(&fd, len)?;
+        let mapping = Self::map(&fd, len, true)?;
+        mapping.populate();
+        Ok(mapping)
+    }
+
+    /// Maps the first `len` bytes of memory that another process made, readable only.
+    ///
+    /// # Errors
+    /// [`ShmError::Short`] and [`ShmError::NotSealed`] when reading could kill this process, because the memory ends
+    /// early or could be cut.
+    pub fn map_readonly(fd: impl AsFd, len: u64) -> Result<Self, ShmError> {
+        check_peer(&fd, len)?;
+        Self::map(&fd, len, false)
+    }
+
+    /// Denies for ever what is not mapped writable yet: new writable mappings, `write`, `mprotect`, further seals.
+    ///
+    /// Writable mappings made before stay so. Sealing twice is no error.
+    pub fn seal(fd: impl AsFd) -> Result<(), ShmError> {
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        let failed =
+            |errno: Errno| ShmError::System { call: "fcntl", len: 0, source: errno.into() };
+        if fs::fcntl_get_seals(&fd).map_err(failed)?.contains(seals) {
+            return Ok(());
+        }
+        fs::fcntl_add_seals(&fd, seals).map_err(failed)
+    }
+
+    /// Says which extent of an arena this is, for [`Slot::extent`](crate::Slot::extent).
+    pub fn with_extent(mut self, extent: ExtentId) -> Self {
+        self.set_extent(extent);
+        self
+    }
+
+    pub(crate) fn set_extent(&mut self, extent: ExtentId) {
+        self.extent = extent;
+    }
+
+    /// The extent this is; zero when nobody said.
+    pub fn extent(&self) -> ExtentId {
+        self.extent
+    }
+
+    /// Bytes mapped.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Never: a mapping has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Whether this process may write through it.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The byte at `offset`, which may be one past the end.
+    pub(crate) fn at(&self, offset: u64) -> NonNull<u8> {
+        assert!(offset <= self.len, "offset {offset} of {}", self.len);
+        // SAFETY: the offset was just checked to lie in the mapping or at its end, and `len` fits an isize.
+        unsafe { self.start.add(offset as usize) }
+    }
+
+    /// The slots that were opened in it.
+    pub(crate) fn opened(&self) -> MutexGuard<'_, Opened> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Maps a file whose pages do not exist yet, to test lengths that no test machine can commit.
+    #[cfg(test)]
+    pub(crate) fn map_sparse(fd: impl AsFd, len: u64) -> Result<Self, ShmError> {
+        Self::map(&fd, len, true)
+    }
+
+    fn map(fd: &impl AsFd, len: u64, writable: bool) -> Result<Self, ShmError> {
+        let failed = |errno: Errno| match errno {
+            Errno::NOMEM => ShmError::NoMemory { wanted: len, available: 0 },
+            errno => ShmError::System { call: "mmap", len, source: errno.into() },
+        };
+        let rights = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: no address is asked for, so the mapping replaces none. The file keeps its length: it is sealed
+        // against shrinking by `create` or was checked to be by `check_peer`.
+        let start =
+            unsafe { mm::mmap(ptr::null_mut(), len as usize, rights, MapFlags::SHARED, fd, 0) }
+                .map_err(failed)?;
+        let start =
+            NonNull::new(start.cast::<u8>()).expect("the kernel maps nothing at address 0 unasked");
+        Ok(Self { start, len, writable, extent: ExtentId(0), opened: Mutex::default() })
+    }
+
+    /// Fills the page table in one call instead of a fault for each 4 KiB. Failure costs only time.
+    fn populate(&self) {
+        let start = self.start.as_ptr().cast::<c_void>();
+        // SAFETY: the range is this mapping's; populating is as if each page had been touched and changes no contents.
+        let _ = unsafe { mm::madvise(start, self.len as usize, Advice::LinuxPopulateWrite) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this is exactly the range that `map` got. Slots and guards hold an Arc of the mapping, so nothing
+        // refers to it any more.
+        let unmapped = unsafe { mm::munmap(self.start.as_ptr().cast(), self.len as usize) };
+        debug_assert!(unmapped.is_ok(), "munmap of {} bytes: {unmapped:?}", self.len);
+    }
+}
+
+/// Checks what a peer says of memory that it sent.
+fn check_peer(fd: &impl AsFd, len: u64) -> Result<(), ShmError> {
+    let failed = |call| move |errno: Errno| ShmError::System { call, len, source: errno.into() };
+    if len == 0 {
+        return Err(ShmError::Empty);
+    }
+    if len > MAPPING_BYTES_MAX {
+        return Err(ShmError::TooLarge { len, max: MAPPING_BYTES_MAX });
+    }
+    let actual = fs::fstat(fd).map_err(failed("fstat"))?.st_size as u64;
+    if actual < len {
+        return Err(ShmError::Short { actual, wanted: len });
+    }
+    // Only files that know seals can answer; a regular file says EINVAL and can be cut by anyone.
+    let seals = match fs::fcntl_get_seals(fd) {
+        Ok(seals) => seals,
+        Err(Errno::INVAL) => SealFlags::empty(),
+        Err(errno) => return Err(failed("fcntl")(errno)),
+    };
+    if seals.contains(SealFlags::SHRINK) { Ok(()) } else { Err(ShmError::NotSealed { len }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    const LEN: u64 = 1 << 20;
+
+    fn system_errno(error: ShmError) -> Option<i32> {
+        match error {
+            ShmError::System { source, .. } => source.raw_os_error(),
+            other => panic!("{other}"),
+        }
+    }
+
+    fn byte(mapping: &Mapping, offset: u64) -> u8 {
+        // SAFETY: `at` checks the offset, and nobody writes in this moment of a single-threaded test.
+        unsafe { mapping.at(offset).read_volatile() }
+    }
+
+    fn set_byte(mapping: &Mapping, offset: u64, value: u8) {
+        assert!(mapping.is_writable());
+        // SAFETY: `at` checks the offset, the mapping is writable, and the test is single-threaded.
+        unsafe { mapping.at(offset).write_volatile(value) }
+    }
+
+    #[test]
+    fn a_second_mapping_sees_the_bytes() {
+        let (ours, fd) = Mapping::create(LEN - 1).unwrap();
+        assert_eq!(ours.len(), LEN);
+        let client = Mapping::map_writable(&fd, LEN).unwrap();
+        Mapping::seal(&fd).unwrap();
+        let reader = Mapping::map_readonly(&fd, LEN).unwrap().with_extent(ExtentId(7));
+        assert!(client.is_writable());
+        assert!(!reader.is_writable());
+        assert_eq!(reader.extent(), ExtentId(7));
+        set_byte(&ours, 0, 1);
+        set_byte(&client, LEN - 1, 2);
+        assert_eq!((byte(&reader, 0), byte(&reader, 5), byte(&reader, LEN - 1)), (1, 0, 2));
+    }
+
+    #[test]
+    fn sealed_memory_cannot_be_written_any_more() {
+        let (_ours, fd) = Mapping::create(LEN).unwrap();
+        Mapping::seal(&fd).unwrap();
+        Mapping::seal(&fd).unwrap();
+        let denied = Some(Errno::PERM.raw_os_error());
+        assert_eq!(system_errno(Mapping::map_writable(&fd, LEN).unwrap_err()), denied);
+        assert_eq!(rustix::io::write(&fd, b"x"), Err(Errno::PERM));
+        assert_eq!(fs::ftruncate(&fd, 0), Err(Errno::PERM));
+        assert_eq!(fs::ftruncate(&fd, 2 * LEN), Err(Errno::PERM));
+        assert_eq!(fs::fcntl_add_seals(&fd, SealFlags::WRITE), Err(Errno::PERM));
+        // A fresh descriptor of the same memory has no more rights.
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let again = std::fs::File::options().read(true).write(true).open(path).unwrap();
+        assert_eq!(system_errno(Mapping::map_writable(&again, LEN).unwrap_err()), denied);
+        // Neither has a mapping that was made for reading.
+        let reader = Mapping::map_readonly(&fd, LEN).unwrap();
+        // SAFETY: the range is this mapping's; the call is expected to change nothing.
+        let raised = unsafe {
+            let flags = mm::MprotectFlags::READ | mm::MprotectFlags::WRITE;
+            mm::mprotect(reader.start.as_ptr().cast(), LEN as usize, flags)
+        };
+        assert_eq!(raised, Err(Errno::ACCESS));
+    }
+
+    #[test]
+    fn what_a_peer_sends_is_checked() {
+        let (_ours, fd) = Mapping::create(LEN).unwrap();
+        let error = Mapping::map_readonly(&fd, LEN + 1).unwrap_err();
+        assert_eq!(error.to_string(), "memory of 1048576 bytes is to be mapped with 1048577 bytes");
+        let open =
+            fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        fs::ftruncate(&open, LEN).unwrap();
+        assert!(matches!(Mapping::map_readonly(&open, LEN), Err(ShmError::NotSealed { len: LEN })));
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(matches!(Mapping::map_readonly(&file, 1), Err(ShmError::NotSealed { len: 1 })));
+        let absurd = Mapping::map_readonly(&fd, u64::MAX);
+        assert!(matches!(absurd, Err(ShmError::TooLarge { .. })));
+        assert!(matches!(Mapping::map_readonly(&fd, 0), Err(ShmError::Empty)));
+    }
+
+    #[test]
+    fn absurd_sizes_are_errors() {
+        assert!(matches!(Mapping::create(0), Err(ShmError::Empty)));
+        assert!(matches!(Mapping::create(1 << 50), Err(ShmError::NoMemory { .. })));
+        assert!(matches!(Mapping::create(1 << 63), Err(ShmError::TooLarge { .. })));
+        assert!(matches!(Mapping::create(u64::MAX), Err(ShmError::TooLarge { .. })));
+    }
+}

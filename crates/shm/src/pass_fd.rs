@@ -1,0 +1,141 @@
+//! Descriptors that travel with bytes over a Unix stream socket. Knows nothing of what they are.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+/// Most descriptors in one message. A client needs one for each extent that it learns of, which is one or two at a time.
+pub const FDS_PER_MESSAGE_MAX: usize = 8;
+
+/// Sends `bytes` with `fds` beside them and returns how many bytes went; all descriptors went with the first of them.
+///
+/// Send the rest of the bytes without descriptors. A full socket that does not block says `WouldBlock`; then nothing
+/// was sent. A closed one says `BrokenPipe`, never a signal.
+///
+/// # Errors
+/// `InvalidInput` when there are more than [`FDS_PER_MESSAGE_MAX`] descriptors, or descriptors without a byte, which a
+/// stream cannot carry.
+pub fn send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    if fds.len() > FDS_PER_MESSAGE_MAX || (bytes.is_empty() && !fds.is_empty()) {
+        let message =
+            format!("{} descriptors with {} bytes in one message", fds.len(), bytes.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_MESSAGE_MAX))];
+    let sent = retry_on_intr(|| {
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            assert!(
+                control.push(SendAncillaryMessage::ScmRights(fds)),
+                "{} descriptors",
+                fds.len()
+            );
+        }
+        sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+    })?;
+    Ok(sent)
+}
+
+/// Receives into `buffer`, appends descriptors that came with the bytes to `fds`, and returns the number of bytes.
+///
+/// Zero is the end of the stream. The descriptors are not inherited over exec. A socket that does not block says
+/// `WouldBlock`.
+///
+/// # Errors
+/// `InvalidData` when the peer sent more descriptors than [`FDS_PER_MESSAGE_MAX`]; those that fitted are closed. Close
+/// the connection.
+pub fn recv_with_fds(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_MESSAGE_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let slices = &mut [IoSliceMut::new(buffer)];
+        match recvmsg(&socket, slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            result => break result?,
+        }
+    };
+    let mut arrived = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = message {
+            arrived.extend(more);
+        }
+    }
+    // The space is padded and may hold one more than it was made for.
+    if received.flags.contains(ReturnFlags::CTRUNC) || arrived.len() > FDS_PER_MESSAGE_MAX {
+        let message = format!("more than {FDS_PER_MESSAGE_MAX} descriptors in one message");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    fds.append(&mut arrived);
+    Ok(received.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_descriptor_arrives_with_its_bytes() {
+        let (ours, peer) = UnixStream::pair().unwrap();
+        let (_, fd) = crate::Mapping::create(4096).unwrap();
+        let fds = [fd.as_fd(); FDS_PER_MESSAGE_MAX];
+        assert_eq!(send_with_fds(&ours, b"take", &fds).unwrap(), 4);
+        assert_eq!(send_with_fds(&ours, b"more", &[]).unwrap(), 4);
+        let (mut buffer, mut got) = ([0; 16], Vec::new());
+        assert_eq!(recv_with_fds(&peer, &mut buffer, &mut got).unwrap(), 4);
+        assert_eq!(&buffer[..4], b"take");
+        assert_eq!(got.len(), FDS_PER_MESSAGE_MAX);
+        for fd in &got {
+            assert!(rustix::io::fcntl_getfd(fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+            crate::Mapping::map_readonly(fd, 4096).unwrap();
+        }
+        assert_eq!(recv_with_fds(&peer, &mut buffer, &mut got).unwrap(), 4);
+        assert_eq!(got.len(), FDS_PER_MESSAGE_MAX);
+        drop(ours);
+        assert_eq!(recv_with_fds(&peer, &mut buffer, &mut got).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_socket_that_would_block_says_so() {
+        let (ours, peer) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let (mut buffer, mut got) = ([0; 16], Vec::new());
+        let error = recv_with_fds(&ours, &mut buffer, &mut got).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        let error = std::iter::repeat_with(|| send_with_fds(&ours, &[0; 65536], &[]))
+            .find_map(Result::err)
+            .unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(peer);
+        let error = send_with_fds(&ours, b"x", &[]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn too_many_descriptors_are_refused_on_both_sides() {
+        let (ours, peer) = UnixStream::pair().unwrap();
+        let many = [ours.as_fd(); 30];
+        let error = send_with_fds(&ours, b"x", &many).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        assert!(send_with_fds(&ours, b"", &many[..1]).is_err());
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(30))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+        sendmsg(&ours, &[IoSlice::new(b"x")], &mut control, SendFlags::empty()).unwrap();
+        let (mut buffer, mut got) = ([0; 16], Vec::new());
+        let error = recv_with_fds(&peer, &mut buffer, &mut got).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert!(got.is_empty());
+    }
+}

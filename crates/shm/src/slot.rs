@@ -1,0 +1,292 @@
+//! One object's space in an extent: its progress, then its payload. Knows offsets and blocks, not objects.
+//!
+//! Readers get what is ready, writers what they claim; a byte is never both, as a claim of ready blocks is refused and
+//! only committing a claim makes blocks ready.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::ptr;
+use std::slice;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::arena::Lease;
+use crate::claim::{ClaimGuard, OwnedWriteGuard, WriteGuard};
+use crate::mapping::{MAPPING_BYTES_MAX, Mapping};
+use crate::progress::word_count;
+use crate::sync::AtomicU64;
+use crate::{
+    BLOCK_BYTES, ExtentId, PAGE_BYTES, ProgressRef, ProgressWriter, ShmError, header_bytes,
+};
+
+/// How much of the source [`Slot::copy_from`] copies before it tells: 16 blocks. A reader that streams waits no longer
+/// than 0.1 ms for it at 10 GB/s, and the cost of telling is spread over enough bytes.
+const COPY_BYTES: u64 = 16 * BLOCK_BYTES;
+
+/// Bytes of an extent that a slot for `len` bytes takes, a multiple of a page. None if no mapping can be that long.
+pub(crate) fn slot_bytes(len: u64) -> Option<u64> {
+    let bytes = header_bytes(len).checked_add(len)?.checked_next_multiple_of(PAGE_BYTES)?;
+    (bytes <= MAPPING_BYTES_MAX).then_some(bytes)
+}
+
+/// One object's space; clones share it. When the last clone drops, the space goes back to the arena it came from.
+#[derive(Clone, Debug)]
+pub struct Slot(Arc<SlotInner>);
+
+#[derive(Debug)]
+pub(crate) struct SlotInner {
+    mapping: Arc<Mapping>,
+    offset: u64,
+    len: u64,
+    writable: bool,
+    /// Claimed ranges, start to end. No two overlap, none holds a ready block.
+    claims: Mutex<BTreeMap<u64, u64>>,
+    /// Gives the space back; none for a slot that another process lent us.
+    lease: Option<Lease>,
+}
+
+impl Slot {
+    /// Views the slot for `len` bytes whose header another process says is at `offset`.
+    ///
+    /// Whether it can be written follows from the mapping. A slot that is still open is not opened again: the same one
+    /// is returned. The owner must not reuse the space before the last clone is dropped and it was told so.
+    ///
+    /// # Errors
+    /// [`ShmError::OutOfBounds`] and [`ShmError::Overlap`] for a place that cannot be.
+    pub fn open(mapping: Arc<Mapping>, offset: u64, len: u64) -> Result<Self, ShmError> {
+        let out_of_bounds = ShmError::OutOfBounds { offset, len, extent: mapping.len() };
+        // The last page of an extent may be cut to the payload's end by a peer that maps no more.
+        let end = header_bytes(len).checked_add(len).and_then(|bytes| bytes.checked_add(offset));
+        let end = match end {
+            Some(end) if end <= mapping.len() && offset.is_multiple_of(PAGE_BYTES) => end,
+            _ => return Err(out_of_bounds),
+        };
+        let mut opened = mapping.opened();
+        if let Some(slot) = opened.find(offset, end) {
+            return Ok(slot);
+        }
+        if let Some(other) = opened.overlapping(offset, end) {
+            return Err(ShmError::Overlap { offset, len, other });
+        }
+        let writable = mapping.is_writable();
+        let slot = Self::new(mapping.clone(), offset, len, writable, None);
+        opened.insert(offset, end, &slot);
+        drop(opened);
+        Ok(slot)
+    }
+
+    /// A slot that the arena placed. The caller has checked that it lies inside the mapping and that no other does.
+    pub(crate) fn new(
+        mapping: Arc<Mapping>,
+        offset: u64,
+        len: u64,
+        writable: bool,
+        lease: Option<Lease>,
+    ) -> Self {
+        let claims = Mutex::default();
+        Self(Arc::new(SlotInner { mapping, offset, len, writable, claims, lease }))
+    }
+
+    /// Bytes of the payload.
+    pub fn len(&self) -> u64 {
+        self.0.len
+    }
+
+    /// Whether the payload has no bytes; it is then complete.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Which bytes are ready.
+    pub fn progress(&self) -> ProgressRef<'_> {
+        ProgressRef::new(self.words(), self.0.len)
+    }
+
+    /// Whether every byte is ready.
+    pub fn is_complete(&self) -> bool {
+        self.progress().is_complete()
+    }
+
+    /// Whether this process may claim parts of it. Not so for memory mapped read-only, and for space that the arena
+    /// gave to another writer.
+    pub fn is_writable(&self) -> bool {
+        self.0.writable
+    }
+
+    /// The extent it lies in; see [`Mapping::with_extent`] for one that was opened.
+    pub fn extent(&self) -> ExtentId {
+        self.0.mapping.extent()
+    }
+
+    /// Offset of its header in the extent. With the extent and the length, another process can open it.
+    pub fn offset(&self) -> u64 {
+        self.0.offset
+    }
+
+    /// The bytes of `range`, once all of them are ready; they never change again.
+    ///
+    /// None if one is not ready yet, or if the range does not lie in the payload.
+    pub fn ready(&self, range: Range<u64>) -> Option<&[u8]> {
+        if !self.progress().is_range_ready(range.clone()) {
+            return None;
+        }
+        let start = self.payload(range.start);
+        // SAFETY: `is_range_ready` found the range inside the payload, which is mapped and stays so while the slot
+        // lives. No `&mut` covers it: `claim` refuses ready blocks, and a claim ends before its blocks become ready. In
+        // other processes the writers of this slot run the same code (see the crate's page).
+        Some(unsafe { slice::from_raw_parts(start, (range.end - range.start) as usize) })
+    }
+
+    /// The whole payload, once it is complete.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.ready(0..self.0.len)
+    }
+
+    /// Takes the right to write `range`, which must start at a block and end at one or at the end of the payload.
+    ///
+    /// None if it holds a ready block, overlaps a live claim, has other bounds than these, or if this process may not
+    /// write the slot. The bytes are what the memory held before, not zero.
+    pub fn claim(&self, range: Range<u64>) -> Option<WriteGuard<'_>> {
+        self.take(&range).then(|| ClaimGuard::new(self, range))
+    }
+
+    /// The same as [`claim`](Self::claim) with a clone of the slot inside, for writers that outlive the borrow.
+    pub fn claim_owned(&self, range: Range<u64>) -> Option<OwnedWriteGuard> {
+        self.take(&range).then(|| ClaimGuard::new(self.clone(), range))
+    }
+
+    /// Fills the slot with `source`, 1 MiB at a time, and says the new prefix after each.
+    ///
+    /// # Errors
+    /// [`ShmError::LengthDiffers`], or [`ShmError::Claimed`] when a part is ready, claimed or not ours to write; what
+    /// was copied before that stays.
+    pub fn copy_from(
+        &self,
+        source: &[u8],
+        mut after_each: impl FnMut(u64),
+    ) -> Result<(), ShmError> {
+        let len = self.0.len;
+        if source.len() as u64 != len {
+            return Err(ShmError::LengthDiffers { source_len: source.len() as u64, len });
+        }
+        let mut start = 0;
+        for part in source.chunks(COPY_BYTES as usize) {
+            let range = start..start + part.len() as u64;
+            let Some(mut guard) = self.claim(range.clone()) else {
+                return Err(ShmError::Claimed { range, len });
+            };
+            guard.copy_from_slice(part);
+            guard.commit();
+            start = range.end;
+            after_each(self.progress().prefix());
+        }
+        Ok(())
+    }
+
+    /// Forgets what an earlier slot left in the header. Only for the arena, before it hands the slot out.
+    pub(crate) fn reset(&self) {
+        self.writer().reset();
+    }
+
+    /// Makes the first part of a claim, up to `end`, ready and keeps the rest of it.
+    pub(crate) fn commit(&self, claim: &Range<u64>, end: u64) {
+        // First ready, then released: in between the blocks must not look free.
+        self.writer().mark_blocks(claim.start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES));
+        let mut claims = self.claims();
+        claims.remove(&claim.start);
+        if end < claim.end {
+            claims.insert(end, claim.end);
+        }
+    }
+
+    /// Ends a claim; its blocks are free again.
+    pub(crate) fn release(&self, claim: &Range<u64>) {
+        self.claims().remove(&claim.start);
+    }
+
+    /// The payload's byte at `at`, which may be one past the end.
+    pub(crate) fn payload(&self, at: u64) -> *mut u8 {
+        assert!(at <= self.0.len, "byte {at} of {}", self.0.len);
+        self.0.mapping.at(self.0.offset + header_bytes(self.0.len) + at).as_ptr()
+    }
+
+    fn take(&self, range: &Range<u64>) -> bool {
+        let len = self.0.len;
+        let aligned = range.start.is_multiple_of(BLOCK_BYTES)
+            && (range.end.is_multiple_of(BLOCK_BYTES) || range.end == len);
+        if !self.0.writable || !aligned || range.start > range.end || range.end > len {
+            return false;
+        }
+        if range.is_empty() {
+            return true;
+        }
+        let mut claims = self.claims();
+        // Claims do not overlap each other, so only the last that starts before the end can overlap the range.
+        if claims.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start) {
+            return false;
+        }
+        // Under the lock: a claim that ended since has either made its blocks ready or left them free.
+        if self.progress().is_any_ready(range.clone()) {
+            return false;
+        }
+        claims.insert(range.start, range.end);
+        true
+    }
+
+    fn claims(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.0.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn writer(&self) -> ProgressWriter<'_> {
+        assert!(self.0.mapping.is_writable(), "progress in memory that is mapped read-only");
+        ProgressWriter::new(self.words(), self.0.len)
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        let start = self.0.mapping.at(self.0.offset).cast::<AtomicU64>();
+        // SAFETY: the header lies inside the mapping (checked by `open`, placed so by the arena), on a page and so
+        // aligned, and holds at least `word_count` words. All processes touch it with atomics only, and this one stores
+        // only through `writer`, which wants a writable mapping.
+        unsafe { slice::from_raw_parts(start.as_ptr(), word_count(self.0.len) as usize) }
+    }
+}
+
+impl Drop for SlotInner {
+    fn drop(&mut self) {
+        if self.lease.is_none() {
+            self.mapping.opened().forget(self.offset, self);
+        }
+    }
+}
+
+/// Slots opened in one mapping: offset to end and slot. An entry whose slot has no clones left counts as gone.
+#[derive(Debug, Default)]
+pub(crate) struct Opened(BTreeMap<u64, (u64, Weak<SlotInner>)>);
+
+impl Opened {
+    fn find(&self, offset: u64, end: u64) -> Option<Slot> {
+        let (other_end, slot) = self.0.get(&offset)?;
+        // Upgraded only to be returned: dropped here as the last clone it would lock this list again.
+        if *other_end == end { slot.upgrade().map(Slot) } else { None }
+    }
+
+    fn overlapping(&self, offset: u64, end: u64) -> Option<u64> {
+        // Those alive do not overlap each other, so the last of them that starts before the end decides.
+        let before = self.0.range(..end).rev();
+        let (&other, (other_end, _)) =
+            before.into_iter().find(|(_, (_, slot))| slot.strong_count() > 0)?;
+        (*other_end > offset).then_some(other)
+    }
+
+    fn insert(&mut self, offset: u64, end: u64, slot: &Slot) {
+        self.0.insert(offset, (end, Arc::downgrade(&slot.0)));
+    }
+
+    fn forget(&mut self, offset: u64, slot: &SlotInner) {
+        if self.0.get(&offset).is_some_and(|(_, known)| ptr::eq(known.as_ptr(), slot)) {
+            self.0.remove(&offset);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
