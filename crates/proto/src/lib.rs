@@ -1,7 +1,45 @@
-//! placeholder; being written
+//! Every decision of Hoplite, and nothing else: no clock, no socket, no thread, no entropy, no payload.
+//!
+//! A shell (`hoplite-node`, or the simulation) owns a [`node::Node`], hands it facts ([`node::Event`]) together with
+//! the time, and carries out the orders ([`node::Action`]) that it appends:
+//!
+//! ```text
+//!   node.handle(now, event, &mut actions);      // past-tense facts in, imperatives out
+//!   node.deadline()                             // when to hand it Event::DeadlinePassed
+//! ```
+//!
+//! The same facts at the same times give the same orders, which is what makes a whole cluster testable in one
+//! thread from one seed. The crate is `no_std`, so that there is no clock to reach for.
+//!
+//! | module | decides |
+//! |---|---|
+//! | [`node`] | what a node does next: put, get, serve, reduce, delete, join, leave |
+//! | [`directory`] | who holds an object, who is told of it |
+//! | [`broadcast`] | whom a receiver takes an object from |
+//! | [`reduce`] | who folds what with whom, in which shape of tree |
+//! | [`table`] | what a node holds, and what it evicts |
+//! | [`members`] | who owns an object's directory entry |
+//! | [`message`], [`wire`] | what nodes say to each other, and its bytes |
+//! | [`ask`] | what clients ask of a node |
+//! | [`limits`] | every bound and default |
+
 #![no_std]
+
 extern crate alloc;
+
+pub mod ask;
+pub mod broadcast;
+pub mod directory;
+pub mod error;
+pub mod id;
+pub mod inline;
 pub mod limits;
+pub mod members;
+pub mod message;
 pub mod meta;
+pub mod node;
 pub mod ranges;
 pub mod reduce;
+pub mod table;
+pub mod time;
+pub mod wire;

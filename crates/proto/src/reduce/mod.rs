@@ -1,4 +1,438 @@
-//! placeholder; being written
+//! A reduce as its coordinator sees it: which inputs have arrived, which were chosen, who folds what.
+//!
+//! Pure: [`Reduce`] takes what the directory says of each input and answers with [`Step`]s for the node. It does not
+//! know messages, memory or other reduces.
+//!
+//! ```text
+//!   Gathering ----------------> Folding ----------------> over (the node drops it)
+//!      ^   every owner has        |    count inputs chosen, the caller's own fold began
+//!      |   answered once          |
+//!      +--------------------------+  an input or a position was lost: the next epoch begins with all
+//!             after a pause          inputs asked for again, and nothing of the old epoch is kept
+//! ```
+//!
+//! Source: Hoplite, SIGCOMM 2021, section 3.4 (the tree is built in order of arrival) and section 4 (the degree).
+
 pub mod assign;
 pub mod cost;
 pub mod shape;
+
+use alloc::{boxed::Box, collections::BTreeMap, format, string::String, vec::Vec};
+
+use self::{
+    assign::Tree,
+    cost::{DegreeReason, Link, choose_degree},
+    shape::{Degree, Shape},
+};
+use crate::{
+    error::{Error, List, is_reducible},
+    id::{Instance, NodeId, ObjectId, ReduceId},
+    inline::Inline,
+    limits::INLINE_BYTES_MAX,
+    message::{FoldKey, FoldOrder, Found},
+    meta::{Dtype, Kind, Meta, Op},
+    time::Instant,
+};
+
+/// What a reduce wants its node to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Ask the owner of this input, and go on listening.
+    Watch(ObjectId),
+    /// Send a position its order.
+    Order(NodeId, FoldOrder),
+    /// All inputs are small: fold these here.
+    FoldInline(Vec<Inline>),
+    /// All inputs are chosen: make room for the result and fold these into it.
+    Result {
+        /// Inputs at the caller's node.
+        local: Vec<Instance>,
+        /// Positions whose streams end here.
+        children: Vec<(NodeId, u32)>,
+    },
+    /// An attempt is over: these nodes are to stop, and its result is void.
+    Void {
+        /// The attempt.
+        epoch: u32,
+        /// Who was ordered to fold.
+        nodes: Vec<NodeId>,
+        /// Why, in words.
+        detail: String,
+    },
+    /// The shape of the tree was chosen.
+    Chose(Degree, DegreeReason),
+    /// It can't succeed.
+    Fail(Error),
+}
+
+/// What is known of one input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Input {
+    Unanswered,
+    Absent,
+    Arrived,
+    Gone(Error),
+}
+
+#[derive(Clone, Debug)]
+struct Arrival {
+    id: ObjectId,
+    instance: Instance,
+    holder: NodeId,
+    inline: Option<Inline>,
+}
+
+/// One reduce at its coordinator.
+#[derive(Debug)]
+pub struct Reduce {
+    me: NodeId,
+    key: ReduceId,
+    result: ObjectId,
+    op: Op,
+    count: usize,
+    asked_at: Instant,
+    deadline: Option<Instant>,
+    forced: Option<Degree>,
+    inputs: BTreeMap<ObjectId, Input>,
+    /// In the order in which they came.
+    arrived: Vec<Arrival>,
+    /// How many of `arrived` are in the fold; always its first.
+    chosen: usize,
+    /// What every input must be: that of the first.
+    like: Option<(ObjectId, Meta)>,
+    plan: Option<Plan>,
+    epoch: u32,
+    /// When the owners are to be asked again after an attempt failed.
+    retry_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Plan {
+    /// None where all inputs are folded by the coordinator out of its messages.
+    tree: Option<Tree<NodeId, Instance>>,
+    local: Vec<Instance>,
+}
+
+impl Reduce {
+    /// A reduce of the first `count` of `inputs`, and the questions it begins with.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        me: NodeId,
+        key: ReduceId,
+        result: ObjectId,
+        op: Op,
+        inputs: &[ObjectId],
+        count: usize,
+        asked_at: Instant,
+        deadline: Option<Instant>,
+        forced: Option<Degree>,
+    ) -> (Self, Vec<Step>) {
+        let steps = inputs.iter().cloned().map(Step::Watch).collect();
+        let inputs = inputs.iter().cloned().map(|id| (id, Input::Unanswered)).collect();
+        let (arrived, like, plan, retry_at) = (Vec::new(), None, None, None);
+        let reduce = Self {
+            me,
+            key,
+            result,
+            op,
+            count,
+            asked_at,
+            deadline,
+            forced,
+            inputs,
+            arrived,
+            chosen: 0,
+            like,
+            plan,
+            epoch: 0,
+            retry_at,
+        };
+        (reduce, steps)
+    }
+
+    /// The id of the result.
+    pub const fn result(&self) -> &ObjectId {
+        &self.result
+    }
+
+    /// The attempt that is under way.
+    pub const fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// The operation.
+    pub const fn op(&self) -> Op {
+        self.op
+    }
+
+    /// Metadata of the result, once an input arrived.
+    pub fn meta(&self) -> Option<&Meta> {
+        self.like.as_ref().map(|(_, meta)| meta)
+    }
+
+    /// Element type of the result, once an input arrived.
+    pub fn dtype(&self) -> Option<Dtype> {
+        self.meta().and_then(dtype_of)
+    }
+
+    /// All candidates.
+    pub fn candidates(&self) -> impl Iterator<Item = &ObjectId> {
+        self.inputs.keys()
+    }
+
+    /// The inputs in the fold, in order of arrival. Final when the result is complete.
+    pub fn folded(&self) -> Vec<ObjectId> {
+        self.arrived[..self.chosen].iter().map(|arrival| arrival.id.clone()).collect()
+    }
+
+    /// Nodes that were ordered to fold in this epoch.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        let tree = self.plan.as_ref().and_then(|plan| plan.tree.as_ref());
+        tree.map_or_else(Vec::new, |tree| tree.seats().iter().map(|seat| seat.node).collect())
+    }
+
+    /// Whether an input in the fold is read at `node`.
+    pub fn depends_on(&self, node: NodeId) -> bool {
+        self.arrived.iter().any(|arrival| arrival.holder == node)
+    }
+
+    /// When [`Reduce::expire`] has something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline.into_iter().chain(self.retry_at).min()
+    }
+
+    /// How far it is, in words.
+    pub fn state(&self) -> String {
+        let missing: Vec<ObjectId> = self.missing();
+        if missing.is_empty() || self.chosen == self.count {
+            return format!("all {} inputs arrived, the result is being folded", self.count);
+        }
+        let arrived = self.arrived.len();
+        format!("{arrived} of {} inputs arrived; missing: {}", self.count, List(&missing))
+    }
+
+    /// An owner says whether an input exists.
+    pub fn found(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        found: Option<Found>,
+        link: Link,
+        steps: &mut Vec<Step>,
+    ) {
+        let Some(input) = self.inputs.get_mut(id) else { return };
+        let Some(found) = found else {
+            if *input == Input::Unanswered {
+                *input = Input::Absent;
+            }
+            return self.advance(link, steps);
+        };
+        if *input == Input::Arrived {
+            return self.found_again(now, id, &found, steps);
+        }
+        if let Err(error) = self.check(id, &found.meta) {
+            steps.push(Step::Fail(error));
+            return;
+        }
+        if (found.meta.size <= INLINE_BYTES_MAX) != found.inline.is_some() {
+            // Every node of this protocol sends small objects inline: the owner is broken, and its word void.
+            return;
+        }
+        self.inputs.insert(id.clone(), Input::Arrived);
+        let (instance, holder, inline) = (found.instance, found.holder, found.inline);
+        self.arrived.push(Arrival { id: id.clone(), instance, holder, inline });
+        self.advance(link, steps);
+    }
+
+    /// An owner says that an input can't come.
+    pub fn gone(&mut self, id: &ObjectId, error: &Error, link: Link, steps: &mut Vec<Step>) {
+        let Some(input) = self.inputs.get_mut(id) else { return };
+        let at = self.arrived.iter().position(|arrival| arrival.id == *id);
+        match at {
+            // Its bytes are held fast where they are folded: the result will be right.
+            Some(at) if at < self.chosen => return,
+            Some(at) => drop(self.arrived.remove(at)),
+            None => {}
+        }
+        *input = Input::Gone(error.clone());
+        let gone: Vec<ObjectId> = self
+            .inputs
+            .iter()
+            .filter(|(_, input)| matches!(input, Input::Gone(_)))
+            .map(|(id, _)| id.clone())
+            .collect();
+        let possible = self.inputs.len() - gone.len();
+        if possible >= self.count {
+            return self.advance(link, steps);
+        }
+        let error = if self.count == self.inputs.len() {
+            error.clone()
+        } else {
+            Error::TooFewInputs { count: self.count as u64, possible: possible as u64, gone }
+        };
+        steps.push(Step::Fail(error));
+    }
+
+    /// A position, a stream or the result of `epoch` failed: the next attempt begins after a pause.
+    pub fn failed(&mut self, now: Instant, epoch: u32, detail: String, steps: &mut Vec<Step>) {
+        if epoch != self.epoch {
+            return;
+        }
+        let mut nodes = self.nodes();
+        nodes.sort_unstable();
+        nodes.dedup();
+        steps.push(Step::Void { epoch, nodes, detail });
+        self.epoch += 1;
+        self.plan = None;
+        self.chosen = 0;
+        self.arrived.clear();
+        for input in self.inputs.values_mut().filter(|input| !matches!(input, Input::Gone(_))) {
+            *input = Input::Unanswered;
+        }
+        // 20 ms, doubled each time up to 1.28 s: long enough for the directory to learn of a death, short against
+        // any transfer that is worth a reduce.
+        self.retry_at = Some(now + (20_000_000 << self.epoch.min(6)));
+    }
+
+    /// Time has passed: asks again after a failure, or gives up.
+    pub fn expire(&mut self, now: Instant, steps: &mut Vec<Step>) {
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            let what = format!("the result {} of a reduce", self.result);
+            let waited_ns = now.since(self.asked_at);
+            steps.push(Step::Fail(Error::Timeout { what, waited_ns, state: self.state() }));
+        } else if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            let unanswered = self.inputs.iter().filter(|(_, input)| **input == Input::Unanswered);
+            steps.extend(unanswered.map(|(id, _)| Step::Watch(id.clone())));
+        }
+    }
+
+    fn missing(&self) -> Vec<ObjectId> {
+        let missing = self.inputs.iter().filter(|(_, input)| **input != Input::Arrived);
+        missing.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// An input that arrived exists in another instance now, or is held by another node.
+    fn found_again(&mut self, now: Instant, id: &ObjectId, found: &Found, steps: &mut Vec<Step>) {
+        let at = self.arrived.iter().position(|arrival| arrival.id == *id);
+        let Some(at) = at.filter(|at| self.arrived[*at].instance != found.instance) else { return };
+        if at < self.chosen {
+            let detail = format!("input {id} was put again");
+            return self.failed(now, self.epoch, detail, steps);
+        }
+        let arrival = &mut self.arrived[at];
+        arrival.instance = found.instance;
+        arrival.holder = found.holder;
+        arrival.inline = found.inline.clone();
+    }
+
+    fn check(&mut self, id: &ObjectId, meta: &Meta) -> Result<(), Error> {
+        if !dtype_of(meta).is_some_and(|dtype| is_reducible(self.op, dtype)) {
+            return Err(Error::unreducible(id.clone(), meta.clone(), self.op));
+        }
+        let (first, like) = self.like.get_or_insert_with(|| (id.clone(), meta.clone()));
+        if like == meta {
+            return Ok(());
+        }
+        let metas = Box::new((like.clone(), meta.clone()));
+        Err(Error::ShapeMismatch { first: first.clone(), other: id.clone(), metas })
+    }
+
+    /// Chooses what has arrived, up to the count, and orders what can be ordered.
+    fn advance(&mut self, link: Link, steps: &mut Vec<Step>) {
+        if self.chosen == self.count || self.arrived.is_empty() {
+            return;
+        }
+        // Until every owner has answered once, inputs that exist already would look like late ones, and those of
+        // one node would get a position each.
+        let is_answered = self.inputs.values().all(|input| *input != Input::Unanswered);
+        if self.plan.is_none() && !is_answered {
+            return;
+        }
+        let size = self.meta().map_or(0, |meta| meta.size);
+        if size <= INLINE_BYTES_MAX {
+            return self.advance_small(steps);
+        }
+        if self.plan.is_none() {
+            self.begin_tree(size, link, steps);
+        } else {
+            self.seat_late_arrivals();
+        }
+        self.order(steps);
+    }
+
+    fn advance_small(&mut self, steps: &mut Vec<Step>) {
+        if self.arrived.len() < self.count {
+            return;
+        }
+        self.chosen = self.count;
+        self.plan = Some(Plan { tree: None, local: Vec::new() });
+        let chosen = self.arrived[..self.count].iter();
+        steps.push(Step::FoldInline(chosen.filter_map(|arrival| arrival.inline.clone()).collect()));
+    }
+
+    /// Seats what exists already, grouped by node, in a tree with a position for each input still to come.
+    fn begin_tree(&mut self, size: u64, link: Link, steps: &mut Vec<Step>) {
+        let batch = self.arrived.len().min(self.count);
+        let mut local = Vec::new();
+        let mut groups: Vec<(NodeId, Vec<Instance>)> = Vec::new();
+        for arrival in &self.arrived[..batch] {
+            if arrival.holder == self.me {
+                local.push(arrival.instance);
+            } else if let Some((_, group)) =
+                groups.iter_mut().find(|(node, _)| *node == arrival.holder)
+            {
+                group.push(arrival.instance);
+            } else {
+                groups.push((arrival.holder, Vec::from([arrival.instance])));
+            }
+        }
+        self.chosen = batch;
+        let positions = (groups.len() + self.count - batch) as u32;
+        let (chosen, reason) = choose_degree(positions, size, link);
+        let degree = self.forced.unwrap_or(chosen);
+        steps.push(Step::Chose(degree, reason));
+        let mut tree = Tree::new(Shape { degree, positions });
+        for (node, inputs) in groups {
+            tree.seat(node, inputs);
+        }
+        self.plan = Some(Plan { tree: Some(tree), local });
+    }
+
+    fn seat_late_arrivals(&mut self) {
+        let Some(Plan { tree: Some(tree), local }) = &mut self.plan else { return };
+        for arrival in self.arrived.iter().take(self.count).skip(self.chosen) {
+            if arrival.holder == self.me {
+                local.push(arrival.instance);
+            } else {
+                tree.seat(arrival.holder, Vec::from([arrival.instance]));
+            }
+        }
+        self.chosen = self.arrived.len().min(self.count);
+    }
+
+    fn order(&mut self, steps: &mut Vec<Step>) {
+        let (Some(meta), Some(dtype)) = (self.meta(), self.dtype()) else { return };
+        let (size, op, reduce, epoch) = (meta.size, self.op, self.key, self.epoch);
+        let Some(Plan { tree: Some(tree), local }) = &mut self.plan else { return };
+        if self.chosen == self.count {
+            tree.close();
+        }
+        for order in tree.orders() {
+            let key = FoldKey { reduce, epoch, segment: 0, position: order.position };
+            let (inputs, children) = (order.inputs, order.children);
+            let fold = FoldOrder { key, inputs, children, op, dtype, size };
+            steps.push(Step::Order(order.node, fold));
+        }
+        if let Some(children) = tree.tops() {
+            steps.push(Step::Result { local: local.clone(), children });
+        }
+    }
+}
+
+fn dtype_of(meta: &Meta) -> Option<Dtype> {
+    match meta.kind {
+        Kind::Bytes => None,
+        Kind::Array { dtype, .. } => Some(dtype),
+    }
+}

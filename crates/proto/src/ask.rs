@@ -1,0 +1,171 @@
+//! What clients ask of their node, and what they are answered: the same words for a client inside the process
+//! of the node and for one that is attached over a socket.
+
+use alloc::{string::String, vec::Vec};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    id::{Instance, Name, ObjectId},
+    inline::Inline,
+    members::Member,
+    meta::{Meta, Op},
+};
+
+/// A question of a client; each but `Release` is answered exactly once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ask {
+    /// Store these few bytes.
+    Put {
+        /// A name, or none for a minted id.
+        name: Option<Name>,
+        /// Their metadata.
+        meta: Meta,
+        /// The bytes, at most [`crate::limits::INLINE_BYTES_MAX`].
+        bytes: Inline,
+    },
+    /// Give me space to fill.
+    Create {
+        /// A name, or none for a minted id.
+        name: Option<Name>,
+        /// Metadata of what will be there.
+        meta: Meta,
+    },
+    /// The space is filled.
+    Seal {
+        /// As answered to `Create`.
+        instance: Instance,
+    },
+    /// The space will not be filled.
+    Abort {
+        /// As answered to `Create`.
+        instance: Instance,
+    },
+    /// Give me the object when it is complete.
+    Get {
+        /// Which.
+        id: ObjectId,
+    },
+    /// I read no more. Not answered.
+    Release {
+        /// As answered to `Get`.
+        instance: Instance,
+    },
+    /// Fold the first `count` of `inputs` to arrive. Answered at once; the deadline is that of the result.
+    Reduce {
+        /// Candidates, all different.
+        inputs: Vec<ObjectId>,
+        /// How to fold.
+        op: Op,
+        /// How many.
+        count: u32,
+    },
+    /// Which inputs were folded into the result of a reduce of this node, once it is there.
+    Inputs {
+        /// The result.
+        id: ObjectId,
+    },
+    /// Remove all copies everywhere.
+    Delete {
+        /// Of these.
+        ids: Vec<ObjectId>,
+    },
+    /// The newest name under a prefix, newer than `after`, when there is one.
+    Latest {
+        /// The text before the number, with its `/`.
+        prefix: String,
+        /// Only newer ones count.
+        after: Option<u64>,
+    },
+    /// How the node is.
+    Status,
+    /// The copies that the node has.
+    Objects,
+}
+
+/// The answer to an [`Ask`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// The object is in the store.
+    Put {
+        /// Its id.
+        id: ObjectId,
+    },
+    /// There is space.
+    Created {
+        /// The id it will have.
+        id: ObjectId,
+        /// To be named when it is sealed or aborted.
+        instance: Instance,
+    },
+    /// Here it is; to be released if it is in a slot.
+    Got {
+        /// The object.
+        id: ObjectId,
+        /// What it is.
+        meta: Meta,
+        /// Which instance.
+        instance: Instance,
+        /// Its bytes, if they are few; otherwise it is in the slot of `instance`.
+        inline: Option<Inline>,
+    },
+    /// The result will have this id.
+    Reducing {
+        /// The id.
+        id: ObjectId,
+    },
+    /// These were folded.
+    Inputs {
+        /// In the order in which they arrived.
+        ids: Vec<ObjectId>,
+    },
+    /// It is done.
+    Done,
+    /// The newest name.
+    Latest {
+        /// The name.
+        name: Name,
+    },
+    /// How the node is.
+    Status(Status),
+    /// The copies that the node has.
+    Objects(Vec<ObjectRow>),
+}
+
+/// How a node is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The node itself.
+    pub me: Member,
+    /// Everybody, the node too.
+    pub members: Vec<Member>,
+    /// Copies here.
+    pub copies: u64,
+    /// Living objects in this node's part of the directory.
+    pub owned: u64,
+    /// Bytes of copies here.
+    pub used: u64,
+    /// Bytes that may be here.
+    pub capacity: u64,
+    /// Gets, puts and other questions that wait.
+    pub waiting: u64,
+    /// Reduces that this node coordinates and that are not over.
+    pub reduces: u64,
+}
+
+/// One copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectRow {
+    /// Of which object.
+    pub id: ObjectId,
+    /// Which instance.
+    pub instance: Instance,
+    /// What it is.
+    pub meta: Meta,
+    /// `filling`, `flowing`, `folding` or `complete`.
+    pub state: String,
+    /// Whether it is an original, pinned until deletion.
+    pub origin: bool,
+    /// Readers, transfers and folds that use it now.
+    pub pins: u32,
+}

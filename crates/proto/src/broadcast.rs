@@ -1,0 +1,170 @@
+//! Whom a receiver takes an object from: the whole of a broadcast follows from these answers.
+//!
+//! Knows numbers about holders; does not know how they were learned or that there is a network.
+
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{id::NodeId, limits::BLOCK_BYTES, reduce::cost::Link};
+
+/// A holder that could send, and what it would cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The holder.
+    pub node: NodeId,
+    /// Relays between the holder and a copy that needs none; zero for complete and for growing original copies.
+    pub depth: u32,
+    /// Receivers that it feeds now.
+    pub load: u32,
+    /// Whether all of it is there.
+    pub complete: bool,
+    /// Whether it failed this asker before: taken only if nobody else has the object.
+    pub avoided: bool,
+}
+
+/// Why a sender was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reason {
+    /// Nobody else has it.
+    OnlyHolder,
+    /// It has everything and feeds nobody.
+    IdleComplete,
+    /// It relays what it receives and feeds nobody yet: cheaper than a second receiver at a complete copy.
+    IdleRelay {
+        /// Relays between it and a complete copy.
+        depth: u32,
+    },
+    /// Everybody feeds somebody; this one is predicted to finish first.
+    LeastLoaded {
+        /// Receivers it feeds already.
+        load: u32,
+        /// Predicted nanoseconds until the asker has it all.
+        predicted_ns: u64,
+    },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OnlyHolder => f.write_str("only holder"),
+            Self::IdleComplete => f.write_str("complete and idle"),
+            Self::IdleRelay { depth } => write!(f, "idle relay {depth} deep"),
+            Self::LeastLoaded { load, predicted_ns } => {
+                write!(f, "least loaded: feeds {load}, predicted {predicted_ns} ns")
+            }
+        }
+    }
+}
+
+/// Chooses the sender that is predicted to serve `bytes` soonest; none if there is no candidate.
+///
+/// A receiver behind `depth` relays begins that many hops late, and a sender that feeds `load` others divides its
+/// link: the prediction is `(depth + 1) * (L + block / B) + (load + 1) * S / B`. Large objects therefore form a
+/// chain, small ones a bush. It is a preference, never a lock: somebody is always chosen. On a tie complete
+/// copies come before partial ones, then the shallower, then the lower id.
+///
+/// Source: the receiver-driven broadcast of Hoplite, SIGCOMM 2021, section 3.3, in which a holder that serves is
+/// locked; here load is a cost instead, so that a late receiver never waits for a sender to become free.
+pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option<(NodeId, Reason)> {
+    let rank = |candidate: &Candidate| {
+        (
+            candidate.avoided,
+            predicted_ns(candidate, bytes, link),
+            !candidate.complete,
+            candidate.depth,
+            candidate.node,
+        )
+    };
+    let best = candidates.iter().min_by_key(|candidate| rank(candidate))?;
+    let reason = match (candidates.len(), best.load, best.complete) {
+        (1, ..) => Reason::OnlyHolder,
+        (_, 0, true) => Reason::IdleComplete,
+        (_, 0, false) => Reason::IdleRelay { depth: best.depth },
+        (_, load, _) => Reason::LeastLoaded { load, predicted_ns: predicted_ns(best, bytes, link) },
+    };
+    Some((best.node, reason))
+}
+
+/// Nanoseconds until a new receiver of `candidate` would have everything.
+fn predicted_ns(candidate: &Candidate, bytes: u64, link: Link) -> u64 {
+    let transfer = |bytes: u64| {
+        let ns = u128::from(bytes) * 1_000_000_000 / u128::from(link.bytes_per_second.max(1));
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    };
+    let hop = link.latency_ns.saturating_add(transfer(bytes.min(BLOCK_BYTES)));
+    let hops = u64::from(candidate.depth).saturating_add(1);
+    let shares = u64::from(candidate.load).saturating_add(1);
+    hop.saturating_mul(hops).saturating_add(transfer(bytes).saturating_mul(shares))
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::{vec, vec::Vec};
+
+    use super::*;
+
+    const GIGABIT: Link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
+
+    fn complete(node: u64, load: u32) -> Candidate {
+        Candidate { node: NodeId(node), depth: 0, load, complete: true, avoided: false }
+    }
+
+    fn relay(node: u64, depth: u32, load: u32) -> Candidate {
+        Candidate { node: NodeId(node), depth, load, complete: false, avoided: false }
+    }
+
+    #[test]
+    fn nobody_has_it() {
+        assert_eq!(choose_source(&[], 1, GIGABIT), None);
+    }
+
+    #[test]
+    fn an_idle_complete_copy_comes_first() {
+        let chosen = choose_source(&[relay(1, 1, 0), complete(2, 0)], 1 << 20, GIGABIT);
+        assert_eq!(chosen, Some((NodeId(2), Reason::IdleComplete)));
+    }
+
+    #[test]
+    fn a_large_object_rather_comes_through_a_relay_than_from_a_busy_copy() {
+        let chosen = choose_source(&[complete(1, 1), relay(2, 1, 0)], 256 << 20, GIGABIT);
+        assert_eq!(chosen, Some((NodeId(2), Reason::IdleRelay { depth: 1 })));
+    }
+
+    #[test]
+    fn a_small_object_rather_comes_from_a_busy_copy_than_through_many_relays() {
+        let (node, reason) =
+            choose_source(&[complete(1, 1), relay(2, 9, 0)], 128 << 10, GIGABIT).unwrap();
+        assert_eq!(node, NodeId(1));
+        assert!(matches!(reason, Reason::LeastLoaded { load: 1, .. }));
+    }
+
+    #[test]
+    fn who_failed_the_asker_is_the_last_resort() {
+        let failed = Candidate { avoided: true, ..complete(1, 0) };
+        assert_eq!(choose_source(&[failed], 1, GIGABIT), Some((NodeId(1), Reason::OnlyHolder)));
+        let (node, _) = choose_source(&[failed, relay(2, 30, 9)], 1, GIGABIT).unwrap();
+        assert_eq!(node, NodeId(2));
+    }
+
+    /// Receivers that ask one after the other while nothing finishes: the depth of the tree they form.
+    fn depth_of_broadcast(receivers: u64, bytes: u64) -> u32 {
+        let mut holders: Vec<Candidate> = vec![complete(0, 0)];
+        for receiver in 1..=receivers {
+            let (source, _) = choose_source(&holders, bytes, GIGABIT).unwrap();
+            let source = holders.iter_mut().find(|holder| holder.node == source).unwrap();
+            source.load += 1;
+            let depth = source.depth + 1;
+            holders.push(relay(receiver, depth, 0));
+        }
+        holders.iter().map(|holder| holder.depth).max().unwrap()
+    }
+
+    #[test]
+    fn everybody_at_once_forms_a_chain_of_large_and_a_bush_of_small_objects() {
+        assert_eq!(depth_of_broadcast(7, 256 << 20), 7);
+        assert!(depth_of_broadcast(7, 128 << 10) <= 3);
+        // A relay costs 0.6 ms and a second receiver of the same sender 268 ms: the chain ends where they are equal.
+        assert!((400..450).contains(&depth_of_broadcast(1000, 32 << 20)));
+    }
+}

@@ -1,0 +1,620 @@
+//! The directory: for each object that this node owns, who holds it, who wants it, who watches it.
+//!
+//! Events are messages of holders and askers, the departure of members, and time; the answers are messages.
+//! Everything here can be told again by the nodes that hold the objects, so losing it loses no object.
+//! Knows nothing of bytes, connections or clients.
+//!
+//! ```text
+//!              Announce                 last holder gone
+//!   unknown ------------> live ------------------------------> unknown, askers told ObjectLost after a grace
+//!      ^                   | Delete, Fail
+//!      |  TOMBSTONE_NS     v
+//!      +---------------- gone (askers are told why at once)
+//! ```
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
+    vec::Vec,
+};
+use core::ops::Bound;
+
+use crate::{
+    broadcast::{Candidate, choose_source},
+    error::Error,
+    id::{Instance, Name, NodeId, ObjectId, RequestId},
+    inline::Inline,
+    limits::{ORPHAN_GRACE_NS, TOMBSTONE_NS},
+    members::Members,
+    message::{Announce, Found, Message, Progress, Source},
+    meta::Meta,
+    ranges::Ranges,
+    reduce::cost::Link,
+    time::Instant,
+};
+
+/// Messages that a directory wants sent.
+pub type Mail = Vec<(NodeId, Message)>;
+
+/// The entries this node keeps as first or second owner.
+#[derive(Debug, Default)]
+pub struct Directory {
+    entries: BTreeMap<ObjectId, Entry>,
+    /// Who waits for a newer name under a prefix.
+    latest: Vec<LatestWaiter>,
+    /// When something has to be looked at again: tombstones to forget, orphans to give up.
+    alarms: BTreeSet<(Instant, ObjectId)>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    live: Option<Live>,
+    gone: Option<Tombstone>,
+    /// Askers without a sender, in order of their questions, with those that failed them.
+    waiters: Vec<(NodeId, Vec<NodeId>)>,
+    watchers: BTreeSet<NodeId>,
+    /// Since when nobody who could still make the object is known.
+    orphan_since: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Live {
+    instance: Instance,
+    meta: Meta,
+    inline: Option<Inline>,
+    holders: BTreeMap<NodeId, Holder>,
+}
+
+#[derive(Debug)]
+struct Holder {
+    complete: bool,
+    /// Pinned there: put, reduced or adopted.
+    origin: bool,
+    /// Who feeds it while it is partial.
+    source: Option<NodeId>,
+    ready: Ranges,
+}
+
+#[derive(Debug)]
+struct Tombstone {
+    instances: Vec<Instance>,
+    error: Error,
+    until: Instant,
+}
+
+#[derive(Debug)]
+struct LatestWaiter {
+    node: NodeId,
+    request: RequestId,
+    prefix: String,
+    after: Option<u64>,
+}
+
+impl Directory {
+    /// Takes a message meant for an owner; says false if it is none.
+    pub fn handle(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        message: &Message,
+        members: &Members,
+        link: Link,
+        mail: &mut Mail,
+    ) -> bool {
+        match message {
+            Message::Announce(announce) => self.announce(now, from, announce, members, link, mail),
+            Message::Withdraw { id, instance } => self.withdraw(now, from, id, *instance),
+            Message::Locate { id, avoid, not_here } => {
+                if let Some((holder, instance)) = not_here {
+                    self.withdraw(now, *holder, id, *instance);
+                }
+                self.locate(now, from, id, avoid, members, link, mail);
+            }
+            Message::Unlocate { id } => self.unlocate(from, id),
+            Message::Watch { id } => self.watch(now, from, id, members, mail),
+            Message::Unwatch { id } => {
+                if let Some(entry) = self.entries.get_mut(id) {
+                    entry.watchers.remove(&from);
+                }
+                self.forget_if_empty(id);
+            }
+            Message::Delete { id, request } => {
+                self.delete(now, id, mail);
+                mail.push((from, Message::Deleted { id: id.clone(), request: *request }));
+            }
+            Message::Fail { id, error } => self.bury(now, id, error.clone(), Vec::new(), mail),
+            Message::Remember { id, instances, error } => {
+                self.bury(now, id, error.clone(), instances.clone(), mail);
+            }
+            Message::Latest { prefix, after, request } => {
+                let (after, request) = (*after, *request);
+                // Asked again after a change of members: the older question is the same one.
+                self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, request));
+                self.latest.push(LatestWaiter {
+                    node: from,
+                    request,
+                    prefix: prefix.clone(),
+                    after,
+                });
+                self.answer_latest(prefix, mail);
+            }
+            Message::Unlatest { request } => {
+                self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, *request));
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Forgets a member: its copies, its questions.
+    pub fn member_gone(&mut self, now: Instant, node: NodeId) {
+        self.latest.retain(|waiter| waiter.node != node);
+        let ids: Vec<ObjectId> = self.entries.keys().cloned().collect();
+        for id in ids {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            entry.waiters.retain(|(asker, _)| *asker != node);
+            entry.watchers.remove(&node);
+            let held = entry.live.as_mut().is_some_and(|live| live.remove_holder(node));
+            if held || id.minter() == Some(node) {
+                self.check_orphan(now, &id, held);
+            }
+            self.forget_if_empty(&id);
+        }
+    }
+
+    /// Drops the entries that others own now, and tells those of deletions, which no holder could repeat.
+    pub fn members_changed(&mut self, me: NodeId, members: &Members, mail: &mut Mail) {
+        let moved: Vec<ObjectId> =
+            self.entries.keys().filter(|id| !members.owners(id).contains(me)).cloned().collect();
+        for (id, entry) in &self.entries {
+            let Some(gone) = &entry.gone else { continue };
+            for owner in members.owners(id).iter().filter(|owner| *owner != me) {
+                let (instances, error) = (gone.instances.clone(), gone.error.clone());
+                mail.push((owner, Message::Remember { id: id.clone(), instances, error }));
+            }
+        }
+        for id in moved {
+            self.entries.remove(&id);
+        }
+        self.latest.retain(|waiter| {
+            prefix_owner(&waiter.prefix, members).is_some_and(|owner| owner == me)
+        });
+    }
+
+    /// When [`Directory::expire`] has something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.alarms.first().map(|(at, _)| *at)
+    }
+
+    /// Forgets old deletions; tells those who wait for an object that nobody can make any more.
+    pub fn expire(&mut self, now: Instant, members: &Members, mail: &mut Mail) {
+        while let Some((at, id)) = self.alarms.first().cloned() {
+            if at > now {
+                break;
+            }
+            self.alarms.pop_first();
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            if entry.gone.as_ref().is_some_and(|gone| gone.until <= now) {
+                entry.gone = None;
+            }
+            if entry.orphan_since.is_some_and(|since| since + ORPHAN_GRACE_NS <= now) {
+                entry.orphan_since = None;
+                if entry.live.is_none() {
+                    let detail = match id.minter() {
+                        Some(node) if !members.contains(node) => {
+                            format!("node {node}, which alone can make it, is gone")
+                        }
+                        _ => String::from("its only holder is gone"),
+                    };
+                    let error = Error::ObjectLost { id: id.clone(), detail };
+                    entry.tell_gone(&id, &error, mail);
+                }
+            }
+            self.forget_if_empty(&id);
+        }
+    }
+
+    /// How many objects are known to exist.
+    pub fn len(&self) -> usize {
+        self.entries.values().filter(|entry| entry.live.is_some()).count()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Who holds a living object, and how many bytes each holder had when it last told; for checkers and listings.
+    pub fn holders(&self, id: &ObjectId) -> Vec<(NodeId, u64)> {
+        let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
+        live.map_or_else(Vec::new, |live| {
+            live.holders.iter().map(|(node, holder)| (*node, holder.ready.total())).collect()
+        })
+    }
+
+    /// For each partial copy of each object, who feeds it; for checkers.
+    pub fn feeds(&self) -> impl Iterator<Item = (&ObjectId, NodeId, NodeId)> {
+        self.entries.iter().flat_map(|(id, entry)| {
+            let holders = entry.live.iter().flat_map(|live| live.holders.iter());
+            holders.filter_map(move |(node, holder)| Some((id, *node, holder.source?)))
+        })
+    }
+
+    fn announce(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        announce: &Announce,
+        members: &Members,
+        link: Link,
+        mail: &mut Mail,
+    ) {
+        let Announce { id, instance, meta, origin, progress, claim } = announce;
+        let entry = self.entries.entry(id.clone()).or_default();
+        if let Some(gone) = &entry.gone {
+            // Whoever deleted a minted id deleted all it will ever be; a name is free for another instance.
+            if id.minter().is_some() || gone.instances.contains(instance) {
+                let error = Some(gone.error.clone());
+                mail.push((from, Message::Drop { id: id.clone(), instance: *instance, error }));
+                return;
+            }
+            entry.gone = None;
+        }
+        if let Some(live) = entry.live.take_if(|live| live.instance != *instance) {
+            // A later epoch of the same maker replaces what it made before; anybody else comes second.
+            let replaces =
+                live.instance.node == instance.node && live.instance.serial < instance.serial;
+            if !replaces || *claim {
+                let taken_by = live.instance.node;
+                let (id, instance) = (id.clone(), *instance);
+                if *claim {
+                    let taken_by = Some(taken_by);
+                    mail.push((from, Message::Claimed { id, instance, taken_by }));
+                } else {
+                    mail.push((from, Message::Drop { id, instance, error: None }));
+                }
+                entry.live = Some(live);
+                return;
+            }
+            for holder in live.holders.keys().filter(|holder| **holder != from) {
+                let drop = Message::Drop { id: id.clone(), instance: live.instance, error: None };
+                mail.push((*holder, drop));
+            }
+        }
+        let is_new = entry.live.is_none();
+        entry.orphan_since = None;
+        let live = entry.live.get_or_insert_with(|| Live {
+            instance: *instance,
+            meta: meta.clone(),
+            inline: None,
+            holders: BTreeMap::new(),
+        });
+        let (complete, source, ready) = match progress {
+            Progress::Inline(bytes) => {
+                live.inline = Some(bytes.clone());
+                (true, None, Ranges::full(meta.size))
+            }
+            Progress::Complete => (true, None, Ranges::full(meta.size)),
+            Progress::Partial { source, ready } => (false, *source, ready.clone()),
+        };
+        live.holders.insert(from, Holder { complete, origin: *origin, source, ready });
+        if *claim {
+            let (id, instance) = (id.clone(), *instance);
+            mail.push((from, Message::Claimed { id, instance, taken_by: None }));
+        }
+        self.wake(now, id, is_new, members, link, mail);
+    }
+
+    /// Answers whom a new or better copy lets answer.
+    fn wake(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        is_new: bool,
+        members: &Members,
+        link: Link,
+        mail: &mut Mail,
+    ) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        if is_new {
+            for watcher in entry.watchers.clone() {
+                let found = entry.live.as_ref().and_then(|live| live.found(watcher, members));
+                mail.push((watcher, Message::Found { id: id.clone(), found }));
+            }
+        }
+        for (asker, avoid) in core::mem::take(&mut entry.waiters) {
+            self.locate(now, asker, id, &avoid, members, link, mail);
+        }
+        if let ObjectId::Named(name) = id
+            && let Some((group, _)) = name.as_str().rsplit_once('/')
+        {
+            self.answer_latest(&format!("{group}/"), mail);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn locate(
+        &mut self,
+        now: Instant,
+        asker: NodeId,
+        id: &ObjectId,
+        avoid: &[NodeId],
+        members: &Members,
+        link: Link,
+        mail: &mut Mail,
+    ) {
+        let entry = self.entries.entry(id.clone()).or_default();
+        if let Some(gone) = &entry.gone {
+            mail.push((asker, Message::Gone { id: id.clone(), error: gone.error.clone() }));
+            return;
+        }
+        if let Some(live) = &mut entry.live
+            && let Some(source) = live.choose(asker, avoid, members, link)
+        {
+            if let Source::Holder { node, .. } = source {
+                let ready = live.holders.remove(&asker).map_or_else(Ranges::new, |old| old.ready);
+                let holder = Holder { complete: false, origin: false, source: Some(node), ready };
+                live.holders.insert(asker, holder);
+            }
+            let (instance, meta) = (live.instance, live.meta.clone());
+            mail.push((asker, Message::Located { id: id.clone(), instance, meta, source }));
+            return;
+        }
+        // Whoever asks again is fed by nobody, and neither are those behind it.
+        let partial = entry.live.as_mut().and_then(|live| live.holders.get_mut(&asker));
+        if let Some(holder) = partial.filter(|holder| !holder.complete) {
+            holder.source = None;
+        }
+        entry.waiters.retain(|(waiter, _)| *waiter != asker);
+        entry.waiters.push((asker, avoid.to_vec()));
+        mail.push((asker, Message::Waiting { id: id.clone() }));
+        if id.minter().is_some_and(|node| !members.contains(node)) {
+            self.check_orphan(now, id, true);
+        }
+    }
+
+    fn unlocate(&mut self, from: NodeId, id: &ObjectId) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.waiters.retain(|(asker, _)| *asker != from);
+            if let Some(live) = &mut entry.live
+                && live.holders.get(&from).is_some_and(|holder| !holder.complete && !holder.origin)
+            {
+                live.remove_holder(from);
+            }
+        }
+        self.forget_if_empty(id);
+    }
+
+    fn withdraw(&mut self, now: Instant, from: NodeId, id: &ObjectId, instance: Instance) {
+        if let Some(entry) = self.entries.get_mut(id)
+            && let Some(live) = entry.live.as_mut().filter(|live| live.instance == instance)
+            && live.remove_holder(from)
+        {
+            self.check_orphan(now, id, true);
+        }
+        self.forget_if_empty(id);
+    }
+
+    fn watch(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        id: &ObjectId,
+        members: &Members,
+        mail: &mut Mail,
+    ) {
+        let entry = self.entries.entry(id.clone()).or_default();
+        if let Some(gone) = &entry.gone {
+            mail.push((from, Message::Gone { id: id.clone(), error: gone.error.clone() }));
+            return;
+        }
+        entry.watchers.insert(from);
+        let found = entry.live.as_ref().and_then(|live| live.found(from, members));
+        let is_missing = found.is_none();
+        mail.push((from, Message::Found { id: id.clone(), found }));
+        if is_missing && id.minter().is_some_and(|node| !members.contains(node)) {
+            self.check_orphan(now, id, true);
+        }
+    }
+
+    fn delete(&mut self, now: Instant, id: &ObjectId, mail: &mut Mail) {
+        let is_known = self.entries.get(id).is_some_and(|entry| entry.live.is_some());
+        // A name that nobody has put is free, and deleting it changes nothing.
+        if is_known || id.minter().is_some() {
+            self.bury(now, id, Error::ObjectDeleted { id: id.clone() }, Vec::new(), mail);
+        }
+    }
+
+    /// Ends an object: every holder drops it, everybody who waits is told why, and it is remembered for a while.
+    fn bury(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        error: Error,
+        mut instances: Vec<Instance>,
+        mail: &mut Mail,
+    ) {
+        let entry = self.entries.entry(id.clone()).or_default();
+        let is_moved = !instances.is_empty();
+        if let Some(live) =
+            entry.live.take_if(|live| !is_moved || instances.contains(&live.instance))
+        {
+            for holder in live.holders.keys() {
+                let (id, instance, error) = (id.clone(), live.instance, Some(error.clone()));
+                mail.push((*holder, Message::Drop { id, instance, error }));
+            }
+            instances.push(live.instance);
+        }
+        if entry.live.is_some() {
+            return;
+        }
+        if let Some(before) = entry.gone.take() {
+            instances.extend(before.instances);
+            instances.sort_unstable();
+            instances.dedup();
+        }
+        entry.tell_gone(id, &error, mail);
+        let until = now + TOMBSTONE_NS;
+        entry.gone = Some(Tombstone { instances, error, until });
+        self.alarms.insert((until, id.clone()));
+    }
+
+    fn answer_latest(&mut self, prefix: &str, mail: &mut Mail) {
+        let newest = self.newest(prefix);
+        let Some((version, name)) = newest else { return };
+        self.latest.retain(|waiter| {
+            let is_answered =
+                waiter.prefix == prefix && waiter.after.is_none_or(|after| version > after);
+            if is_answered {
+                let (name, request) = (name.clone(), waiter.request);
+                mail.push((waiter.node, Message::LatestIs { name, request }));
+            }
+            !is_answered
+        });
+    }
+
+    /// The living name under `prefix` with the highest number.
+    fn newest(&self, prefix: &str) -> Option<(u64, Name)> {
+        let from: ObjectId = prefix.parse().ok()?;
+        let names = self.entries.range((Bound::Included(from), Bound::Unbounded));
+        names
+            .map_while(|(id, entry)| match id {
+                ObjectId::Named(name) if name.as_str().starts_with(prefix) => Some((name, entry)),
+                _ => None,
+            })
+            .filter(|(name, entry)| entry.live.is_some() && name.group().len() + 1 == prefix.len())
+            .filter_map(|(name, _)| Some((name.version()?, name.clone())))
+            .max_by_key(|(version, _)| *version)
+    }
+
+    /// Starts the grace after which those who wait are told of the loss, if nobody is left who could have it.
+    fn check_orphan(&mut self, now: Instant, id: &ObjectId, lost_holder: bool) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        if let Some(live) = &entry.live {
+            // What remains are copies that grow from each other but from no source.
+            if live.holders.keys().any(|node| live.depth(*node).is_some()) {
+                return;
+            }
+        }
+        if lost_holder || id.minter().is_some() {
+            entry.live = None;
+            entry.orphan_since.get_or_insert(now);
+            self.alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
+        }
+    }
+
+    fn forget_if_empty(&mut self, id: &ObjectId) {
+        let is_empty = self.entries.get(id).is_some_and(|entry| {
+            entry.live.is_none()
+                && entry.gone.is_none()
+                && entry.waiters.is_empty()
+                && entry.watchers.is_empty()
+                && entry.orphan_since.is_none()
+        });
+        if is_empty {
+            self.entries.remove(id);
+        }
+    }
+}
+
+impl Entry {
+    fn tell_gone(&mut self, id: &ObjectId, error: &Error, mail: &mut Mail) {
+        let waiters = core::mem::take(&mut self.waiters).into_iter().map(|(asker, _)| asker);
+        let mut told: BTreeSet<NodeId> = waiters.collect();
+        told.extend(core::mem::take(&mut self.watchers));
+        for node in told {
+            mail.push((node, Message::Gone { id: id.clone(), error: error.clone() }));
+        }
+    }
+}
+
+impl Live {
+    /// Removes a holder and detaches whom it fed; false if it was none.
+    fn remove_holder(&mut self, node: NodeId) -> bool {
+        let was_holder = self.holders.remove(&node).is_some();
+        if was_holder {
+            for holder in self.holders.values_mut() {
+                holder.source.take_if(|source| *source == node);
+            }
+        }
+        was_holder
+    }
+
+    /// Relays between `node` and a copy that needs none; none if it is fed by nobody, or in a circle.
+    fn depth(&self, node: NodeId) -> Option<u32> {
+        let mut at = node;
+        for depth in 0..=self.holders.len() as u32 {
+            let holder = self.holders.get(&at)?;
+            match holder.source {
+                _ if holder.complete => return Some(depth),
+                None => return holder.origin.then_some(depth),
+                Some(source) => at = source,
+            }
+        }
+        None
+    }
+
+    /// Whether `node` gets its bytes, directly or not, from `from`.
+    fn depends(&self, node: NodeId, from: NodeId) -> bool {
+        let mut at = node;
+        for _ in 0..=self.holders.len() {
+            if at == from {
+                return true;
+            }
+            match self.holders.get(&at) {
+                Some(Holder { complete: false, source: Some(source), .. }) => at = *source,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    fn load(&self, node: NodeId) -> u32 {
+        let fed = |holder: &&Holder| !holder.complete && holder.source == Some(node);
+        self.holders.values().filter(fed).count() as u32
+    }
+
+    fn choose(
+        &self,
+        asker: NodeId,
+        avoid: &[NodeId],
+        members: &Members,
+        link: Link,
+    ) -> Option<Source> {
+        if let Some(inline) = &self.inline {
+            return Some(Source::Inline(inline.clone()));
+        }
+        let candidates: Vec<Candidate> = self
+            .holders
+            .iter()
+            .filter(|(node, _)| **node != asker && members.contains(**node))
+            .filter(|(node, _)| !self.depends(**node, asker))
+            .filter_map(|(node, holder)| {
+                let (node, complete) = (*node, holder.complete);
+                let (depth, load) = (self.depth(node)?, self.load(node));
+                Some(Candidate { node, depth, load, complete, avoided: avoid.contains(&node) })
+            })
+            .collect();
+        let (node, reason) = choose_source(&candidates, self.meta.size, link)?;
+        Some(Source::Holder { node, reason })
+    }
+
+    /// What a watcher is told: itself as the holder if it is one, else the best copy to fold at.
+    fn found(&self, watcher: NodeId, members: &Members) -> Option<Found> {
+        let rank = |(node, holder): &(&NodeId, &Holder)| {
+            (**node != watcher, !holder.complete, !holder.origin, self.load(**node), **node)
+        };
+        let fed = |node: NodeId| members.contains(node) && self.depth(node).is_some();
+        let (holder, _) = self.holders.iter().filter(|(node, _)| fed(**node)).min_by_key(rank)?;
+        let (instance, meta) = (self.instance, self.meta.clone());
+        Some(Found { instance, meta, holder: *holder, inline: self.inline.clone() })
+    }
+}
+
+/// The owner of all names that begin with `prefix` and a number.
+pub fn prefix_owner(prefix: &str, members: &Members) -> Option<NodeId> {
+    // Every such name has the same text before its last slash, and with it the same owner.
+    let any: ObjectId = format!("{prefix}0").parse().ok()?;
+    Some(members.owners(&any).first)
+}

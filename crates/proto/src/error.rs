@@ -1,0 +1,163 @@
+//! What can go wrong for a caller, in words that name the object, the nodes and the numbers.
+
+use alloc::{boxed::Box, string::String, vec::Vec};
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    id::{NodeId, ObjectId},
+    meta::{Dtype, Meta, Op},
+};
+
+/// Why a call failed. Each variant says what the caller may do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// What was awaited did not happen in time. Wait longer, or find out why it is late from `state`.
+    #[error("{what} did not come within {}: {state}", Seconds(*waited_ns))]
+    Timeout {
+        /// What was awaited.
+        what: String,
+        /// How long, in nanoseconds.
+        waited_ns: u64,
+        /// How far it got.
+        state: String,
+    },
+    /// The last copy is gone. Put the object again, under a new ref or the same name.
+    #[error("object {id} is lost: {detail}")]
+    ObjectLost {
+        /// The object.
+        id: ObjectId,
+        /// Who held it last.
+        detail: String,
+    },
+    /// Somebody deleted the object.
+    #[error("object {id} was deleted")]
+    ObjectDeleted {
+        /// The object.
+        id: ObjectId,
+    },
+    /// The name belongs to a living object. Delete that first, or choose another name.
+    #[error(
+        "the name {id} is taken by a living object of node {holder}: delete it first or choose another name"
+    )]
+    NameTaken {
+        /// The name.
+        id: ObjectId,
+        /// Where the living object was put.
+        holder: NodeId,
+    },
+    /// Pinned bytes leave no room. Delete objects, drop views, or give the node more capacity.
+    #[error(
+        "the store of {capacity} bytes has no room for {needed} bytes: {pinned} bytes are pinned by puts and \
+         readers; delete objects, drop views of them or give the node a larger capacity"
+    )]
+    StoreFull {
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes the store may hold.
+        capacity: u64,
+        /// Bytes that can't be evicted.
+        pinned: u64,
+    },
+    /// The operating system has no memory for the object although the capacity allows it.
+    #[error("no shared memory for {needed} bytes: {detail}")]
+    NoMemory {
+        /// Bytes asked for.
+        needed: u64,
+        /// What the operating system said.
+        detail: String,
+    },
+    /// Two inputs of one reduce differ in dtype or shape.
+    #[error("inputs of a reduce must have one dtype and shape: {first} is {} but {other} is {}", .metas.0, .metas.1)]
+    ShapeMismatch {
+        /// The input that came first.
+        first: ObjectId,
+        /// The input that differs from it.
+        other: ObjectId,
+        /// What each of them is.
+        metas: Box<(Meta, Meta)>,
+    },
+    /// The input is not an array, or the operation is not defined for its elements.
+    #[error("a reduce by {op} can't fold {id}, which is {meta}: {advice}")]
+    Unreducible {
+        /// The input.
+        id: ObjectId,
+        /// What it is.
+        meta: Box<Meta>,
+        /// The operation asked for.
+        op: Op,
+        /// What to do instead.
+        advice: String,
+    },
+    /// Fewer inputs than `count` can ever arrive.
+    #[error(
+        "a reduce of {count} inputs has only {possible} left that can arrive; gone: {}",
+        List(gone)
+    )]
+    TooFewInputs {
+        /// How many the caller asked for.
+        count: u64,
+        /// How many arrived or still may.
+        possible: u64,
+        /// Those that can't come any more.
+        gone: Vec<ObjectId>,
+    },
+    /// An argument that can't be meant.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// The node is closed or its process is gone. Attach to another, or start it again.
+    #[error("node down: {0}")]
+    NodeDown(String),
+}
+
+impl Error {
+    /// The advice for an input that can't be folded.
+    pub fn unreducible(id: ObjectId, meta: Meta, op: Op) -> Self {
+        let advice = match meta.kind {
+            crate::meta::Kind::Bytes => "put a NumPy array instead of bytes",
+            crate::meta::Kind::Array { .. } => {
+                "take op=\"sum\" and divide, or convert to a float dtype"
+            }
+        };
+        Self::Unreducible { id, meta: Box::new(meta), op, advice: advice.into() }
+    }
+}
+
+/// Whether an operation is defined for an element type: a mean of integers would have to round.
+pub const fn is_reducible(op: Op, dtype: Dtype) -> bool {
+    !matches!(op, Op::Mean) || dtype.is_float()
+}
+
+/// Nanoseconds, written as seconds.
+struct Seconds(u64);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let milliseconds = self.0 / 1_000_000;
+        write!(f, "{}.{:03} s", milliseconds / 1000, milliseconds % 1000)
+    }
+}
+
+/// The first few of a list, and how many more there are.
+pub struct List<'a>(pub &'a [ObjectId]);
+
+impl fmt::Debug for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Ten names fit a line or two of a log; a reduce may have thousands of inputs.
+        for (index, id) in self.0.iter().take(10).enumerate() {
+            write!(f, "{}{id}", if index == 0 { "" } else { ", " })?;
+        }
+        if self.0.len() > 10 {
+            write!(f, " and {} more", self.0.len() - 10)?;
+        }
+        Ok(())
+    }
+}

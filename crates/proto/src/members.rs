@@ -1,0 +1,160 @@
+//! Who is in the cluster, and therefore who owns which object.
+//!
+//! Knows members by id and address; does not know how they are reached or whether they answer.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+use core::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{NodeId, ObjectId, mix};
+
+/// A node that takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Member {
+    /// Its identity for as long as its process runs.
+    pub id: NodeId,
+    /// Where others reach it.
+    pub address: SocketAddr,
+}
+
+/// The two nodes that keep the directory entry of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owners {
+    /// Answers first, and alone assigns senders.
+    pub first: NodeId,
+    /// Takes over; none in a cluster of one.
+    pub second: Option<NodeId>,
+}
+
+impl Owners {
+    /// Both, first the owner.
+    pub fn iter(self) -> impl Iterator<Item = NodeId> {
+        core::iter::once(self.first).chain(self.second)
+    }
+
+    /// Whether `node` is one of the two.
+    pub fn contains(self, node: NodeId) -> bool {
+        self.iter().any(|owner| owner == node)
+    }
+}
+
+/// The cluster as this node sees it; always holds this node itself.
+#[derive(Clone, Debug)]
+pub struct Members {
+    me: NodeId,
+    all: BTreeMap<NodeId, SocketAddr>,
+}
+
+impl Members {
+    /// A cluster of one.
+    pub fn new(me: Member) -> Self {
+        Self { me: me.id, all: BTreeMap::from([(me.id, me.address)]) }
+    }
+
+    /// Adds a member; false if it was known at that address.
+    pub fn insert(&mut self, member: Member) -> bool {
+        self.all.insert(member.id, member.address) != Some(member.address)
+    }
+
+    /// Removes a member; false if it was unknown. This node never removes itself.
+    pub fn remove(&mut self, node: NodeId) -> bool {
+        node != self.me && self.all.remove(&node).is_some()
+    }
+
+    /// Removes this node itself, to see who owns what when it has left.
+    pub fn resign(&mut self) {
+        self.all.remove(&self.me);
+    }
+
+    /// Whether `node` takes part.
+    pub fn contains(&self, node: NodeId) -> bool {
+        self.all.contains_key(&node)
+    }
+
+    /// Where `node` is reached.
+    pub fn address(&self, node: NodeId) -> Option<SocketAddr> {
+        self.all.get(&node).copied()
+    }
+
+    /// Everybody, this node too, in order of id.
+    pub fn iter(&self) -> impl Iterator<Item = Member> {
+        self.all.iter().map(|(id, address)| Member { id: *id, address: *address })
+    }
+
+    /// Everybody else, in order of id.
+    pub fn others(&self) -> impl Iterator<Item = Member> {
+        self.iter().filter(|member| member.id != self.me)
+    }
+
+    /// The first two in the order of rendezvous hashing; a minted id has its minter in front while that lives.
+    ///
+    /// When a member comes or goes only the objects that it owns change owners.
+    pub fn owners(&self, id: &ObjectId) -> Owners {
+        let minter = id.minter().filter(|node| self.contains(*node));
+        let mut order = minter.into_iter().chain(self.ranked(id.owner_hash(), minter));
+        let first = order.next().unwrap_or(self.me);
+        Owners { first, second: order.next() }
+    }
+
+    /// The two members with the highest score for `hash`, without `skip`.
+    fn ranked(&self, hash: u64, skip: Option<NodeId>) -> impl Iterator<Item = NodeId> {
+        let mut best: Vec<(u64, NodeId)> = Vec::with_capacity(3);
+        for node in self.all.keys().copied().filter(|node| Some(*node) != skip) {
+            best.push((mix(hash ^ mix(node.0)), node));
+            best.sort_unstable_by(|a, b| b.cmp(a));
+            best.truncate(2);
+        }
+        best.into_iter().map(|(_, node)| node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(id: u64) -> Member {
+        Member { id: NodeId(id), address: SocketAddr::from(([127, 0, 0, 1], id as u16)) }
+    }
+
+    fn cluster(size: u64) -> Members {
+        let mut members = Members::new(member(1));
+        (2..=size).for_each(|id| assert!(members.insert(member(id))));
+        members
+    }
+
+    #[test]
+    fn a_minted_id_is_owned_by_its_minter_while_that_lives() {
+        let mut members = cluster(5);
+        let id = ObjectId::Minted { node: NodeId(3), serial: 9 };
+        let before = members.owners(&id);
+        assert_eq!(before.first, NodeId(3));
+        members.remove(NodeId(3));
+        assert_eq!(Some(members.owners(&id).first), before.second, "the second takes over");
+    }
+
+    #[test]
+    fn a_departure_moves_only_what_the_departed_owned() {
+        let mut members = cluster(8);
+        let ids: Vec<ObjectId> =
+            (0..200).map(|n| alloc::format!("group{n}/1").parse().unwrap()).collect();
+        let before: Vec<_> = ids.iter().map(|id| members.owners(id)).collect();
+        members.remove(NodeId(4));
+        for (id, before) in ids.iter().zip(before) {
+            let after = members.owners(id);
+            if before.contains(NodeId(4)) {
+                let survivor = before.iter().find(|node| *node != NodeId(4)).unwrap();
+                assert_eq!(after.first, survivor);
+            } else {
+                assert_eq!(after, before);
+            }
+        }
+    }
+
+    #[test]
+    fn alone_one_owns_everything_without_a_second() {
+        let members = cluster(1);
+        let owners = members.owners(&"x".parse().unwrap());
+        assert_eq!(owners, Owners { first: NodeId(1), second: None });
+    }
+}

@@ -1,0 +1,302 @@
+//! What nodes say to each other. Each message may arrive twice, or after its reason has passed: it names
+//! instances, so that nothing it says can be mistaken for something newer.
+//!
+//! Participants: a *holder* tells the two *owners* of an object what it has; an *asker* asks the first owner
+//! for a sender, the second if the first is silent; a *coordinator* watches the inputs of a reduce and orders
+//! the folding. Payload above [`crate::limits::INLINE_BYTES_MAX`] never travels here.
+
+use alloc::{string::String, vec::Vec};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    broadcast::Reason,
+    error::Error,
+    id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
+    inline::Inline,
+    members::Member,
+    meta::{Dtype, Meta, Op},
+    ranges::Ranges,
+};
+
+/// One message from node to node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Message {
+    /// Members that the sender knows, told to whoever may not.
+    Members(Vec<Member>),
+    /// The sender leaves; it has handed over what only it held.
+    Leave,
+    /// The sender lost its connection to `node` and could not make another.
+    Down {
+        /// Who is gone.
+        node: NodeId,
+    },
+
+    /// To both owners: the sender has a copy.
+    Announce(Announce),
+    /// To the holder that asked for it: whether its claim of a name stands.
+    Claimed {
+        /// The object.
+        id: ObjectId,
+        /// The instance that claimed it.
+        instance: Instance,
+        /// Which node holds the name, if another instance does.
+        taken_by: Option<NodeId>,
+    },
+    /// To both owners: the sender has no copy any more.
+    Withdraw {
+        /// The object.
+        id: ObjectId,
+        /// The instance it had.
+        instance: Instance,
+    },
+    /// To the owner: whom shall I receive the object from?
+    Locate {
+        /// The object.
+        id: ObjectId,
+        /// Senders that failed the asker, to be taken only if nobody else has it.
+        avoid: Vec<NodeId>,
+        /// A sender that said it has no such copy.
+        not_here: Option<(NodeId, Instance)>,
+    },
+    /// To the owner: the question is void.
+    Unlocate {
+        /// The object.
+        id: ObjectId,
+    },
+    /// To the asker: the question is known, the object is not there yet.
+    Waiting {
+        /// The object.
+        id: ObjectId,
+    },
+    /// To the asker: here it is.
+    Located {
+        /// The object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
+        /// Its metadata.
+        meta: Meta,
+        /// Where to take it from.
+        source: Source,
+    },
+    /// To askers and watchers: it can't come.
+    Gone {
+        /// The object.
+        id: ObjectId,
+        /// Why.
+        error: Error,
+    },
+    /// To the owner: tell me now whether the object exists, and again when it comes to exist.
+    Watch {
+        /// The object.
+        id: ObjectId,
+    },
+    /// To the owner: tell me no more.
+    Unwatch {
+        /// The object.
+        id: ObjectId,
+    },
+    /// To the watcher: what is known.
+    Found {
+        /// The object.
+        id: ObjectId,
+        /// What it is and who has it, if it exists.
+        found: Option<Found>,
+    },
+    /// To both owners: remove every copy. The first owner answers the request.
+    Delete {
+        /// The object.
+        id: ObjectId,
+        /// To be named in the answer.
+        request: RequestId,
+    },
+    /// To whoever asked for the deletion: it is done here and ordered everywhere.
+    Deleted {
+        /// The object.
+        id: ObjectId,
+        /// Of the question.
+        request: RequestId,
+    },
+    /// To a holder: drop this instance.
+    Drop {
+        /// The object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
+        /// What a reader who waits for it is told; none if another instance is on its way.
+        error: Option<Error>,
+    },
+    /// To both owners: the object can't come to exist, for this reason.
+    Fail {
+        /// The object.
+        id: ObjectId,
+        /// Why.
+        error: Error,
+    },
+    /// From an owner that is one no longer: what is to be remembered of an object that is gone.
+    Remember {
+        /// The object.
+        id: ObjectId,
+        /// Which instances must not come back.
+        instances: Vec<Instance>,
+        /// What askers are told.
+        error: Error,
+    },
+    /// To the owner of the prefix: the newest name under it that is newer than `after`, as soon as there is one.
+    Latest {
+        /// The text before the number, with its `/`.
+        prefix: String,
+        /// Only newer ones count; none takes any.
+        after: Option<u64>,
+        /// To be named in the answer.
+        request: RequestId,
+    },
+    /// To the owner of the prefix: the question is void.
+    Unlatest {
+        /// Of the question.
+        request: RequestId,
+    },
+    /// The answer to [`Message::Latest`].
+    LatestIs {
+        /// The newest name.
+        name: Name,
+        /// Of the question.
+        request: RequestId,
+    },
+
+    /// From a coordinator: fold these inputs and those children's streams, for whoever fetches the result.
+    Fold(FoldOrder),
+    /// From a coordinator: stop whatever this reduce does here in epochs up to this one.
+    Unfold {
+        /// The reduce.
+        reduce: ReduceId,
+        /// The last epoch that is void.
+        epoch: u32,
+    },
+    /// To the coordinator: a position can't go on.
+    FoldFailed {
+        /// The reduce.
+        reduce: ReduceId,
+        /// The epoch that failed.
+        epoch: u32,
+        /// Why, in words.
+        detail: String,
+    },
+
+    /// From a node that leaves: take a copy of this and keep it in my stead.
+    Adopt {
+        /// The object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
+        /// Its metadata.
+        meta: Meta,
+        /// Its bytes, if they are few.
+        inline: Option<Inline>,
+    },
+    /// To the node that leaves: done, or it can't be done here.
+    Adopted {
+        /// The object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
+        /// Whether a copy is kept.
+        kept: bool,
+    },
+}
+
+/// That a node has a copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Announce {
+    /// The object.
+    pub id: ObjectId,
+    /// Which instance of it.
+    pub instance: Instance,
+    /// Its metadata.
+    pub meta: Meta,
+    /// Whether the copy is pinned: put here, reduced here or adopted.
+    pub origin: bool,
+    /// How much of it there is.
+    pub progress: Progress,
+    /// Whether the sender waits for [`Message::Claimed`].
+    pub claim: bool,
+}
+
+/// How much of a copy there is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Progress {
+    /// All, and these are the bytes.
+    Inline(Inline),
+    /// All.
+    Complete,
+    /// It grows.
+    Partial {
+        /// Who sends it; none where a client writes it or a reduce makes it.
+        source: Option<NodeId>,
+        /// What was there when this was said.
+        ready: Ranges,
+    },
+}
+
+/// Where an asker takes an object from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source {
+    /// From this message.
+    Inline(Inline),
+    /// From a node.
+    Holder {
+        /// Which.
+        node: NodeId,
+        /// Why this one.
+        reason: Reason,
+    },
+}
+
+/// What a watcher learns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// Which instance exists.
+    pub instance: Instance,
+    /// Its metadata.
+    pub meta: Meta,
+    /// A node that has it, the watcher itself if it does.
+    pub holder: NodeId,
+    /// Its bytes, if they are few.
+    pub inline: Option<Inline>,
+}
+
+/// What a position of a reduce has to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoldOrder {
+    /// Which position of which attempt of which reduce.
+    pub key: FoldKey,
+    /// The instances to fold, all of which the receiver of the order holds at least in part.
+    pub inputs: Vec<Instance>,
+    /// Whose streams to fold in.
+    pub children: Vec<(NodeId, u32)>,
+    /// What to do.
+    pub op: Op,
+    /// To elements of which type.
+    pub dtype: Dtype,
+    /// Bytes of each input and of the result.
+    pub size: u64,
+}
+
+/// One position in one epoch of a reduce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct FoldKey {
+    /// The reduce.
+    pub reduce: ReduceId,
+    /// Its attempt.
+    pub epoch: u32,
+    /// The part of the index range that has a tree of its own.
+    pub segment: u16,
+    /// The position; [`FoldKey::RESULT`] for the caller's own.
+    pub position: u32,
+}
+
+impl FoldKey {
+    /// The caller's own place, above every tree.
+    pub const RESULT: u32 = u32::MAX;
+}

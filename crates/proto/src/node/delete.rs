@@ -1,0 +1,124 @@
+//! Delete: all copies go, everywhere; and `latest`, which asks the same owners for names that live.
+
+use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
+
+use super::{Action, Asked, Node, Waiting};
+use crate::{
+    ask::Answer,
+    directory::prefix_owner,
+    error::Error,
+    id::{Instance, ObjectId, RequestId},
+    message::Message,
+    table::State,
+};
+
+impl Node {
+    pub(super) fn delete(
+        &mut self,
+        asked: &Asked,
+        ids: Vec<ObjectId>,
+        out: &mut Vec<Action>,
+    ) -> Option<Result<Answer, Error>> {
+        let ids: BTreeSet<ObjectId> = ids.into_iter().collect();
+        if ids.is_empty() {
+            return Some(Ok(Answer::Done));
+        }
+        self.remember(asked, Waiting::Deletion(ids.clone()));
+        for id in ids {
+            let request = asked.request;
+            // Both must know; the first owner's answer ends the wait.
+            self.send_owners(&id, &Message::Delete { id: id.clone(), request }, out);
+        }
+        None
+    }
+
+    pub(super) fn deleted(&mut self, id: &ObjectId, request: RequestId, out: &mut Vec<Action>) {
+        let Some(pending) = self.requests.get_mut(&request) else { return };
+        let Waiting::Deletion(ids) = &mut pending.kind else { return };
+        ids.remove(id);
+        if ids.is_empty() {
+            self.reply(request, Ok(Answer::Done), out);
+        }
+    }
+
+    /// Deletions that no owner has confirmed, to be repeated to new owners.
+    pub(super) fn unconfirmed_deletions(&self) -> Vec<(RequestId, ObjectId)> {
+        let mut all = Vec::new();
+        for (request, pending) in &self.requests {
+            if let Waiting::Deletion(ids) = &pending.kind {
+                all.extend(ids.iter().map(|id| (*request, id.clone())));
+            }
+        }
+        all
+    }
+
+    /// The owner says that a copy is void: deleted, failed, or replaced by another instance.
+    pub(super) fn drop_copy(
+        &mut self,
+        id: &ObjectId,
+        instance: Instance,
+        error: Option<Error>,
+        out: &mut Vec<Action>,
+    ) {
+        let state = self.table.get(instance).map(|copy| copy.state);
+        let was_current = self.table.current(id) == Some(instance);
+        self.folded.remove(id);
+        if state == Some(State::Folding) {
+            let error = error.clone().unwrap_or_else(|| Error::ObjectDeleted { id: id.clone() });
+            self.fail_reduce_of(id, &error, out);
+        }
+        self.doom(instance, out);
+        if !was_current && state.is_some() {
+            return;
+        }
+        match error {
+            Some(error) => self.pull_failed(id, &error, out),
+            None => {
+                self.born(id, out);
+                self.pull_if_wanted(id, out);
+            }
+        }
+    }
+
+    /// The owner says that an object can't come.
+    pub(super) fn gone(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
+        self.pull_failed(id, error, out);
+        self.input_gone(id, error, out);
+    }
+
+    pub(super) fn latest(
+        &mut self,
+        asked: &Asked,
+        prefix: String,
+        after: Option<u64>,
+        out: &mut Vec<Action>,
+    ) -> Option<Result<Answer, Error>> {
+        let owner = prefix_owner(&prefix, &self.members).filter(|_| prefix.ends_with('/'));
+        let Some(owner) = owner else {
+            let said = format!("{prefix:?} is no prefix of names: write it like \"policy/\"");
+            return Some(Err(Error::InvalidArgument(said)));
+        };
+        let request = asked.request;
+        self.remember(asked, Waiting::Latest { prefix: prefix.clone(), after });
+        self.send(owner, Message::Latest { prefix, after, request }, out);
+        None
+    }
+
+    pub(super) fn stop_latest(&mut self, prefix: &str, request: RequestId, out: &mut Vec<Action>) {
+        if let Some(owner) = prefix_owner(prefix, &self.members) {
+            self.send(owner, Message::Unlatest { request }, out);
+        }
+    }
+
+    /// Waits for new names, to be repeated to new owners.
+    pub(super) fn latest_questions(&self) -> Vec<Message> {
+        let question = |(request, pending): (&RequestId, &super::Pending)| match &pending.kind {
+            Waiting::Latest { prefix, after } => {
+                let (prefix, after, request) = (prefix.clone(), *after, *request);
+                Some(Message::Latest { prefix, after, request })
+            }
+            _ => None,
+        };
+        self.requests.iter().filter_map(question).collect()
+    }
+}

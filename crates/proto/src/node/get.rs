@@ -1,0 +1,466 @@
+//! Get: an object that is elsewhere, or nowhere yet, comes to this node.
+//!
+//! One pull serves all local readers and all receivers behind this node:
+//!
+//! ```text
+//!   Asking --> Room --> Memory --> Receiving --> (complete)
+//!     ^                                |
+//!     +----------- Pause <-------------+  the sender failed; what has arrived stays
+//! ```
+
+use alloc::{format, string::String, vec::Vec};
+
+use super::{Action, Asked, Node, Note, SpaceFor, Waiting};
+use crate::{
+    ask::Answer,
+    error::Error,
+    id::{ClientId, Instance, NodeId, ObjectId, RequestId, ServeId},
+    inline::Inline,
+    limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX, OWNER_PATIENCE_NS},
+    members::Members,
+    message::{Announce, Message, Source},
+    meta::Meta,
+    ranges::Ranges,
+    table::{Copy, State},
+    time::Instant,
+};
+
+/// An object on its way to this node.
+#[derive(Debug)]
+pub(super) struct Pull {
+    phase: Phase,
+    /// Senders that failed, to be taken only if nobody else has it.
+    avoid: Vec<NodeId>,
+    not_here: Option<(NodeId, Instance)>,
+    failures: u32,
+    /// Receivers that were sent here before the first byte was.
+    parked: Vec<(ServeId, Instance)>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Phase {
+    /// `second_at`: when the second owner is asked too; none once the first has acknowledged.
+    Asking {
+        second_at: Option<Instant>,
+    },
+    Room {
+        instance: Instance,
+        meta: Meta,
+        source: NodeId,
+    },
+    Memory,
+    Receiving {
+        instance: Instance,
+    },
+    Pause {
+        until: Instant,
+    },
+}
+
+impl Pull {
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Asking { second_at } => second_at,
+            Phase::Pause { until } => Some(until),
+            Phase::Room { .. } | Phase::Memory | Phase::Receiving { .. } => None,
+        }
+    }
+
+    /// Bytes it waits for room for.
+    pub(super) fn wanted_bytes(&self) -> Option<u64> {
+        match &self.phase {
+            Phase::Room { meta, .. } => Some(meta.size),
+            _ => None,
+        }
+    }
+
+    pub(super) fn state(&self, members: &Members, id: &ObjectId) -> String {
+        match &self.phase {
+            Phase::Asking { second_at: Some(_) } => {
+                format!("its owner, node {}, has not answered yet", members.owners(id).first)
+            }
+            Phase::Asking { second_at: None } => "nobody has put it".into(),
+            Phase::Room { meta, .. } => {
+                format!("{} bytes of pinned objects leave no room here", meta.size)
+            }
+            Phase::Memory => "memory is being made ready for it".into(),
+            Phase::Receiving { .. } => "it is arriving".into(),
+            Phase::Pause { .. } => format!("{} senders of it have failed", self.failures),
+        }
+    }
+}
+
+impl Node {
+    pub(super) fn get(
+        &mut self,
+        asked: &Asked,
+        id: ObjectId,
+        out: &mut Vec<Action>,
+    ) -> Option<Result<Answer, Error>> {
+        let current = self.table.current(&id);
+        let complete =
+            current.filter(|instance| self.table.get(*instance).is_some_and(Copy::is_complete));
+        if let Some(instance) = complete {
+            return Some(self.give(asked.client, instance));
+        }
+        self.remember(asked, Waiting::Object(id.clone()));
+        self.waiting.entry(id.clone()).or_default().push(asked.request);
+        self.pull_if_wanted(&id, out);
+        None
+    }
+
+    /// Hands a complete copy to a reader and pins it for as long as that reads.
+    fn give(&mut self, client: ClientId, instance: Instance) -> Result<Answer, Error> {
+        let Some(copy) = self.table.get(instance) else {
+            return Err(Error::NodeDown(format!("instance {instance} vanished")));
+        };
+        let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
+        if inline.is_none() {
+            self.table.pin(instance);
+            *self.reads.entry(client).or_default().entry(instance).or_default() += 1;
+        }
+        Ok(Answer::Got { id, meta, instance, inline })
+    }
+
+    pub(super) fn release(&mut self, client: ClientId, instance: Instance, out: &mut Vec<Action>) {
+        let Some(reads) = self.reads.get_mut(&client) else { return };
+        let Some(count) = reads.get_mut(&instance) else { return };
+        *count -= 1;
+        if *count == 0 {
+            reads.remove(&instance);
+        }
+        self.unpin(instance, out);
+    }
+
+    /// A copy is complete: everybody here who waited for the object has it now.
+    pub(super) fn completed(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
+        let id = copy.id.clone();
+        self.end_pull(&id, out);
+        for request in self.waiting.remove(&id).unwrap_or_default() {
+            if let Some(client) = self.requests.get(&request).map(|pending| pending.client) {
+                let answer = self.give(client, instance);
+                self.reply(request, answer, out);
+            }
+        }
+        self.adoption_arrived(&id, instance, out);
+        // A copy that is neither an original nor read may go, if somebody waits for room.
+        self.grant_space(out);
+    }
+
+    /// The object comes into being here after all: nobody else need send it.
+    pub(super) fn born(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+        self.end_pull(id, out);
+    }
+
+    /// Ends a pull and settles the receivers that it kept waiting.
+    fn end_pull(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+        let Some(pull) = self.pulls.remove(id) else { return };
+        self.space.retain(|waiting| *waiting != SpaceFor::Pull(id.clone()));
+        match pull.phase {
+            Phase::Asking { .. } | Phase::Pause { .. } => {
+                self.send_owners(id, &Message::Unlocate { id: id.clone() }, out);
+            }
+            Phase::Receiving { instance } => {
+                let complete = self.table.get(instance).is_some_and(Copy::is_complete);
+                if !complete {
+                    out.push(Action::StopFetch { instance });
+                }
+            }
+            Phase::Room { .. } | Phase::Memory => {}
+        }
+        for (serve, instance) in pull.parked {
+            self.serve_or_refuse(serve, instance, out);
+        }
+    }
+
+    /// Starts to look for an object if somebody here waits for it and it is not on its way.
+    pub(super) fn pull_if_wanted(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+        let is_wanted = self.waiting.contains_key(id) || self.adoptions.contains_key(id);
+        let is_here = self.table.current(id).is_some();
+        if is_wanted && !is_here && !self.pulls.contains_key(id) {
+            let phase = Phase::Asking { second_at: None };
+            let (avoid, parked) = (Vec::new(), Vec::new());
+            let pull = Pull { phase, avoid, not_here: None, failures: 0, parked };
+            self.pulls.insert(id.clone(), pull);
+            self.locate(id, out);
+        }
+    }
+
+    /// Asks the owner for a sender.
+    fn locate(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+        let Some(pull) = self.pulls.get_mut(id) else { return };
+        let owner = self.members.owners(id).first;
+        let second_at = (owner != self.me.id).then(|| self.now + OWNER_PATIENCE_NS);
+        pull.phase = Phase::Asking { second_at };
+        let (avoid, not_here) = (pull.avoid.clone(), pull.not_here.take());
+        self.send(owner, Message::Locate { id: id.clone(), avoid, not_here }, out);
+    }
+
+    /// Asks the owners again, since they have changed.
+    pub(super) fn locate_again(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+        if matches!(self.pulls.get(id), Some(Pull { phase: Phase::Asking { .. }, .. })) {
+            self.locate(id, out);
+        }
+    }
+
+    /// Objects that this node looks for.
+    pub(super) fn sought(&self) -> Vec<ObjectId> {
+        self.pulls.keys().cloned().collect()
+    }
+
+    pub(super) fn pull_acknowledged(&mut self, id: &ObjectId) {
+        if let Some(pull) = self.pulls.get_mut(id)
+            && let Phase::Asking { second_at } = &mut pull.phase
+        {
+            *second_at = None;
+        }
+    }
+
+    pub(super) fn located(
+        &mut self,
+        id: ObjectId,
+        instance: Instance,
+        meta: Meta,
+        source: Source,
+        out: &mut Vec<Action>,
+    ) {
+        let is_asking =
+            matches!(self.pulls.get(&id), Some(Pull { phase: Phase::Asking { .. }, .. }));
+        if !is_asking {
+            // The pull ended another way; what ended it has told the owner.
+            return;
+        }
+        if !meta.is_consistent() || meta.size > OBJECT_BYTES_MAX {
+            let detail = format!("its owner describes it as {meta} of {} bytes", meta.size);
+            return self.pull_failed(&id.clone(), &Error::ObjectLost { id, detail }, out);
+        }
+        match source {
+            Source::Inline(bytes) => self.located_inline(&id, instance, meta, bytes, out),
+            Source::Holder { node, reason } => {
+                let note = Note::SourceChosen { id: id.clone(), source: node, reason };
+                out.push(Action::Note(note));
+                self.located_at(&id, instance, meta, node, out);
+            }
+        }
+    }
+
+    /// Small objects are not kept where they are only read: their owner answers in one round trip.
+    fn located_inline(
+        &mut self,
+        id: &ObjectId,
+        instance: Instance,
+        meta: Meta,
+        bytes: Inline,
+        out: &mut Vec<Action>,
+    ) {
+        if bytes.len() != meta.size || meta.size > INLINE_BYTES_MAX {
+            let (id, detail) =
+                (id.clone(), format!("its owner sent {} bytes for {meta}", bytes.len()));
+            return self.pull_failed(&id.clone(), &Error::ObjectLost { id, detail }, out);
+        }
+        if let Some(pull) = self.pulls.get_mut(id) {
+            // The owner has answered and keeps no question that would have to be taken back.
+            pull.phase = Phase::Memory;
+        }
+        self.end_pull(id, out);
+        for request in self.waiting.remove(id).unwrap_or_default() {
+            let (id, meta, inline) = (id.clone(), meta.clone(), Some(bytes.clone()));
+            self.reply(request, Ok(Answer::Got { id, meta, instance, inline }), out);
+        }
+    }
+
+    fn located_at(
+        &mut self,
+        id: &ObjectId,
+        instance: Instance,
+        meta: Meta,
+        source: NodeId,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(before) = self.table.current(id).filter(|before| *before != instance) {
+            // What has arrived of another instance is of no use for this one.
+            self.doom(before, out);
+        }
+        if let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) {
+            if copy.is_complete() {
+                self.table.reveal(instance);
+                self.announce(instance, out);
+                return self.completed(instance, out);
+            }
+            copy.state = State::Flowing(Some(source));
+            return self.receive_from(id, instance, source, out);
+        }
+        if self.table.get(instance).is_some() || !self.table.could_hold(meta.size) {
+            // Its last reader has not let go of the deleted copy, or the store is smaller than the object.
+            let error = self.store_full(meta.size);
+            return self.pull_failed(id, &error, out);
+        }
+        if let Some(pull) = self.pulls.get_mut(id) {
+            pull.phase = Phase::Room { instance, meta, source };
+            self.space.push_back(SpaceFor::Pull(id.clone()));
+            self.grant_space(out);
+        }
+    }
+
+    pub(super) fn pull_in_room(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+        let Some(pull) = self.pulls.get_mut(id) else { return };
+        let Phase::Room { instance, meta, source } = &pull.phase else { return };
+        let (instance, meta, source) = (*instance, meta.clone(), *source);
+        pull.phase = Phase::Memory;
+        let size = meta.size;
+        self.table.insert(instance, id.clone(), meta, None, State::Flowing(Some(source)), false);
+        self.table.reveal(instance);
+        out.push(Action::CreateSlot { instance, size, writer: None });
+    }
+
+    pub(super) fn pull_in_memory(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let Some(copy) = self.table.get(instance) else { return };
+        let State::Flowing(Some(source)) = copy.state else { return };
+        let id = copy.id.clone();
+        self.receive_from(&id, instance, source, out);
+    }
+
+    fn receive_from(
+        &mut self,
+        id: &ObjectId,
+        instance: Instance,
+        source: NodeId,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(pull) = self.pulls.get_mut(id) else { return };
+        pull.phase = Phase::Receiving { instance };
+        let parked = core::mem::take(&mut pull.parked);
+        out.push(Action::Fetch { id: id.clone(), instance, source });
+        // The first owner knows, since it chose the sender.
+        if let Some(second) = self.members.owners(id).second
+            && let Some(announce) = self.announcement(instance, Ranges::new())
+        {
+            self.send(second, Message::Announce(announce), out);
+        }
+        for (serve, instance) in parked {
+            self.serve_or_refuse(serve, instance, out);
+        }
+    }
+
+    pub(super) fn fetched(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) else { return };
+        if matches!(copy.state, State::Flowing(_)) {
+            copy.state = State::Complete;
+            self.announce(instance, out);
+            self.completed(instance, out);
+        }
+    }
+
+    pub(super) fn fetch_failed(
+        &mut self,
+        instance: Instance,
+        source: NodeId,
+        not_here: bool,
+        ready: Ranges,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) else { return };
+        if copy.state != State::Flowing(Some(source)) {
+            return;
+        }
+        copy.state = State::Flowing(None);
+        let id = copy.id.clone();
+        let Some(pull) = self.pulls.get_mut(&id) else { return };
+        pull.failures += 1;
+        if !pull.avoid.contains(&source) {
+            pull.avoid.push(source);
+        }
+        pull.not_here = not_here.then_some((source, instance));
+        if pull.failures == 1 {
+            self.locate(&id, out);
+        } else {
+            // 20 ms, doubled each time up to 1.28 s: a sender that is lost is out of the directory by then.
+            pull.phase = Phase::Pause { until: self.now + (20_000_000 << pull.failures.min(6)) };
+        }
+        // The owners learn that nobody feeds this copy, and what it has.
+        if let Some(announce) = self.announcement(instance, ready) {
+            self.send_second(announce, out);
+        }
+    }
+
+    fn send_second(&mut self, announce: Announce, out: &mut Vec<Action>) {
+        if let Some(second) = self.members.owners(&announce.id).second {
+            self.send(second, Message::Announce(announce), out);
+        }
+    }
+
+    /// The object will not come: those who wait are told, and what has arrived of it goes.
+    pub(super) fn pull_failed(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
+        if let Some(instance) = self.table.current(id)
+            && self.table.get(instance).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
+        {
+            self.doom(instance, out);
+            self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
+        }
+        self.end_pull(id, out);
+        for request in self.waiting.remove(id).unwrap_or_default() {
+            self.reply(request, Err(error.clone()), out);
+        }
+        if let Some((leaver, instance)) = self.adoptions.remove(id) {
+            let message = Message::Adopted { id: id.clone(), instance, kept: false };
+            self.send(leaver, message, out);
+        }
+    }
+
+    /// One reader waits no more. What is arriving goes on; a search that nobody needs ends.
+    pub(super) fn stop_waiting(
+        &mut self,
+        id: &ObjectId,
+        request: RequestId,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(waiting) = self.waiting.get_mut(id) else { return };
+        waiting.retain(|waiter| *waiter != request);
+        if !waiting.is_empty() {
+            return;
+        }
+        self.waiting.remove(id);
+        let is_searching = self.pulls.get(id).is_some_and(|pull| {
+            matches!(pull.phase, Phase::Asking { .. } | Phase::Room { .. })
+                && self.table.current(id).is_none()
+                && pull.parked.is_empty()
+        });
+        if is_searching && !self.adoptions.contains_key(id) {
+            if matches!(self.pulls.get(id), Some(Pull { phase: Phase::Room { .. }, .. })) {
+                self.send_owners(id, &Message::Unlocate { id: id.clone() }, out);
+            }
+            self.end_pull(id, out);
+        }
+    }
+
+    /// Keeps a receiver waiting that was sent here before this node has a place for the object; false if this
+    /// node does not look for it.
+    pub(super) fn park(&mut self, serve: ServeId, id: &ObjectId, instance: Instance) -> bool {
+        match self.pulls.get_mut(id) {
+            Some(pull) => {
+                pull.parked.push((serve, instance));
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(super) fn expire_pulls(&mut self, out: &mut Vec<Action>) {
+        let due = |pull: &Pull| pull.deadline().is_some_and(|deadline| deadline <= self.now);
+        let due: Vec<ObjectId> =
+            self.pulls.iter().filter(|(_, pull)| due(pull)).map(|(id, _)| id.clone()).collect();
+        for id in due {
+            let Some(pull) = self.pulls.get_mut(&id) else { continue };
+            if let Phase::Asking { second_at } = &mut pull.phase {
+                *second_at = None;
+                let avoid = pull.avoid.clone();
+                if let Some(second) = self.members.owners(&id).second {
+                    self.send(second, Message::Locate { id, avoid, not_here: None }, out);
+                }
+            } else {
+                self.locate(&id, out);
+            }
+        }
+    }
+}

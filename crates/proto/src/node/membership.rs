@@ -1,0 +1,342 @@
+//! Who takes part: nodes are met, lost and told of; and this node leaves.
+//!
+//! Everything the directory knows is told again by those who know it first-hand when its owners change, so
+//! nobody has to agree on who is a member.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+use super::{Action, Node, Waiting};
+use crate::{
+    directory::prefix_owner,
+    error::Error,
+    id::{Instance, NodeId, ObjectId, RequestId},
+    inline::Inline,
+    limits::INLINE_BYTES_MAX,
+    members::{Member, Members},
+    message::Message,
+    meta::Meta,
+    ranges::Ranges,
+    table::State,
+    time::Instant,
+};
+
+/// How long a node that leaves waits for others to take over what only it holds: 60 s.
+pub const LEAVE_PATIENCE_NS: u64 = 60 * 1_000_000_000;
+
+/// What is still to be handed over before this node may close.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    /// Originals, and who was asked to take each so far.
+    open: BTreeMap<Instance, BTreeSet<NodeId>>,
+    pub(super) until: Instant,
+}
+
+impl Node {
+    /// A node has introduced itself, or answered when it was called.
+    pub(super) fn meet(&mut self, member: Member, out: &mut Vec<Action>) {
+        if member.id == self.me.id {
+            return;
+        }
+        let before = self.members.clone();
+        if self.members.insert(member) {
+            out.push(Action::AddPeer(member));
+            for other in before.others().filter(|other| other.id != member.id) {
+                self.send(other.id, Message::Members(Vec::from([member])), out);
+            }
+        }
+        let all = self.members.iter().collect();
+        self.send(member.id, Message::Members(all), out);
+        // Even if it was known: what was sent to it over a connection that broke may be lost.
+        self.tell_again(&before, Some(member.id), out);
+    }
+
+    /// A member tells of others.
+    pub(super) fn learn(&mut self, from: NodeId, told: &[Member], out: &mut Vec<Action>) {
+        let before = self.members.clone();
+        let new: Vec<Member> =
+            told.iter().copied().filter(|member| !before.contains(member.id)).collect();
+        for member in &new {
+            self.members.insert(*member);
+            out.push(Action::AddPeer(*member));
+        }
+        if new.is_empty() {
+            return;
+        }
+        for other in before.others().filter(|other| other.id != from) {
+            self.send(other.id, Message::Members(new.clone()), out);
+        }
+        for member in new {
+            self.send(member.id, Message::Members(Vec::from([self.me])), out);
+        }
+        self.tell_again(&before, None, out);
+    }
+
+    /// A node is gone: `is_failure` if it did not say so itself.
+    pub(super) fn lose(&mut self, node: NodeId, is_failure: bool, out: &mut Vec<Action>) {
+        let before = self.members.clone();
+        if !self.members.remove(node) {
+            return;
+        }
+        out.push(Action::DropPeer(node));
+        if is_failure {
+            for other in self.members.others().map(|other| other.id).collect::<Vec<_>>() {
+                self.send(other, Message::Down { node }, out);
+            }
+        }
+        self.directory.member_gone(self.now, node);
+        self.reduces_without(node, out);
+        let owed: Vec<(ObjectId, Instance)> = self
+            .adoptions
+            .iter()
+            .filter(|(_, (leaver, _))| *leaver == node)
+            .map(|(id, (_, instance))| (id.clone(), *instance))
+            .collect();
+        for (id, _) in owed {
+            self.adoptions.remove(&id);
+        }
+        self.tell_again(&before, None, out);
+        self.hand_over_again(node, out);
+    }
+
+    pub(super) fn told_down(&mut self, from: NodeId, node: NodeId, out: &mut Vec<Action>) {
+        if node == self.me.id {
+            // Whoever believes that learns otherwise.
+            self.send(from, Message::Members(Vec::from([self.me])), out);
+        } else {
+            self.lose(node, false, out);
+        }
+    }
+
+    /// Tells the owners that were not owners before, and `renewed` in any case, all that this node knows
+    /// first-hand; asks them what it still wants to know.
+    fn tell_again(&mut self, before: &Members, renewed: Option<NodeId>, out: &mut Vec<Action>) {
+        let mut mail = Vec::new();
+        self.directory.members_changed(self.me.id, &self.members, &mut mail);
+        self.post(mail, out);
+
+        let mut announces = Vec::new();
+        for (instance, copy) in self.table.iter() {
+            let (then, now) = (before.owners(&copy.id), self.members.owners(&copy.id));
+            let new = now.iter().filter(|owner| !then.contains(*owner) || renewed == Some(*owner));
+            let new: Vec<NodeId> = new.collect();
+            if !new.is_empty() && self.table.current(&copy.id) == Some(instance) {
+                announces.push((new, instance));
+            }
+        }
+        for (owners, instance) in announces {
+            let Some(announce) = self.announcement(instance, Ranges::new()) else { continue };
+            for owner in owners {
+                self.send(owner, Message::Announce(announce.clone()), out);
+            }
+        }
+        for instance in self.claims() {
+            let Some(claim) = self.claim_of(instance) else { continue };
+            if let Some(owner) = self.new_owner(&claim.id, before, renewed) {
+                self.send(owner, Message::Announce(claim), out);
+            }
+        }
+        for id in self.sought() {
+            if self.new_owner(&id, before, renewed).is_some() {
+                self.locate_again(&id, out);
+            }
+        }
+        for id in self.watches.keys().cloned().collect::<Vec<_>>() {
+            if let Some(owner) = self.new_owner(&id, before, renewed) {
+                self.send(owner, Message::Watch { id }, out);
+            }
+        }
+        for (request, id) in self.unconfirmed_deletions() {
+            if let Some(owner) = self.new_owner(&id, before, renewed) {
+                self.send(owner, Message::Delete { id, request }, out);
+            }
+        }
+        for question in self.latest_questions() {
+            let Message::Latest { prefix, .. } = &question else { continue };
+            let (then, now) = (prefix_owner(prefix, before), prefix_owner(prefix, &self.members));
+            if let Some(owner) = now.filter(|owner| then != now || renewed == Some(*owner)) {
+                self.send(owner, question, out);
+            }
+        }
+    }
+
+    /// The first owner of `id`, if it was not that before or has to be told anew.
+    fn new_owner(
+        &self,
+        id: &ObjectId,
+        before: &Members,
+        renewed: Option<NodeId>,
+    ) -> Option<NodeId> {
+        let (then, now) = (before.owners(id).first, self.members.owners(id).first);
+        (then != now || renewed == Some(now)).then_some(now)
+    }
+
+    /// This node shall leave: others take over the originals that are here.
+    pub(super) fn leave(&mut self, out: &mut Vec<Action>) {
+        if self.leaving.is_some() {
+            return;
+        }
+        let until = self.now + LEAVE_PATIENCE_NS;
+        self.leaving = Some(Leaving { open: BTreeMap::new(), until });
+        let ours: Vec<ObjectId> = self.reduce_of.keys().cloned().collect();
+        for id in ours {
+            let said = alloc::format!("node {}, which folds {id}, left the cluster", self.me.id);
+            self.fail_reduce_of(&id, &Error::NodeDown(said), out);
+        }
+        for request in self.requests.keys().copied().collect::<Vec<RequestId>>() {
+            if let Some(pending) = self.requests.get(&request)
+                && let Waiting::Object(id) = pending.kind.clone()
+            {
+                self.stop_waiting(&id, request, out);
+            }
+            let said = alloc::format!("node {} is closing", self.me.id);
+            self.reply(request, Err(Error::NodeDown(said)), out);
+        }
+        let originals: Vec<Instance> = self
+            .table
+            .iter()
+            .filter(|(_, copy)| copy.origin && copy.is_complete() && !copy.doomed)
+            .map(|(instance, _)| instance)
+            .collect();
+        for instance in originals {
+            self.hand_over(instance, BTreeSet::new(), out);
+        }
+        self.leave_when_empty(out);
+    }
+
+    /// Asks the next member that was not asked before to keep an original.
+    fn hand_over(
+        &mut self,
+        instance: Instance,
+        mut asked: BTreeSet<NodeId>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(copy) = self.table.get(instance) else { return };
+        // By the order of ownership, so that originals spread over all who stay.
+        let mut others = self.members.clone();
+        others.resign();
+        for node in &asked {
+            others.remove(*node);
+        }
+        let target = others.iter().next().map(|_| others.owners(&copy.id).first);
+        let Some(leaving) = &mut self.leaving else { return };
+        let Some(target) = target else {
+            leaving.open.remove(&instance);
+            return;
+        };
+        asked.insert(target);
+        leaving.open.insert(instance, asked);
+        let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
+        self.send(target, Message::Adopt { id, instance, meta, inline }, out);
+    }
+
+    /// Whoever had promised to keep something is gone itself.
+    fn hand_over_again(&mut self, node: NodeId, out: &mut Vec<Action>) {
+        let Some(leaving) = &self.leaving else { return };
+        let hit = leaving.open.iter().filter(|(_, asked)| asked.contains(&node));
+        for (instance, asked) in hit.map(|(i, a)| (*i, a.clone())).collect::<Vec<_>>() {
+            self.hand_over(instance, asked, out);
+        }
+        self.leave_when_empty(out);
+    }
+
+    /// A node that leaves asks this one to keep an original.
+    pub(super) fn adopt(
+        &mut self,
+        from: NodeId,
+        id: ObjectId,
+        instance: Instance,
+        meta: Meta,
+        inline: Option<Inline>,
+        out: &mut Vec<Action>,
+    ) {
+        let is_small = meta.size <= INLINE_BYTES_MAX;
+        let is_wrong = !meta.is_consistent() || is_small != inline.is_some();
+        if self.leaving.is_some() || is_wrong || self.table.get(instance).is_some_and(|c| c.doomed)
+        {
+            return self.send(from, Message::Adopted { id, instance, kept: false }, out);
+        }
+        if let Some(copy) = self.table.get_mut(instance) {
+            copy.origin = true;
+            if copy.is_complete() {
+                self.announce(instance, out);
+                return self.send(from, Message::Adopted { id, instance, kept: true }, out);
+            }
+        } else if inline.is_some() {
+            if self.table.make_room(meta.size).is_none_or(|evicted| !evicted.is_empty()) {
+                return self.send(from, Message::Adopted { id, instance, kept: false }, out);
+            }
+            self.table.insert(instance, id.clone(), meta, inline, State::Complete, true);
+            self.table.reveal(instance);
+            self.announce(instance, out);
+            self.completed(instance, out);
+            return self.send(from, Message::Adopted { id, instance, kept: true }, out);
+        }
+        self.adoptions.insert(id.clone(), (from, instance));
+        self.pull_if_wanted(&id, out);
+    }
+
+    /// A copy has arrived; if it was taken over from a node that leaves, that node may go.
+    pub(super) fn adoption_arrived(
+        &mut self,
+        id: &ObjectId,
+        instance: Instance,
+        out: &mut Vec<Action>,
+    ) {
+        let Some((leaver, wanted)) = self.adoptions.remove(id) else { return };
+        if let Some(copy) = self.table.get_mut(instance) {
+            copy.origin = true;
+        }
+        self.announce(instance, out);
+        let (id, kept) = (id.clone(), wanted == instance);
+        self.send(leaver, Message::Adopted { id, instance: wanted, kept }, out);
+    }
+
+    pub(super) fn adopted(
+        &mut self,
+        from: NodeId,
+        instance: Instance,
+        kept: bool,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(leaving) = &mut self.leaving else { return };
+        let Some(asked) =
+            leaving.open.get(&instance).filter(|asked| asked.contains(&from)).cloned()
+        else {
+            return;
+        };
+        if kept {
+            leaving.open.remove(&instance);
+        } else {
+            self.hand_over(instance, asked, out);
+        }
+        self.leave_when_empty(out);
+    }
+
+    pub(super) fn expire_leaving(&mut self, out: &mut Vec<Action>) {
+        if let Some(leaving) = self.leaving.as_mut().filter(|leaving| leaving.until <= self.now) {
+            leaving.open.clear();
+            self.leave_when_empty(out);
+        }
+    }
+
+    fn leave_when_empty(&mut self, out: &mut Vec<Action>) {
+        let Some(leaving) = &mut self.leaving else { return };
+        if !leaving.open.is_empty() || leaving.until == Instant(u64::MAX) {
+            return;
+        }
+        // Said once.
+        leaving.until = Instant(u64::MAX);
+        let mut mail = Vec::new();
+        let mut without_me = self.members.clone();
+        without_me.resign();
+        self.directory.members_changed(self.me.id, &without_me, &mut mail);
+        self.post(mail, out);
+        for other in self.members.others().map(|other| other.id).collect::<Vec<_>>() {
+            self.send(other, Message::Leave, out);
+        }
+        out.push(Action::Left);
+    }
+}

@@ -1,0 +1,755 @@
+//! The state machine of a node: every decision it takes, and nothing it does.
+//!
+//! [`Node::handle`] takes a fact and appends orders; [`Node::deadline`] says when to hand it
+//! [`Event::DeadlinePassed`]. The files follow the journey of an object: [`put`], [`get`], [`serve`], [`reduce`],
+//! then [`delete`] and [`membership`]. The directory that this node owns a part of is [`crate::directory`].
+//!
+//! Every question of a client is in `requests` from `Asked` until its one `Reply`.
+
+mod delete;
+mod get;
+mod membership;
+mod put;
+mod reduce;
+mod serve;
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+pub use self::membership::LEAVE_PATIENCE_NS;
+use self::{get::Pull, membership::Leaving, put::Create, reduce::Fold};
+use crate::{
+    ask::{Answer, Ask, ObjectRow, Status},
+    broadcast::Reason,
+    directory::Directory,
+    error::{Error, List},
+    id::{ClientId, Instance, NodeId, ObjectId, ReduceId, RequestId, ServeId},
+    inline::Inline,
+    members::{Member, Members},
+    message::{Announce, FoldKey, FoldOrder, Message, Progress},
+    meta::{Dtype, Op},
+    ranges::Ranges,
+    reduce::{
+        Reduce,
+        cost::{DegreeReason, Link},
+        shape::Degree,
+    },
+    table::{State, Table},
+    time::Instant,
+};
+
+/// What has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A client asks.
+    Asked {
+        /// Who.
+        client: ClientId,
+        /// To be named in the reply.
+        request: RequestId,
+        /// What.
+        ask: Ask,
+        /// When it wants an answer at the latest; now means: only if it is here already.
+        deadline: Option<Instant>,
+    },
+    /// A client does not want its answer any more. It is still given one.
+    Cancelled {
+        /// Of the question.
+        request: RequestId,
+    },
+    /// A client is gone: its pins, its questions and what it had not sealed go with it.
+    ClientGone {
+        /// Who.
+        client: ClientId,
+    },
+    /// There is memory for a copy.
+    SlotReady {
+        /// Which.
+        instance: Instance,
+    },
+    /// There is no memory for a copy.
+    SlotFailed {
+        /// Which.
+        instance: Instance,
+        /// What the operating system said.
+        detail: String,
+    },
+    /// A member says something.
+    Message {
+        /// Who.
+        from: NodeId,
+        /// What.
+        message: Message,
+    },
+    /// A node was met: it called us, or we it.
+    PeerUp {
+        /// Who.
+        member: Member,
+    },
+    /// A node can't be reached any more.
+    PeerLost {
+        /// Who.
+        node: NodeId,
+    },
+    /// A node wants to receive a copy.
+    FetchAsked {
+        /// To be named in the answer.
+        serve: ServeId,
+        /// Of which object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
+    },
+    /// A transfer out of here is over, however it ended.
+    ServeEnded {
+        /// Which.
+        serve: ServeId,
+    },
+    /// A copy has arrived.
+    Fetched {
+        /// Which.
+        instance: Instance,
+    },
+    /// A copy stopped arriving.
+    FetchFailed {
+        /// Which.
+        instance: Instance,
+        /// Who sent it.
+        source: NodeId,
+        /// Whether the sender said that it has no such copy.
+        not_here: bool,
+        /// What has arrived.
+        ready: Ranges,
+    },
+    /// Small inputs were folded.
+    FoldedInline {
+        /// For which reduce.
+        reduce: ReduceId,
+        /// In which epoch.
+        epoch: u32,
+        /// The result.
+        result: Inline,
+    },
+    /// A fold is over.
+    FoldEnded {
+        /// Which.
+        key: FoldKey,
+        /// Why it did not finish, if it did not.
+        failure: Option<String>,
+    },
+    /// Latency and bandwidth to the others were measured.
+    LinkMeasured(Link),
+    /// This node shall leave the cluster.
+    LeaveAsked,
+    /// The moment of [`Node::deadline`] is here.
+    DeadlinePassed,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Answer a client.
+    Reply {
+        /// Whom.
+        client: ClientId,
+        /// To which question.
+        request: RequestId,
+        /// The answer.
+        answer: Result<Answer, Error>,
+    },
+    /// Send a message, in the order of these actions.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        message: Message,
+    },
+    /// Be ready to send to this member.
+    AddPeer(Member),
+    /// Close all connections to this node, after what was sent.
+    DropPeer(NodeId),
+    /// Take memory for a copy; answered by `SlotReady` or `SlotFailed`.
+    CreateSlot {
+        /// Which.
+        instance: Instance,
+        /// Its payload.
+        size: u64,
+        /// The client that will write it, if one will.
+        writer: Option<ClientId>,
+    },
+    /// Let go of the memory. Who reads a complete copy goes on; who waits for the rest of a growing one is told.
+    FreeSlot {
+        /// Which.
+        instance: Instance,
+    },
+    /// Receive what is missing of a copy; answered by `Fetched` or `FetchFailed`.
+    Fetch {
+        /// Of which object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
+        /// From whom.
+        source: NodeId,
+    },
+    /// Stop receiving. Not answered.
+    StopFetch {
+        /// Which.
+        instance: Instance,
+    },
+    /// Send a copy, and what is still to come of it; ends with `ServeEnded`.
+    Serve {
+        /// To which question.
+        serve: ServeId,
+        /// Which.
+        instance: Instance,
+        /// Whether the copy came over the network itself, or is made by a reduce.
+        relayed: bool,
+    },
+    /// Say that there is no such copy here.
+    Refuse {
+        /// To which question.
+        serve: ServeId,
+    },
+    /// Fold; ends with `FoldEnded`.
+    StartFold {
+        /// The order.
+        order: FoldOrder,
+        /// The copy to fold into and how many inputs it will hold; otherwise keep the stream for the parent.
+        target: Option<(Instance, u64)>,
+    },
+    /// Stop folding; ends with `FoldEnded` too.
+    StopFold {
+        /// Which.
+        key: FoldKey,
+    },
+    /// Fold small inputs; answered by `FoldedInline`.
+    FoldInline {
+        /// For which reduce.
+        reduce: ReduceId,
+        /// In which epoch.
+        epoch: u32,
+        /// How.
+        op: Op,
+        /// Elements of which type.
+        dtype: Dtype,
+        /// Equally long.
+        inputs: Vec<Inline>,
+    },
+    /// Worth a line in the log and a count.
+    Note(Note),
+    /// This node has handed over everything and may close.
+    Left,
+}
+
+/// A decision and its reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// A sender was chosen for this node.
+    SourceChosen {
+        /// Of which object.
+        id: ObjectId,
+        /// Whom.
+        source: NodeId,
+        /// Why.
+        reason: Reason,
+    },
+    /// The shape of a reduce was chosen.
+    DegreeChosen {
+        /// The result.
+        id: ObjectId,
+        /// Which.
+        degree: Degree,
+        /// Why.
+        reason: DegreeReason,
+    },
+    /// An attempt of a reduce failed and the next begins.
+    ReduceRestarted {
+        /// The result.
+        id: ObjectId,
+        /// The attempt that failed.
+        epoch: u32,
+        /// Why.
+        detail: String,
+    },
+    /// Copies were evicted.
+    Evicted {
+        /// How many.
+        copies: usize,
+    },
+}
+
+/// What a node may use and assumes.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Bytes of objects the node may hold.
+    pub capacity: u64,
+    /// Latency and bandwidth until they are measured.
+    pub link: Link,
+    /// The degree of every reduce, for measurements; normally chosen by cost.
+    pub degree: Option<Degree>,
+}
+
+/// One node of the cluster.
+#[derive(Debug)]
+pub struct Node {
+    me: Member,
+    members: Members,
+    config: Config,
+    /// When the event at hand was handed over.
+    now: Instant,
+    directory: Directory,
+    table: Table,
+    next_serial: u64,
+    requests: BTreeMap<RequestId, Pending>,
+    deadlines: BTreeSet<(Instant, RequestId)>,
+    /// Gets of objects that are not complete here, in order of asking.
+    waiting: BTreeMap<ObjectId, Vec<RequestId>>,
+    pulls: BTreeMap<ObjectId, Pull>,
+    creates: BTreeMap<Instance, Create>,
+    /// Those that wait for room, first come first served.
+    space: VecDeque<SpaceFor>,
+    /// Copies that clients read, and how often each.
+    reads: BTreeMap<ClientId, BTreeMap<Instance, u32>>,
+    serves: BTreeMap<ServeId, Instance>,
+    reduces: BTreeMap<ReduceId, Reduce>,
+    reduce_of: BTreeMap<ObjectId, ReduceId>,
+    /// Which reduces listen to an input.
+    watches: BTreeMap<ObjectId, BTreeSet<ReduceId>>,
+    /// Results of reduces that have no room yet, or are being folded.
+    results: BTreeMap<Instance, reduce::Target>,
+    /// What went into results that are held here.
+    folded: BTreeMap<ObjectId, Vec<ObjectId>>,
+    folds: BTreeMap<FoldKey, Fold>,
+    /// Objects taken over for a node that leaves: whom to tell.
+    adoptions: BTreeMap<ObjectId, (NodeId, Instance)>,
+    leaving: Option<Leaving>,
+    /// Messages to this node itself, handled before `handle` returns.
+    loopback: VecDeque<Message>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    client: ClientId,
+    since: Instant,
+    deadline: Option<Instant>,
+    kind: Waiting,
+}
+
+/// What a question waits for.
+#[derive(Clone, Debug)]
+enum Waiting {
+    Object(ObjectId),
+    /// For room, for memory or for a name.
+    Create(Instance),
+    Inputs(ObjectId),
+    Deletion(BTreeSet<ObjectId>),
+    Latest {
+        prefix: String,
+        after: Option<u64>,
+    },
+}
+
+/// Who waits for room.
+#[derive(Debug, PartialEq, Eq)]
+enum SpaceFor {
+    Create(Instance),
+    Pull(ObjectId),
+    Result(Instance),
+}
+
+impl Node {
+    /// A node alone in its cluster.
+    pub fn new(me: Member, config: Config) -> Self {
+        Self {
+            me,
+            members: Members::new(me),
+            config,
+            now: Instant::default(),
+            directory: Directory::default(),
+            table: Table::new(config.capacity),
+            next_serial: 0,
+            requests: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            pulls: BTreeMap::new(),
+            creates: BTreeMap::new(),
+            space: VecDeque::new(),
+            reads: BTreeMap::new(),
+            serves: BTreeMap::new(),
+            reduces: BTreeMap::new(),
+            reduce_of: BTreeMap::new(),
+            watches: BTreeMap::new(),
+            results: BTreeMap::new(),
+            folded: BTreeMap::new(),
+            folds: BTreeMap::new(),
+            adoptions: BTreeMap::new(),
+            leaving: None,
+            loopback: VecDeque::new(),
+        }
+    }
+
+    /// Takes a fact, and appends to `actions` what is to be done now, in order.
+    pub fn handle(&mut self, now: Instant, event: Event, actions: &mut Vec<Action>) {
+        self.now = now;
+        self.dispatch(event, actions);
+        self.hear_itself(actions);
+        self.expire_requests(actions);
+        self.hear_itself(actions);
+    }
+
+    fn hear_itself(&mut self, actions: &mut Vec<Action>) {
+        while let Some(message) = self.loopback.pop_front() {
+            self.receive(self.me.id, message, actions);
+        }
+    }
+
+    /// When time alone changes something.
+    pub fn deadline(&self) -> Option<Instant> {
+        let requests = self.deadlines.first().map(|(at, _)| *at);
+        let pulls = self.pulls.values().filter_map(Pull::deadline).min();
+        let reduces = self.reduces.values().filter_map(Reduce::deadline).min();
+        let leaving = self.leaving.as_ref().map(|leaving| leaving.until);
+        let all = [requests, pulls, reduces, leaving, self.directory.deadline()];
+        all.into_iter().flatten().min()
+    }
+
+    /// The members, as this node sees them.
+    pub const fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// The copies of this node.
+    pub const fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// This node's part of the directory.
+    pub const fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// Questions without an answer so far.
+    pub fn open_requests(&self) -> usize {
+        self.requests.len()
+    }
+
+    fn dispatch(&mut self, event: Event, out: &mut Vec<Action>) {
+        match event {
+            Event::Asked { client, request, ask, deadline } => {
+                self.ask(client, request, ask, deadline, out);
+            }
+            Event::Cancelled { request } => self.time_out(request, out),
+            Event::ClientGone { client } => self.client_gone(client, out),
+            Event::SlotReady { instance } => self.slot_ready(instance, out),
+            Event::SlotFailed { instance, detail } => self.slot_failed(instance, detail, out),
+            Event::Message { from, message } => {
+                // Whoever is no member (any more) has to introduce itself first.
+                if self.members.contains(from) {
+                    self.receive(from, message, out);
+                }
+            }
+            Event::PeerUp { member } => self.meet(member, out),
+            Event::PeerLost { node } => self.lose(node, true, out),
+            Event::FetchAsked { serve, id, instance } => self.serve(serve, &id, instance, out),
+            Event::ServeEnded { serve } => self.serve_ended(serve, out),
+            Event::Fetched { instance } => self.fetched(instance, out),
+            Event::FetchFailed { instance, source, not_here, ready } => {
+                self.fetch_failed(instance, source, not_here, ready, out);
+            }
+            Event::FoldedInline { reduce, epoch, result } => {
+                self.folded_inline(reduce, epoch, result, out);
+            }
+            Event::FoldEnded { key, failure } => self.fold_ended(key, failure, out),
+            Event::LinkMeasured(link) => self.config.link = link,
+            Event::LeaveAsked => self.leave(out),
+            Event::DeadlinePassed => self.expire(out),
+        }
+    }
+
+    fn ask(
+        &mut self,
+        client: ClientId,
+        request: RequestId,
+        ask: Ask,
+        deadline: Option<Instant>,
+        out: &mut Vec<Action>,
+    ) {
+        let ends_something = matches!(ask, Ask::Release { .. } | Ask::Abort { .. });
+        if self.leaving.is_some() && !ends_something {
+            let error = Error::NodeDown(format!("node {} is closing", self.me.id));
+            out.push(Action::Reply { client, request, answer: Err(error) });
+            return;
+        }
+        let asked = Asked { client, request, deadline };
+        let answer = match ask {
+            Ask::Put { name, meta, bytes } => self.put_inline(&asked, name, meta, bytes, out),
+            Ask::Create { name, meta } => self.create(&asked, name, meta, out),
+            Ask::Seal { instance } => Some(self.seal(instance, out)),
+            Ask::Abort { instance } => Some(self.abort(instance, out)),
+            Ask::Get { id } => self.get(&asked, id, out),
+            Ask::Release { instance } => {
+                self.release(client, instance, out);
+                return;
+            }
+            Ask::Reduce { inputs, op, count } => {
+                Some(self.begin_reduce(&asked, inputs, op, count, out))
+            }
+            Ask::Inputs { id } => self.inputs(&asked, id),
+            Ask::Delete { ids } => self.delete(&asked, ids, out),
+            Ask::Latest { prefix, after } => self.latest(&asked, prefix, after, out),
+            Ask::Status => Some(Ok(Answer::Status(self.status()))),
+            Ask::Objects => Some(Ok(Answer::Objects(self.objects()))),
+        };
+        if let Some(answer) = answer {
+            out.push(Action::Reply { client, request, answer });
+        }
+    }
+
+    /// Handles what another node, or this one, said.
+    fn receive(&mut self, from: NodeId, message: Message, out: &mut Vec<Action>) {
+        let mut mail = Vec::new();
+        let (members, link) = (&self.members, self.config.link);
+        if self.directory.handle(self.now, from, &message, members, link, &mut mail) {
+            return self.post(mail, out);
+        }
+        match message {
+            Message::Members(members) => self.learn(from, &members, out),
+            Message::Leave => self.lose(from, false, out),
+            Message::Down { node } => self.told_down(from, node, out),
+            Message::Claimed { id, instance, taken_by } => {
+                self.claimed(&id, instance, taken_by, out)
+            }
+            Message::Waiting { id } => self.pull_acknowledged(&id),
+            Message::Located { id, instance, meta, source } => {
+                self.located(id, instance, meta, source, out);
+            }
+            Message::Gone { id, error } => self.gone(&id, &error, out),
+            Message::Found { id, found } => self.found(&id, found, out),
+            Message::Deleted { id, request } => self.deleted(&id, request, out),
+            Message::Drop { id, instance, error } => self.drop_copy(&id, instance, error, out),
+            Message::LatestIs { name, request } => {
+                self.reply(request, Ok(Answer::Latest { name }), out);
+            }
+            Message::Fold(order) => self.fold(from, order, out),
+            Message::Unfold { reduce, epoch } => self.unfold(reduce, epoch, out),
+            Message::FoldFailed { reduce, epoch, detail } => {
+                self.reduce_failed(reduce, epoch, detail, out);
+            }
+            Message::Adopt { id, instance, meta, inline } => {
+                self.adopt(from, id, instance, meta, inline, out);
+            }
+            Message::Adopted { instance, kept, .. } => self.adopted(from, instance, kept, out),
+            // The directory has taken the others.
+            _ => {}
+        }
+    }
+
+    fn send(&mut self, to: NodeId, message: Message, out: &mut Vec<Action>) {
+        if to == self.me.id {
+            self.loopback.push_back(message);
+        } else if self.members.contains(to) {
+            out.push(Action::Send { to, message });
+        }
+    }
+
+    fn send_owners(&mut self, id: &ObjectId, message: &Message, out: &mut Vec<Action>) {
+        for owner in self.members.owners(id).iter() {
+            self.send(owner, message.clone(), out);
+        }
+    }
+
+    fn post(&mut self, mail: Vec<(NodeId, Message)>, out: &mut Vec<Action>) {
+        for (to, message) in mail {
+            self.send(to, message, out);
+        }
+    }
+
+    /// What the owners have to know of a copy.
+    fn announcement(&self, instance: Instance, ready: Ranges) -> Option<Announce> {
+        let copy = self.table.get(instance).filter(|copy| !copy.doomed)?;
+        let source = match copy.state {
+            State::Flowing(source) => source,
+            State::Filling(_) | State::Folding | State::Complete => None,
+        };
+        let progress = match &copy.inline {
+            Some(bytes) => Progress::Inline(bytes.clone()),
+            None if copy.is_complete() => Progress::Complete,
+            None => Progress::Partial { source, ready },
+        };
+        let (id, meta, origin) = (copy.id.clone(), copy.meta.clone(), copy.origin);
+        Some(Announce { id, instance, meta, origin, progress, claim: false })
+    }
+
+    fn announce(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        if let Some(announce) = self.announcement(instance, Ranges::new()) {
+            let id = announce.id.clone();
+            self.send_owners(&id, &Message::Announce(announce), out);
+        }
+    }
+
+    fn next_instance(&mut self) -> Instance {
+        self.next_serial += 1;
+        Instance { node: self.me.id, serial: self.next_serial }
+    }
+
+    fn mint(&mut self) -> ObjectId {
+        self.next_serial += 1;
+        ObjectId::Minted { node: self.me.id, serial: self.next_serial }
+    }
+
+    /// Keeps a question until it is answered.
+    fn remember(&mut self, asked: &Asked, kind: Waiting) {
+        let Asked { client, request, deadline } = *asked;
+        if let Some(deadline) = deadline {
+            self.deadlines.insert((deadline, request));
+        }
+        self.requests.insert(request, Pending { client, since: self.now, deadline, kind });
+    }
+
+    fn forget(&mut self, request: RequestId) -> Option<Pending> {
+        let pending = self.requests.remove(&request)?;
+        if let Some(deadline) = pending.deadline {
+            self.deadlines.remove(&(deadline, request));
+        }
+        Some(pending)
+    }
+
+    /// Answers a question, if it still has no answer.
+    fn reply(&mut self, request: RequestId, answer: Result<Answer, Error>, out: &mut Vec<Action>) {
+        if let Some(pending) = self.forget(request) {
+            out.push(Action::Reply { client: pending.client, request, answer });
+        }
+    }
+
+    fn expire(&mut self, out: &mut Vec<Action>) {
+        let mut mail = Vec::new();
+        self.directory.expire(self.now, &self.members, &mut mail);
+        self.post(mail, out);
+        self.expire_pulls(out);
+        self.expire_reduces(out);
+        self.expire_leaving(out);
+    }
+
+    fn expire_requests(&mut self, out: &mut Vec<Action>) {
+        while let Some((at, request)) = self.deadlines.first().copied() {
+            if at > self.now {
+                break;
+            }
+            self.time_out(request, out);
+        }
+    }
+
+    /// Ends a question without its answer, and whatever was done for it alone.
+    fn time_out(&mut self, request: RequestId, out: &mut Vec<Action>) {
+        let Some(pending) = self.forget(request) else { return };
+        let waited_ns = self.now.since(pending.since);
+        let (what, state) = match &pending.kind {
+            Waiting::Object(id) => {
+                let state = self.state_of(id);
+                self.stop_waiting(id, request, out);
+                (format!("object {id}"), state)
+            }
+            Waiting::Create(instance) => {
+                if let Some(error) = self.create_timed_out(*instance, out) {
+                    let answer = Err(error);
+                    out.push(Action::Reply { client: pending.client, request, answer });
+                    return;
+                }
+                ("room for an object".to_string(), "its name is not confirmed yet".to_string())
+            }
+            Waiting::Inputs(id) => (format!("the list of inputs of {id}"), self.state_of(id)),
+            Waiting::Deletion(ids) => {
+                let ids: Vec<ObjectId> = ids.iter().cloned().collect();
+                (
+                    format!("the deletion of {}", List(&ids)),
+                    "its owner has not answered".to_string(),
+                )
+            }
+            Waiting::Latest { prefix, after } => {
+                self.stop_latest(prefix, request, out);
+                let newer = after.map_or_else(String::new, |after| format!(" newer than {after}"));
+                (format!("a name under {prefix:?}{newer}"), "nobody has put one".to_string())
+            }
+        };
+        let answer = Err(Error::Timeout { what, waited_ns, state });
+        out.push(Action::Reply { client: pending.client, request, answer });
+    }
+
+    fn client_gone(&mut self, client: ClientId, out: &mut Vec<Action>) {
+        let asked = self.requests.iter().filter(|(_, pending)| pending.client == client);
+        let asked: Vec<RequestId> = asked.map(|(request, _)| *request).collect();
+        for request in asked {
+            self.time_out(request, out);
+        }
+        for (instance, count) in self.reads.remove(&client).unwrap_or_default() {
+            (0..count).for_each(|_| self.unpin(instance, out));
+        }
+        let unsealed = self.creates.iter().filter(|(_, create)| create.client == client);
+        let unsealed: Vec<Instance> = unsealed.map(|(instance, _)| *instance).collect();
+        for instance in unsealed {
+            let _ = self.abort(instance, out);
+        }
+    }
+
+    /// Why an object is not here, in words for whoever waited.
+    fn state_of(&self, id: &ObjectId) -> String {
+        if let Some(reduce) = self.reduce_of.get(id).and_then(|key| self.reduces.get(key)) {
+            return format!("it is the result of a reduce; {}", reduce.state());
+        }
+        if let Some(copy) = self.table.current(id).and_then(|instance| self.table.get(instance)) {
+            return match copy.state {
+                State::Filling(_) => "a client of this node is still writing it".to_string(),
+                State::Flowing(Some(source)) => format!("it is arriving from node {source}"),
+                State::Flowing(None) => "its sender was lost and no other is known yet".to_string(),
+                State::Folding => "a reduce is still folding it".to_string(),
+                State::Complete => "it is here".to_string(),
+            };
+        }
+        match self.pulls.get(id) {
+            Some(pull) => pull.state(&self.members, id),
+            None => "nobody has put it".to_string(),
+        }
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            me: self.me,
+            members: self.members.iter().collect(),
+            copies: self.table.iter().count() as u64,
+            owned: self.directory.len() as u64,
+            used: self.table.used(),
+            capacity: self.table.capacity(),
+            waiting: self.requests.len() as u64,
+            reduces: self.reduces.len() as u64,
+        }
+    }
+
+    fn objects(&self) -> Vec<ObjectRow> {
+        let name = |state| match state {
+            State::Filling(_) => "filling",
+            State::Flowing(_) => "flowing",
+            State::Folding => "folding",
+            State::Complete => "complete",
+        };
+        let row = |(instance, copy): (Instance, &crate::table::Copy)| ObjectRow {
+            id: copy.id.clone(),
+            instance,
+            meta: copy.meta.clone(),
+            state: name(copy.state).to_string(),
+            origin: copy.origin,
+            pins: copy.pins,
+        };
+        self.table.iter().map(row).collect()
+    }
+}
+
+/// A question on its way to its answer.
+struct Asked {
+    client: ClientId,
+    request: RequestId,
+    deadline: Option<Instant>,
+}

@@ -1,0 +1,374 @@
+//! Put: an object comes into being at this node.
+//!
+//! ```text
+//!   Room --> Memory --> Name --> Filling --> (complete)      large; a minted id needs no Name
+//!   Name --> (complete)                                      small
+//! ```
+
+use alloc::{format, string::String, vec::Vec};
+
+use super::{Action, Asked, Node, SpaceFor, Waiting};
+use crate::{
+    ask::Answer,
+    error::Error,
+    id::{ClientId, Instance, Name, NodeId, ObjectId, RequestId},
+    inline::Inline,
+    limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
+    message::{Announce, Message, Progress},
+    meta::Meta,
+    ranges::Ranges,
+    table::{Removed, State},
+};
+
+/// An object that is being made by a client.
+#[derive(Debug)]
+pub(super) struct Create {
+    pub(super) client: ClientId,
+    request: Option<RequestId>,
+    id: ObjectId,
+    meta: Meta,
+    /// The bytes, if they came with the question.
+    inline: Option<Inline>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Room,
+    Memory,
+    Name,
+    Filling,
+}
+
+impl Node {
+    pub(super) fn put_inline(
+        &mut self,
+        asked: &Asked,
+        name: Option<Name>,
+        meta: Meta,
+        bytes: Inline,
+        out: &mut Vec<Action>,
+    ) -> Option<Result<Answer, Error>> {
+        if meta.size > INLINE_BYTES_MAX || meta.size != bytes.len() {
+            let said =
+                format!("{} bytes were sent for an object of {} bytes", bytes.len(), meta.size);
+            return Some(Err(Error::InvalidArgument(said)));
+        }
+        self.begin_create(asked, name, meta, Some(bytes), out)
+    }
+
+    pub(super) fn create(
+        &mut self,
+        asked: &Asked,
+        name: Option<Name>,
+        meta: Meta,
+        out: &mut Vec<Action>,
+    ) -> Option<Result<Answer, Error>> {
+        if meta.size <= INLINE_BYTES_MAX || meta.size > OBJECT_BYTES_MAX {
+            let limits = format!("{} to {OBJECT_BYTES_MAX} bytes", INLINE_BYTES_MAX + 1);
+            let said =
+                format!("an object of {} bytes can't be created in place: {limits}", meta.size);
+            return Some(Err(Error::InvalidArgument(said)));
+        }
+        self.begin_create(asked, name, meta, None, out)
+    }
+
+    fn begin_create(
+        &mut self,
+        asked: &Asked,
+        name: Option<Name>,
+        meta: Meta,
+        inline: Option<Inline>,
+        out: &mut Vec<Action>,
+    ) -> Option<Result<Answer, Error>> {
+        if !meta.is_consistent() {
+            return Some(Err(Error::InvalidArgument(format!("{meta} is not {} bytes", meta.size))));
+        }
+        if !self.table.could_hold(meta.size) {
+            return Some(Err(self.store_full(meta.size)));
+        }
+        let id = name.map_or_else(|| self.mint(), ObjectId::Named);
+        let instance = self.next_instance();
+        self.remember(asked, Waiting::Create(instance));
+        let (client, request) = (asked.client, Some(asked.request));
+        let create = Create { client, request, id, meta, inline, phase: Phase::Room };
+        self.creates.insert(instance, create);
+        self.space.push_back(SpaceFor::Create(instance));
+        self.grant_space(out);
+        None
+    }
+
+    /// There is room in the accounts: take memory for a large object; claim the name of a small one.
+    pub(super) fn create_in_room(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let Some(create) = self.creates.get_mut(&instance) else { return };
+        let (id, meta, client) = (create.id.clone(), create.meta.clone(), create.client);
+        if create.inline.is_some() {
+            create.phase = Phase::Name;
+            return self.claim_or_go_on(instance, out);
+        }
+        create.phase = Phase::Memory;
+        let size = meta.size;
+        // The copy takes room from now on, but no get uses it before its name is confirmed.
+        self.table.insert(instance, id, meta, None, State::Filling(client), true);
+        self.table.pin(instance);
+        out.push(Action::CreateSlot { instance, size, writer: Some(client) });
+    }
+
+    /// There is memory for a client to fill.
+    pub(super) fn create_in_memory(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        if let Some(create) = self.creates.get_mut(&instance) {
+            create.phase = Phase::Name;
+            self.claim_or_go_on(instance, out);
+        }
+    }
+
+    fn claim_or_go_on(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let Some(create) = self.creates.get(&instance) else { return };
+        if create.id.minter().is_some() {
+            return self.create_confirmed(instance, out);
+        }
+        if let Some(claim) = self.claim_of(instance) {
+            let owner = self.members.owners(&claim.id).first;
+            self.send(owner, Message::Announce(claim), out);
+        }
+    }
+
+    /// The claim of a name that is not confirmed, if `instance` has one.
+    pub(super) fn claim_of(&self, instance: Instance) -> Option<Announce> {
+        let create = self.creates.get(&instance).filter(|create| create.phase == Phase::Name)?;
+        let progress = match &create.inline {
+            Some(bytes) => Progress::Inline(bytes.clone()),
+            None => Progress::Partial { source: None, ready: Ranges::new() },
+        };
+        let (id, meta) = (create.id.clone(), create.meta.clone());
+        Some(Announce { id, instance, meta, origin: true, progress, claim: true })
+    }
+
+    /// Instances whose names are not confirmed.
+    pub(super) fn claims(&self) -> Vec<Instance> {
+        let claims = self.creates.iter().filter(|(_, create)| create.phase == Phase::Name);
+        claims.map(|(instance, _)| *instance).collect()
+    }
+
+    /// The owner of a name has spoken.
+    pub(super) fn claimed(
+        &mut self,
+        id: &ObjectId,
+        instance: Instance,
+        taken_by: Option<NodeId>,
+        out: &mut Vec<Action>,
+    ) {
+        let phase = self.creates.get(&instance).map(|create| create.phase);
+        match (phase, taken_by) {
+            (Some(Phase::Name), None) => self.create_confirmed(instance, out),
+            (Some(Phase::Name), Some(holder)) => {
+                self.fail_create(instance, Error::NameTaken { id: id.clone(), holder }, out);
+            }
+            // The client gave up while its claim was under way: the name is to be free again.
+            (None, None) if self.table.get(instance).is_none() => {
+                self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
+            }
+            _ => {}
+        }
+    }
+
+    /// The object may exist: the client fills it, or it is complete.
+    fn create_confirmed(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let Some(create) = self.creates.get_mut(&instance) else { return };
+        create.phase = Phase::Filling;
+        let id = create.id.clone();
+        let request = create.request.take();
+        if let Some(bytes) = create.inline.take() {
+            let meta = create.meta.clone();
+            self.creates.remove(&instance);
+            self.table.insert(instance, id.clone(), meta, Some(bytes), State::Complete, true);
+            self.table.reveal(instance);
+            self.announce(instance, out);
+            self.completed(instance, out);
+            if let Some(request) = request {
+                self.reply(request, Ok(Answer::Put { id }), out);
+            }
+            return;
+        }
+        self.table.reveal(instance);
+        self.announce(instance, out);
+        self.born(&id, out);
+        if let Some(request) = request {
+            self.reply(request, Ok(Answer::Created { id, instance }), out);
+        }
+    }
+
+    pub(super) fn seal(
+        &mut self,
+        instance: Instance,
+        out: &mut Vec<Action>,
+    ) -> Result<Answer, Error> {
+        let is_filling = |create: &&mut Create| create.phase == Phase::Filling;
+        let Some(create) = self.creates.get_mut(&instance).filter(is_filling) else {
+            let said =
+                format!("instance {instance} is not being filled: sealed or aborted before?");
+            return Err(Error::InvalidArgument(said));
+        };
+        let id = create.id.clone();
+        self.creates.remove(&instance);
+        let Some(copy) = self.table.get_mut(instance) else {
+            return Err(Error::ObjectDeleted { id });
+        };
+        let is_doomed = copy.doomed;
+        copy.state = State::Complete;
+        self.unpin(instance, out);
+        if is_doomed {
+            return Err(Error::ObjectDeleted { id });
+        }
+        self.announce(instance, out);
+        self.completed(instance, out);
+        Ok(Answer::Put { id })
+    }
+
+    pub(super) fn abort(
+        &mut self,
+        instance: Instance,
+        out: &mut Vec<Action>,
+    ) -> Result<Answer, Error> {
+        if let Some(create) = self.creates.remove(&instance) {
+            self.undo_create(&create, instance, out);
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn fail_create(&mut self, instance: Instance, error: Error, out: &mut Vec<Action>) {
+        let Some(mut create) = self.creates.remove(&instance) else { return };
+        let request = create.request.take();
+        self.undo_create(&create, instance, out);
+        if let Some(request) = request {
+            self.reply(request, Err(error), out);
+        }
+    }
+
+    fn undo_create(&mut self, create: &Create, instance: Instance, out: &mut Vec<Action>) {
+        self.space.retain(|waiting| *waiting != SpaceFor::Create(instance));
+        let is_announced = matches!(create.phase, Phase::Name | Phase::Filling);
+        if self.table.get(instance).is_some() {
+            // Receivers that follow the growing copy must not wait for the rest.
+            out.push(Action::FreeSlot { instance });
+            self.doom(instance, out);
+            self.unpin(instance, out);
+        }
+        if is_announced {
+            let id = create.id.clone();
+            self.send_owners(&create.id, &Message::Withdraw { id, instance }, out);
+        }
+        // Gets that found the object growing here look elsewhere now.
+        self.pull_if_wanted(&create.id, out);
+    }
+
+    /// A create gave up waiting; the error if it waited for room.
+    pub(super) fn create_timed_out(
+        &mut self,
+        instance: Instance,
+        out: &mut Vec<Action>,
+    ) -> Option<Error> {
+        let create = self.creates.remove(&instance)?;
+        self.undo_create(&create, instance, out);
+        (create.phase == Phase::Room).then(|| self.store_full(create.meta.size))
+    }
+
+    pub(super) fn store_full(&self, needed: u64) -> Error {
+        Error::StoreFull { needed, capacity: self.table.capacity(), pinned: self.table.pinned() }
+    }
+
+    /// Gives room to those who wait for it, in order, as far as it goes.
+    pub(super) fn grant_space(&mut self, out: &mut Vec<Action>) {
+        while let Some(next) = self.space.front() {
+            let size = match next {
+                SpaceFor::Create(instance) => {
+                    self.creates.get(instance).map(|create| create.meta.size)
+                }
+                SpaceFor::Pull(id) => self.pulls.get(id).and_then(super::Pull::wanted_bytes),
+                SpaceFor::Result(instance) => {
+                    self.results.get(instance).map(|target| target.meta.size)
+                }
+            };
+            let room = match size {
+                None => Some(Vec::new()),
+                Some(size) => self.table.make_room(size),
+            };
+            let Some(evicted) = room else { return };
+            self.evicted(evicted, out);
+            match self.space.pop_front() {
+                Some(SpaceFor::Create(instance)) => self.create_in_room(instance, out),
+                Some(SpaceFor::Pull(id)) => self.pull_in_room(&id, out),
+                Some(SpaceFor::Result(instance)) => self.result_in_room(instance, out),
+                None => {}
+            }
+        }
+    }
+
+    fn evicted(&mut self, evicted: Vec<Removed>, out: &mut Vec<Action>) {
+        if evicted.is_empty() {
+            return;
+        }
+        out.push(Action::Note(super::Note::Evicted { copies: evicted.len() }));
+        for Removed { id, instance, has_slot } in evicted {
+            if has_slot {
+                out.push(Action::FreeSlot { instance });
+            }
+            self.send_owners(&id, &Message::Withdraw { id: id.clone(), instance }, out);
+        }
+    }
+
+    pub(super) fn slot_ready(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        match self.table.get(instance).map(|copy| copy.state) {
+            Some(State::Filling(_)) => self.create_in_memory(instance, out),
+            Some(State::Flowing(_)) => self.pull_in_memory(instance, out),
+            Some(State::Folding) => self.result_in_memory(instance, out),
+            Some(State::Complete) | None => {}
+        }
+    }
+
+    pub(super) fn slot_failed(
+        &mut self,
+        instance: Instance,
+        detail: String,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(copy) = self.table.get(instance) else { return };
+        let (id, needed) = (copy.id.clone(), copy.meta.size);
+        let error = Error::NoMemory { needed, detail };
+        match copy.state {
+            State::Filling(_) => self.fail_create(instance, error, out),
+            State::Flowing(_) => self.pull_failed(&id, &error, out),
+            State::Folding => self.result_failed(instance, error, out),
+            State::Complete => {}
+        }
+    }
+
+    /// Takes a copy out of use. A client that fills it may go on to do so; nobody waits for the rest of another.
+    pub(super) fn doom(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let state = self.table.get(instance).map(|copy| copy.state);
+        if matches!(state, Some(State::Flowing(_) | State::Folding)) {
+            out.push(Action::FreeSlot { instance });
+        }
+        if let Some(removed) = self.table.doom(instance) {
+            self.removed(&removed, out);
+        }
+    }
+
+    pub(super) fn unpin(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        if self.table.get(instance).is_none() {
+            return;
+        }
+        match self.table.unpin(instance) {
+            Some(removed) => self.removed(&removed, out),
+            // What is unpinned may be evicted for somebody who waits.
+            None => self.grant_space(out),
+        }
+    }
+
+    fn removed(&mut self, removed: &Removed, out: &mut Vec<Action>) {
+        if removed.has_slot {
+            out.push(Action::FreeSlot { instance: removed.instance });
+        }
+        self.grant_space(out);
+    }
+}

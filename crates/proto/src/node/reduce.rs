@@ -1,0 +1,436 @@
+//! Reduce: this node as the coordinator of its clients' reduces, and as a position in those of others.
+//!
+//! What a reduce decides is in [`crate::reduce`]; here its steps become messages, room and folds.
+
+use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
+
+use super::{Action, Asked, Node, Note, SpaceFor, Waiting};
+use crate::{
+    ask::Answer,
+    error::Error,
+    id::{Instance, NodeId, ObjectId, ReduceId},
+    inline::Inline,
+    limits::REDUCE_INPUTS_MAX,
+    message::{FoldKey, FoldOrder, Found, Message},
+    meta::{Meta, Op},
+    reduce::{Reduce, Step},
+    table::State,
+};
+
+/// The result of a reduce: what will be folded into it once there is room.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) meta: Meta,
+    key: FoldKey,
+    id: ObjectId,
+    local: Vec<Instance>,
+    children: Vec<(NodeId, u32)>,
+    count: u64,
+    op: Op,
+}
+
+/// A fold that runs here; its inputs are pinned until it ends.
+#[derive(Debug)]
+pub(super) struct Fold {
+    inputs: Vec<Instance>,
+    is_stopped: bool,
+}
+
+impl Node {
+    pub(super) fn begin_reduce(
+        &mut self,
+        asked: &Asked,
+        inputs: Vec<ObjectId>,
+        op: Op,
+        count: u32,
+        out: &mut Vec<Action>,
+    ) -> Result<Answer, Error> {
+        let count = count as usize;
+        let distinct: BTreeSet<&ObjectId> = inputs.iter().collect();
+        let said = if count == 0 || count > inputs.len() {
+            format!(
+                "count is {count}: it must lie between 1 and the number of inputs, {}",
+                inputs.len()
+            )
+        } else if inputs.len() > REDUCE_INPUTS_MAX {
+            format!(
+                "{} inputs are more than {REDUCE_INPUTS_MAX}, the most of one reduce",
+                inputs.len()
+            )
+        } else if distinct.len() < inputs.len() {
+            let repeated = inputs.len() - distinct.len();
+            format!(
+                "{repeated} of {} inputs are there twice: a reduce takes each input once",
+                inputs.len()
+            )
+        } else {
+            String::new()
+        };
+        if !said.is_empty() {
+            return Err(Error::InvalidArgument(said));
+        }
+        let id = self.mint();
+        self.next_serial += 1;
+        let key = ReduceId { node: self.me.id, serial: self.next_serial };
+        let (now, forced) = (self.now, self.config.degree);
+        let (reduce, steps) = Reduce::new(
+            self.me.id,
+            key,
+            id.clone(),
+            op,
+            &inputs,
+            count,
+            now,
+            asked.deadline,
+            forced,
+        );
+        self.reduces.insert(key, reduce);
+        self.reduce_of.insert(id.clone(), key);
+        self.take_steps(key, steps, out);
+        Ok(Answer::Reducing { id })
+    }
+
+    pub(super) fn inputs(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
+        if let Some(ids) = self.folded.get(&id) {
+            return Some(Ok(Answer::Inputs { ids: ids.clone() }));
+        }
+        if self.reduce_of.contains_key(&id) {
+            self.remember(asked, Waiting::Inputs(id));
+            return None;
+        }
+        let said = format!("{id} is not the result of a reduce of this node, or was deleted");
+        Some(Err(Error::InvalidArgument(said)))
+    }
+
+    /// An owner answers a watch, now or later.
+    pub(super) fn found(&mut self, id: &ObjectId, found: Option<Found>, out: &mut Vec<Action>) {
+        for key in self.watches.get(id).cloned().unwrap_or_default() {
+            let mut steps = Vec::new();
+            if let Some(reduce) = self.reduces.get_mut(&key) {
+                reduce.found(self.now, id, found.clone(), self.config.link, &mut steps);
+            }
+            self.take_steps(key, steps, out);
+        }
+    }
+
+    pub(super) fn input_gone(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
+        for key in self.watches.get(id).cloned().unwrap_or_default() {
+            let mut steps = Vec::new();
+            if let Some(reduce) = self.reduces.get_mut(&key) {
+                reduce.gone(id, error, self.config.link, &mut steps);
+            }
+            self.take_steps(key, steps, out);
+        }
+    }
+
+    fn take_steps(&mut self, key: ReduceId, steps: Vec<Step>, out: &mut Vec<Action>) {
+        for step in steps {
+            let Some(reduce) = self.reduces.get(&key) else { return };
+            let id = reduce.result().clone();
+            match step {
+                Step::Watch(input) => {
+                    self.watches.entry(input.clone()).or_default().insert(key);
+                    let owner = self.members.owners(&input).first;
+                    self.send(owner, Message::Watch { id: input }, out);
+                }
+                Step::Order(node, order) => self.send(node, Message::Fold(order), out),
+                Step::FoldInline(inputs) => {
+                    let (op, epoch) = (reduce.op(), reduce.epoch());
+                    if let Some(dtype) = reduce.dtype() {
+                        out.push(Action::FoldInline { reduce: key, epoch, op, dtype, inputs });
+                    }
+                }
+                Step::Result { local, children } => self.make_result(key, local, children, out),
+                Step::Void { epoch, nodes, detail } => {
+                    out.push(Action::Note(Note::ReduceRestarted { id: id.clone(), epoch, detail }));
+                    self.void(key, &id, epoch, nodes, out);
+                }
+                Step::Chose(degree, reason) => {
+                    out.push(Action::Note(Note::DegreeChosen { id, degree, reason }));
+                }
+                Step::Fail(error) => self.fail_reduce_of(&id, &error, out),
+            }
+        }
+    }
+
+    /// All inputs are chosen: waits for room for the result.
+    fn make_result(
+        &mut self,
+        key: ReduceId,
+        local: Vec<Instance>,
+        children: Vec<(NodeId, u32)>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(reduce) = self.reduces.get(&key) else { return };
+        let Some(meta) = reduce.meta().cloned() else { return };
+        let id = reduce.result().clone();
+        if !self.table.could_hold(meta.size) {
+            let error = self.store_full(meta.size);
+            return self.fail_reduce_of(&id, &error, out);
+        }
+        let (count, op) = (reduce.folded().len() as u64, reduce.op());
+        let epoch = reduce.epoch();
+        let key = FoldKey { reduce: key, epoch, segment: 0, position: FoldKey::RESULT };
+        // The inputs wait with the result: what a client deletes meanwhile is folded all the same.
+        local.iter().for_each(|input| self.table.pin(*input));
+        self.folds.insert(key, Fold { inputs: local.clone(), is_stopped: false });
+        let instance = self.next_instance();
+        self.results.insert(instance, Target { meta, key, id, local, children, count, op });
+        self.space.push_back(SpaceFor::Result(instance));
+        self.grant_space(out);
+    }
+
+    pub(super) fn result_in_room(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let Some(target) = self.results.get(&instance) else { return };
+        let (id, meta) = (target.id.clone(), target.meta.clone());
+        let size = meta.size;
+        self.table.insert(instance, id, meta, None, State::Folding, true);
+        out.push(Action::CreateSlot { instance, size, writer: None });
+    }
+
+    /// There is memory: the result is published while it grows, so that its broadcast overlaps with the reduce.
+    pub(super) fn result_in_memory(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let Some(target) = self.results.remove(&instance) else { return };
+        let Some(dtype) = self.reduces.get(&target.key.reduce).and_then(Reduce::dtype) else {
+            return;
+        };
+        self.table.reveal(instance);
+        self.announce(instance, out);
+        self.born(&target.id, out);
+        let Target { meta, key, local, children, count, op, .. } = target;
+        let is_here = |input: &Instance| self.table.get(*input).is_some();
+        if !local.iter().all(is_here) {
+            let failure = Some("an input at the caller was lost".into());
+            return self.fold_ended(key, failure, out);
+        }
+        let order = FoldOrder { key, inputs: local, children, op, dtype, size: meta.size };
+        out.push(Action::StartFold { order, target: Some((instance, count)) });
+    }
+
+    pub(super) fn result_failed(
+        &mut self,
+        instance: Instance,
+        error: Error,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(id) = self.table.get(instance).map(|copy| copy.id.clone()) {
+            self.fail_reduce_of(&id, &error, out);
+        }
+    }
+
+    pub(super) fn folded_inline(
+        &mut self,
+        key: ReduceId,
+        epoch: u32,
+        result: Inline,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(reduce) = self.reduces.get(&key).filter(|reduce| reduce.epoch() == epoch) else {
+            return;
+        };
+        let (id, Some(meta)) = (reduce.result().clone(), reduce.meta().cloned()) else { return };
+        let instance = self.next_instance();
+        self.table.insert(instance, id.clone(), meta, Some(result), State::Complete, true);
+        self.table.reveal(instance);
+        self.announce(instance, out);
+        self.finish_reduce(key, instance, out);
+    }
+
+    /// The result is complete.
+    fn finish_reduce(&mut self, key: ReduceId, instance: Instance, out: &mut Vec<Action>) {
+        let Some(reduce) = self.forget_reduce(key, out) else { return };
+        let (id, ids) = (reduce.result().clone(), reduce.folded());
+        self.folded.insert(id.clone(), ids.clone());
+        self.completed(instance, out);
+        for request in self.inputs_askers(&id) {
+            self.reply(request, Ok(Answer::Inputs { ids: ids.clone() }), out);
+        }
+    }
+
+    /// A reduce can't succeed: everybody who waits for its result is told why.
+    pub(super) fn fail_reduce_of(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
+        let Some(key) = self.reduce_of.get(id).copied() else { return };
+        let Some(reduce) = self.forget_reduce(key, out) else { return };
+        self.void(key, id, reduce.epoch(), reduce.nodes(), out);
+        self.send_owners(id, &Message::Fail { id: id.clone(), error: error.clone() }, out);
+        self.pull_failed(id, error, out);
+        for request in self.inputs_askers(id) {
+            self.reply(request, Err(error.clone()), out);
+        }
+    }
+
+    fn forget_reduce(&mut self, key: ReduceId, out: &mut Vec<Action>) -> Option<Reduce> {
+        let reduce = self.reduces.remove(&key)?;
+        self.reduce_of.remove(reduce.result());
+        for input in reduce.candidates() {
+            let Some(watchers) = self.watches.get_mut(input) else { continue };
+            watchers.remove(&key);
+            if watchers.is_empty() {
+                self.watches.remove(input);
+                let owner = self.members.owners(input).first;
+                self.send(owner, Message::Unwatch { id: input.clone() }, out);
+            }
+        }
+        Some(reduce)
+    }
+
+    fn inputs_askers(&self, id: &ObjectId) -> Vec<crate::id::RequestId> {
+        let asks =
+            |pending: &super::Pending| matches!(&pending.kind, Waiting::Inputs(of) if of == id);
+        self.requests
+            .iter()
+            .filter(|(_, pending)| asks(pending))
+            .map(|(request, _)| *request)
+            .collect()
+    }
+
+    /// Ends an attempt: whoever folds stops, and what there is of its result is dropped.
+    fn void(
+        &mut self,
+        reduce: ReduceId,
+        id: &ObjectId,
+        epoch: u32,
+        nodes: Vec<NodeId>,
+        out: &mut Vec<Action>,
+    ) {
+        let nodes: BTreeSet<NodeId> = nodes.into_iter().collect();
+        for node in nodes {
+            self.send(node, Message::Unfold { reduce, epoch }, out);
+        }
+        let key = FoldKey { reduce, epoch, segment: 0, position: FoldKey::RESULT };
+        let unstarted = self.results.iter().find(|(_, target)| target.key == key);
+        if let Some(instance) = unstarted.map(|(instance, _)| *instance) {
+            self.results.remove(&instance);
+            self.space.retain(|waiting| *waiting != SpaceFor::Result(instance));
+            self.doom(instance, out);
+            self.end_fold(key, out);
+        } else {
+            self.stop_fold(key, out);
+        }
+        let growing = self.table.current(id).filter(|instance| {
+            self.table.get(*instance).is_some_and(|copy| copy.state == State::Folding)
+        });
+        if let Some(instance) = growing {
+            self.doom(instance, out);
+            self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
+            // Local readers wait on for the next attempt.
+            self.pull_if_wanted(id, out);
+        }
+    }
+
+    pub(super) fn reduce_failed(
+        &mut self,
+        key: ReduceId,
+        epoch: u32,
+        detail: String,
+        out: &mut Vec<Action>,
+    ) {
+        let mut steps = Vec::new();
+        if let Some(reduce) = self.reduces.get_mut(&key) {
+            reduce.failed(self.now, epoch, detail, &mut steps);
+        }
+        self.take_steps(key, steps, out);
+    }
+
+    /// Attempts that read an input at a node that is gone begin again.
+    pub(super) fn reduces_without(&mut self, node: NodeId, out: &mut Vec<Action>) {
+        let hit = self.reduces.iter().filter(|(_, reduce)| reduce.depends_on(node));
+        let hit: Vec<(ReduceId, u32)> = hit.map(|(key, reduce)| (*key, reduce.epoch())).collect();
+        for (key, epoch) in hit {
+            self.reduce_failed(key, epoch, format!("node {node} is gone"), out);
+        }
+        let theirs = self.folds.keys().filter(|key| key.reduce.node == node).copied();
+        for key in theirs.collect::<Vec<_>>() {
+            self.stop_fold(key, out);
+        }
+    }
+
+    /// A coordinator orders this node to fold.
+    pub(super) fn fold(&mut self, from: NodeId, order: FoldOrder, out: &mut Vec<Action>) {
+        let key = order.key;
+        if key.reduce.node != from || self.folds.contains_key(&key) {
+            return;
+        }
+        let usable = |input: &Instance| {
+            self.table.get(*input).is_some_and(|copy| {
+                !copy.doomed && copy.inline.is_none() && copy.meta.size == order.size
+            })
+        };
+        if let Some(missing) = order.inputs.iter().find(|input| !usable(input)) {
+            let detail = format!("node {} holds no instance {missing}", self.me.id);
+            let FoldKey { reduce, epoch, .. } = key;
+            return self.send(from, Message::FoldFailed { reduce, epoch, detail }, out);
+        }
+        order.inputs.iter().for_each(|input| self.table.pin(*input));
+        self.folds.insert(key, Fold { inputs: order.inputs.clone(), is_stopped: false });
+        out.push(Action::StartFold { order, target: None });
+    }
+
+    pub(super) fn unfold(&mut self, reduce: ReduceId, epoch: u32, out: &mut Vec<Action>) {
+        let void = |key: &&FoldKey| {
+            key.reduce == reduce && key.epoch <= epoch && key.position != FoldKey::RESULT
+        };
+        let void: Vec<FoldKey> = self.folds.keys().filter(void).copied().collect();
+        for key in void {
+            self.stop_fold(key, out);
+        }
+    }
+
+    fn stop_fold(&mut self, key: FoldKey, out: &mut Vec<Action>) {
+        if let Some(fold) = self.folds.get_mut(&key).filter(|fold| !fold.is_stopped) {
+            fold.is_stopped = true;
+            out.push(Action::StopFold { key });
+        }
+    }
+
+    /// Lets go of the inputs of a fold; whether it had been told to stop.
+    fn end_fold(&mut self, key: FoldKey, out: &mut Vec<Action>) -> bool {
+        let Some(fold) = self.folds.remove(&key) else { return true };
+        for input in fold.inputs {
+            self.unpin(input, out);
+        }
+        fold.is_stopped
+    }
+
+    pub(super) fn fold_ended(
+        &mut self,
+        key: FoldKey,
+        failure: Option<String>,
+        out: &mut Vec<Action>,
+    ) {
+        let was_stopped = self.end_fold(key, out);
+        let FoldKey { reduce, epoch, position, .. } = key;
+        match failure {
+            _ if was_stopped => {}
+            Some(detail) => {
+                self.send(reduce.node, Message::FoldFailed { reduce, epoch, detail }, out);
+            }
+            None if position == FoldKey::RESULT => self.result_complete(reduce, out),
+            None => {}
+        }
+    }
+
+    fn result_complete(&mut self, key: ReduceId, out: &mut Vec<Action>) {
+        let Some(id) = self.reduces.get(&key).map(|reduce| reduce.result().clone()) else { return };
+        let Some(instance) = self.table.current(&id) else { return };
+        if let Some(copy) = self.table.get_mut(instance).filter(|copy| copy.state == State::Folding)
+        {
+            copy.state = State::Complete;
+            self.announce(instance, out);
+            self.finish_reduce(key, instance, out);
+        }
+    }
+
+    pub(super) fn expire_reduces(&mut self, out: &mut Vec<Action>) {
+        let due = |reduce: &Reduce| reduce.deadline().is_some_and(|deadline| deadline <= self.now);
+        let due: Vec<ReduceId> =
+            self.reduces.iter().filter(|(_, reduce)| due(reduce)).map(|(key, _)| *key).collect();
+        for key in due {
+            let mut steps = Vec::new();
+            if let Some(reduce) = self.reduces.get_mut(&key) {
+                reduce.expire(self.now, &mut steps);
+            }
+            self.take_steps(key, steps, out);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Serve: another node receives a copy from this one.
+
+use alloc::vec::Vec;
+
+use super::{Action, Node};
+use crate::{
+    id::{Instance, ObjectId, ServeId},
+    table::State,
+};
+
+impl Node {
+    pub(super) fn serve(
+        &mut self,
+        serve: ServeId,
+        id: &ObjectId,
+        instance: Instance,
+        out: &mut Vec<Action>,
+    ) {
+        let is_here = self.table.get(instance).is_some();
+        // The owner may have sent the receiver here before its answer to this node has arrived.
+        if is_here || !self.park(serve, id, instance) {
+            self.serve_or_refuse(serve, instance, out);
+        }
+    }
+
+    pub(super) fn serve_or_refuse(
+        &mut self,
+        serve: ServeId,
+        instance: Instance,
+        out: &mut Vec<Action>,
+    ) {
+        let copy = self.table.get(instance);
+        match copy.filter(|copy| !copy.doomed && copy.inline.is_none()) {
+            Some(copy) => {
+                let is_made_here = matches!(copy.state, State::Filling(_) | State::Complete);
+                let relayed = !(copy.origin && is_made_here && !self.folded.contains_key(&copy.id));
+                self.table.pin(instance);
+                self.serves.insert(serve, instance);
+                out.push(Action::Serve { serve, instance, relayed });
+            }
+            None => out.push(Action::Refuse { serve }),
+        }
+    }
+
+    pub(super) fn serve_ended(&mut self, serve: ServeId, out: &mut Vec<Action>) {
+        if let Some(instance) = self.serves.remove(&serve) {
+            self.unpin(instance, out);
+        }
+    }
+}

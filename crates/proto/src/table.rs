@@ -1,0 +1,297 @@
+//! The copies of one node: what is there, what is held fast, what may go.
+//!
+//! Accounts bytes against the capacity and chooses what is evicted; the memory itself is the shell's.
+//!
+//! ```text
+//!   growing --------> complete --------> (evicted: unpinned, not an original)
+//!      |                  |
+//!      +--- doomed -------+   deleted or replaced while somebody reads it: goes with its last pin
+//! ```
+
+use alloc::{collections::BTreeMap, vec::Vec};
+
+use crate::{
+    id::{ClientId, Instance, NodeId, ObjectId},
+    inline::Inline,
+    meta::Meta,
+};
+
+/// One copy of one instance.
+#[derive(Debug)]
+pub struct Copy {
+    /// Of which object.
+    pub id: ObjectId,
+    /// What is known of it.
+    pub meta: Meta,
+    /// Its bytes if they are few; otherwise the shell has a slot.
+    pub inline: Option<Inline>,
+    /// How far it is.
+    pub state: State,
+    /// Pinned until deletion: put here, reduced here or adopted.
+    pub origin: bool,
+    /// Readers, transfers and folds that use it.
+    pub pins: u32,
+    /// Deleted or replaced: nobody new may use it.
+    pub doomed: bool,
+    /// Grows with each use; the smallest goes first.
+    last_use: u64,
+}
+
+/// How far a copy is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A client writes it.
+    Filling(ClientId),
+    /// It comes from another node, or from nobody for the moment.
+    Flowing(Option<NodeId>),
+    /// A reduce makes it.
+    Folding,
+    /// All of it is there and will never change.
+    Complete,
+}
+
+/// A copy that was removed; its memory may be freed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// Of which object.
+    pub id: ObjectId,
+    /// Which instance.
+    pub instance: Instance,
+    /// Whether the shell has a slot for it.
+    pub has_slot: bool,
+}
+
+/// All copies of one node.
+#[derive(Debug)]
+pub struct Table {
+    copies: BTreeMap<Instance, Copy>,
+    current: BTreeMap<ObjectId, Instance>,
+    used: u64,
+    capacity: u64,
+    uses: u64,
+}
+
+/// What a copy costs beside its bytes: entries here and in the directory.
+const COPY_OVERHEAD_BYTES: u64 = 256;
+
+impl Table {
+    /// An empty store that may hold `capacity` bytes.
+    pub const fn new(capacity: u64) -> Self {
+        Self { copies: BTreeMap::new(), current: BTreeMap::new(), used: 0, capacity, uses: 0 }
+    }
+
+    /// Bytes the store may hold.
+    pub const fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Bytes it holds.
+    pub const fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Bytes that can't be evicted.
+    pub fn pinned(&self) -> u64 {
+        self.copies.values().filter(|copy| !copy.is_evictable()).map(Copy::cost).sum()
+    }
+
+    /// The copy of an instance.
+    pub fn get(&self, instance: Instance) -> Option<&Copy> {
+        self.copies.get(&instance)
+    }
+
+    /// The copy of an instance, to change its state. Its size stays.
+    pub fn get_mut(&mut self, instance: Instance) -> Option<&mut Copy> {
+        self.copies.get_mut(&instance)
+    }
+
+    /// The instance that a get of `id` would use now.
+    pub fn current(&self, id: &ObjectId) -> Option<Instance> {
+        self.current.get(id).copied()
+    }
+
+    /// Every copy, in order of instance.
+    pub fn iter(&self) -> impl Iterator<Item = (Instance, &Copy)> {
+        self.copies.iter().map(|(instance, copy)| (*instance, copy))
+    }
+
+    /// Makes room for `size` more bytes by evicting, least recently used first; all that was evicted, or none if
+    /// that would not be enough.
+    pub fn make_room(&mut self, size: u64) -> Option<Vec<Removed>> {
+        let needed = size.saturating_add(COPY_OVERHEAD_BYTES);
+        let free = self.capacity.saturating_sub(self.used);
+        if needed <= free {
+            return Some(Vec::new());
+        }
+        let mut evictable: Vec<(u64, Instance, u64)> = self
+            .copies
+            .iter()
+            .filter(|(_, copy)| copy.is_evictable())
+            .map(|(instance, copy)| (copy.last_use, *instance, copy.cost()))
+            .collect();
+        evictable.sort_unstable();
+        let mut missing = needed - free;
+        let mut victims = Vec::new();
+        for (_, instance, cost) in evictable {
+            if missing == 0 {
+                break;
+            }
+            missing = missing.saturating_sub(cost);
+            victims.push(instance);
+        }
+        if missing > 0 {
+            return None;
+        }
+        Some(victims.into_iter().filter_map(|victim| self.remove(victim)).collect())
+    }
+
+    /// Whether `size` bytes could ever fit.
+    pub const fn could_hold(&self, size: u64) -> bool {
+        size.saturating_add(COPY_OVERHEAD_BYTES) <= self.capacity
+    }
+
+    /// Adds a copy; a get finds it once it is revealed.
+    ///
+    /// # Panics
+    /// If the instance is there already.
+    pub fn insert(
+        &mut self,
+        instance: Instance,
+        id: ObjectId,
+        meta: Meta,
+        inline: Option<Inline>,
+        state: State,
+        origin: bool,
+    ) {
+        self.uses += 1;
+        let last_use = self.uses;
+        let copy = Copy { id, meta, inline, state, origin, pins: 0, doomed: false, last_use };
+        self.used += copy.cost();
+        let before = self.copies.insert(instance, copy);
+        assert!(before.is_none(), "instance {instance} was put into the table twice");
+    }
+
+    /// Makes a copy the one that a get of its object uses.
+    pub fn reveal(&mut self, instance: Instance) {
+        if let Some(copy) = self.copies.get(&instance).filter(|copy| !copy.doomed) {
+            self.current.insert(copy.id.clone(), instance);
+        }
+    }
+
+    /// Holds a copy fast.
+    pub fn pin(&mut self, instance: Instance) {
+        self.uses += 1;
+        let last_use = self.uses;
+        if let Some(copy) = self.copies.get_mut(&instance) {
+            copy.pins += 1;
+            copy.last_use = last_use;
+        }
+    }
+
+    /// Takes a pin away; the copy if it was doomed and this was the last pin.
+    pub fn unpin(&mut self, instance: Instance) -> Option<Removed> {
+        let copy = self.copies.get_mut(&instance)?;
+        assert!(copy.pins > 0, "instance {instance} was unpinned more often than pinned");
+        copy.pins -= 1;
+        if copy.pins == 0 && copy.doomed { self.remove(instance) } else { None }
+    }
+
+    /// Takes a copy out of use: at once if nobody uses it, else with its last pin.
+    pub fn doom(&mut self, instance: Instance) -> Option<Removed> {
+        let copy = self.copies.get_mut(&instance)?;
+        copy.doomed = true;
+        if self.current.get(&copy.id) == Some(&instance) {
+            self.current.remove(&copy.id);
+        }
+        if copy.pins == 0 { self.remove(instance) } else { None }
+    }
+
+    fn remove(&mut self, instance: Instance) -> Option<Removed> {
+        let copy = self.copies.remove(&instance)?;
+        self.used -= copy.cost();
+        if self.current.get(&copy.id) == Some(&instance) {
+            self.current.remove(&copy.id);
+        }
+        Some(Removed { id: copy.id, instance, has_slot: copy.inline.is_none() })
+    }
+}
+
+impl Copy {
+    /// Whether all of it is there.
+    pub fn is_complete(&self) -> bool {
+        self.state == State::Complete
+    }
+
+    fn cost(&self) -> u64 {
+        self.meta.size.saturating_add(COPY_OVERHEAD_BYTES)
+    }
+
+    fn is_evictable(&self) -> bool {
+        self.is_complete() && !self.origin && self.pins == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(serial: u64) -> Instance {
+        Instance { node: NodeId(1), serial }
+    }
+
+    fn id(serial: u64) -> ObjectId {
+        ObjectId::Minted { node: NodeId(1), serial }
+    }
+
+    fn table_with_three_copies() -> Table {
+        let mut table = Table::new(4 * (1000 + COPY_OVERHEAD_BYTES));
+        for serial in 0..3 {
+            let origin = serial == 0;
+            let meta = Meta::bytes(1000);
+            table.insert(instance(serial), id(serial), meta, None, State::Complete, origin);
+            table.reveal(instance(serial));
+        }
+        table
+    }
+
+    #[test]
+    fn the_least_recently_used_copy_goes_first_and_an_original_never() {
+        let mut table = table_with_three_copies();
+        table.pin(instance(1));
+        table.unpin(instance(1));
+        let evicted = table.make_room(2000).unwrap();
+        assert_eq!(evicted.len(), 1);
+        assert_eq!(evicted[0].instance, instance(2));
+        assert!(table.make_room(4000).is_none(), "the original stays");
+        assert!(table.get(instance(1)).is_some(), "nothing is evicted when it would not be enough");
+    }
+
+    #[test]
+    fn a_pinned_copy_outlives_its_deletion_until_the_last_reader_is_gone() {
+        let mut table = table_with_three_copies();
+        table.pin(instance(0));
+        table.pin(instance(0));
+        assert_eq!(table.doom(instance(0)), None);
+        assert_eq!(table.current(&id(0)), None, "nobody new finds it");
+        assert_eq!(table.unpin(instance(0)), None);
+        assert_eq!(table.unpin(instance(0)).map(|removed| removed.instance), Some(instance(0)));
+    }
+
+    #[test]
+    fn accounting_returns_to_zero() {
+        let mut table = table_with_three_copies();
+        (0..3).for_each(|serial| assert!(table.doom(instance(serial)).is_some()));
+        assert_eq!(table.used(), 0);
+    }
+
+    #[test]
+    fn a_new_instance_takes_the_id_over() {
+        let mut table = table_with_three_copies();
+        table.insert(instance(9), id(0), Meta::bytes(1), None, State::Folding, true);
+        assert_eq!(table.current(&id(0)), Some(instance(0)), "not before it is revealed");
+        table.reveal(instance(9));
+        assert_eq!(table.current(&id(0)), Some(instance(9)));
+        table.doom(instance(0));
+        assert_eq!(table.current(&id(0)), Some(instance(9)), "the old one's end does not touch it");
+    }
+}

@@ -1,0 +1,364 @@
+//! Bytes of the protocol: a fixed header, then a body. Encoding only; who says what when is in [`crate::message`].
+//!
+//! ```text
+//!   0      4     5     6       8        12        16          24         32
+//!   | magic | ver | kind | zero | length | crc32c | transfer  | offset   | body ...
+//! ```
+//!
+//! All numbers are little-endian. `length` counts the body, `crc32c` covers it. Control bodies are postcard;
+//! the body of a `Block` is payload, which goes straight between the socket and its place in memory.
+
+use alloc::{string::String, vec::Vec};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    id::{Instance, NodeId, ObjectId},
+    limits::{BLOCK_BYTES, CONTROL_BYTES_MAX},
+    members::Member,
+    message::FoldKey,
+    ranges::Ranges,
+};
+
+/// First bytes of every frame.
+pub const MAGIC: [u8; 4] = *b"HPLT";
+
+/// Nodes of different versions don't talk.
+pub const VERSION: u8 = 1;
+
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 32;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// A step of the introduction: [`Hello`], [`Welcome`], [`Proof`] or [`Refusal`].
+    Greeting = 1,
+    /// A [`crate::message::Message`].
+    Control = 2,
+    /// A [`Fetch`]: please send.
+    Fetch = 3,
+    /// Payload of a transfer, one block.
+    Block = 4,
+    /// `offset` more bytes may be sent in a transfer.
+    Credit = 5,
+    /// The transfer is complete.
+    End = 6,
+    /// The transfer can't begin or go on: an [`Unavailable`].
+    Unavailable = 7,
+}
+
+impl FrameKind {
+    const ALL: [Self; 7] = [
+        Self::Greeting,
+        Self::Control,
+        Self::Fetch,
+        Self::Block,
+        Self::Credit,
+        Self::End,
+        Self::Unavailable,
+    ];
+
+    /// The longest body of such a frame.
+    const fn length_max(self) -> u32 {
+        match self {
+            Self::Greeting => 16 * 1024,
+            Self::Control => CONTROL_BYTES_MAX,
+            // The ranges still missing: an eviction never leaves holes, so there are few.
+            Self::Fetch => 1024 * 1024,
+            Self::Block => BLOCK_BYTES as u32,
+            Self::Credit | Self::End => 0,
+            Self::Unavailable => 4096,
+        }
+    }
+}
+
+/// The fixed part of every frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What follows.
+    pub kind: FrameKind,
+    /// Bytes that follow.
+    pub length: u32,
+    /// CRC-32C of these bytes.
+    pub checksum: u32,
+    /// Counts the transfers of a payload connection, so that late credits don't count for the next.
+    pub transfer: u64,
+    /// Where a block belongs; how much a credit grants.
+    pub offset: u64,
+}
+
+impl Header {
+    /// The header as it travels.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4] = VERSION;
+        bytes[5] = self.kind as u8;
+        bytes[8..12].copy_from_slice(&self.length.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.transfer.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.offset.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header, and checks its length against the limit of its kind before anybody takes memory for it.
+    ///
+    /// # Errors
+    /// [`WireError`], which says what a stranger or a damaged stream sent instead.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
+        let u32_at =
+            |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
+        let u64_at =
+            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
+        if bytes[..4] != MAGIC {
+            return Err(WireError::NotHoplite([bytes[0], bytes[1], bytes[2], bytes[3]]));
+        }
+        if bytes[4] != VERSION {
+            return Err(WireError::OtherVersion { theirs: bytes[4], ours: VERSION });
+        }
+        let kind = FrameKind::ALL.into_iter().find(|kind| *kind as u8 == bytes[5]);
+        let kind = kind.ok_or(WireError::UnknownKind(bytes[5]))?;
+        let length = u32_at(8);
+        if length > kind.length_max() {
+            return Err(WireError::TooLong { kind, length, limit: kind.length_max() });
+        }
+        Ok(Self { kind, length, checksum: u32_at(12), transfer: u64_at(16), offset: u64_at(24) })
+    }
+}
+
+/// A body as bytes.
+///
+/// # Panics
+/// Never: every type of this crate has an encoding.
+pub fn encode<T: Serialize>(body: &T) -> Vec<u8> {
+    postcard::to_allocvec(body).unwrap_or_else(|error| panic!("a body has no encoding: {error}"))
+}
+
+/// Bytes as a body.
+///
+/// # Errors
+/// [`WireError::Malformed`] for bytes that are not exactly one `T`.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((body, [])) => Ok(body),
+        Ok((_, rest)) => Err(WireError::Malformed(alloc::format!("{} bytes too many", rest.len()))),
+        Err(error) => Err(WireError::Malformed(alloc::format!("{error}"))),
+    }
+}
+
+/// Why a frame was not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// It does not begin as frames do.
+    #[error("this is not Hoplite's protocol: it begins with {0:02x?}")]
+    NotHoplite([u8; 4]),
+    /// The peer runs another release.
+    #[error(
+        "the peer speaks protocol version {theirs}, this node {ours}: install the same release on both"
+    )]
+    OtherVersion {
+        /// What the peer speaks.
+        theirs: u8,
+        /// What we speak.
+        ours: u8,
+    },
+    /// No such kind.
+    #[error("unknown kind of frame: {0}")]
+    UnknownKind(u8),
+    /// Longer than such a frame may be.
+    #[error("a frame of kind {kind:?} says it is {length} bytes long, the limit is {limit}")]
+    TooLong {
+        /// Which kind.
+        kind: FrameKind,
+        /// What it says.
+        length: u32,
+        /// The limit.
+        limit: u32,
+    },
+    /// A kind that does not belong here.
+    #[error("unexpected frame: {0}")]
+    Unexpected(String),
+    /// The body differs from its checksum.
+    #[error("checksum {theirs:08x} was sent with bytes whose checksum is {ours:08x}")]
+    Checksum {
+        /// What the header says.
+        theirs: u32,
+        /// What the bytes say.
+        ours: u32,
+    },
+    /// The body is not what its kind says.
+    #[error("malformed body: {0}")]
+    Malformed(String),
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// Messages from the caller to the called.
+    Control,
+    /// Payload from the called to the caller.
+    Payload,
+}
+
+/// First words of whoever called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Name of the caller's cluster.
+    pub cluster: String,
+    /// The caller.
+    pub member: Member,
+    /// What it wants.
+    pub role: Role,
+    /// Whom it meant to call, if it knows.
+    pub callee: Option<NodeId>,
+    /// Fresh random bytes, for [`Welcome::proof`].
+    pub nonce: [u8; 16],
+}
+
+/// The answer of whoever was called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The called.
+    pub member: Member,
+    /// Fresh random bytes, for [`Proof`].
+    pub nonce: [u8; 16],
+    /// That the called knows the token: its HMAC over both nonces; none in a cluster without.
+    pub proof: Option<[u8; 32]>,
+}
+
+/// That the caller knows the token as well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proof {
+    /// Its HMAC over both nonces, in the other order; none in a cluster without a token.
+    pub proof: Option<[u8; 32]>,
+}
+
+/// What a greeting may be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Greeting {
+    /// First.
+    Hello(Hello),
+    /// Second.
+    Welcome(Welcome),
+    /// Third.
+    Proof(Proof),
+    /// Last: the caller may go on.
+    Admitted,
+    /// Instead of any: go away, and why.
+    Refused(String),
+}
+
+/// What a receiver asks for on a payload connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fetch {
+    /// Which bytes.
+    pub what: What,
+    /// How many may be sent before more is granted.
+    pub credit: u64,
+}
+
+/// What can be fetched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum What {
+    /// A copy, or the rest of one.
+    Copy {
+        /// Of which object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
+        /// What is missing.
+        ranges: Ranges,
+    },
+    /// The stream of a position of a reduce.
+    Partial(FoldKey),
+}
+
+/// Why a transfer ended without its end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unavailable {
+    /// There is no such copy here.
+    NotHere,
+    /// There was, but it was dropped before it was complete.
+    Dropped,
+    /// The fold failed or was stopped.
+    Stopped,
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::{string::ToString, vec};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::message::Message;
+
+    const HEADER: Header = Header {
+        kind: FrameKind::Block,
+        length: 5,
+        checksum: 7,
+        transfer: 1 << 40,
+        offset: 1 << 50,
+    };
+
+    #[test]
+    fn a_header_reads_back() {
+        assert_eq!(Header::decode(&HEADER.encode()), Ok(HEADER));
+    }
+
+    #[test]
+    fn a_stranger_is_told_from_another_version() {
+        let mut bytes = HEADER.encode();
+        bytes[4] = 9;
+        assert_eq!(
+            Header::decode(&bytes),
+            Err(WireError::OtherVersion { theirs: 9, ours: VERSION })
+        );
+        bytes[..4].copy_from_slice(b"GET ");
+        assert!(Header::decode(&bytes).unwrap_err().to_string().contains("not Hoplite"));
+    }
+
+    #[test]
+    fn a_length_beyond_the_limit_of_its_kind_is_refused() {
+        let mut bytes = HEADER.encode();
+        bytes[8..12].copy_from_slice(&(BLOCK_BYTES as u32 + 1).to_le_bytes());
+        assert!(matches!(Header::decode(&bytes), Err(WireError::TooLong { .. })));
+    }
+
+    #[test]
+    fn bytes_that_are_left_over_are_an_error() {
+        let mut bytes = encode(&Message::Leave);
+        bytes.push(0);
+        assert!(matches!(decode::<Message>(&bytes), Err(WireError::Malformed(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = decode::<Message>(&bytes);
+            let _ = decode::<Greeting>(&bytes);
+            let _ = decode::<Fetch>(&bytes);
+            let mut header = [0; HEADER_BYTES];
+            let length = bytes.len().min(HEADER_BYTES);
+            header[..length].copy_from_slice(&bytes[..length]);
+            let _ = Header::decode(&header);
+        }
+
+        #[test]
+        fn a_message_reads_back(node in any::<u64>(), serial in any::<u64>(), name in "[a-z/0-9]{1,40}") {
+            let instance = Instance { node: NodeId(node), serial };
+            for message in [
+                Message::Withdraw { id: name.parse().unwrap(), instance },
+                Message::Locate {
+                    id: ObjectId::Minted { node: NodeId(node), serial },
+                    avoid: vec![NodeId(serial)],
+                    not_here: Some((NodeId(node), instance)),
+                },
+            ] {
+                prop_assert_eq!(decode::<Message>(&encode(&message)), Ok(message));
+            }
+        }
+    }
+}
