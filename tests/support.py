@@ -1,0 +1,95 @@
+"""What tests of several verbs need: values whose sums are exact, and waiting that ends."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import ml_dtypes
+import numpy as np
+
+from hoplite.array import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hoplite import Client
+
+Array = np.ndarray[Any, Any]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = tuple(dtype for dtype in DTYPES if dtype not in FLOATS)
+
+# Long enough for anything on a busy machine, shorter than a test's own limit.
+SOON = 30.0
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """A dtype by its name, bfloat16 too."""
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def numbers(shape: int | tuple[int, ...], dtype: str = "float32", *, seed: int = 0) -> Array:
+    """Whole numbers from 0 to 3: sums and products of a few are exact in every dtype."""
+    return np.random.default_rng(seed).integers(0, 4, shape).astype(numpy_dtype(dtype))
+
+
+def fold(op: str, arrays: Sequence[Array]) -> Array:
+    """What a reduce of these should be, folded one after the other."""
+    operation = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}[op]
+    total: Array = functools.reduce(operation, arrays)
+    return (total / len(arrays)).astype(total.dtype) if op == "mean" else total
+
+
+def same(got: Array, expected: Array) -> None:
+    """Asserts that two arrays agree in dtype, shape and every element."""
+    assert got.dtype == expected.dtype
+    assert got.shape == expected.shape
+    assert np.array_equal(got, expected)
+
+
+class Later(Generic[T]):
+    """A call in a thread of its own; `result` waits for it and raises what it raised."""
+
+    def __init__(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> None:
+        self._call = functools.partial(call, *args, **options)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._error: BaseException | None = None
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._value = self._call()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
+            self._error = error
+
+    def done(self, within: float = 0.0) -> bool:
+        """Whether the call has ended, after waiting so many seconds at most."""
+        self._thread.join(within)
+        return not self._thread.is_alive()
+
+    def result(self, within: float = SOON) -> T:
+        """What the call returned."""
+        if not self.done(within):
+            raise AssertionError(f"the call has not ended after {within} s")
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+def eventually(what: Callable[[], bool]) -> None:
+    """Waits until something is so; only for what no call can be waited for."""
+    deadline = time.monotonic() + SOON
+    while not what():
+        assert time.monotonic() < deadline, f"not so after {SOON} s"
+        time.sleep(0.01)
+
+
+def eventually_empty(client: Client) -> None:
+    """Waits until a node holds no copy of anything."""
+    eventually(lambda: client.objects() == [])

@@ -1,0 +1,235 @@
+"""Worker processes attached to a node over its Unix socket: shared memory, and what their end leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hoplite
+from hoplite import Node, testing
+from support import SOON, Later, eventually, fold, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEAD = """
+import os, sys, time
+import numpy as np
+import hoplite
+hp = hoplite.connect(os.environ["SOCKET"])
+"""
+
+
+@contextlib.contextmanager
+def worker(socket: str, script: str) -> Iterator[subprocess.Popen[str]]:
+    """Runs a script in a process that is attached as `hp`; what it prints can be read, what it reads be written."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HEAD + script],
+        env={**os.environ, "SOCKET": socket},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """The next line that a worker prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_two_processes_share_objects(nodes: list[Node]) -> None:
+    """One way and back, small and large, with this process at another node."""
+    echo = """
+for number in range(4):
+    value = hp.get(f"there/{number}", timeout=30)
+    assert not value.flags.writeable
+    hp.put(value + 1, name=f"back/{number}")
+"""
+    client = nodes[1].client()
+    with worker(nodes[0].socket, echo) as process:
+        for number, size in enumerate((10, 16_384, 100_000, 3_000_001)):
+            client.put(numbers(size), name=f"there/{number}")
+            same(client.get(f"back/{number}", timeout=SOON), numbers(size) + 1)
+        assert process.wait(SOON) == 0
+
+
+def test_an_attached_process_gets_without_a_copy(nodes: list[Node]) -> None:
+    """A get of 256 MiB adds next to nothing to what the process has of its own."""
+    script = """
+def own():
+    return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Private")) >> 10
+before = own()
+value = hp.get("large/1", timeout=30)
+assert value.nbytes == 256 << 20 and value[-1] == 3
+assert own() - before < 32, (before, own())
+try:
+    value[0] = 1
+except ValueError:
+    print("read-only")
+"""
+    value = numbers(256 << 20, "uint8")
+    value[-1] = 3
+    nodes[0].client().put(value, name="large/1")
+    with worker(nodes[0].socket, script) as process:
+        assert line(process) == "read-only"
+        assert process.wait(SOON) == 0
+
+
+def test_every_verb_works_attached(nodes: list[Node]) -> None:
+    script = """
+refs = [hp.put(np.full(50_000, n, np.float32), name=f"part/{n}") for n in (1, 2, 3)]
+total = hp.reduce(refs + ["part/4"], count=3)
+assert set(total.inputs(timeout=30)) == set(refs)
+assert hp.get(total, timeout=30)[0] == 6
+assert hp.latest("part/", timeout=30).number == 3
+assert hp.status()["objects"] >= 4 and len(hp.objects()) >= 4
+for call in (lambda: hp.get("nobody/1", timeout=0.1), lambda: hp.latest("nobody/", timeout=0.1)):
+    try:
+        call()
+    except hoplite.GetTimeout:
+        print("timeout")
+try:
+    hp.put(b"", name="part/1")
+except hoplite.NameTaken as error:
+    print("taken")
+hp.delete([total, *refs])
+try:
+    hp.get(refs[0], timeout=30)
+except hoplite.ObjectDeleted:
+    print("deleted")
+"""
+    with worker(nodes[2].socket, script) as process:
+        assert [line(process) for _ in range(4)] == ["timeout", "timeout", "taken", "deleted"]
+        assert process.wait(SOON) == 0
+
+
+def test_threads_of_a_process_share_its_attachment(nodes: list[Node]) -> None:
+    """Sixteen threads wait on one attachment at once, and get their objects in another order."""
+    client = hoplite.connect(nodes[0].socket)
+    gets = [Later(client.get, f"late/{number}", timeout=SOON) for number in range(16)]
+    for number in reversed(range(16)):
+        nodes[1].client().put(numbers(20_000, seed=number), name=f"late/{number}")
+    for number, get in enumerate(gets):
+        same(get.result(), numbers(20_000, seed=number))
+
+
+def test_eight_workers_and_one_sum(nodes: list[Node]) -> None:
+    script = """
+worker = int(sys.stdin.readline())
+for step in range(3):
+    random = np.random.default_rng(worker * 10 + step)
+    hp.put(random.integers(0, 4, 300_000).astype(np.float32), name=f"g/{worker}/{step}")
+    total = hp.get(hp.get(f"sum/{step}", timeout=30).tobytes().decode(), timeout=30)
+    print(int(total.sum()), flush=True)
+"""
+    client = nodes[0].client()
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(worker(nodes[number % 3].socket, script)) for number in range(8)]
+        for number, process in enumerate(workers):
+            assert process.stdin is not None
+            process.stdin.write(f"{number}\n")
+            process.stdin.flush()
+        for step in range(3):
+            total = client.reduce([f"g/{number}/{step}" for number in range(8)])
+            client.put(str(total).encode(), name=f"sum/{step}")
+            expected = fold("sum", [numbers(300_000, seed=number * 10 + step) for number in range(8)])
+            same(client.get(total, timeout=SOON), expected)
+            for process in workers:
+                assert line(process) == str(int(expected.sum()))
+
+
+def test_a_killed_process_gives_back_what_it_held() -> None:
+    """It holds views of a deleted object that fills half the store; after its end there is room again."""
+    script = """
+view = hp.get("large/1", timeout=30)
+print("held", flush=True)
+time.sleep(60)
+"""
+    with testing.cluster(1, capacity="48MiB") as nodes:
+        client = nodes[0].client()
+        client.put(numbers(24 << 20, "uint8"), name="large/1")
+        with worker(nodes[0].socket, script) as process:
+            assert line(process) == "held"
+            client.delete("large/1")
+            with pytest.raises(hoplite.StoreFull):
+                client.put(numbers(32 << 20, "uint8"), timeout=0.2)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        client.put(numbers(32 << 20, "uint8"), timeout=SOON)
+
+
+def test_what_a_killed_process_has_put_stays(nodes: list[Node]) -> None:
+    script = """
+print(hp.put(np.arange(100_000, dtype=np.int64)), flush=True)
+time.sleep(60)
+"""
+    with worker(nodes[0].socket, script) as process:
+        ref = line(process)
+        process.kill()
+        process.wait()
+    assert nodes[1].client().get(ref, timeout=SOON)[-1] == 99_999
+
+
+def test_processes_killed_while_they_put_harm_nobody(nodes: list[Node]) -> None:
+    """Ten die at odd moments of putting 32 MiB objects; the node frees what was half put and works on."""
+    script = """
+print("ready", flush=True)
+value = np.ones(32 << 20, np.uint8)
+while True:
+    hp.delete(hp.put(value))
+"""
+    for turn in range(5):
+        with worker(nodes[0].socket, script) as process:
+            assert line(process) == "ready"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.03 * turn)
+            process.kill()
+            process.wait()
+    client = nodes[0].client()
+    same(nodes[1].client().get(client.put(numbers(100_000)), timeout=SOON), numbers(100_000))
+    # At most the last object of each may have been complete and not yet deleted.
+    eventually(lambda: all(copy["state"] != "partial" for copy in client.objects()))
+
+
+def test_a_worker_is_told_that_its_node_died() -> None:
+    """A get that waits ends soon after SIGKILL, and so does every later call."""
+    with testing.node_process() as node:
+        client = node.client()
+        get = Later(client.get, "never/1")
+        assert not get.done(within=0.2)
+        node.process.kill()
+        node.process.wait()
+        with pytest.raises(hoplite.NodeDown):
+            get.result(10)
+        for call in (lambda: client.put(b"x"), client.status, lambda: client.get("a/1", timeout=5)):
+            with pytest.raises(hoplite.NodeDown):
+                call()
+
+
+def test_views_outlive_a_killed_node() -> None:
+    with testing.node_process() as node:
+        client = node.client()
+        view = client.get(client.put(numbers(1_000_000)))
+        node.process.kill()
+        node.process.wait()
+        same(view, numbers(1_000_000))
+
+
+def test_a_worker_may_come_and_go(nodes: list[Node]) -> None:
+    client = nodes[0].client()
+    for number in range(30):
+        with hoplite.connect(nodes[0].socket) as guest:
+            guest.put(numbers(20_000, seed=number), name=f"guest/{number}")
+        same(client.get(f"guest/{number}", timeout=SOON), numbers(20_000, seed=number))

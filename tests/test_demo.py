@@ -1,0 +1,106 @@
+"""The demo: the main job on real data, whole, as `make demo` runs it but for the display."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hoplite.demo import network, run
+from hoplite.demo.display import Progress, draw
+
+
+@pytest.mark.timeout(120)
+def test_the_demo_trains_relays_and_folds() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hoplite.cli", "demo", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert set(facts) == {
+        "accuracy",
+        "steps",
+        "seconds",
+        "bytes_direct",
+        "bytes_relayed",
+        "bytes_folded_remote",
+        "contributions",
+    }
+    assert facts["accuracy"] > 0.95
+    assert facts["steps"] == run.STEPS
+    assert facts["seconds"] < 60
+    assert facts["bytes_relayed"] > 0
+    assert facts["bytes_folded_remote"] > 0
+    contributions = facts["contributions"]
+    assert len(contributions) == run.WORKERS
+    assert sum(contributions) == run.STEPS * run.COUNT
+    # Everybody took part, also the slow one, the one that left and the one that was late.
+    assert min(contributions) > 0
+
+
+def test_a_run_that_shows_nothing_fails() -> None:
+    good = run.Outcome(0.97, 160, 20.0, 1, 1, 1, 0, [100] * 8)
+    assert good.complaints() == []
+    for bad in (
+        dataclasses.replace(good, accuracy=0.95),
+        dataclasses.replace(good, bytes_relayed=0),
+        dataclasses.replace(good, bytes_folded_remote=0),
+    ):
+        assert len(bad.complaints()) == 1
+
+
+def test_the_parameters_are_at_least_4_mib() -> None:
+    assert network.initial(0).nbytes >= 4 << 20
+    assert network.initial(0).dtype == np.float32
+
+
+def test_the_gradient_is_the_slope_of_the_loss() -> None:
+    """Against finite differences in float64, for weights and biases of each layer."""
+    random = np.random.default_rng(0)
+    flat: Any = network.initial(1).astype(np.float64)
+    images: Any = random.random((16, 64))
+    labels = random.integers(0, 10, 16)
+
+    def loss(parameters: Any) -> float:  # noqa: ANN401 - float64, where the demo has float32
+        values = images
+        *hidden, (weights, biases) = network.layers(parameters)
+        for hidden_weights, hidden_biases in hidden:
+            values = np.maximum(values @ hidden_weights + hidden_biases, 0)
+        logits = values @ weights + biases
+        shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        return float(-np.log(shares[np.arange(16), labels]).mean())
+
+    gradient = network.gradient(flat, images, labels)
+    places = [*random.integers(0, len(flat), 10).tolist(), 64 * 1024 + 5, len(flat) - 3, len(flat) - 100]
+    for place in places:
+        step = np.zeros_like(flat)
+        step[place] = 1e-5
+        slope = (loss(flat + step) - loss(flat - step)) / 2e-5
+        assert gradient[place] == pytest.approx(slope, abs=1e-7)
+
+
+def test_the_display_shows_who_contributed() -> None:
+    from rich.console import Console
+
+    progress = Progress(steps=10, count=5, nodes=4, workers=8, step=3, accuracy=0.5)
+    progress.contributions[2] = 3
+    progress.last = {2}
+    progress.running = {2}
+    progress.traits[2] = "slow"
+    progress.counters = [
+        {"bytes_direct": 2048, "bytes_relayed": 0, "bytes_folded_remote": 0, "bytes_folded_local": 0} for _ in range(4)
+    ]
+    text = io.StringIO()
+    Console(width=120, file=text).print(draw(progress))
+    for word in ("step 3/10", "50.0%", "yes", "slow", "not here yet", "2.0 KiB", "trainer"):
+        assert word in text.getvalue()

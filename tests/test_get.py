@@ -1,0 +1,142 @@
+"""Get: waits for what will come, copies nothing, and what it returned stays valid."""
+
+from __future__ import annotations
+
+import pickle
+import time
+
+import numpy as np
+import pytest
+
+import hoplite
+from hoplite import Client, Node, Ref, testing
+from support import Later, numbers, same
+
+
+def test_an_array_is_read_only(clients: list[Client]) -> None:
+    value = clients[0].get(clients[0].put(numbers(100_000)))
+    assert not value.flags.writeable
+    with pytest.raises(ValueError, match="read-only"):
+        value[0] = 1
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        value.flags.writeable = True
+
+
+def test_bytes_are_a_read_only_memoryview(clients: list[Client]) -> None:
+    value = clients[0].get(clients[0].put(b"hello"))
+    assert isinstance(value, memoryview)
+    assert value.readonly
+    assert bytes(value) == b"hello"
+
+
+def test_two_gets_share_memory(clients: list[Client]) -> None:
+    ref = clients[0].put(numbers(100_000))
+    assert np.shares_memory(clients[0].get(ref), clients[0].get(ref))
+
+
+def test_a_ref_is_as_good_as_its_text_or_its_pickle(clients: list[Client]) -> None:
+    ref = clients[0].put(numbers(10))
+    for other in (str(ref), Ref(str(ref)), pickle.loads(pickle.dumps(ref))):
+        same(clients[1].get(other, timeout=30), numbers(10))
+
+
+def test_get_waits_for_an_object_to_come(clients: list[Client]) -> None:
+    """At the putter's node and at others, of an object that is small and one that is large."""
+    for size in (10, 300_000):
+        name = f"late/{size}"
+        gets = [Later(client.get, name, timeout=30) for client in clients]
+        assert not gets[0].done(within=0.1)
+        clients[1].put(numbers(size), name=name)
+        for get in gets:
+            same(get.result(), numbers(size))
+
+
+def test_many_readers_at_once_get_the_same(nodes: list[Node]) -> None:
+    value = numbers(2_000_003)
+    ref = nodes[0].client().put(value)
+    gets = [Later(node.client().get, ref, timeout=30) for node in nodes * 4]
+    for get in gets:
+        same(get.result(), value)
+
+
+def test_receivers_relay() -> None:
+    """Five nodes get 32 MiB from one at once: some of the bytes come from a copy."""
+    value = numbers(32 << 20, "uint8")
+    with testing.cluster(6, capacity="128MiB") as nodes:
+        clients = [node.client() for node in nodes]
+        ref = clients[0].put(value)
+        gets = [Later(client.get, ref, timeout=30) for client in clients[1:]]
+        for get in gets:
+            same(get.result(), value)
+        counters = [client.status()["counters"] for client in clients]
+        assert sum(counter["bytes_relayed"] for counter in counters) > 0
+        assert counters[0]["bytes_relayed"] == 0
+        sent = sum(counter["bytes_direct"] + counter["bytes_relayed"] for counter in counters)
+        assert sent >= 5 * value.nbytes
+
+
+def test_timeout_0_takes_what_is_here_only(clients: list[Client]) -> None:
+    ref = clients[0].put(numbers(100_000))
+    same(clients[0].get(ref, timeout=0), numbers(100_000))
+    start = time.monotonic()
+    with pytest.raises(hoplite.GetTimeout):
+        clients[1].get(ref, timeout=0)
+    with pytest.raises(hoplite.GetTimeout):
+        clients[0].get("nobody/1", timeout=0)
+    assert time.monotonic() - start < 5
+    clients[1].get(ref, timeout=30)
+    same(clients[1].get(ref, timeout=0), numbers(100_000))
+
+
+def test_timeout_names_the_object_and_is_kept(clients: list[Client]) -> None:
+    start = time.monotonic()
+    with pytest.raises(hoplite.GetTimeout, match="nobody/1") as caught:
+        clients[0].get("nobody/1", timeout=0.3)
+    assert 0.25 < time.monotonic() - start < 10
+    assert isinstance(caught.value, TimeoutError)
+
+
+def test_other_threads_run_while_one_waits(clients: list[Client]) -> None:
+    """A get that waits has released the GIL: this thread does a second's work meanwhile."""
+    get = Later(clients[0].get, "late/1", timeout=30)
+    start = time.monotonic()
+    assert sum(range(1_000_000)) == 499_999_500_000
+    assert time.monotonic() - start < 10
+    assert not get.done()
+    clients[0].put(b"", name="late/1")
+    get.result()
+
+
+def test_a_view_outlives_delete_and_client_and_node() -> None:
+    value = numbers(1_000_000)
+    with testing.cluster(2) as nodes:
+        client = nodes[0].client()
+        ref = client.put(value)
+        here = client.get(ref)
+        there = nodes[1].client().get(ref, timeout=30)
+        client.delete(ref)
+        same(here, value)
+        client.close()
+        same(here, value)
+    same(here, value)
+    same(there, value)
+
+
+def test_a_closed_client_says_so(nodes: list[Node]) -> None:
+    with nodes[0].client() as client:
+        ref = client.put(b"x")
+    assert client.closed
+    client.close()
+    with pytest.raises(hoplite.NodeDown):
+        client.get(ref)
+
+
+def test_copies_are_evicted_for_new_ones() -> None:
+    """A store of 48 MiB receives ten objects of 16 MiB that all stay alive: old copies make room."""
+    with testing.cluster(2, capacity="256MiB") as nodes:
+        putter = nodes[0].client()
+        refs = [putter.put(numbers(16 << 20, "uint8", seed=seed)) for seed in range(10)]
+        with Node(join=[nodes[0].address], capacity="48MiB") as small:
+            getter = small.client()
+            for seed, ref in enumerate(refs):
+                same(getter.get(ref, timeout=30), numbers(16 << 20, "uint8", seed=seed))

@@ -1,0 +1,139 @@
+"""Names: chosen by users, taken once, free after delete, and numbered for `latest`."""
+
+from __future__ import annotations
+
+import pytest
+
+import hoplite
+from hoplite import Client, Ref
+from support import Later, numbers, same
+
+
+def test_a_name_is_a_ref_at_every_node(clients: list[Client]) -> None:
+    ref = clients[0].put(numbers(100_000), name="policy/1")
+    assert str(ref) == "policy/1"
+    assert ref == Ref("policy/1")
+    for client in clients:
+        same(client.get("policy/1", timeout=30), numbers(100_000))
+
+
+@pytest.mark.parametrize("name", ["plain", "a/b/c", "trailing/", "späße/模型/1", "with space/1", "x" * 1024])
+def test_any_text_is_a_name(clients: list[Client], name: str) -> None:
+    clients[0].put(b"x", name=name)
+    assert clients[1].get(name, timeout=30) == b"x"
+
+
+@pytest.mark.parametrize("name", ["", "@abc", "a\nb", "x" * 1025, 7])
+def test_what_is_no_name_is_refused(clients: list[Client], name: str) -> None:
+    with pytest.raises(hoplite.InvalidArgument):
+        clients[0].put(b"x", name=name)
+
+
+def test_a_living_name_is_taken_whatever_the_bytes(clients: list[Client]) -> None:
+    clients[0].put(numbers(10), name="policy/1")
+    for client in clients:
+        for value in (numbers(10), numbers(20)):
+            with pytest.raises(hoplite.NameTaken, match="policy/1"):
+                client.put(value, name="policy/1")
+    same(clients[2].get("policy/1", timeout=30), numbers(10))
+
+
+def test_a_name_is_free_at_once_after_delete(clients: list[Client]) -> None:
+    for turn in range(10):
+        putter, reader = clients[turn % 3], clients[(turn + 1) % 3]
+        putter.put(numbers(30_000, seed=turn), name="policy/1")
+        same(reader.get("policy/1", timeout=30), numbers(30_000, seed=turn))
+        reader.delete("policy/1")
+
+
+def test_one_of_many_putters_gets_the_name(clients: list[Client]) -> None:
+    """Each node puts the same names at once: every name is put once, and its bytes are the winner's."""
+    for number in range(10):
+        name = f"race/{number}"
+        puts = [Later(client.put, numbers(1000, seed=seed), name=name) for seed, client in enumerate(clients)]
+        winners = []
+        for seed, put in enumerate(puts):
+            try:
+                put.result()
+                winners.append(seed)
+            except hoplite.NameTaken:
+                pass
+        assert len(winners) == 1
+        for client in clients:
+            same(client.get(name, timeout=30), numbers(1000, seed=winners[0]))
+
+
+def test_latest_is_the_highest_number(clients: list[Client]) -> None:
+    """By number, not by text or by time; other prefixes and names with no number don't count."""
+    for number in (2, 10, 9):
+        clients[number % 3].put(b"x", name=f"policy/{number}")
+    clients[0].put(b"x", name="policy/best")
+    clients[0].put(b"x", name="policy/old/99")
+    clients[0].put(b"x", name="value/50")
+    for client in clients:
+        ref = client.latest("policy/", timeout=30)
+        assert ref == Ref("policy/10")
+        assert ref.number == 10
+        assert client.latest("policy/", after=9, timeout=30).number == 10
+
+
+def test_latest_waits_for_a_newer_one(clients: list[Client]) -> None:
+    clients[0].put(b"x", name="policy/16")
+    latest = [Later(client.latest, "policy/", after=16, timeout=30) for client in clients]
+    assert not latest[0].done(within=0.2)
+    clients[1].put(b"y", name="policy/17")
+    for found in latest:
+        assert found.result() == Ref("policy/17")
+
+
+def test_latest_begins_at_0(clients: list[Client]) -> None:
+    clients[0].put(b"x", name="policy/0")
+    assert clients[1].latest("policy/", timeout=30).number == 0
+    with pytest.raises(hoplite.GetTimeout):
+        clients[1].latest("policy/", after=0, timeout=0.1)
+
+
+def test_latest_forgets_what_was_deleted(clients: list[Client]) -> None:
+    clients[0].put(b"x", name="policy/1")
+    clients[0].put(b"x", name="policy/2")
+    clients[0].delete("policy/2")
+    assert clients[1].latest("policy/", timeout=30).number == 1
+    clients[0].delete("policy/1")
+    with pytest.raises(hoplite.GetTimeout, match="policy/"):
+        clients[1].latest("policy/", timeout=0.2)
+
+
+def test_latest_does_not_wait_with_timeout_0(clients: list[Client]) -> None:
+    with pytest.raises(hoplite.GetTimeout):
+        clients[0].latest("policy/", timeout=0)
+
+
+def test_a_reader_follows_a_publisher(clients: list[Client]) -> None:
+    """Numbers only go up, and what was found can be read until it is deleted two numbers later."""
+
+    def follow() -> list[int]:
+        seen = [-1]
+        while seen[-1] < 30:
+            newest = clients[1].latest("policy/", after=seen[-1], timeout=30)
+            try:
+                value = clients[1].get(newest, timeout=30)
+                assert value[0] == newest.number
+            except hoplite.ObjectDeleted:
+                pass
+            seen.append(newest.number)
+        return seen
+
+    reader = Later(follow)
+    for number in range(31):
+        clients[0].put(numbers(40_000, "int32") * 0 + number, name=f"policy/{number}")
+        if number >= 2:
+            clients[0].delete(f"policy/{number - 2}")
+    seen = reader.result()
+    assert seen == sorted(set(seen))
+
+
+def test_a_number_is_only_where_one_is() -> None:
+    assert Ref("a/b/007").number == 7
+    for text in ("policy/x", "17", "policy/", "policy/+1"):
+        with pytest.raises(hoplite.InvalidArgument):
+            _ = Ref(text).number

@@ -1,0 +1,367 @@
+"""Nodes: they find each other, hand over what only they hold, and say why they don't start."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+import hoplite
+from hoplite import Node, testing
+from support import SOON, Array, Later, eventually, numbers, same
+
+
+def test_a_node_tells_where_it_is(tmp_path: Path) -> None:
+    with Node(socket=tmp_path / "node.sock", capacity="64 MiB") as node:
+        host, _, port = node.address.rpartition(":")
+        assert host == "127.0.0.1"
+        assert int(port) > 0
+        assert node.socket == str(tmp_path / "node.sock")
+        assert node.id in repr(node)
+        status = node.client().status()
+        assert status["id"] == node.id
+        assert status["address"] == node.address
+        assert status["members"] == [{"id": node.id, "address": node.address}]
+        assert status["store"]["capacity"] == 64 << 20
+        assert not node.closed
+    assert node.closed
+    node.close()
+
+
+def test_only_this_user_may_open_the_socket(nodes: list[Node]) -> None:
+    assert stat.S_IMODE(Path(nodes[0].socket).stat().st_mode) & 0o077 == 0
+
+
+def test_a_closed_node_takes_its_socket_away(nodes: list[Node]) -> None:
+    nodes[0].close(10)
+    assert not Path(nodes[0].socket).exists()
+    with pytest.raises(hoplite.NodeDown):
+        nodes[0].client()
+    with pytest.raises(hoplite.ConnectError):
+        hoplite.connect(nodes[0].socket)
+
+
+def test_any_member_can_be_joined() -> None:
+    """Each node joins the one before it, and all come to know all."""
+    with ExitStack() as stack:
+        chain = [stack.enter_context(Node())]
+        for _ in range(4):
+            chain.append(stack.enter_context(Node(join=[chain[-1].address])))
+        testing.wait_for_members(chain, 5)
+        ref = chain[4].client().put(numbers(100_000))
+        same(chain[0].client().get(ref, timeout=SOON), numbers(100_000))
+
+
+def test_ones_own_address_among_the_seeds_is_ignored() -> None:
+    """Every host of a cluster can be given one list of seeds."""
+    with Node() as first:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        own = f"127.0.0.1:{port}"
+        with Node(listen=own, join=[own, first.address]) as second:
+            testing.wait_for_members([first, second], 2)
+
+
+def test_one_living_seed_is_enough() -> None:
+    with Node() as first, Node(join=["127.0.0.1:1", first.address]) as second:
+        testing.wait_for_members([first, second], 2)
+
+
+def test_ipv6() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this host has no IPv6 loopback")
+    with Node(listen="[::1]:0") as first, Node(listen="[::1]:0", join=[first.address]) as second:
+        testing.wait_for_members([first, second], 2)
+        ref = first.client().put(numbers(100_000))
+        same(second.client().get(ref, timeout=SOON), numbers(100_000))
+
+
+def test_a_closing_node_hands_over_what_only_it_holds() -> None:
+    """Small and large objects, named and not; the last node to hold them leaves, and a new one still finds them."""
+    with testing.cluster(3) as nodes:
+        values: dict[str, Array] = {}
+        putter = nodes[2].client()
+        for number in range(10):
+            value = numbers(10 if number % 2 else 200_000, seed=number)
+            ref = putter.put(value, name=f"kept/{number}" if number % 3 else None)
+            values[str(ref)] = value
+        nodes[2].close(SOON)
+        testing.wait_for_members(nodes[:2], 2)
+        for ref_text, value in values.items():
+            same(nodes[0].client().get(ref_text, timeout=SOON), value)
+        nodes[0].close(SOON)
+        testing.wait_for_members(nodes[1:2], 1)
+        for ref_text, value in values.items():
+            same(nodes[1].client().get(ref_text, timeout=SOON), value)
+        assert nodes[1].client().latest("kept/", timeout=SOON).number == 8
+
+
+def test_names_are_known_after_their_owner_left() -> None:
+    """Whichever node owned a name, the name is taken, found and free again as before."""
+    with testing.cluster(3) as nodes:
+        clients = [node.client() for node in nodes]
+        for number in range(20):
+            clients[0].put(b"x", name=f"group{number}/1")
+        nodes[1].close(SOON)
+        testing.wait_for_members([nodes[0], nodes[2]], 2)
+        for number in range(20):
+            name = f"group{number}/1"
+            assert clients[2].latest(f"group{number}/", timeout=SOON).number == 1
+            with pytest.raises(hoplite.NameTaken):
+                clients[2].put(b"y", name=name)
+            clients[2].delete(name)
+            clients[2].put(b"z", name=name)
+            assert clients[0].get(name, timeout=SOON) == b"z"
+
+
+def test_a_node_that_joins_late_finds_what_was_there(nodes: list[Node]) -> None:
+    """Also names whose owner it becomes."""
+    client = nodes[0].client()
+    values = {f"group{number}/1": numbers(1000 * number, seed=number) for number in range(20)}
+    for name, value in values.items():
+        client.put(value, name=name)
+    with Node(join=[nodes[1].address]) as late:
+        for name, value in values.items():
+            same(late.client().get(name, timeout=SOON), value)
+        testing.wait_for_members([*nodes, late], 4)
+        for name in values:
+            with pytest.raises(hoplite.NameTaken):
+                late.client().put(b"x", name=name)
+
+
+def test_waiting_gets_survive_a_change_of_owner(nodes: list[Node]) -> None:
+    """Names are awaited while a node joins and another leaves, and are put only then."""
+    names = [f"late{number}/1" for number in range(12)]
+    gets = [Later(nodes[0].client().get, name, timeout=SOON) for name in names]
+    with Node(join=[nodes[0].address]) as late:
+        testing.wait_for_members([*nodes, late], 4)
+        nodes[2].close(SOON)
+        testing.wait_for_members([nodes[0], nodes[1], late], 3)
+        for number, name in enumerate(names):
+            putter = (nodes[1], late)[number % 2].client()
+            putter.put(numbers(50_000, seed=number), name=name)
+        for number, get in enumerate(gets):
+            same(get.result(), numbers(50_000, seed=number))
+
+
+def test_nodes_come_and_go_while_objects_move(nodes: list[Node]) -> None:
+    """For two seconds two nodes put and get each other's objects while others join, read and leave."""
+    stop = threading.Event()
+
+    def traffic(here: Node, there: Node, what: str) -> int:
+        putter, getter = here.client(), there.client()
+        number = 0
+        while not stop.is_set():
+            value = numbers(60_000, seed=number)
+            same(getter.get(putter.put(value, name=f"{what}/{number}"), timeout=SOON), value)
+            if number:
+                getter.delete(f"{what}/{number - 1}")
+            number += 1
+        return number
+
+    flows = [Later(traffic, nodes[0], nodes[1], "forth"), Later(traffic, nodes[1], nodes[0], "back")]
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        with Node(join=[nodes[2].address]) as guest:
+            newest = guest.client().latest("forth/", timeout=SOON)
+            mine = guest.client().put(numbers(30_000))
+        same(nodes[0].client().get(mine, timeout=SOON), numbers(30_000))
+        assert newest.number >= 0
+    stop.set()
+    for flow in flows:
+        assert flow.result() > 0
+
+
+def test_a_get_goes_on_when_its_sender_leaves() -> None:
+    """The second of two holders closes while it may be sending; 64 MiB arrive all the same."""
+    value = numbers(64 << 20, "uint8")
+    with testing.cluster(4, capacity="256MiB") as nodes:
+        clients = [node.client() for node in nodes]
+        ref = clients[0].put(value)
+        clients[1].get(ref, timeout=SOON)
+        gets = [Later(client.get, ref, timeout=SOON) for client in clients[2:]]
+        nodes[1].close(SOON)
+        for get in gets:
+            same(get.result(), value)
+
+
+def test_the_putter_leaves_while_others_get() -> None:
+    value = numbers(32 << 20, "uint8")
+    with testing.cluster(3, capacity="256MiB") as nodes:
+        ref = nodes[0].client().put(value)
+        gets = [Later(node.client().get, ref, timeout=SOON) for node in nodes[1:]]
+        nodes[0].close(SOON)
+        for get in gets:
+            same(get.result(), value)
+
+
+def test_an_address_in_use_is_named(nodes: list[Node]) -> None:
+    with pytest.raises(hoplite.AddressInUse, match=nodes[0].address):
+        Node(listen=nodes[0].address)
+
+
+def test_a_living_nodes_socket_is_not_taken(nodes: list[Node]) -> None:
+    with pytest.raises(hoplite.AddressInUse, match=nodes[0].socket):
+        Node(socket=nodes[0].socket)
+    with hoplite.connect(nodes[0].socket) as client:
+        client.put(b"x")
+
+
+def test_a_file_at_the_sockets_path_is_left_alone(tmp_path: Path) -> None:
+    precious = tmp_path / "file"
+    precious.write_text("precious")
+    with pytest.raises(hoplite.AddressInUse, match="no socket"):
+        Node(socket=precious)
+    assert precious.read_text() == "precious"
+
+
+def test_a_socket_path_of_any_length(tmp_path: Path) -> None:
+    with pytest.raises(hoplite.InvalidArgument, match="107"):
+        Node(socket=tmp_path / ("x" * 120))
+
+
+def test_a_dead_nodes_socket_is_replaced() -> None:
+    with testing.node_process() as dead:
+        dead.process.kill()
+        dead.process.wait()
+        with pytest.raises(hoplite.ConnectError, match=dead.socket):
+            hoplite.connect(dead.socket)
+        with Node(socket=dead.socket) as node, hoplite.connect(dead.socket) as client:
+            assert client.status()["id"] == node.id
+
+
+def test_join_to_nobody() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with pytest.raises(hoplite.JoinError, match=str(port)):
+        Node(join=[f"127.0.0.1:{port}"])
+
+
+def test_join_to_another_cluster(nodes: list[Node]) -> None:
+    with pytest.raises(hoplite.JoinError, match="elsewhere"):
+        Node(join=[nodes[0].address], cluster="elsewhere")
+    assert len(nodes[0].client().status()["members"]) == 3
+
+
+def test_join_with_another_token() -> None:
+    with Node(token="right") as first:
+        for token in ("wrong", None):
+            with pytest.raises(hoplite.JoinError):
+                Node(join=[first.address], token=token)
+        with Node(join=[first.address], token="right") as second:
+            testing.wait_for_members([first, second], 2)
+    with Node() as open_to_all, pytest.raises(hoplite.JoinError):
+        Node(join=[open_to_all.address], token="right")
+
+
+def test_the_token_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPLITE_TOKEN", "right")
+    with Node() as first:
+        with Node(join=[first.address]) as second:
+            testing.wait_for_members([first, second], 2)
+        with pytest.raises(hoplite.JoinError):
+            Node(join=[first.address], token="wrong")
+
+
+def answer(stranger: socket.socket, greeting: bytes) -> None:
+    """Greets whoever calls, and says nothing more, until the listening socket is shut down."""
+    with ExitStack() as callers:
+        while True:
+            try:
+                caller = callers.enter_context(stranger.accept()[0])
+            except OSError:
+                return
+            with suppress(OSError):
+                caller.sendall(greeting)
+
+
+def test_join_to_another_protocol_version() -> None:
+    """A peer that greets with version 99 is refused by number."""
+    greeting = struct.pack("<4sBBHIIQQ", b"HPLT", 99, 1, 0, 0, 0, 0, 0)
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        answers = Later(answer, stranger, greeting)
+        try:
+            with pytest.raises(hoplite.JoinError, match=r"version.*99"):
+                Node(join=[f"127.0.0.1:{stranger.getsockname()[1]}"])
+        finally:
+            stranger.shutdown(socket.SHUT_RDWR)
+            answers.result()
+
+
+def test_join_to_what_is_no_node() -> None:
+    """A web server's greeting, and one that never says anything."""
+    for greeting in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b""):
+        with socket.create_server(("127.0.0.1", 0)) as stranger:
+            answers = Later(answer, stranger, greeting)
+            try:
+                with pytest.raises(hoplite.JoinError):
+                    Node(join=[f"127.0.0.1:{stranger.getsockname()[1]}"])
+            finally:
+                stranger.shutdown(socket.SHUT_RDWR)
+                answers.result()
+
+
+def test_a_node_off_loopback_needs_a_token() -> None:
+    with pytest.raises(hoplite.InvalidArgument, match="token"):
+        Node(listen="0.0.0.0:0")
+    with Node(listen="0.0.0.0:0", token="secret", advertise="127.0.0.1:0"):
+        pass
+    with Node(listen="0.0.0.0:0", insecure=True, advertise="127.0.0.1:0"):
+        pass
+
+
+def test_a_node_process_leaves_when_it_is_asked(nodes: list[Node]) -> None:
+    """SIGTERM: what only it held is at another node when the process has ended, with exit code 0."""
+    with testing.node_process("--join", nodes[0].address) as other:
+        with other.client() as client:
+            ref = client.put(numbers(200_000))
+        other.process.terminate()
+        assert other.process.wait(SOON) == 0
+        assert not Path(other.socket).exists()
+    testing.wait_for_members(nodes, 3)
+    same(nodes[0].client().get(ref, timeout=SOON), numbers(200_000))
+
+
+def test_two_processes_that_start_at_once_have_a_node_each() -> None:
+    """One gets the default socket, the other one of its own; neither removes the other's."""
+    script = "import hoplite; node = hoplite.Node(); print(node.socket, flush=True); input(); node.close()"
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            )
+            for _ in range(4)
+        ]
+        paths = [process.stdout.readline().strip() for process in processes if process.stdout]
+        assert len(set(paths)) == 4
+        ids = {hoplite.connect(path).status()["id"] for path in paths}
+        assert len(ids) == 4
+        for process in processes:
+            process.communicate("\n", timeout=SOON)
+            assert process.returncode == 0
+    assert not [path for path in paths if Path(path).exists()]
+
+
+def test_a_killed_node_is_noticed(nodes: list[Node]) -> None:
+    """The others drop it from their members, and what they hold themselves stays."""
+    ref = nodes[0].client().put(numbers(100_000))
+    with testing.node_process("--join", nodes[0].address) as other:
+        testing.wait_for_members(nodes, 4)
+        with other.client() as client:
+            client.get(ref, timeout=SOON)
+        other.process.kill()
+        other.process.wait()
+        eventually(lambda: len(nodes[1].client().status()["members"]) == 3)
+        same(nodes[2].client().get(ref, timeout=SOON), numbers(100_000))

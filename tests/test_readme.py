@@ -1,0 +1,99 @@
+"""The README's own commands and code, run as they stand but for addresses."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support import SOON
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = [line.strip() for line in re.findall(r"^    .*$", README, re.MULTILINE)]
+
+
+def run(script: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+    """Starts a script of a user."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_the_example_of_one_process() -> None:
+    with run(PYTHON[0], {}) as script:
+        told, _ = script.communicate(timeout=SOON)
+        assert script.returncode == 0
+        assert told.startswith("[3. 3. 3. 3.] [Ref(")
+        assert "part/1" in told
+        assert "part/3" in told
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[list[dict[str, str]]]:
+    """The environments of two hosts that run the README's nodes: each host has a runtime folder of its own."""
+    ports = []
+    for _ in range(2):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            ports.append(free.getsockname()[1])
+    token = next(command for command in COMMANDS if command.startswith("export HOPLITE_TOKEN="))
+    environments = []
+    with ExitStack() as stack:
+        for number, command in enumerate(command for command in COMMANDS if command.startswith("hoplite node")):
+            folder = tmp_path / str(number)
+            folder.mkdir(mode=0o700)
+            environment = {"XDG_RUNTIME_DIR": str(folder), "HOPLITE_TOKEN": token.partition("=")[2]}
+            for host, port in enumerate(ports, start=1):
+                command = command.replace(f"10.0.0.{host}:7420", f"127.0.0.1:{port}")
+            arguments = [sys.executable, "-m", "hoplite.cli", *shlex.split(command)[1:]]
+            node = stack.enter_context(
+                subprocess.Popen(arguments, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
+            )
+            stack.callback(node.wait, SOON)
+            stack.callback(node.terminate)
+            assert node.stdout is not None
+            assert node.stdout.readline().startswith("ready: 127.0.0.1:")
+            environments.append(environment)
+        yield environments
+
+
+def test_the_example_of_two_hosts(hosts: list[dict[str, str]]) -> None:
+    """Twice, in either order, with the README's cleaning up in between."""
+    two, one = PYTHON[1:3]
+    clean = shlex.split(next(command for command in COMMANDS if command.startswith("python -c")))[2]
+    for first_starts in (True, False):
+        with ExitStack() as stack:
+            scripts = {}
+            for which in ("one", "two") if first_starts else ("two", "one"):
+                code, host = {"one": (one, hosts[0]), "two": (two, hosts[1])}[which]
+                scripts[which] = stack.enter_context(run(code, host))
+            told = {which: script.communicate(timeout=SOON)[0] for which, script in scripts.items()}
+            assert all(script.returncode == 0 for script in scripts.values())
+        assert told["one"].startswith("3.0 [Ref(")
+        assert told["two"].strip() == "3.0"
+        with run(clean, hosts[0]) as cleaner:
+            assert cleaner.wait(SOON) == 0
+
+
+def test_every_command_of_the_readme_exists() -> None:
+    makefile = (Path(__file__).parent.parent / "Makefile").read_text()
+    for target in re.findall(r"(?:^    |`)make ([a-z-]+)", README, re.MULTILINE):
+        assert f"\n{target}:" in makefile, f"make {target}"
+
+
+def test_files_that_the_documents_name_exist() -> None:
+    root = Path(__file__).parent.parent
+    for document in ("README.md", "CONTRIBUTING.md"):
+        for target in re.findall(r"\]\(([A-Za-z.]+)\)", (root / document).read_text()):
+            assert (root / target).exists(), f"{document} names {target}"

@@ -1,0 +1,310 @@
+"""Reduce: the result is the fold of exactly `inputs()`, whenever and wherever these come to exist."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+import pytest
+
+import hoplite
+from hoplite import Client, testing
+from hoplite.array import DTYPES
+from support import FLOATS, INTEGERS, SOON, Array, Later, eventually_empty, fold, numbers, same
+
+OPS = ("sum", "min", "max", "prod", "mean")
+
+
+def check(reader: Client, total: hoplite.Ref, values: dict[str, Array], op: str = "sum") -> list[str]:
+    """Asserts that a result is the fold of what `inputs()` says; returns that."""
+    folded = [str(ref) for ref in total.inputs(timeout=SOON)]
+    assert len(set(folded)) == len(folded)
+    same(reader.get(total, timeout=SOON), fold(op, [values[ref] for ref in folded]))
+    return folded
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_op_on_every_dtype(clients: list[Client], dtype: str) -> None:
+    """Whole numbers that every dtype holds exactly, one input per node; small and large."""
+    for shape in ((5,), (123, 457)):
+        for op in OPS:
+            # Multiples of three have a mean of three that is exact too.
+            values = [numbers(shape, dtype, seed=seed) * (3 if op == "mean" else 1) for seed in range(3)]
+            refs = [client.put(value) for client, value in zip(clients, values, strict=True)]
+            total = clients[0].reduce(refs, op)
+            if op == "mean" and dtype in INTEGERS:
+                with pytest.raises(hoplite.UnsupportedDtype, match="mean"):
+                    clients[0].get(total, timeout=SOON)
+            else:
+                same(clients[0].get(total, timeout=SOON), fold(op, values))
+
+
+SHAPES: list[tuple[int, ...]] = [
+    (),
+    (0,),
+    (4, 0),
+    (1,),
+    # Around 64 KiB, where inline ends and where a block does.
+    (16_383,),
+    (16_384,),
+    (16_385,),
+    (32_769,),
+    (7, 11, 13, 17),
+    (1_000_003,),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_any_shape(clients: list[Client], shape: tuple[int, ...]) -> None:
+    values = [numbers(shape, seed=seed) for seed in range(3)]
+    total = clients[1].reduce([client.put(value) for client, value in zip(clients, values, strict=True)])
+    for client in clients:
+        same(client.get(total, timeout=SOON), fold("sum", values))
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("before", [0, 1, 3, 6])
+def test_inputs_before_and_after_the_call(clients: list[Client], size: int, before: int) -> None:
+    values = {f"part/{number}": numbers(size, seed=number) for number in range(6)}
+    names = list(values)
+    for number, name in enumerate(names[:before]):
+        clients[number % 3].put(values[name], name=name)
+    total = clients[0].reduce(names)
+    get = Later(clients[2].get, total, timeout=SOON)
+    for number, name in enumerate(names[before:]):
+        assert not get.done()
+        clients[number % 3].put(values[name], name=name)
+    same(get.result(), fold("sum", list(values.values())))
+    assert set(check(clients[1], total, values)) == set(names)
+
+
+def test_inputs_during_the_call_from_all_sides(clients: list[Client]) -> None:
+    """Twelve inputs of 2 MB come at odd times from three nodes, while three reduces ask for them."""
+    values = {f"part/{number}": numbers(500_001, seed=number) for number in range(12)}
+
+    def put(number: int) -> None:
+        time.sleep(random.Random(number).random() * 0.2)
+        clients[number % 3].put(values[f"part/{number}"], name=f"part/{number}")
+
+    puts = [Later(put, number) for number in range(12)]
+    totals = [client.reduce(values) for client in clients]
+    for client, total in zip(reversed(clients), totals, strict=True):
+        assert len(check(client, total, values)) == 12
+    for one in puts:
+        one.result()
+
+
+@pytest.mark.parametrize("places", ["0000", "1111", "0011", "1122", "0122", "2222"])
+def test_several_inputs_on_a_node(clients: list[Client], places: str) -> None:
+    """All at the caller, all at one other node, some here and some there."""
+    for size in (10, 200_000):
+        values = [numbers(size, seed=seed) for seed in range(4)]
+        refs = [clients[int(place)].put(value) for place, value in zip(places, values, strict=True)]
+        same(clients[0].get(clients[0].reduce(refs), timeout=SOON), fold("sum", values))
+
+
+def test_a_single_input(clients: list[Client]) -> None:
+    for place in (0, 1):
+        ref = clients[place].put(numbers(100_000))
+        same(clients[0].get(clients[0].reduce([ref]), timeout=SOON), numbers(100_000))
+
+
+def test_one_input_in_two_reduces_at_once(clients: list[Client]) -> None:
+    values = {f"part/{number}": numbers(300_000, seed=number) for number in range(5)}
+    first = clients[0].reduce([f"part/{number}" for number in (0, 1, 2)])
+    second = clients[1].reduce([f"part/{number}" for number in (2, 3, 4)], "max")
+    for number, (name, value) in enumerate(values.items()):
+        clients[number % 3].put(value, name=name)
+    check(clients[2], first, values)
+    check(clients[2], second, values, "max")
+
+
+@pytest.mark.parametrize("size", [10, 300_000])
+def test_a_reduce_of_reduces(clients: list[Client], size: int) -> None:
+    """The inner results are asked for before any input exists, each at another node."""
+    values = [numbers(size, seed=seed) for seed in range(6)]
+    inner = [client.reduce([f"part/{2 * number}", f"part/{2 * number + 1}"]) for number, client in enumerate(clients)]
+    outer = clients[0].reduce(inner)
+    for number, value in enumerate(values):
+        clients[(number + 1) % 3].put(value, name=f"part/{number}")
+    same(clients[0].get(outer, timeout=SOON), fold("sum", values))
+    assert set(outer.inputs(timeout=SOON)) == set(inner)
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("count", [1, 2, 4, 6])
+def test_the_first_count_of_n(clients: list[Client], size: int, count: int) -> None:
+    """Only so many inputs ever come; the rest are not missed."""
+    values = {f"part/{number}": numbers(size, seed=number) for number in range(6)}
+    total = clients[0].reduce(values, count=count)
+    for number in range(count):
+        clients[number % 3].put(values[f"part/{number}"], name=f"part/{number}")
+    folded = check(clients[1], total, values)
+    assert set(folded) == {f"part/{number}" for number in range(count)}
+
+
+def test_spares_are_left_alone(clients: list[Client]) -> None:
+    """Seven come, four are folded; the others are as they were and go into the next sum."""
+    values = {f"part/{number}": numbers(100_000, seed=number) for number in range(7)}
+    first = clients[0].reduce(values, count=4)
+    for number, (name, value) in enumerate(values.items()):
+        clients[number % 3].put(value, name=name)
+    folded = check(clients[0], first, values)
+    assert len(folded) == 4
+    spares = [name for name in values if name not in folded]
+    clients[0].delete([first, *folded])
+    second = clients[0].reduce(spares)
+    assert set(check(clients[0], second, values)) == set(spares)
+
+
+def test_many_inputs(clients: list[Client]) -> None:
+    values = [numbers(1000, seed=seed) for seed in range(60)]
+    refs = [clients[number % 3].put(value) for number, value in enumerate(values)]
+    same(clients[1].get(clients[1].reduce(refs), timeout=SOON), fold("sum", values))
+
+
+@pytest.mark.parametrize("nodes", [2, 5, 8])
+def test_any_number_of_nodes(nodes: int) -> None:
+    """One large input on each node: the tree has positions to fold at, away from the caller."""
+    with testing.cluster(nodes, capacity="128MiB") as running:
+        clients = [node.client() for node in running]
+        values = [numbers(500_000, seed=seed) for seed in range(nodes)]
+        refs = [client.put(value) for client, value in zip(clients, values, strict=True)]
+        total = clients[0].reduce(refs)
+        gets = [Later(client.get, total, timeout=SOON) for client in clients]
+        for get in gets:
+            same(get.result(), fold("sum", values))
+
+
+def test_sums_are_folded_away_from_the_caller() -> None:
+    with testing.cluster(4, capacity="128MiB") as nodes:
+        clients = [node.client() for node in nodes]
+        refs = [client.put(numbers(2_000_000)) for client in clients for _ in range(2)]
+        clients[0].get(clients[0].reduce(refs), timeout=SOON)
+        counters = [client.status()["counters"] for client in clients]
+        assert sum(counter["bytes_folded_remote"] for counter in counters) > 0
+
+
+def test_integers_wrap_around(clients: list[Client]) -> None:
+    refs = [client.put(np.array([200, 100], np.uint8)) for client in clients]
+    same(clients[0].get(clients[0].reduce(refs), timeout=SOON), np.array([88, 44], np.uint8))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_nan_is_kept(clients: list[Client], dtype: str) -> None:
+    """Where an element is NaN, whichever input it is in, so is every result."""
+    values = [numbers(40_000, dtype, seed=seed) for seed in range(3)]
+    for place, value in enumerate(values):
+        value[place * 10_000] = np.nan
+    refs = [client.put(value) for client, value in zip(clients, values, strict=True)]
+    for op in OPS:
+        got = clients[0].get(clients[0].reduce(refs, op), timeout=SOON)
+        assert np.flatnonzero(np.isnan(got)).tolist() == [0, 10_000, 20_000]
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_inputs_of_other_shape_or_dtype_are_named(clients: list[Client], size: int) -> None:
+    """The error of `get` names both refs, at every node."""
+    ref = clients[0].put(numbers(size))
+    for other in (numbers(size + 1), numbers((size, 1)), numbers(size, "float64")):
+        second = clients[1].put(other)
+        total = clients[2].reduce([ref, second])
+        for client in clients:
+            with pytest.raises(hoplite.ShapeMismatch) as caught:
+                client.get(total, timeout=SOON)
+            assert str(ref) in str(caught.value)
+            assert str(second) in str(caught.value)
+
+
+def test_bytes_are_no_input(clients: list[Client]) -> None:
+    ref = clients[1].put(b"hello")
+    with pytest.raises(hoplite.UnsupportedDtype, match=str(ref)):
+        clients[0].get(clients[0].reduce([ref]), timeout=SOON)
+
+
+def test_a_deleted_input_ends_the_reduce(clients: list[Client]) -> None:
+    ref = clients[1].put(numbers(100_000))
+    clients[1].delete(ref)
+    with pytest.raises(hoplite.ObjectDeleted, match=str(ref)):
+        clients[0].get(clients[0].reduce([ref, "never/1"]), timeout=SOON)
+
+
+def test_get_of_a_sum_keeps_its_timeout(clients: list[Client]) -> None:
+    total = clients[0].reduce(["never/1", "never/2"])
+    for client in clients:
+        with pytest.raises(hoplite.GetTimeout):
+            client.get(total, timeout=0.2)
+    with pytest.raises(hoplite.GetTimeout):
+        total.inputs(timeout=0.2)
+
+
+def test_the_reduce_outlives_its_client(clients: list[Client]) -> None:
+    """It belongs to the node: the caller detaches before any input comes."""
+    node = clients[0].node
+    assert node is not None
+    with node.client() as caller:
+        total = str(caller.reduce(["part/1", "part/2"]))
+    for number in (1, 2):
+        clients[number].put(numbers(100_000, seed=number), name=f"part/{number}")
+    same(clients[1].get(total, timeout=SOON), fold("sum", [numbers(100_000, seed=1), numbers(100_000, seed=2)]))
+
+
+def test_inputs_of_what_is_no_sum(clients: list[Client]) -> None:
+    ref = clients[0].put(b"x")
+    with pytest.raises(hoplite.HopliteError):
+        ref.inputs(timeout=SOON)
+
+
+def test_inputs_are_known_at_every_node(clients: list[Client]) -> None:
+    refs = [client.put(numbers(100_000)) for client in clients]
+    total = clients[0].reduce(refs)
+    for client in clients:
+        assert set(client.inputs(total, timeout=SOON)) == set(refs)
+
+
+@pytest.mark.parametrize("caller", [0, 1])
+def test_two_reduces_chained_over_the_same_nodes_in_opposite_order(caller: int) -> None:
+    """64 MiB, larger than every buffer: neither may stop the other by filling a connection they share.
+
+    The inputs come in opposite order, so that one chain runs 0, 1 and the other 1, 0; both results are then read
+    at both nodes at once.
+    """
+    size = 16 << 20
+    with testing.cluster(2, capacity="1GiB") as nodes:
+        clients = [node.client() for node in nodes]
+        value = numbers(size)
+        forth = clients[0].reduce(["a/0", "a/1", "a/2", "a/3"])
+        back = clients[caller].reduce(["b/0", "b/1", "b/2", "b/3"])
+        for number in range(4):
+            puts = [
+                Later(clients[number % 2].put, value, name=f"a/{number}"),
+                Later(clients[(number + 1) % 2].put, value, name=f"b/{number}"),
+            ]
+            for put in puts:
+                put.result()
+        gets = [Later(client.get, total, timeout=SOON) for client in clients for total in (forth, back)]
+        for get in gets:
+            same(get.result(), value * 4)
+
+
+def test_nothing_is_left_of_a_deleted_sum(clients: list[Client]) -> None:
+    refs = [client.put(numbers(100_000)) for client in clients]
+    total = clients[0].reduce(refs)
+    for client in clients:
+        client.get(total, timeout=SOON)
+    clients[1].delete([total, *refs])
+    for client in clients:
+        eventually_empty(client)
+
+
+@pytest.mark.long
+def test_a_sum_of_more_than_4_gib() -> None:
+    count = (4 << 30) + 12_345
+    with testing.cluster(2, capacity="10GiB") as nodes:
+        clients = [node.client() for node in nodes]
+        value = np.ones(count, np.uint8)
+        refs = [client.put(value) for client in clients]
+        total = clients[0].get(clients[0].reduce(refs), timeout=600)
+        assert total.shape == (count,)
+        assert total.min() == total.max() == 2
