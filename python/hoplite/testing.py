@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -45,7 +44,6 @@ def cluster(size: int = 3, *, capacity: int | str = "1GiB") -> Iterator[list[Nod
             node = Node(
                 join=[node.address for node in nodes[:1]],
                 capacity=capacity,
-                cluster=f"test-{os.getpid()}",
                 socket=folder / f"{number}.sock",
             )
             stack.callback(node.close, START_TIMEOUT_S)
