@@ -437,6 +437,27 @@ impl Node {
         self.requests.len()
     }
 
+    /// What is under way, in words, none when the node is at rest; for checkers.
+    pub fn unfinished(&self) -> impl Iterator<Item = String> {
+        let counts = [
+            ("pulls", self.pulls.len()),
+            ("gets", self.waiting.len()),
+            ("creates", self.creates.len()),
+            ("that wait for room", self.space.len()),
+            ("reads", self.reads.values().map(BTreeMap::len).sum()),
+            ("serves", self.serves.len()),
+            ("reduces", self.reduces.len() + self.reduce_of.len()),
+            ("watches", self.watches.len()),
+            ("results", self.results.len()),
+            ("folds", self.folds.len()),
+            ("adoptions", self.adoptions.len()),
+        ];
+        counts
+            .into_iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(what, count)| format!("{count} {what}"))
+    }
+
     fn dispatch(&mut self, event: Event, out: &mut Vec<Action>) {
         match event {
             Event::Asked { client, request, ask, deadline } => {
