@@ -1,0 +1,459 @@
+//! The checkers: what must hold after every event, of every answer, and when all is over.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoplite_proto::{
+    error::Error,
+    id::{Instance, NodeId, ObjectId, RequestId},
+    inline::Inline,
+    message::Message,
+    meta::{Kind, Meta},
+    node::Event,
+};
+
+use crate::{
+    payload::{Content, Tag},
+    plan::{Fate, Make, SECOND},
+    users::{Object, Purpose},
+    world::World,
+};
+
+/// A holder that an asker found empty: it must be out of the directory after this event.
+pub(crate) struct Correction {
+    id: ObjectId,
+    holder: NodeId,
+    instance: Instance,
+}
+
+pub(crate) fn correction(event: &Event) -> Option<Correction> {
+    match event {
+        Event::Message {
+            message: Message::Locate { id, not_here: Some((holder, instance)), .. },
+            ..
+        } => Some(Correction { id: id.clone(), holder: *holder, instance: *instance }),
+        _ => None,
+    }
+}
+
+impl World {
+    /// After every event of a node.
+    pub(crate) fn check_node(&mut self, node: NodeId, correction: Option<Correction>) {
+        let Some(host) = self.hosts.get(&node) else { return };
+        let table = host.node.table();
+        let mut broken = None;
+        let bytes: u64 = table.iter().map(|(_, copy)| copy.meta.size).sum();
+        if bytes > table.used() || table.used() > table.capacity() {
+            broken = Some(format!(
+                "{bytes} bytes at {node:?}: {} accounted of {}",
+                table.used(),
+                table.capacity()
+            ));
+        }
+        if let Some(cycle) = self.directory_cycle(node) {
+            broken = Some(cycle);
+        }
+        if let Some(Correction { id, holder, instance }) = correction {
+            let holds = |host: &crate::world::Host| host.slots.contains_key(&instance);
+            let is_stale = !self.hosts.get(&holder).is_some_and(holds);
+            let holders = self.hosts[&node].node.directory().holders(&id);
+            if is_stale && holders.iter().any(|(known, _)| *known == holder) {
+                broken =
+                    Some(format!("{node:?} still lists {holder:?} for {id:?} after its refusal"));
+            }
+        }
+        if let Some(broken) = broken {
+            self.fail(broken);
+        }
+    }
+
+    /// Small copies that an event brought: all of one instance must be equal, and each result a fold.
+    pub(crate) fn check_small_copies(&mut self, node: NodeId) {
+        let Some(host) = self.hosts.get(&node) else { return };
+        let mut new = Vec::new();
+        let mut broken = None;
+        for (instance, copy) in host.node.table().iter() {
+            let Some(inline) = &copy.inline else { continue };
+            let content = Content::from_inline(inline);
+            match self.shell.contents.get(&instance) {
+                None => new.push((instance, content)),
+                Some(known) if known.is_same(&content) => {}
+                Some(known) => broken = Some(format!("{instance} is {content:?}, not {known:?}")),
+            }
+        }
+        for (instance, content) in new {
+            self.result_made(node, instance, &content);
+            self.shell.contents.insert(instance, content);
+        }
+        if let Some(broken) = broken {
+            self.fail(broken);
+        }
+    }
+
+    /// Copies that grow from each other in a circle, as far as one owner knows.
+    fn directory_cycle(&self, node: NodeId) -> Option<String> {
+        let host = self.hosts.get(&node)?;
+        let mut feeds: BTreeMap<(&ObjectId, NodeId), NodeId> = BTreeMap::new();
+        for (id, receiver, sender) in host.node.directory().feeds() {
+            if host.node.members().owners(id).first == node {
+                feeds.insert((id, receiver), sender);
+            }
+        }
+        for (id, start) in feeds.keys() {
+            let mut at = *start;
+            for _ in 0..=feeds.len() {
+                match feeds.get(&(*id, at)) {
+                    Some(sender) => at = *sender,
+                    None => break,
+                }
+                if at == *start {
+                    return Some(format!("{node:?} lets {start:?} wait for itself for {id:?}"));
+                }
+            }
+        }
+        None
+    }
+
+    /// Copies that are received from each other in a circle.
+    pub(crate) fn check_feeds(&mut self, start: NodeId, instance: Instance) {
+        let mut feeds = BTreeMap::new();
+        for flow in self.shell.flows.values() {
+            if let crate::shell::What::Copy { instance: of, .. } = &flow.what
+                && *of == instance
+            {
+                feeds.insert(flow.to, flow.from);
+            }
+        }
+        let mut at = start;
+        for _ in 0..feeds.len() {
+            let Some(sender) = feeds.get(&at) else { return };
+            at = *sender;
+            if at == start {
+                return self.fail(format!("{start:?} receives {instance} from itself: {feeds:?}"));
+            }
+        }
+    }
+
+    /// What a get was answered.
+    pub(crate) fn check_got(
+        &mut self,
+        node: NodeId,
+        id: &ObjectId,
+        meta: &Meta,
+        instance: Instance,
+        inline: Option<&Inline>,
+    ) {
+        let content = match inline {
+            Some(inline) => Some(Content::from_inline(inline)),
+            None => {
+                let slot = self.hosts.get(&node).and_then(|host| host.slots.get(&instance));
+                let slot = slot.map(|slot| &self.shell.slots[*slot]);
+                let Some(slot) = slot.filter(|slot| !slot.is_freed) else {
+                    return self.fail(format!("{id:?} was got as {instance}, which has no slot"));
+                };
+                if slot.blocks.len() as u32 != slot.end() || slot.size != meta.size {
+                    let blocks = slot.blocks.len();
+                    return self.fail(format!("{id:?} was got after {blocks} of {}", slot.end()));
+                }
+                slot.blocks.first().cloned()
+            }
+        };
+        let Some(content) = content else {
+            return self.fail(format!("{id:?} was got without a block"));
+        };
+        let may_be = self.users.contents_of(id);
+        if !may_be.contains(&content) {
+            self.fail(format!("{id:?} was got with {content:?}, but it is one of {may_be:?}"));
+        }
+    }
+
+    /// A result must be the fold of exactly `count` of its candidates, each of them once.
+    pub(crate) fn check_result(&mut self, id: &ObjectId, content: &Content) {
+        let mut wrong = None;
+        for object in self.users.objects_of(id) {
+            let Make::Reduce { inputs, count, .. } = &object.spec.make else { continue };
+            let ids: BTreeSet<ObjectId> = self.ids(inputs);
+            let candidates: Vec<BTreeSet<Content>> =
+                ids.iter().map(|input| self.users.contents_of(input)).collect();
+            let count = (*count).min(ids.len());
+            if !is_sum(&mut content.tags().to_vec(), &candidates, count) {
+                wrong = Some(format!(
+                    "{id:?} is {content:?}, which is no fold of {count} of {candidates:?}"
+                ));
+            }
+        }
+        if let Some(wrong) = wrong {
+            self.fail(wrong);
+        }
+    }
+
+    /// The inputs that a reduce says it folded must be what it folded.
+    pub(crate) fn check_inputs(&mut self, object: usize, ids: &[ObjectId]) {
+        let Object { spec, contents, .. } = &self.users.objects[object];
+        let Make::Reduce { inputs, count, .. } = &spec.make else { return };
+        let candidates = self.ids(inputs);
+        let distinct: BTreeSet<&ObjectId> = ids.iter().collect();
+        let count = (*count).min(candidates.len());
+        let is_right_number = distinct.len() == ids.len() && ids.len() == count;
+        if !is_right_number || !ids.iter().all(|id| candidates.contains(id)) {
+            let what = format!("{ids:?} were folded instead of {count} of {candidates:?}");
+            return self.fail(what);
+        }
+        let parts: Vec<BTreeSet<Content>> =
+            ids.iter().map(|id| self.users.contents_of(id)).collect();
+        let is_it = |content: &Content| is_sum(&mut content.tags().to_vec(), &parts, parts.len());
+        if !contents.iter().any(is_it) {
+            self.fail(format!("{ids:?} are {parts:?}, but {contents:?} was folded"));
+        }
+    }
+
+    fn ids(&self, objects: &[usize]) -> BTreeSet<ObjectId> {
+        objects.iter().filter_map(|object| self.users.objects[*object].id.clone()).collect()
+    }
+
+    /// Whether something happened that explains an error.
+    pub(crate) fn check_error(&self, request: RequestId, error: &Error) -> Result<(), String> {
+        let Some(question) = self.users.questions.get(&request) else { return Ok(()) };
+        let is_late = question.deadline.is_some_and(|deadline| deadline <= self.now);
+        let is_leaving = self.hosts.get(&question.node).is_some_and(|host| host.is_leaving);
+        if matches!(error, Error::Timeout { .. } | Error::StoreFull { .. })
+            && (is_late || question.is_void)
+            || matches!(error, Error::NodeDown(_)) && is_leaving
+        {
+            return Ok(());
+        }
+        let objects: Vec<usize> = match &question.purpose {
+            Purpose::Put { object, .. } | Purpose::Create { object, .. } => {
+                let object = &self.users.objects[*object];
+                let rivals = object.id.iter().flat_map(|id| self.users.objects_of(id)).count();
+                let is_fair = match error {
+                    Error::NameTaken { .. } => rivals > 1,
+                    Error::StoreFull { .. } => self.is_tight(),
+                    Error::NoMemory { .. } => self.plan.slot_failures > 0,
+                    _ => false,
+                };
+                return is_fair.then_some(()).ok_or_else(|| "a put has no such reason".into());
+            }
+            Purpose::Inputs { object } => {
+                let is_over = matches!(error, Error::InvalidArgument(_))
+                    && self.users.objects[*object].is_delete_asked;
+                // A reduce that failed is forgotten, with its list.
+                let is_forgotten = matches!(error, Error::InvalidArgument(_))
+                    && self.users.objects[*object].contents.is_empty();
+                if is_over || is_forgotten {
+                    return Ok(());
+                }
+                vec![*object]
+            }
+            Purpose::Seal { object, .. } => vec![*object],
+            Purpose::Get { id, .. } => self.users.by_id.get(id).cloned().unwrap_or_default(),
+            Purpose::Reduce { .. } | Purpose::Abort | Purpose::Delete | Purpose::Latest { .. } => {
+                Vec::new()
+            }
+        };
+        let is_explained = objects.iter().any(|object| self.explains(*object, error));
+        is_explained.then_some(()).ok_or_else(|| "nothing that happened explains it".into())
+    }
+
+    /// Whether what happened to an object, or to what it is folded from, explains an error.
+    fn explains(&self, object: usize, error: &Error) -> bool {
+        let Object { spec, is_delete_asked, is_failed, .. } = &self.users.objects[object];
+        let is_here = match error {
+            Error::ObjectDeleted { .. } => *is_delete_asked,
+            Error::ObjectLost { .. } => self.users.is_shrunk || *is_failed,
+            Error::StoreFull { .. } => self.is_tight(),
+            Error::NoMemory { .. } => self.plan.slot_failures > 0,
+            Error::NodeDown(_) => self.users.is_shrunk && matches!(spec.make, Make::Reduce { .. }),
+            _ => false,
+        };
+        let Make::Reduce { inputs, count, patience_ns } = &spec.make else {
+            return is_here
+                || matches!(spec.make, Make::Put { fate, .. } if fate != Fate::Sealed
+                && matches!(error, Error::ObjectLost { .. }));
+        };
+        is_here
+            || match error {
+                Error::Timeout { .. } => patience_ns.is_some(),
+                Error::TooFewInputs { .. } => *count < inputs.len(),
+                Error::ShapeMismatch { .. } => {
+                    self.inputs(inputs).any(|input| input.spec.meta != spec.meta)
+                }
+                Error::Unreducible { .. } => {
+                    self.inputs(inputs).any(|input| input.spec.meta.kind == Kind::Bytes)
+                }
+                _ => false,
+            }
+            || inputs.iter().any(|input| self.explains(*input, error))
+    }
+
+    /// Whatever goes by the ids of these objects.
+    fn inputs(&self, objects: &[usize]) -> impl Iterator<Item = &Object> {
+        self.ids(objects).into_iter().flat_map(|id| self.users.objects_of(&id).collect::<Vec<_>>())
+    }
+
+    /// Whether nodes can't hold everything.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.plan.config.capacity < 1 << 33
+    }
+
+    /// After the plan: lets everything come to rest, and checks that it did.
+    pub(crate) fn check_end(&mut self) {
+        let end = self.plan.end + 90 * SECOND;
+        self.run_until(end);
+        self.check_directories();
+        self.get_everything_once_more();
+        self.run_until(end + 60 * SECOND);
+        self.check_waiters();
+        let open = self.users.questions.iter().filter(|(_, asked)| !asked.is_answered);
+        for request in open.map(|(request, _)| *request).collect::<Vec<_>>() {
+            if self.failure.is_none() {
+                self.cancel(request);
+            }
+        }
+        self.delete_everything();
+        self.run_until(end + 90 * SECOND);
+        self.check_rest();
+    }
+
+    /// Objects that are complete somewhere: by id, who has them.
+    fn existing(&self) -> BTreeMap<ObjectId, Vec<NodeId>> {
+        let mut existing: BTreeMap<ObjectId, Vec<NodeId>> = BTreeMap::new();
+        for (node, host) in self.hosts.iter().filter(|(_, host)| host.is_up && !host.is_leaving) {
+            for (instance, copy) in host.node.table().iter() {
+                let is_current = host.node.table().current(&copy.id) == Some(instance);
+                if copy.is_complete() && !copy.doomed && is_current {
+                    existing.entry(copy.id.clone()).or_default().push(*node);
+                }
+            }
+        }
+        existing
+    }
+
+    /// Every complete copy is known to the first owner of its object.
+    fn check_directories(&mut self) {
+        for (id, nodes) in self.existing() {
+            let Some(some) = self.hosts.get(&nodes[0]) else { continue };
+            let owner = some.node.members().owners(&id).first;
+            let Some(host) = self.hosts.get(&owner).filter(|host| host.is_up) else {
+                self.fail(format!("{:?} takes {owner:?}, which is down, for a member", nodes[0]));
+                continue;
+            };
+            let known = host.node.directory().holders(&id);
+            for node in nodes {
+                if !known.iter().any(|(holder, _)| *holder == node) {
+                    self.fail(format!("{owner:?} does not know that {node:?} holds {id:?}"));
+                }
+            }
+        }
+    }
+
+    fn get_everything_once_more(&mut self) {
+        for id in self.existing().into_keys() {
+            for _ in 0..2 {
+                let nodes = self.staying();
+                let Some(node) = self.dice.pick(&nodes) else { continue };
+                let client = self.client_of(node);
+                let ask = hoplite_proto::ask::Ask::Get { id: id.clone() };
+                let purpose = Purpose::Get { id: id.clone(), hold_ns: 0 };
+                self.ask(node, client, ask, purpose, None);
+            }
+        }
+    }
+
+    /// Nobody waits for what there is, unless it does not fit.
+    fn check_waiters(&mut self) {
+        let existing = self.existing();
+        let mut stuck = None;
+        for (request, asked) in &self.users.questions {
+            if asked.is_answered {
+                continue;
+            }
+            match &asked.purpose {
+                Purpose::Get { id, .. } if existing.contains_key(id) => {
+                    let table = self.hosts[&asked.node].node.table();
+                    let sizes = self.users.objects_of(id).map(|object| object.spec.meta.size);
+                    let size = sizes.max().unwrap_or(0) + 4096;
+                    if table.pinned() + size <= table.capacity() {
+                        stuck = Some(format!("{request:?} at {:?} waits for {id:?}", asked.node));
+                    }
+                }
+                Purpose::Seal { .. } | Purpose::Delete | Purpose::Reduce { .. } => {
+                    stuck = Some(format!("{request:?} waits: {:?}", asked.purpose));
+                }
+                Purpose::Put { .. } | Purpose::Create { .. } if !self.is_tight() => {
+                    stuck = Some(format!("{request:?} waits: {:?}", asked.purpose));
+                }
+                _ => {}
+            }
+        }
+        if let Some(stuck) = stuck {
+            self.fail(format!("{stuck}, which there is"));
+        }
+    }
+
+    fn delete_everything(&mut self) {
+        let nodes = self.staying();
+        let Some(node) = self.dice.pick(&nodes) else { return };
+        let known = self.users.objects.iter().filter_map(|object| object.id.clone());
+        let mut ids: BTreeSet<ObjectId> = known.collect();
+        for host in self.hosts.values().filter(|host| host.is_up) {
+            ids.extend(host.node.table().iter().map(|(_, copy)| copy.id.clone()));
+        }
+        let client = self.client_of(node);
+        if self.failure.is_none() {
+            self.delete(node, client, ids.into_iter().collect());
+        }
+    }
+
+    /// Everything is deleted and nobody asks: nothing is left.
+    fn check_rest(&mut self) {
+        let mut left = Vec::new();
+        for (node, host) in self.hosts.iter().filter(|(_, host)| host.is_up) {
+            let waiting = host.node.open_requests();
+            if waiting > 0 {
+                left.push(format!("{waiting} questions at {node:?}"));
+            }
+            for (instance, copy) in host.node.table().iter() {
+                left.push(format!("a copy of {:?} at {node:?}: {instance} {copy:?}", copy.id));
+            }
+            left.extend(host.node.unfinished().map(|what| format!("{what} at {node:?}")));
+            left.extend(host.slots.keys().map(|slot| format!("slot {slot} at {node:?}")));
+            for id in self.users.by_id.keys() {
+                for (holder, _) in host.node.directory().holders(id) {
+                    left.push(format!("{holder:?} as a holder of {id:?} at {node:?}"));
+                }
+            }
+        }
+        left.extend(self.shell.flows.values().map(|flow| format!("{flow:?}")));
+        left.extend(self.shell.folds.values().map(|fold| format!("{fold:?}")));
+        let open = self.users.questions.iter().filter(|(_, asked)| !asked.is_answered);
+        left.extend(open.map(|(request, asked)| format!("{request:?}: {:?}", asked.purpose)));
+        if !left.is_empty() {
+            self.fail(format!("left over when all is deleted: {}", left.join("; ")));
+        }
+    }
+}
+
+/// Whether `tags` are one content each of `count` of `candidates`.
+fn is_sum(tags: &mut Vec<Tag>, candidates: &[BTreeSet<Content>], count: usize) -> bool {
+    let Some((first, rest)) = candidates.split_first() else {
+        return count == 0 && tags.is_empty();
+    };
+    if count > candidates.len() {
+        return false;
+    }
+    for content in first.iter().filter(|_| count > 0) {
+        let mut without = tags.clone();
+        let mut all = content.tags().iter();
+        let is_in = all.all(|tag| match without.iter().position(|other| other == tag) {
+            Some(at) => {
+                without.swap_remove(at);
+                true
+            }
+            None => false,
+        });
+        if is_in && is_sum(&mut without, rest, count - 1) {
+            return true;
+        }
+    }
+    is_sum(tags, rest, count)
+}

@@ -1,0 +1,275 @@
+//! Folds: each block of the result as soon as that block of every input and of every child is there.
+//!
+//! A position keeps a bounded window of blocks for its parent; the caller's own fold writes into a slot.
+
+use std::collections::VecDeque;
+
+use hoplite_proto::{
+    id::{Instance, NodeId, ReduceId},
+    inline::Inline,
+    limits::WINDOW_BLOCKS,
+    message::{FoldKey, FoldOrder},
+    node::Event,
+};
+
+use crate::{
+    Sabotage,
+    payload::{Content, Piece},
+    shell::{SlotId, Source, What, blocks_of},
+    world::{NotHere, World},
+};
+
+/// One position of a reduce at work.
+#[derive(Debug)]
+pub(crate) struct Folding {
+    pub(crate) host: NodeId,
+    key: FoldKey,
+    size: u64,
+    inputs: Vec<SlotId>,
+    children: Vec<Child>,
+    /// The caller's own: the slot of the result.
+    target: Option<SlotId>,
+    /// The next block to fold.
+    next: u32,
+    /// Folded, and not sent to the parent yet.
+    window: VecDeque<Content>,
+    /// The flow to the parent.
+    parent: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Child {
+    flow: u64,
+    arrived: VecDeque<Content>,
+    count: u32,
+}
+
+impl Folding {
+    /// Blocks of a child that have arrived and can't be folded yet.
+    pub(crate) fn waiting(&self, child: usize) -> usize {
+        self.children.get(child).map_or(0, |child| child.arrived.len())
+    }
+}
+
+impl World {
+    pub(crate) fn start_fold(
+        &mut self,
+        node: NodeId,
+        order: FoldOrder,
+        target: Option<(Instance, u64)>,
+    ) {
+        let FoldOrder { key, inputs, children, size, .. } = order;
+        let is_result = key.position == FoldKey::RESULT;
+        if children.len() > 2 && !is_result {
+            self.fail(format!("position {key:?} has {} children", children.len()));
+        }
+        if self.shell.fold_at.contains_key(&(node, key))
+            || self.shell.folded_at.contains(&(node, key))
+        {
+            return self.fail(format!("node {node:?} starts the fold {key:?} twice"));
+        }
+        let Some(host) = self.hosts.get(&node) else { return };
+        let slots: Option<Vec<SlotId>> =
+            inputs.iter().map(|input| host.slots.get(input).copied()).collect();
+        let target = target.map(|(instance, _)| host.slots.get(&instance).copied());
+        let (Some(slots), false) = (slots, target == Some(None)) else {
+            return self
+                .fail(format!("node {node:?} folds {inputs:?}, not all of which have slots"));
+        };
+        let fold = self.next_number();
+        for slot in &slots {
+            self.shell.slots[*slot].folds.insert(fold);
+        }
+        let mut flows = Vec::new();
+        for (child, (from, position)) in children.into_iter().enumerate() {
+            let key = FoldKey { position, ..key };
+            let what = What::Stream { key, parent: fold, child };
+            let flow = self.open_flow(from, node, what, size, 0);
+            flows.push(Child { flow, arrived: VecDeque::new(), count: 0 });
+        }
+        let parent = self.shell.early.remove(&(node, key));
+        self.shell.folds.insert(
+            fold,
+            Folding {
+                host: node,
+                key,
+                size,
+                inputs: slots,
+                children: flows,
+                target: target.flatten(),
+                next: 0,
+                window: VecDeque::new(),
+                parent: None,
+            },
+        );
+        self.shell.fold_at.insert((node, key), fold);
+        self.pump_fold(fold);
+        if let Some(flow) = parent {
+            self.stream_asked(flow, node, key);
+        }
+    }
+
+    /// A parent asks for the stream of a position, perhaps before that has its order.
+    pub(crate) fn stream_asked(&mut self, flow: u64, node: NodeId, key: FoldKey) {
+        if self.shell.folded_at.contains(&(node, key)) {
+            return self.break_flow(flow, NotHere(true));
+        }
+        let Some(fold) = self.shell.fold_at.get(&(node, key)).copied() else {
+            self.shell.early.insert((node, key), flow);
+            return;
+        };
+        let Some(folding) = self.shell.folds.get_mut(&fold) else { return };
+        if folding.parent.replace(flow).is_some() {
+            self.fail(format!("{key:?} at {node:?} has two parents"));
+        }
+        if let Some(flow) = self.shell.flows.get_mut(&flow) {
+            flow.source = Some(Source::Fold(fold));
+        }
+        self.pump_flow(flow);
+    }
+
+    /// Folds what can be folded.
+    pub(crate) fn pump_fold(&mut self, fold: u64) {
+        loop {
+            let Some(folding) = self.shell.folds.get(&fold) else { return };
+            let is_blocked = folding.target.is_none() && folding.window.len() >= WINDOW_BLOCKS;
+            if folding.next >= blocks_of(folding.size) || is_blocked {
+                return;
+            }
+            let next = folding.next as usize;
+            let slots = folding.inputs.iter().map(|slot| &self.shell.slots[*slot]);
+            let mut parts: Vec<&Content> = Vec::new();
+            let mut is_lost = false;
+            for slot in slots {
+                parts.extend(slot.blocks.get(next));
+                is_lost |= slot.blocks.len() <= next && slot.is_freed;
+            }
+            if is_lost {
+                return self.fold_over(fold, Some("an input was dropped".into()));
+            }
+            parts.extend(folding.children.iter().filter_map(|child| child.arrived.front()));
+            if parts.len() < folding.inputs.len() + folding.children.len() {
+                return;
+            }
+            if self.sabotage == Some(Sabotage::FoldsLess) && parts.len() > 1 {
+                parts.pop();
+            }
+            let content = Content::fold(parts.into_iter());
+            self.folded_block(fold, content);
+        }
+    }
+
+    fn folded_block(&mut self, fold: u64, content: Content) {
+        let Some(folding) = self.shell.folds.get_mut(&fold) else { return };
+        let index = folding.next;
+        folding.next += 1;
+        for child in &mut folding.children {
+            child.arrived.pop_front();
+        }
+        let flows: Vec<u64> = folding.children.iter().map(|child| child.flow).collect();
+        let is_last = folding.next == blocks_of(folding.size);
+        match folding.target {
+            Some(target) => {
+                let (host, instance) = (folding.host, self.shell.slots[target].instance);
+                if index == 0 {
+                    self.result_made(host, instance, &content);
+                }
+                self.write_slot(target, Piece { index, content });
+                if is_last {
+                    self.fold_over(fold, None);
+                }
+            }
+            None => {
+                folding.window.push_back(content);
+                if let Some(parent) = folding.parent {
+                    self.pump_flow(parent);
+                }
+            }
+        }
+        flows.into_iter().for_each(|flow| self.pump_flow(flow));
+    }
+
+    /// The next block for the parent, if it is folded.
+    pub(crate) fn take_folded(&mut self, fold: u64, index: u32) -> Option<Content> {
+        let folding = self.shell.folds.get_mut(&fold)?;
+        assert_eq!(folding.next - folding.window.len() as u32, index, "a stream lost its place");
+        folding.window.pop_front()
+    }
+
+    pub(crate) fn stream_grows(&mut self, parent: u64, child: usize, piece: Piece) {
+        let Some(folding) = self.shell.folds.get_mut(&parent) else { return };
+        let Some(child) = folding.children.get_mut(child) else { return };
+        assert_eq!(child.count, piece.index, "a stream lost a block");
+        child.count += 1;
+        child.arrived.push_back(piece.content);
+        self.pump_fold(parent);
+    }
+
+    /// A parent has all of a stream: the position is done.
+    pub(crate) fn finish_stream(&mut self, number: u64) {
+        let Some(flow) = self.shell.flows.remove(&number) else { return };
+        if let Some(Source::Fold(fold)) = flow.source {
+            self.fold_over(fold, None);
+        }
+    }
+
+    pub(crate) fn stop_fold(&mut self, node: NodeId, key: FoldKey) {
+        match self.shell.fold_at.get(&(node, key)).copied() {
+            Some(fold) => self.fold_over(fold, Some("stopped".into())),
+            // It has ended, and its node will hear so.
+            None if self.shell.folded_at.contains(&(node, key)) => {}
+            None => self.fail(format!("node {node:?} stops {key:?}, which it never started")),
+        }
+    }
+
+    /// A fold has ended; its children and its parent notice.
+    pub(crate) fn fold_over(&mut self, fold: u64, failure: Option<String>) {
+        let Some(folding) = self.shell.folds.remove(&fold) else { return };
+        let (host, key) = (folding.host, folding.key);
+        self.shell.fold_at.remove(&(host, key));
+        self.shell.folded_at.insert((host, key));
+        for slot in folding.inputs {
+            self.shell.slots[slot].folds.remove(&fold);
+        }
+        if let Some(target) = folding.target.filter(|_| failure.is_none()) {
+            let slot = &mut self.shell.slots[target];
+            slot.is_complete = slot.blocks.len() as u32 == slot.end();
+        }
+        self.tell_soon(host, Event::FoldEnded { key, failure });
+        for child in folding.children {
+            let Some(flow) = self.close_flow(child.flow) else { continue };
+            match flow.source {
+                Some(Source::Fold(below)) => {
+                    self.fold_over(below, Some("its parent is gone".into()));
+                }
+                _ => {
+                    let early = (
+                        flow.from,
+                        match flow.what {
+                            What::Stream { key, .. } => key,
+                            What::Copy { .. } => continue,
+                        },
+                    );
+                    if self.shell.early.get(&early) == Some(&child.flow) {
+                        self.shell.early.remove(&early);
+                    }
+                }
+            }
+        }
+        if let Some(parent) = folding.parent {
+            self.break_flow(parent, NotHere(false));
+        }
+    }
+
+    pub(crate) fn fold_inline(
+        &mut self,
+        node: NodeId,
+        reduce: ReduceId,
+        epoch: u32,
+        inputs: &[Inline],
+    ) {
+        let contents: Vec<Content> = inputs.iter().map(Content::from_inline).collect();
+        let result = Content::fold(contents.iter()).to_inline();
+        self.tell_soon(node, Event::FoldedInline { reduce, epoch, result });
+    }
+}

@@ -1,0 +1,87 @@
+//! `hoplite-sim --seed N`: one simulated cluster, event by event. `hoplite-sim --seeds N [--from S]`: many of them.
+
+use std::{process::ExitCode, time::Instant};
+
+use hoplite_sim::{Record, run};
+
+const USAGE: &str = "usage: hoplite-sim --seed N [--trace]
+       hoplite-sim --seeds COUNT [--from SEED]
+
+--seed    simulates one cluster and prints the verdict
+--trace   prints every event and order of every node before
+--seeds   simulates COUNT clusters, from seed 0 or SEED on";
+
+fn main() -> ExitCode {
+    match parse(std::env::args().skip(1)) {
+        Ok(Task::One { seed, record }) => one(seed, record),
+        Ok(Task::Many { from, count }) => many(from, count),
+        Err(why) => {
+            eprintln!("{why}\n\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+enum Task {
+    One { seed: u64, record: Record },
+    Many { from: u64, count: u64 },
+}
+
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Task, String> {
+    let (mut seed, mut count, mut from, mut record) = (None, None, None, Record::Nothing);
+    while let Some(argument) = arguments.next() {
+        let mut number = || {
+            let text = arguments.next().ok_or_else(|| format!("{argument} needs a number"))?;
+            text.parse::<u64>().map_err(|_| format!("{argument} needs a number, not {text:?}"))
+        };
+        match argument.as_str() {
+            "--seed" => seed = Some(number()?),
+            "--seeds" => count = Some(number()?),
+            "--from" => from = Some(number()?),
+            "--trace" => record = Record::Print,
+            _ => return Err(format!("unknown argument {argument:?}")),
+        }
+    }
+    match (seed, count, from, record) {
+        (Some(seed), None, None, record) => Ok(Task::One { seed, record }),
+        (None, Some(count), from, Record::Nothing) => {
+            Ok(Task::Many { from: from.unwrap_or(0), count })
+        }
+        (None, None, ..) => Err("say --seed or --seeds".into()),
+        _ => Err("these arguments do not go together".into()),
+    }
+}
+
+fn one(seed: u64, record: Record) -> ExitCode {
+    let verdict = run(seed, record, None);
+    match verdict.failure {
+        None => {
+            println!("seed {seed}: passed, {} events", verdict.events);
+            ExitCode::SUCCESS
+        }
+        Some(failure) => {
+            println!("seed {seed}: failed {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn many(from: u64, count: u64) -> ExitCode {
+    let begin = Instant::now();
+    let (mut failed, mut events) = (0, 0);
+    for seed in from..from + count {
+        let verdict = run(seed, Record::Nothing, None);
+        events += verdict.events;
+        if let Some(failure) = verdict.failure {
+            failed += 1;
+            println!("seed {seed}: failed {failure}\n  repeat it with: make sim SEED={seed}");
+        }
+        let done = seed - from + 1;
+        if done % 1000 == 0 && done < count {
+            println!("{done} clusters, {failed} failed, {:.0} s", begin.elapsed().as_secs_f64());
+        }
+    }
+    println!("{events} events in {:.1} s", begin.elapsed().as_secs_f64());
+    println!("{} passed, {failed} failed", count - failed);
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

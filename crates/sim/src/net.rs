@@ -1,0 +1,109 @@
+//! The network: control messages in order for each pair of nodes, payload in blocks that share links.
+//!
+//! Control and payload don't wait for each other. Knows bytes and times; does not know what they mean.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoplite_proto::{id::NodeId, reduce::cost::Link, time::Instant};
+
+use crate::dice::Dice;
+
+/// All links and connections.
+#[derive(Debug)]
+pub(crate) struct Net {
+    link: Link,
+    /// By the two ends, the lower first: the number of the connection that is open or being opened.
+    connections: BTreeMap<(NodeId, NodeId), u64>,
+    connections_made: u64,
+    /// Connections whose messages from the first node to the second are lost.
+    cut: BTreeSet<(NodeId, NodeId, u64)>,
+    /// When the last message from the first to the second arrives: none overtakes another.
+    last_arrival: BTreeMap<(NodeId, NodeId), Instant>,
+    uplink_free: BTreeMap<NodeId, Instant>,
+    downlink_free: BTreeMap<NodeId, Instant>,
+}
+
+/// When a block has left its sender, and when all of it is at its receiver.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passage {
+    pub(crate) sent: Instant,
+    pub(crate) arrived: Instant,
+}
+
+impl Net {
+    pub(crate) const fn new(link: Link) -> Self {
+        Self {
+            link,
+            connections: BTreeMap::new(),
+            connections_made: 0,
+            cut: BTreeSet::new(),
+            last_arrival: BTreeMap::new(),
+            uplink_free: BTreeMap::new(),
+            downlink_free: BTreeMap::new(),
+        }
+    }
+
+    /// The connection between two nodes, if there is one.
+    pub(crate) fn connection(&self, one: NodeId, other: NodeId) -> Option<u64> {
+        self.connections.get(&pair(one, other)).copied()
+    }
+
+    /// Opens a connection; none if there is one already.
+    pub(crate) fn connect(&mut self, one: NodeId, other: NodeId) -> Option<u64> {
+        if self.connections.contains_key(&pair(one, other)) {
+            return None;
+        }
+        self.connections_made += 1;
+        self.connections.insert(pair(one, other), self.connections_made);
+        Some(self.connections_made)
+    }
+
+    pub(crate) fn disconnect(&mut self, one: NodeId, other: NodeId) -> Option<u64> {
+        self.connections.remove(&pair(one, other))
+    }
+
+    /// What is on its way from `from` to `to` over this connection does not arrive.
+    pub(crate) fn lose(&mut self, from: NodeId, to: NodeId, connection: u64) {
+        self.cut.insert((from, to, connection));
+    }
+
+    pub(crate) fn is_lost(&self, from: NodeId, to: NodeId, connection: u64) -> bool {
+        self.cut.contains(&(from, to, connection))
+    }
+
+    /// When a control message that is sent now arrives.
+    pub(crate) fn arrival(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        to: NodeId,
+        dice: &mut Dice,
+    ) -> Instant {
+        let arrival = now + self.latency_ns(dice);
+        let last = self.last_arrival.entry((from, to)).or_default();
+        *last = arrival.max(*last + 1);
+        *last
+    }
+
+    /// From half to three times the latency of the link; now and then twenty times.
+    pub(crate) fn latency_ns(&self, dice: &mut Dice) -> u64 {
+        let latency = self.link.latency_ns;
+        let longest = if dice.chance(3) { latency * 20 } else { latency * 3 };
+        dice.between(latency / 2, longest)
+    }
+
+    /// Sends a block of payload behind those that wait at the sender's and the receiver's link.
+    pub(crate) fn pass(&mut self, now: Instant, from: NodeId, to: NodeId, bytes: u64) -> Passage {
+        let busy_ns = bytes * 1_000_000_000 / self.link.bytes_per_second.max(1);
+        let uplink = self.uplink_free.entry(from).or_default();
+        *uplink = now.max(*uplink) + busy_ns;
+        let sent = *uplink;
+        let downlink = self.downlink_free.entry(to).or_default();
+        *downlink = (sent + self.link.latency_ns).max(*downlink + busy_ns);
+        Passage { sent, arrived: *downlink }
+    }
+}
+
+fn pair(one: NodeId, other: NodeId) -> (NodeId, NodeId) {
+    (one.min(other), one.max(other))
+}

@@ -1,0 +1,323 @@
+//! What will be tried in a simulation: the cluster, the objects, who asks for what and when, what goes wrong.
+//!
+//! Everything is decided here, before the first event, but for what depends on answers (ids, who is still there).
+
+use hoplite_proto::{
+    id::Name,
+    limits::BLOCK_BYTES,
+    meta::{Dtype, Meta},
+    node::Config,
+    reduce::{cost::Link, shape::Degree},
+    time::Instant,
+};
+
+use crate::{dice::Dice, payload::SMALL_BYTES};
+
+pub(crate) const MICROSECOND: u64 = 1_000;
+pub(crate) const MILLISECOND: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// A whole simulation before it begins.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// Nodes that are there from the start.
+    pub(crate) nodes: u64,
+    pub(crate) config: Config,
+    /// How often a slot can't be had, in percent.
+    pub(crate) slot_failures: u64,
+    pub(crate) objects: Vec<Spec>,
+    pub(crate) acts: Vec<(Instant, Act)>,
+    /// When nothing new begins any more.
+    pub(crate) end: Instant,
+}
+
+/// An object that will be made, if all goes well.
+#[derive(Clone, Debug)]
+pub(crate) struct Spec {
+    pub(crate) name: Option<Name>,
+    pub(crate) meta: Meta,
+    pub(crate) make: Make,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Make {
+    Put {
+        fate: Fate,
+        /// Between two blocks.
+        pace_ns: u64,
+    },
+    Reduce {
+        inputs: Vec<usize>,
+        count: usize,
+        patience_ns: Option<u64>,
+    },
+}
+
+/// What a client does with an object that it fills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Sealed,
+    /// Given up after some blocks.
+    Aborted,
+    /// The client dies after some blocks.
+    Orphaned,
+}
+
+/// What somebody does. Objects are numbers in [`Plan::objects`]; `at` chooses a node among those that are there.
+#[derive(Clone, Debug)]
+pub(crate) enum Act {
+    Make {
+        object: usize,
+        at: u64,
+    },
+    Get {
+        object: usize,
+        at: u64,
+        patience_ns: Option<u64>,
+        cancel_ns: Option<u64>,
+        /// How long it is read.
+        hold_ns: u64,
+    },
+    Inputs {
+        object: usize,
+    },
+    Delete {
+        object: usize,
+        at: u64,
+    },
+    Latest {
+        prefix: &'static str,
+        after: Option<u64>,
+        at: u64,
+        patience_ns: u64,
+    },
+    ClientDies {
+        at: u64,
+    },
+    Join,
+    Leave {
+        at: u64,
+    },
+    Crash {
+        at: u64,
+    },
+}
+
+/// Objects of one size, which can be folded with each other.
+struct Class {
+    meta: Meta,
+    objects: Vec<usize>,
+}
+
+impl Plan {
+    pub(crate) fn new(dice: &mut Dice) -> Self {
+        let horizon = dice.between(20, 1500) * MILLISECOND;
+        let mut plan = Self {
+            nodes: dice.between(1, 6),
+            config: config(dice),
+            slot_failures: if dice.chance(10) { 4 } else { 0 },
+            objects: Vec::new(),
+            acts: Vec::new(),
+            end: Instant(horizon * 2),
+        };
+        let mut classes = classes(dice);
+        for _ in 0..dice.between(2, 12) {
+            plan.add_put(horizon, &mut classes, dice);
+        }
+        for _ in 0..dice.below(5) {
+            plan.add_reduce(horizon, &mut classes, dice);
+        }
+        for object in 0..plan.objects.len() {
+            plan.add_readers(object, horizon, dice);
+        }
+        plan.add_versions(horizon, dice);
+        plan.add_changes(horizon, dice);
+        plan.limit_capacity(dice);
+        plan.acts.sort_by_key(|(at, _)| *at);
+        plan
+    }
+
+    fn add(&mut self, at: u64, act: Act) {
+        self.acts.push((Instant(at), act));
+    }
+
+    fn add_object(&mut self, spec: Spec) -> usize {
+        self.objects.push(spec);
+        self.objects.len() - 1
+    }
+
+    fn add_put(&mut self, horizon: u64, classes: &mut [Class], dice: &mut Dice) {
+        let class = dice.below(classes.len() as u64) as usize;
+        let name = dice.chance(50).then(|| {
+            let group = dice.below(4);
+            // Now and then a name that is taken.
+            let number = if dice.chance(10) { 0 } else { self.objects.len() };
+            name(&format!("group{group}/x{number}"))
+        });
+        let fate = match dice.below(100) {
+            0..6 => Fate::Aborted,
+            6..10 => Fate::Orphaned,
+            _ => Fate::Sealed,
+        };
+        let pace_ns = match dice.below(3) {
+            0 => 0,
+            1 => dice.between(5, 500) * MICROSECOND,
+            _ => dice.between(1, 10) * MILLISECOND,
+        };
+        let meta = classes[class].meta.clone();
+        let object = self.add_object(Spec { name, meta, make: Make::Put { fate, pace_ns } });
+        classes[class].objects.push(object);
+        self.add(dice.below(horizon), Act::Make { object, at: dice.below(64) });
+    }
+
+    fn add_reduce(&mut self, horizon: u64, classes: &mut [Class], dice: &mut Dice) {
+        let class = dice.below(classes.len() as u64) as usize;
+        let mut inputs = classes[class].objects.clone();
+        dice.shuffle(&mut inputs);
+        inputs.truncate(dice.between(1, 8) as usize);
+        let mut meta = classes[class].meta.clone();
+        if dice.chance(4)
+            && let Some(other) = dice.pick(&classes[0].objects)
+            && !inputs.contains(&other)
+        {
+            inputs.push(other);
+            meta = classes[class].meta.clone();
+        }
+        if inputs.is_empty() {
+            return;
+        }
+        let all = inputs.len() as u64;
+        let count = if dice.chance(50) { all } else { dice.between(1, all) } as usize;
+        let patience_ns = dice.chance(40).then(|| dice.between(1, 2 * horizon));
+        let make = Make::Reduce { inputs, count, patience_ns };
+        let object = self.add_object(Spec { name: None, meta, make });
+        // At most 64 tags fit a small object, and reduces of reduces multiply them.
+        if self.tags(object) <= SMALL_BYTES as usize / 8 {
+            classes[class].objects.push(object);
+        }
+        let begin = dice.below(horizon);
+        self.add(begin, Act::Make { object, at: dice.below(64) });
+        if dice.chance(50) {
+            self.add(begin + dice.below(horizon), Act::Inputs { object });
+        }
+    }
+
+    /// How often tags of puts can occur in an object.
+    fn tags(&self, object: usize) -> usize {
+        match &self.objects[object].make {
+            Make::Put { .. } => 1,
+            Make::Reduce { inputs, .. } => inputs.iter().map(|input| self.tags(*input)).sum(),
+        }
+    }
+
+    fn add_readers(&mut self, object: usize, horizon: u64, dice: &mut Dice) {
+        if dice.chance(30) {
+            // Everybody at once.
+            let when = dice.below(horizon);
+            for at in 0..self.nodes {
+                self.add_get(object, when + dice.below(2 * MILLISECOND), at, dice);
+            }
+        }
+        for _ in 0..dice.below(5) {
+            let (when, at) = (dice.below(horizon * 3 / 2), dice.below(64));
+            self.add_get(object, when, at, dice);
+        }
+        if dice.chance(25) {
+            self.add(dice.below(horizon * 3 / 2), Act::Delete { object, at: dice.below(64) });
+        }
+    }
+
+    fn add_get(&mut self, object: usize, when: u64, at: u64, dice: &mut Dice) {
+        let patience_ns = match dice.below(20) {
+            0 => Some(0),
+            1..6 => Some(dice.below(horizon_of(self))),
+            _ => None,
+        };
+        let cancel_ns = dice.chance(10).then(|| dice.below(horizon_of(self)));
+        let hold_ns = if dice.chance(50) { 0 } else { dice.below(200 * MILLISECOND) };
+        self.add(when, Act::Get { object, at, patience_ns, cancel_ns, hold_ns });
+    }
+
+    /// Weights that are published again and again under names with numbers.
+    fn add_versions(&mut self, horizon: u64, dice: &mut Dice) {
+        if !dice.chance(40) {
+            return;
+        }
+        for version in 0..dice.between(1, 4) {
+            let meta = Meta::array(Dtype::Int64, vec![SMALL_BYTES / 8]).unwrap_or(Meta::bytes(8));
+            let make = Make::Put { fate: Fate::Sealed, pace_ns: 0 };
+            let name = Some(name(&format!("policy/{version}")));
+            let object = self.add_object(Spec { name, meta, make });
+            self.add(dice.below(horizon), Act::Make { object, at: dice.below(64) });
+            self.add_readers(object, horizon, dice);
+        }
+        for _ in 0..dice.between(1, 6) {
+            let after = dice.chance(60).then(|| dice.below(5));
+            let patience_ns = dice.below(horizon);
+            let at = dice.below(64);
+            let act = Act::Latest { prefix: "policy/", after, at, patience_ns };
+            self.add(dice.below(horizon), act);
+        }
+    }
+
+    /// Nodes and clients that come and go.
+    fn add_changes(&mut self, horizon: u64, dice: &mut Dice) {
+        let mut some = |percent: u64, most: u64, act: &dyn Fn(u64) -> Act| {
+            if !dice.chance(percent) {
+                return;
+            }
+            for _ in 0..dice.between(1, most) {
+                let when = dice.below(horizon * 3 / 2);
+                self.acts.push((Instant(when), act(dice.below(64))));
+            }
+        };
+        some(30, 3, &|at| Act::ClientDies { at });
+        some(30, 3, &|_| Act::Join);
+        some(30, 2, &|at| Act::Leave { at });
+        some(20, 2, &|at| Act::Crash { at });
+    }
+
+    /// In some clusters nodes can't hold everything.
+    fn limit_capacity(&mut self, dice: &mut Dice) {
+        let largest = self.objects.iter().map(|spec| spec.meta.size).max().unwrap_or(0);
+        if dice.chance(40) {
+            self.config.capacity = (largest + 4096) * dice.between(10, 60) / 10;
+        }
+    }
+}
+
+fn horizon_of(plan: &Plan) -> u64 {
+    plan.end.0 / 2
+}
+
+fn config(dice: &mut Dice) -> Config {
+    let latency_ns = dice.pick(&[20, 100, 1000, 5000]).unwrap_or(100) * MICROSECOND;
+    let bytes_per_second = dice.pick(&[12_500_000, 125_000_000, 1_250_000_000]).unwrap_or(1);
+    let degrees = [None, None, Some(Degree::Chain), Some(Degree::Binary), Some(Degree::Star)];
+    Config {
+        capacity: 1 << 34,
+        link: Link { latency_ns, bytes_per_second },
+        degree: dice.pick(&degrees).flatten(),
+    }
+}
+
+/// Small objects, and two sizes of large ones.
+fn classes(dice: &mut Dice) -> Vec<Class> {
+    let most = if dice.chance(10) { 200 } else { 40 };
+    let blocks = [dice.between(2, 8), dice.between(4, most)];
+    // Full blocks and a rest.
+    let large = blocks.map(|blocks| (blocks - 1) * BLOCK_BYTES + 8 * dice.between(1, 8192));
+    [SMALL_BYTES, large[0], large[1]]
+        .into_iter()
+        .map(|size| {
+            let array = Meta::array(Dtype::Int64, vec![size / 8]);
+            // Bytes that are no array can't be folded.
+            let meta = array.filter(|_| !dice.chance(3)).unwrap_or(Meta::bytes(size));
+            Class { meta, objects: Vec::new() }
+        })
+        .collect()
+}
+
+fn name(text: &str) -> Name {
+    text.parse().expect("names of the plan are names")
+}

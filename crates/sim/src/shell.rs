@@ -1,0 +1,495 @@
+//! What a real shell does with the orders of its node, on virtual memory and links: slots, and flows of blocks into
+//! them. Folds are in [`crate::fold`].
+//!
+//! ```text
+//!   a flow:   FlowAsked --> (asked the sender's node) --Serve--> blocks --> FetchOver, ServeEnded
+//!                                  |                      |
+//!                                  +--- Refuse            +--- its slot was freed, a host died
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoplite_proto::{
+    id::{Instance, NodeId, ObjectId, ServeId},
+    limits::{BLOCK_BYTES, WINDOW_BLOCKS},
+    message::FoldKey,
+    node::{Action, Event},
+    ranges::Ranges,
+};
+
+use crate::{
+    Sabotage,
+    fold::Folding,
+    payload::{Content, Piece, Tag},
+    plan::MICROSECOND,
+    world::{Happening, NotHere, World},
+};
+
+pub(crate) type SlotId = usize;
+
+/// The slots, flows and folds of all hosts.
+#[derive(Debug, Default)]
+pub(crate) struct Shell {
+    /// All that ever were.
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) flows: BTreeMap<u64, Flow>,
+    pub(crate) folds: BTreeMap<u64, Folding>,
+    pub(crate) fold_at: BTreeMap<(NodeId, FoldKey), u64>,
+    /// Folds that are over, however they ended.
+    pub(crate) folded_at: BTreeSet<(NodeId, FoldKey)>,
+    /// Flows that wait for a fold to begin.
+    pub(crate) early: BTreeMap<(NodeId, FoldKey), u64>,
+    /// Which flow a node was asked for.
+    serves: BTreeMap<ServeId, u64>,
+    /// What each instance holds, whoever has it.
+    pub(crate) contents: BTreeMap<Instance, Content>,
+    counted: u64,
+}
+
+/// Memory for a copy, which fills from the front.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) host: NodeId,
+    pub(crate) instance: Instance,
+    pub(crate) size: u64,
+    pub(crate) blocks: Vec<Content>,
+    /// Its node knows that it is complete.
+    pub(crate) is_complete: bool,
+    pub(crate) is_freed: bool,
+    /// Flows and folds that read it.
+    pub(crate) flows: BTreeSet<u64>,
+    pub(crate) folds: BTreeSet<u64>,
+}
+
+impl Slot {
+    /// How many blocks it will have.
+    pub(crate) fn end(&self) -> u32 {
+        blocks_of(self.size)
+    }
+
+    pub(crate) fn ready(&self) -> Ranges {
+        Ranges::full((self.blocks.len() as u64 * BLOCK_BYTES).min(self.size))
+    }
+}
+
+pub(crate) fn blocks_of(size: u64) -> u32 {
+    size.div_ceil(BLOCK_BYTES) as u32
+}
+
+/// Blocks that go from one host to another, in order.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) from: NodeId,
+    pub(crate) to: NodeId,
+    pub(crate) what: What,
+    pub(crate) size: u64,
+    /// Where its blocks come from, once the sender has agreed.
+    pub(crate) source: Option<Source>,
+    /// The next block to be sent.
+    pub(crate) next: u32,
+    /// Sent and not there yet, and in the receiver's window.
+    pub(crate) in_flight: u32,
+    /// A block of it waits for the sender's link.
+    is_on_wire: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum What {
+    Copy {
+        id: ObjectId,
+        instance: Instance,
+        attempt: u64,
+        sink: SlotId,
+        serve: Option<ServeId>,
+    },
+    /// The result of a position, for its parent.
+    Stream {
+        key: FoldKey,
+        parent: u64,
+        child: usize,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    Slot(SlotId),
+    Fold(u64),
+}
+
+/// Blocks of a copy under way at a time. The credit of a real stream, 4 MiB, would hide most of what the shared links
+/// do to short objects.
+const CREDIT_BLOCKS: u32 = 8;
+
+impl World {
+    pub(crate) fn carry_out(&mut self, node: NodeId, action: Action) {
+        match action {
+            Action::Reply { client, request, answer } => {
+                self.answered(node, client, request, answer);
+            }
+            Action::CreateSlot { instance, size, .. } => self.create_slot(node, instance, size),
+            Action::FreeSlot { instance } => self.free_slot(node, instance),
+            Action::Fetch { id, instance, source } => self.fetch(node, id, instance, source),
+            Action::StopFetch { instance } => self.stop_fetch(node, instance),
+            Action::Serve { serve, instance, .. } => self.serve(node, serve, instance),
+            Action::Refuse { serve } => self.refuse(serve),
+            Action::StartFold { order, target } => self.start_fold(node, order, target),
+            Action::StopFold { key } => self.stop_fold(node, key),
+            Action::FoldInline { reduce, epoch, inputs, .. } => {
+                self.fold_inline(node, reduce, epoch, &inputs);
+            }
+            Action::Note(_) => {}
+            Action::Send { .. } | Action::AddPeer(_) | Action::DropPeer(_) | Action::Left => {
+                self.carry_out_peer(node, action);
+            }
+        }
+    }
+
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.shell.counted += 1;
+        self.shell.counted
+    }
+
+    /// The node of a host learns something a little later.
+    pub(crate) fn tell_soon(&mut self, node: NodeId, event: Event) {
+        let delay_ns = self.dice.below(50 * MICROSECOND);
+        self.after(delay_ns, Happening::Tell { node, event });
+    }
+
+    fn create_slot(&mut self, node: NodeId, instance: Instance, size: u64) {
+        let slot = self.shell.slots.len();
+        self.shell.slots.push(Slot {
+            host: node,
+            instance,
+            size,
+            blocks: Vec::new(),
+            is_complete: false,
+            is_freed: false,
+            flows: BTreeSet::new(),
+            folds: BTreeSet::new(),
+        });
+        let Some(host) = self.hosts.get_mut(&node) else { return };
+        if host.slots.insert(instance, slot).is_some() {
+            self.fail(format!("node {node:?} takes memory for {instance} twice"));
+        }
+        let event = if self.dice.chance(self.plan.slot_failures) {
+            Event::SlotFailed { instance, detail: "the dice said so".into() }
+        } else {
+            Event::SlotReady { instance }
+        };
+        self.tell_soon(node, event);
+    }
+
+    fn free_slot(&mut self, node: NodeId, instance: Instance) {
+        let Some(host) = self.hosts.get_mut(&node) else { return };
+        let Some(slot) = host.slots.remove(&instance) else { return };
+        let Slot { is_complete, .. } = self.shell.slots[slot];
+        self.shell.slots[slot].is_freed = true;
+        let flows: Vec<u64> = self.shell.slots[slot].flows.iter().copied().collect();
+        let folds: Vec<u64> = self.shell.slots[slot].folds.iter().copied().collect();
+        if is_complete && !(flows.is_empty() && folds.is_empty()) {
+            self.fail(format!("node {node:?} frees {instance}, which {flows:?}, {folds:?} read"));
+        }
+        if let Some(reader) = self.users.reader_of(node, instance) {
+            self.fail(format!("node {node:?} frees {instance}, which {reader:?} reads"));
+        }
+        self.stop_fetch(node, instance);
+        flows.into_iter().for_each(|flow| self.pump_flow(flow));
+        folds.into_iter().for_each(|fold| self.pump_fold(fold));
+    }
+
+    fn fetch(&mut self, node: NodeId, id: ObjectId, instance: Instance, source: NodeId) {
+        let attempt = self.next_number();
+        let Some(host) = self.hosts.get_mut(&node) else { return };
+        let Some(sink) = host.slots.get(&instance).copied() else {
+            return self.fail(format!("node {node:?} fetches {instance} into no slot"));
+        };
+        if host.fetches.insert(instance, attempt).is_some() {
+            return self.fail(format!("node {node:?} fetches {instance} twice at once"));
+        }
+        let (size, next) =
+            (self.shell.slots[sink].size, self.shell.slots[sink].blocks.len() as u32);
+        let what = What::Copy { id, instance, attempt, sink, serve: None };
+        self.open_flow(source, node, what, size, next);
+        self.check_feeds(node, instance);
+    }
+
+    /// Asks a host for blocks from `next` on.
+    pub(crate) fn open_flow(
+        &mut self,
+        from: NodeId,
+        to: NodeId,
+        what: What,
+        size: u64,
+        next: u32,
+    ) -> u64 {
+        let flow = self.next_number();
+        let (source, in_flight, is_on_wire) = (None, 0, false);
+        let opened = Flow { from, to, what, size, source, next, in_flight, is_on_wire };
+        self.shell.flows.insert(flow, opened);
+        let delay_ns = self.net.latency_ns(&mut self.dice);
+        self.after(delay_ns, Happening::FlowAsked { flow });
+        flow
+    }
+
+    pub(crate) fn flow_asked(&mut self, number: u64) {
+        let Some(flow) = self.shell.flows.get_mut(&number) else { return };
+        let from = flow.from;
+        if !self.hosts.get(&from).is_some_and(|host| host.is_up) {
+            return self.break_flow(number, NotHere(false));
+        }
+        match &mut flow.what {
+            What::Copy { id, instance, serve, .. } => {
+                self.shell.counted += 1;
+                let asked = ServeId(self.shell.counted);
+                *serve = Some(asked);
+                let (id, instance) = (id.clone(), *instance);
+                self.shell.serves.insert(asked, number);
+                self.tell(from, Event::FetchAsked { serve: asked, id, instance });
+            }
+            What::Stream { key, .. } => {
+                let key = *key;
+                self.stream_asked(number, from, key);
+            }
+        }
+    }
+
+    fn serve(&mut self, node: NodeId, serve: ServeId, instance: Instance) {
+        let Some(number) = self.shell.serves.get(&serve).copied() else {
+            return self.fail(format!("node {node:?} serves {serve:?}, which nobody asked for"));
+        };
+        let slot = self.hosts.get(&node).and_then(|host| host.slots.get(&instance)).copied();
+        let Some(slot) = slot else {
+            return self.fail(format!("node {node:?} serves {instance}, which has no slot"));
+        };
+        let Some(flow) = self.shell.flows.get_mut(&number) else {
+            // Given up meanwhile.
+            self.shell.serves.remove(&serve);
+            return self.tell_soon(node, Event::ServeEnded { serve });
+        };
+        flow.source = Some(Source::Slot(slot));
+        self.shell.slots[slot].flows.insert(number);
+        self.pump_flow(number);
+    }
+
+    fn refuse(&mut self, serve: ServeId) {
+        if let Some(number) = self.shell.serves.remove(&serve) {
+            self.break_flow(number, NotHere(true));
+        }
+    }
+
+    /// Sends the next block, if there is one and the receiver has room for it.
+    pub(crate) fn pump_flow(&mut self, number: u64) {
+        let Some(flow) = self.shell.flows.get(&number) else { return };
+        let end = blocks_of(flow.size);
+        let Some(source) = flow.source else { return };
+        if flow.next == end && flow.in_flight == 0 && matches!(flow.what, What::Copy { .. }) {
+            return self.finish_copy(number);
+        }
+        if flow.is_on_wire || flow.next >= end || !self.has_credit(flow) {
+            return;
+        }
+        let (next, from, to) = (flow.next, flow.from, flow.to);
+        let content = match source {
+            Source::Slot(slot) => {
+                let slot = &self.shell.slots[slot];
+                match slot.blocks.get(next as usize) {
+                    Some(content) => content.clone(),
+                    None if slot.is_freed => return self.break_flow(number, NotHere(false)),
+                    None => return,
+                }
+            }
+            Source::Fold(fold) => match self.take_folded(fold, next) {
+                Some(content) => content,
+                None => return,
+            },
+        };
+        let content = match self.sabotage {
+            Some(Sabotage::ServesOtherBytes) if next == 1 => Content::of(Tag(u64::MAX)),
+            _ => content,
+        };
+        let Some(flow) = self.shell.flows.get_mut(&number) else { return };
+        flow.next += 1;
+        flow.in_flight += 1;
+        flow.is_on_wire = true;
+        let bytes = BLOCK_BYTES.min(flow.size - u64::from(next) * BLOCK_BYTES);
+        let passage = self.net.pass(self.now, from, to, bytes);
+        let piece = Piece { index: next, content };
+        self.at(passage.sent, Happening::BlockSent { flow: number });
+        self.at(passage.arrived, Happening::BlockArrived { flow: number, piece });
+        if let Source::Fold(fold) = source {
+            // There is room for one more partial result.
+            self.pump_fold(fold);
+        }
+    }
+
+    fn has_credit(&self, flow: &Flow) -> bool {
+        match flow.what {
+            What::Copy { .. } => flow.in_flight < CREDIT_BLOCKS,
+            What::Stream { parent, child, .. } => {
+                let waiting = self.shell.folds.get(&parent).map_or(0, |fold| fold.waiting(child));
+                (flow.in_flight as usize + waiting) < WINDOW_BLOCKS
+            }
+        }
+    }
+
+    pub(crate) fn block_sent(&mut self, number: u64) {
+        if let Some(flow) = self.shell.flows.get_mut(&number) {
+            flow.is_on_wire = false;
+            self.pump_flow(number);
+        }
+    }
+
+    pub(crate) fn block_arrived(&mut self, number: u64, piece: Piece) {
+        let Some(flow) = self.shell.flows.get_mut(&number) else { return };
+        flow.in_flight -= 1;
+        let end = blocks_of(flow.size);
+        match flow.what {
+            What::Copy { sink, .. } => {
+                self.write_slot(sink, piece);
+                self.pump_flow(number);
+            }
+            What::Stream { parent, child, .. } => {
+                let is_last = piece.index + 1 == end;
+                self.stream_grows(parent, child, piece);
+                if is_last {
+                    self.finish_stream(number);
+                } else {
+                    self.pump_flow(number);
+                }
+            }
+        }
+    }
+
+    /// A block comes into a copy; who waits for it goes on.
+    pub(crate) fn write_slot(&mut self, number: SlotId, piece: Piece) {
+        let slot = &mut self.shell.slots[number];
+        if slot.is_freed {
+            return;
+        }
+        let (instance, host) = (slot.instance, slot.host);
+        if slot.blocks.len() as u32 != piece.index {
+            let length = slot.blocks.len();
+            return self.fail(format!(
+                "block {} comes to {instance} at {host:?} after {length}",
+                piece.index
+            ));
+        }
+        let known =
+            self.shell.contents.entry(instance).or_insert_with(|| piece.content.clone()).clone();
+        if !known.is_same(&piece.content) {
+            let what = format!(
+                "block {} of {instance} at {host:?} holds {:?} and not {known:?}",
+                piece.index, piece.content
+            );
+            return self.fail(what);
+        }
+        slot.blocks.push(piece.content);
+        let flows: Vec<u64> = slot.flows.iter().copied().collect();
+        let folds: Vec<u64> = slot.folds.iter().copied().collect();
+        flows.into_iter().for_each(|flow| self.pump_flow(flow));
+        folds.into_iter().for_each(|fold| self.pump_fold(fold));
+    }
+
+    fn finish_copy(&mut self, number: u64) {
+        let Some(flow) = self.close_flow(number) else { return };
+        if let What::Copy { instance, attempt, .. } = flow.what {
+            let (node, source, failed) = (flow.to, flow.from, None);
+            let delay_ns = self.dice.below(50 * MICROSECOND);
+            self.after(delay_ns, Happening::FetchOver { node, instance, attempt, source, failed });
+        }
+    }
+
+    /// Takes a flow away; its sender is told, not its receiver.
+    pub(crate) fn close_flow(&mut self, number: u64) -> Option<Flow> {
+        let flow = self.shell.flows.remove(&number)?;
+        if let Some(Source::Slot(slot)) = flow.source {
+            self.shell.slots[slot].flows.remove(&number);
+            if let What::Copy { serve: Some(serve), .. } = flow.what {
+                self.shell.serves.remove(&serve);
+                let delay_ns = self.net.latency_ns(&mut self.dice);
+                let (node, event) = (flow.from, Event::ServeEnded { serve });
+                self.after(delay_ns, Happening::Tell { node, event });
+            }
+        }
+        Some(flow)
+    }
+
+    /// A flow ends before its end; its receiver is told.
+    pub(crate) fn break_flow(&mut self, number: u64, not_here: NotHere) {
+        let Some(flow) = self.close_flow(number) else { return };
+        let (node, source) = (flow.to, flow.from);
+        match flow.what {
+            What::Copy { instance, attempt, .. } => {
+                let delay_ns = self.net.latency_ns(&mut self.dice);
+                let failed = Some(not_here);
+                self.after(
+                    delay_ns,
+                    Happening::FetchOver { node, instance, attempt, source, failed },
+                );
+            }
+            What::Stream { parent, .. } => {
+                self.fold_over(parent, Some(format!("the stream from {source:?} broke")));
+            }
+        }
+    }
+
+    pub(crate) fn fetch_over(
+        &mut self,
+        node: NodeId,
+        instance: Instance,
+        attempt: u64,
+        source: NodeId,
+        failed: Option<NotHere>,
+    ) {
+        let Some(host) = self.hosts.get_mut(&node) else { return };
+        if host.fetches.get(&instance) != Some(&attempt) {
+            return;
+        }
+        host.fetches.remove(&instance);
+        let Some(slot) = host.slots.get(&instance).copied() else { return };
+        let slot = &mut self.shell.slots[slot];
+        let event = match failed {
+            None => {
+                slot.is_complete = true;
+                Event::Fetched { instance }
+            }
+            Some(NotHere(not_here)) => {
+                Event::FetchFailed { instance, source, not_here, ready: slot.ready() }
+            }
+        };
+        self.tell(node, event);
+    }
+
+    fn stop_fetch(&mut self, node: NodeId, instance: Instance) {
+        let Some(host) = self.hosts.get_mut(&node) else { return };
+        let Some(stopped) = host.fetches.remove(&instance) else { return };
+        let is_it =
+            |flow: &Flow| matches!(flow.what, What::Copy { attempt, .. } if attempt == stopped);
+        let flow = self.shell.flows.iter().find(|(_, flow)| is_it(flow)).map(|(number, _)| *number);
+        if let Some(flow) = flow {
+            self.close_flow(flow);
+        }
+    }
+
+    /// A host is gone, and with it all that went through it.
+    pub(crate) fn stop_flows_of(&mut self, node: NodeId) {
+        let folds = self.shell.folds.iter().filter(|(_, fold)| fold.host == node);
+        for fold in folds.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.fold_over(fold, None);
+        }
+        let flows =
+            self.shell.flows.iter().filter(|(_, flow)| flow.from == node || flow.to == node);
+        for number in flows.map(|(number, _)| *number).collect::<Vec<_>>() {
+            match self.shell.flows.get(&number) {
+                Some(flow) if flow.to == node => drop(self.close_flow(number)),
+                Some(_) => self.break_flow(number, NotHere(false)),
+                None => {}
+            }
+        }
+        let Some(host) = self.hosts.get_mut(&node) else { return };
+        host.fetches.clear();
+        for slot in std::mem::take(&mut host.slots).into_values() {
+            self.shell.slots[slot].is_freed = true;
+        }
+    }
+}

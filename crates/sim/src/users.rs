@@ -1,0 +1,523 @@
+//! Clients: they put, get, fold and delete what the plan says, and remember what each answer must be.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoplite_proto::{
+    ask::{Answer, Ask},
+    error::Error,
+    id::{ClientId, Instance, NodeId, ObjectId, RequestId},
+    limits::INLINE_BYTES_MAX,
+    meta::Op,
+    node::Event,
+    time::Instant,
+};
+
+use crate::{
+    payload::{Content, Piece, Tag},
+    plan::{Act, Fate, MICROSECOND, Make, Spec},
+    shell::blocks_of,
+    world::{Happening, World},
+};
+
+/// All clients, their questions and the objects they know of.
+#[derive(Debug)]
+pub(crate) struct Users {
+    pub(crate) objects: Vec<Object>,
+    /// A name may be tried for more than one object.
+    pub(crate) by_id: BTreeMap<ObjectId, Vec<usize>>,
+    pub(crate) questions: BTreeMap<RequestId, Question>,
+    clients: BTreeMap<ClientId, Client>,
+    /// Who reads which slot, and how often.
+    reads: BTreeMap<(NodeId, Instance, ClientId), u32>,
+    /// What can be done once the id of an object is known.
+    blocked: BTreeMap<usize, Vec<Act>>,
+    /// Whether a node left or died: copies may be lost, and reduces with their callers.
+    pub(crate) is_shrunk: bool,
+    counted: u64,
+}
+
+/// An object of the plan and what became of it.
+#[derive(Debug)]
+pub(crate) struct Object {
+    pub(crate) spec: Spec,
+    pub(crate) id: Option<ObjectId>,
+    /// Where it is made.
+    pub(crate) node: Option<NodeId>,
+    pub(crate) is_delete_asked: bool,
+    /// It was not put after all.
+    pub(crate) is_failed: bool,
+    /// What its copies may hold.
+    pub(crate) contents: BTreeSet<Content>,
+}
+
+#[derive(Debug)]
+struct Client {
+    node: NodeId,
+    is_gone: bool,
+}
+
+/// What was asked, to judge the answer.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) node: NodeId,
+    pub(crate) client: ClientId,
+    pub(crate) purpose: Purpose,
+    pub(crate) deadline: Option<Instant>,
+    /// Cancelled, or its client is gone.
+    pub(crate) is_void: bool,
+    pub(crate) is_answered: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Purpose {
+    Put { object: usize, tag: Tag },
+    Create { object: usize, tag: Tag },
+    Seal { object: usize, instance: Instance },
+    Abort,
+    Get { id: ObjectId, hold_ns: u64 },
+    Reduce { object: usize },
+    Inputs { object: usize },
+    Delete,
+    Latest { prefix: &'static str, after: Option<u64> },
+}
+
+/// A client that fills a slot.
+#[derive(Clone, Debug)]
+pub(crate) struct Writer {
+    object: usize,
+    node: NodeId,
+    client: ClientId,
+    instance: Instance,
+    tag: Tag,
+    next: u32,
+}
+
+/// What a client does later.
+#[derive(Clone, Debug)]
+pub(crate) enum Later {
+    Cancel { request: RequestId },
+    Release { node: NodeId, client: ClientId, instance: Instance },
+}
+
+impl Users {
+    pub(crate) fn new(objects: &[Spec]) -> Self {
+        let mut by_id: BTreeMap<ObjectId, Vec<usize>> = BTreeMap::new();
+        let mut all = Vec::new();
+        for (number, spec) in objects.iter().enumerate() {
+            let id = spec.name.clone().map(ObjectId::Named);
+            if let Some(id) = id.clone() {
+                by_id.entry(id).or_default().push(number);
+            }
+            all.push(Object {
+                spec: spec.clone(),
+                id,
+                node: None,
+                is_delete_asked: false,
+                is_failed: false,
+                contents: BTreeSet::new(),
+            });
+        }
+        Self {
+            objects: all,
+            by_id,
+            questions: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            blocked: BTreeMap::new(),
+            is_shrunk: false,
+            counted: 0,
+        }
+    }
+
+    /// A client that reads a slot.
+    pub(crate) fn reader_of(&self, node: NodeId, instance: Instance) -> Option<ClientId> {
+        let from = (node, instance, ClientId(0));
+        let (found, _) = self.reads.range(from..).next()?;
+        ((found.0, found.1) == (node, instance)).then_some(found.2)
+    }
+
+    /// The objects that go by an id.
+    pub(crate) fn objects_of(&self, id: &ObjectId) -> impl Iterator<Item = &Object> {
+        self.by_id.get(id).into_iter().flatten().map(|object| &self.objects[*object])
+    }
+
+    /// What copies of an id may hold.
+    pub(crate) fn contents_of(&self, id: &ObjectId) -> BTreeSet<Content> {
+        self.objects_of(id).flat_map(|object| object.contents.iter().cloned()).collect()
+    }
+
+    pub(crate) fn is_gone(&self, client: ClientId) -> bool {
+        self.clients.get(&client).is_some_and(|client| client.is_gone)
+    }
+
+    fn count(&mut self) -> u64 {
+        self.counted += 1;
+        self.counted
+    }
+}
+
+impl World {
+    /// A node to ask, and one of its clients.
+    fn somebody(&mut self, at: u64) -> Option<(NodeId, ClientId)> {
+        let nodes = self.staying();
+        let node = *nodes.get(at as usize % nodes.len().max(1))?;
+        Some((node, self.client_of(node)))
+    }
+
+    pub(crate) fn client_of(&mut self, node: NodeId) -> ClientId {
+        let here = self.users.clients.iter();
+        let here = here.filter(|(_, client)| client.node == node && !client.is_gone);
+        let here: Vec<ClientId> = here.map(|(id, _)| *id).collect();
+        if here.len() < 2 || self.dice.chance(5) {
+            let id = ClientId(self.users.count());
+            self.users.clients.insert(id, Client { node, is_gone: false });
+            return id;
+        }
+        self.dice.pick(&here).unwrap_or(ClientId(0))
+    }
+
+    pub(crate) fn act(&mut self, act: Act) {
+        match &act {
+            Act::Make { object, at } => {
+                let object = *object;
+                match &self.users.objects[object].spec.make {
+                    Make::Put { .. } => self.put(object, *at),
+                    Make::Reduce { .. } => self.reduce(object, *at, &act),
+                }
+            }
+            Act::Get { object, at, patience_ns, cancel_ns, hold_ns } => {
+                let Some(id) = self.id_or_later(*object, &act) else { return };
+                let Some((node, client)) = self.somebody(*at) else { return };
+                let purpose = Purpose::Get { id: id.clone(), hold_ns: *hold_ns };
+                let request = self.ask(node, client, Ask::Get { id }, purpose, *patience_ns);
+                if let Some(delay_ns) = cancel_ns {
+                    self.after(*delay_ns, Happening::Users(Later::Cancel { request }));
+                }
+            }
+            Act::Inputs { object } => {
+                let Some(id) = self.id_or_later(*object, &act) else { return };
+                let node = self.users.objects[*object].node;
+                let Some(node) = node.filter(|node| self.is_up(*node)) else { return };
+                let client = self.client_of(node);
+                let purpose = Purpose::Inputs { object: *object };
+                self.ask(node, client, Ask::Inputs { id }, purpose, None);
+            }
+            Act::Delete { object, at } => {
+                let Some(id) = self.id_or_later(*object, &act) else { return };
+                let Some((node, client)) = self.somebody(*at) else { return };
+                self.delete(node, client, vec![id]);
+            }
+            Act::Latest { prefix, after, at, patience_ns } => {
+                let Some((node, client)) = self.somebody(*at) else { return };
+                let ask = Ask::Latest { prefix: (*prefix).into(), after: *after };
+                let purpose = Purpose::Latest { prefix, after: *after };
+                self.ask(node, client, ask, purpose, Some(*patience_ns));
+            }
+            Act::ClientDies { at } => {
+                if let Some((_, client)) = self.somebody(*at) {
+                    self.client_dies(client);
+                }
+            }
+            Act::Join => self.add_host(),
+            Act::Leave { at } => self.leave(*at),
+            Act::Crash { at } => {
+                let up: Vec<NodeId> =
+                    self.hosts.keys().copied().filter(|id| self.is_up(*id)).collect();
+                let node = up.get(*at as usize % up.len().max(1)).filter(|_| up.len() > 1);
+                if let Some(node) = node.copied() {
+                    self.users.is_shrunk = true;
+                    self.stop_host(node, true);
+                }
+            }
+        }
+    }
+
+    fn leave(&mut self, at: u64) {
+        let nodes = self.staying();
+        let Some(node) = nodes.get(at as usize % nodes.len().max(1)).filter(|_| nodes.len() > 1)
+        else {
+            return;
+        };
+        let node = *node;
+        self.users.is_shrunk = true;
+        if let Some(host) = self.hosts.get_mut(&node) {
+            host.is_leaving = true;
+        }
+        self.tell(node, Event::LeaveAsked);
+    }
+
+    /// The id of an object; if it is not known, the act waits for it.
+    fn id_or_later(&mut self, object: usize, act: &Act) -> Option<ObjectId> {
+        let id = self.users.objects[object].id.clone();
+        if id.is_none() {
+            self.users.blocked.entry(object).or_default().push(act.clone());
+        }
+        id
+    }
+
+    fn object_known(&mut self, object: usize, id: ObjectId) {
+        let known = self.users.by_id.entry(id.clone()).or_default();
+        if !known.contains(&object) {
+            known.push(object);
+        }
+        self.users.objects[object].id = Some(id);
+        for act in self.users.blocked.remove(&object).unwrap_or_default() {
+            let delay_ns = self.dice.below(100 * MICROSECOND);
+            self.after(delay_ns, Happening::Act(act));
+        }
+    }
+
+    pub(crate) fn ask(
+        &mut self,
+        node: NodeId,
+        client: ClientId,
+        ask: Ask,
+        purpose: Purpose,
+        patience_ns: Option<u64>,
+    ) -> RequestId {
+        let request = RequestId(self.users.count());
+        let deadline = patience_ns.map(|patience| self.now + patience);
+        // The deadline of a reduce is that of its result.
+        let is_patient = matches!(purpose, Purpose::Reduce { .. });
+        let question = Question {
+            node,
+            client,
+            purpose,
+            deadline: deadline.filter(|_| !is_patient),
+            is_void: false,
+            is_answered: false,
+        };
+        self.users.questions.insert(request, question);
+        self.tell(node, Event::Asked { client, request, ask, deadline });
+        request
+    }
+
+    fn put(&mut self, object: usize, at: u64) {
+        let Some((node, client)) = self.somebody(at) else { return };
+        let tag = Tag(self.users.count());
+        let known = &mut self.users.objects[object];
+        known.node = Some(node);
+        known.contents.insert(Content::of(tag));
+        let (name, meta) = (known.spec.name.clone(), known.spec.meta.clone());
+        if meta.size <= INLINE_BYTES_MAX {
+            let ask = Ask::Put { name, meta, bytes: Content::of(tag).to_inline() };
+            self.ask(node, client, ask, Purpose::Put { object, tag }, None);
+        } else {
+            let patience_ns = self.dice.chance(20).then(|| self.plan.end.0 / 4);
+            let ask = Ask::Create { name, meta };
+            self.ask(node, client, ask, Purpose::Create { object, tag }, patience_ns);
+        }
+    }
+
+    fn reduce(&mut self, object: usize, at: u64, act: &Act) {
+        let Make::Reduce { inputs, count, patience_ns } =
+            self.users.objects[object].spec.make.clone()
+        else {
+            return;
+        };
+        let mut ids = Vec::new();
+        for input in inputs {
+            let Some(id) = self.id_or_later(input, act) else { return };
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        let Some((node, client)) = self.somebody(at) else { return };
+        self.users.objects[object].node = Some(node);
+        let count = count.min(ids.len()) as u32;
+        let ask = Ask::Reduce { inputs: ids, op: Op::Sum, count };
+        self.ask(node, client, ask, Purpose::Reduce { object }, patience_ns);
+    }
+
+    pub(crate) fn delete(&mut self, node: NodeId, client: ClientId, ids: Vec<ObjectId>) {
+        for id in &ids {
+            for object in self.users.by_id.get(id).cloned().unwrap_or_default() {
+                self.users.objects[object].is_delete_asked = true;
+            }
+        }
+        self.ask(node, client, Ask::Delete { ids }, Purpose::Delete, None);
+    }
+
+    pub(crate) fn client_dies(&mut self, client: ClientId) {
+        let Some(dead) = self.users.clients.get_mut(&client).filter(|client| !client.is_gone)
+        else {
+            return;
+        };
+        dead.is_gone = true;
+        let node = dead.node;
+        self.users.reads.retain(|(_, _, reader), _| *reader != client);
+        for question in self.users.questions.values_mut() {
+            question.is_void |= question.client == client;
+        }
+        self.tell(node, Event::ClientGone { client });
+        let questions = self.users.questions.iter();
+        let open = questions.filter(|(_, asked)| asked.client == client && !asked.is_answered);
+        if let Some((request, _)) = open.into_iter().next().filter(|_| self.is_up(node)) {
+            self.fail(format!("{request:?} of {client:?}, which is gone, was not answered"));
+        }
+    }
+
+    /// A host is down; nobody there waits for an answer any more.
+    pub(crate) fn users_of_host_gone(&mut self, node: NodeId) {
+        for client in self.users.clients.values_mut().filter(|client| client.node == node) {
+            client.is_gone = true;
+        }
+        self.users.reads.retain(|(host, _, _), _| *host != node);
+        for question in self.users.questions.values_mut().filter(|asked| asked.node == node) {
+            question.is_void = true;
+            question.is_answered = true;
+        }
+    }
+
+    pub(crate) fn users_later(&mut self, later: Later) {
+        match later {
+            Later::Cancel { request } => self.cancel(request),
+            Later::Release { node, client, instance } => {
+                let Some(count) = self.users.reads.get_mut(&(node, instance, client)) else {
+                    return;
+                };
+                *count -= 1;
+                if *count == 0 {
+                    self.users.reads.remove(&(node, instance, client));
+                }
+                let request = RequestId(self.users.count());
+                let ask = Ask::Release { instance };
+                self.tell(node, Event::Asked { client, request, ask, deadline: None });
+            }
+        }
+    }
+
+    pub(crate) fn cancel(&mut self, request: RequestId) {
+        let Some(question) = self.users.questions.get_mut(&request) else { return };
+        if question.is_answered {
+            return;
+        }
+        question.is_void = true;
+        let node = question.node;
+        self.tell(node, Event::Cancelled { request });
+        let is_answered = self.users.questions.get(&request).is_some_and(|asked| asked.is_answered);
+        if !is_answered && self.is_up(node) {
+            self.fail(format!("{request:?} was cancelled and not answered"));
+        }
+    }
+
+    pub(crate) fn write(&mut self, mut writer: Writer) {
+        let Writer { object, node, client, instance, tag, next } = writer;
+        if self.users.is_gone(client) || !self.is_up(node) {
+            return;
+        }
+        let slot = self.hosts.get(&node).and_then(|host| host.slots.get(&instance)).copied();
+        let Some(slot) = slot else {
+            return self.fail(format!("{client:?} writes {instance} at {node:?}, which was freed"));
+        };
+        let Make::Put { fate, pace_ns } = self.users.objects[object].spec.make else { return };
+        let end = blocks_of(self.shell.slots[slot].size);
+        if next == end {
+            let purpose = Purpose::Seal { object, instance };
+            self.ask(node, client, Ask::Seal { instance }, purpose, None);
+            return;
+        }
+        if fate != Fate::Sealed && next > end / 2 {
+            self.users.objects[object].is_failed = true;
+            if fate == Fate::Orphaned {
+                return self.client_dies(client);
+            }
+            self.ask(node, client, Ask::Abort { instance }, Purpose::Abort, None);
+            return;
+        }
+        self.write_slot(slot, Piece { index: next, content: Content::of(tag) });
+        writer.next += 1;
+        self.after(pace_ns + 5 * MICROSECOND, Happening::Write(writer));
+    }
+
+    pub(crate) fn answered(
+        &mut self,
+        node: NodeId,
+        client: ClientId,
+        request: RequestId,
+        answer: Result<Answer, Error>,
+    ) {
+        let Some(question) = self.users.questions.get_mut(&request) else {
+            return self.fail(format!("an answer to {request:?}, which nobody asked"));
+        };
+        if question.is_answered {
+            return self.fail(format!("{request:?} was answered twice: {answer:?}"));
+        }
+        if (question.node, question.client) != (node, client) {
+            return self.fail(format!("{request:?} was answered to {client:?} at {node:?}"));
+        }
+        question.is_answered = true;
+        let purpose = question.purpose.clone();
+        match answer {
+            Ok(answer) => self.succeeded(node, client, purpose, answer),
+            Err(error) => self.failed(request, purpose, error),
+        }
+    }
+
+    fn succeeded(&mut self, node: NodeId, client: ClientId, purpose: Purpose, answer: Answer) {
+        match (purpose, answer) {
+            (Purpose::Put { object, .. }, Answer::Put { id }) => self.object_known(object, id),
+            (Purpose::Create { object, tag }, Answer::Created { id, instance }) => {
+                self.object_known(object, id);
+                self.shell.contents.insert(instance, Content::of(tag));
+                let writer = Writer { object, node, client, instance, tag, next: 0 };
+                self.after(10 * MICROSECOND, Happening::Write(writer));
+            }
+            (Purpose::Seal { object, instance }, Answer::Put { id }) => {
+                if self.users.objects[object].id.as_ref() != Some(&id) {
+                    self.fail(format!("{instance} was sealed as {id}"));
+                }
+                let slot = self.hosts.get(&node).and_then(|host| host.slots.get(&instance));
+                if let Some(slot) = slot.copied() {
+                    self.shell.slots[slot].is_complete = true;
+                }
+            }
+            (Purpose::Get { id: asked, hold_ns }, Answer::Got { id, instance, inline, meta }) => {
+                if id != asked {
+                    return self.fail(format!("{id} was got for {asked}"));
+                }
+                self.check_got(node, &id, &meta, instance, inline.as_ref());
+                if inline.is_none() {
+                    *self.users.reads.entry((node, instance, client)).or_default() += 1;
+                    let release = Later::Release { node, client, instance };
+                    self.after(hold_ns + MICROSECOND, Happening::Users(release));
+                }
+            }
+            (Purpose::Reduce { object }, Answer::Reducing { id }) => self.object_known(object, id),
+            (Purpose::Inputs { object }, Answer::Inputs { ids }) => self.check_inputs(object, &ids),
+            (Purpose::Latest { prefix, after }, Answer::Latest { name }) => {
+                let is_newer = name.version().is_some_and(|v| after.is_none_or(|after| v > after));
+                if !name.as_str().starts_with(prefix) || !is_newer {
+                    self.fail(format!("{name:?} is no name under {prefix} newer than {after:?}"));
+                }
+            }
+            (Purpose::Delete | Purpose::Abort, Answer::Done) => {}
+            (purpose, answer) => self.fail(format!("{answer:?} is no answer to {purpose:?}")),
+        }
+    }
+
+    fn failed(&mut self, request: RequestId, purpose: Purpose, error: Error) {
+        if let Err(why) = self.check_error(request, &error) {
+            self.fail(format!("{request:?} failed: {error}; {why}"));
+        }
+        match purpose {
+            Purpose::Put { object, tag } | Purpose::Create { object, tag } => {
+                let known = &mut self.users.objects[object];
+                known.contents.remove(&Content::of(tag));
+                known.is_failed = true;
+            }
+            Purpose::Seal { object, .. } => self.users.objects[object].is_failed = true,
+            _ => {}
+        }
+    }
+
+    /// The first block of the result of a reduce was folded.
+    pub(crate) fn result_made(&mut self, host: NodeId, instance: Instance, content: &Content) {
+        let copy = self.hosts.get(&host).and_then(|host| host.node.table().get(instance));
+        let Some(id) = copy.map(|copy| copy.id.clone()) else { return };
+        self.check_result(&id, content);
+        for object in self.users.by_id.get(&id).cloned().unwrap_or_default() {
+            self.users.objects[object].contents.insert(content.clone());
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! A cluster in one thread: a clock, what will happen, and the nodes it happens to.
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use hoplite_proto::{
+    id::{Instance, NodeId},
+    members::Member,
+    message::Message,
+    node::{Action, Event, Node},
+    time::Instant,
+};
+
+use crate::{
+    Sabotage,
+    dice::Dice,
+    net::Net,
+    payload::Piece,
+    plan::{Act, MILLISECOND, Plan},
+    shell::{Shell, SlotId},
+    trace::Trace,
+    users::{Users, Writer},
+};
+
+/// Everything there is.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) now: Instant,
+    pub(crate) dice: Dice,
+    pub(crate) plan: Plan,
+    pub(crate) hosts: BTreeMap<NodeId, Host>,
+    pub(crate) net: Net,
+    pub(crate) shell: Shell,
+    pub(crate) users: Users,
+    pub(crate) trace: Trace,
+    pub(crate) sabotage: Option<Sabotage>,
+    /// What the first checker that found something said.
+    pub(crate) failure: Option<String>,
+    pub(crate) events: u64,
+    future: BTreeMap<(Instant, u64), Happening>,
+    scheduled: u64,
+}
+
+/// A machine with its node.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) node: Node,
+    pub(crate) member: Member,
+    pub(crate) is_up: bool,
+    /// It was told to leave.
+    pub(crate) is_leaving: bool,
+    pub(crate) slots: BTreeMap<Instance, SlotId>,
+    /// Copies that it receives: which attempt.
+    pub(crate) fetches: BTreeMap<Instance, u64>,
+    alarm: Option<Instant>,
+}
+
+/// What is to happen at a moment.
+#[derive(Debug)]
+pub(crate) enum Happening {
+    /// Something arrives over a control connection.
+    Arrive {
+        from: NodeId,
+        to: NodeId,
+        connection: u64,
+        parcel: Parcel,
+    },
+    /// A shell tells its node.
+    Tell {
+        node: NodeId,
+        event: Event,
+    },
+    Alarm {
+        node: NodeId,
+        at: Instant,
+    },
+    /// The question for a copy or a stream arrives at its sender.
+    FlowAsked {
+        flow: u64,
+    },
+    BlockSent {
+        flow: u64,
+    },
+    BlockArrived {
+        flow: u64,
+        piece: Piece,
+    },
+    /// A copy is there, or its sender is lost; void if the attempt was given up.
+    FetchOver {
+        node: NodeId,
+        instance: Instance,
+        attempt: u64,
+        source: NodeId,
+        failed: Option<NotHere>,
+    },
+    Act(Act),
+    Write(Writer),
+    Users(crate::users::Later),
+}
+
+/// Whether a sender said that it has no such copy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NotHere(pub(crate) bool);
+
+#[derive(Debug)]
+pub(crate) enum Parcel {
+    /// The first on a connection: who calls.
+    Hello(Member),
+    /// The answer to it.
+    HelloBack(Member),
+    Message(Message),
+    /// The end of the connection.
+    Broken,
+}
+
+/// Beyond this many happenings a simulation goes round in circles; the busiest seeds need a tenth.
+const EVENTS_MAX: u64 = 5_000_000;
+
+impl World {
+    pub(crate) fn new(seed: u64, trace: Trace, sabotage: Option<Sabotage>) -> Self {
+        let mut dice = Dice::new(seed);
+        let plan = Plan::new(&mut dice);
+        let mut world = Self {
+            now: Instant::default(),
+            hosts: BTreeMap::new(),
+            net: Net::new(plan.config.link),
+            shell: Shell::default(),
+            users: Users::new(&plan.objects),
+            trace,
+            sabotage,
+            failure: None,
+            events: 0,
+            future: BTreeMap::new(),
+            scheduled: 0,
+            dice,
+            plan,
+        };
+        for _ in 0..world.plan.nodes {
+            world.add_host();
+        }
+        // Half of the clusters know each other before anything is asked of them.
+        let head_start = if world.dice.chance(50) { 200 * MILLISECOND } else { 0 };
+        for (at, act) in world.plan.acts.clone() {
+            world.at(at + head_start, Happening::Act(act));
+        }
+        world
+    }
+
+    /// A new node calls one that is there.
+    pub(crate) fn add_host(&mut self) {
+        let id = NodeId(self.hosts.len() as u64 + 1);
+        let address = SocketAddr::from(([10, 0, 0, id.0 as u8], 7420));
+        let member = Member { id, address };
+        let seeds: Vec<NodeId> = self.staying();
+        let host = Host {
+            node: Node::new(member, self.plan.config),
+            member,
+            is_up: true,
+            is_leaving: false,
+            slots: BTreeMap::new(),
+            fetches: BTreeMap::new(),
+            alarm: None,
+        };
+        self.hosts.insert(id, host);
+        if let Some(seed) = self.dice.pick(&seeds) {
+            self.dial(id, seed);
+        }
+    }
+
+    /// Nodes that are up and were not told to leave.
+    pub(crate) fn staying(&self) -> Vec<NodeId> {
+        let staying = self.hosts.iter().filter(|(_, host)| host.is_up && !host.is_leaving);
+        staying.map(|(id, _)| *id).collect()
+    }
+
+    pub(crate) fn is_up(&self, node: NodeId) -> bool {
+        self.hosts.get(&node).is_some_and(|host| host.is_up)
+    }
+
+    pub(crate) fn at(&mut self, at: Instant, happening: Happening) {
+        self.scheduled += 1;
+        self.future.insert((at.max(self.now), self.scheduled), happening);
+    }
+
+    pub(crate) fn after(&mut self, delay_ns: u64, happening: Happening) {
+        self.at(self.now + delay_ns, happening);
+    }
+
+    /// Something that no simulation may show.
+    pub(crate) fn fail(&mut self, what: String) {
+        if self.failure.is_none() {
+            self.trace.line(self.now, None, "FAIL", || what.clone());
+            self.failure = Some(format!("at {}: {what}", self.now));
+        }
+    }
+
+    /// Lets everything happen that is to happen until `end`.
+    pub(crate) fn run_until(&mut self, end: Instant) {
+        while let Some(next) = self.future.first_entry() {
+            let at = next.key().0;
+            if at > end || self.failure.is_some() {
+                break;
+            }
+            let happening = next.remove();
+            self.now = at;
+            self.events += 1;
+            if self.events > EVENTS_MAX {
+                self.fail(format!("{EVENTS_MAX} events and no end"));
+            }
+            self.happen(happening);
+        }
+        self.now = self.now.max(end);
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Arrive { from, to, connection, parcel } => {
+                self.arrive(from, to, connection, parcel);
+            }
+            Happening::Tell { node, event } => self.tell(node, event),
+            Happening::Alarm { node, at } => self.alarm(node, at),
+            Happening::FlowAsked { flow } => self.flow_asked(flow),
+            Happening::BlockSent { flow } => self.block_sent(flow),
+            Happening::BlockArrived { flow, piece } => self.block_arrived(flow, piece),
+            Happening::FetchOver { node, instance, attempt, source, failed } => {
+                self.fetch_over(node, instance, attempt, source, failed);
+            }
+            Happening::Act(act) => self.act(act),
+            Happening::Write(writer) => self.write(writer),
+            Happening::Users(later) => self.users_later(later),
+        }
+    }
+
+    /// Hands a node a fact and carries out what it orders.
+    pub(crate) fn tell(&mut self, node: NodeId, event: Event) {
+        let now = self.now;
+        let Some(host) = self.hosts.get_mut(&node).filter(|host| host.is_up) else { return };
+        self.trace.line(now, Some(node), "event", || format!("{event:?}"));
+        let mut actions = Vec::new();
+        let correction = crate::check::correction(&event);
+        host.node.handle(now, event, &mut actions);
+        self.check_small_copies(node);
+        for action in actions {
+            self.trace.line(now, Some(node), "order", || format!("{action:?}"));
+            self.carry_out(node, action);
+        }
+        self.check_node(node, correction);
+        self.set_alarm(node);
+    }
+
+    fn set_alarm(&mut self, node: NodeId) {
+        let Some(host) = self.hosts.get_mut(&node) else { return };
+        let Some(at) = host.node.deadline() else { return };
+        if host.alarm.is_none_or(|alarm| at < alarm) {
+            host.alarm = Some(at);
+            self.at(at, Happening::Alarm { node, at });
+        }
+    }
+
+    fn alarm(&mut self, node: NodeId, at: Instant) {
+        let now = self.now;
+        let Some(host) = self.hosts.get_mut(&node).filter(|host| host.is_up) else { return };
+        if host.alarm != Some(at) {
+            return;
+        }
+        host.alarm = None;
+        if host.node.deadline().is_none_or(|due| due > now) {
+            return self.set_alarm(node);
+        }
+        self.tell(node, Event::DeadlinePassed);
+        let due = self.hosts.get(&node).and_then(|host| host.node.deadline());
+        if let Some(due) = due.filter(|due| *due <= now) {
+            self.fail(format!("node {node:?} wants to be woken at {due} again, which is over"));
+        }
+    }
+
+    fn arrive(&mut self, from: NodeId, to: NodeId, connection: u64, parcel: Parcel) {
+        if !self.is_up(to) || self.net.is_lost(from, to, connection) {
+            return;
+        }
+        match parcel {
+            Parcel::Hello(member) => {
+                if let Some(host) = self.hosts.get(&to) {
+                    let back = Parcel::HelloBack(host.member);
+                    self.transmit(to, from, connection, back);
+                }
+                self.tell(to, Event::PeerUp { member });
+            }
+            Parcel::HelloBack(member) => self.tell(to, Event::PeerUp { member }),
+            Parcel::Message(message) => self.tell(to, Event::Message { from, message }),
+            Parcel::Broken => {
+                if self.net.connection(from, to) == Some(connection) {
+                    self.net.disconnect(from, to);
+                }
+                if self.is_up(from) {
+                    self.dial(to, from);
+                } else {
+                    self.tell(to, Event::PeerLost { node: from });
+                }
+            }
+        }
+    }
+
+    /// Opens a connection, unless there is one.
+    pub(crate) fn dial(&mut self, from: NodeId, to: NodeId) {
+        let Some(member) = self.hosts.get(&from).map(|host| host.member) else { return };
+        let Some(connection) = self.net.connect(from, to) else { return };
+        if self.is_up(to) {
+            self.transmit(from, to, connection, Parcel::Hello(member));
+        } else {
+            // Refused, or nobody answers; what was to be sent is lost.
+            self.transmit(to, from, connection, Parcel::Broken);
+        }
+    }
+
+    fn transmit(&mut self, from: NodeId, to: NodeId, connection: u64, parcel: Parcel) {
+        let at = self.net.arrival(self.now, from, to, &mut self.dice);
+        self.at(at, Happening::Arrive { from, to, connection, parcel });
+    }
+
+    pub(crate) fn send(&mut self, from: NodeId, to: NodeId, message: Message) {
+        if self.sabotage == Some(Sabotage::LosesMessage)
+            && matches!(message, Message::Located { .. })
+        {
+            return;
+        }
+        self.dial(from, to);
+        if let Some(connection) = self.net.connection(from, to) {
+            self.transmit(from, to, connection, Parcel::Message(message));
+        }
+    }
+
+    /// A node closes its connection to another.
+    pub(crate) fn hang_up(&mut self, from: NodeId, to: NodeId) {
+        if let Some(connection) = self.net.disconnect(from, to) {
+            self.net.lose(to, from, connection);
+            if self.is_up(to) {
+                self.transmit(from, to, connection, Parcel::Broken);
+            }
+        }
+    }
+
+    /// A host is no more: it has left, or its process has died.
+    pub(crate) fn stop_host(&mut self, node: NodeId, is_crash: bool) {
+        let Some(host) = self.hosts.get_mut(&node).filter(|host| host.is_up) else { return };
+        host.is_up = false;
+        let what = if is_crash { "crashed" } else { "left" };
+        self.trace.line(self.now, Some(node), "world", || what.to_string());
+        let others: Vec<NodeId> = self.hosts.keys().copied().filter(|id| *id != node).collect();
+        for other in others {
+            let Some(connection) = self.net.disconnect(node, other) else { continue };
+            if is_crash && self.dice.chance(50) {
+                self.net.lose(node, other, connection);
+                // A connection of its own for the news, for those of the old one are lost.
+                self.after(
+                    MILLISECOND,
+                    Happening::Arrive {
+                        from: node,
+                        to: other,
+                        connection: 0,
+                        parcel: Parcel::Broken,
+                    },
+                );
+            } else {
+                self.transmit(node, other, connection, Parcel::Broken);
+            }
+        }
+        self.stop_flows_of(node);
+        self.users_of_host_gone(node);
+    }
+
+    pub(crate) fn carry_out_peer(&mut self, node: NodeId, action: Action) {
+        match action {
+            Action::Send { to, message } => self.send(node, to, message),
+            Action::AddPeer(member) => self.dial(node, member.id),
+            Action::DropPeer(peer) => self.hang_up(node, peer),
+            Action::Left => self.stop_host(node, false),
+            _ => {}
+        }
+    }
+}
