@@ -1,1 +1,48 @@
-//! placeholder
+//! A Hoplite node: the shell that turns the decisions of `hoplite-proto` into bytes and back. It decides nothing.
+//!
+//! The files follow the journey of an object: [`client`] puts and gets; [`store`] has the memory; [`send`] and
+//! [`receive`] move copies between nodes; [`folding`] runs the positions of a reduce with the arithmetic of [`fold`].
+//! Around them: [`driver`] is the one door to the state machine, [`peer`], [`listen`], [`greet`] and [`frame`] are the
+//! connections between nodes, [`local`] and [`attach`] the two ends of the socket between a node and the other
+//! processes of its host.
+//!
+//! ```no_run
+//! use hoplite_node::{Node, NodeConfig, Value};
+//! use std::time::Duration;
+//!
+//! let node = Node::start(NodeConfig::default())?;
+//! let client = node.client();
+//! let id = client.put(None, Value::bytes(b"hello"), None)?;
+//! let view = client.get(&id, Some(Duration::from_secs(1)))?;
+//! assert_eq!(view.as_bytes(), b"hello");
+//! # Ok::<(), hoplite_node::Error>(())
+//! ```
+
+mod attach;
+pub mod client;
+mod config;
+mod counters;
+mod driver;
+mod error;
+pub mod fold;
+mod folding;
+mod frame;
+mod greet;
+mod listen;
+mod local;
+mod node;
+mod peer;
+mod receive;
+mod send;
+mod store;
+
+pub use self::{
+    client::{Client, Value, View, Wait, Writer},
+    config::NodeConfig,
+    counters::CounterValues,
+    error::Error,
+    node::Node,
+};
+pub use hoplite_proto as proto;
+
+const _: () = assert!(hoplite_proto::limits::BLOCK_BYTES == hoplite_shm::BLOCK_BYTES);

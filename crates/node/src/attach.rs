@@ -1,0 +1,261 @@
+//! The other end of a node's Unix socket: a process that uses the node of its host.
+//!
+//! One thread takes the answers off the socket; any thread may ask. Extents are mapped once each and stay mapped for
+//! as long as a view needs them.
+
+use std::{
+    collections::HashMap,
+    io::{self, Write},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use hoplite_proto::{
+    ask::{Answer, Ask},
+    error::Error as CallError,
+    id::Instance,
+    members::Member,
+    wire,
+};
+use hoplite_shm::{ExtentId, Mapping, Slot, recv_with_fds};
+
+use crate::{
+    driver::lock,
+    error::Error,
+    local::{FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
+};
+
+/// Takes the answer to a question, with the memory it speaks of.
+pub(crate) type Callback = Box<dyn FnOnce(Result<(Answer, Option<Slot>), CallError>) + Send>;
+type Describe = Box<dyn FnOnce(Result<String, CallError>) + Send>;
+
+/// A connection to the node of this host.
+pub(crate) struct Attached {
+    shared: Arc<Shared>,
+    stream: UnixStream,
+    pub(crate) member: Member,
+}
+
+struct Shared {
+    writer: Mutex<UnixStream>,
+    next: AtomicU64,
+    waiting: Mutex<HashMap<u64, Callback>>,
+    describing: Mutex<HashMap<u64, Describe>>,
+    extents: Mutex<HashMap<u64, Arc<Mapping>>>,
+    is_closed: AtomicBool,
+    /// The process that attached; a fork of it must not use the socket.
+    process: u32,
+}
+
+/// How long a node may take to greet. It answers from memory; more means that it is frozen.
+const GREETING_PATIENCE: Duration = Duration::from_secs(5);
+
+impl Attached {
+    /// Attaches to the node that serves `path`.
+    ///
+    /// # Errors
+    /// [`Error::Attach`] if nobody answers there, or a node of another release.
+    pub(crate) fn connect(path: &Path, timeout: Option<Duration>) -> Result<Self, Error> {
+        let fail = |detail: String| Error::Attach { path: path.display().to_string(), detail };
+        let io_fail = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                fail("there is no socket; is a node running on this host?".into())
+            }
+            io::ErrorKind::ConnectionRefused => {
+                fail("the node that served it is gone; start one with `hoplite node`".into())
+            }
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                fail("the node does not answer".into())
+            }
+            _ => fail(error.to_string()),
+        };
+        let stream = UnixStream::connect(path).map_err(io_fail)?;
+        let patience = timeout.unwrap_or(GREETING_PATIENCE).max(Duration::from_millis(1));
+        stream.set_read_timeout(Some(patience)).map_err(io_fail)?;
+        (&stream).write_all(&frame(&ToNode::Hello { version: LOCAL_VERSION })).map_err(io_fail)?;
+        let mut incoming = Incoming::default();
+        let member = match incoming.next(&stream).map_err(io_fail)? {
+            Some(FromNode::Welcome { member }) => member,
+            Some(FromNode::Refused { said }) => return Err(fail(said)),
+            Some(_) => return Err(fail("it does not speak this protocol".into())),
+            None => return Err(fail("the node closed the connection".into())),
+        };
+        stream.set_read_timeout(None).map_err(io_fail)?;
+        let writer = stream.try_clone().map_err(io_fail)?;
+        let reader = stream.try_clone().map_err(io_fail)?;
+        let shared = Arc::new(Shared {
+            writer: Mutex::new(writer),
+            next: AtomicU64::new(1),
+            waiting: Mutex::default(),
+            describing: Mutex::default(),
+            extents: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            process: std::process::id(),
+        });
+        let of_thread = shared.clone();
+        std::thread::Builder::new()
+            .name("hoplite-attached".into())
+            .spawn(move || of_thread.listen(&reader, incoming))
+            .map_err(io_fail)?;
+        Ok(Self { shared, stream, member })
+    }
+
+    /// Asks; `callback` gets the answer on the thread that has it.
+    pub(crate) fn ask(&self, ask: Ask, timeout: Option<Duration>, callback: Callback) -> u64 {
+        let request = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.shared.waiting).insert(request, callback);
+        let timeout_ns =
+            timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        self.shared.say(&ToNode::Ask { request, ask, timeout_ns });
+        if self.shared.is_closed.load(Ordering::Acquire) {
+            self.shared.fail_all();
+        }
+        request
+    }
+
+    pub(crate) fn cancel(&self, request: u64) {
+        self.shared.say(&ToNode::Cancel { request });
+    }
+
+    pub(crate) fn tell(&self, ask: Ask) {
+        self.shared.say(&ToNode::Tell { ask });
+    }
+
+    pub(crate) fn advanced(&self, instance: Instance) {
+        self.shared.say(&ToNode::Advanced { instance });
+    }
+
+    pub(crate) fn describe(&self, callback: Describe) {
+        let request = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.shared.describing).insert(request, callback);
+        self.shared.say(&ToNode::Describe { request });
+        if self.shared.is_closed.load(Ordering::Acquire) {
+            self.shared.fail_all();
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.is_closed.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if self.shared.process == std::process::id() {
+            let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+impl Shared {
+    fn say(&self, message: &ToNode) {
+        // The thread that reads notices when the node is gone, and tells everybody who waits.
+        let _ = lock(&self.writer).write_all(&frame(message));
+    }
+
+    /// Takes answers until the node is gone.
+    fn listen(&self, stream: &UnixStream, mut incoming: Incoming) {
+        while let Ok(Some(message)) = incoming.next(stream) {
+            match message {
+                FromNode::Answer { request, answer, place } => {
+                    let slot = match place.map(|place| self.open(&place, &mut incoming, &answer)) {
+                        None => Ok(None),
+                        Some(Ok(slot)) => Ok(Some(slot)),
+                        Some(Err(detail)) => Err(CallError::NodeDown(detail)),
+                    };
+                    let callback = lock(&self.waiting).remove(&request);
+                    if let Some(callback) = callback {
+                        callback(slot.and_then(|slot| Ok((answer?, slot))));
+                    }
+                }
+                FromNode::Description { request, json } => {
+                    let callback = lock(&self.describing).remove(&request);
+                    if let Some(callback) = callback {
+                        callback(Ok(json));
+                    }
+                }
+                FromNode::Welcome { .. } | FromNode::Refused { .. } => {}
+            }
+        }
+        self.is_closed.store(true, Ordering::Release);
+        self.fail_all();
+    }
+
+    fn fail_all(&self) {
+        let gone = || CallError::NodeDown("the node of this host is gone".into());
+        let waiting: Vec<Callback> =
+            lock(&self.waiting).drain().map(|(_, callback)| callback).collect();
+        waiting.into_iter().for_each(|callback| callback(Err(gone())));
+        let describing: Vec<Describe> =
+            lock(&self.describing).drain().map(|(_, call)| call).collect();
+        describing.into_iter().for_each(|callback| callback(Err(gone())));
+    }
+
+    /// The slot that an answer speaks of, in memory that this process maps.
+    fn open(
+        &self,
+        place: &Place,
+        incoming: &mut Incoming,
+        answer: &Result<Answer, CallError>,
+    ) -> Result<Slot, String> {
+        let said = |error: hoplite_shm::ShmError| format!("shared memory can't be used: {error}");
+        let mapping = if place.has_descriptor {
+            let descriptor = incoming.descriptor().ok_or("the node sent no descriptor")?;
+            let is_mine = matches!(answer, Ok(Answer::Created { .. }));
+            let mapping = if is_mine {
+                Mapping::map_writable(&descriptor, place.extent_len)
+            } else {
+                Mapping::map_readonly(&descriptor, place.extent_len)
+            };
+            let mapping = Arc::new(mapping.map_err(said)?.with_extent(ExtentId(place.extent)));
+            if is_mine {
+                self.say(&ToNode::Mapped { extent: place.extent });
+            }
+            lock(&self.extents).insert(place.extent, mapping.clone());
+            mapping
+        } else {
+            lock(&self.extents)
+                .get(&place.extent)
+                .cloned()
+                .ok_or("the node spoke of unknown memory")?
+        };
+        Slot::open(mapping, place.offset, place.len).map_err(said)
+    }
+}
+
+/// What has come from the node and was not taken yet.
+#[derive(Default)]
+struct Incoming {
+    bytes: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Incoming {
+    /// The next message; none when the node is gone.
+    fn next(&mut self, stream: &UnixStream) -> io::Result<Option<FromNode>> {
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            if let Some(body) = take_frame(&mut self.bytes)? {
+                let message = wire::decode(&body);
+                return message
+                    .map(Some)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+            match recv_with_fds(stream, &mut buffer, &mut self.descriptors) {
+                Ok(0) => return Ok(None),
+                Ok(count) => self.bytes.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn descriptor(&mut self) -> Option<OwnedFd> {
+        if self.descriptors.is_empty() { None } else { Some(self.descriptors.remove(0)) }
+    }
+}

@@ -1,0 +1,539 @@
+//! What programs use: put, get, reduce, delete, latest; the same inside the process of a node and beside it.
+
+use std::{
+    path::Path,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use hoplite_proto::{
+    ask::{Answer, Ask},
+    error::Error as CallError,
+    id::{ClientId, Instance, Name, ObjectId, RequestId},
+    inline::Inline,
+    limits::INLINE_BYTES_MAX,
+    meta::{Meta, Op},
+    node::Event,
+};
+use hoplite_shm::Slot;
+
+use crate::{
+    attach::Attached,
+    driver::{Core, Sink},
+    error::Error,
+};
+
+/// A user of a node. Clones are the same user; its pins and unsealed objects live as long as one of them or a view.
+#[derive(Clone)]
+pub struct Client(Arc<Inner>);
+
+struct Inner {
+    link: Link,
+    process: u32,
+}
+
+enum Link {
+    Embedded { core: Arc<Core>, client: ClientId },
+    Attached(Attached),
+}
+
+/// Bytes to put, and what they are.
+#[derive(Clone, Debug)]
+pub struct Value<'a> {
+    bytes: &'a [u8],
+    meta: Meta,
+}
+
+impl<'a> Value<'a> {
+    /// Plain bytes.
+    pub fn bytes(bytes: &'a [u8]) -> Self {
+        Self { bytes, meta: Meta::bytes(bytes.len() as u64) }
+    }
+
+    /// Bytes with metadata.
+    ///
+    /// # Errors
+    /// [`CallError::InvalidArgument`] if they are not as long as `meta` says.
+    pub fn with_meta(bytes: &'a [u8], meta: Meta) -> Result<Self, Error> {
+        if meta.size == bytes.len() as u64 && meta.is_consistent() {
+            return Ok(Self { bytes, meta });
+        }
+        let said = format!("{} bytes are not {meta}, which has {}", bytes.len(), meta.size);
+        Err(CallError::InvalidArgument(said).into())
+    }
+}
+
+/// What came back for a question, with the memory it speaks of.
+type Raw = Result<(Answer, Option<Guard>), CallError>;
+
+/// An answer that is on its way. Dropping it takes the question back.
+pub struct Wait<T> {
+    client: Client,
+    request: u64,
+    answers: mpsc::Receiver<Raw>,
+    finish: Option<Finish<T>>,
+}
+
+/// Makes of an answer what the caller wants.
+type Finish<T> = Box<dyn FnOnce(Answer, Option<Guard>) -> Result<T, Error> + Send>;
+
+impl<T> Wait<T> {
+    /// Waits for at most `time`; none if there is no answer yet.
+    pub fn wait_for(&mut self, time: Duration) -> Option<Result<T, Error>> {
+        match self.answers.recv_timeout(time) {
+            Ok(raw) => Some(self.end(raw)),
+            Err(mpsc::RecvTimeoutError::Timeout) => None,
+            Err(mpsc::RecvTimeoutError::Disconnected) => Some(Err(self.no_answer())),
+        }
+    }
+
+    /// Waits until there is an answer.
+    ///
+    /// # Errors
+    /// What went wrong with the call.
+    pub fn join(mut self) -> Result<T, Error> {
+        match self.answers.recv() {
+            Ok(raw) => self.end(raw),
+            Err(mpsc::RecvError) => Err(self.no_answer()),
+        }
+    }
+
+    fn end(&mut self, raw: Raw) -> Result<T, Error> {
+        let finish = self.finish.take();
+        let (answer, guard) = raw?;
+        match finish {
+            Some(finish) => finish(answer, guard),
+            None => Err(Error::node_down("the answer was taken before")),
+        }
+    }
+
+    fn no_answer(&mut self) -> Error {
+        self.finish = None;
+        if self.client.is_forked() { Error::Forked } else { Error::node_down("it gave no answer") }
+    }
+}
+
+impl<T> std::fmt::Debug for Wait<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wait").field("request", &self.request).finish_non_exhaustive()
+    }
+}
+
+impl<T> Drop for Wait<T> {
+    fn drop(&mut self) {
+        if self.finish.is_some() {
+            self.client.cancel(self.request);
+        }
+    }
+}
+
+/// The memory of an answer; dropping it tells the node.
+struct Guard {
+    client: Client,
+    instance: Instance,
+    slot: Option<Slot>,
+    at_end: AtEnd,
+}
+
+/// What the node is told when a guard is dropped.
+enum AtEnd {
+    Release,
+    Abort,
+    Nothing,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.client.is_forked() {
+            // The pins belong to the parent.
+            return;
+        }
+        let instance = self.instance;
+        // Before the node is told: it may give the memory to another object at once.
+        self.slot = None;
+        match self.at_end {
+            AtEnd::Release => self.client.tell(Ask::Release { instance }),
+            AtEnd::Abort => self.client.tell(Ask::Abort { instance }),
+            AtEnd::Nothing => {}
+        }
+    }
+}
+
+/// An object to read, without a copy. Its memory stays as it is for as long as the view lives, whatever happens to
+/// the object.
+pub struct View {
+    id: ObjectId,
+    meta: Meta,
+    body: Body,
+}
+
+enum Body {
+    Inline(Inline),
+    Slot(Guard),
+}
+
+impl View {
+    /// The object.
+    pub const fn id(&self) -> &ObjectId {
+        &self.id
+    }
+
+    /// What it is.
+    pub const fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.body {
+            Body::Inline(bytes) => bytes.as_bytes(),
+            // Complete before it was handed out, and so for ever.
+            Body::Slot(guard) => guard.slot.as_ref().and_then(Slot::bytes).unwrap_or_default(),
+        }
+    }
+}
+
+impl std::fmt::Debug for View {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("View").field("id", &self.id).field("meta", &self.meta).finish()
+    }
+}
+
+/// Space for an object, to be filled and sealed. Dropping it unsealed leaves no object.
+pub struct Writer {
+    id: ObjectId,
+    guard: Guard,
+}
+
+impl Writer {
+    /// The id that the object will have. Receivers can wait for it already, and get what is written.
+    pub const fn id(&self) -> &ObjectId {
+        &self.id
+    }
+
+    /// Copies all bytes of the object to their place; receivers get them while this goes on.
+    ///
+    /// # Errors
+    /// [`CallError::InvalidArgument`] if `bytes` are not as many as were asked for, or were written before.
+    pub fn write_all(&self, bytes: &[u8]) -> Result<(), Error> {
+        let Some(slot) = &self.guard.slot else { return Ok(()) };
+        let (client, instance) = (&self.guard.client, self.guard.instance);
+        let copied = slot.copy_from(bytes, |_| client.advanced(instance));
+        copied.map_err(|error| CallError::InvalidArgument(error.to_string()).into())
+    }
+
+    /// Says that the object is complete.
+    ///
+    /// # Errors
+    /// [`CallError::InvalidArgument`] if not all of it was written; then there is no object.
+    pub fn seal(mut self) -> Result<Wait<ObjectId>, Error> {
+        if !self.guard.slot.as_ref().is_some_and(Slot::is_complete) {
+            let said = format!("{} was sealed before all of it was filled", self.id);
+            return Err(CallError::InvalidArgument(said).into());
+        }
+        self.guard.slot = None;
+        self.guard.at_end = AtEnd::Nothing;
+        let instance = self.guard.instance;
+        Ok(self.guard.client.start(Ask::Seal { instance }, None, |answer, _| match answer {
+            Answer::Put { id } => Ok(id),
+            other => Err(unexpected(&other)),
+        }))
+    }
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    pub(crate) fn embedded(core: Arc<Core>) -> Self {
+        let client = ClientId(core.next_id());
+        Self(Arc::new(Inner { link: Link::Embedded { core, client }, process: std::process::id() }))
+    }
+
+    /// Attaches to the node of this host that serves the Unix socket `path`.
+    ///
+    /// # Errors
+    /// [`Error::Attach`] if no node answers there.
+    pub fn attach(path: &Path, timeout: Option<Duration>) -> Result<Self, Error> {
+        let link = Link::Attached(Attached::connect(path, timeout)?);
+        Ok(Self(Arc::new(Inner { link, process: std::process::id() })))
+    }
+
+    /// Whether its node is closed or gone.
+    pub fn is_closed(&self) -> bool {
+        match &self.0.link {
+            Link::Embedded { core, .. } => core.is_closed(),
+            Link::Attached(attached) => attached.is_closed(),
+        }
+    }
+
+    /// Whether this process is a fork of the one that opened the client.
+    pub fn is_forked(&self) -> bool {
+        self.0.process != std::process::id()
+    }
+
+    /// Puts an object and waits until its bytes are in the store; others can stream them earlier.
+    ///
+    /// # Errors
+    /// [`CallError::NameTaken`], [`CallError::StoreFull`] after `timeout`, [`CallError::NodeDown`].
+    pub fn put(
+        &self,
+        name: Option<Name>,
+        value: Value<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<ObjectId, Error> {
+        if value.meta.size <= INLINE_BYTES_MAX {
+            return self.start_put_small(name, &value, timeout).join();
+        }
+        let writer = self.start_create(name, value.meta.clone(), timeout).join()?;
+        writer.write_all(value.bytes)?;
+        writer.seal()?.join()
+    }
+
+    /// Puts an object of at most [`INLINE_BYTES_MAX`] bytes.
+    pub fn start_put_small(
+        &self,
+        name: Option<Name>,
+        value: &Value<'_>,
+        timeout: Option<Duration>,
+    ) -> Wait<ObjectId> {
+        let ask = Ask::Put { name, meta: value.meta.clone(), bytes: value.bytes.into() };
+        self.start(ask, timeout, |answer, _| match answer {
+            Answer::Put { id } => Ok(id),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Asks for space for an object of more than [`INLINE_BYTES_MAX`] bytes.
+    pub fn start_create(
+        &self,
+        name: Option<Name>,
+        meta: Meta,
+        timeout: Option<Duration>,
+    ) -> Wait<Writer> {
+        self.start(Ask::Create { name, meta }, timeout, |answer, guard| match (answer, guard) {
+            (Answer::Created { id, .. }, Some(guard)) => Ok(Writer { id, guard }),
+            (other, _) => Err(unexpected(&other)),
+        })
+    }
+
+    /// Gets an object when it is complete here.
+    ///
+    /// # Errors
+    /// [`CallError::Timeout`], [`CallError::ObjectLost`], [`CallError::ObjectDeleted`], [`CallError::NodeDown`].
+    pub fn get(&self, id: &ObjectId, timeout: Option<Duration>) -> Result<View, Error> {
+        self.start_get(id, timeout).join()
+    }
+
+    /// Begins to get an object.
+    pub fn start_get(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<View> {
+        self.start(Ask::Get { id: id.clone() }, timeout, |answer, guard| match (answer, guard) {
+            (Answer::Got { id, meta, inline: Some(bytes), .. }, _) => {
+                Ok(View { id, meta, body: Body::Inline(bytes) })
+            }
+            (Answer::Got { id, meta, inline: None, .. }, Some(guard)) => {
+                Ok(View { id, meta, body: Body::Slot(guard) })
+            }
+            (other, _) => Err(unexpected(&other)),
+        })
+    }
+
+    /// Folds the first `count` of `inputs` to arrive; returns at once with the id of the result. `timeout` is that of
+    /// the result: when it is over, whoever waits for the result is told which inputs are missing.
+    ///
+    /// # Errors
+    /// [`CallError::InvalidArgument`] for a count that can't be.
+    pub fn reduce(
+        &self,
+        inputs: Vec<ObjectId>,
+        op: Op,
+        count: Option<u32>,
+        timeout: Option<Duration>,
+    ) -> Result<ObjectId, Error> {
+        let count = count.unwrap_or_else(|| u32::try_from(inputs.len()).unwrap_or(u32::MAX));
+        let wait =
+            self.start(Ask::Reduce { inputs, op, count }, timeout, |answer, _| match answer {
+                Answer::Reducing { id } => Ok(id),
+                other => Err(unexpected(&other)),
+            });
+        wait.join()
+    }
+
+    /// Begins to wait for the list of inputs that were folded into the result of a reduce.
+    pub fn start_inputs(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<Vec<ObjectId>> {
+        self.start(Ask::Inputs { id: id.clone() }, timeout, |answer, _| match answer {
+            Answer::Inputs { ids } => Ok(ids),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to delete objects, all copies everywhere. Views of them stay valid.
+    pub fn start_delete(&self, ids: Vec<ObjectId>, timeout: Option<Duration>) -> Wait<()> {
+        self.start(Ask::Delete { ids }, timeout, |answer, _| match answer {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to wait for the newest name under `prefix` with a number above `after`.
+    pub fn start_latest(
+        &self,
+        prefix: &str,
+        after: Option<u64>,
+        timeout: Option<Duration>,
+    ) -> Wait<Name> {
+        let ask = Ask::Latest { prefix: prefix.into(), after };
+        self.start(ask, timeout, |answer, _| match answer {
+            Answer::Latest { name } => Ok(name),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// The copies that the node has.
+    ///
+    /// # Errors
+    /// [`CallError::NodeDown`].
+    pub fn objects(&self) -> Result<Vec<hoplite_proto::ask::ObjectRow>, Error> {
+        let wait = self.start(Ask::Objects, None, |answer, _| match answer {
+            Answer::Objects(rows) => Ok(rows),
+            other => Err(unexpected(&other)),
+        });
+        wait.join()
+    }
+
+    /// How the node is, as JSON: identity, members, store, counters, measured link.
+    ///
+    /// # Errors
+    /// [`CallError::NodeDown`].
+    pub fn describe(&self) -> Result<String, Error> {
+        self.check_process()?;
+        let (sender, receiver) = mpsc::sync_channel(1);
+        match &self.0.link {
+            Link::Embedded { core, client } => {
+                core.describe(*client, move |json| drop(sender.send(Ok(json))));
+            }
+            Link::Attached(attached) => {
+                attached.describe(Box::new(move |json| drop(sender.send(json))));
+            }
+        }
+        let described = receiver.recv().map_err(|_| Error::node_down("it gave no answer"))?;
+        Ok(described?)
+    }
+
+    fn check_process(&self) -> Result<(), Error> {
+        if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
+    }
+
+    fn start<T>(
+        &self,
+        ask: Ask,
+        timeout: Option<Duration>,
+        finish: impl FnOnce(Answer, Option<Guard>) -> Result<T, Error> + Send + 'static,
+    ) -> Wait<T> {
+        let (sender, answers) = mpsc::sync_channel(1);
+        let request = if self.is_forked() { 0 } else { self.ask(ask, timeout, sender) };
+        Wait { client: self.clone(), request, answers, finish: Some(Box::new(finish)) }
+    }
+
+    fn ask(&self, ask: Ask, timeout: Option<Duration>, sender: mpsc::SyncSender<Raw>) -> u64 {
+        let me = self.clone();
+        match &self.0.link {
+            Link::Embedded { core, client } => {
+                let of_sink = core.clone();
+                let sink: Sink = Box::new(move |answer| {
+                    let raw = answer.map(|answer| {
+                        let slot = slot_of(&answer)
+                            .and_then(|instance| of_sink.store.get(instance))
+                            .map(|held| held.slot.clone());
+                        let guard = me.guard(&answer, slot);
+                        (answer, guard)
+                    });
+                    drop(sender.send(raw));
+                });
+                core.ask(*client, ask, timeout, sink).0
+            }
+            Link::Attached(attached) => {
+                let callback =
+                    Box::new(move |answer: Result<(Answer, Option<Slot>), CallError>| {
+                        let raw = answer.map(|(answer, slot)| {
+                            let guard = me.guard(&answer, slot);
+                            (answer, guard)
+                        });
+                        drop(sender.send(raw));
+                    });
+                attached.ask(ask, timeout, callback)
+            }
+        }
+    }
+
+    fn guard(self, answer: &Answer, slot: Option<Slot>) -> Option<Guard> {
+        let instance = slot_of(answer)?;
+        let is_read = matches!(answer, Answer::Got { .. });
+        let at_end = if is_read { AtEnd::Release } else { AtEnd::Abort };
+        Some(Guard { client: self, instance, slot, at_end })
+    }
+
+    fn cancel(&self, request: u64) {
+        match &self.0.link {
+            _ if self.is_forked() => {}
+            Link::Embedded { core, .. } => {
+                core.drive(Event::Cancelled { request: RequestId(request) });
+            }
+            Link::Attached(attached) => attached.cancel(request),
+        }
+    }
+
+    fn tell(&self, ask: Ask) {
+        match &self.0.link {
+            Link::Embedded { core, client } => core.tell(*client, ask),
+            Link::Attached(attached) => attached.tell(ask),
+        }
+    }
+
+    fn advanced(&self, instance: Instance) {
+        match &self.0.link {
+            Link::Embedded { core, .. } => {
+                if let Some(held) = core.store.get(instance) {
+                    held.grew();
+                }
+            }
+            Link::Attached(attached) => attached.advanced(instance),
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Link::Embedded { core, client } = &self.link
+            && self.process == std::process::id()
+        {
+            core.client_gone(*client);
+        }
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0.link {
+            Link::Embedded { core, client } => write!(f, "Client({client:?} of {core:?})"),
+            Link::Attached(attached) => write!(f, "Client(attached to {})", attached.member.id),
+        }
+    }
+}
+
+/// The instance whose memory an answer speaks of.
+const fn slot_of(answer: &Answer) -> Option<Instance> {
+    match answer {
+        Answer::Created { instance, .. } | Answer::Got { instance, inline: None, .. } => {
+            Some(*instance)
+        }
+        _ => None,
+    }
+}
+
+fn unexpected(answer: &Answer) -> Error {
+    Error::node_down(format!("it gave an answer to another question: {answer:?}"))
+}

@@ -1,0 +1,76 @@
+//! What a node can be told when it starts.
+
+use std::path::PathBuf;
+
+use hoplite_proto::{
+    limits::BLOCK_BYTES,
+    reduce::{cost::Link, shape::Degree},
+};
+
+/// Settings of a node; each has a default that works on one host.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Address and port to listen on; port 0 takes a free one. An address that other hosts can reach needs `token`
+    /// or `insecure`.
+    pub listen: String,
+    /// The address that others are told, where it differs from `listen`: containers, NAT, 0.0.0.0.
+    pub advertise: Option<String>,
+    /// Addresses of members to join; one that answers is enough. Empty begins a cluster.
+    pub join: Vec<String>,
+    /// Name of the cluster, compared when nodes meet.
+    pub cluster: String,
+    /// A secret that all nodes share. It never crosses the wire; payload does in clear.
+    pub token: Option<String>,
+    /// Whether a node without a token may listen where other hosts can reach it.
+    pub insecure: bool,
+    /// Bytes of objects the node may hold; none takes 30 % of the memory of the host or of its control group.
+    pub capacity: Option<u64>,
+    /// Path of the Unix socket for other processes of this host; none opens no socket.
+    pub socket: Option<PathBuf>,
+    /// The degree of every reduce, for measurements; none lets the cost model choose.
+    pub degree: Option<Degree>,
+    /// Latency and bandwidth that are assumed until transfers have shown them.
+    pub link: Link,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:0".into(),
+            advertise: None,
+            join: Vec::new(),
+            cluster: "default".into(),
+            token: None,
+            insecure: false,
+            capacity: None,
+            socket: None,
+            degree: None,
+            link: LINK_ASSUMED,
+        }
+    }
+}
+
+/// 10 Gbit/s with 50 us one way: what the cloud machines of the papers have. Only the first transfers use it.
+const LINK_ASSUMED: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
+
+/// Bytes of an extent of shared memory. New memory costs some 0.7 ms per MiB whatever the size; 64 MiB hold a
+/// thousand blocks, so that objects of a few MiB share extents and waste little.
+pub(crate) const EXTENT_BYTES: u64 = 1024 * BLOCK_BYTES;
+
+/// The share of the host's memory that a node may fill by default, in percent.
+const CAPACITY_PERCENT: u64 = 30;
+
+/// 30 % of what the host, or the control group that this process is in, may use.
+pub(crate) fn default_capacity() -> u64 {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let host = read("/proc/meminfo").and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+        Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()?.saturating_mul(1024))
+    });
+    let group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        .into_iter()
+        .find_map(|path| read(path)?.trim().parse::<u64>().ok());
+    // 1 GiB where neither can be read: less than any machine that moves large objects.
+    let memory = host.into_iter().chain(group).min().unwrap_or(1 << 30);
+    memory / 100 * CAPACITY_PERCENT
+}

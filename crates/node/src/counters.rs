@@ -1,0 +1,72 @@
+//! What a node has done so far, as numbers that only grow.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+        /// Counts of a running node.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $($(#[doc = $doc])* pub(crate) $name: Counter,)*
+        }
+
+        /// What the counters of a node said at one moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct CounterValues {
+            $($(#[doc = $doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            pub(crate) fn values(&self) -> CounterValues {
+                CounterValues { $($name: self.$name.0.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Payload sent to other nodes from objects that this node's own clients put.
+    bytes_direct,
+    /// Payload sent from copies that came over the network or are made by a reduce, complete or still growing.
+    bytes_relayed,
+    /// Partial sums sent to the next position of a reduce.
+    bytes_partial,
+    /// Payload received as copies.
+    bytes_received,
+    /// Input bytes folded here for a reduce of another node.
+    bytes_folded_remote,
+    /// Input bytes folded here for a reduce of this node.
+    bytes_folded_local,
+    /// Copies received completely.
+    fetches,
+    /// Transfers of copies that broke off and were asked for again.
+    fetches_failed,
+    /// Copies sent.
+    serves,
+    /// Requests for a copy that was not here.
+    refusals,
+    /// Blocks whose bytes differed from their checksum.
+    blocks_corrupt,
+    /// Control messages sent.
+    messages_sent,
+    /// Control messages received.
+    messages_received,
+    /// Copies evicted.
+    evictions,
+    /// Attempts of reduces that had to begin again.
+    reduces_restarted,
+    /// Connections that did not speak the protocol, or were refused.
+    strangers,
+}
+
+/// One number.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, amount: u64) {
+        self.0.fetch_add(amount, Ordering::Relaxed);
+    }
+}

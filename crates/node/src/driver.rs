@@ -1,0 +1,524 @@
+//! The one door to the state machine: facts go in, and what it orders is carried out.
+//!
+//! Orders that are quick, and whose order counts, are carried out before the next fact is handed over: messages are
+//! queued, answers given, tasks started. Those that take a while follow when the door is free again, and come back as
+//! facts.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant as Clock},
+};
+
+use hoplite_proto::{
+    ask::{Answer, Ask, Status},
+    error::Error as CallError,
+    id::{ClientId, Instance, ReduceId, RequestId, ServeId},
+    inline::Inline,
+    members::Member,
+    message::FoldKey,
+    meta::{Dtype, Op},
+    node::{Action, Config, Event, Node as Machine, Note},
+    reduce::cost::Link,
+    time::Instant,
+};
+use hoplite_shm::WriterId;
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, oneshot},
+    task::AbortHandle,
+};
+use tracing::{debug, info};
+
+use crate::{
+    counters::Counters,
+    fold,
+    folding::{self, Streams},
+    greet::Identity,
+    peer::Peers,
+    receive,
+    send::Serving,
+    store::Store,
+};
+
+/// Takes the answer to a question, on whatever thread has it, without waiting.
+pub(crate) type Sink = Box<dyn FnOnce(Result<Answer, CallError>) + Send>;
+
+/// Everything of a running node that its tasks share.
+pub(crate) struct Core {
+    pub(crate) identity: Identity,
+    pub(crate) counters: Counters,
+    pub(crate) store: Store,
+    pub(crate) peers: Peers,
+    pub(crate) streams: Streams,
+    pub(crate) runtime: Handle,
+    door: Mutex<Door>,
+    inbox: Mutex<VecDeque<Event>>,
+    begun: Clock,
+    timer: Notify,
+    ids: AtomicU64,
+    replies: Mutex<HashMap<RequestId, Sink>>,
+    /// Clients that write their objects themselves, through shared memory.
+    attached: Mutex<HashSet<ClientId>>,
+    serves: Mutex<HashMap<ServeId, oneshot::Sender<Option<Serving>>>>,
+    fetches: Mutex<HashMap<Instance, (u64, AbortHandle)>>,
+    folds: Mutex<HashMap<FoldKey, oneshot::Sender<()>>>,
+    link: Mutex<Measured>,
+    closed: AtomicBool,
+    left: AtomicBool,
+    left_changed: Notify,
+}
+
+struct Door {
+    machine: Machine,
+    actions: Vec<Action>,
+    /// The deadline that the timer sleeps for.
+    armed: Option<Instant>,
+}
+
+/// What transfers have shown of latency and bandwidth.
+struct Measured {
+    link: Link,
+    has_latency: bool,
+    has_bandwidth: bool,
+}
+
+/// An order that takes a while.
+enum Slow {
+    CreateSlot { instance: Instance, size: u64, writer: Option<ClientId> },
+    FoldInline { reduce: ReduceId, epoch: u32, op: Op, dtype: Dtype, inputs: Vec<Inline> },
+}
+
+impl Core {
+    pub(crate) fn new(identity: Identity, config: Config, runtime: Handle) -> Arc<Self> {
+        let machine = Machine::new(identity.member, config);
+        let (has_latency, has_bandwidth) = (false, false);
+        let link = Measured { link: config.link, has_latency, has_bandwidth };
+        let core = Arc::new(Self {
+            identity,
+            counters: Counters::default(),
+            store: Store::new(),
+            peers: Peers::default(),
+            streams: Streams::default(),
+            runtime,
+            door: Mutex::new(Door { machine, actions: Vec::new(), armed: None }),
+            inbox: Mutex::default(),
+            begun: Clock::now(),
+            timer: Notify::new(),
+            ids: AtomicU64::new(1),
+            replies: Mutex::default(),
+            attached: Mutex::default(),
+            serves: Mutex::default(),
+            fetches: Mutex::default(),
+            folds: Mutex::default(),
+            link: Mutex::new(link),
+            closed: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            left_changed: Notify::new(),
+        });
+        core.runtime.spawn(keep_time(core.clone()));
+        core
+    }
+
+    /// Now, in the machine's time.
+    pub(crate) fn now(&self) -> Instant {
+        Instant(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// A number that was not given out before, for clients, requests and transfers.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Says that a client writes through shared memory of its own.
+    pub(crate) fn attach(&self, client: ClientId) {
+        lock(&self.attached).insert(client);
+    }
+
+    /// Asks on behalf of a client; `sink` gets the answer, perhaps before this returns.
+    pub(crate) fn ask(
+        self: &Arc<Self>,
+        client: ClientId,
+        ask: Ask,
+        timeout: Option<Duration>,
+        sink: Sink,
+    ) -> RequestId {
+        let request = RequestId(self.next_id());
+        let deadline = timeout
+            .map(|timeout| self.now() + u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        lock(&self.replies).insert(request, sink);
+        if self.is_closed() {
+            self.fail_all();
+        } else {
+            self.drive(Event::Asked { client, request, ask, deadline });
+        }
+        request
+    }
+
+    /// Tells the node something that is not answered: a release.
+    pub(crate) fn tell(self: &Arc<Self>, client: ClientId, ask: Ask) {
+        let request = RequestId(self.next_id());
+        self.drive(Event::Asked { client, request, ask, deadline: None });
+    }
+
+    /// How the node is, as JSON.
+    pub(crate) fn describe(
+        self: &Arc<Self>,
+        client: ClientId,
+        sink: impl FnOnce(String) + Send + 'static,
+    ) {
+        let core = self.clone();
+        let answer = move |answer: Result<Answer, CallError>| {
+            let described = match answer {
+                Ok(Answer::Status(status)) => core.description(&status),
+                Ok(_) => serde_json::json!({ "error": "no status" }),
+                Err(error) => serde_json::json!({ "error": error.to_string() }),
+            };
+            sink(described.to_string());
+        };
+        self.ask(client, Ask::Status, None, Box::new(answer));
+    }
+
+    fn description(&self, status: &Status) -> serde_json::Value {
+        let member = |member: &Member| {
+            serde_json::json!({
+                "id": member.id.to_string(),
+                "address": member.address.to_string(),
+            })
+        };
+        let (arena, link) = (self.store.arena.stats(), self.link());
+        serde_json::json!({
+            "id": status.me.id.to_string(),
+            "address": status.me.address.to_string(),
+            "cluster": self.identity.cluster,
+            "members": status.members.iter().map(member).collect::<Vec<_>>(),
+            "objects": status.copies,
+            "owned": status.owned,
+            "waiting": status.waiting,
+            "reduces": status.reduces,
+            "store": {
+                "used": status.used,
+                "capacity": status.capacity,
+                "mapped": arena.mapped_bytes,
+                "extents": arena.extents,
+            },
+            "link": {
+                "latency_ns": link.latency_ns,
+                "bytes_per_second": link.bytes_per_second,
+            },
+            "counters": self.counters.values(),
+        })
+    }
+
+    pub(crate) fn client_gone(self: &Arc<Self>, client: ClientId) {
+        self.drive(Event::ClientGone { client });
+        lock(&self.attached).remove(&client);
+    }
+
+    /// Keeps the place of a transfer that the machine is asked about.
+    pub(crate) fn expect_serve(&self) -> (ServeId, oneshot::Receiver<Option<Serving>>) {
+        let serve = ServeId(self.next_id());
+        let (sender, receiver) = oneshot::channel();
+        lock(&self.serves).insert(serve, sender);
+        (serve, receiver)
+    }
+
+    /// Hands a fact to the machine and carries out what it orders.
+    ///
+    /// Never waits: while another thread is at the door, that thread takes this fact too. So a fact may be stated from
+    /// anywhere, also from within the carrying out of an order.
+    pub(crate) fn drive(self: &Arc<Self>, event: Event) {
+        lock(&self.inbox).push_back(event);
+        loop {
+            let mut slow = Vec::new();
+            match self.door.try_lock() {
+                Ok(mut door) => self.drain(&mut door, &mut slow),
+                Err(TryLockError::Poisoned(door)) => self.drain(&mut door.into_inner(), &mut slow),
+                // Whoever is there looks into the inbox again after leaving.
+                Err(TryLockError::WouldBlock) => return,
+            }
+            for order in slow {
+                self.perform_slow(order);
+            }
+            if lock(&self.inbox).is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn drain(self: &Arc<Self>, door: &mut Door, slow: &mut Vec<Slow>) {
+        let mut actions = std::mem::take(&mut door.actions);
+        loop {
+            let event = lock(&self.inbox).pop_front();
+            let Some(event) = event else { break };
+            door.machine.handle(self.now(), event, &mut actions);
+            for action in actions.drain(..) {
+                self.perform(action, slow);
+            }
+        }
+        door.actions = actions;
+        let deadline = door.machine.deadline();
+        if deadline != door.armed {
+            door.armed = deadline;
+            self.timer.notify_one();
+        }
+    }
+
+    fn perform(self: &Arc<Self>, action: Action, slow: &mut Vec<Slow>) {
+        match action {
+            Action::Reply { request, answer, .. } => {
+                let sink = lock(&self.replies).remove(&request);
+                if let Some(sink) = sink {
+                    sink(answer);
+                }
+            }
+            Action::Send { to, message } => {
+                self.counters.messages_sent.add(1);
+                self.peers.send(to, message);
+            }
+            Action::AddPeer(member) => self.peers.add(self, member),
+            Action::DropPeer(node) => self.peers.remove(node),
+            Action::CreateSlot { instance, size, writer } => {
+                slow.push(Slow::CreateSlot { instance, size, writer });
+            }
+            Action::FreeSlot { instance } => self.store.free(instance),
+            Action::Fetch { id, instance, source } => {
+                let serial = self.next_id();
+                let task = self.runtime.spawn(receive::copy(self.clone(), id, instance, source));
+                lock(&self.fetches).insert(instance, (serial, task.abort_handle()));
+            }
+            Action::StopFetch { instance } => {
+                if let Some((_, task)) = lock(&self.fetches).remove(&instance) {
+                    task.abort();
+                }
+            }
+            Action::Serve { serve, instance, relayed } => {
+                self.begin_serve(serve, instance, relayed)
+            }
+            Action::Refuse { serve } => {
+                self.counters.refusals.add(1);
+                if let Some(asker) = lock(&self.serves).remove(&serve) {
+                    let _ = asker.send(None);
+                }
+            }
+            Action::StartFold { order, target } => {
+                let (stop, stopped) = oneshot::channel();
+                lock(&self.folds).insert(order.key, stop);
+                folding::start(self, order, target, stopped);
+            }
+            Action::StopFold { key } => {
+                // Dropping the sender stops the fold; one that is over already does not mind.
+                drop(lock(&self.folds).remove(&key));
+            }
+            Action::FoldInline { reduce, epoch, op, dtype, inputs } => {
+                slow.push(Slow::FoldInline { reduce, epoch, op, dtype, inputs });
+            }
+            Action::Note(note) => self.note(&note),
+            Action::Left => {
+                self.left.store(true, Ordering::Release);
+                self.left_changed.notify_waiters();
+            }
+        }
+    }
+
+    fn begin_serve(self: &Arc<Self>, serve: ServeId, instance: Instance, relayed: bool) {
+        let asker = lock(&self.serves).remove(&serve);
+        let held = self.store.get(instance);
+        let is_taken = match (asker, held) {
+            (Some(asker), Some(held)) => asker.send(Some(Serving { held, relayed })).is_ok(),
+            (Some(asker), None) => {
+                let _ = asker.send(None);
+                false
+            }
+            (None, _) => false,
+        };
+        if !is_taken {
+            // The receiver or its connection is gone: nobody else will say that this transfer is over.
+            self.drive(Event::ServeEnded { serve });
+        }
+    }
+
+    fn perform_slow(self: &Arc<Self>, order: Slow) {
+        if Handle::try_current().is_ok() {
+            // A task of the runtime: new memory would hold up the transfers beside it.
+            let core = self.clone();
+            drop(self.runtime.spawn_blocking(move || core.perform_here(order)));
+        } else {
+            self.perform_here(order);
+        }
+    }
+
+    fn perform_here(self: &Arc<Self>, order: Slow) {
+        match order {
+            Slow::CreateSlot { instance, size, writer } => {
+                let is_attached = |client: &ClientId| lock(&self.attached).contains(client);
+                let writer = writer.filter(is_attached).map(|client| WriterId(client.0));
+                let event = match self.store.create(instance, size, writer) {
+                    Ok(()) => Event::SlotReady { instance },
+                    Err(error) => Event::SlotFailed { instance, detail: error.to_string() },
+                };
+                self.drive(event);
+            }
+            Slow::FoldInline { reduce, epoch, op, dtype, inputs } => {
+                let count = inputs.len() as u64;
+                let bytes: u64 = inputs.iter().map(Inline::len).sum();
+                self.counters.bytes_folded_local.add(bytes);
+                let mut inputs = inputs.into_iter();
+                let mut result =
+                    inputs.next().map_or_else(Vec::new, |first| first.as_bytes().to_vec());
+                inputs.for_each(|input| fold::fold(op, dtype, &mut result, input.as_bytes()));
+                fold::finish(op, dtype, &mut result, count);
+                self.drive(Event::FoldedInline { reduce, epoch, result: result.into() });
+            }
+        }
+    }
+
+    fn note(&self, note: &Note) {
+        match note {
+            Note::SourceChosen { id, source, reason } => {
+                debug!(%id, %source, %reason, "source chosen");
+            }
+            Note::DegreeChosen { id, degree, reason } => {
+                debug!(%id, %degree, %reason, "degree chosen");
+            }
+            Note::ReduceRestarted { id, epoch, detail } => {
+                self.counters.reduces_restarted.add(1);
+                info!(%id, epoch, detail, "a reduce begins again");
+            }
+            Note::Evicted { copies } => {
+                self.counters.evictions.add(*copies as u64);
+                debug!(copies, "evicted");
+            }
+        }
+    }
+
+    /// A copy has arrived or stopped arriving: forgets its task.
+    pub(crate) fn fetch_over(&self, instance: Instance) {
+        lock(&self.fetches).remove(&instance);
+    }
+
+    /// A fold is over: forgets how to stop it.
+    pub(crate) fn fold_over(&self, key: FoldKey) {
+        lock(&self.folds).remove(&key);
+    }
+
+    /// A round trip to another node was timed.
+    pub(crate) fn measured_round_trip(self: &Arc<Self>, round_trip: Duration) {
+        let sample = u64::try_from(round_trip.as_nanos() / 2).unwrap_or(u64::MAX);
+        self.measure(|measured| {
+            let old = measured.link.latency_ns;
+            measured.link.latency_ns =
+                if measured.has_latency { smooth(old, sample) } else { sample };
+            measured.has_latency = true;
+        });
+    }
+
+    /// `bytes` arrived from one sender in `time` without a pause.
+    pub(crate) fn measured_transfer(self: &Arc<Self>, bytes: u64, time: Duration) {
+        let nanoseconds = time.as_nanos().max(1);
+        let sample =
+            u64::try_from(u128::from(bytes) * 1_000_000_000 / nanoseconds).unwrap_or(u64::MAX);
+        self.measure(|measured| {
+            let old = measured.link.bytes_per_second;
+            measured.link.bytes_per_second =
+                if measured.has_bandwidth { smooth(old, sample) } else { sample };
+            measured.has_bandwidth = true;
+        });
+    }
+
+    /// Latency and bandwidth as they are known now.
+    pub(crate) fn link(&self) -> Link {
+        lock(&self.link).link
+    }
+
+    fn measure(self: &Arc<Self>, update: impl FnOnce(&mut Measured)) {
+        let link = {
+            let mut measured = lock(&self.link);
+            update(&mut measured);
+            measured.link
+        };
+        self.drive(Event::LinkMeasured(link));
+    }
+
+    /// Leaves the cluster: hands over what only this node holds. Returns when that is done or `patience` is over;
+    /// whether it was done.
+    pub(crate) async fn leave(self: &Arc<Self>, patience: Duration) -> bool {
+        let left = async {
+            loop {
+                let changed = self.left_changed.notified();
+                tokio::pin!(changed);
+                changed.as_mut().enable();
+                if self.left.load(Ordering::Acquire) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        self.drive(Event::LeaveAsked);
+        tokio::time::timeout(patience, left).await.is_ok()
+    }
+
+    /// Ends everything: whoever still waits is told that the node is down.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.fail_all();
+        for (_, (_, task)) in lock(&self.fetches).drain() {
+            task.abort();
+        }
+        lock(&self.folds).clear();
+        lock(&self.serves).clear();
+        self.store.clear();
+    }
+
+    fn fail_all(&self) {
+        let sinks: Vec<Sink> = lock(&self.replies).drain().map(|(_, sink)| sink).collect();
+        for sink in sinks {
+            sink(Err(CallError::NodeDown("the node is closed".into())));
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// How many transfers out of this node are under way.
+    pub(crate) fn has_serves(&self) -> bool {
+        !self.streams.is_idle()
+    }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+/// Hands over `DeadlinePassed` when the machine's deadline is there.
+async fn keep_time(core: Arc<Core>) {
+    while !core.is_closed() {
+        let deadline = lock(&core.door).armed;
+        let Some(deadline) = deadline else {
+            core.timer.notified().await;
+            continue;
+        };
+        let wait = Duration::from_nanos(deadline.since(core.now()));
+        if wait.is_zero() {
+            core.drive(Event::DeadlinePassed);
+            continue;
+        }
+        let _ = tokio::time::timeout(wait, core.timer.notified()).await;
+    }
+}
+
+/// A quarter of the new, three of the old: a single odd sample does not change a plan.
+const fn smooth(old: u64, sample: u64) -> u64 {
+    old / 4 * 3 + sample / 4
+}
+
+/// A lock whose holder panicked still guards sound data here: every change under it is complete or none.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

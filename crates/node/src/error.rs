@@ -1,0 +1,69 @@
+//! Why a node did not start, or a call failed.
+
+use std::io;
+
+use hoplite_proto::{error::Error as CallError, wire::WireError};
+
+/// Why a node did not start, or a call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A call failed; says what the caller may do.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The address, or the path of the socket, is taken.
+    #[error("{address} is in use: {detail}; choose another or stop what listens there")]
+    AddressInUse {
+        /// Host and port, or path.
+        address: String,
+        /// By whom, if known.
+        detail: String,
+    },
+    /// No address, or none that can be used.
+    #[error("can't listen on {address}: {detail}")]
+    Listen {
+        /// What was asked for.
+        address: String,
+        /// Why it can't be.
+        detail: String,
+    },
+    /// Nobody who was named let this node in.
+    #[error("could not join the cluster: {0}")]
+    Join(String),
+    /// No node answers on the socket.
+    #[error("can't attach to a node at {path}: {detail}")]
+    Attach {
+        /// The socket's path.
+        path: String,
+        /// Why.
+        detail: String,
+    },
+    /// The process was forked after it attached or started its node.
+    #[error(
+        "this process was forked from the one that opened the connection to Hoplite: call hoplite.init() or \
+         hoplite.connect() in the child"
+    )]
+    Forked,
+}
+
+impl Error {
+    /// The node is closed, or its process is gone.
+    pub(crate) fn node_down(detail: impl Into<String>) -> Self {
+        Self::Call(CallError::NodeDown(detail.into()))
+    }
+}
+
+/// Why a connection to another node ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error("the peer refused: {0}")]
+    Refused(String),
+    #[error("another node answers at that address")]
+    Stranger,
+    #[error("no answer within {0} s")]
+    Silent(u64),
+}

@@ -1,0 +1,227 @@
+//! A position of a reduce at work: its own inputs and its children's streams, folded block by block.
+//!
+//! A position that has a parent keeps its stream in a bounded window until the parent fetches it; the caller's own
+//! folds into the copy of the result, which is read by others while it grows. Arithmetic is in [`crate::fold`].
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use hoplite_proto::{
+    id::Instance,
+    limits::{BLOCK_BYTES, WINDOW_BLOCKS},
+    message::{FoldKey, FoldOrder},
+    node::Event,
+};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::{
+    driver::{Core, lock},
+    fold, receive,
+    store::Held,
+};
+
+/// A piece of the stream of a position.
+#[derive(Debug)]
+pub(crate) enum Block {
+    /// One block of the partial result.
+    Bytes {
+        /// Where it belongs.
+        offset: u64,
+        /// The partial result.
+        bytes: Vec<u8>,
+    },
+    /// All was folded. A stream that ends without this broke off.
+    End,
+}
+
+/// How long a parent waits for a position whose order has not arrived yet. The order was sent before the parent's.
+const ORDER_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The streams of the positions at this node, until their parents take them; and how many transfers are under way.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    ready: Mutex<HashMap<FoldKey, mpsc::Receiver<Block>>>,
+    arrived: Notify,
+    active: Arc<AtomicUsize>,
+}
+
+/// A transfer that is under way.
+#[derive(Debug)]
+pub(crate) struct Active(Arc<AtomicUsize>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Streams {
+    /// Takes the stream of a position, waiting for its order; none if it does not come.
+    pub(crate) async fn take(&self, key: FoldKey) -> Option<mpsc::Receiver<Block>> {
+        let taken = async {
+            loop {
+                let arrived = self.arrived.notified();
+                tokio::pin!(arrived);
+                arrived.as_mut().enable();
+                if let Some(stream) = lock(&self.ready).remove(&key) {
+                    return stream;
+                }
+                arrived.await;
+            }
+        };
+        tokio::time::timeout(ORDER_PATIENCE, taken).await.ok()
+    }
+
+    /// Counts a transfer out of this node for as long as the guard lives.
+    pub(crate) fn active(&self) -> Active {
+        self.active.fetch_add(1, Ordering::AcqRel);
+        Active(self.active.clone())
+    }
+
+    /// Whether nothing is being sent.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.active.load(Ordering::Acquire) == 0
+    }
+
+    fn put(&self, key: FoldKey, stream: mpsc::Receiver<Block>) {
+        lock(&self.ready).insert(key, stream);
+        self.arrived.notify_waiters();
+    }
+
+    fn forget(&self, key: FoldKey) {
+        lock(&self.ready).remove(&key);
+    }
+}
+
+/// Where a position's results go.
+enum Sink {
+    Parent(mpsc::Sender<Block>),
+    Result { held: Arc<Held>, count: u64 },
+}
+
+/// Starts a fold. It ends with `FoldEnded`, also when `stopped` tells it to.
+pub(crate) fn start(
+    core: &Arc<Core>,
+    order: FoldOrder,
+    target: Option<(Instance, u64)>,
+    stopped: oneshot::Receiver<()>,
+) {
+    let key = order.key;
+    let sink = match target {
+        None => {
+            let (sender, receiver) = mpsc::channel(WINDOW_BLOCKS);
+            core.streams.put(key, receiver);
+            Some(Sink::Parent(sender))
+        }
+        Some((instance, count)) => {
+            core.store.get(instance).map(|held| Sink::Result { held, count })
+        }
+    };
+    let inputs: Option<Vec<Arc<Held>>> =
+        order.inputs.iter().map(|input| core.store.get(*input)).collect();
+    let core = core.clone();
+    let runtime = core.runtime.clone();
+    runtime.spawn(async move {
+        let failure = match (sink, inputs) {
+            (Some(sink), Some(inputs)) => tokio::select! {
+                result = run(&core, &order, inputs, sink) => result.err(),
+                _ = stopped => Some("it was stopped".to_string()),
+            },
+            _ => Some("an input or the result has no memory any more".to_string()),
+        };
+        if failure.is_some() {
+            core.streams.forget(key);
+        }
+        core.fold_over(key);
+        core.drive(Event::FoldEnded { key, failure });
+    });
+}
+
+async fn run(
+    core: &Arc<Core>,
+    order: &FoldOrder,
+    inputs: Vec<Arc<Held>>,
+    sink: Sink,
+) -> Result<(), String> {
+    let mut children = Vec::new();
+    // Ends the receivers of the children's streams with this fold.
+    let mut receivers = tokio::task::JoinSet::new();
+    for (node, position) in &order.children {
+        // The child's own window holds the rest; here a few blocks let reading overlap with folding.
+        let (sender, receiver) = mpsc::channel(WINDOW_BLOCKS / 4);
+        let key = FoldKey { position: *position, ..order.key };
+        receivers.spawn(receive::partial(core.clone(), *node, key, order.size, sender));
+        children.push(receiver);
+    }
+    let folded = if order.key.position == FoldKey::RESULT {
+        &core.counters.bytes_folded_local
+    } else {
+        &core.counters.bytes_folded_remote
+    };
+    let mut at = 0;
+    while at < order.size {
+        let range = at..(at + BLOCK_BYTES).min(order.size);
+        let mut sum: Option<Vec<u8>> = None;
+        for child in &mut children {
+            let block =
+                child.recv().await.unwrap_or_else(|| Err("a child's stream ended".into()))?;
+            match &mut sum {
+                None => sum = Some(block),
+                Some(sum) => {
+                    fold::fold(order.op, order.dtype, sum, &block);
+                    folded.add(block.len() as u64);
+                }
+            }
+        }
+        for input in &inputs {
+            let bytes =
+                input.wait(range.clone()).await.map_err(|_| "an input was dropped".to_string())?;
+            match &mut sum {
+                None => sum = Some(bytes.to_vec()),
+                Some(sum) => {
+                    fold::fold(order.op, order.dtype, sum, bytes);
+                    folded.add(bytes.len() as u64);
+                }
+            }
+        }
+        let bytes = sum.ok_or_else(|| "nothing to fold".to_string())?;
+        put(&sink, order, range, bytes).await?;
+        at = (at + BLOCK_BYTES).min(order.size);
+    }
+    if let Sink::Parent(parent) = &sink {
+        parent.send(Block::End).await.map_err(|_| "the parent is gone".to_string())?;
+        // The stream is kept for a parent that has not come yet; until then this fold can still be stopped.
+        parent.closed().await;
+    }
+    Ok(())
+}
+
+async fn put(
+    sink: &Sink,
+    order: &FoldOrder,
+    range: std::ops::Range<u64>,
+    mut bytes: Vec<u8>,
+) -> Result<(), String> {
+    match sink {
+        Sink::Parent(parent) => {
+            let block = Block::Bytes { offset: range.start, bytes };
+            parent.send(block).await.map_err(|_| "the parent is gone".to_string())
+        }
+        Sink::Result { held, count } => {
+            fold::finish(order.op, order.dtype, &mut bytes, *count);
+            let block = held.slot.claim_owned(range);
+            let mut block =
+                block.ok_or_else(|| "the result is written by somebody else".to_string())?;
+            block.copy_from_slice(&bytes);
+            block.commit();
+            held.grew();
+            Ok(())
+        }
+    }
+}

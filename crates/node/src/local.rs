@@ -1,0 +1,361 @@
+//! The Unix socket of a node: the other processes of its host attach here, and get descriptors of its memory.
+//!
+//! Frames are a little-endian u32 length and a postcard body, both ways. Descriptors travel beside the frame that says
+//! `has_descriptor`, in the same order.
+
+use std::{
+    collections::HashSet,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use hoplite_proto::{
+    ask::{Answer, Ask},
+    error::Error as CallError,
+    id::{ClientId, Instance, RequestId},
+    limits::CONTROL_BYTES_MAX,
+    members::Member,
+    wire,
+};
+use hoplite_shm::{ExtentId, WriterId, send_with_fds};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, pidfd_open},
+};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::Interest,
+    net::{UnixListener, UnixStream},
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+};
+use tracing::{debug, info};
+
+use crate::{
+    driver::{Core, Sink, lock},
+    error::Error,
+};
+
+/// Processes with other releases can't share memory with this one.
+pub(crate) const LOCAL_VERSION: u32 = 1;
+
+/// What a process says to the node of its host.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ToNode {
+    /// First of all.
+    Hello { version: u32 },
+    /// A question; `timeout_ns` from now.
+    Ask { request: u64, ask: Ask, timeout_ns: Option<u64> },
+    /// The answer is not wanted any more. It comes all the same.
+    Cancel { request: u64 },
+    /// Something that has no answer.
+    Tell { ask: Ask },
+    /// More of an object is filled.
+    Advanced { instance: Instance },
+    /// A new extent is mapped; nobody else may map it writable from now on.
+    Mapped { extent: u64 },
+    /// How is the node? Answered with JSON.
+    Describe { request: u64 },
+}
+
+/// What a node says to a process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum FromNode {
+    /// After `Hello`.
+    Welcome { member: Member },
+    /// Instead of that: go away, and why.
+    Refused { said: String },
+    /// The answer to a question.
+    Answer { request: u64, answer: Result<Answer, CallError>, place: Option<Place> },
+    /// The answer to `Describe`.
+    Description { request: u64, json: String },
+}
+
+/// Where an object is in shared memory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) extent: u64,
+    pub(crate) extent_len: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    /// Whether the extent's descriptor comes with this frame.
+    pub(crate) has_descriptor: bool,
+}
+
+/// A body with its length in front.
+pub(crate) fn frame<T: Serialize>(body: &T) -> Vec<u8> {
+    let body = wire::encode(body);
+    let mut bytes = Vec::with_capacity(4 + body.len());
+    bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&body);
+    bytes
+}
+
+/// Takes the first whole frame off `bytes`; none if it is not all there.
+pub(crate) fn take_frame(bytes: &mut Vec<u8>) -> io::Result<Option<Vec<u8>>> {
+    let Some(length) = bytes.first_chunk::<4>() else { return Ok(None) };
+    let length = u32::from_le_bytes(*length);
+    if length > CONTROL_BYTES_MAX {
+        let said = format!("a frame of {length} bytes, the limit is {CONTROL_BYTES_MAX}");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, said));
+    }
+    let end = 4 + length as usize;
+    if bytes.len() < end {
+        return Ok(None);
+    }
+    let rest = bytes.split_off(end);
+    let mut whole = std::mem::replace(bytes, rest);
+    Ok(Some(whole.split_off(4)))
+}
+
+/// Listens at `path`, in place of a dead node's socket if there is one.
+///
+/// # Errors
+/// [`Error::AddressInUse`] if a node answers there; [`Error::Listen`].
+pub(crate) fn bind(path: &Path) -> Result<UnixListener, Error> {
+    let address = path.display().to_string();
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        let detail = "a running node serves that socket".into();
+        return Err(Error::AddressInUse { address, detail });
+    }
+    let bound = std::fs::symlink_metadata(path).map_or_else(
+        |_| Ok(()),
+        |found| {
+            use std::os::unix::fs::FileTypeExt;
+            // Only ever a socket that nobody serves; anything else there is somebody's.
+            if found.file_type().is_socket() {
+                std::fs::remove_file(path)
+            } else {
+                Err(io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    "a file that is no socket is there",
+                ))
+            }
+        },
+    );
+    let listener = bound.and_then(|()| UnixListener::bind(path)).and_then(|listener| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(listener)
+    });
+    listener.map_err(|error| Error::Listen { address, detail: error.to_string() })
+}
+
+/// Accepts for ever.
+pub(crate) async fn accept(core: Arc<Core>, listener: UnixListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                tokio::spawn(attend(core.clone(), stream));
+            }
+            Err(error) => {
+                info!(%error, "could not accept a process");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+/// One attached process.
+struct Session {
+    core: Arc<Core>,
+    client: ClientId,
+    out: UnboundedSender<Outgoing>,
+    /// Extents whose descriptors it has.
+    known: Mutex<HashSet<ExtentId>>,
+    /// Its questions, as it counts them and as the node does.
+    asked: Mutex<HashSet<(u64, RequestId)>>,
+}
+
+struct Outgoing {
+    bytes: Vec<u8>,
+    descriptor: Option<Arc<OwnedFd>>,
+}
+
+async fn attend(core: Arc<Core>, stream: UnixStream) {
+    let client = ClientId(core.next_id());
+    let (out, queue) = unbounded_channel();
+    let stream = Arc::new(stream);
+    let (known, asked) = (Mutex::default(), Mutex::default());
+    let session = Arc::new(Session { core: core.clone(), client, out, known, asked });
+    core.attach(client);
+    let alive = stream.peer_cred().ok().and_then(|peer| peer.pid());
+    let alive =
+        alive.and_then(Pid::from_raw).and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
+    let writing = tokio::spawn(write(stream.clone(), queue));
+    if let Err(error) = session.read(&stream).await {
+        core.counters.strangers.add(1);
+        debug!(%error, "an attached process broke off");
+    }
+    core.client_gone(client);
+    // What is queued, a refusal perhaps, still goes out.
+    drop(session);
+    let _ = tokio::time::timeout(Duration::from_secs(1), writing).await;
+    drop(stream);
+    // While the process lives it may still write to its extents, so nobody else's objects go there.
+    if let Some(process) = alive {
+        while !has_ended(&process) {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        core.store.arena.writer_gone(WriterId(client.0));
+    }
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}
+
+/// Writes what is queued until the session is over or the process gone.
+async fn write(stream: Arc<UnixStream>, mut queue: UnboundedReceiver<Outgoing>) {
+    while let Some(Outgoing { bytes, mut descriptor }) = queue.recv().await {
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            let sent = stream
+                .async_io(Interest::WRITABLE, || {
+                    let fds: Vec<_> = descriptor.iter().map(|fd| fd.as_fd()).collect();
+                    send_with_fds(&*stream, rest, &fds)
+                })
+                .await;
+            match sent {
+                Ok(count) => {
+                    rest = &rest[count..];
+                    descriptor = None;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl Session {
+    async fn read(self: &Arc<Self>, stream: &UnixStream) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        let mut is_greeted = false;
+        loop {
+            while let Some(body) = take_frame(&mut bytes)? {
+                let message: ToNode = wire::decode(&body)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                match message {
+                    ToNode::Hello { version } if !is_greeted => {
+                        if version != LOCAL_VERSION {
+                            let said = format!(
+                                "this node speaks version {LOCAL_VERSION} to processes of its host, not {version}: \
+                                 install the same release in both"
+                            );
+                            self.say(&FromNode::Refused { said }, None);
+                            return Ok(());
+                        }
+                        is_greeted = true;
+                        self.say(&FromNode::Welcome { member: self.core.identity.member }, None);
+                    }
+                    _ if !is_greeted => {
+                        return Err(io::Error::new(io::ErrorKind::InvalidData, "no greeting"));
+                    }
+                    message => self.take(message),
+                }
+            }
+            stream.readable().await?;
+            bytes.reserve(16 * 1024);
+            match stream.try_read_buf(&mut bytes) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn take(self: &Arc<Self>, message: ToNode) {
+        match message {
+            ToNode::Hello { .. } => {}
+            ToNode::Ask { request, ask, timeout_ns } => self.ask(request, ask, timeout_ns),
+            ToNode::Cancel { request } => {
+                let asked =
+                    lock(&self.asked).iter().find(|(theirs, _)| *theirs == request).copied();
+                if let Some((_, ours)) = asked {
+                    self.core.drive(hoplite_proto::node::Event::Cancelled { request: ours });
+                }
+            }
+            ToNode::Tell { ask } => {
+                if matches!(ask, Ask::Release { .. } | Ask::Abort { .. }) {
+                    self.core.tell(self.client, ask);
+                }
+            }
+            ToNode::Advanced { instance } => {
+                if let Some(held) = self.core.store.get(instance) {
+                    held.grew();
+                }
+            }
+            ToNode::Mapped { extent } => {
+                if let Err(error) = self.core.store.arena.seal(ExtentId(extent)) {
+                    debug!(%error, "an extent could not be sealed");
+                }
+            }
+            ToNode::Describe { request } => {
+                let session = self.clone();
+                self.core.describe(self.client, move |json| {
+                    session.say(&FromNode::Description { request, json }, None);
+                });
+            }
+        }
+    }
+
+    fn ask(self: &Arc<Self>, request: u64, ask: Ask, timeout_ns: Option<u64>) {
+        if let Ask::Seal { instance } = ask
+            && let Some(held) = self.core.store.get(instance)
+        {
+            if !held.slot.is_complete() {
+                let said = format!("instance {instance} was sealed before all of it was filled");
+                let answer = Err(CallError::InvalidArgument(said));
+                return self.say(&FromNode::Answer { request, answer, place: None }, None);
+            }
+            held.grew();
+        }
+        let session = self.clone();
+        // The answer may come before the node's number of the question is known here: then it is not kept.
+        let answered = Arc::new(Mutex::new(false));
+        let is_answered = answered.clone();
+        let sink: Sink = Box::new(move |answer| {
+            *lock(&is_answered) = true;
+            lock(&session.asked).retain(|(theirs, _)| *theirs != request);
+            session.answer(request, answer);
+        });
+        let ours = self.core.ask(self.client, ask, timeout_ns.map(Duration::from_nanos), sink);
+        let answered = lock(&answered);
+        if !*answered {
+            lock(&self.asked).insert((request, ours));
+        }
+    }
+
+    fn answer(&self, request: u64, answer: Result<Answer, CallError>) {
+        let instance = match &answer {
+            Ok(Answer::Created { instance, .. } | Answer::Got { instance, inline: None, .. }) => {
+                *instance
+            }
+            _ => return self.say(&FromNode::Answer { request, answer, place: None }, None),
+        };
+        let Some((place, descriptor)) = self.place(instance) else {
+            let answer = Err(CallError::NodeDown("the memory of the object is gone".into()));
+            return self.say(&FromNode::Answer { request, answer, place: None }, None);
+        };
+        self.say(&FromNode::Answer { request, answer, place: Some(place) }, descriptor);
+    }
+
+    fn place(&self, instance: Instance) -> Option<(Place, Option<Arc<OwnedFd>>)> {
+        let held = self.core.store.get(instance)?;
+        let extent = held.slot.extent();
+        let (descriptor, extent_len) = self.core.store.arena.descriptor(extent)?;
+        let has_descriptor = lock(&self.known).insert(extent);
+        let (offset, len) = (held.slot.offset(), held.slot.len());
+        let place = Place { extent: extent.0, extent_len, offset, len, has_descriptor };
+        Some((place, has_descriptor.then_some(descriptor)))
+    }
+
+    fn say(&self, message: &FromNode, descriptor: Option<Arc<OwnedFd>>) {
+        // A process that is gone is noticed by whoever reads from it.
+        let _ = self.out.send(Outgoing { bytes: frame(message), descriptor });
+    }
+}

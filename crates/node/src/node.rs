@@ -1,0 +1,297 @@
+//! A node in this process: starts, is used through clients, leaves.
+
+use std::{
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use hoplite_proto::{
+    id::NodeId,
+    members::Member,
+    node::{Config, Event, LEAVE_PATIENCE_NS},
+    wire::Role,
+};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    runtime::{Builder, Runtime},
+    task::AbortHandle,
+};
+
+use crate::{
+    client::Client,
+    config::{NodeConfig, default_capacity},
+    driver::{Core, lock},
+    error::{Error, LinkError},
+    greet::{self, Identity},
+    listen, local,
+};
+
+/// A node in this process. Dropping it closes it without much patience; [`Node::close`] hands over first.
+pub struct Node {
+    core: Arc<Core>,
+    socket: Option<PathBuf>,
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    runtime: Runtime,
+    accepting: Vec<AbortHandle>,
+}
+
+/// How long members that are named but do not listen yet are called again: two nodes that a script starts together.
+const JOIN_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a node that is dropped may take to hand over.
+const DROP_PATIENCE: Duration = Duration::from_secs(2);
+
+impl Node {
+    /// Starts a node and joins the cluster that `config` names.
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`], [`Error::Listen`] for an address that can't be used or is reachable by others without
+    /// a token, [`Error::Join`] if no named member lets this node in.
+    pub fn start(config: NodeConfig) -> Result<Self, Error> {
+        let listen = resolve(&config.listen)?;
+        let is_open = config.token.is_none() && !config.insecure;
+        if !listen.ip().is_loopback() && is_open {
+            return Err(Error::Listen {
+                address: config.listen,
+                detail: "other hosts can reach it: give all nodes of the cluster the same token, or say insecure \
+                         if everybody on the network may read and write every object"
+                    .into(),
+            });
+        }
+        let threads =
+            std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 4));
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(threads)
+            .thread_name("hoplite")
+            .enable_all()
+            .build()
+            .map_err(|error| Error::Listen {
+                address: config.listen.clone(),
+                detail: error.to_string(),
+            })?;
+        let started = runtime.block_on(begin(&config, listen));
+        match started {
+            Ok((core, accepting)) => {
+                let running = Mutex::new(Some(Running { runtime, accepting }));
+                Ok(Self { core, socket: config.socket, running })
+            }
+            Err(error) => {
+                runtime.shutdown_background();
+                Err(error)
+            }
+        }
+    }
+
+    /// Where other nodes reach this one.
+    pub fn address(&self) -> SocketAddr {
+        self.core.identity.member.address
+    }
+
+    /// The identity of this start of the node.
+    pub fn id(&self) -> NodeId {
+        self.core.identity.member.id
+    }
+
+    /// Where other processes of this host attach, if they can.
+    pub fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
+    }
+
+    /// A client in this process.
+    pub fn client(&self) -> Client {
+        Client::embedded(self.core.clone())
+    }
+
+    /// Whether the node has been closed.
+    pub fn is_closed(&self) -> bool {
+        self.core.is_closed()
+    }
+
+    /// Leaves the cluster and ends. First other members take over what only this node holds, for at most `patience`,
+    /// 60 s if none; whether they have all of it. Who waits on this node is told that it is down. Views stay valid.
+    pub fn close(&self, patience: Option<Duration>) -> bool {
+        let Some(running) = lock(&self.running).take() else { return true };
+        let patience = patience.unwrap_or(Duration::from_nanos(LEAVE_PATIENCE_NS));
+        let has_left = running.runtime.block_on(end(&self.core, &running.accepting, patience));
+        if let Some(socket) = &self.socket {
+            let _ = std::fs::remove_file(socket);
+        }
+        running.runtime.shutdown_background();
+        has_left
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Inside another runtime there is no waiting for ours; the others notice that this node is gone.
+        if tokio::runtime::Handle::try_current().is_ok() {
+            if let Some(running) = lock(&self.running).take() {
+                self.core.close();
+                running.runtime.shutdown_background();
+            }
+        } else {
+            self.close(Some(DROP_PATIENCE));
+        }
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("id", &self.id()).field("address", &self.address()).finish()
+    }
+}
+
+async fn begin(
+    config: &NodeConfig,
+    listen: SocketAddr,
+) -> Result<(Arc<Core>, Vec<AbortHandle>), Error> {
+    let listener = bind(listen, &config.listen)?;
+    let local_listener = match &config.socket {
+        Some(path) => Some(local::bind(path)?),
+        None => None,
+    };
+    let bound = listener.local_addr();
+    let bound = bound.map_err(|error| Error::Listen {
+        address: config.listen.clone(),
+        detail: error.to_string(),
+    })?;
+    let address = advertised(config, bound)?;
+    let mut id = [0; 8];
+    greet::entropy(&mut id).map_err(|error| Error::Listen {
+        address: config.listen.clone(),
+        detail: error.to_string(),
+    })?;
+    let member = Member { id: NodeId(u64::from_le_bytes(id)), address };
+    let identity =
+        Identity { member, cluster: config.cluster.clone(), token: config.token.clone() };
+    let capacity = config.capacity.unwrap_or_else(default_capacity);
+    let machine = Config { capacity, link: config.link, degree: config.degree };
+    let core = Core::new(identity, machine, tokio::runtime::Handle::current());
+    let mut accepting = vec![tokio::spawn(listen::accept(core.clone(), listener)).abort_handle()];
+    if let Some(local_listener) = local_listener {
+        accepting.push(tokio::spawn(local::accept(core.clone(), local_listener)).abort_handle());
+    }
+    if let Err(error) = join(&core, &config.join).await {
+        end(&core, &accepting, Duration::ZERO).await;
+        if let Some(socket) = &config.socket {
+            let _ = std::fs::remove_file(socket);
+        }
+        return Err(error);
+    }
+    Ok((core, accepting))
+}
+
+async fn end(core: &Arc<Core>, accepting: &[AbortHandle], patience: Duration) -> bool {
+    let has_left = core.leave(patience).await;
+    accepting.iter().for_each(AbortHandle::abort);
+    // Receivers that were served when this node left get the rest, as far as a moment allows.
+    let until = Instant::now() + patience.min(Duration::from_secs(5));
+    while core.has_serves() && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    core.peers.close(Duration::from_millis(500)).await;
+    core.close();
+    has_left
+}
+
+fn bind(listen: SocketAddr, said: &str) -> Result<TcpListener, Error> {
+    let socket = if listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    let bound = socket.and_then(|socket| {
+        // A node that restarts on its port must not wait for the kernel to forget the old connections.
+        socket.set_reuseaddr(true)?;
+        socket.bind(listen)?;
+        socket.listen(1024)
+    });
+    bound.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => Error::AddressInUse {
+            address: said.into(),
+            detail: "another process listens there".into(),
+        },
+        _ => Error::Listen { address: said.into(), detail: error.to_string() },
+    })
+}
+
+fn advertised(config: &NodeConfig, bound: SocketAddr) -> Result<SocketAddr, Error> {
+    let address = match &config.advertise {
+        // A port that is not said is the one that is listened on.
+        Some(said) => match said.parse::<IpAddr>() {
+            Ok(ip) => SocketAddr::new(ip, bound.port()),
+            Err(_) => resolve(said)?,
+        },
+        None => bound,
+    };
+    if address.ip().is_unspecified() {
+        return Err(Error::Listen {
+            address: config.listen.clone(),
+            detail: "others can't reach a node at this address: listen on one of the host's addresses, or say which \
+                     one to advertise"
+                .into(),
+        });
+    }
+    let port = if address.port() == 0 { bound.port() } else { address.port() };
+    Ok(SocketAddr::new(address.ip(), port))
+}
+
+fn resolve(said: &str) -> Result<SocketAddr, Error> {
+    let listen_error = |detail: String| Error::Listen { address: said.into(), detail };
+    let mut all = said
+        .to_socket_addrs()
+        .map_err(|error| listen_error(format!("{error}; write it as host:port")))?;
+    all.next().ok_or_else(|| listen_error("the name has no address".into()))
+}
+
+/// Calls the named members until one lets this node in.
+async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error> {
+    let me = core.identity.member.address;
+    let until = Instant::now() + JOIN_PATIENCE;
+    let mut met = Vec::new();
+    let mut failures = Vec::new();
+    for seed in seeds {
+        let address = resolve(seed)?;
+        if address == me {
+            continue;
+        }
+        match call_patiently(core, address, until).await {
+            Ok(connection) => {
+                core.drive(Event::PeerUp { member: connection.member });
+                met.push(connection);
+            }
+            Err(error) => failures.push(format!("{seed}: {error}")),
+        }
+    }
+    if met.is_empty() && !failures.is_empty() {
+        return Err(Error::Join(failures.join("; ")));
+    }
+    // The members that the seed knows decide who owns which name: without them the first claims could go astray.
+    let told_by = Instant::now() + Duration::from_secs(2);
+    while !met.is_empty()
+        && core.counters.values().messages_received == 0
+        && Instant::now() < told_by
+    {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
+
+async fn call_patiently(
+    core: &Arc<Core>,
+    address: SocketAddr,
+    until: Instant,
+) -> Result<greet::Met, LinkError> {
+    loop {
+        let error = match greet::call(&core.identity, address, Role::Control, None).await {
+            Ok(met) => return Ok(met),
+            Err(error) => error,
+        };
+        let may_come = matches!(&error, LinkError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused);
+        if !may_come || Instant::now() >= until {
+            return Err(error);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

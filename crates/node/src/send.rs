@@ -1,0 +1,306 @@
+//! The sending end of payload connections: copies as far as they have grown, and streams of partial results.
+//!
+//! One task reads what the receiver asks and grants, one writes. Nothing is sent that was not granted, and each
+//! connection carries one transfer at a time, so a receiver that stalls holds up nobody else.
+
+use std::{
+    io::IoSlice,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use hoplite_proto::{
+    id::{Instance, ObjectId},
+    limits::BLOCK_BYTES,
+    message::FoldKey,
+    node::Event,
+    ranges::Ranges,
+    wire::{Fetch, FrameKind, HEADER_BYTES, Header, Unavailable, What, WireError},
+};
+use tokio::{
+    io::AsyncWriteExt,
+    net::{
+        TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::{Notify, mpsc},
+};
+
+use crate::{driver::Core, error::LinkError, folding::Block, frame, store::Held};
+
+/// What the machine lets a receiver have.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    pub(crate) held: Arc<Held>,
+    /// Whether the copy came over the network itself, or is made by a reduce.
+    pub(crate) relayed: bool,
+}
+
+/// Blocks that are written with one system call.
+const BATCH_BLOCKS: u64 = 8;
+
+/// What the receiver has granted to the transfer under way.
+#[derive(Debug, Default)]
+struct Credit {
+    transfer: AtomicU64,
+    bytes: AtomicU64,
+    changed: Notify,
+    /// The connection is over.
+    is_closed: std::sync::atomic::AtomicBool,
+}
+
+impl Credit {
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.changed.notify_one();
+    }
+
+    /// Waits for at least `least` bytes, and takes as many up to `most` as there are.
+    async fn take(&self, least: u64, most: u64) -> Result<u64, LinkError> {
+        loop {
+            let there = self.bytes.load(Ordering::Acquire);
+            if there >= least {
+                let taken = there.min(most);
+                self.bytes.fetch_sub(taken, Ordering::AcqRel);
+                return Ok(taken);
+            }
+            self.check_open()?;
+            self.changed.notified().await;
+        }
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    fn check_open(&self) -> Result<(), LinkError> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
+        }
+        Ok(())
+    }
+
+    /// Ends when the connection does.
+    async fn closed(&self) {
+        while !self.is_closed.load(Ordering::Acquire) {
+            self.changed.notified().await;
+        }
+    }
+}
+
+/// Serves what is asked for on one connection until it ends.
+pub(crate) async fn serve(core: &Arc<Core>, stream: TcpStream) -> Result<(), LinkError> {
+    let (reader, mut writer) = stream.into_split();
+    let (asks, mut asked) = mpsc::channel(1);
+    let credit = Arc::new(Credit::default());
+    let hearing = tokio::spawn({
+        let credit = credit.clone();
+        async move {
+            let result = hear(reader, &asks, &credit).await;
+            credit.close();
+            result
+        }
+    });
+    let result = async {
+        while let Some((transfer, fetch)) = asked.recv().await {
+            answer(core, &mut writer, &credit, transfer, fetch).await?;
+        }
+        Ok(())
+    }
+    .await;
+    hearing.abort();
+    result
+}
+
+/// Takes requests and credits off the connection.
+async fn hear(
+    mut reader: OwnedReadHalf,
+    asks: &mpsc::Sender<(u64, Fetch)>,
+    credit: &Credit,
+) -> Result<(), LinkError> {
+    while let Some(header) = frame::read_header(&mut reader).await? {
+        match header.kind {
+            FrameKind::Fetch => {
+                let fetch: Fetch = frame::read_body(&mut reader, &header).await?;
+                credit.transfer.store(header.transfer, Ordering::Release);
+                credit.bytes.store(fetch.credit, Ordering::Release);
+                if asks.send((header.transfer, fetch)).await.is_err() {
+                    return Ok(());
+                }
+            }
+            FrameKind::Credit => {
+                // One that was granted to the transfer before this one is void.
+                if credit.transfer.load(Ordering::Acquire) == header.transfer {
+                    credit.give_back(header.offset);
+                    credit.changed.notify_one();
+                }
+            }
+            other => return Err(WireError::Unexpected(format!("{other:?}")).into()),
+        }
+    }
+    Ok(())
+}
+
+async fn answer(
+    core: &Arc<Core>,
+    writer: &mut OwnedWriteHalf,
+    credit: &Credit,
+    transfer: u64,
+    fetch: Fetch,
+) -> Result<(), LinkError> {
+    let outcome = match fetch.what {
+        What::Copy { id, instance, ranges } => {
+            send_copy(core, writer, credit, transfer, id, instance, &ranges).await?
+        }
+        What::Partial(key) => send_partial(core, writer, credit, transfer, key).await?,
+    };
+    let last = match outcome {
+        None => frame::bare(FrameKind::End, transfer, 0).to_vec(),
+        Some(why) => frame::frame(FrameKind::Unavailable, transfer, &why),
+    };
+    Ok(writer.write_all(&last).await?)
+}
+
+/// Sends the `ranges` of a copy, as they come to be there; why it could not, if it could not.
+async fn send_copy(
+    core: &Arc<Core>,
+    writer: &mut OwnedWriteHalf,
+    credit: &Credit,
+    transfer: u64,
+    id: ObjectId,
+    instance: Instance,
+    ranges: &Ranges,
+) -> Result<Option<Unavailable>, LinkError> {
+    let (serve, mut decision) = core.expect_serve();
+    core.drive(Event::FetchAsked { serve, id, instance });
+    // The machine may have to wait for its own answer from the owner.
+    let serving = tokio::select! {
+        biased;
+        serving = &mut decision => serving.ok().flatten(),
+        () = credit.closed() => {
+            // From now on the driver notices that nobody listens; what it had said before, we end.
+            decision.close();
+            if let Ok(Some(_)) = decision.try_recv() {
+                core.drive(Event::ServeEnded { serve });
+            }
+            return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
+        }
+    };
+    let Some(Serving { held, relayed }) = serving else {
+        return Ok(Some(Unavailable::NotHere));
+    };
+    let _active = core.streams.active();
+    let result = send_ranges(core, writer, credit, transfer, &held, relayed, ranges).await;
+    if matches!(result, Ok(None)) {
+        core.counters.serves.add(1);
+    }
+    core.drive(Event::ServeEnded { serve });
+    result
+}
+
+async fn send_ranges(
+    core: &Arc<Core>,
+    writer: &mut OwnedWriteHalf,
+    credit: &Credit,
+    transfer: u64,
+    held: &Held,
+    relayed: bool,
+    ranges: &Ranges,
+) -> Result<Option<Unavailable>, LinkError> {
+    let len = held.slot.len();
+    let counter = if relayed { &core.counters.bytes_relayed } else { &core.counters.bytes_direct };
+    for range in ranges.intersect(&Ranges::full(len)).iter() {
+        let mut at = range.start;
+        if at % BLOCK_BYTES != 0 {
+            return Err(WireError::Unexpected(format!("a range that begins at {at}")).into());
+        }
+        while at < range.end {
+            let first = at..(at + BLOCK_BYTES).min(range.end);
+            let here = tokio::select! {
+                here = held.wait(first.clone()) => here.is_ok(),
+                () = credit.closed() => return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()),
+            };
+            if !here {
+                return Ok(Some(Unavailable::Dropped));
+            }
+            let batch = ready_run(held, at, range.end);
+            let least = first.end - first.start;
+            let granted = credit.take(least, batch.end - batch.start).await?;
+            // Whole blocks only: what is granted beyond them is for the next.
+            let end = if granted == batch.end - batch.start {
+                batch.end
+            } else {
+                at + granted / BLOCK_BYTES * BLOCK_BYTES
+            };
+            credit.give_back(granted - (end - at));
+            let Some(bytes) = held.slot.ready(at..end) else { continue };
+            write_blocks(writer, transfer, at, bytes).await?;
+            counter.add(bytes.len() as u64);
+            at = end;
+        }
+    }
+    Ok(None)
+}
+
+/// The blocks from `at` on that are there, up to a batch.
+fn ready_run(held: &Held, at: u64, end: u64) -> Range<u64> {
+    let progress = held.slot.progress();
+    let limit = (at + BATCH_BLOCKS * BLOCK_BYTES).min(end);
+    let mut to = (at + BLOCK_BYTES).min(limit);
+    while to < limit && progress.is_ready(to / BLOCK_BYTES) {
+        to = (to + BLOCK_BYTES).min(limit);
+    }
+    at..to
+}
+
+/// Writes `bytes`, which begin at `offset` of the object, block by block with their checksums.
+async fn write_blocks(
+    writer: &mut OwnedWriteHalf,
+    transfer: u64,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<(), LinkError> {
+    let header = |(index, block): (usize, &[u8])| {
+        let offset = offset + index as u64 * BLOCK_BYTES;
+        let (kind, length, checksum) = (FrameKind::Block, block.len() as u32, frame::crc(block));
+        Header { kind, length, checksum, transfer, offset }.encode()
+    };
+    let blocks = bytes.chunks(BLOCK_BYTES as usize);
+    let headers: Vec<[u8; HEADER_BYTES]> = blocks.clone().enumerate().map(header).collect();
+    let mut pieces: Vec<IoSlice<'_>> = headers
+        .iter()
+        .zip(blocks)
+        .flat_map(|(header, block)| [IoSlice::new(header), IoSlice::new(block)])
+        .collect();
+    Ok(frame::write_pieces(writer, &mut pieces).await?)
+}
+
+/// Sends the stream of a position of a reduce to its parent.
+async fn send_partial(
+    core: &Arc<Core>,
+    writer: &mut OwnedWriteHalf,
+    credit: &Credit,
+    transfer: u64,
+    key: FoldKey,
+) -> Result<Option<Unavailable>, LinkError> {
+    let blocks = tokio::select! {
+        blocks = core.streams.take(key) => blocks,
+        () = credit.closed() => None,
+    };
+    let Some(mut blocks) = blocks else { return Ok(Some(Unavailable::Stopped)) };
+    let _active = core.streams.active();
+    loop {
+        match blocks.recv().await {
+            Some(Block::Bytes { offset, bytes }) => {
+                credit.take(bytes.len() as u64, bytes.len() as u64).await?;
+                write_blocks(writer, transfer, offset, &bytes).await?;
+                core.counters.bytes_partial.add(bytes.len() as u64);
+            }
+            Some(Block::End) => return Ok(None),
+            None => return Ok(Some(Unavailable::Stopped)),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Real nodes on loopback: objects move, are relayed, folded and deleted; nodes come and go.
+
+use std::{path::PathBuf, time::Duration};
+
+use hoplite_node::{
+    Client, Node, NodeConfig, Value,
+    proto::{
+        id::ObjectId,
+        meta::{Dtype, Meta, Op},
+    },
+};
+
+const SOON: Option<Duration> = Some(Duration::from_secs(20));
+
+fn cluster(size: usize) -> Vec<Node> {
+    let first = Node::start(NodeConfig::default()).unwrap();
+    let join = vec![first.address().to_string()];
+    let mut nodes = vec![first];
+    for _ in 1..size {
+        let config = NodeConfig { join: join.clone(), ..NodeConfig::default() };
+        nodes.push(Node::start(config).unwrap());
+    }
+    nodes
+}
+
+fn name(text: &str) -> hoplite_node::proto::id::Name {
+    text.parse().unwrap()
+}
+
+fn floats(value: f32, count: usize) -> Vec<u8> {
+    std::iter::repeat_n(value.to_le_bytes(), count).flatten().collect()
+}
+
+fn put_floats(client: &Client, value: f32, count: usize) -> ObjectId {
+    let bytes = floats(value, count);
+    let meta = Meta::array(Dtype::Float32, vec![count as u64]).unwrap();
+    client.put(None, Value::with_meta(&bytes, meta).unwrap(), SOON).unwrap()
+}
+
+fn counters(client: &Client) -> serde_json::Value {
+    serde_json::from_str::<serde_json::Value>(&client.describe().unwrap()).unwrap()["counters"]
+        .clone()
+}
+
+#[test]
+fn objects_of_every_size_arrive_unchanged() {
+    let nodes = cluster(2);
+    let (one, two) = (nodes[0].client(), nodes[1].client());
+    for size in [0, 1, 65_535, 65_536, 65_537, 131_072, 1_000_003, 9_000_001] {
+        let bytes: Vec<u8> = (0..size).map(|index| (index % 251) as u8).collect();
+        let id = one.put(None, Value::bytes(&bytes), SOON).unwrap();
+        assert!(two.get(&id, SOON).unwrap().as_bytes() == bytes, "{size} bytes");
+        assert!(one.get(&id, SOON).unwrap().as_bytes() == bytes, "{size} bytes at home");
+    }
+}
+
+#[test]
+fn a_get_waits_for_a_name_that_is_put_later() {
+    let nodes = cluster(3);
+    let getters: Vec<_> = nodes
+        .iter()
+        .map(|node| node.client().start_get(&"late/1".parse().unwrap(), SOON))
+        .collect();
+    std::thread::sleep(Duration::from_millis(50));
+    let bytes = vec![9; 500_000];
+    nodes[1].client().put(Some(name("late/1")), Value::bytes(&bytes), SOON).unwrap();
+    for getter in getters {
+        assert!(getter.join().unwrap().as_bytes() == bytes);
+    }
+}
+
+#[test]
+fn a_broadcast_is_relayed() {
+    let nodes = cluster(5);
+    let clients: Vec<Client> = nodes.iter().map(Node::client).collect();
+    let bytes = vec![5; 32 << 20];
+    let id = clients[0].put(None, Value::bytes(&bytes), SOON).unwrap();
+    let getters: Vec<_> = clients[1..].iter().map(|client| client.start_get(&id, SOON)).collect();
+    for getter in getters {
+        assert!(getter.join().unwrap().as_bytes() == bytes);
+    }
+    let relayed: u64 =
+        clients.iter().map(|client| counters(client)["bytes_relayed"].as_u64().unwrap()).sum();
+    assert!(relayed > 0, "somebody passed on what it had");
+}
+
+#[test]
+fn a_reduce_folds_small_and_large_inputs_wherever_they_are() {
+    let nodes = cluster(4);
+    let clients: Vec<Client> = nodes.iter().map(Node::client).collect();
+    for count in [1, 100, 1_000_000] {
+        for op in [Op::Sum, Op::Mean, Op::Max] {
+            let inputs: Vec<ObjectId> =
+                (0..8).map(|index| put_floats(&clients[index % 4], index as f32, count)).collect();
+            let total = clients[1].reduce(inputs.clone(), op, None, SOON).unwrap();
+            let expected = match op {
+                Op::Sum => 28.0,
+                Op::Mean => 3.5,
+                _ => 7.0,
+            };
+            for client in &clients {
+                let view = client.get(&total, SOON).unwrap();
+                assert!(view.as_bytes() == floats(expected, count), "{op} of 8 x {count}");
+            }
+            let mut folded = clients[1].start_inputs(&total, SOON).join().unwrap();
+            folded.sort();
+            let mut inputs = inputs;
+            inputs.sort();
+            assert_eq!(folded, inputs);
+        }
+    }
+}
+
+#[test]
+fn the_first_k_to_arrive_are_folded() {
+    let nodes = cluster(3);
+    let clients: Vec<Client> = nodes.iter().map(Node::client).collect();
+    let candidates: Vec<ObjectId> = (0..5).map(|n| format!("grad/{n}").parse().unwrap()).collect();
+    let total = clients[0].reduce(candidates, Op::Sum, Some(3), SOON).unwrap();
+    let meta = Meta::array(Dtype::Float32, vec![100_000]).unwrap();
+    for (index, value) in [(4, 1.0), (0, 2.0), (2, 4.0)] {
+        let bytes = floats(value, 100_000);
+        let value = Value::with_meta(&bytes, meta.clone()).unwrap();
+        clients[index % 3].put(Some(name(&format!("grad/{index}"))), value, SOON).unwrap();
+    }
+    assert!(clients[2].get(&total, SOON).unwrap().as_bytes() == floats(7.0, 100_000));
+}
+
+#[test]
+fn a_deleted_object_is_gone_everywhere_but_for_those_who_read_it() {
+    let nodes = cluster(3);
+    let (one, two, three) = (nodes[0].client(), nodes[1].client(), nodes[2].client());
+    let bytes = vec![3; 1 << 20];
+    let id = one.put(None, Value::bytes(&bytes), SOON).unwrap();
+    let view = two.get(&id, SOON).unwrap();
+    three.start_delete(vec![id.clone()], SOON).join().unwrap();
+    for client in [&one, &two, &three] {
+        let error = client.get(&id, SOON).unwrap_err().to_string();
+        assert!(error.contains("deleted"), "{error}");
+    }
+    assert!(view.as_bytes() == bytes);
+}
+
+#[test]
+fn a_node_that_leaves_hands_over_what_only_it_holds() {
+    let mut nodes = cluster(3);
+    let leaver = nodes.pop().unwrap();
+    let client = leaver.client();
+    let bytes = vec![8; 3 << 20];
+    let large = client.put(None, Value::bytes(&bytes), SOON).unwrap();
+    let small = client.put(Some(name("kept/1")), Value::bytes(b"small"), SOON).unwrap();
+    assert!(leaver.close(SOON), "everything was handed over");
+    for node in &nodes {
+        assert!(node.client().get(&large, SOON).unwrap().as_bytes() == bytes);
+        assert_eq!(node.client().get(&small, SOON).unwrap().as_bytes(), b"small");
+    }
+    assert!(client.get(&large, SOON).unwrap_err().to_string().contains("node"));
+}
+
+#[test]
+fn an_attached_process_uses_the_same_memory() {
+    let socket = temporary("attached");
+    let config = NodeConfig { socket: Some(socket.clone()), ..NodeConfig::default() };
+    let node = Node::start(config).unwrap();
+    let (inside, outside) = (node.client(), Client::attach(&socket, SOON).unwrap());
+    let bytes: Vec<u8> = (0..10_000_000).map(|index| (index % 253) as u8).collect();
+    for (putter, getter) in [(&inside, &outside), (&outside, &inside), (&outside, &outside)] {
+        let id = putter.put(None, Value::bytes(&bytes), SOON).unwrap();
+        assert!(getter.get(&id, SOON).unwrap().as_bytes() == bytes);
+        let id = putter.put(None, Value::bytes(b"small"), SOON).unwrap();
+        assert_eq!(getter.get(&id, SOON).unwrap().as_bytes(), b"small");
+    }
+    node.close(SOON);
+    let error = outside.put(None, Value::bytes(b"x"), SOON).unwrap_err().to_string();
+    assert!(error.contains("node"), "{error}");
+}
+
+fn temporary(text: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("hoplite-test-{text}-{}", std::process::id()))
+}
