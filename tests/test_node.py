@@ -365,3 +365,16 @@ def test_a_killed_node_is_noticed(nodes: list[Node]) -> None:
         other.process.wait()
         eventually(lambda: len(nodes[1].client().status()["members"]) == 3)
         same(nodes[2].client().get(ref, timeout=SOON), numbers(100_000))
+
+
+def test_what_only_a_killed_node_held_is_lost(nodes: list[Node]) -> None:
+    """Whoever asks, or waits, for it is told; nobody waits for ever."""
+    with testing.node_process("--join", nodes[0].address) as other:
+        testing.wait_for_members(nodes, 4)
+        with other.client() as client:
+            refs = [client.put(numbers(size), name=name) for size in (200_000, 10) for name in (None, f"lost/{size}")]
+        other.process.kill()
+        other.process.wait()
+        for ref in refs[:2]:
+            with pytest.raises(hoplite.ObjectLost, match=str(ref)):
+                nodes[1].client().get(ref, timeout=SOON)
