@@ -1,0 +1,43 @@
+"""The script that adds up what all test runners said; a runner that said nothing has tested nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+COUNT = Path(__file__).parent.parent / ".ci" / "count"
+
+CARGO = """
+running 3 tests
+test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s
+
+running 2 tests
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
+"""
+PYTEST = "=================== 2 failed, 10 passed, 3 skipped, 4 deselected, 1 error in 5.02s (0:00:05) ====================\n"
+GREEN = "============== 7 passed in 0.10s ===============\n"
+PLAIN = "seed 3: failed\n498 passed, 2 failed\n"
+
+
+def count(tmp_path: Path, *logs: str) -> tuple[int, str, str]:
+    """Runs the script over logs of these texts."""
+    paths = [tmp_path / str(number) for number in range(len(logs))]
+    for path, log in zip(paths, logs, strict=True):
+        path.write_text(log)
+    done = subprocess.run([sys.executable, COUNT, *paths], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_all_runners_are_added_up(tmp_path: Path) -> None:
+    assert count(tmp_path, CARGO, PYTEST, PLAIN)[:2] == (1, "512 passed, 6 failed, 4 skipped\n")
+
+
+def test_no_failure_is_a_success(tmp_path: Path) -> None:
+    assert count(tmp_path, GREEN, "500 passed, 0 failed\n") == (0, "507 passed, 0 failed, 0 skipped\n", "")
+
+
+def test_a_runner_that_says_nothing_fails(tmp_path: Path) -> None:
+    code, told, why = count(tmp_path, GREEN, "error: could not compile\n")
+    assert (code, told) == (1, "7 passed, 0 failed, 0 skipped\n")
+    assert why.endswith("1: no count of tests in it\n")
