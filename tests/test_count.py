@@ -15,7 +15,7 @@ test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
 running 2 tests
 test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
 """
-PYTEST = "=================== 2 failed, 10 passed, 3 skipped, 4 deselected, 1 error in 5.02s (0:00:05) ====================\n"
+PYTEST = "==== 2 failed, 10 passed, 3 skipped, 4 deselected, 1 error in 65.02s (0:01:05) ====\n"
 GREEN = "============== 7 passed in 0.10s ===============\n"
 PLAIN = "seed 3: failed\n498 passed, 2 failed\n"
 
