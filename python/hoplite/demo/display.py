@@ -102,7 +102,8 @@ def _workers(progress: Progress) -> Table:
         table.add_column(column, no_wrap=True)
     most = max(1, *progress.contributions)
     for worker, used in enumerate(progress.contributions):
-        state = "" if worker in progress.running else "left" if used else "not here yet"
+        here = worker in progress.running or progress.step == progress.steps
+        state = "" if here else "left" if used else "not here yet"
         table.add_row(
             str(worker),
             str(worker * progress.nodes // progress.workers),
