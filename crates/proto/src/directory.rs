@@ -81,6 +81,10 @@ struct Tombstone {
     instances: Vec<Instance>,
     error: Error,
     until: Instant,
+    /// Copies whose holders have not said that they dropped them.
+    dropping: BTreeSet<(NodeId, Instance)>,
+    /// Who is told when they have.
+    askers: Vec<(NodeId, RequestId)>,
 }
 
 #[derive(Debug)]
@@ -119,10 +123,8 @@ impl Directory {
                 }
                 self.forget_if_empty(id);
             }
-            Message::Delete { id, request } => {
-                self.delete(now, id, mail);
-                mail.push((from, Message::Deleted { id: id.clone(), request: *request }));
-            }
+            Message::Delete { id, request } => self.delete(now, from, id, *request, mail),
+            Message::Dropped { id, instance } => self.dropped(from, id, *instance, mail),
             Message::Fail { id, error } => self.bury(now, id, error.clone(), Vec::new(), mail),
             Message::Remember { id, instances, error } => {
                 self.bury(now, id, error.clone(), instances.clone(), mail);
@@ -148,13 +150,17 @@ impl Directory {
     }
 
     /// Forgets a member: its copies, its questions.
-    pub fn member_gone(&mut self, now: Instant, node: NodeId) {
+    pub fn member_gone(&mut self, now: Instant, node: NodeId, mail: &mut Mail) {
         self.latest.retain(|waiter| waiter.node != node);
         let ids: Vec<ObjectId> = self.entries.keys().cloned().collect();
         for id in ids {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             entry.waiters.retain(|(asker, _)| *asker != node);
             entry.watchers.remove(&node);
+            if let Some(gone) = &mut entry.gone {
+                gone.dropping.retain(|(holder, _)| *holder != node);
+                gone.answer(&id, mail);
+            }
             let held = entry.live.as_mut().is_some_and(|live| live.remove_holder(node));
             if held || id.minter() == Some(node) {
                 self.check_orphan(now, &id, held);
@@ -259,7 +265,11 @@ impl Directory {
                 mail.push((from, Message::Drop { id: id.clone(), instance: *instance, error }));
                 return;
             }
-            entry.gone = None;
+            // The name has a new owner: whoever deleted the old object need not wait for its last copies.
+            if let Some(mut gone) = entry.gone.take() {
+                gone.dropping.clear();
+                gone.answer(id, mail);
+            }
         }
         if let Some(live) = entry.live.take_if(|live| live.instance != *instance) {
             // A later epoch of the same maker replaces what it made before; anybody else comes second.
@@ -418,11 +428,31 @@ impl Directory {
         }
     }
 
-    fn delete(&mut self, now: Instant, id: &ObjectId, mail: &mut Mail) {
+    fn delete(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        id: &ObjectId,
+        request: RequestId,
+        mail: &mut Mail,
+    ) {
         let is_known = self.entries.get(id).is_some_and(|entry| entry.live.is_some());
         // A name that nobody has put is free, and deleting it changes nothing.
         if is_known || id.minter().is_some() {
             self.bury(now, id, Error::ObjectDeleted { id: id.clone() }, Vec::new(), mail);
+        }
+        if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
+            gone.askers.push((from, request));
+            gone.answer(id, mail);
+        } else {
+            mail.push((from, Message::Deleted { id: id.clone(), request }));
+        }
+    }
+
+    fn dropped(&mut self, from: NodeId, id: &ObjectId, instance: Instance, mail: &mut Mail) {
+        if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
+            gone.dropping.remove(&(from, instance));
+            gone.answer(id, mail);
         }
     }
 
@@ -437,12 +467,14 @@ impl Directory {
     ) {
         let entry = self.entries.entry(id.clone()).or_default();
         let is_moved = !instances.is_empty();
+        let (mut dropping, mut askers) = (BTreeSet::new(), Vec::new());
         if let Some(live) =
             entry.live.take_if(|live| !is_moved || instances.contains(&live.instance))
         {
             for holder in live.holders.keys() {
                 let (id, instance, error) = (id.clone(), live.instance, Some(error.clone()));
                 mail.push((*holder, Message::Drop { id, instance, error }));
+                dropping.insert((*holder, instance));
             }
             instances.push(live.instance);
         }
@@ -453,10 +485,12 @@ impl Directory {
             instances.extend(before.instances);
             instances.sort_unstable();
             instances.dedup();
+            dropping.extend(before.dropping);
+            askers = before.askers;
         }
         entry.tell_gone(id, &error, mail);
         let until = now + TOMBSTONE_NS;
-        entry.gone = Some(Tombstone { instances, error, until });
+        entry.gone = Some(Tombstone { instances, error, until, dropping, askers });
         self.alarms.insert((until, id.clone()));
     }
 
@@ -514,6 +548,17 @@ impl Directory {
         });
         if is_empty {
             self.entries.remove(id);
+        }
+    }
+}
+
+impl Tombstone {
+    /// Answers those who deleted the object, when no copy is left that somebody could be given.
+    fn answer(&mut self, id: &ObjectId, mail: &mut Mail) {
+        if self.dropping.is_empty() {
+            for (node, request) in self.askers.drain(..) {
+                mail.push((node, Message::Deleted { id: id.clone(), request }));
+            }
         }
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! Knows members by id and address; does not know how they are reached or whether they answer.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
 use core::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -44,22 +47,40 @@ impl Owners {
 pub struct Members {
     me: NodeId,
     all: BTreeMap<NodeId, SocketAddr>,
+    /// Those that were members and are none any more. What others tell of them may be old.
+    departed: BTreeSet<NodeId>,
 }
 
 impl Members {
     /// A cluster of one.
     pub fn new(me: Member) -> Self {
-        Self { me: me.id, all: BTreeMap::from([(me.id, me.address)]) }
+        let all = BTreeMap::from([(me.id, me.address)]);
+        Self { me: me.id, all, departed: BTreeSet::new() }
     }
 
     /// Adds a member; false if it was known at that address.
     pub fn insert(&mut self, member: Member) -> bool {
+        self.departed.remove(&member.id);
         self.all.insert(member.id, member.address) != Some(member.address)
     }
 
     /// Removes a member; false if it was unknown. This node never removes itself.
     pub fn remove(&mut self, node: NodeId) -> bool {
-        node != self.me && self.all.remove(&node).is_some()
+        let is_removed = node != self.me && self.all.remove(&node).is_some();
+        if is_removed {
+            self.departed.insert(node);
+        }
+        is_removed
+    }
+
+    /// Whether `node` was a member and is none any more.
+    pub fn is_departed(&self, node: NodeId) -> bool {
+        self.departed.contains(&node)
+    }
+
+    /// This node itself.
+    pub const fn me(&self) -> NodeId {
+        self.me
     }
 
     /// Removes this node itself, to see who owns what when it has left.

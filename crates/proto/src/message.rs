@@ -111,14 +111,14 @@ pub enum Message {
         /// To be named in the answer.
         request: RequestId,
     },
-    /// To whoever asked for the deletion: it is done here and ordered everywhere.
+    /// To whoever asked for the deletion: no holder gives the object to anybody any more.
     Deleted {
         /// The object.
         id: ObjectId,
         /// Of the question.
         request: RequestId,
     },
-    /// To a holder: drop this instance.
+    /// To a holder: drop this instance. Answered by [`Message::Dropped`].
     Drop {
         /// The object.
         id: ObjectId,
@@ -126,6 +126,13 @@ pub enum Message {
         instance: Instance,
         /// What a reader who waits for it is told; none if another instance is on its way.
         error: Option<Error>,
+    },
+    /// To the owner: nobody is given that copy any more.
+    Dropped {
+        /// The object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
     },
     /// To both owners: the object can't come to exist, for this reason.
     Fail {

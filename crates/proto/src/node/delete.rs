@@ -7,7 +7,7 @@ use crate::{
     ask::Answer,
     directory::prefix_owner,
     error::Error,
-    id::{Instance, ObjectId, RequestId},
+    id::{Instance, NodeId, ObjectId, RequestId},
     message::Message,
     table::State,
 };
@@ -32,7 +32,17 @@ impl Node {
         None
     }
 
-    pub(super) fn deleted(&mut self, id: &ObjectId, request: RequestId, out: &mut Vec<Action>) {
+    /// An owner has carried out a deletion. Only the first knows of all copies.
+    pub(super) fn deleted(
+        &mut self,
+        from: NodeId,
+        id: &ObjectId,
+        request: RequestId,
+        out: &mut Vec<Action>,
+    ) {
+        if self.members.owners(id).first != from {
+            return;
+        }
         let Some(pending) = self.requests.get_mut(&request) else { return };
         let Waiting::Deletion(ids) = &mut pending.kind else { return };
         ids.remove(id);
@@ -55,6 +65,7 @@ impl Node {
     /// The owner says that a copy is void: deleted, failed, or replaced by another instance.
     pub(super) fn drop_copy(
         &mut self,
+        from: NodeId,
         id: &ObjectId,
         instance: Instance,
         error: Option<Error>,
@@ -62,21 +73,26 @@ impl Node {
     ) {
         let state = self.table.get(instance).map(|copy| copy.state);
         let was_current = self.table.current(id) == Some(instance);
-        self.folded.remove(id);
         if state == Some(State::Folding) {
             let error = error.clone().unwrap_or_else(|| Error::ObjectDeleted { id: id.clone() });
             self.fail_reduce_of(id, &error, out);
         }
         self.doom(instance, out);
-        if !was_current && state.is_some() {
-            return;
+        if was_current {
+            self.folded.remove(id);
         }
-        match error {
-            Some(error) => self.pull_failed(id, &error, out),
-            None => {
-                self.born(id, out);
-                self.pull_if_wanted(id, out);
+        // A name may have been put again meanwhile: who waits for that instance waits on.
+        if was_current || self.pull_awaits_room_for(id, instance) {
+            match &error {
+                Some(error) => self.pull_failed(id, error, out),
+                None => {
+                    self.born(id, out);
+                    self.pull_if_wanted(id, out);
+                }
             }
+        }
+        if error.is_some() {
+            self.send(from, Message::Dropped { id: id.clone(), instance }, out);
         }
     }
 

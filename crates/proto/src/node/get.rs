@@ -390,6 +390,12 @@ impl Node {
         }
     }
 
+    /// Whether this instance was located and waits for room here.
+    pub(super) fn pull_awaits_room_for(&self, id: &ObjectId, instance: Instance) -> bool {
+        let phase = self.pulls.get(id).map(|pull| &pull.phase);
+        matches!(phase, Some(Phase::Room { instance: located, .. }) if *located == instance)
+    }
+
     /// The object will not come: those who wait are told, and what has arrived of it goes.
     pub(super) fn pull_failed(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
         if let Some(instance) = self.table.current(id)

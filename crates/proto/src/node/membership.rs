@@ -56,8 +56,12 @@ impl Node {
     /// A member tells of others.
     pub(super) fn learn(&mut self, from: NodeId, told: &[Member], out: &mut Vec<Action>) {
         let before = self.members.clone();
-        let new: Vec<Member> =
-            told.iter().copied().filter(|member| !before.contains(member.id)).collect();
+        // Of a node that is gone only its own word counts: what others tell may have been said before it went, and
+        // two nodes that believed each other's old news would tell it to each other for ever.
+        let is_news = |member: &Member| {
+            !before.contains(member.id) && (member.id == from || !before.is_departed(member.id))
+        };
+        let new: Vec<Member> = told.iter().copied().filter(is_news).collect();
         for member in &new {
             self.members.insert(*member);
             out.push(Action::AddPeer(*member));
@@ -86,7 +90,9 @@ impl Node {
                 self.send(other, Message::Down { node }, out);
             }
         }
-        self.directory.member_gone(self.now, node);
+        let mut mail = Vec::new();
+        self.directory.member_gone(self.now, node, &mut mail);
+        self.post(mail, out);
         self.reduces_without(node, out);
         let owed: Vec<(ObjectId, Instance)> = self
             .adoptions

@@ -550,8 +550,10 @@ impl Node {
             }
             Message::Gone { id, error } => self.gone(&id, &error, out),
             Message::Found { id, found } => self.found(&id, found, out),
-            Message::Deleted { id, request } => self.deleted(&id, request, out),
-            Message::Drop { id, instance, error } => self.drop_copy(&id, instance, error, out),
+            Message::Deleted { id, request } => self.deleted(from, &id, request, out),
+            Message::Drop { id, instance, error } => {
+                self.drop_copy(from, &id, instance, error, out);
+            }
             Message::LatestIs { name, request } => {
                 self.reply(request, Ok(Answer::Latest { name }), out);
             }
