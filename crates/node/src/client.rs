@@ -7,7 +7,7 @@ use std::{
 };
 
 use hoplite_proto::{
-    ask::{Answer, Ask},
+    ask::{Answer, Ask, ObjectRow},
     error::Error as CallError,
     id::{ClientId, Instance, Name, ObjectId, RequestId},
     inline::Inline,
@@ -396,7 +396,7 @@ impl Client {
     ///
     /// # Errors
     /// [`CallError::NodeDown`].
-    pub fn objects(&self) -> Result<Vec<hoplite_proto::ask::ObjectRow>, Error> {
+    pub fn objects(&self) -> Result<Vec<ObjectRow>, Error> {
         let wait = self.start(Ask::Objects, None, |answer, _| match answer {
             Answer::Objects(rows) => Ok(rows),
             other => Err(unexpected(&other)),
@@ -532,6 +532,22 @@ const fn slot_of(answer: &Answer) -> Option<Instance> {
         }
         _ => None,
     }
+}
+
+/// Copies of a node as a JSON list, for programs.
+pub fn describe_objects(rows: &[ObjectRow]) -> String {
+    let row = |row: &ObjectRow| {
+        serde_json::json!({
+            "ref": row.id.to_string(),
+            "instance": row.instance.to_string(),
+            "what": row.meta.to_string(),
+            "bytes": row.meta.size,
+            "state": row.state,
+            "pinned": row.origin,
+            "readers": row.pins,
+        })
+    };
+    serde_json::Value::from_iter(rows.iter().map(row)).to_string()
 }
 
 fn unexpected(answer: &Answer) -> Error {

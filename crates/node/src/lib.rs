@@ -37,7 +37,7 @@ mod send;
 mod store;
 
 pub use self::{
-    client::{Client, Value, View, Wait, Writer},
+    client::{Client, Value, View, Wait, Writer, describe_objects},
     config::NodeConfig,
     counters::CounterValues,
     error::Error,

@@ -1,0 +1,91 @@
+//! `_native.Node`: a node in this process.
+
+use std::path::PathBuf;
+
+use hoplite_node::{Node as Native, NodeConfig};
+use pyo3::prelude::*;
+
+use crate::{arguments, client::Client, errors};
+
+/// A node in this process.
+#[pyclass(frozen)]
+pub(crate) struct Node {
+    native: Native,
+    process: u32,
+}
+
+#[pymethods]
+impl Node {
+    #[new]
+    #[pyo3(signature = (
+        *, listen="127.0.0.1:0", join=Vec::new(), capacity=None, cluster="default", token=None, insecure=false,
+        advertise=None, socket=None
+    ))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        py: Python<'_>,
+        listen: &str,
+        join: Vec<String>,
+        capacity: Option<u64>,
+        cluster: &str,
+        token: Option<String>,
+        insecure: bool,
+        advertise: Option<String>,
+        socket: Option<PathBuf>,
+    ) -> PyResult<Self> {
+        let (listen, cluster) = (listen.into(), cluster.into());
+        let config = NodeConfig {
+            listen,
+            advertise,
+            join,
+            cluster,
+            token,
+            insecure,
+            capacity,
+            socket,
+            ..NodeConfig::default()
+        };
+        let native = py.detach(|| Native::start(config)).map_err(|error| errors::of(py, &error))?;
+        Ok(Self { native, process: std::process::id() })
+    }
+
+    /// Where other nodes reach this one, as host:port.
+    #[getter]
+    fn address(&self) -> String {
+        self.native.address().to_string()
+    }
+
+    /// The path of the Unix socket for processes of this host; empty if there is none.
+    #[getter]
+    fn socket(&self) -> String {
+        self.native.socket().map(|path| path.display().to_string()).unwrap_or_default()
+    }
+
+    /// The identity of this start of the node, in hex.
+    #[getter]
+    fn id(&self) -> String {
+        self.native.id().to_string()
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.native.is_closed()
+    }
+
+    /// A client in this process.
+    fn client(&self) -> Client {
+        Client::new(self.native.client())
+    }
+
+    /// Leaves the cluster, after others have taken over what only this node holds.
+    #[pyo3(signature = (timeout=None))]
+    fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let patience = arguments::timeout(py, timeout)?;
+        if self.process != std::process::id() {
+            // A fork has the node's memory but none of its threads.
+            return Ok(());
+        }
+        py.detach(|| self.native.close(patience));
+        Ok(())
+    }
+}
