@@ -5,8 +5,8 @@
 //! Knows nothing of bytes, connections or clients.
 //!
 //! ```text
-//!              Announce                 last holder gone
-//!   unknown ------------> live ------------------------------> unknown, askers told ObjectLost after a grace
+//!              Announce               nobody can complete it, for a grace
+//!   unknown ------------> live -----------------------------------------> unknown, askers told ObjectLost
 //!      ^                   | Delete, Fail
 //!      |  TOMBSTONE_NS     v
 //!      +---------------- gone (askers are told why at once)
@@ -54,7 +54,7 @@ struct Entry {
     /// Askers without a sender, in order of their questions, with those that failed them.
     waiters: Vec<(NodeId, Vec<NodeId>)>,
     watchers: BTreeSet<NodeId>,
-    /// Since when nobody who could still make the object is known.
+    /// Since when no copy is known that is complete, or will be.
     orphan_since: Option<Instant>,
 }
 
@@ -107,11 +107,14 @@ impl Directory {
         mail: &mut Mail,
     ) -> bool {
         match message {
-            Message::Announce(announce) => self.announce(now, from, announce, members, link, mail),
-            Message::Withdraw { id, instance } => self.withdraw(now, from, id, *instance),
+            Message::Announce(announce) => {
+                self.announce(now, from, announce, members, link, mail);
+                self.keep_for_a_while(now, &announce.id, members);
+            }
+            Message::Withdraw { id, instance } => self.withdraw(now, from, id, *instance, members),
             Message::Locate { id, avoid, not_here } => {
                 if let Some((holder, instance)) = not_here {
-                    self.withdraw(now, *holder, id, *instance);
+                    self.withdraw(now, *holder, id, *instance, members);
                 }
                 self.locate(now, from, id, avoid, members, link, mail);
             }
@@ -150,7 +153,7 @@ impl Directory {
     }
 
     /// Forgets a member: its copies, its questions.
-    pub fn member_gone(&mut self, now: Instant, node: NodeId, mail: &mut Mail) {
+    pub fn member_gone(&mut self, now: Instant, node: NodeId, members: &Members, mail: &mut Mail) {
         self.latest.retain(|waiter| waiter.node != node);
         let ids: Vec<ObjectId> = self.entries.keys().cloned().collect();
         for id in ids {
@@ -163,7 +166,7 @@ impl Directory {
             }
             let held = entry.live.as_mut().is_some_and(|live| live.remove_holder(node));
             if held || id.minter() == Some(node) {
-                self.check_orphan(now, &id, held);
+                self.check_orphan(now, &id, members);
             }
             self.forget_if_empty(&id);
         }
@@ -206,6 +209,7 @@ impl Directory {
             }
             if entry.orphan_since.is_some_and(|since| since + ORPHAN_GRACE_NS <= now) {
                 entry.orphan_since = None;
+                let lost = entry.live.take_if(|live| !live.is_fed());
                 if entry.live.is_none() {
                     let detail = match id.minter() {
                         Some(node) if !members.contains(node) => {
@@ -215,7 +219,19 @@ impl Directory {
                     };
                     let error = Error::ObjectLost { id: id.clone(), detail };
                     entry.tell_gone(&id, &error, mail);
+                    // Copies that grow from each other and from nobody else never will be complete. Only the first
+                    // owner knows of all copies.
+                    if let Some(lost) = lost.filter(|_| members.owners(&id).first == members.me()) {
+                        for holder in lost.holders.keys() {
+                            let (id, instance) = (id.clone(), lost.instance);
+                            let error = Some(error.clone());
+                            mail.push((*holder, Message::Drop { id, instance, error }));
+                        }
+                    }
                 }
+            }
+            if !members.owners(&id).contains(members.me()) {
+                self.entries.remove(&id);
             }
             self.forget_if_empty(&id);
         }
@@ -223,7 +239,7 @@ impl Directory {
 
     /// How many objects are known to exist.
     pub fn len(&self) -> usize {
-        self.entries.values().filter(|entry| entry.live.is_some()).count()
+        self.entries.values().filter(|entry| entry.is_alive()).count()
     }
 
     /// Whether none is.
@@ -271,11 +287,12 @@ impl Directory {
                 gone.answer(id, mail);
             }
         }
+        let is_lost = entry.orphan_since.is_some();
         if let Some(live) = entry.live.take_if(|live| live.instance != *instance) {
             // A later epoch of the same maker replaces what it made before; anybody else comes second.
             let replaces =
                 live.instance.node == instance.node && live.instance.serial < instance.serial;
-            if !replaces || *claim {
+            if !is_lost && (!replaces || *claim) {
                 let taken_by = live.instance.node;
                 let (id, instance) = (id.clone(), *instance);
                 if *claim {
@@ -292,8 +309,7 @@ impl Directory {
                 mail.push((*holder, drop));
             }
         }
-        let is_new = entry.live.is_none();
-        entry.orphan_since = None;
+        let is_new = entry.live.is_none() || is_lost;
         let live = entry.live.get_or_insert_with(|| Live {
             instance: *instance,
             meta: meta.clone(),
@@ -309,10 +325,14 @@ impl Directory {
             Progress::Partial { source, ready } => (false, *source, ready.clone()),
         };
         live.holders.insert(from, Holder { complete, origin: *origin, source, ready });
+        if live.is_fed() {
+            entry.orphan_since = None;
+        }
         if *claim {
             let (id, instance) = (id.clone(), *instance);
             mail.push((from, Message::Claimed { id, instance, taken_by: None }));
         }
+        self.check_orphan(now, id, members);
         self.wake(now, id, is_new, members, link, mail);
     }
 
@@ -379,9 +399,7 @@ impl Directory {
         entry.waiters.retain(|(waiter, _)| *waiter != asker);
         entry.waiters.push((asker, avoid.to_vec()));
         mail.push((asker, Message::Waiting { id: id.clone() }));
-        if id.minter().is_some_and(|node| !members.contains(node)) {
-            self.check_orphan(now, id, true);
-        }
+        self.check_orphan(now, id, members);
     }
 
     fn unlocate(&mut self, from: NodeId, id: &ObjectId) {
@@ -396,12 +414,19 @@ impl Directory {
         self.forget_if_empty(id);
     }
 
-    fn withdraw(&mut self, now: Instant, from: NodeId, id: &ObjectId, instance: Instance) {
+    fn withdraw(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        id: &ObjectId,
+        instance: Instance,
+        members: &Members,
+    ) {
         if let Some(entry) = self.entries.get_mut(id)
             && let Some(live) = entry.live.as_mut().filter(|live| live.instance == instance)
             && live.remove_holder(from)
         {
-            self.check_orphan(now, id, true);
+            self.check_orphan(now, id, members);
         }
         self.forget_if_empty(id);
     }
@@ -421,11 +446,8 @@ impl Directory {
         }
         entry.watchers.insert(from);
         let found = entry.live.as_ref().and_then(|live| live.found(from, members));
-        let is_missing = found.is_none();
         mail.push((from, Message::Found { id: id.clone(), found }));
-        if is_missing && id.minter().is_some_and(|node| !members.contains(node)) {
-            self.check_orphan(now, id, true);
-        }
+        self.check_orphan(now, id, members);
     }
 
     fn delete(
@@ -517,23 +539,33 @@ impl Directory {
                 ObjectId::Named(name) if name.as_str().starts_with(prefix) => Some((name, entry)),
                 _ => None,
             })
-            .filter(|(name, entry)| entry.live.is_some() && name.group().len() + 1 == prefix.len())
+            .filter(|(name, entry)| entry.is_alive() && name.group().len() + 1 == prefix.len())
             .filter_map(|(name, _)| Some((name.version()?, name.clone())))
             .max_by_key(|(version, _)| *version)
     }
 
     /// Starts the grace after which those who wait are told of the loss, if nobody is left who could have it.
-    fn check_orphan(&mut self, now: Instant, id: &ObjectId, lost_holder: bool) {
+    fn check_orphan(&mut self, now: Instant, id: &ObjectId, members: &Members) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        if let Some(live) = &entry.live {
-            // What remains are copies that grow from each other but from no source.
-            if live.holders.keys().any(|node| live.depth(*node).is_some()) {
-                return;
-            }
+        let can_come = match id.minter() {
+            // As long as it lives it has the object, makes it, or says that it can't: a reduce may begin again.
+            Some(minter) => members.contains(minter),
+            // A name that nobody has put yet.
+            None => entry.live.is_none(),
+        };
+        if can_come || entry.gone.is_some() || entry.live.as_ref().is_some_and(Live::is_fed) {
+            return;
         }
-        if lost_holder || id.minter().is_some() {
-            entry.live = None;
-            entry.orphan_since.get_or_insert(now);
+        if entry.orphan_since.is_none() {
+            entry.orphan_since = Some(now);
+            self.alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
+        }
+    }
+
+    /// What is told to a node that is no owner was said before a change of members that the sender does not know of
+    /// yet, or after one that this node does not know of. The first is told again elsewhere and forgotten here.
+    fn keep_for_a_while(&mut self, now: Instant, id: &ObjectId, members: &Members) {
+        if !members.owners(id).contains(members.me()) {
             self.alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
         }
     }
@@ -564,6 +596,11 @@ impl Tombstone {
 }
 
 impl Entry {
+    /// Whether a copy is known that is complete, or will be.
+    fn is_alive(&self) -> bool {
+        self.live.is_some() && self.orphan_since.is_none()
+    }
+
     fn tell_gone(&mut self, id: &ObjectId, error: &Error, mail: &mut Mail) {
         let waiters = core::mem::take(&mut self.waiters).into_iter().map(|(asker, _)| asker);
         let mut told: BTreeSet<NodeId> = waiters.collect();
@@ -598,6 +635,11 @@ impl Live {
             }
         }
         None
+    }
+
+    /// Whether some copy is complete, or will be.
+    fn is_fed(&self) -> bool {
+        self.holders.keys().any(|node| self.depth(*node).is_some())
     }
 
     /// Whether `node` gets its bytes, directly or not, from `from`.

@@ -91,7 +91,7 @@ impl Node {
             }
         }
         let mut mail = Vec::new();
-        self.directory.member_gone(self.now, node, &mut mail);
+        self.directory.member_gone(self.now, node, &self.members, &mut mail);
         self.post(mail, out);
         self.reduces_without(node, out);
         let owed: Vec<(ObjectId, Instance)> = self

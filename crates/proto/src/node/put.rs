@@ -256,7 +256,15 @@ impl Node {
         }
         if is_announced {
             let id = create.id.clone();
-            self.send_owners(&create.id, &Message::Withdraw { id, instance }, out);
+            let message = match id.minter() {
+                // A name may be put by somebody else; this id will never be anything.
+                None => Message::Withdraw { id, instance },
+                Some(_) => {
+                    let detail = "its client gave it up before it was complete".into();
+                    Message::Fail { error: Error::ObjectLost { id: id.clone(), detail }, id }
+                }
+            };
+            self.send_owners(&create.id, &message, out);
         }
         // Gets that found the object growing here look elsewhere now.
         self.pull_if_wanted(&create.id, out);
@@ -277,9 +285,11 @@ impl Node {
         Error::StoreFull { needed, capacity: self.table.capacity(), pinned: self.table.pinned() }
     }
 
-    /// Gives room to those who wait for it, in order, as far as it goes.
+    /// Gives room to those who wait for it: in order, but nobody waits behind one that does not fit, for that may
+    /// never fit, and room for the others may be what lets somebody delete.
     pub(super) fn grant_space(&mut self, out: &mut Vec<Action>) {
-        while let Some(next) = self.space.front() {
+        let mut at = 0;
+        while let Some(next) = self.space.get(at) {
             let size = match next {
                 SpaceFor::Create(instance) => {
                     self.creates.get(instance).map(|create| create.meta.size)
@@ -293,14 +303,20 @@ impl Node {
                 None => Some(Vec::new()),
                 Some(size) => self.table.make_room(size),
             };
-            let Some(evicted) = room else { return };
+            let Some(evicted) = room else {
+                at += 1;
+                continue;
+            };
+            let next = self.space.remove(at);
             self.evicted(evicted, out);
-            match self.space.pop_front() {
+            match next {
                 Some(SpaceFor::Create(instance)) => self.create_in_room(instance, out),
                 Some(SpaceFor::Pull(id)) => self.pull_in_room(&id, out),
                 Some(SpaceFor::Result(instance)) => self.result_in_room(instance, out),
                 None => {}
             }
+            // Whoever got room may have changed who waits.
+            at = 0;
         }
     }
 
