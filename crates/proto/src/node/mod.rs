@@ -310,7 +310,7 @@ pub struct Node {
     waiting: BTreeMap<ObjectId, Vec<RequestId>>,
     pulls: BTreeMap<ObjectId, Pull>,
     creates: BTreeMap<Instance, Create>,
-    /// Those that wait for room, first come first served.
+    /// Those that wait for room, in order of asking.
     space: VecDeque<SpaceFor>,
     /// Copies that clients read, and how often each.
     reads: BTreeMap<ClientId, BTreeMap<Instance, u32>>,
@@ -535,7 +535,12 @@ impl Node {
         let mut mail = Vec::new();
         let (members, link) = (&self.members, self.config.link);
         if self.directory.handle(self.now, from, &message, members, link, &mut mail) {
-            return self.post(mail, out);
+            self.post(mail, out);
+            if let Message::Delete { id, .. } = &message {
+                // A result that is not there yet has no copy that could be dropped.
+                self.fail_reduce_of(id, &Error::ObjectDeleted { id: id.clone() }, out);
+            }
+            return;
         }
         match message {
             Message::Members(members) => self.learn(from, &members, out),
