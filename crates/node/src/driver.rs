@@ -287,8 +287,11 @@ impl Core {
             Action::FreeSlot { instance } => self.store.free(instance),
             Action::Fetch { id, instance, source } => {
                 let serial = self.next_id();
-                let task = self.runtime.spawn(receive::copy(self.clone(), id, instance, source));
-                lock(&self.fetches).insert(instance, (serial, task.abort_handle()));
+                // Locked before the task can end, which takes its entry away.
+                let mut fetches = lock(&self.fetches);
+                let receiving = receive::copy(self.clone(), id, instance, source, serial);
+                let task = self.runtime.spawn(receiving);
+                fetches.insert(instance, (serial, task.abort_handle()));
             }
             Action::StopFetch { instance } => {
                 if let Some((_, task)) = lock(&self.fetches).remove(&instance) {
@@ -395,9 +398,12 @@ impl Core {
         }
     }
 
-    /// A copy has arrived or stopped arriving: forgets its task.
-    pub(crate) fn fetch_over(&self, instance: Instance) {
-        lock(&self.fetches).remove(&instance);
+    /// A copy has arrived or stopped arriving: forgets its task, if it was not replaced by another.
+    pub(crate) fn fetch_over(&self, instance: Instance, serial: u64) {
+        let mut fetches = lock(&self.fetches);
+        if fetches.get(&instance).is_some_and(|(current, _)| *current == serial) {
+            fetches.remove(&instance);
+        }
     }
 
     /// A fold is over: forgets how to stop it.

@@ -155,6 +155,10 @@ async fn talk(core: Arc<Core>, member: Member, mut queue: UnboundedReceiver<Mess
     let mut unsent = Vec::new();
     loop {
         let Some(stream) = connect(&core, member).await else {
+            if queue.is_closed() {
+                // The member was let go of, or replaced: what becomes of this connection tells nothing.
+                return;
+            }
             info!(node = %member.id, address = %member.address, "lost");
             core.drive(Event::PeerLost { node: member.id });
             return;

@@ -31,10 +31,16 @@ enum End {
 }
 
 /// Receives what is missing of a copy, and tells the machine how it ended.
-pub(crate) async fn copy(core: Arc<Core>, id: ObjectId, instance: Instance, source: NodeId) {
+pub(crate) async fn copy(
+    core: Arc<Core>,
+    id: ObjectId,
+    instance: Instance,
+    source: NodeId,
+    serial: u64,
+) {
     let Some(held) = core.store.get(instance) else { return };
     let result = receive_copy(&core, &held, &id, instance, source).await;
-    core.fetch_over(instance);
+    core.fetch_over(instance, serial);
     let not_here = matches!(result, Ok(End::Unavailable(Unavailable::NotHere)));
     let event = match result {
         Ok(End::Complete) if held.slot.is_complete() => {
