@@ -18,7 +18,7 @@ use crate::{
     inline::Inline,
     limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX, OWNER_PATIENCE_NS},
     members::Members,
-    message::{Announce, Message, Source},
+    message::{Announce, Message, Progress, Source},
     meta::Meta,
     ranges::Ranges,
     table::{Copy, State},
@@ -43,10 +43,12 @@ enum Phase {
     Asking {
         second_at: Option<Instant>,
     },
+    /// Until there is room, nobody is sent here.
     Room {
         instance: Instance,
         meta: Meta,
         source: NodeId,
+        has_waited: bool,
     },
     Memory,
     Receiving {
@@ -88,6 +90,12 @@ impl Pull {
             Phase::Pause { .. } => format!("{} senders of it have failed", self.failures),
         }
     }
+}
+
+/// How long to wait after a sender has failed: 40 ms, doubled each time up to 1.28 s. A sender that is lost is out of
+/// the directory by then.
+fn pause_ns(failures: u32) -> u64 {
+    20_000_000 << failures.min(6)
 }
 
 impl Node {
@@ -282,35 +290,61 @@ impl Node {
             // What has arrived of another instance is of no use for this one.
             self.doom(before, out);
         }
+        let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed);
         if let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) {
             if copy.is_complete() {
-                self.table.reveal(instance);
+                self.reveal(instance, out);
                 self.announce(instance, out);
                 return self.completed(instance, out);
             }
             copy.state = State::Flowing(Some(source));
             return self.receive_from(id, instance, source, out);
         }
-        if self.table.get(instance).is_some() || !self.table.could_hold(meta.size) {
-            // Its last reader has not let go of the deleted copy, or the store is smaller than the object.
+        if !self.table.could_hold(meta.size) {
             let error = self.store_full(meta.size);
             return self.pull_failed(id, &error, out);
         }
-        if let Some(pull) = self.pulls.get_mut(id) {
-            pull.phase = Phase::Room { instance, meta, source };
-            self.space.push_back(SpaceFor::Pull(id.clone()));
-            self.grant_space(out);
+        let Some(pull) = self.pulls.get_mut(id) else { return };
+        if is_void {
+            // Somebody still uses a part of it that was given up here, or the owner does not know of its deletion.
+            pull.failures += 1;
+            pull.phase = Phase::Pause { until: self.now + pause_ns(pull.failures) };
+            return;
+        }
+        pull.phase = Phase::Room { instance, meta, source, has_waited: false };
+        self.space.push_back(SpaceFor::Pull(id.clone()));
+        self.grant_space(out);
+        self.wait_for_room(id, out);
+    }
+
+    /// If there was no room at once: nobody shall be sent here meanwhile, for it may never come.
+    fn wait_for_room(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+        let Some(pull) = self.pulls.get_mut(id) else { return };
+        let Phase::Room { instance, meta, has_waited, .. } = &mut pull.phase else { return };
+        *has_waited = true;
+        // As a holder without a sender this node still hears of a deletion.
+        let progress = Progress::Partial { source: None, ready: Ranges::new() };
+        let (instance, meta) = (*instance, meta.clone());
+        let parked = core::mem::take(&mut pull.parked);
+        let (claim, origin) = (false, false);
+        let announce = Announce { id: id.clone(), instance, meta, origin, progress, claim };
+        self.send_owners(id, &Message::Announce(announce), out);
+        for (serve, instance) in parked {
+            self.serve_or_refuse(serve, instance, out);
         }
     }
 
     pub(super) fn pull_in_room(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
         let Some(pull) = self.pulls.get_mut(id) else { return };
-        let Phase::Room { instance, meta, source } = &pull.phase else { return };
-        let (instance, meta, source) = (*instance, meta.clone(), *source);
+        let Phase::Room { instance, meta, source, has_waited } = &pull.phase else { return };
+        let (instance, meta, source, has_waited) = (*instance, meta.clone(), *source, *has_waited);
         pull.phase = Phase::Memory;
         let size = meta.size;
         self.table.insert(instance, id.clone(), meta, None, State::Flowing(Some(source)), false);
-        self.table.reveal(instance);
+        self.reveal(instance, out);
+        if has_waited {
+            self.announce(instance, out);
+        }
         out.push(Action::CreateSlot { instance, size, writer: None });
     }
 
@@ -372,11 +406,11 @@ impl Node {
             pull.avoid.push(source);
         }
         pull.not_here = not_here.then_some((source, instance));
-        if pull.failures == 1 {
+        let is_first = pull.failures == 1;
+        pull.phase = Phase::Pause { until: self.now + pause_ns(pull.failures) };
+        self.end_if_unwanted(&id, out);
+        if is_first {
             self.locate(&id, out);
-        } else {
-            // 20 ms, doubled each time up to 1.28 s: a sender that is lost is out of the directory by then.
-            pull.phase = Phase::Pause { until: self.now + (20_000_000 << pull.failures.min(6)) };
         }
         // The owners learn that nobody feeds this copy, and what it has.
         if let Some(announce) = self.announcement(instance, ready) {
@@ -427,28 +461,39 @@ impl Node {
             return;
         }
         self.waiting.remove(id);
-        let is_searching = self.pulls.get(id).is_some_and(|pull| {
-            matches!(pull.phase, Phase::Asking { .. } | Phase::Room { .. })
-                && self.table.current(id).is_none()
-                && pull.parked.is_empty()
-        });
-        if is_searching && !self.adoptions.contains_key(id) {
-            if matches!(self.pulls.get(id), Some(Pull { phase: Phase::Room { .. }, .. })) {
-                self.send_owners(id, &Message::Unlocate { id: id.clone() }, out);
-            }
-            self.end_pull(id, out);
+        self.end_if_unwanted(id, out);
+    }
+
+    /// Gives up an object that nobody here waits for, nor behind here, unless it is arriving.
+    pub(super) fn end_if_unwanted(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+        let Some(pull) = self.pulls.get(id) else { return };
+        let is_arriving = matches!(pull.phase, Phase::Memory | Phase::Receiving { .. });
+        let is_in_room = matches!(pull.phase, Phase::Room { .. });
+        let has_parked = !pull.parked.is_empty();
+        let is_wanted = self.waiting.contains_key(id) || self.adoptions.contains_key(id);
+        let part = self.table.current(id);
+        let is_read = part.and_then(|part| self.table.get(part)).is_some_and(|copy| copy.pins > 0);
+        if is_arriving || is_wanted || has_parked || is_read {
+            return;
         }
+        if let Some(instance) = part {
+            self.doom(instance, out);
+            self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
+        } else if is_in_room {
+            self.send_owners(id, &Message::Unlocate { id: id.clone() }, out);
+        }
+        self.end_pull(id, out);
     }
 
     /// Keeps a receiver waiting that was sent here before this node has a place for the object; false if this
     /// node does not look for it.
     pub(super) fn park(&mut self, serve: ServeId, id: &ObjectId, instance: Instance) -> bool {
         match self.pulls.get_mut(id) {
-            Some(pull) => {
+            Some(pull) if !matches!(pull.phase, Phase::Room { .. }) => {
                 pull.parked.push((serve, instance));
                 true
             }
-            None => false,
+            _ => false,
         }
     }
 

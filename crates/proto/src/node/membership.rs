@@ -102,6 +102,7 @@ impl Node {
             .collect();
         for (id, _) in owed {
             self.adoptions.remove(&id);
+            self.end_if_unwanted(&id, out);
         }
         self.tell_again(&before, None, out);
         self.hand_over_again(node, out);
@@ -275,7 +276,7 @@ impl Node {
                 return self.send(from, Message::Adopted { id, instance, kept: false }, out);
             }
             self.table.insert(instance, id.clone(), meta, inline, State::Complete, true);
-            self.table.reveal(instance);
+            self.reveal(instance, out);
             self.announce(instance, out);
             self.completed(instance, out);
             return self.send(from, Message::Adopted { id, instance, kept: true }, out);

@@ -182,7 +182,7 @@ impl Node {
             let meta = create.meta.clone();
             self.creates.remove(&instance);
             self.table.insert(instance, id.clone(), meta, Some(bytes), State::Complete, true);
-            self.table.reveal(instance);
+            self.reveal(instance, out);
             self.announce(instance, out);
             self.completed(instance, out);
             if let Some(request) = request {
@@ -190,7 +190,7 @@ impl Node {
             }
             return;
         }
-        self.table.reveal(instance);
+        self.reveal(instance, out);
         self.announce(instance, out);
         self.born(&id, out);
         if let Some(request) = request {
@@ -357,6 +357,15 @@ impl Node {
             State::Folding => self.result_failed(instance, error, out),
             State::Complete => {}
         }
+    }
+
+    /// Makes a copy the one that gets use. What is here of another instance is not current any more.
+    pub(super) fn reveal(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let Some(id) = self.table.get(instance).map(|copy| copy.id.clone()) else { return };
+        if let Some(before) = self.table.current(&id).filter(|before| *before != instance) {
+            self.doom(before, out);
+        }
+        self.table.reveal(instance);
     }
 
     /// Takes a copy out of use. A client that fills it may go on to do so; nobody waits for the rest of another.

@@ -194,11 +194,15 @@ impl Node {
         let Some(dtype) = self.reduces.get(&target.key.reduce).and_then(Reduce::dtype) else {
             return;
         };
-        self.table.reveal(instance);
+        self.reveal(instance, out);
         self.announce(instance, out);
         self.born(&target.id, out);
         let Target { meta, key, local, children, count, op, .. } = target;
-        let is_here = |input: &Instance| self.table.get(*input).is_some();
+        // What was deleted when it was complete, or is being filled still, is folded all the same.
+        let is_here = |input: &Instance| {
+            self.creates.contains_key(input)
+                || self.table.get(*input).is_some_and(|copy| !copy.doomed || copy.is_complete())
+        };
         if !local.iter().all(is_here) {
             let failure = Some("an input at the caller was lost".into());
             return self.fold_ended(key, failure, out);
@@ -231,7 +235,7 @@ impl Node {
         let (id, Some(meta)) = (reduce.result().clone(), reduce.meta().cloned()) else { return };
         let instance = self.next_instance();
         self.table.insert(instance, id.clone(), meta, Some(result), State::Complete, true);
-        self.table.reveal(instance);
+        self.reveal(instance, out);
         self.announce(instance, out);
         self.finish_reduce(key, instance, out);
     }

@@ -43,8 +43,11 @@ impl Node {
     }
 
     pub(super) fn serve_ended(&mut self, serve: ServeId, out: &mut Vec<Action>) {
-        if let Some(instance) = self.serves.remove(&serve) {
-            self.unpin(instance, out);
+        let Some(instance) = self.serves.remove(&serve) else { return };
+        self.unpin(instance, out);
+        if let Some(id) = self.table.get(instance).map(|copy| copy.id.clone()) {
+            // Perhaps only the receiver behind this node still waited for the rest.
+            self.end_if_unwanted(&id, out);
         }
     }
 }
