@@ -22,15 +22,13 @@ use crate::{
 pub(crate) struct Correction {
     id: ObjectId,
     holder: NodeId,
-    instance: Instance,
 }
 
 pub(crate) fn correction(event: &Event) -> Option<Correction> {
     match event {
         Event::Message {
-            message: Message::Locate { id, not_here: Some((holder, instance)), .. },
-            ..
-        } => Some(Correction { id: id.clone(), holder: *holder, instance: *instance }),
+            message: Message::Locate { id, not_here: Some((holder, _)), .. }, ..
+        } => Some(Correction { id: id.clone(), holder: *holder }),
         _ => None,
     }
 }
@@ -52,8 +50,9 @@ impl World {
         if let Some(cycle) = self.directory_cycle(node) {
             broken = Some(cycle);
         }
-        if let Some(Correction { id, holder, instance }) = correction {
-            let holds = |host: &crate::world::Host| host.slots.contains_key(&instance);
+        if let Some(Correction { id, holder }) = correction {
+            // By now it may have the object, or another instance of it, after all.
+            let holds = |host: &crate::world::Host| host.node.table().current(&id).is_some();
             let is_stale = !self.hosts.get(&holder).is_some_and(holds);
             let holders = self.hosts[&node].node.directory().holders(&id);
             if is_stale && holders.iter().any(|(known, _)| *known == holder) {
@@ -188,8 +187,12 @@ impl World {
 
     /// The inputs that a reduce says it folded must be what it folded.
     pub(crate) fn check_inputs(&mut self, object: usize, ids: &[ObjectId]) {
-        let Object { spec, contents, .. } = &self.users.objects[object];
+        let Object { spec, contents, is_delete_asked, .. } = &self.users.objects[object];
         let Make::Reduce { inputs, count, .. } = &spec.make else { return };
+        if contents.is_empty() && *is_delete_asked {
+            // Deleted in the moment of its completion: nobody has seen what it held.
+            return;
+        }
         let candidates = self.ids(inputs);
         let distinct: BTreeSet<&ObjectId> = ids.iter().collect();
         let count = (*count).min(candidates.len());
@@ -234,12 +237,14 @@ impl World {
                 return is_fair.then_some(()).ok_or_else(|| "a put has no such reason".into());
             }
             Purpose::Inputs { object } => {
-                let is_over = matches!(error, Error::InvalidArgument(_))
-                    && self.users.objects[*object].is_delete_asked;
-                // A reduce that failed is forgotten, with its list.
-                let is_forgotten = matches!(error, Error::InvalidArgument(_))
-                    && self.users.objects[*object].contents.is_empty();
-                if is_over || is_forgotten {
+                let made = &self.users.objects[*object];
+                let table = self.hosts[&question.node].node.table();
+                let current = made.id.as_ref().and_then(|id| table.current(id));
+                let is_here = current.and_then(|instance| table.get(instance));
+                // A reduce that failed, or whose result was deleted, is forgotten, with its list.
+                if matches!(error, Error::InvalidArgument(_))
+                    && !is_here.is_some_and(|copy| copy.is_complete())
+                {
                     return Ok(());
                 }
                 vec![*object]

@@ -15,8 +15,9 @@ use hoplite_proto::{
 use crate::{
     Sabotage,
     payload::{Content, Piece},
+    plan::MICROSECOND,
     shell::{SlotId, Source, What, blocks_of},
-    world::{NotHere, World},
+    world::{Happening, NotHere, World},
 };
 
 /// One position of a reduce at work.
@@ -231,11 +232,9 @@ impl World {
         for slot in folding.inputs {
             self.shell.slots[slot].folds.remove(&fold);
         }
-        if let Some(target) = folding.target.filter(|_| failure.is_none()) {
-            let slot = &mut self.shell.slots[target];
-            slot.is_complete = slot.blocks.len() as u32 == slot.end();
-        }
-        self.tell_soon(host, Event::FoldEnded { key, failure });
+        let delay_ns = self.dice.below(50 * MICROSECOND);
+        let target = folding.target;
+        self.after(delay_ns, Happening::FoldOver { node: host, key, failure, target });
         for child in folding.children {
             let Some(flow) = self.close_flow(child.flow) else { continue };
             match flow.source {
@@ -259,6 +258,20 @@ impl World {
         if let Some(parent) = folding.parent {
             self.break_flow(parent, NotHere(false));
         }
+    }
+
+    pub(crate) fn fold_ended(
+        &mut self,
+        node: NodeId,
+        key: FoldKey,
+        failure: Option<String>,
+        target: Option<SlotId>,
+    ) {
+        if let Some(target) = target.filter(|_| failure.is_none()) {
+            let slot = &mut self.shell.slots[target];
+            slot.is_complete = slot.blocks.len() as u32 == slot.end();
+        }
+        self.tell(node, Event::FoldEnded { key, failure });
     }
 
     pub(crate) fn fold_inline(

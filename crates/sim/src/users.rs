@@ -346,6 +346,17 @@ impl World {
         dead.is_gone = true;
         let node = dead.node;
         self.users.reads.retain(|(_, _, reader), _| *reader != client);
+        let (mut created, mut sealed) = (BTreeSet::new(), BTreeSet::new());
+        for asked in self.users.questions.values().filter(|asked| asked.client == client) {
+            match asked.purpose {
+                Purpose::Create { object, .. } => created.insert(object),
+                Purpose::Seal { object, .. } => sealed.insert(object),
+                _ => false,
+            };
+        }
+        for object in created.difference(&sealed) {
+            self.users.objects[*object].is_failed = true;
+        }
         for question in self.users.questions.values_mut() {
             question.is_void |= question.client == client;
         }
@@ -404,6 +415,7 @@ impl World {
     pub(crate) fn write(&mut self, mut writer: Writer) {
         let Writer { object, node, client, instance, tag, next } = writer;
         if self.users.is_gone(client) || !self.is_up(node) {
+            self.users.objects[object].is_failed = true;
             return;
         }
         let slot = self.hosts.get(&node).and_then(|host| host.slots.get(&instance)).copied();
@@ -500,11 +512,15 @@ impl World {
         if let Err(why) = self.check_error(request, &error) {
             self.fail(format!("{request:?} failed: {error}; {why}"));
         }
+        let is_taken = matches!(error, Error::NameTaken { .. });
         match purpose {
             Purpose::Put { object, tag } | Purpose::Create { object, tag } => {
                 let known = &mut self.users.objects[object];
-                known.contents.remove(&Content::of(tag));
                 known.is_failed = true;
+                // After any other error it may have been there for a moment.
+                if is_taken {
+                    known.contents.remove(&Content::of(tag));
+                }
             }
             Purpose::Seal { object, .. } => self.users.objects[object].is_failed = true,
             _ => {}

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use hoplite_proto::{
     id::{Instance, NodeId},
     members::Member,
-    message::Message,
+    message::{FoldKey, Message},
     node::{Action, Event, Node},
     time::Instant,
 };
@@ -91,6 +91,12 @@ pub(crate) enum Happening {
         attempt: u64,
         source: NodeId,
         failed: Option<NotHere>,
+    },
+    FoldOver {
+        node: NodeId,
+        key: FoldKey,
+        failure: Option<String>,
+        target: Option<SlotId>,
     },
     Act(Act),
     Write(Writer),
@@ -223,6 +229,9 @@ impl World {
             Happening::BlockArrived { flow, piece } => self.block_arrived(flow, piece),
             Happening::FetchOver { node, instance, attempt, source, failed } => {
                 self.fetch_over(node, instance, attempt, source, failed);
+            }
+            Happening::FoldOver { node, key, failure, target } => {
+                self.fold_ended(node, key, failure, target);
             }
             Happening::Act(act) => self.act(act),
             Happening::Write(writer) => self.write(writer),
