@@ -113,7 +113,7 @@ impl Plan {
     pub(crate) fn new(dice: &mut Dice) -> Self {
         let horizon = dice.between(20, 1500) * MILLISECOND;
         let mut plan = Self {
-            nodes: dice.between(1, 6),
+            nodes: if dice.chance(10) { dice.between(7, 12) } else { dice.between(1, 6) },
             config: config(dice),
             slot_failures: if dice.chance(10) { 4 } else { 0 },
             objects: Vec::new(),
@@ -121,10 +121,12 @@ impl Plan {
             end: Instant(horizon * 2),
         };
         let mut classes = classes(dice);
-        for _ in 0..dice.between(2, 12) {
+        // A few busy clusters; in small ones a failure is easier to read.
+        let (puts, reduces) = if dice.chance(20) { (60, 20) } else { (16, 6) };
+        for _ in 0..dice.between(2, puts) {
             plan.add_put(horizon, &mut classes, dice);
         }
-        for _ in 0..dice.below(5) {
+        for _ in 0..dice.below(reduces) {
             plan.add_reduce(horizon, &mut classes, dice);
         }
         for object in 0..plan.objects.len() {
