@@ -36,7 +36,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 def numbers(shape: int | tuple[int, ...], dtype: str = "float32", *, seed: int = 0) -> Array:
     """Whole numbers from 0 to 3: sums and products of a few are exact in every dtype."""
-    return np.random.default_rng(seed).integers(0, 4, shape).astype(numpy_dtype(dtype))
+    return np.random.default_rng(seed).integers(0, 4, shape, np.uint8).astype(numpy_dtype(dtype), copy=False)
 
 
 def fold(op: str, arrays: Sequence[Array]) -> Array:

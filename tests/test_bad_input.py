@@ -70,13 +70,15 @@ def test_a_ref_that_is_none(clients: list[Client], ref: Any) -> None:  # noqa: A
         clients[0].delete([ref])
 
 
-@pytest.mark.parametrize(("prefix", "after"), [("policy", -1), ("", -1), ("policy/", -2)])
-def test_a_prefix_that_is_none(clients: list[Client], prefix: str, after: int) -> None:
+@pytest.mark.parametrize(
+    ("prefix", "after"), [("policy", -1), ("", -1), ("policy/", -2), ("policy/", 1 << 70), ("policy/", 1.5)]
+)
+def test_a_prefix_or_number_that_is_none(clients: list[Client], prefix: str, after: Any) -> None:  # noqa: ANN401
     with pytest.raises(hoplite.InvalidArgument):
         clients[0].latest(prefix, after=after, timeout=1)
 
 
-@pytest.mark.parametrize("capacity", ["", "8 apples", "GiB", "-1", 0, -5, 1.5, True], ids=repr)
+@pytest.mark.parametrize("capacity", ["", "8 apples", "GiB", "-1", 0, -5, 1.5, True, 1 << 70, "9999999TiB"], ids=repr)
 def test_a_capacity_that_is_none(capacity: Any) -> None:  # noqa: ANN401
     with pytest.raises(hoplite.InvalidArgument, match="capacity"):
         Node(capacity=capacity)

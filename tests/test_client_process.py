@@ -130,7 +130,7 @@ def test_eight_workers_and_one_sum(nodes: list[Node]) -> None:
 worker = int(sys.stdin.readline())
 for step in range(3):
     random = np.random.default_rng(worker * 10 + step)
-    hp.put(random.integers(0, 4, 300_000).astype(np.float32), name=f"g/{worker}/{step}")
+    hp.put(random.integers(0, 4, 300_000, np.uint8).astype(np.float32), name=f"g/{worker}/{step}")
     total = hp.get(hp.get(f"sum/{step}", timeout=30).tobytes().decode(), timeout=30)
     print(int(total.sum()), flush=True)
 """

@@ -256,11 +256,16 @@ def test_inputs_of_what_is_no_sum(clients: list[Client]) -> None:
         ref.inputs(timeout=SOON)
 
 
-def test_inputs_are_known_at_every_node(clients: list[Client]) -> None:
+def test_inputs_are_known_at_the_node_that_called(clients: list[Client]) -> None:
+    """To each of its clients; another node says that it does not know."""
     refs = [client.put(numbers(100_000)) for client in clients]
     total = clients[0].reduce(refs)
-    for client in clients:
-        assert set(client.inputs(total, timeout=SOON)) == set(refs)
+    assert clients[0].node is not None
+    with clients[0].node.client() as other, hoplite.connect(clients[0].node.socket) as attached:
+        for client in (clients[0], other, attached):
+            assert set(client.inputs(total, timeout=SOON)) == set(refs)
+    with pytest.raises(hoplite.InvalidArgument, match=str(total)):
+        clients[1].inputs(total, timeout=SOON)
 
 
 @pytest.mark.parametrize("caller", [0, 1])

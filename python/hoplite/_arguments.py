@@ -20,6 +20,9 @@ OPS = ("sum", "min", "max", "prod", "mean")
 # 30 years. Longer than that is "for ever", and would overflow a clock.
 TIMEOUT_S_MAX = 1e9
 
+# The largest that the extension takes.
+NUMBER_MAX = 2**63 - 1
+
 UNITS = {"": 1, "B": 1}
 for _power, _prefix in enumerate("KMGT", start=1):
     UNITS[f"{_prefix}B"] = 1000**_power
@@ -108,8 +111,19 @@ def check_capacity(capacity: int | str | None) -> int | None:
         raise InvalidArgument(f"capacity is a number of bytes or text, not a {type(capacity).__name__}")
     else:
         number = operator.index(capacity)
-    if number <= 0:
-        raise InvalidArgument(f"capacity is {number} bytes; it must be above zero")
+    if not 0 < number <= NUMBER_MAX:
+        raise InvalidArgument(f"capacity is {number} bytes; it must be above zero and below 8 EiB")
+    return number
+
+
+def check_after(after: SupportsIndex) -> int:
+    """Reads the number that a name's must exceed; -1 means any."""
+    try:
+        number = operator.index(after)
+    except TypeError:
+        raise InvalidArgument(f"after is a whole number, not a {type(after).__name__}") from None
+    if not -1 <= number <= NUMBER_MAX:
+        raise InvalidArgument(f"after is {number}; numbers go from 0 to {NUMBER_MAX}, -1 takes any")
     return number
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite import array
 from hoplite._arguments import (
+    check_after,
     check_count,
     check_inputs,
     check_op,
@@ -85,7 +86,8 @@ class Client:
         """Waits until an object is complete on this host and returns it without a copy.
 
         Args:
-            ref: what `put`, `reduce` or `latest` returned, here or elsewhere, or a name; it need not exist yet.
+            ref: what `put`, `reduce` or `latest` returned, here or elsewhere, or a name; it need not exist yet, but a
+                name that was deleted counts as deleted until it is put again.
             timeout: seconds to wait for the whole object.
 
         Returns:
@@ -141,7 +143,7 @@ class Client:
         return Ref(self._open().reduce(texts, check_op(op), number, limit), self)
 
     def inputs(self, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
-        """Tells which inputs a reduce folded; see `Ref.inputs`."""
+        """Tells which inputs a reduce of this node folded; see `Ref.inputs`."""
         texts = self._open().inputs(check_ref(ref), check_timeout(timeout))
         return [Ref(text, self) for text in texts]
 
@@ -177,9 +179,8 @@ class Client:
         text = check_ref(prefix)
         if not text.endswith("/"):
             raise InvalidArgument(f'the prefix {text!r} does not end in "/"')
-        if after < -1:
-            raise InvalidArgument(f"after is {after}; numbers begin at 0, -1 takes any")
-        return Ref(self._open().latest(text, after, check_timeout(timeout)), self)
+        number = check_after(after)
+        return Ref(self._open().latest(text, number, check_timeout(timeout)), self)
 
     def status(self) -> dict[str, Any]:
         """Tells how the node is.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hoplite import _native, sockets
 from hoplite._arguments import check_capacity, check_text, check_timeout
 from hoplite.client import Client
-from hoplite.errors import AddressInUse
+from hoplite.errors import AddressInUse, NodeDown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,6 +110,8 @@ class Node:
         Raises:
             NodeDown: the node is closed.
         """
+        if self.closed:
+            raise NodeDown(f"node {self.id} is closed")
         return Client(self._native.client(), node=self)
 
     def close(self, timeout: float | None = None) -> None:

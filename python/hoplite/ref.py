@@ -49,7 +49,8 @@ class Ref:
     def inputs(self, timeout: float | None = None) -> list[Ref]:
         """Tells which inputs a reduce folded into this object; waits until that is decided.
 
-        A ref that was unpickled, or made from text, asks the client of this process's last `hoplite.init()`.
+        Only the node that called the reduce knows. A ref that was unpickled, or made from text, asks the client of this
+        process's last `hoplite.init()`.
 
         Args:
             timeout: seconds to wait; None waits as long as the inputs can still arrive.
@@ -59,7 +60,7 @@ class Ref:
 
         Raises:
             GetTimeout: fewer than `count` inputs have arrived in time.
-            InvalidArgument: the object is no result of a reduce, or no client is known to ask.
+            InvalidArgument: the object is no result of a reduce that this node called, or no client is known to ask.
             ObjectDeleted: the result, or an input of it, was deleted.
             ObjectLost: too few inputs can still arrive.
         """
