@@ -325,6 +325,13 @@ impl Directory {
             Progress::Partial { source, ready } => (false, *source, ready.clone()),
         };
         live.holders.insert(from, Holder { complete, origin: *origin, source, ready });
+        if source.is_some_and(|source| live.depends(source, from)) {
+            // Two owners who did not know of each other's answers let copies grow from each other.
+            if let Some(holder) = live.holders.get_mut(&from) {
+                holder.source = None;
+            }
+            mail.push((from, Message::Drop { id: id.clone(), instance: *instance, error: None }));
+        }
         if live.is_fed() {
             entry.orphan_since = None;
         }

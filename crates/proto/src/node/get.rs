@@ -352,6 +352,9 @@ impl Node {
         let Some(copy) = self.table.get(instance) else { return };
         let State::Flowing(Some(source)) = copy.state else { return };
         let id = copy.id.clone();
+        if !matches!(self.pulls.get(&id), Some(Pull { phase: Phase::Memory, .. })) {
+            return;
+        }
         self.receive_from(&id, instance, source, out);
     }
 
@@ -366,12 +369,8 @@ impl Node {
         pull.phase = Phase::Receiving { instance };
         let parked = core::mem::take(&mut pull.parked);
         out.push(Action::Fetch { id: id.clone(), instance, source });
-        // The first owner knows, since it chose the sender.
-        if let Some(second) = self.members.owners(id).second
-            && let Some(announce) = self.announcement(instance, Ranges::new())
-        {
-            self.send(second, Message::Announce(announce), out);
-        }
+        // Both, for the owner who chose the sender may have been the second, or another before a change of members.
+        self.announce(instance, out);
         for (serve, instance) in parked {
             self.serve_or_refuse(serve, instance, out);
         }

@@ -272,9 +272,10 @@ impl Node {
                 return self.send(from, Message::Adopted { id, instance, kept: true }, out);
             }
         } else if inline.is_some() {
-            if self.table.make_room(meta.size).is_none_or(|evicted| !evicted.is_empty()) {
+            let Some(evicted) = self.table.make_room(meta.size) else {
                 return self.send(from, Message::Adopted { id, instance, kept: false }, out);
-            }
+            };
+            self.evicted(evicted, out);
             self.table.insert(instance, id.clone(), meta, inline, State::Complete, true);
             self.reveal(instance, out);
             self.announce(instance, out);

@@ -172,7 +172,7 @@ pub enum Action {
     AddPeer(Member),
     /// Close all connections to this node, after what was sent.
     DropPeer(NodeId),
-    /// Take memory for a copy; answered by `SlotReady` or `SlotFailed`.
+    /// Take memory for a copy; answered by `SlotReady` or `SlotFailed`, unless `FreeSlot` comes first.
     CreateSlot {
         /// Which.
         instance: Instance,
@@ -321,6 +321,8 @@ pub struct Node {
     watches: BTreeMap<ObjectId, BTreeSet<ReduceId>>,
     /// Results of reduces that have no room yet, or are being folded.
     results: BTreeMap<Instance, reduce::Target>,
+    /// Small results that have no room yet, and of which attempt.
+    small_results: BTreeMap<ReduceId, (u32, Inline)>,
     /// What went into results that are held here.
     folded: BTreeMap<ObjectId, Vec<ObjectId>>,
     folds: BTreeMap<FoldKey, Fold>,
@@ -359,6 +361,7 @@ enum SpaceFor {
     Create(Instance),
     Pull(ObjectId),
     Result(Instance),
+    SmallResult(ReduceId),
 }
 
 impl Node {
@@ -384,6 +387,7 @@ impl Node {
             reduce_of: BTreeMap::new(),
             watches: BTreeMap::new(),
             results: BTreeMap::new(),
+            small_results: BTreeMap::new(),
             folded: BTreeMap::new(),
             folds: BTreeMap::new(),
             adoptions: BTreeMap::new(),
@@ -448,7 +452,7 @@ impl Node {
             ("serves", self.serves.len()),
             ("reduces", self.reduces.len() + self.reduce_of.len()),
             ("watches", self.watches.len()),
-            ("results", self.results.len()),
+            ("results", self.results.len() + self.small_results.len()),
             ("folds", self.folds.len()),
             ("adoptions", self.adoptions.len()),
         ];

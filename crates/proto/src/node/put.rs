@@ -102,15 +102,15 @@ impl Node {
     pub(super) fn create_in_room(&mut self, instance: Instance, out: &mut Vec<Action>) {
         let Some(create) = self.creates.get_mut(&instance) else { return };
         let (id, meta, client) = (create.id.clone(), create.meta.clone(), create.client);
-        if create.inline.is_some() {
-            create.phase = Phase::Name;
+        let (size, inline) = (meta.size, create.inline.clone());
+        let is_small = inline.is_some();
+        create.phase = if is_small { Phase::Name } else { Phase::Memory };
+        // The copy takes room from now on, but no get uses it before its name is confirmed.
+        self.table.insert(instance, id, meta, inline, State::Filling(client), true);
+        self.table.pin(instance);
+        if is_small {
             return self.claim_or_go_on(instance, out);
         }
-        create.phase = Phase::Memory;
-        let size = meta.size;
-        // The copy takes room from now on, but no get uses it before its name is confirmed.
-        self.table.insert(instance, id, meta, None, State::Filling(client), true);
-        self.table.pin(instance);
         out.push(Action::CreateSlot { instance, size, writer: Some(client) });
     }
 
@@ -178,10 +178,12 @@ impl Node {
         create.phase = Phase::Filling;
         let id = create.id.clone();
         let request = create.request.take();
-        if let Some(bytes) = create.inline.take() {
-            let meta = create.meta.clone();
+        if create.inline.is_some() {
             self.creates.remove(&instance);
-            self.table.insert(instance, id.clone(), meta, Some(bytes), State::Complete, true);
+            if let Some(copy) = self.table.get_mut(instance) {
+                copy.state = State::Complete;
+            }
+            self.unpin(instance, out);
             self.reveal(instance, out);
             self.announce(instance, out);
             self.completed(instance, out);
@@ -249,8 +251,10 @@ impl Node {
         self.space.retain(|waiting| *waiting != SpaceFor::Create(instance));
         let is_announced = matches!(create.phase, Phase::Name | Phase::Filling);
         if self.table.get(instance).is_some() {
-            // Receivers that follow the growing copy must not wait for the rest.
-            out.push(Action::FreeSlot { instance });
+            if create.inline.is_none() {
+                // Receivers that follow the growing copy must not wait for the rest.
+                out.push(Action::FreeSlot { instance });
+            }
             self.doom(instance, out);
             self.unpin(instance, out);
         }
@@ -298,6 +302,9 @@ impl Node {
                 SpaceFor::Result(instance) => {
                     self.results.get(instance).map(|target| target.meta.size)
                 }
+                SpaceFor::SmallResult(key) => {
+                    self.small_results.get(key).map(|(_, result)| result.len())
+                }
             };
             let room = match size {
                 None => Some(Vec::new()),
@@ -313,6 +320,7 @@ impl Node {
                 Some(SpaceFor::Create(instance)) => self.create_in_room(instance, out),
                 Some(SpaceFor::Pull(id)) => self.pull_in_room(&id, out),
                 Some(SpaceFor::Result(instance)) => self.result_in_room(instance, out),
+                Some(SpaceFor::SmallResult(key)) => self.small_result_in_room(key, out),
                 None => {}
             }
             // Whoever got room may have changed who waits.
@@ -320,7 +328,7 @@ impl Node {
         }
     }
 
-    fn evicted(&mut self, evicted: Vec<Removed>, out: &mut Vec<Action>) {
+    pub(super) fn evicted(&mut self, evicted: Vec<Removed>, out: &mut Vec<Action>) {
         if evicted.is_empty() {
             return;
         }

@@ -170,6 +170,11 @@ impl Node {
         }
         let (count, op) = (reduce.folded().len() as u64, reduce.op());
         let epoch = reduce.epoch();
+        if !local.iter().all(|input| self.table.get(*input).is_some_and(|copy| !copy.doomed)) {
+            // Evicted or deleted since its owner told of it.
+            let failure = "an input at the caller was lost".into();
+            return self.reduce_failed(key, epoch, failure, out);
+        }
         let key = FoldKey { reduce: key, epoch, segment: 0, position: FoldKey::RESULT };
         // The inputs wait with the result: what a client deletes meanwhile is folded all the same.
         local.iter().for_each(|input| self.table.pin(*input));
@@ -229,6 +234,15 @@ impl Node {
         result: Inline,
         out: &mut Vec<Action>,
     ) {
+        if self.reduces.get(&key).is_some_and(|reduce| reduce.epoch() == epoch) {
+            self.small_results.insert(key, (epoch, result));
+            self.space.push_back(SpaceFor::SmallResult(key));
+            self.grant_space(out);
+        }
+    }
+
+    pub(super) fn small_result_in_room(&mut self, key: ReduceId, out: &mut Vec<Action>) {
+        let Some((epoch, result)) = self.small_results.remove(&key) else { return };
         let Some(reduce) = self.reduces.get(&key).filter(|reduce| reduce.epoch() == epoch) else {
             return;
         };
@@ -265,6 +279,8 @@ impl Node {
 
     fn forget_reduce(&mut self, key: ReduceId, out: &mut Vec<Action>) -> Option<Reduce> {
         let reduce = self.reduces.remove(&key)?;
+        self.small_results.remove(&key);
+        self.space.retain(|waiting| *waiting != SpaceFor::SmallResult(key));
         self.reduce_of.remove(reduce.result());
         for input in reduce.candidates() {
             let Some(watchers) = self.watches.get_mut(input) else { continue };
