@@ -112,8 +112,9 @@ impl World {
         None
     }
 
-    /// Copies that are received from each other in a circle.
-    pub(crate) fn check_feeds(&mut self, start: NodeId, instance: Instance) {
+    /// Copies that are received from each other in a circle: owners who did not know of each other's answers may have
+    /// named such senders, but not for long.
+    pub(crate) fn check_feeds(&mut self, start: NodeId, instance: Instance, is_first: bool) {
         let mut feeds = BTreeMap::new();
         for flow in self.shell.flows.values() {
             if let crate::shell::What::Copy { instance: of, .. } = &flow.what
@@ -126,6 +127,10 @@ impl World {
         for _ in 0..feeds.len() {
             let Some(sender) = feeds.get(&at) else { return };
             at = *sender;
+            if at == start && is_first {
+                let again = crate::world::Happening::CheckFeeds { start, instance };
+                return self.after(SECOND, again);
+            }
             if at == start {
                 return self.fail(format!("{start:?} receives {instance} from itself: {feeds:?}"));
             }

@@ -171,12 +171,21 @@ impl World {
         if host.slots.insert(instance, slot).is_some() {
             self.fail(format!("node {node:?} takes memory for {instance} twice"));
         }
+        let delay_ns = self.dice.below(50 * MICROSECOND);
+        self.after(delay_ns, Happening::SlotTaken { node, slot });
+    }
+
+    pub(crate) fn slot_taken(&mut self, node: NodeId, slot: SlotId) {
+        if self.shell.slots[slot].is_freed {
+            return;
+        }
+        let instance = self.shell.slots[slot].instance;
         let event = if self.dice.chance(self.plan.slot_failures) {
             Event::SlotFailed { instance, detail: "the dice said so".into() }
         } else {
             Event::SlotReady { instance }
         };
-        self.tell_soon(node, event);
+        self.tell(node, event);
     }
 
     fn free_slot(&mut self, node: NodeId, instance: Instance) {
@@ -210,7 +219,7 @@ impl World {
             (self.shell.slots[sink].size, self.shell.slots[sink].blocks.len() as u32);
         let what = What::Copy { id, instance, attempt, sink, serve: None };
         self.open_flow(source, node, what, size, next);
-        self.check_feeds(node, instance);
+        self.check_feeds(node, instance, true);
     }
 
     /// Asks a host for blocks from `next` on.

@@ -223,7 +223,8 @@ impl World {
             Act::Crash { at } => {
                 let up: Vec<NodeId> =
                     self.hosts.keys().copied().filter(|id| self.is_up(*id)).collect();
-                let node = up.get(*at as usize % up.len().max(1)).filter(|_| up.len() > 1);
+                let can_crash = up.len() > 1 && self.all_have_met();
+                let node = up.get(*at as usize % up.len().max(1)).filter(|_| can_crash);
                 if let Some(node) = node.copied() {
                     self.users.is_shrunk = true;
                     self.stop_host(node, true);
@@ -232,10 +233,17 @@ impl World {
         }
     }
 
+    /// Whether everybody knows everybody: if the only one that two groups know goes before it has told them of each
+    /// other, they are two clusters.
+    fn all_have_met(&self) -> bool {
+        let up = || self.hosts.values().filter(|host| host.is_up);
+        up().all(|host| up().all(|other| host.node.members().contains(other.member.id)))
+    }
+
     fn leave(&mut self, at: u64) {
         let nodes = self.staying();
-        let Some(node) = nodes.get(at as usize % nodes.len().max(1)).filter(|_| nodes.len() > 1)
-        else {
+        let can_leave = nodes.len() > 1 && self.all_have_met();
+        let Some(node) = nodes.get(at as usize % nodes.len().max(1)).filter(|_| can_leave) else {
             return;
         };
         let node = *node;

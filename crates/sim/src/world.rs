@@ -69,6 +69,14 @@ pub(crate) enum Happening {
         node: NodeId,
         event: Event,
     },
+    SlotTaken {
+        node: NodeId,
+        slot: SlotId,
+    },
+    CheckFeeds {
+        start: NodeId,
+        instance: Instance,
+    },
     Alarm {
         node: NodeId,
         at: Instant,
@@ -233,6 +241,8 @@ impl World {
             Happening::FoldOver { node, key, failure, target } => {
                 self.fold_ended(node, key, failure, target);
             }
+            Happening::SlotTaken { node, slot } => self.slot_taken(node, slot),
+            Happening::CheckFeeds { start, instance } => self.check_feeds(start, instance, false),
             Happening::Act(act) => self.act(act),
             Happening::Write(writer) => self.write(writer),
             Happening::Users(later) => self.users_later(later),
