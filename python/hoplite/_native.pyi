@@ -4,6 +4,8 @@ from typing import final
 
 from typing_extensions import Buffer
 
+__all__ = ["DEBUG_BUILD", "Client", "Node", "View", "__version__", "connect"]
+
 DEBUG_BUILD: bool
 __version__: str
 
