@@ -74,6 +74,9 @@ struct Holder {
     /// Who feeds it while it is partial.
     source: Option<NodeId>,
     ready: Ranges,
+    /// When it last told of itself, and when it was last sent to somebody.
+    told: Option<Instant>,
+    located: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -113,7 +116,9 @@ impl Directory {
             }
             Message::Withdraw { id, instance } => self.withdraw(now, from, id, *instance, members),
             Message::Locate { id, avoid, not_here } => {
-                if let Some((holder, instance)) = not_here {
+                if let Some((holder, instance)) = not_here
+                    && self.is_refusal_news(id, from, *holder)
+                {
                     self.withdraw(now, *holder, id, *instance, members);
                 }
                 self.locate(now, from, id, avoid, members, link, mail);
@@ -324,7 +329,10 @@ impl Directory {
             Progress::Complete => (true, None, Ranges::full(meta.size)),
             Progress::Partial { source, ready } => (false, *source, ready.clone()),
         };
-        live.holders.insert(from, Holder { complete, origin: *origin, source, ready });
+        let located = live.holders.get(&from).and_then(|holder| holder.located);
+        let told = Some(now);
+        let holder = Holder { complete, origin: *origin, source, ready, told, located };
+        live.holders.insert(from, holder);
         if source.is_some_and(|source| live.depends(source, from)) {
             // Two owners who did not know of each other's answers let copies grow from each other.
             if let Some(holder) = live.holders.get_mut(&from) {
@@ -390,8 +398,11 @@ impl Directory {
             && let Some(source) = live.choose(asker, avoid, members, link)
         {
             if let Source::Holder { node, .. } = source {
-                let ready = live.holders.remove(&asker).map_or_else(Ranges::new, |old| old.ready);
-                let holder = Holder { complete: false, origin: false, source: Some(node), ready };
+                let before = live.holders.remove(&asker);
+                let told = before.as_ref().and_then(|before| before.told);
+                let ready = before.map_or_else(Ranges::new, |before| before.ready);
+                let (complete, origin, source, located) = (false, false, Some(node), Some(now));
+                let holder = Holder { complete, origin, source, ready, told, located };
                 live.holders.insert(asker, holder);
             }
             let (instance, meta) = (live.instance, live.meta.clone());
@@ -436,6 +447,16 @@ impl Directory {
             self.check_orphan(now, id, members);
         }
         self.forget_if_empty(id);
+    }
+
+    /// Whether `holder` refused `asker` later than it told of its copy, as far as this owner can know.
+    fn is_refusal_news(&self, id: &ObjectId, asker: NodeId, holder: NodeId) -> bool {
+        let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
+        let of = |node: NodeId| live.and_then(|live| live.holders.get(&node));
+        let told = of(holder).and_then(|holder| holder.told);
+        let located = of(asker).and_then(|asker| asker.located);
+        // If it was older news and the copy is gone all the same, the next to be sent there says so again.
+        told.is_none_or(|told| located.is_some_and(|located| told <= located))
     }
 
     fn watch(
