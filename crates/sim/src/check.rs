@@ -6,9 +6,7 @@ use hoplite_proto::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
-    message::Message,
     meta::{Kind, Meta},
-    node::Event,
 };
 
 use crate::{
@@ -18,24 +16,13 @@ use crate::{
     world::World,
 };
 
-/// A holder that an asker found empty: it must be out of the directory after this event.
-pub(crate) struct Correction {
-    id: ObjectId,
-    holder: NodeId,
-}
-
-pub(crate) fn correction(event: &Event) -> Option<Correction> {
-    match event {
-        Event::Message {
-            message: Message::Locate { id, not_here: Some((holder, _)), .. }, ..
-        } => Some(Correction { id: id.clone(), holder: *holder }),
-        _ => None,
-    }
-}
+/// How often one holder may refuse one receiver the same copy: once when it has none any more, and a few times because
+/// news of its copies cross the refusals.
+const REFUSALS_MAX: u32 = 6;
 
 impl World {
     /// After every event of a node.
-    pub(crate) fn check_node(&mut self, node: NodeId, correction: Option<Correction>) {
+    pub(crate) fn check_node(&mut self, node: NodeId) {
         let Some(host) = self.hosts.get(&node) else { return };
         let table = host.node.table();
         let mut broken = None;
@@ -50,18 +37,18 @@ impl World {
         if let Some(cycle) = self.directory_cycle(node) {
             broken = Some(cycle);
         }
-        if let Some(Correction { id, holder }) = correction {
-            // By now it may have the object, or another instance of it, after all.
-            let holds = |host: &crate::world::Host| host.node.table().current(&id).is_some();
-            let is_stale = !self.hosts.get(&holder).is_some_and(holds);
-            let holders = self.hosts[&node].node.directory().holders(&id);
-            if is_stale && holders.iter().any(|(known, _)| *known == holder) {
-                broken =
-                    Some(format!("{node:?} still lists {holder:?} for {id:?} after its refusal"));
-            }
-        }
         if let Some(broken) = broken {
             self.fail(broken);
+        }
+    }
+
+    /// A stale location is corrected by its first use.
+    pub(crate) fn check_refusal(&mut self, receiver: NodeId, holder: NodeId, instance: Instance) {
+        let count = self.shell.refusals.entry((receiver, holder, instance)).or_default();
+        *count += 1;
+        if *count > REFUSALS_MAX {
+            let count = *count;
+            self.fail(format!("{receiver:?} was refused {instance} {count} times by {holder:?}"));
         }
     }
 
@@ -292,7 +279,11 @@ impl World {
                 }
                 _ => false,
             }
-            || inputs.iter().any(|input| self.explains(*input, error))
+            || self
+                .ids(inputs)
+                .iter()
+                .flat_map(|id| &self.users.by_id[id])
+                .any(|input| self.explains(*input, error))
     }
 
     /// Whatever goes by the ids of these objects.

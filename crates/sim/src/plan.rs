@@ -194,9 +194,11 @@ impl Plan {
         let make = Make::Reduce { inputs, count, patience_ns };
         let object = self.add_object(Spec { name: None, meta, make });
         // At most 64 tags fit a small object, and reduces of reduces multiply them.
-        if self.tags(object) <= SMALL_BYTES as usize / 8 {
-            classes[class].objects.push(object);
+        if self.tags(object) > SMALL_BYTES as usize / 8 {
+            self.objects.pop();
+            return;
         }
+        classes[class].objects.push(object);
         let begin = dice.below(horizon);
         self.add(begin, Act::Make { object, at: dice.below(64) });
         if dice.chance(50) {

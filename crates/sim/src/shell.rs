@@ -43,6 +43,8 @@ pub(crate) struct Shell {
     serves: BTreeMap<ServeId, u64>,
     /// What each instance holds, whoever has it.
     pub(crate) contents: BTreeMap<Instance, Content>,
+    /// How often a receiver was refused a copy by a holder.
+    pub(crate) refusals: BTreeMap<(NodeId, NodeId, Instance), u32>,
     counted: u64,
 }
 
@@ -282,6 +284,11 @@ impl World {
 
     fn refuse(&mut self, serve: ServeId) {
         if let Some(number) = self.shell.serves.remove(&serve) {
+            if let Some(Flow { from, to, what: What::Copy { instance, .. }, .. }) =
+                self.shell.flows.get(&number)
+            {
+                self.check_refusal(*to, *from, *instance);
+            }
             self.break_flow(number, NotHere(true));
         }
     }

@@ -255,14 +255,13 @@ impl World {
         let Some(host) = self.hosts.get_mut(&node).filter(|host| host.is_up) else { return };
         self.trace.line(now, Some(node), "event", || format!("{event:?}"));
         let mut actions = Vec::new();
-        let correction = crate::check::correction(&event);
         host.node.handle(now, event, &mut actions);
         self.check_small_copies(node);
         for action in actions {
             self.trace.line(now, Some(node), "order", || format!("{action:?}"));
             self.carry_out(node, action);
         }
-        self.check_node(node, correction);
+        self.check_node(node);
         self.set_alarm(node);
     }
 
