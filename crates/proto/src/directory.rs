@@ -294,9 +294,13 @@ impl Directory {
         }
         let is_lost = entry.orphan_since.is_some();
         if let Some(live) = entry.live.take_if(|live| live.instance != *instance) {
-            // A later epoch of the same maker replaces what it made before; anybody else comes second.
-            let replaces =
-                live.instance.node == instance.node && live.instance.serial < instance.serial;
+            // A later epoch of the same maker replaces what it made before. Of two that were put under one name, while
+            // their nodes did not agree on its owner, every owner keeps the lower, or both would be dropped.
+            let replaces = if live.instance.node == instance.node {
+                live.instance.serial < instance.serial
+            } else {
+                *origin && *instance < live.instance
+            };
             if !is_lost && (!replaces || *claim) {
                 let taken_by = live.instance.node;
                 let (id, instance) = (id.clone(), *instance);
@@ -334,11 +338,16 @@ impl Directory {
         let holder = Holder { complete, origin: *origin, source, ready, told, located };
         live.holders.insert(from, holder);
         if source.is_some_and(|source| live.depends(source, from)) {
-            // Two owners who did not know of each other's answers let copies grow from each other.
+            // Two owners who did not know of each other's answers let copies grow from each other. If both broke the
+            // circle, both of its sides might begin anew for ever.
+            let is_first = members.owners(id).first == members.me();
             if let Some(holder) = live.holders.get_mut(&from) {
                 holder.source = None;
             }
-            mail.push((from, Message::Drop { id: id.clone(), instance: *instance, error: None }));
+            if is_first {
+                let (id, instance) = (id.clone(), *instance);
+                mail.push((from, Message::Drop { id, instance, error: None }));
+            }
         }
         if live.is_fed() {
             entry.orphan_since = None;
@@ -706,9 +715,10 @@ impl Live {
             .filter(|(node, _)| **node != asker && members.contains(**node))
             .filter(|(node, _)| !self.depends(**node, asker))
             .filter_map(|(node, holder)| {
-                let (node, complete) = (*node, holder.complete);
+                let (node, complete, origin) = (*node, holder.complete, holder.origin);
                 let (depth, load) = (self.depth(node)?, self.load(node));
-                Some(Candidate { node, depth, load, complete, avoided: avoid.contains(&node) })
+                let avoided = avoid.contains(&node);
+                Some(Candidate { node, depth, load, complete, origin, avoided })
             })
             .collect();
         let (node, reason) = choose_source(&candidates, self.meta.size, link)?;
