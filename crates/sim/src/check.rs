@@ -254,9 +254,14 @@ impl World {
     /// Whether what happened to an object, or to what it is folded from, explains an error.
     fn explains(&self, object: usize, error: &Error) -> bool {
         let Object { spec, is_delete_asked, is_failed, .. } = &self.users.objects[object];
+        let has_rival = self.users.objects[object]
+            .id
+            .as_ref()
+            .is_some_and(|id| self.users.objects_of(id).count() > 1);
         let is_here = match error {
-            Error::ObjectDeleted { .. } => *is_delete_asked,
-            Error::ObjectLost { .. } => self.users.is_shrunk || *is_failed,
+            // Of two that were put under one name at once, one may be dropped.
+            Error::ObjectDeleted { .. } => *is_delete_asked || has_rival,
+            Error::ObjectLost { .. } => self.users.is_shrunk || *is_failed || has_rival,
             Error::StoreFull { .. } => self.is_tight(),
             Error::NoMemory { .. } => self.plan.slot_failures > 0,
             Error::NodeDown(_) => self.users.is_shrunk && matches!(spec.make, Make::Reduce { .. }),
