@@ -277,7 +277,7 @@ impl Core {
             }
             Action::Send { to, message } => {
                 self.counters.messages_sent.add(1);
-                self.peers.send(to, message);
+                self.peers.send(to, &message);
             }
             Action::AddPeer(member) => self.peers.add(self, member),
             Action::DropPeer(node) => self.peers.remove(node),

@@ -1,11 +1,12 @@
 //! Control connections to the other members, one from here to each: messages leave in the order of their decisions.
 //!
-//! A connection that breaks is made again; only when that fails is the member lost. What was under way may be lost
-//! with a connection, so the machine is told of each new one and says again what matters.
+//! A message is written by the thread that decided it, if the socket takes it and nothing is queued before it; a task
+//! writes the rest, and connects. A connection that breaks is made again; only when that fails is the member lost. What
+//! was under way may be lost with a connection, so the machine is told of each new one and says again what matters.
 
 use std::{
-    collections::HashMap,
-    io,
+    collections::{HashMap, VecDeque},
+    io::{self, IoSlice},
     net::SocketAddr,
     sync::{Arc, Mutex},
     time::Duration,
@@ -19,9 +20,8 @@ use hoplite_proto::{
     wire::{FrameKind, Role},
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    sync::Notify,
     task::{AbortHandle, JoinHandle},
     time::sleep,
 };
@@ -45,8 +45,117 @@ pub(crate) struct Peers {
 #[derive(Debug)]
 struct Peer {
     address: SocketAddr,
-    messages: UnboundedSender<Message>,
+    outbox: Arc<Outbox>,
     task: JoinHandle<()>,
+}
+
+/// What is to be sent to a member.
+#[derive(Debug, Default)]
+struct Outbox {
+    queue: Mutex<Queue>,
+    /// There is something for the task to do.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    frames: VecDeque<Vec<u8>>,
+    /// Bytes of the first frame that the socket has taken.
+    taken: usize,
+    /// The connection, while there is one.
+    stream: Option<Arc<TcpStream>>,
+    /// Nothing will be added.
+    is_closed: bool,
+}
+
+/// Frames that are written with one system call.
+const BATCH_FRAMES: usize = 64;
+
+impl Outbox {
+    fn send(&self, frame: Vec<u8>) {
+        let mut queue = lock(&self.queue);
+        if queue.is_closed {
+            return;
+        }
+        queue.frames.push_back(frame);
+        // Whatever was queued before has to leave before.
+        let is_first = queue.frames.len() == 1;
+        if !is_first || !matches!(queue.flush(), Ok(true)) {
+            drop(queue);
+            self.changed.notify_one();
+        }
+    }
+
+    fn close(&self) {
+        lock(&self.queue).is_closed = true;
+        self.changed.notify_one();
+    }
+
+    fn is_closed(&self) -> bool {
+        lock(&self.queue).is_closed
+    }
+
+    /// Writes through `stream` until the outbox is closed and empty; fails when the connection does.
+    async fn pump(&self, stream: Arc<TcpStream>) -> io::Result<()> {
+        // Also tells the runtime that it can be written, for those who write without waiting.
+        stream.writable().await?;
+        {
+            let mut queue = lock(&self.queue);
+            queue.stream = Some(stream.clone());
+            queue.taken = 0;
+        }
+        let result = self.pump_connected(&stream).await;
+        lock(&self.queue).stream = None;
+        result
+    }
+
+    async fn pump_connected(&self, stream: &TcpStream) -> io::Result<()> {
+        loop {
+            let (is_empty, is_closed) = {
+                let mut queue = lock(&self.queue);
+                (queue.flush()?, queue.is_closed)
+            };
+            if is_empty && is_closed {
+                return Ok(());
+            }
+            tokio::select! {
+                () = self.changed.notified() => {}
+                writable = stream.writable(), if !is_empty => writable?,
+                // Nothing is ever sent this way: what can be read is the end.
+                readable = stream.readable() => {
+                    readable?;
+                    match stream.try_read(&mut [0; 1]) {
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        Err(error) => return Err(error),
+                        Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Queue {
+    /// Writes what the socket takes without waiting; whether that is all.
+    fn flush(&mut self) -> io::Result<bool> {
+        let Some(stream) = self.stream.clone() else { return Ok(self.frames.is_empty()) };
+        while !self.frames.is_empty() {
+            let mut pieces: Vec<IoSlice<'_>> =
+                self.frames.iter().take(BATCH_FRAMES).map(|frame| IoSlice::new(frame)).collect();
+            let mut rest = pieces.as_mut_slice();
+            IoSlice::advance_slices(&mut rest, self.taken);
+            let written = match stream.try_write_vectored(rest) {
+                Ok(written) => written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            };
+            self.taken += written;
+            while self.frames.front().is_some_and(|first| first.len() <= self.taken) {
+                self.taken -= self.frames.pop_front().map_or(0, |first| first.len());
+            }
+        }
+        Ok(true)
+    }
 }
 
 /// Pauses before a broken connection is tried again: a node that lives accepts within the first, one that restarts
@@ -64,24 +173,30 @@ const IDLE_MAX: usize = 8;
 impl Peers {
     /// Begins to connect to a member.
     pub(crate) fn add(&self, core: &Arc<Core>, member: Member) {
-        let (messages, queue) = unbounded_channel();
-        let task = core.runtime.spawn(talk(core.clone(), member, queue));
-        lock(&self.all).insert(member.id, Peer { address: member.address, messages, task });
+        let outbox = Arc::new(Outbox::default());
+        let task = core.runtime.spawn(talk(core.clone(), member, outbox.clone()));
+        let peer = Peer { address: member.address, outbox, task };
+        if let Some(before) = lock(&self.all).insert(member.id, peer) {
+            before.outbox.close();
+        }
     }
 
     /// Ends the connections to a node, after what is queued for it.
     pub(crate) fn remove(&self, node: NodeId) {
-        lock(&self.all).remove(&node);
+        if let Some(peer) = lock(&self.all).remove(&node) {
+            peer.outbox.close();
+        }
         lock(&self.idle).remove(&node);
         for task in lock(&self.incoming).remove(&node).unwrap_or_default() {
             task.abort();
         }
     }
 
-    /// Queues a message; one for a node that is gone goes nowhere.
-    pub(crate) fn send(&self, to: NodeId, message: Message) {
-        if let Some(peer) = lock(&self.all).get(&to) {
-            let _ = peer.messages.send(message);
+    /// Sends a message, without waiting; one for a node that is gone goes nowhere.
+    pub(crate) fn send(&self, to: NodeId, message: &Message) {
+        let outbox = lock(&self.all).get(&to).map(|peer| peer.outbox.clone());
+        if let Some(outbox) = outbox {
+            outbox.send(frame::frame(FrameKind::Control, 0, message));
         }
     }
 
@@ -132,7 +247,7 @@ impl Peers {
         lock(&self.idle).clear();
         let mut tasks = Vec::new();
         for peer in peers {
-            drop(peer.messages);
+            peer.outbox.close();
             tasks.push(peer.task);
         }
         for (_, incoming) in lock(&self.incoming).drain() {
@@ -150,12 +265,11 @@ impl Peers {
 }
 
 /// Sends what is queued for a member for as long as it can be reached.
-async fn talk(core: Arc<Core>, member: Member, mut queue: UnboundedReceiver<Message>) {
+async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
     let mut was_connected = false;
-    let mut unsent = Vec::new();
     loop {
         let Some(stream) = connect(&core, member).await else {
-            if queue.is_closed() {
+            if outbox.is_closed() {
                 // The member was let go of, or replaced: what becomes of this connection tells nothing.
                 return;
             }
@@ -167,7 +281,7 @@ async fn talk(core: Arc<Core>, member: Member, mut queue: UnboundedReceiver<Mess
             core.drive(Event::PeerUp { member });
         }
         was_connected = true;
-        match pump(stream, &mut queue, &mut unsent).await {
+        match outbox.pump(Arc::new(stream)).await {
             Ok(()) => return,
             Err(error) => debug!(node = %member.id, %error, "connection broke"),
         }
@@ -193,36 +307,4 @@ async fn connect(core: &Arc<Core>, member: Member) -> Option<TcpStream> {
         }
     }
     None
-}
-
-/// Writes messages until the queue is closed; fails when the connection does. What a failed write may not have
-/// delivered stays in `unsent`.
-async fn pump(
-    stream: TcpStream,
-    queue: &mut UnboundedReceiver<Message>,
-    unsent: &mut Vec<Message>,
-) -> io::Result<()> {
-    let (mut reader, mut writer) = stream.into_split();
-    let mut bytes = Vec::new();
-    loop {
-        if unsent.is_empty() {
-            let mut end = [0; 1];
-            tokio::select! {
-                count = queue.recv_many(unsent, 64) => if count == 0 {
-                    return writer.shutdown().await;
-                },
-                // Nothing is ever sent this way: what can be read is the end.
-                read = reader.read(&mut end) => {
-                    read?;
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-            }
-        }
-        bytes.clear();
-        for message in unsent.iter() {
-            bytes.extend_from_slice(&frame::frame(FrameKind::Control, 0, message));
-        }
-        writer.write_all(&bytes).await?;
-        unsent.clear();
-    }
 }

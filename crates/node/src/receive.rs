@@ -209,7 +209,10 @@ fn block_range(header: &Header, size: u64) -> Result<Range<u64>, WireError> {
     Ok(offset..offset + u64::from(length))
 }
 
-/// How fast blocks come: the best run of 16 blocks, since a sender that waits for its own copy says nothing of the link.
+/// How fast blocks come: the best run of a window, or the whole of a transfer that is shorter.
+///
+/// The best, since a sender that waits for its own copy says nothing of the link. A whole window, since fewer bytes may
+/// have waited in the kernel and come as fast as memory.
 #[derive(Debug)]
 struct Pace {
     since: Instant,
@@ -217,7 +220,8 @@ struct Pace {
     best: Option<(u64, Duration)>,
 }
 
-const RUN_BYTES: u64 = 16 * BLOCK_BYTES;
+/// Less tells more of the scheduler than of the link.
+const SAMPLE_BYTES_MIN: u64 = 1024 * 1024;
 
 impl Default for Pace {
     fn default() -> Self {
@@ -228,11 +232,10 @@ impl Default for Pace {
 impl Pace {
     fn step(&mut self, bytes: u64) {
         self.bytes += bytes;
-        if self.bytes >= RUN_BYTES {
+        if self.bytes >= CREDIT_BYTES {
             let run = (self.bytes, self.since.elapsed());
-            if self.best.is_none_or(|best| {
-                run.1.as_nanos() * u128::from(best.0) < best.1.as_nanos() * u128::from(run.0)
-            }) {
+            // Equal bytes in each run: the shortest is the fastest.
+            if self.best.is_none_or(|best| run.1 < best.1) {
                 self.best = Some(run);
             }
             self.bytes = 0;
@@ -241,7 +244,8 @@ impl Pace {
     }
 
     fn report(&self, core: &Arc<Core>) {
-        if let Some((bytes, time)) = self.best {
+        let whole = (self.bytes >= SAMPLE_BYTES_MIN).then(|| (self.bytes, self.since.elapsed()));
+        if let Some((bytes, time)) = self.best.or(whole) {
             core.measured_transfer(bytes, time);
         }
     }
