@@ -19,6 +19,8 @@ pub struct Candidate {
     pub load: u32,
     /// Whether all of it is there.
     pub complete: bool,
+    /// Whether it is where the object was made, which is asked more than others.
+    pub origin: bool,
     /// Whether it failed this asker before: taken only if nobody else has the object.
     pub avoided: bool,
 }
@@ -62,7 +64,7 @@ impl fmt::Display for Reason {
 /// A receiver behind `depth` relays begins that many hops late, and a sender that feeds `load` others divides its
 /// link: the prediction is `(depth + 1) * (L + block / B) + (load + 1) * S / B`. Large objects therefore form a
 /// chain, small ones a bush. It is a preference, never a lock: somebody is always chosen. On a tie complete
-/// copies come before partial ones, then the shallower, then the lower id.
+/// copies come before partial ones, then the shallower, then those that were received rather than made, then the lower id.
 ///
 /// Source: the receiver-driven broadcast of Hoplite, SIGCOMM 2021, section 3.3, in which a holder that serves is
 /// locked; here load is a cost instead, so that a late receiver never waits for a sender to become free.
@@ -73,6 +75,7 @@ pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option
             predicted_ns(candidate, bytes, link),
             !candidate.complete,
             candidate.depth,
+            candidate.origin,
             candidate.node,
         )
     };
@@ -107,11 +110,25 @@ mod tests {
     const GIGABIT: Link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
 
     fn complete(node: u64, load: u32) -> Candidate {
-        Candidate { node: NodeId(node), depth: 0, load, complete: true, avoided: false }
+        Candidate {
+            node: NodeId(node),
+            depth: 0,
+            load,
+            complete: true,
+            origin: false,
+            avoided: false,
+        }
     }
 
     fn relay(node: u64, depth: u32, load: u32) -> Candidate {
-        Candidate { node: NodeId(node), depth, load, complete: false, avoided: false }
+        Candidate {
+            node: NodeId(node),
+            depth,
+            load,
+            complete: false,
+            origin: false,
+            avoided: false,
+        }
     }
 
     #[test]
@@ -123,6 +140,13 @@ mod tests {
     fn an_idle_complete_copy_comes_first() {
         let chosen = choose_source(&[relay(1, 1, 0), complete(2, 0)], 1 << 20, GIGABIT);
         assert_eq!(chosen, Some((NodeId(2), Reason::IdleComplete)));
+    }
+
+    #[test]
+    fn of_two_idle_copies_the_received_one_spares_the_source() {
+        let source = Candidate { origin: true, ..complete(1, 0) };
+        let (node, _) = choose_source(&[source, complete(2, 0)], 1 << 20, GIGABIT).unwrap();
+        assert_eq!(node, NodeId(2));
     }
 
     #[test]

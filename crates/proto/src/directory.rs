@@ -147,7 +147,9 @@ impl Directory {
                     prefix: prefix.clone(),
                     after,
                 });
-                self.answer_latest(prefix, mail);
+                if let Some((version, name)) = self.newest(prefix) {
+                    self.answer_latest(prefix, version, &name, mail);
+                }
             }
             Message::Unlatest { request } => {
                 self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, *request));
@@ -380,10 +382,11 @@ impl Directory {
         for (asker, avoid) in core::mem::take(&mut entry.waiters) {
             self.locate(now, asker, id, &avoid, members, link, mail);
         }
+        // Whoever still waits has seen the newest of before, so only this name can be its answer.
         if let ObjectId::Named(name) = id
-            && let Some((group, _)) = name.as_str().rsplit_once('/')
+            && let Some(version) = name.version()
         {
-            self.answer_latest(&format!("{group}/"), mail);
+            self.answer_latest(&format!("{}/", name.group()), version, name, mail);
         }
     }
 
@@ -553,9 +556,8 @@ impl Directory {
         self.alarms.insert((until, id.clone()));
     }
 
-    fn answer_latest(&mut self, prefix: &str, mail: &mut Mail) {
-        let newest = self.newest(prefix);
-        let Some((version, name)) = newest else { return };
+    /// Answers those for whom this name, the newest under its prefix, is new.
+    fn answer_latest(&mut self, prefix: &str, version: u64, name: &Name, mail: &mut Mail) {
         self.latest.retain(|waiter| {
             let is_answered =
                 waiter.prefix == prefix && waiter.after.is_none_or(|after| version > after);
