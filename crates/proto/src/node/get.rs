@@ -236,8 +236,14 @@ impl Node {
         let is_asking =
             matches!(self.pulls.get(&id), Some(Pull { phase: Phase::Asking { .. }, .. }));
         if !is_asking {
-            // The pull ended another way; what ended it has told the owner.
-            return;
+            // The pull ended another way, and what ended it has told the owner; or both owners were asked, and the one
+            // that was slower does not know who feeds this copy.
+            if let Some(part) = self.table.current(&id)
+                && self.table.get(part).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
+            {
+                self.announce(part, out);
+            }
+            return self.wait_for_room(&id, out);
         }
         if !meta.is_consistent() || meta.size > OBJECT_BYTES_MAX {
             let detail = format!("its owner describes it as {meta} of {} bytes", meta.size);
