@@ -27,7 +27,7 @@ use hoplite_shm::{ExtentId, Mapping, Slot, recv_with_fds};
 use crate::{
     driver::lock,
     error::Error,
-    local::{FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
+    local::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
 };
 
 /// Takes the answer to a question, with the memory it speaks of.
@@ -108,10 +108,19 @@ impl Attached {
     /// Asks; `callback` gets the answer on the thread that has it.
     pub(crate) fn ask(&self, ask: Ask, timeout: Option<Duration>, callback: Callback) -> u64 {
         let request = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        lock(&self.shared.waiting).insert(request, callback);
         let timeout_ns =
             timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
-        self.shared.say(&ToNode::Ask { request, ask, timeout_ns });
+        let bytes = frame(&ToNode::Ask { request, ask, timeout_ns });
+        if bytes.len() > FRAME_BYTES_MAX {
+            let said = format!(
+                "the arguments take {} bytes, and {FRAME_BYTES_MAX} fit one call: split it, or use shorter names",
+                bytes.len()
+            );
+            callback(Err(CallError::InvalidArgument(said)));
+            return request;
+        }
+        lock(&self.shared.waiting).insert(request, callback);
+        self.shared.write(&bytes);
         if self.shared.is_closed.load(Ordering::Acquire) {
             self.shared.fail_all();
         }
@@ -154,8 +163,12 @@ impl Drop for Attached {
 
 impl Shared {
     fn say(&self, message: &ToNode) {
+        self.write(&frame(message));
+    }
+
+    fn write(&self, bytes: &[u8]) {
         // The thread that reads notices when the node is gone, and tells everybody who waits.
-        let _ = lock(&self.writer).write_all(&frame(message));
+        let _ = lock(&self.writer).write_all(bytes);
     }
 
     /// Takes answers until the node is gone.
@@ -166,7 +179,10 @@ impl Shared {
                     let slot = match place.map(|place| self.open(&place, &mut incoming, &answer)) {
                         None => Ok(None),
                         Some(Ok(slot)) => Ok(Some(slot)),
-                        Some(Err(detail)) => Err(CallError::NodeDown(detail)),
+                        Some(Err(detail)) => {
+                            self.decline(&answer);
+                            Err(CallError::NoMemory { needed: 0, detail })
+                        }
                     };
                     let callback = lock(&self.waiting).remove(&request);
                     if let Some(callback) = callback {
@@ -176,8 +192,12 @@ impl Shared {
                 FromNode::Description { request, json } => {
                     let callback = lock(&self.describing).remove(&request);
                     if let Some(callback) = callback {
-                        callback(Ok(json));
+                        callback(json);
                     }
+                }
+                FromNode::Forget { extents } => {
+                    let mut mapped = lock(&self.extents);
+                    extents.iter().for_each(|extent| drop(mapped.remove(extent)));
                 }
                 FromNode::Welcome { .. } | FromNode::Refused { .. } => {}
             }
@@ -196,6 +216,19 @@ impl Shared {
         describing.into_iter().for_each(|callback| callback(Err(gone())));
     }
 
+    /// Gives back what an answer granted, since it can't be used.
+    fn decline(&self, answer: &Result<Answer, CallError>) {
+        match answer {
+            Ok(Answer::Got { instance, .. }) => {
+                self.say(&ToNode::Tell { ask: Ask::Release { instance: *instance } });
+            }
+            Ok(Answer::Created { instance, .. }) => {
+                self.say(&ToNode::Tell { ask: Ask::Abort { instance: *instance } });
+            }
+            _ => {}
+        }
+    }
+
     /// The slot that an answer speaks of, in memory that this process maps.
     fn open(
         &self,
@@ -212,7 +245,11 @@ impl Shared {
             } else {
                 Mapping::map_readonly(&descriptor, place.extent_len)
             };
-            let mapping = Arc::new(mapping.map_err(said)?.with_extent(ExtentId(place.extent)));
+            let mapping = mapping.map_err(|error| {
+                self.say(&ToNode::Unmapped { extent: place.extent });
+                said(error)
+            })?;
+            let mapping = Arc::new(mapping.with_extent(ExtentId(place.extent)));
             if is_mine {
                 self.say(&ToNode::Mapped { extent: place.extent });
             }

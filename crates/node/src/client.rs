@@ -353,13 +353,22 @@ impl Client {
         count: Option<u32>,
         timeout: Option<Duration>,
     ) -> Result<ObjectId, Error> {
+        self.start_reduce(inputs, op, count, timeout).join()
+    }
+
+    /// Begins to ask for a reduce.
+    pub fn start_reduce(
+        &self,
+        inputs: Vec<ObjectId>,
+        op: Op,
+        count: Option<u32>,
+        timeout: Option<Duration>,
+    ) -> Wait<ObjectId> {
         let count = count.unwrap_or_else(|| u32::try_from(inputs.len()).unwrap_or(u32::MAX));
-        let wait =
-            self.start(Ask::Reduce { inputs, op, count }, timeout, |answer, _| match answer {
-                Answer::Reducing { id } => Ok(id),
-                other => Err(unexpected(&other)),
-            });
-        wait.join()
+        self.start(Ask::Reduce { inputs, op, count }, timeout, |answer, _| match answer {
+            Answer::Reducing { id } => Ok(id),
+            other => Err(unexpected(&other)),
+        })
     }
 
     /// Begins to wait for the list of inputs that were folded into the result of a reduce.
@@ -392,16 +401,12 @@ impl Client {
         })
     }
 
-    /// The copies that the node has.
-    ///
-    /// # Errors
-    /// [`CallError::NodeDown`].
-    pub fn objects(&self) -> Result<Vec<ObjectRow>, Error> {
-        let wait = self.start(Ask::Objects, None, |answer, _| match answer {
+    /// Begins to ask for the copies that the node has.
+    pub fn start_objects(&self) -> Wait<Vec<ObjectRow>> {
+        self.start(Ask::Objects, None, |answer, _| match answer {
             Answer::Objects(rows) => Ok(rows),
             other => Err(unexpected(&other)),
-        });
-        wait.join()
+        })
     }
 
     /// How the node is, as JSON: identity, members, store, counters, measured link.
@@ -413,7 +418,7 @@ impl Client {
         let (sender, receiver) = mpsc::sync_channel(1);
         match &self.0.link {
             Link::Embedded { core, client } => {
-                core.describe(*client, move |json| drop(sender.send(Ok(json))));
+                core.describe(*client, move |json| drop(sender.send(json)));
             }
             Link::Attached(attached) => {
                 attached.describe(Box::new(move |json| drop(sender.send(json))));
@@ -444,12 +449,17 @@ impl Client {
             Link::Embedded { core, client } => {
                 let of_sink = core.clone();
                 let sink: Sink = Box::new(move |answer| {
-                    let raw = answer.map(|answer| {
-                        let slot = slot_of(&answer)
-                            .and_then(|instance| of_sink.store.get(instance))
-                            .map(|held| held.slot.clone());
+                    let raw = answer.and_then(|answer| {
+                        let held = slot_of(&answer).map(|instance| of_sink.store.get(instance));
+                        let slot = match held {
+                            None => None,
+                            Some(Some(held)) => Some(held.slot.clone()),
+                            Some(None) => {
+                                return Err(CallError::NodeDown("the node is closed".into()));
+                            }
+                        };
                         let guard = me.guard(&answer, slot);
-                        (answer, guard)
+                        Ok((answer, guard))
                     });
                     drop(sender.send(raw));
                 });

@@ -7,7 +7,7 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant as Clock},
@@ -38,6 +38,7 @@ use crate::{
     fold,
     folding::{self, Streams},
     greet::Identity,
+    local::Session,
     peer::Peers,
     receive,
     send::Serving,
@@ -57,6 +58,8 @@ pub(crate) struct Core {
     pub(crate) runtime: Handle,
     door: Mutex<Door>,
     inbox: Mutex<VecDeque<Event>>,
+    /// The deadline that the timer sleeps for.
+    armed: Mutex<Option<Instant>>,
     begun: Clock,
     timer: Notify,
     ids: AtomicU64,
@@ -65,6 +68,8 @@ pub(crate) struct Core {
     attached: Mutex<HashSet<ClientId>>,
     serves: Mutex<HashMap<ServeId, oneshot::Sender<Option<Serving>>>>,
     fetches: Mutex<HashMap<Instance, (u64, AbortHandle)>>,
+    /// The processes of this host that are attached.
+    pub(crate) sessions: Mutex<HashMap<ClientId, Weak<Session>>>,
     folds: Mutex<HashMap<FoldKey, oneshot::Sender<()>>>,
     link: Mutex<Measured>,
     closed: AtomicBool,
@@ -75,8 +80,6 @@ pub(crate) struct Core {
 struct Door {
     machine: Machine,
     actions: Vec<Action>,
-    /// The deadline that the timer sleeps for.
-    armed: Option<Instant>,
 }
 
 /// What transfers have shown of latency and bandwidth.
@@ -100,12 +103,13 @@ impl Core {
         let core = Arc::new(Self {
             identity,
             counters: Counters::default(),
-            store: Store::new(),
+            store: Store::new(config.capacity),
             peers: Peers::default(),
             streams: Streams::default(),
             runtime,
-            door: Mutex::new(Door { machine, actions: Vec::new(), armed: None }),
+            door: Mutex::new(Door { machine, actions: Vec::new() }),
             inbox: Mutex::default(),
+            armed: Mutex::default(),
             begun: Clock::now(),
             timer: Notify::new(),
             ids: AtomicU64::new(1),
@@ -113,6 +117,7 @@ impl Core {
             attached: Mutex::default(),
             serves: Mutex::default(),
             fetches: Mutex::default(),
+            sessions: Mutex::default(),
             folds: Mutex::default(),
             link: Mutex::new(link),
             closed: AtomicBool::new(false),
@@ -153,7 +158,7 @@ impl Core {
         if self.is_closed() {
             self.fail_all();
         } else {
-            self.drive(Event::Asked { client, request, ask, deadline });
+            self.drive_here(Event::Asked { client, request, ask, deadline });
         }
         request
     }
@@ -168,16 +173,14 @@ impl Core {
     pub(crate) fn describe(
         self: &Arc<Self>,
         client: ClientId,
-        sink: impl FnOnce(String) + Send + 'static,
+        sink: impl FnOnce(Result<String, CallError>) + Send + 'static,
     ) {
         let core = self.clone();
         let answer = move |answer: Result<Answer, CallError>| {
-            let described = match answer {
-                Ok(Answer::Status(status)) => core.description(&status),
-                Ok(_) => serde_json::json!({ "error": "no status" }),
-                Err(error) => serde_json::json!({ "error": error.to_string() }),
-            };
-            sink(described.to_string());
+            sink(answer.and_then(|answer| match answer {
+                Answer::Status(status) => Ok(core.description(&status).to_string()),
+                other => Err(CallError::NodeDown(format!("it answered {other:?}"))),
+            }));
         };
         self.ask(client, Ask::Status, None, Box::new(answer));
     }
@@ -231,20 +234,39 @@ impl Core {
     /// Never waits: while another thread is at the door, that thread takes this fact too. So a fact may be stated from
     /// anywhere, also from within the carrying out of an order.
     pub(crate) fn drive(self: &Arc<Self>, event: Event) {
+        for order in self.pass(event) {
+            // New memory would hold up the transfers beside this task, or a thread that only lets go of something.
+            let core = self.clone();
+            drop(self.runtime.spawn_blocking(move || core.perform_slow(order)));
+        }
+    }
+
+    /// States a fact on behalf of a client that waits for what follows: slow orders may be carried out by its thread.
+    fn drive_here(self: &Arc<Self>, event: Event) {
+        let is_task = Handle::try_current().is_ok();
+        for order in self.pass(event) {
+            if is_task {
+                let core = self.clone();
+                drop(self.runtime.spawn_blocking(move || core.perform_slow(order)));
+            } else {
+                self.perform_slow(order);
+            }
+        }
+    }
+
+    /// Takes all facts that there are through the door, and returns the orders that take a while.
+    fn pass(self: &Arc<Self>, event: Event) -> Vec<Slow> {
         lock(&self.inbox).push_back(event);
+        let mut slow = Vec::new();
         loop {
-            let mut slow = Vec::new();
             match self.door.try_lock() {
                 Ok(mut door) => self.drain(&mut door, &mut slow),
                 Err(TryLockError::Poisoned(door)) => self.drain(&mut door.into_inner(), &mut slow),
-                // Whoever is there looks into the inbox again after leaving.
-                Err(TryLockError::WouldBlock) => return,
-            }
-            for order in slow {
-                self.perform_slow(order);
+                // Whoever is there looks into the inbox again after leaving. Nobody is there for another reason.
+                Err(TryLockError::WouldBlock) => return slow,
             }
             if lock(&self.inbox).is_empty() {
-                return;
+                return slow;
             }
         }
     }
@@ -261,8 +283,9 @@ impl Core {
         }
         door.actions = actions;
         let deadline = door.machine.deadline();
-        if deadline != door.armed {
-            door.armed = deadline;
+        let mut armed = lock(&self.armed);
+        if deadline != *armed {
+            *armed = deadline;
             self.timer.notify_one();
         }
     }
@@ -345,22 +368,18 @@ impl Core {
     }
 
     fn perform_slow(self: &Arc<Self>, order: Slow) {
-        if Handle::try_current().is_ok() {
-            // A task of the runtime: new memory would hold up the transfers beside it.
-            let core = self.clone();
-            drop(self.runtime.spawn_blocking(move || core.perform_here(order)));
-        } else {
-            self.perform_here(order);
-        }
-    }
-
-    fn perform_here(self: &Arc<Self>, order: Slow) {
         match order {
             Slow::CreateSlot { instance, size, writer } => {
                 let is_attached = |client: &ClientId| lock(&self.attached).contains(client);
                 let writer = writer.filter(is_attached).map(|client| WriterId(client.0));
                 let event = match self.store.create(instance, size, writer) {
-                    Ok(()) => Event::SlotReady { instance },
+                    Ok(gone) => {
+                        let sessions: Vec<_> = lock(&self.sessions).values().cloned().collect();
+                        for session in sessions.iter().filter_map(Weak::upgrade) {
+                            session.forget(&gone);
+                        }
+                        Event::SlotReady { instance }
+                    }
                     Err(error) => Event::SlotFailed { instance, detail: error.to_string() },
                 };
                 self.drive(event);
@@ -398,12 +417,14 @@ impl Core {
         }
     }
 
-    /// A copy has arrived or stopped arriving: forgets its task, if it was not replaced by another.
-    pub(crate) fn fetch_over(&self, instance: Instance, serial: u64) {
+    /// A copy has arrived or stopped arriving: forgets its task; false if that was stopped or replaced before.
+    pub(crate) fn fetch_over(&self, instance: Instance, serial: u64) -> bool {
         let mut fetches = lock(&self.fetches);
-        if fetches.get(&instance).is_some_and(|(current, _)| *current == serial) {
+        let is_current = fetches.get(&instance).is_some_and(|(current, _)| *current == serial);
+        if is_current {
             fetches.remove(&instance);
         }
+        is_current
     }
 
     /// A fold is over: forgets how to stop it.
@@ -505,7 +526,7 @@ impl std::fmt::Debug for Core {
 /// Hands over `DeadlinePassed` when the machine's deadline is there.
 async fn keep_time(core: Arc<Core>) {
     while !core.is_closed() {
-        let deadline = lock(&core.door).armed;
+        let deadline = *lock(&core.armed);
         let Some(deadline) = deadline else {
             core.timer.notified().await;
             continue;

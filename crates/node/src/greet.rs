@@ -18,6 +18,7 @@ use hoplite_proto::{
     wire::{FrameKind, Greeting, Hello, Proof, Role, Welcome, WireError},
 };
 use sha2::Sha256;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::AsyncWriteExt,
     net::TcpStream,
@@ -147,6 +148,14 @@ pub(crate) async fn answer(me: &Identity, mut stream: TcpStream) -> Result<Met, 
 fn prepare(stream: &TcpStream) -> Result<(), LinkError> {
     // Control messages are small and awaited; blocks are written whole. Neither wants to wait for company.
     stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    // A host that loses its power says nothing: without these its silence would never end.
+    let probes = TcpKeepalive::new()
+        .with_time(Duration::from_secs(5))
+        .with_interval(Duration::from_secs(1))
+        .with_retries(5);
+    socket.set_tcp_keepalive(&probes)?;
+    socket.set_tcp_user_timeout(Some(Duration::from_secs(10)))?;
     Ok(())
 }
 

@@ -46,23 +46,23 @@ pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener) {
 async fn welcome(core: &Arc<Core>, stream: TcpStream) -> Result<(), LinkError> {
     let Met { stream, member, role, .. } = greet::answer(&core.identity, stream).await?;
     let core_of_task = core.clone();
-    let task = match role {
+    match role {
         Role::Control => {
-            core.drive(Event::PeerUp { member });
-            tokio::spawn(async move {
+            let hearing = tokio::spawn(async move {
+                core_of_task.drive(Event::PeerUp { member });
                 if let Err(error) = hear(&core_of_task, stream, member.id).await {
                     debug!(node = %member.id, %error, "its control connection ended");
                 }
-            })
+            });
+            core.peers.keep_incoming(member.id, hearing.abort_handle());
         }
-        Role::Payload => tokio::spawn(async move {
-            if let Err(error) = send::serve(&core_of_task, stream).await {
-                debug!(node = %member.id, %error, "a payload connection ended");
-            }
-        }),
-    };
-    if role == Role::Control {
-        core.peers.keep_incoming(member.id, task.abort_handle());
+        Role::Payload => {
+            drop(tokio::spawn(async move {
+                if let Err(error) = send::serve(&core_of_task, stream).await {
+                    debug!(node = %member.id, %error, "a payload connection ended");
+                }
+            }));
+        }
     }
     Ok(())
 }
@@ -78,6 +78,9 @@ async fn hear(
             return Err(WireError::Unexpected(format!("{:?}", header.kind)).into());
         }
         let message: Message = frame::read_body(&mut reader, &header).await?;
+        if !message.is_sound() {
+            return Err(WireError::Unexpected("a message that contradicts itself".into()).into());
+        }
         core.counters.messages_received.add(1);
         core.drive(Event::Message { from, message });
     }

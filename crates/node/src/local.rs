@@ -41,6 +41,9 @@ use crate::{
 /// Processes with other releases can't share memory with this one.
 pub(crate) const LOCAL_VERSION: u32 = 1;
 
+/// Bytes of the longest frame, with its length.
+pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;
+
 /// What a process says to the node of its host.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToNode {
@@ -56,6 +59,8 @@ pub(crate) enum ToNode {
     Advanced { instance: Instance },
     /// A new extent is mapped; nobody else may map it writable from now on.
     Mapped { extent: u64 },
+    /// An extent could not be mapped: its descriptor is wanted again.
+    Unmapped { extent: u64 },
     /// How is the node? Answered with JSON.
     Describe { request: u64 },
 }
@@ -70,7 +75,9 @@ pub(crate) enum FromNode {
     /// The answer to a question.
     Answer { request: u64, answer: Result<Answer, CallError>, place: Option<Place> },
     /// The answer to `Describe`.
-    Description { request: u64, json: String },
+    Description { request: u64, json: Result<String, CallError> },
+    /// These extents are gone from the node; their memory is free when nobody maps them.
+    Forget { extents: Vec<u64> },
 }
 
 /// Where an object is in shared memory.
@@ -159,7 +166,7 @@ pub(crate) async fn accept(core: Arc<Core>, listener: UnixListener) {
 }
 
 /// One attached process.
-struct Session {
+pub(crate) struct Session {
     core: Arc<Core>,
     client: ClientId,
     out: UnboundedSender<Outgoing>,
@@ -185,22 +192,34 @@ async fn attend(core: Arc<Core>, stream: UnixStream) {
     let alive =
         alive.and_then(Pid::from_raw).and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
     let writing = tokio::spawn(write(stream.clone(), queue));
-    if let Err(error) = session.read(&stream).await {
-        core.counters.strangers.add(1);
-        debug!(%error, "an attached process broke off");
-    }
-    core.client_gone(client);
-    // What is queued, a refusal perhaps, still goes out.
+    lock(&core.sessions).insert(client, Arc::downgrade(&session));
+    let result = session.read(&stream).await;
+    lock(&core.sessions).remove(&client);
     drop(session);
+    // What is queued, a refusal perhaps, still goes out.
+    let abort = writing.abort_handle();
     let _ = tokio::time::timeout(Duration::from_secs(1), writing).await;
+    abort.abort();
     drop(stream);
-    // While the process lives it may still write to its extents, so nobody else's objects go there.
-    if let Some(process) = alive {
-        while !has_ended(&process) {
+    if let Err(error) = result {
+        core.counters.strangers.add(1);
+        info!(%error, "an attached process broke off");
+        // It did not say what it still reads: its views stay valid for as long as it can look at them.
+        while alive.as_ref().is_some_and(|process| !has_ended(process)) {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        core.store.arena.writer_gone(WriterId(client.0));
     }
+    core.client_gone(client);
+    // A process that has ended writes no more, and its warm memory serves others. While it lives nobody else's
+    // objects go there. Its end may be seen a moment after that of its connection.
+    let writer = WriterId(client.0);
+    for _ in 0..10 {
+        if alive.as_ref().is_some_and(has_ended) {
+            return core.store.arena.writer_gone(writer);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    core.store.arena.retire(writer);
 }
 
 fn has_ended(process: &OwnedFd) -> bool {
@@ -271,6 +290,8 @@ impl Session {
     fn take(self: &Arc<Self>, message: ToNode) {
         match message {
             ToNode::Hello { .. } => {}
+            // A release has no answer, however it is said.
+            ToNode::Ask { ask: ask @ Ask::Release { .. }, .. } => self.core.tell(self.client, ask),
             ToNode::Ask { request, ask, timeout_ns } => self.ask(request, ask, timeout_ns),
             ToNode::Cancel { request } => {
                 let asked =
@@ -293,6 +314,9 @@ impl Session {
                 if let Err(error) = self.core.store.arena.seal(ExtentId(extent)) {
                     debug!(%error, "an extent could not be sealed");
                 }
+            }
+            ToNode::Unmapped { extent } => {
+                lock(&self.known).remove(&ExtentId(extent));
             }
             ToNode::Describe { request } => {
                 let session = self.clone();
@@ -354,8 +378,28 @@ impl Session {
         Some((place, has_descriptor.then_some(descriptor)))
     }
 
+    /// The node let go of extents: the process may unmap them.
+    pub(crate) fn forget(&self, gone: &[ExtentId]) {
+        let mut known = lock(&self.known);
+        let extents: Vec<u64> =
+            gone.iter().filter(|extent| known.remove(extent)).map(|extent| extent.0).collect();
+        drop(known);
+        if !extents.is_empty() {
+            self.say(&FromNode::Forget { extents }, None);
+        }
+    }
+
     fn say(&self, message: &FromNode, descriptor: Option<Arc<OwnedFd>>) {
+        let mut bytes = frame(message);
+        if let FromNode::Answer { request, .. } = message
+            && bytes.len() > FRAME_BYTES_MAX
+        {
+            let said =
+                format!("the answer of {} bytes is longer than {FRAME_BYTES_MAX}", bytes.len());
+            let answer = Err(CallError::InvalidArgument(said));
+            bytes = frame(&FromNode::Answer { request: *request, answer, place: None });
+        }
         // A process that is gone is noticed by whoever reads from it.
-        let _ = self.out.send(Outgoing { bytes: frame(message), descriptor });
+        let _ = self.out.send(Outgoing { bytes, descriptor });
     }
 }

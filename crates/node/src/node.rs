@@ -33,6 +33,8 @@ pub struct Node {
     core: Arc<Core>,
     socket: Option<PathBuf>,
     running: Mutex<Option<Running>>,
+    /// A fork of this process has the node's memory but none of its threads.
+    process: u32,
 }
 
 struct Running {
@@ -78,7 +80,7 @@ impl Node {
         match started {
             Ok((core, accepting)) => {
                 let running = Mutex::new(Some(Running { runtime, accepting }));
-                Ok(Self { core, socket: config.socket, running })
+                Ok(Self { core, socket: config.socket, running, process: std::process::id() })
             }
             Err(error) => {
                 runtime.shutdown_background();
@@ -115,14 +117,26 @@ impl Node {
     /// Leaves the cluster and ends. First other members take over what only this node holds, for at most `patience`,
     /// 60 s if none; whether they have all of it. Who waits on this node is told that it is down. Views stay valid.
     pub fn close(&self, patience: Option<Duration>) -> bool {
-        let Some(running) = lock(&self.running).take() else { return true };
+        let Some(running) = self.stop_accepting() else { return true };
         let patience = patience.unwrap_or(Duration::from_nanos(LEAVE_PATIENCE_NS));
         let has_left = running.runtime.block_on(end(&self.core, &running.accepting, patience));
+        running.runtime.shutdown_background();
+        has_left
+    }
+
+    /// Takes what runs, and the socket's path out of the way while nobody else can have taken it; none if the node was
+    /// closed before, or belongs to the process that this one was forked from.
+    fn stop_accepting(&self) -> Option<Running> {
+        let running = lock(&self.running).take()?;
+        if self.process != std::process::id() {
+            // Its threads are not here to be waited for, and its sockets are the parent's.
+            std::mem::forget(running);
+            return None;
+        }
         if let Some(socket) = &self.socket {
             let _ = std::fs::remove_file(socket);
         }
-        running.runtime.shutdown_background();
-        has_left
+        Some(running)
     }
 }
 
@@ -130,7 +144,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         // Inside another runtime there is no waiting for ours; the others notice that this node is gone.
         if tokio::runtime::Handle::try_current().is_ok() {
-            if let Some(running) = lock(&self.running).take() {
+            if let Some(running) = self.stop_accepting() {
                 self.core.close();
                 running.runtime.shutdown_background();
             }
@@ -151,10 +165,6 @@ async fn begin(
     listen: SocketAddr,
 ) -> Result<(Arc<Core>, Vec<AbortHandle>), Error> {
     let listener = bind(listen, &config.listen)?;
-    let local_listener = match &config.socket {
-        Some(path) => Some(local::bind(path)?),
-        None => None,
-    };
     let bound = listener.local_addr();
     let bound = bound.map_err(|error| Error::Listen {
         address: config.listen.clone(),
@@ -169,6 +179,11 @@ async fn begin(
     let member = Member { id: NodeId(u64::from_le_bytes(id)), address };
     let identity =
         Identity { member, cluster: config.cluster.clone(), token: config.token.clone() };
+    // Last of what can fail, so that a node that does not start leaves no socket behind.
+    let local_listener = match &config.socket {
+        Some(path) => Some(local::bind(path)?),
+        None => None,
+    };
     let capacity = config.capacity.unwrap_or_else(default_capacity);
     let machine = Config { capacity, link: config.link, degree: config.degree };
     let core = Core::new(identity, machine, tokio::runtime::Handle::current());
@@ -252,11 +267,14 @@ async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error> {
     let mut met = Vec::new();
     let mut failures = Vec::new();
     for seed in seeds {
-        let address = resolve(seed)?;
-        if address == me {
-            continue;
-        }
-        match call_patiently(core, address, until).await {
+        let called = match resolve(seed) {
+            Ok(address) if address == me => continue,
+            Ok(address) => {
+                call_patiently(core, address, until).await.map_err(|error| error.to_string())
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        match called {
             Ok(connection) => {
                 core.drive(Event::PeerUp { member: connection.member });
                 met.push(connection);
@@ -269,10 +287,13 @@ async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error> {
     }
     // The members that the seed knows decide who owns which name: without them the first claims could go astray.
     let told_by = Instant::now() + Duration::from_secs(2);
-    while !met.is_empty()
-        && core.counters.values().messages_received == 0
-        && Instant::now() < told_by
-    {
+    while !met.is_empty() && core.counters.values().messages_received == 0 {
+        if Instant::now() >= told_by {
+            let said = format!(
+                "its members can't reach this node at {me}: advertise an address that they can reach"
+            );
+            return Err(Error::Join(said));
+        }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     Ok(())

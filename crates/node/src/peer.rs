@@ -9,15 +9,16 @@ use std::{
     io::{self, IoSlice},
     net::SocketAddr,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use hoplite_proto::{
     id::NodeId,
+    limits::CONTROL_BYTES_MAX,
     members::Member,
     message::Message,
     node::Event,
-    wire::{FrameKind, Role},
+    wire::{FrameKind, HEADER_BYTES, Role},
 };
 use tokio::{
     net::TcpStream,
@@ -25,7 +26,7 @@ use tokio::{
     task::{AbortHandle, JoinHandle},
     time::sleep,
 };
-use tracing::{debug, info};
+use tracing::{debug, error, info};
 
 use crate::{
     driver::{Core, lock},
@@ -195,9 +196,14 @@ impl Peers {
     /// Sends a message, without waiting; one for a node that is gone goes nowhere.
     pub(crate) fn send(&self, to: NodeId, message: &Message) {
         let outbox = lock(&self.all).get(&to).map(|peer| peer.outbox.clone());
-        if let Some(outbox) = outbox {
-            outbox.send(frame::frame(FrameKind::Control, 0, message));
+        let Some(outbox) = outbox else { return };
+        let frame = frame::frame(FrameKind::Control, 0, message);
+        if frame.len() > HEADER_BYTES + CONTROL_BYTES_MAX as usize {
+            // The limits on names and counts leave no such message; the receiver would close the connection for it.
+            error!(node = %to, bytes = frame.len(), "a message is too long to be sent");
+            return;
         }
+        outbox.send(frame);
     }
 
     /// Keeps the task of a connection that a node made to us, to end it with that node.
@@ -281,12 +287,20 @@ async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
             core.drive(Event::PeerUp { member });
         }
         was_connected = true;
+        let connected_at = Instant::now();
         match outbox.pump(Arc::new(stream)).await {
             Ok(()) => return,
             Err(error) => debug!(node = %member.id, %error, "connection broke"),
         }
+        // Somebody who lets us in and at once closes must not keep both sides busy.
+        if connected_at.elapsed() < STABLE {
+            sleep(STABLE).await;
+        }
     }
 }
+
+/// A connection that lives shorter than this is made again only after a pause.
+const STABLE: Duration = Duration::from_millis(200);
 
 async fn connect(core: &Arc<Core>, member: Member) -> Option<TcpStream> {
     for pause in RETRIES {

@@ -40,7 +40,10 @@ pub(crate) async fn copy(
 ) {
     let Some(held) = core.store.get(instance) else { return };
     let result = receive_copy(&core, &held, &id, instance, source).await;
-    core.fetch_over(instance, serial);
+    if !core.fetch_over(instance, serial) {
+        // It was stopped just now; what became of it tells nothing.
+        return;
+    }
     let not_here = matches!(result, Ok(End::Unavailable(Unavailable::NotHere)));
     let event = match result {
         Ok(End::Complete) if held.slot.is_complete() => {

@@ -181,11 +181,8 @@ async fn send_copy(
         biased;
         serving = &mut decision => serving.ok().flatten(),
         () = credit.closed() => {
-            // From now on the driver notices that nobody listens; what it had said before, we end.
-            decision.close();
-            if let Ok(Some(_)) = decision.try_recv() {
-                core.drive(Event::ServeEnded { serve });
-            }
+            // Whether it was granted meanwhile, or is still waited for: it is over.
+            core.drive(Event::ServeEnded { serve });
             return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
         }
     };

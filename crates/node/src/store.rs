@@ -12,7 +12,7 @@ use std::{
 };
 
 use hoplite_proto::{id::Instance, limits::BLOCK_BYTES, ranges::Ranges};
-use hoplite_shm::{Arena, ShmError, Slot, WriterId};
+use hoplite_shm::{Arena, ExtentId, ShmError, Slot, WriterId};
 use tokio::sync::Notify;
 
 use crate::config::EXTENT_BYTES;
@@ -73,32 +73,42 @@ impl Held {
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) arena: Arena,
+    /// Bytes of memory beyond which free extents are given back before new ones are made.
+    mapped_max: u64,
     held: Mutex<HashMap<Instance, Arc<Held>>>,
 }
 
 impl Store {
-    pub(crate) fn new() -> Self {
-        Self { arena: Arena::new(EXTENT_BYTES), held: Mutex::default() }
+    pub(crate) fn new(capacity: u64) -> Self {
+        // Each extent may be filled only in part.
+        let mapped_max = capacity.saturating_add(capacity / 4).saturating_add(2 * EXTENT_BYTES);
+        Self { arena: Arena::new(EXTENT_BYTES), mapped_max, held: Mutex::default() }
     }
 
-    /// Takes memory for a copy. May take a while: new memory costs 0.7 ms per MiB.
+    /// Takes memory for a copy, and returns extents that were given back for it. May take a while: new memory costs
+    /// 0.7 ms per MiB.
     pub(crate) fn create(
         &self,
         instance: Instance,
         len: u64,
         writer: Option<WriterId>,
-    ) -> Result<(), ShmError> {
+    ) -> Result<Vec<ExtentId>, ShmError> {
+        let mut gone = Vec::new();
+        if self.arena.stats().mapped_bytes.saturating_add(len) > self.mapped_max {
+            gone = self.arena.trim();
+        }
         let slot = match self.arena.allocate(len, writer) {
             Err(ShmError::NoMemory { .. }) => {
                 // What others have let go of may be enough.
-                self.arena.trim();
+                gone.extend(self.arena.trim());
                 self.arena.allocate(len, writer)?
             }
             other => other?,
         };
         let held = Held { slot, changed: Notify::new(), abandoned: AtomicBool::new(false) };
-        self.held().insert(instance, Arc::new(held));
-        Ok(())
+        // If the same copy was given up and asked for again while memory was made, the first to be ready stays.
+        self.held().entry(instance).or_insert_with(|| Arc::new(held));
+        Ok(gone)
     }
 
     pub(crate) fn get(&self, instance: Instance) -> Option<Arc<Held>> {
@@ -135,7 +145,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_follows_a_copy_that_grows_and_is_told_when_it_will_not() {
-        let store = Store::new();
+        let store = Store::new(1 << 30);
         store.create(INSTANCE, 3 * BLOCK_BYTES, None).unwrap();
         let held = store.get(INSTANCE).unwrap();
         let reader = tokio::spawn({

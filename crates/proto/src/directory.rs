@@ -179,19 +179,18 @@ impl Directory {
         }
     }
 
-    /// Drops the entries that others own now, and tells those of deletions, which no holder could repeat.
-    pub fn members_changed(&mut self, me: NodeId, members: &Members, mail: &mut Mail) {
-        let moved: Vec<ObjectId> =
-            self.entries.keys().filter(|id| !members.owners(id).contains(me)).cloned().collect();
+    /// Tells new owners of deletions, which no holder could repeat. Entries that others own now are kept for the grace:
+    /// the next change may make this node their owner again, while their holders never took it for anything else.
+    pub fn members_changed(&mut self, now: Instant, members: &Members, mail: &mut Mail) {
+        let me = members.me();
+        let moved = self.entries.keys().filter(|id| !members.owners(id).contains(me));
+        self.alarms.extend(moved.map(|id| (now + ORPHAN_GRACE_NS, id.clone())));
         for (id, entry) in &self.entries {
             let Some(gone) = &entry.gone else { continue };
             for owner in members.owners(id).iter().filter(|owner| *owner != me) {
                 let (instances, error) = (gone.instances.clone(), gone.error.clone());
                 mail.push((owner, Message::Remember { id: id.clone(), instances, error }));
             }
-        }
-        for id in moved {
-            self.entries.remove(&id);
         }
         self.latest.retain(|waiter| {
             prefix_owner(&waiter.prefix, members).is_some_and(|owner| owner == me)

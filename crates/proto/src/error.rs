@@ -93,7 +93,7 @@ pub enum Error {
     },
     /// Fewer inputs than `count` can ever arrive.
     #[error(
-        "a reduce of {count} inputs has only {possible} left that can arrive; gone: {}",
+        "a reduce of {count} inputs has only {possible} left that can arrive; gone are, among others: {}",
         List(gone)
     )]
     TooFewInputs {
@@ -101,7 +101,7 @@ pub enum Error {
         count: u64,
         /// How many arrived or still may.
         possible: u64,
-        /// Those that can't come any more.
+        /// Some of those that can't come any more.
         gone: Vec<ObjectId>,
     },
     /// An argument that can't be meant.

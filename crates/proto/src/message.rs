@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     broadcast::Reason,
-    error::Error,
+    error::{Error, is_reducible},
     id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     inline::Inline,
+    limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
     members::Member,
     meta::{Dtype, Meta, Op},
     ranges::Ranges,
@@ -211,6 +212,56 @@ pub enum Message {
         /// Whether a copy is kept.
         kept: bool,
     },
+}
+
+impl Message {
+    /// Whether what it says can be true at all; a message for which it can't comes from a broken peer, and is not
+    /// handled.
+    pub fn is_sound(&self) -> bool {
+        match self {
+            Self::Announce(announce) => {
+                let is_sound = match &announce.progress {
+                    Progress::Inline(bytes) => bytes.len() == announce.meta.size,
+                    Progress::Complete => true,
+                    Progress::Partial { ready, .. } => ready.is_valid(),
+                };
+                is_sound && announce.meta.is_sound()
+            }
+            Self::Located { meta, source, .. } => {
+                let is_long = |bytes: &Inline| bytes.len() == meta.size;
+                meta.is_sound() && !matches!(source, Source::Inline(bytes) if !is_long(bytes))
+            }
+            Self::Found { found: Some(found), .. } => found.meta.carries(found.inline.as_ref()),
+            Self::Adopt { meta, inline, .. } => meta.carries(inline.as_ref()),
+            Self::Fold(order) => order.is_sound(),
+            _ => true,
+        }
+    }
+}
+
+impl Meta {
+    fn is_sound(&self) -> bool {
+        self.is_consistent() && self.size <= OBJECT_BYTES_MAX
+    }
+
+    /// Whether an object like this travels with these bytes, or without.
+    fn carries(&self, inline: Option<&Inline>) -> bool {
+        let fits = match inline {
+            Some(bytes) => bytes.len() == self.size && self.size <= INLINE_BYTES_MAX,
+            None => self.size > INLINE_BYTES_MAX,
+        };
+        self.is_sound() && fits
+    }
+}
+
+impl FoldOrder {
+    fn is_sound(&self) -> bool {
+        let is_size = self.size > 0
+            && self.size <= OBJECT_BYTES_MAX
+            && self.size.is_multiple_of(self.dtype.size());
+        let has_source = !self.inputs.is_empty();
+        is_size && has_source && is_reducible(self.op, self.dtype)
+    }
 }
 
 /// That a node has a copy.

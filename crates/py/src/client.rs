@@ -59,22 +59,24 @@ impl Client {
         if meta.size <= INLINE_BYTES_MAX {
             let value =
                 Value::with_meta(data.bytes(), meta).map_err(|error| errors::of(py, &error))?;
-            return Ok(wait(py, client.start_put_small(name, &value, timeout))?.to_string());
+            return Ok(wait(py, || client.start_put_small(name, &value, timeout))?.to_string());
         }
-        let writer = wait(py, client.start_create(name, meta, timeout))?;
+        let writer = wait(py, || client.start_create(name, meta, timeout))?;
         // Receivers of the object get what is copied while the rest still is.
         let sealing = py.detach(|| {
             writer.write_all(data.bytes())?;
             writer.seal()
         });
-        Ok(wait(py, sealing.map_err(|error| errors::of(py, &error))?)?.to_string())
+        let sealing = sealing.map_err(|error| errors::of(py, &error))?;
+        Ok(wait(py, || sealing)?.to_string())
     }
 
     #[pyo3(name = "get")]
     fn fetch(&self, py: Python<'_>, r#ref: &str, timeout: Option<f64>) -> PyResult<View> {
         let client = self.open(py)?;
         let id = arguments::object(py, r#ref)?;
-        wait(py, client.start_get(&id, arguments::timeout(py, timeout)?)).map(View)
+        let timeout = arguments::timeout(py, timeout)?;
+        wait(py, || client.start_get(&id, timeout)).map(View)
     }
 
     fn reduce(
@@ -90,21 +92,22 @@ impl Client {
         let timeout = arguments::timeout(py, timeout)?;
         // What is out of range is as wrong as zero, and is said in the same words.
         let count = count.map(|count| u32::try_from(count).unwrap_or(0));
-        let reducing = py.detach(|| client.reduce(inputs, op, count, timeout));
-        reducing.map(|id| id.to_string()).map_err(|error| errors::of(py, &error))
+        Ok(wait(py, || client.start_reduce(inputs, op, count, timeout))?.to_string())
     }
 
     fn inputs(&self, py: Python<'_>, r#ref: &str, timeout: Option<f64>) -> PyResult<Vec<String>> {
         let client = self.open(py)?;
         let id = arguments::object(py, r#ref)?;
-        let ids = wait(py, client.start_inputs(&id, arguments::timeout(py, timeout)?))?;
+        let timeout = arguments::timeout(py, timeout)?;
+        let ids = wait(py, || client.start_inputs(&id, timeout))?;
         Ok(ids.iter().map(ToString::to_string).collect())
     }
 
     fn delete(&self, py: Python<'_>, refs: Vec<String>, timeout: Option<f64>) -> PyResult<()> {
         let client = self.open(py)?;
         let ids = arguments::objects(py, &refs)?;
-        wait(py, client.start_delete(ids, arguments::timeout(py, timeout)?))
+        let timeout = arguments::timeout(py, timeout)?;
+        wait(py, || client.start_delete(ids, timeout))
     }
 
     fn latest(
@@ -117,7 +120,8 @@ impl Client {
         let client = self.open(py)?;
         // Every number is newer than one below zero.
         let after = u64::try_from(after).ok();
-        let name = wait(py, client.start_latest(prefix, after, arguments::timeout(py, timeout)?))?;
+        let timeout = arguments::timeout(py, timeout)?;
+        let name = wait(py, || client.start_latest(prefix, after, timeout))?;
         Ok(name.as_str().to_owned())
     }
 
@@ -130,12 +134,14 @@ impl Client {
     /// The copies of the node, as JSON.
     fn objects(&self, py: Python<'_>) -> PyResult<String> {
         let client = self.open(py)?;
-        let rows = py.detach(|| client.objects()).map_err(|error| errors::of(py, &error))?;
+        let rows = wait(py, || client.start_objects())?;
         Ok(hoplite_node::describe_objects(&rows))
     }
 
-    fn close(&self) {
-        let client = self.0.write().ok().and_then(|mut client| client.take());
-        drop(client);
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| {
+            let client = self.0.write().ok().and_then(|mut client| client.take());
+            drop(client);
+        });
     }
 }

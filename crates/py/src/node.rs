@@ -1,16 +1,19 @@
 //! `_native.Node`: a node in this process.
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    sync::{Arc, mpsc},
+};
 
 use hoplite_node::{Node as Native, NodeConfig};
 use pyo3::prelude::*;
 
-use crate::{arguments, client::Client, errors};
+use crate::{arguments, client::Client, errors, wait::SIGNALS_EVERY};
 
 /// A node in this process.
 #[pyclass(frozen)]
 pub(crate) struct Node {
-    native: Native,
+    native: Arc<Native>,
     process: u32,
 }
 
@@ -46,7 +49,7 @@ impl Node {
             ..NodeConfig::default()
         };
         let native = py.detach(|| Native::start(config)).map_err(|error| errors::of(py, &error))?;
-        Ok(Self { native, process: std::process::id() })
+        Ok(Self { native: Arc::new(native), process: std::process::id() })
     }
 
     /// Where other nodes reach this one, as host:port.
@@ -85,7 +88,18 @@ impl Node {
             // A fork has the node's memory but none of its threads.
             return Ok(());
         }
-        py.detach(|| self.native.close(patience));
-        Ok(())
+        let (done, closed) = mpsc::sync_channel(1);
+        let native = self.native.clone();
+        std::thread::Builder::new()
+            .name("hoplite-close".into())
+            .spawn(move || drop(done.send(native.close(patience))))?;
+        loop {
+            let closed = py.detach(|| closed.recv_timeout(SIGNALS_EVERY));
+            if !matches!(closed, Err(mpsc::RecvTimeoutError::Timeout)) {
+                return Ok(());
+            }
+            // Ctrl-C ends the wait; the node goes on closing.
+            py.check_signals()?;
+        }
     }
 }

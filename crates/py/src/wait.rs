@@ -8,10 +8,12 @@ use pyo3::prelude::*;
 use crate::errors;
 
 /// How often a waiting call looks for signals. An answer ends the wait at once, whatever this is.
-const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
-/// Waits for an answer with the interpreter released; a signal handler's exception takes the question back.
-pub(crate) fn wait<T: Send>(py: Python<'_>, mut waiting: Wait<T>) -> PyResult<T> {
+/// Asks and waits for the answer, both with the interpreter released; a signal handler's exception takes the question
+/// back.
+pub(crate) fn wait<T: Send>(py: Python<'_>, ask: impl FnOnce() -> Wait<T> + Send) -> PyResult<T> {
+    let mut waiting = py.detach(ask);
     loop {
         let answer;
         (answer, waiting) = py.detach(move || (waiting.wait_for(SIGNALS_EVERY), waiting));

@@ -65,6 +65,8 @@ struct Extent {
     /// None: of the pool.
     writer: Option<WriterId>,
     sealed: bool,
+    /// Goes with its last slot.
+    is_retired: bool,
 }
 
 impl Arena {
@@ -162,6 +164,24 @@ impl Arena {
         }
     }
 
+    /// Lets go of the extents of a writer that uses them no more but may live on: of the free ones now, of each other
+    /// with the last of its slots. Nobody else's bytes ever lie in them.
+    pub fn retire(&self, writer: WriterId) {
+        let mut state = self.state();
+        let mut free = Vec::new();
+        for (id, extent) in &mut state.extents {
+            if extent.writer == Some(writer) {
+                extent.is_retired = true;
+                if extent.allocator.is_empty() {
+                    free.push(*id);
+                }
+            }
+        }
+        let free: Vec<Extent> = free.iter().filter_map(|id| state.extents.remove(id)).collect();
+        drop(state);
+        drop(free);
+    }
+
     /// How much memory there is and how much is in slots.
     pub fn stats(&self) -> ArenaStats {
         let state = self.state();
@@ -201,7 +221,8 @@ impl Arena {
         let (mapping, fd) = Mapping::create(bytes.max(self.0.extent_bytes))?;
         let allocator = Allocator::new(mapping.len());
         let (mapping, fd) = (Arc::new(mapping), Arc::new(fd));
-        let mut extent = Extent { mapping, fd, allocator, writer, sealed: false };
+        let mut extent =
+            Extent { mapping, fd, allocator, writer, sealed: false, is_retired: false };
         if writer.is_none() {
             extent.seal()?;
         }
@@ -268,8 +289,13 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // Without the arena the memory goes with the slot's own hold on the mapping.
         let Some(arena) = self.arena.upgrade() else { return };
-        if let Some(extent) = arena.state().extents.get_mut(&self.extent) {
-            extent.allocator.free(self.offset);
+        let mut state = arena.state();
+        let Some(extent) = state.extents.get_mut(&self.extent) else { return };
+        extent.allocator.free(self.offset);
+        if extent.is_retired && extent.allocator.is_empty() {
+            let extent = state.extents.remove(&self.extent);
+            drop(state);
+            drop(extent);
         }
     }
 }

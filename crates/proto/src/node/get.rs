@@ -245,8 +245,10 @@ impl Node {
             }
             return self.wait_for_room(&id, out);
         }
-        if !meta.is_consistent() || meta.size > OBJECT_BYTES_MAX {
-            let detail = format!("its owner describes it as {meta} of {} bytes", meta.size);
+        let is_unmade = instance.node == self.me.id && instance.serial > self.next_serial;
+        if !meta.is_consistent() || meta.size > OBJECT_BYTES_MAX || is_unmade {
+            let detail =
+                format!("its owner describes it as {instance}, {meta} of {} bytes", meta.size);
             return self.pull_failed(&id.clone(), &Error::ObjectLost { id, detail }, out);
         }
         match source {
@@ -500,6 +502,17 @@ impl Node {
             }
             _ => false,
         }
+    }
+
+    /// A receiver that was kept waiting has hung up.
+    pub(super) fn unpark(&mut self, serve: ServeId, out: &mut Vec<Action>) {
+        let is_parked = |pull: &Pull| pull.parked.iter().any(|(parked, _)| *parked == serve);
+        let found = self.pulls.iter().find(|(_, pull)| is_parked(pull)).map(|(id, _)| id.clone());
+        let Some(id) = found else { return };
+        if let Some(pull) = self.pulls.get_mut(&id) {
+            pull.parked.retain(|(parked, _)| *parked != serve);
+        }
+        self.end_if_unwanted(&id, out);
     }
 
     pub(super) fn expire_pulls(&mut self, out: &mut Vec<Action>) {

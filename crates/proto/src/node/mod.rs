@@ -513,8 +513,8 @@ impl Node {
         let answer = match ask {
             Ask::Put { name, meta, bytes } => self.put_inline(&asked, name, meta, bytes, out),
             Ask::Create { name, meta } => self.create(&asked, name, meta, out),
-            Ask::Seal { instance } => Some(self.seal(instance, out)),
-            Ask::Abort { instance } => Some(self.abort(instance, out)),
+            Ask::Seal { instance } => Some(self.seal(client, instance, out)),
+            Ask::Abort { instance } => Some(self.abort(client, instance, out)),
             Ask::Get { id } => self.get(&asked, id, out),
             Ask::Release { instance } => {
                 self.release(client, instance, out);
@@ -723,7 +723,7 @@ impl Node {
         let unsealed = self.creates.iter().filter(|(_, create)| create.client == client);
         let unsealed: Vec<Instance> = unsealed.map(|(instance, _)| *instance).collect();
         for instance in unsealed {
-            let _ = self.abort(instance, out);
+            let _ = self.abort(client, instance, out);
         }
     }
 

@@ -202,10 +202,12 @@ impl Node {
 
     pub(super) fn seal(
         &mut self,
+        client: ClientId,
         instance: Instance,
         out: &mut Vec<Action>,
     ) -> Result<Answer, Error> {
-        let is_filling = |create: &&mut Create| create.phase == Phase::Filling;
+        let is_filling =
+            |create: &&mut Create| create.phase == Phase::Filling && create.client == client;
         let Some(create) = self.creates.get_mut(&instance).filter(is_filling) else {
             let said =
                 format!("instance {instance} is not being filled: sealed or aborted before?");
@@ -229,9 +231,16 @@ impl Node {
 
     pub(super) fn abort(
         &mut self,
+        client: ClientId,
         instance: Instance,
         out: &mut Vec<Action>,
     ) -> Result<Answer, Error> {
+        // Nobody ends what another client is still writing.
+        let is_theirs = self.creates.get(&instance).is_some_and(|create| create.client != client);
+        if is_theirs {
+            let said = format!("instance {instance} is made by another client");
+            return Err(Error::InvalidArgument(said));
+        }
         if let Some(create) = self.creates.remove(&instance) {
             self.undo_create(&create, instance, out);
         }
@@ -346,7 +355,9 @@ impl Node {
             Some(State::Filling(_)) => self.create_in_memory(instance, out),
             Some(State::Flowing(_)) => self.pull_in_memory(instance, out),
             Some(State::Folding) => self.result_in_memory(instance, out),
-            Some(State::Complete) | None => {}
+            Some(State::Complete) => {}
+            // The copy went while its memory was being made.
+            None => out.push(Action::FreeSlot { instance }),
         }
     }
 

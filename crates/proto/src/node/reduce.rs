@@ -258,6 +258,11 @@ impl Node {
     fn finish_reduce(&mut self, key: ReduceId, instance: Instance, out: &mut Vec<Action>) {
         let Some(reduce) = self.forget_reduce(key, out) else { return };
         let (id, ids) = (reduce.result().clone(), reduce.folded());
+        // All positions have sent all they had; an order that came twice must not wait for a parent for ever.
+        let nodes: BTreeSet<NodeId> = reduce.nodes().into_iter().collect();
+        for node in nodes {
+            self.send(node, Message::Unfold { reduce: key, epoch: reduce.epoch() }, out);
+        }
         self.folded.insert(id.clone(), ids.clone());
         self.completed(instance, out);
         for request in self.inputs_askers(&id) {

@@ -43,7 +43,9 @@ impl Node {
     }
 
     pub(super) fn serve_ended(&mut self, serve: ServeId, out: &mut Vec<Action>) {
-        let Some(instance) = self.serves.remove(&serve) else { return };
+        let Some(instance) = self.serves.remove(&serve) else {
+            return self.unpark(serve, out);
+        };
         self.unpin(instance, out);
         if let Some(id) = self.table.get(instance).map(|copy| copy.id.clone()) {
             // Perhaps only the receiver behind this node still waited for the rest.

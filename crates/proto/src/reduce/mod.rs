@@ -94,6 +94,8 @@ pub struct Reduce {
     deadline: Option<Instant>,
     forced: Option<Degree>,
     inputs: BTreeMap<ObjectId, Input>,
+    /// How many of `inputs` no owner has spoken of.
+    unanswered: usize,
     /// In the order in which they came.
     arrived: Vec<Arrival>,
     /// How many of `arrived` are in the fold; always its first.
@@ -128,7 +130,8 @@ impl Reduce {
         forced: Option<Degree>,
     ) -> (Self, Vec<Step>) {
         let steps = inputs.iter().cloned().map(Step::Watch).collect();
-        let inputs = inputs.iter().cloned().map(|id| (id, Input::Unanswered)).collect();
+        let inputs: BTreeMap<ObjectId, Input> =
+            inputs.iter().cloned().map(|id| (id, Input::Unanswered)).collect();
         let (arrived, like, plan, retry_at) = (Vec::new(), None, None, None);
         let reduce = Self {
             me,
@@ -139,6 +142,7 @@ impl Reduce {
             asked_at,
             deadline,
             forced,
+            unanswered: inputs.len(),
             inputs,
             arrived,
             chosen: 0,
@@ -224,6 +228,7 @@ impl Reduce {
         let Some(found) = found else {
             if *input == Input::Unanswered {
                 *input = Input::Absent;
+                self.unanswered -= 1;
             }
             return self.advance(link, steps);
         };
@@ -238,7 +243,8 @@ impl Reduce {
             // Every node of this protocol sends small objects inline: the owner is broken, and its word void.
             return;
         }
-        self.inputs.insert(id.clone(), Input::Arrived);
+        let before = self.inputs.insert(id.clone(), Input::Arrived);
+        self.unanswered -= usize::from(before == Some(Input::Unanswered));
         let (instance, holder, inline) = (found.instance, found.holder, found.inline);
         self.arrived.push(Arrival { id: id.clone(), instance, holder, inline });
         self.advance(link, steps);
@@ -254,6 +260,7 @@ impl Reduce {
             Some(at) => drop(self.arrived.remove(at)),
             None => {}
         }
+        self.unanswered -= usize::from(*input == Input::Unanswered);
         *input = Input::Gone(error.clone());
         let gone: Vec<ObjectId> = self
             .inputs
@@ -268,6 +275,8 @@ impl Reduce {
         let error = if self.count == self.inputs.len() {
             error.clone()
         } else {
+            // The first few say enough; thousands of long names would not fit a message.
+            let gone = gone.into_iter().take(10).collect();
             Error::TooFewInputs { count: self.count as u64, possible: possible as u64, gone }
         };
         steps.push(Step::Fail(error));
@@ -286,8 +295,10 @@ impl Reduce {
         self.plan = None;
         self.chosen = 0;
         self.arrived.clear();
+        self.unanswered = 0;
         for input in self.inputs.values_mut().filter(|input| !matches!(input, Input::Gone(_))) {
             *input = Input::Unanswered;
+            self.unanswered += 1;
         }
         // 20 ms, doubled each time up to 1.28 s: long enough for the directory to learn of a death, short against
         // any transfer that is worth a reduce.
@@ -345,8 +356,7 @@ impl Reduce {
         }
         // Until every owner has answered once, inputs that exist already would look like late ones, and those of
         // one node would get a position each.
-        let is_answered = self.inputs.values().all(|input| *input != Input::Unanswered);
-        if self.plan.is_none() && !is_answered {
+        if self.plan.is_none() && self.unanswered > 0 {
             return;
         }
         let size = self.meta().map_or(0, |meta| meta.size);
