@@ -94,13 +94,14 @@ impl Store {
         writer: Option<WriterId>,
     ) -> Result<Vec<ExtentId>, ShmError> {
         let mut gone = Vec::new();
-        if self.arena.stats().mapped_bytes.saturating_add(len) > self.mapped_max {
-            gone = self.arena.trim();
+        let is_full = self.arena.stats().mapped_bytes.saturating_add(len) > self.mapped_max;
+        if is_full && !self.arena.has_room(len, writer) {
+            gone = self.arena.trim_all();
         }
         let slot = match self.arena.allocate(len, writer) {
             Err(ShmError::NoMemory { .. }) => {
                 // What others have let go of may be enough.
-                gone.extend(self.arena.trim());
+                gone.extend(self.arena.trim_all());
                 self.arena.allocate(len, writer)?
             }
             other => other?,

@@ -88,14 +88,15 @@ impl Node {
             // A fork has the node's memory but none of its threads.
             return Ok(());
         }
-        let (done, closed) = mpsc::sync_channel(1);
+        let (done, mut closed) = mpsc::sync_channel(1);
         let native = self.native.clone();
         std::thread::Builder::new()
             .name("hoplite-close".into())
             .spawn(move || drop(done.send(native.close(patience))))?;
         loop {
-            let closed = py.detach(|| closed.recv_timeout(SIGNALS_EVERY));
-            if !matches!(closed, Err(mpsc::RecvTimeoutError::Timeout)) {
+            let result;
+            (result, closed) = py.detach(move || (closed.recv_timeout(SIGNALS_EVERY), closed));
+            if !matches!(result, Err(mpsc::RecvTimeoutError::Timeout)) {
                 return Ok(());
             }
             // Ctrl-C ends the wait; the node goes on closing.

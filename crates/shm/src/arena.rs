@@ -109,6 +109,14 @@ impl Arena {
         Ok(slot)
     }
 
+    /// Whether a slot for `len` bytes would need no new extent.
+    pub fn has_room(&self, len: u64, writer: Option<WriterId>) -> bool {
+        let Some(bytes) = slot_bytes(len) else { return false };
+        let fits =
+            |extent: &Extent| extent.writer == writer && extent.allocator.largest_free() >= bytes;
+        self.state().extents.values().any(fits)
+    }
+
     /// Makes an extent ahead of use, unless the pool or that writer has one that is wholly free.
     ///
     /// # Errors
@@ -199,6 +207,15 @@ impl Arena {
     /// The memory is free once the processes that mapped them, and those that hold their descriptors, let go too: tell
     /// them.
     pub fn trim(&self) -> Vec<ExtentId> {
+        self.give_back(true)
+    }
+
+    /// Gives all wholly free extents back, warm ones too. Returns those that are gone, as [`trim`](Self::trim) does.
+    pub fn trim_all(&self) -> Vec<ExtentId> {
+        self.give_back(false)
+    }
+
+    fn give_back(&self, keeps_spares: bool) -> Vec<ExtentId> {
         let mut state = self.state();
         let mut free: Vec<(Option<WriterId>, u64, ExtentId)> = state
             .extents
@@ -207,8 +224,11 @@ impl Arena {
             .map(|(&id, extent)| (extent.writer, extent.mapping.len(), id))
             .collect();
         free.sort_unstable();
-        let gone: Vec<ExtentId> =
-            free.windows(2).filter(|pair| pair[0].0 == pair[1].0).map(|pair| pair[1].2).collect();
+        let is_spare = |at: usize| at == 0 || free[at - 1].0 != free[at].0;
+        let gone: Vec<ExtentId> = (0..free.len())
+            .filter(|at| !(keeps_spares && is_spare(*at)))
+            .map(|at| free[at].2)
+            .collect();
         let extents: Vec<Extent> = gone.iter().filter_map(|id| state.extents.remove(id)).collect();
         // Unmapping takes a while; nobody has to wait for it.
         drop(state);

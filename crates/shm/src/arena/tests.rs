@@ -170,3 +170,30 @@ fn threads_share_an_arena() {
     });
     assert_eq!(arena.stats().used_bytes, 0);
 }
+
+#[test]
+fn a_retired_writer_leaves_nothing_behind() {
+    let arena = Arena::new(EXTENT);
+    let writer = Some(WriterId(7));
+    let kept = arena.allocate(10, writer).unwrap();
+    let large = arena.allocate(3 * EXTENT, writer).unwrap();
+    drop(large);
+    arena.retire(WriterId(7));
+    assert_eq!(arena.stats().extents, 1, "the free one goes at once");
+    drop(kept);
+    assert_eq!(arena.stats().extents, 0, "the other with its last slot");
+}
+
+#[test]
+fn all_free_memory_can_be_given_back() {
+    let arena = Arena::new(EXTENT);
+    for writer in [None, Some(WriterId(1)), Some(WriterId(2))] {
+        drop(arena.allocate(10, writer).unwrap());
+    }
+    assert!(arena.has_room(10, None));
+    assert!(!arena.has_room(2 * EXTENT, None));
+    assert!(arena.trim().is_empty(), "one spare each stays warm");
+    assert_eq!(arena.trim_all().len(), 3);
+    assert_eq!(arena.stats().mapped_bytes, 0);
+    assert!(!arena.has_room(10, None));
+}
