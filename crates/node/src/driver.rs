@@ -534,6 +534,8 @@ async fn keep_time(core: Arc<Core>) {
         let wait = Duration::from_nanos(deadline.since(core.now()));
         if wait.is_zero() {
             core.drive(Event::DeadlinePassed);
+            // Whoever is at the door may still have to take it.
+            tokio::task::yield_now().await;
             continue;
         }
         let _ = tokio::time::timeout(wait, core.timer.notified()).await;
