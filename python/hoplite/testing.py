@@ -35,7 +35,7 @@ def cluster(size: int = 3, *, capacity: int | str = "1GiB") -> Iterator[list[Nod
         capacity: of each node's store; a limit, not taken at once.
 
     Yields:
-        The nodes, all of which know each other. They leave at the end; a test may close some before.
+        The nodes, all of which know each other. They close at the end, with all objects; a test may close some before.
     """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hoplite-")))
@@ -46,7 +46,8 @@ def cluster(size: int = 3, *, capacity: int | str = "1GiB") -> Iterator[list[Nod
                 capacity=capacity,
                 socket=folder / f"{number}.sock",
             )
-            stack.callback(node.close, START_TIMEOUT_S)
+            # With no time to hand anything over: all others close too.
+            stack.callback(node.close, 0)
             nodes.append(node)
         wait_for_members(nodes, size)
         yield nodes
