@@ -118,3 +118,21 @@ def test_a_runtime_folder_of_another_is_not_trusted(tmp_path: Path) -> None:
 
 def test_importing_hoplite_does_not_import_numpy() -> None:
     assert run("import sys, hoplite; print('numpy' in sys.modules)") == "False"
+
+
+def test_a_debug_build_warns_and_measures_nothing() -> None:
+    script = """
+import importlib, warnings
+import hoplite
+hoplite._native.DEBUG_BUILD = True
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    importlib.reload(hoplite)
+assert "without optimisation" in str(caught[0].message)
+from hoplite.bench import machine
+try:
+    machine.refuse_debug_build()
+except hoplite.HopliteError as error:
+    print(error)
+"""
+    assert "make build" in run(script)
