@@ -56,6 +56,8 @@ struct Entry {
     watchers: BTreeSet<NodeId>,
     /// Since when no copy is known that is complete, or will be.
     orphan_since: Option<Instant>,
+    /// Until when it is kept although others own it.
+    kept_until: Instant,
 }
 
 #[derive(Debug)]
@@ -183,8 +185,12 @@ impl Directory {
     /// the next change may make this node their owner again, while their holders never took it for anything else.
     pub fn members_changed(&mut self, now: Instant, members: &Members, mail: &mut Mail) {
         let me = members.me();
-        let moved = self.entries.keys().filter(|id| !members.owners(id).contains(me));
-        self.alarms.extend(moved.map(|id| (now + ORPHAN_GRACE_NS, id.clone())));
+        for (id, entry) in &mut self.entries {
+            if !members.owners(id).contains(me) {
+                entry.kept_until = now + ORPHAN_GRACE_NS;
+                self.alarms.insert((entry.kept_until, id.clone()));
+            }
+        }
         for (id, entry) in &self.entries {
             let Some(gone) = &entry.gone else { continue };
             for owner in members.owners(id).iter().filter(|owner| *owner != me) {
@@ -210,13 +216,19 @@ impl Directory {
             }
             self.alarms.pop_first();
             let Some(entry) = self.entries.get_mut(&id) else { continue };
+            if !members.owners(&id).contains(members.me()) && entry.kept_until <= now {
+                self.entries.remove(&id);
+                continue;
+            }
             if entry.gone.as_ref().is_some_and(|gone| gone.until <= now) {
                 entry.gone = None;
             }
             if entry.orphan_since.is_some_and(|since| since + ORPHAN_GRACE_NS <= now) {
                 entry.orphan_since = None;
                 let lost = entry.live.take_if(|live| !live.is_fed());
-                if entry.live.is_none() {
+                // The member that alone can make it may have been met meanwhile.
+                let can_come = id.minter().is_some_and(|minter| members.contains(minter));
+                if entry.live.is_none() && !can_come {
                     let detail = match id.minter() {
                         Some(node) if !members.contains(node) => {
                             format!("node {node}, which alone can make it, is gone")
@@ -235,9 +247,6 @@ impl Directory {
                         }
                     }
                 }
-            }
-            if !members.owners(&id).contains(members.me()) {
-                self.entries.remove(&id);
             }
             self.forget_if_empty(&id);
         }
@@ -603,8 +612,11 @@ impl Directory {
     /// What is told to a node that is no owner was said before a change of members that the sender does not know of
     /// yet, or after one that this node does not know of. The first is told again elsewhere and forgotten here.
     fn keep_for_a_while(&mut self, now: Instant, id: &ObjectId, members: &Members) {
-        if !members.owners(id).contains(members.me()) {
-            self.alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
+        if let Some(entry) = self.entries.get_mut(id)
+            && !members.owners(id).contains(members.me())
+        {
+            entry.kept_until = now + ORPHAN_GRACE_NS;
+            self.alarms.insert((entry.kept_until, id.clone()));
         }
     }
 

@@ -236,12 +236,10 @@ impl Node {
         let is_asking =
             matches!(self.pulls.get(&id), Some(Pull { phase: Phase::Asking { .. }, .. }));
         if !is_asking {
-            // The pull ended another way, and what ended it has told the owner; or both owners were asked, and the one
-            // that was slower does not know who feeds this copy.
-            if let Some(part) = self.table.current(&id)
-                && self.table.get(part).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
-            {
-                self.announce(part, out);
+            // The pull ended another way, or both owners were asked and this one was slower. It believes now that this
+            // node's copy is fed by the sender that it named.
+            if let Some(copy) = self.table.current(&id) {
+                self.announce(copy, out);
             }
             return self.wait_for_room(&id, out);
         }

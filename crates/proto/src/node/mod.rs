@@ -104,7 +104,7 @@ pub enum Event {
         /// Which instance.
         instance: Instance,
     },
-    /// A transfer out of here is over, however it ended.
+    /// A transfer out of here is over, however it ended; or who asked for it gave up before it was answered.
     ServeEnded {
         /// Which.
         serve: ServeId,
