@@ -376,10 +376,17 @@ impl World {
             match &asked.purpose {
                 Purpose::Get { id, .. } if existing.contains_key(id) => {
                     let table = self.hosts[&asked.node].node.table();
-                    let sizes = self.users.objects_of(id).map(|object| object.spec.meta.size);
-                    let size = sizes.max().unwrap_or(0) + 4096;
+                    let holder = self.hosts[&existing[id][0]].node.table();
+                    let copy = holder.current(id).and_then(|instance| holder.get(instance));
+                    let size = copy.map_or(0, |copy| copy.meta.size) + 4096;
                     if table.pinned() + size <= table.capacity() {
-                        stuck = Some(format!("{request:?} at {:?} waits for {id:?}", asked.node));
+                        stuck = Some(format!(
+                            "{request:?} at {:?} waits for {id:?}; {} of {} bytes are used, {} pinned",
+                            asked.node,
+                            table.used(),
+                            table.capacity(),
+                            table.pinned()
+                        ));
                     }
                 }
                 Purpose::Seal { .. } | Purpose::Delete | Purpose::Reduce { .. } => {

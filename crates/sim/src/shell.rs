@@ -265,18 +265,13 @@ impl World {
     }
 
     fn serve(&mut self, node: NodeId, serve: ServeId, instance: Instance) {
-        let Some(number) = self.shell.serves.get(&serve).copied() else {
-            return self.fail(format!("node {node:?} serves {serve:?}, which nobody asked for"));
-        };
+        // Given up meanwhile: its end was told, or will be.
+        let Some(number) = self.shell.serves.get(&serve).copied() else { return };
         let slot = self.hosts.get(&node).and_then(|host| host.slots.get(&instance)).copied();
         let Some(slot) = slot else {
             return self.fail(format!("node {node:?} serves {instance}, which has no slot"));
         };
-        let Some(flow) = self.shell.flows.get_mut(&number) else {
-            // Given up meanwhile.
-            self.shell.serves.remove(&serve);
-            return self.tell_soon(node, Event::ServeEnded { serve });
-        };
+        let Some(flow) = self.shell.flows.get_mut(&number) else { return };
         flow.source = Some(Source::Slot(slot));
         self.shell.slots[slot].flows.insert(number);
         self.pump_flow(number);
@@ -420,12 +415,13 @@ impl World {
         let flow = self.shell.flows.remove(&number)?;
         if let Some(Source::Slot(slot)) = flow.source {
             self.shell.slots[slot].flows.remove(&number);
-            if let What::Copy { serve: Some(serve), .. } = flow.what {
-                self.shell.serves.remove(&serve);
-                let delay_ns = self.net.latency_ns(&mut self.dice);
-                let (node, event) = (flow.from, Event::ServeEnded { serve });
-                self.after(delay_ns, Happening::Tell { node, event });
-            }
+        }
+        if let What::Copy { serve: Some(serve), .. } = flow.what
+            && self.shell.serves.remove(&serve).is_some()
+        {
+            let delay_ns = self.net.latency_ns(&mut self.dice);
+            let (node, event) = (flow.from, Event::ServeEnded { serve });
+            self.after(delay_ns, Happening::Tell { node, event });
         }
         Some(flow)
     }
