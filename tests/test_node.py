@@ -16,7 +16,7 @@ import pytest
 
 import hoplite
 from hoplite import Node, testing
-from support import SOON, Array, Later, eventually, numbers, same
+from support import SOON, Array, Later, eventually, fold, numbers, same
 
 
 def test_a_node_tells_where_it_is(tmp_path: Path) -> None:
@@ -378,3 +378,21 @@ def test_what_only_a_killed_node_held_is_lost(nodes: list[Node]) -> None:
         for ref in refs:
             with pytest.raises(hoplite.ObjectLost, match=str(ref)):
                 nodes[1].client().get(ref, timeout=SOON)
+
+
+def test_a_spare_takes_the_place_of_what_a_killed_node_held(nodes: list[Node]) -> None:
+    """The first of two inputs is lost before the second comes: the sum is that of the two that remain."""
+    client = nodes[0].client()
+    values = {f"part/{number}": numbers(1_000_000, seed=number) for number in (1, 2)}
+    with testing.node_process("--join", nodes[0].address) as other:
+        testing.wait_for_members(nodes, 4)
+        with other.client() as lost:
+            first = lost.put(numbers(1_000_000))
+        total = client.reduce([first, *values], count=2)
+        other.process.kill()
+        other.process.wait()
+        eventually(lambda: len(client.status()["members"]) == 3)
+        for number, (name, value) in enumerate(values.items()):
+            nodes[number].client().put(value, name=name)
+        same(nodes[2].client().get(total, timeout=SOON), fold("sum", list(values.values())))
+        assert {str(ref) for ref in total.inputs(timeout=SOON)} == set(values)
