@@ -83,3 +83,53 @@ pub fn run(seed: u64, record: Record, sabotage: Option<Sabotage>) -> Verdict {
     }
     Verdict { hash: world.trace.hash(), events: world.events, failure: world.failure }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clusters_keep_their_promises() {
+        for seed in 0..40 {
+            assert_eq!(run(seed, Record::Nothing, None).failure, None, "seed {seed}");
+        }
+    }
+
+    /// Goal: a failure can be repeated.
+    /// Method: compare all events and orders of two runs.
+    #[test]
+    fn the_same_seed_gives_the_same_trace() {
+        let hashes = |seeds: std::ops::Range<u64>| -> Vec<u64> {
+            seeds.map(|seed| run(seed, Record::Hash, None).hash).collect()
+        };
+        let (once, again) = (hashes(0..10), hashes(0..10));
+        assert_eq!(once, again);
+        assert!(once.windows(2).all(|pair| pair[0] != pair[1]), "seeds differ in what happens");
+    }
+
+    /// What the checkers say of clusters with a broken shell, seed by seed.
+    fn complaints(sabotage: Sabotage) -> Vec<String> {
+        (0..40).filter_map(|seed| run(seed, Record::Nothing, Some(sabotage)).failure).collect()
+    }
+
+    #[test]
+    fn wrong_bytes_are_noticed() {
+        let complaints = complaints(Sabotage::ServesOtherBytes);
+        assert!(complaints.len() > 20, "{complaints:#?}");
+        assert!(complaints.iter().any(|text| text.contains("holds [t18446744073709551615]")));
+    }
+
+    #[test]
+    fn lost_answers_are_noticed() {
+        let complaints = complaints(Sabotage::LosesMessage);
+        assert!(complaints.len() > 20, "{complaints:#?}");
+        assert!(complaints.iter().any(|text| text.contains("waits for")));
+    }
+
+    #[test]
+    fn a_left_out_input_is_noticed() {
+        let complaints = complaints(Sabotage::FoldsLess);
+        assert!(complaints.len() > 2, "{complaints:#?}");
+        assert!(complaints.iter().any(|text| text.contains("which is no fold of")));
+    }
+}

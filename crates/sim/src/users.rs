@@ -311,7 +311,7 @@ impl World {
             let ask = Ask::Put { name, meta, bytes: Content::of(tag).to_inline() };
             self.ask(node, client, ask, Purpose::Put { object, tag }, None);
         } else {
-            let patience_ns = self.dice.chance(20).then(|| self.plan.end.0 / 4);
+            let patience_ns = self.dice.chance(20).then_some(self.plan.end.0 / 4);
             let ask = Ask::Create { name, meta };
             self.ask(node, client, ask, Purpose::Create { object, tag }, patience_ns);
         }
