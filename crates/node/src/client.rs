@@ -10,7 +10,6 @@ use hoplite_proto::{
     ask::{Answer, Ask, ObjectRow},
     error::Error as CallError,
     id::{ClientId, Instance, Name, ObjectId, RequestId},
-    inline::Inline,
     limits::INLINE_BYTES_MAX,
     meta::{Meta, Op},
     node::Event,
@@ -21,6 +20,8 @@ use crate::{
     attach::Attached,
     driver::{Core, Sink},
     error::Error,
+    view::{AtEnd, Body, Guard, View, Writer},
+    wait::{Raw, Wait},
 };
 
 /// A user of a node. Clones are the same user; its pins and unsealed objects live as long as one of them or a view.
@@ -60,190 +61,6 @@ impl<'a> Value<'a> {
         }
         let said = format!("{} bytes are not {meta}, which has {}", bytes.len(), meta.size);
         Err(CallError::InvalidArgument(said).into())
-    }
-}
-
-/// What came back for a question, with the memory it speaks of.
-type Raw = Result<(Answer, Option<Guard>), CallError>;
-
-/// An answer that is on its way. Dropping it takes the question back.
-pub struct Wait<T> {
-    client: Client,
-    request: u64,
-    answers: mpsc::Receiver<Raw>,
-    finish: Option<Finish<T>>,
-}
-
-/// Makes of an answer what the caller wants.
-type Finish<T> = Box<dyn FnOnce(Answer, Option<Guard>) -> Result<T, Error> + Send>;
-
-impl<T> Wait<T> {
-    /// Waits for at most `time`; none if there is no answer yet.
-    pub fn wait_for(&mut self, time: Duration) -> Option<Result<T, Error>> {
-        match self.answers.recv_timeout(time) {
-            Ok(raw) => Some(self.end(raw)),
-            Err(mpsc::RecvTimeoutError::Timeout) => None,
-            Err(mpsc::RecvTimeoutError::Disconnected) => Some(Err(self.no_answer())),
-        }
-    }
-
-    /// Waits until there is an answer.
-    ///
-    /// # Errors
-    /// What went wrong with the call.
-    pub fn join(mut self) -> Result<T, Error> {
-        match self.answers.recv() {
-            Ok(raw) => self.end(raw),
-            Err(mpsc::RecvError) => Err(self.no_answer()),
-        }
-    }
-
-    fn end(&mut self, raw: Raw) -> Result<T, Error> {
-        let finish = self.finish.take();
-        let (answer, guard) = raw?;
-        match finish {
-            Some(finish) => finish(answer, guard),
-            None => Err(Error::node_down("the answer was taken before")),
-        }
-    }
-
-    fn no_answer(&mut self) -> Error {
-        self.finish = None;
-        if self.client.is_forked() { Error::Forked } else { Error::node_down("it gave no answer") }
-    }
-}
-
-impl<T> std::fmt::Debug for Wait<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wait").field("request", &self.request).finish_non_exhaustive()
-    }
-}
-
-impl<T> Drop for Wait<T> {
-    fn drop(&mut self) {
-        if self.finish.is_some() {
-            self.client.cancel(self.request);
-        }
-    }
-}
-
-/// The memory of an answer; dropping it tells the node.
-struct Guard {
-    client: Client,
-    instance: Instance,
-    slot: Option<Slot>,
-    at_end: AtEnd,
-}
-
-/// What the node is told when a guard is dropped.
-enum AtEnd {
-    Release,
-    Abort,
-    Nothing,
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if self.client.is_forked() {
-            // The pins belong to the parent.
-            return;
-        }
-        let instance = self.instance;
-        // Before the node is told: it may give the memory to another object at once.
-        self.slot = None;
-        match self.at_end {
-            AtEnd::Release => self.client.tell(Ask::Release { instance }),
-            AtEnd::Abort => self.client.tell(Ask::Abort { instance }),
-            AtEnd::Nothing => {}
-        }
-    }
-}
-
-/// An object to read, without a copy. Its memory stays as it is for as long as the view lives, whatever happens to
-/// the object.
-pub struct View {
-    id: ObjectId,
-    meta: Meta,
-    body: Body,
-}
-
-enum Body {
-    Inline(Inline),
-    Slot(Guard),
-}
-
-impl View {
-    /// The object.
-    pub const fn id(&self) -> &ObjectId {
-        &self.id
-    }
-
-    /// What it is.
-    pub const fn meta(&self) -> &Meta {
-        &self.meta
-    }
-
-    /// Its bytes.
-    pub fn as_bytes(&self) -> &[u8] {
-        match &self.body {
-            Body::Inline(bytes) => bytes.as_bytes(),
-            // Complete before it was handed out, and so for ever.
-            Body::Slot(guard) => guard.slot.as_ref().and_then(Slot::bytes).unwrap_or_default(),
-        }
-    }
-}
-
-impl std::fmt::Debug for View {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("View").field("id", &self.id).field("meta", &self.meta).finish()
-    }
-}
-
-/// Space for an object, to be filled and sealed. Dropping it unsealed leaves no object.
-pub struct Writer {
-    id: ObjectId,
-    guard: Guard,
-}
-
-impl Writer {
-    /// The id that the object will have. Receivers can wait for it already, and get what is written.
-    pub const fn id(&self) -> &ObjectId {
-        &self.id
-    }
-
-    /// Copies all bytes of the object to their place; receivers get them while this goes on.
-    ///
-    /// # Errors
-    /// [`CallError::InvalidArgument`] if `bytes` are not as many as were asked for, or were written before.
-    pub fn write_all(&self, bytes: &[u8]) -> Result<(), Error> {
-        let Some(slot) = &self.guard.slot else { return Ok(()) };
-        let (client, instance) = (&self.guard.client, self.guard.instance);
-        let copied = slot.copy_from(bytes, |_| client.advanced(instance));
-        copied.map_err(|error| CallError::InvalidArgument(error.to_string()).into())
-    }
-
-    /// Says that the object is complete.
-    ///
-    /// # Errors
-    /// [`CallError::InvalidArgument`] if not all of it was written; then there is no object.
-    pub fn seal(mut self) -> Result<Wait<ObjectId>, Error> {
-        if !self.guard.slot.as_ref().is_some_and(Slot::is_complete) {
-            let said = format!("{} was sealed before all of it was filled", self.id);
-            return Err(CallError::InvalidArgument(said).into());
-        }
-        self.guard.slot = None;
-        self.guard.at_end = AtEnd::Nothing;
-        let instance = self.guard.instance;
-        Ok(self.guard.client.start(Ask::Seal { instance }, None, |answer, _| match answer {
-            Answer::Put { id } => Ok(id),
-            other => Err(unexpected(&other)),
-        }))
-    }
-}
-
-impl std::fmt::Debug for Writer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
@@ -432,7 +249,7 @@ impl Client {
         if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
     }
 
-    fn start<T>(
+    pub(crate) fn start<T>(
         &self,
         ask: Ask,
         timeout: Option<Duration>,
@@ -486,7 +303,7 @@ impl Client {
         Some(Guard { client: self, instance, slot, at_end })
     }
 
-    fn cancel(&self, request: u64) {
+    pub(crate) fn cancel(&self, request: u64) {
         match &self.0.link {
             _ if self.is_forked() => {}
             Link::Embedded { core, .. } => {
@@ -496,14 +313,14 @@ impl Client {
         }
     }
 
-    fn tell(&self, ask: Ask) {
+    pub(crate) fn tell(&self, ask: Ask) {
         match &self.0.link {
             Link::Embedded { core, client } => core.tell(*client, ask),
             Link::Attached(attached) => attached.tell(ask),
         }
     }
 
-    fn advanced(&self, instance: Instance) {
+    pub(crate) fn advanced(&self, instance: Instance) {
         match &self.0.link {
             Link::Embedded { core, .. } => {
                 if let Some(held) = core.store.get(instance) {
@@ -560,6 +377,6 @@ pub fn describe_objects(rows: &[ObjectRow]) -> String {
     serde_json::Value::from_iter(rows.iter().map(row)).to_string()
 }
 
-fn unexpected(answer: &Answer) -> Error {
+pub(crate) fn unexpected(answer: &Answer) -> Error {
     Error::node_down(format!("it gave an answer to another question: {answer:?}"))
 }

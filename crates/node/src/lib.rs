@@ -1,6 +1,7 @@
 //! A Hoplite node: the shell that turns the decisions of `hoplite-proto` into bytes and back. It decides nothing.
 //!
-//! The files follow the journey of an object: [`client`] puts and gets; [`store`] has the memory; [`send`] and
+//! The files follow the journey of an object: [`client`] puts and gets, [`view`] is what comes back;
+//! [`store`] has the memory; [`send`] and
 //! [`receive`] move copies between nodes; [`folding`] runs the positions of a reduce with the arithmetic of [`fold`].
 //! Around them: [`driver`] is the one door to the state machine, [`peer`], [`listen`], [`greet`] and [`frame`] are the
 //! connections between nodes, [`local`] and [`attach`] the two ends of the socket between a node and the other
@@ -35,13 +36,17 @@ mod peer;
 mod receive;
 mod send;
 mod store;
+mod view;
+mod wait;
 
 pub use self::{
-    client::{Client, Value, View, Wait, Writer, describe_objects},
+    client::{Client, Value, describe_objects},
     config::NodeConfig,
     counters::CounterValues,
     error::Error,
     node::Node,
+    view::{View, Writer},
+    wait::Wait,
 };
 pub use hoplite_proto as proto;
 
