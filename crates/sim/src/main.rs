@@ -77,7 +77,7 @@ fn many(from: u64, count: u64) -> ExitCode {
             println!("seed {seed}: failed {failure}\n  repeat it with: make sim SEED={seed}");
         }
         let done = seed - from + 1;
-        if done % 1000 == 0 && done < count {
+        if done.is_multiple_of(1000) && done < count {
             println!("{done} clusters, {failed} failed, {:.0} s", begin.elapsed().as_secs_f64());
         }
     }
