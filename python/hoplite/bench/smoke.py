@@ -92,7 +92,7 @@ def _broadcast(clients: list[Client]) -> dict[str, Any]:
         "bytes": BROADCAST_BYTES,
         "receivers": len(receivers),
         "n": len(seconds),
-        "source_copies_max": round(max(copies), 3),
+        "source_copies": [round(copy, 3) for copy in copies],
         "bytes_relayed": relayed,
         "seconds_median": round(statistics.median(seconds), 4),
         "seconds_min": round(min(seconds), 4),
@@ -151,7 +151,7 @@ def summary(report: dict[str, Any]) -> str:
     broadcast, local, small = report["broadcast"], report["local_get"], report["small"]
     return f"""\
 broadcast of {size(broadcast["bytes"])} to {broadcast["receivers"]} receivers: \
-the source sent {broadcast["source_copies_max"]:.2f} copies, {size(broadcast["bytes_relayed"])} were relayed
+the source sent {max(broadcast["source_copies"]):.2f} copies, {size(broadcast["bytes_relayed"])} were relayed
     {broadcast["seconds_median"]:.3f} s median of {broadcast["n"]} \
 ({broadcast["seconds_min"]:.3f} to {broadcast["seconds_max"]:.3f})
 local get of {size(local["bytes"])}: {local["us_p50"]:.0f} us p50, {local["us_p99"]:.0f} us p99 of {local["n"]}
