@@ -1,0 +1,295 @@
+"""What once leaked, hung or broke what it should not have touched: each stays an error of its own call."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import hoplite
+from hoplite import Client, Node, testing
+from support import SOON, Later, eventually, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.timeout(60)
+
+MIB = 1 << 20
+
+# What nobody can resolve: RFC 6761 keeps the domain free.
+NOWHERE = "no-such-host.invalid:1"
+
+
+def store(client: Client) -> dict[str, int]:
+    """What the store of a node takes: "used" by objects, "mapped" from the system."""
+    facts: dict[str, int] = client.status()["store"]
+    return facts
+
+
+def mapped_max(capacity: int) -> int:
+    """Most bytes that a node may map: extents may be filled only in part."""
+    return capacity + capacity // 4 + 256 * MIB
+
+
+@contextlib.contextmanager
+def script(text: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Runs a script in a process of its own; what it prints can be read, what it reads be written."""
+    command = [sys.executable, "-c", text, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """The next line that a script prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@contextlib.contextmanager
+def frozen(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Stops a process for a while: its sockets are there, and nobody answers."""
+
+    def states() -> list[str]:
+        tasks = Path(f"/proc/{process.pid}/task").iterdir()
+        return [(task / "stat").read_text().rpartition(") ")[2][0] for task in tasks]
+
+    process.send_signal(signal.SIGSTOP)
+    try:
+        eventually(lambda: set(states()) == {"T"})
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+        # Asleep as before: a signal that comes sooner may go to a thread that does not wake the main one.
+        eventually(lambda: set(states()) == {"S"})
+
+
+def test_arguments_that_fit_no_frame_harm_nothing_else(nodes: list[Node]) -> None:
+    """The attached client goes on, and its view stays as it was while the memory of other objects comes and goes."""
+    with hoplite.connect(nodes[1].socket) as client:
+        far = nodes[0].client()
+        # A copy that came over the network lies in memory that all processes of the host share.
+        ref = far.put(numbers(16 * MIB, "uint8", seed=7))
+        view = client.get(ref, timeout=SOON)
+        with pytest.raises(hoplite.InvalidArgument, match="split"):
+            client.delete(["name/" + "y" * 900 + f"/{number}" for number in range(9500)], timeout=SOON)
+        far.delete(ref)
+        for seed in range(3):
+            other = far.put(numbers(16 * MIB, "uint8", seed=seed))
+            same(client.get(other, timeout=SOON), numbers(16 * MIB, "uint8", seed=seed))
+            far.delete(other)
+        same(view, numbers(16 * MIB, "uint8", seed=7))
+
+
+@pytest.mark.parametrize("how", ["embedded", "attached"])
+def test_puts_that_run_out_of_time_leave_no_memory_behind(how: str) -> None:
+    """Each gives up while the node still makes memory for it."""
+    capacity = 128 * MIB
+    value = np.zeros(100 * MIB, np.uint8)
+    with testing.cluster(1, capacity=capacity) as nodes:
+        client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket)
+        for _ in range(8):
+            # Memory that is warm already may be had in time.
+            with contextlib.suppress(hoplite.GetTimeout, hoplite.StoreFull):
+                client.delete(client.put(value, timeout=0.02))
+            # Until that memory is made after all.
+            time.sleep(0.2)
+            assert store(client)["mapped"] <= mapped_max(capacity)
+        client.delete(client.put(value, timeout=SOON))
+        eventually(lambda: store(client)["used"] == 0)
+        assert store(client)["mapped"] <= mapped_max(capacity)
+        client.close()
+
+
+def test_processes_that_come_and_go_cost_the_node_nothing() -> None:
+    """Neither descriptors nor memory: a node that lives for weeks meets thousands of them."""
+    with testing.node_process("--capacity", "1GiB") as node, node.client() as client:
+        descriptors = Path(f"/proc/{node.process.pid}/fd")
+        before = len(list(descriptors.iterdir())), store(client)["mapped"]
+        for _ in range(20):
+            with node.client() as guest:
+                guest.delete(guest.put(np.ones(MIB, np.uint8)))
+        eventually(lambda: len(list(descriptors.iterdir())) <= before[0] + 4)
+        eventually(lambda: store(client)["mapped"] <= before[1] + 256 * MIB)
+
+
+FULL_OF_ONE = """
+import sys
+import numpy as np
+import hoplite
+hp = hoplite.connect(sys.argv[1])
+hp.delete(hp.put(np.zeros(200 << 20, np.uint8), timeout=30))
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_processes_that_take_turns_share_the_capacity() -> None:
+    """What one has deleted does not stay its own while it lives on and others need the room."""
+    capacity = 300 * MIB
+    with testing.cluster(1, capacity=capacity) as nodes, contextlib.ExitStack() as stack:
+        client = nodes[0].client()
+        workers = [stack.enter_context(script(FULL_OF_ONE, nodes[0].socket)) for _ in range(4)]
+        done = Later(lambda: [line(worker) for worker in workers])
+        most = 0
+        while not done.done(within=0.01):
+            most = max(most, store(client)["mapped"])
+        assert done.result() == ["done"] * 4
+        assert max(most, store(client)["mapped"]) <= mapped_max(capacity) + 64 * MIB
+        eventually(lambda: store(client)["used"] == 0)
+
+
+FORK = """
+import gc, os, sys, time
+import hoplite
+from hoplite import Node
+path, how = sys.argv[1:]
+node = Node(socket=path)
+other = Node(join=[node.address], socket=path + "2")
+hp = node.client()
+ref = hp.put(b"x" * 100_000)
+child = os.fork()
+if child == 0:
+    if how == "exits":
+        sys.exit(0)
+    if how == "closes":
+        node.close()
+    del node, other, hp, ref
+    gc.collect()
+    os._exit(0)
+until = time.monotonic() + 10
+while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+    if time.monotonic() > until:
+        os.kill(child, 9)
+        sys.exit("the child hangs")
+    time.sleep(0.01)
+assert ended[1] == 0, ended
+assert os.path.exists(path) and os.path.exists(path + "2")
+with hoplite.connect(path, timeout=10) as guest:
+    assert guest.get(ref, timeout=10) == b"x" * 100_000
+with Node(join=[node.address], socket=path + "3") as third:
+    assert third.client().get(ref, timeout=10) == b"x" * 100_000
+assert other.client().get(ref, timeout=10) == b"x" * 100_000
+other.close(5)
+node.close(5)
+assert not os.path.exists(path)
+"""
+
+
+@pytest.mark.parametrize("how", ["exits", "drops", "closes"])
+def test_a_child_made_by_fork_leaves_the_node_to_its_parent(tmp_path: Path, how: str) -> None:
+    """It ends soon, however it lets go of the node, and the parent's cluster works as before."""
+    command = [sys.executable, "-c", FORK, str(tmp_path / "node.sock"), how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_node_that_nobody_can_call_back_does_not_join(tmp_path: Path) -> None:
+    """It is told what to change, and the cluster soon forgets it."""
+    with testing.cluster(1) as nodes, socket.socket() as taken:
+        # The port of a socket that does not listen refuses every call.
+        taken.bind(("127.0.0.1", 0))
+        client, path = nodes[0].client(), tmp_path / "node.sock"
+        start = time.monotonic()
+        with pytest.raises(hoplite.JoinError, match="advertise"):
+            Node(join=[nodes[0].address], advertise=f"127.0.0.1:{taken.getsockname()[1]}", socket=path)
+        assert time.monotonic() - start < 5
+        assert not path.exists()
+        eventually(lambda: len(client.status()["members"]) == 1)
+        with Node(join=[nodes[0].address]) as other:
+            same(other.client().get(client.put(numbers(100_000)), timeout=SOON), numbers(100_000))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"listen": "0.0.0.0:0", "insecure": True}, hoplite.InvalidArgument),
+        ({"join": [NOWHERE]}, hoplite.JoinError),
+    ],
+    ids=["no address to advertise", "nobody to join"],
+)
+def test_a_node_that_does_not_start_leaves_no_socket(
+    tmp_path: Path, options: dict[str, Any], error: type[Exception]
+) -> None:
+    path = tmp_path / "node.sock"
+    with pytest.raises(error):
+        Node(socket=path, **options)
+    assert not path.exists()
+
+
+def test_one_address_to_join_that_is_wrong(nodes: list[Node]) -> None:
+    """Any other will do."""
+    with Node(join=[NOWHERE, nodes[0].address]) as node:
+        ref = nodes[1].client().put(b"x")
+        assert node.client().get(ref, timeout=SOON) == b"x"
+        testing.wait_for_members([*nodes, node], 4)
+
+
+@pytest.mark.parametrize("how", ["embedded", "attached"])
+def test_status_of_a_closed_node(how: str) -> None:
+    with testing.cluster(1) as nodes:
+        client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket)
+        assert client.status()["id"] == nodes[0].id
+        nodes[0].close(5)
+        for call in (client.status, client.objects):
+            with pytest.raises(hoplite.NodeDown):
+                call()
+
+
+def test_connect_to_a_frozen_node() -> None:
+    with testing.node_process() as node, frozen(node.process):
+        start = time.monotonic()
+        with pytest.raises(hoplite.ConnectError):
+            hoplite.connect(node.socket, timeout=1)
+        assert time.monotonic() - start < 10
+
+
+CTRL_C = """
+import sys
+import hoplite
+address, path, call = sys.argv[1:]
+node = hoplite.Node(join=[address], socket=path + "2")
+ref = node.client().put(b"x" * 100_000)
+print("joined", flush=True)
+sys.stdin.readline()
+print("ready", flush=True)
+try:
+    try:
+        if call == "close":
+            node.close()
+        else:
+            hoplite.connect(path, timeout=2)
+    except hoplite.ConnectError:
+        print("no answer", flush=True)
+    else:
+        print("went on", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("call", "ends"), [("close", {"interrupted"}), ("connect", {"interrupted", "no answer"})])
+def test_ctrl_c_while_a_frozen_node_is_waited_for(call: str, ends: set[str]) -> None:
+    """To take over an object, or to let a client in: the wait ends soon, at the latest with its own timeout."""
+    with testing.node_process() as node, script(CTRL_C, node.address, node.socket, call) as process:
+        assert line(process) == "joined"
+        with frozen(node.process):
+            print("go on", file=process.stdin, flush=True)
+            assert line(process) == "ready"
+            # It says ready a moment before it blocks.
+            time.sleep(0.3)
+            start = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            assert line(process) in ends
+            assert time.monotonic() - start < 10
