@@ -264,23 +264,35 @@ fn resolve(said: &str) -> Result<SocketAddr, Error> {
 async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error> {
     let me = core.identity.member.address;
     let until = Instant::now() + JOIN_PATIENCE;
-    let mut met = Vec::new();
-    let mut failures = Vec::new();
-    for seed in seeds {
-        let called = match resolve(seed) {
-            Ok(address) if address == me => continue,
-            Ok(address) => {
-                call_patiently(core, address, until).await.map_err(|error| error.to_string())
-            }
-            Err(error) => Err(error.to_string()),
-        };
-        match called {
-            Ok(connection) => {
-                core.drive(Event::PeerUp { member: connection.member });
-                met.push(connection);
-            }
-            Err(error) => failures.push(format!("{seed}: {error}")),
+    let (mut met, mut failures) = (Vec::new(), Vec::new());
+    // Those that do not listen yet are called again only while nobody has answered.
+    loop {
+        failures.clear();
+        let mut may_come = false;
+        for seed in seeds {
+            let error = match resolve(seed) {
+                Ok(address) if address == me => continue,
+                Ok(address) => {
+                    match greet::call(&core.identity, address, Role::Control, None).await {
+                        Ok(connection) => {
+                            core.drive(Event::PeerUp { member: connection.member });
+                            met.push(connection);
+                            continue;
+                        }
+                        Err(error) => {
+                            may_come |= is_refused(&error);
+                            error.to_string()
+                        }
+                    }
+                }
+                Err(error) => error.to_string(),
+            };
+            failures.push(format!("{seed}: {error}"));
         }
+        if !met.is_empty() || !may_come || Instant::now() >= until {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     if met.is_empty() && !failures.is_empty() {
         return Err(Error::Join(failures.join("; ")));
@@ -299,20 +311,7 @@ async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-async fn call_patiently(
-    core: &Arc<Core>,
-    address: SocketAddr,
-    until: Instant,
-) -> Result<greet::Met, LinkError> {
-    loop {
-        let error = match greet::call(&core.identity, address, Role::Control, None).await {
-            Ok(met) => return Ok(met),
-            Err(error) => error,
-        };
-        let may_come = matches!(&error, LinkError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused);
-        if !may_come || Instant::now() >= until {
-            return Err(error);
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+/// Whether the host is there, but nobody listens at the port.
+fn is_refused(error: &LinkError) -> bool {
+    matches!(error, LinkError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }

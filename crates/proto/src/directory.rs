@@ -254,6 +254,11 @@ impl Directory {
         }
     }
 
+    /// Why an object can't come, if that is remembered.
+    pub fn why_gone(&self, id: &ObjectId) -> Option<&Error> {
+        Some(&self.entries.get(id)?.gone.as_ref()?.error)
+    }
+
     /// How many objects are known to exist.
     pub fn len(&self) -> usize {
         self.entries.values().filter(|entry| entry.is_alive()).count()
@@ -1098,10 +1103,12 @@ mod tests {
         assert_eq!(owner.source_of(3, &id), None);
         assert_eq!(owner.waits(ORPHAN_GRACE_NS / 2), []);
         let mail = owner.waits(ORPHAN_GRACE_NS);
-        let is_lost = |message: &Message| match message {
-            Message::Gone { error: Error::ObjectLost { .. }, .. } => true,
-            Message::Drop { error: Some(Error::ObjectLost { .. }), .. } => true,
-            _ => false,
+        let is_lost = |message: &Message| {
+            matches!(
+                message,
+                Message::Gone { error: Error::ObjectLost { .. }, .. }
+                    | Message::Drop { error: Some(Error::ObjectLost { .. }), .. }
+            )
         };
         assert_eq!(mail.len(), 2, "the question is answered and the part of a copy dropped");
         assert!(mail.iter().all(|(to, message)| *to == NodeId(3) && is_lost(message)));

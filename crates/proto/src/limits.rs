@@ -38,5 +38,8 @@ pub const TOMBSTONE_NS: u64 = 600 * 1_000_000_000;
 /// How long an owner waits for holders to tell it of an object whose minter is gone, before it is lost: 1 s.
 pub const ORPHAN_GRACE_NS: u64 = 1_000_000_000;
 
-/// How long an owner may take to acknowledge a question before the second is asked: 200 ms.
-pub const OWNER_PATIENCE_NS: u64 = 200_000_000;
+/// How long an owner may take to acknowledge a question before the second is asked: 1 s.
+///
+/// An owner that is dead is noticed by its connection; this is for one that is silent. On a busy machine of two cores
+/// 200 ms passed often, and a second who does not know whom the first has assigned sends everybody to the source.
+pub const OWNER_PATIENCE_NS: u64 = 1_000_000_000;

@@ -1,6 +1,6 @@
 //! `_native.Client`: one method for each verb.
 
-use std::{path::Path, sync::RwLock};
+use std::{path::PathBuf, sync::RwLock};
 
 use hoplite_node::{Client as Native, Error, Value, proto::limits::INLINE_BYTES_MAX};
 use pyo3::prelude::*;
@@ -9,7 +9,7 @@ use crate::{
     arguments,
     buffer::{Exported, View},
     errors,
-    wait::wait,
+    wait::{aside, wait},
 };
 
 /// A user of a node, until it is closed.
@@ -37,7 +37,8 @@ impl Client {
 #[pyo3(signature = (path, timeout=None))]
 pub(crate) fn connect(py: Python<'_>, path: &str, timeout: Option<f64>) -> PyResult<Client> {
     let timeout = arguments::timeout(py, timeout)?;
-    let attached = py.detach(|| Native::attach(Path::new(path), timeout));
+    let path = PathBuf::from(path);
+    let attached = aside(py, "hoplite-attach", move || Native::attach(&path, timeout))?;
     attached.map(Client::new).map_err(|error| errors::of(py, &error))
 }
 

@@ -1,14 +1,11 @@
 //! `_native.Node`: a node in this process.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, mpsc},
-};
+use std::{path::PathBuf, sync::Arc};
 
 use hoplite_node::{Node as Native, NodeConfig};
 use pyo3::prelude::*;
 
-use crate::{arguments, client::Client, errors, wait::SIGNALS_EVERY};
+use crate::{arguments, client::Client, errors, wait::aside};
 
 /// A node in this process.
 #[pyclass(frozen)]
@@ -48,7 +45,8 @@ impl Node {
             socket,
             ..NodeConfig::default()
         };
-        let native = py.detach(|| Native::start(config)).map_err(|error| errors::of(py, &error))?;
+        let started = aside(py, "hoplite-start", move || Native::start(config))?;
+        let native = started.map_err(|error| errors::of(py, &error))?;
         Ok(Self { native: Arc::new(native), process: std::process::id() })
     }
 
@@ -88,19 +86,8 @@ impl Node {
             // A fork has the node's memory but none of its threads.
             return Ok(());
         }
-        let (done, mut closed) = mpsc::sync_channel(1);
         let native = self.native.clone();
-        std::thread::Builder::new()
-            .name("hoplite-close".into())
-            .spawn(move || drop(done.send(native.close(patience))))?;
-        loop {
-            let result;
-            (result, closed) = py.detach(move || (closed.recv_timeout(SIGNALS_EVERY), closed));
-            if !matches!(result, Err(mpsc::RecvTimeoutError::Timeout)) {
-                return Ok(());
-            }
-            // Ctrl-C ends the wait; the node goes on closing.
-            py.check_signals()?;
-        }
+        aside(py, "hoplite-close", move || native.close(patience))?;
+        Ok(())
     }
 }

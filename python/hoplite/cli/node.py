@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import signal
-import threading
-from typing import TYPE_CHECKING
 
 import click
 
 from hoplite.cli.output import print_json
 from hoplite.node import TOKEN_VARIABLE, Node
 
-if TYPE_CHECKING:
-    from types import FrameType
-
 # "hoplite" in telephone letters would be longer than a port may be; 7420 has no registered service.
 DEFAULT_LISTEN = "127.0.0.1:7420"
+
+# What asks a node to leave.
+ENDS = (signal.SIGTERM, signal.SIGINT)
 
 
 @click.command()
@@ -91,13 +89,8 @@ def node(
     On the first host:   hoplite node --listen 10.0.0.1:7420
     On every other:      hoplite node --listen 10.0.0.2:7420 --join 10.0.0.1:7420
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
-    asked = threading.Event()
-
-    def leave(_number: int, _frame: FrameType | None) -> None:
-        asked.set()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
+    # Blocked here and so in the node's threads, which start now: a signal that one of them took would wake nobody.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     running = Node(
         listen=listen,
         join=join,
@@ -108,14 +101,15 @@ def node(
         advertise=advertise,
         socket=socket,
     )
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGINT, leave)
     try:
         if as_json:
             print_json({"address": running.address, "socket": running.socket, "id": running.id})
         else:
             click.echo(f"ready: {running.address} unix:{running.socket}")
-        asked.wait()
+        signal.sigwait(ENDS)
+        for number in ENDS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
         click.echo("leaving: handing over what only this node holds", err=True)
     finally:
         running.close(leave_timeout)

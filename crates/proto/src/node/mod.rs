@@ -730,6 +730,15 @@ impl Node {
     /// Why an object is not here, in words for whoever waited.
     fn state_of(&self, id: &ObjectId) -> String {
         if let Some(reduce) = self.reduce_of.get(id).and_then(|key| self.reduces.get(key)) {
+            let waits = |(instance, target): (&Instance, &reduce::Target)| {
+                target.id == *id && self.space.contains(&SpaceFor::Result(*instance))
+            };
+            if let Some(target) = self.results.iter().find(|result| waits(*result)) {
+                let size = target.1.meta.size;
+                return format!(
+                    "all inputs arrived, but pinned objects leave no room for its {size} bytes"
+                );
+            }
             return format!("it is the result of a reduce; {}", reduce.state());
         }
         if let Some(copy) = self.table.current(id).and_then(|instance| self.table.get(instance)) {

@@ -22,7 +22,7 @@ use crate::{
 pub(super) struct Target {
     pub(super) meta: Meta,
     key: FoldKey,
-    id: ObjectId,
+    pub(super) id: ObjectId,
     local: Vec<Instance>,
     children: Vec<(NodeId, u32)>,
     count: u64,
@@ -98,7 +98,11 @@ impl Node {
             self.remember(asked, Waiting::Inputs(id));
             return None;
         }
-        let said = format!("{id} is not the result of a reduce of this node, or was deleted");
+        // Its ids are minted here, so what became of one is in this node's part of the directory.
+        if let Some(error) = self.directory.why_gone(&id) {
+            return Some(Err(error.clone()));
+        }
+        let said = format!("{id} is not the result of a reduce that was asked of this node");
         Some(Err(Error::InvalidArgument(said)))
     }
 
