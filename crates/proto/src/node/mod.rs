@@ -12,6 +12,8 @@ mod membership;
 mod put;
 mod reduce;
 mod serve;
+#[cfg(test)]
+mod tests;
 
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -1,0 +1,485 @@
+//! Whole nodes that talk to each other, in memory: each event and each order on the way of an object.
+//!
+//! The shells are obedient and infinitely fast; those with a clock and a network are in the simulation.
+
+use alloc::{format, vec};
+
+use super::*;
+use crate::{message::FoldOrder, meta::Meta, reduce::cost::Link};
+
+const LARGE: u64 = 1 << 20;
+const CLIENT: ClientId = ClientId(1);
+const SECOND: u64 = 1_000_000_000;
+
+/// Nodes 1, 2, ... that know each other.
+struct Cluster {
+    nodes: BTreeMap<NodeId, Node>,
+    now: Instant,
+    queue: VecDeque<(NodeId, Event)>,
+    replies: BTreeMap<RequestId, Result<Answer, Error>>,
+    /// Transfers that were asked for: who wants what from whom.
+    fetches: BTreeMap<ServeId, (NodeId, Instance, NodeId)>,
+    /// Those that are under way.
+    serving: BTreeSet<ServeId>,
+    /// Orders to fold, in the order in which they were given.
+    folds: Vec<(NodeId, FoldOrder)>,
+    /// What nodes have done, in words.
+    done: Vec<String>,
+    counted: u64,
+}
+
+impl Cluster {
+    fn new(size: u64) -> Self {
+        Self::with_capacity(size, 1 << 30)
+    }
+
+    fn with_capacity(size: u64, capacity: u64) -> Self {
+        let mut cluster = Self {
+            nodes: BTreeMap::new(),
+            now: Instant(SECOND),
+            queue: VecDeque::new(),
+            replies: BTreeMap::new(),
+            fetches: BTreeMap::new(),
+            serving: BTreeSet::new(),
+            folds: Vec::new(),
+            done: Vec::new(),
+            counted: 0,
+        };
+        let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
+        for id in 1..=size {
+            let config = Config { capacity, link, degree: None };
+            cluster.nodes.insert(NodeId(id), Node::new(member(id), config));
+            if id > 1 {
+                cluster.tell(id, Event::PeerUp { member: member(1) });
+                cluster.tell(1, Event::PeerUp { member: member(id) });
+            }
+        }
+        assert!(cluster.nodes.values().all(|node| node.members().iter().count() as u64 == size));
+        cluster
+    }
+
+    /// Lets a node know something, and everything happen that follows.
+    fn tell(&mut self, node: u64, event: Event) {
+        self.queue.push_back((NodeId(node), event));
+        while let Some((node, event)) = self.queue.pop_front().or_else(|| self.next_end()) {
+            let Some(to) = self.nodes.get_mut(&node) else { continue };
+            let mut actions = Vec::new();
+            to.handle(self.now, event, &mut actions);
+            for action in actions {
+                self.carry_out(node, action);
+            }
+        }
+    }
+
+    /// A transfer whose sender has all, or nothing any more, is over.
+    fn next_end(&mut self) -> Option<(NodeId, Event)> {
+        for serve in self.serving.clone() {
+            let (node, instance, source) = self.fetches[&serve];
+            let copy = self.nodes.get(&source).and_then(|node| node.table().get(instance));
+            let event = match copy.filter(|copy| !copy.doomed) {
+                Some(copy) if copy.is_complete() => Event::Fetched { instance },
+                Some(_) => continue,
+                None => {
+                    let (not_here, ready) = (false, Ranges::new());
+                    Event::FetchFailed { instance, source, not_here, ready }
+                }
+            };
+            self.serving.remove(&serve);
+            self.queue.push_back((source, Event::ServeEnded { serve }));
+            return Some((node, event));
+        }
+        None
+    }
+
+    fn carry_out(&mut self, node: NodeId, action: Action) {
+        let event = match action {
+            Action::Send { to, message } => {
+                self.queue.push_back((to, Event::Message { from: node, message }));
+                return;
+            }
+            Action::Reply { request, answer, .. } => {
+                let before = self.replies.insert(request, answer);
+                assert_eq!(before, None, "{request:?} was answered twice");
+                return;
+            }
+            Action::Fetch { id, instance, source } => {
+                self.counted += 1;
+                let serve = ServeId(self.counted);
+                self.fetches.insert(serve, (node, instance, source));
+                self.queue.push_back((source, Event::FetchAsked { serve, id, instance }));
+                return;
+            }
+            Action::Serve { serve, instance, .. } => {
+                let (to, _, from) = self.fetches[&serve];
+                self.done.push(format!("{from:?} sends {instance} to {to:?}"));
+                self.serving.insert(serve);
+                return;
+            }
+            Action::Refuse { serve } => {
+                let (to, instance, source) = self.fetches[&serve];
+                let (not_here, ready) = (true, Ranges::new());
+                let failed = Event::FetchFailed { instance, source, not_here, ready };
+                self.queue.push_back((to, failed));
+                return;
+            }
+            Action::StartFold { order, .. } => {
+                let key = order.key;
+                self.folds.push((node, order));
+                Event::FoldEnded { key, failure: None }
+            }
+            Action::FoldInline { reduce, epoch, inputs, .. } => {
+                let result = inputs[0].clone();
+                Event::FoldedInline { reduce, epoch, result }
+            }
+            Action::CreateSlot { instance, .. } => Event::SlotReady { instance },
+            Action::Left => {
+                self.done.push(format!("{node:?} left"));
+                self.nodes.remove(&node);
+                return;
+            }
+            _ => return,
+        };
+        self.queue.push_back((node, event));
+    }
+
+    fn ask(&mut self, node: u64, ask: Ask) -> RequestId {
+        self.ask_until(node, ask, None)
+    }
+
+    fn ask_until(&mut self, node: u64, ask: Ask, deadline: Option<Instant>) -> RequestId {
+        self.counted += 1;
+        let request = RequestId(self.counted);
+        self.tell(node, Event::Asked { client: CLIENT, request, ask, deadline });
+        request
+    }
+
+    fn wait(&mut self, ns: u64) {
+        self.now = self.now + ns;
+        for node in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.tell(node.0, Event::DeadlinePassed);
+        }
+    }
+
+    fn reply(&self, request: RequestId) -> &Result<Answer, Error> {
+        self.replies.get(&request).expect("it is answered")
+    }
+
+    fn put_small(&mut self, node: u64, name: Option<&str>) -> ObjectId {
+        let name = name.map(|name| name.parse().unwrap());
+        let bytes: Inline = vec![7; 8].into();
+        let ask = Ask::Put { name, meta: array(8), bytes };
+        let request = self.ask(node, ask);
+        let Ok(Answer::Put { id }) = self.reply(request) else { panic!("{:?}", self.replies) };
+        id.clone()
+    }
+
+    fn create(&mut self, node: u64, name: Option<&str>) -> (ObjectId, Instance) {
+        let name = name.map(|name| name.parse().unwrap());
+        let request = self.ask(node, Ask::Create { name, meta: array(LARGE) });
+        let Ok(Answer::Created { id, instance }) = self.reply(request) else {
+            panic!("{:?}", self.replies)
+        };
+        (id.clone(), *instance)
+    }
+
+    fn put_large(&mut self, node: u64, name: Option<&str>) -> ObjectId {
+        let (id, instance) = self.create(node, name);
+        let request = self.ask(node, Ask::Seal { instance });
+        assert_eq!(self.reply(request), &Ok(Answer::Put { id: id.clone() }));
+        id
+    }
+
+    fn get(&mut self, node: u64, id: &ObjectId) -> RequestId {
+        self.ask(node, Ask::Get { id: id.clone() })
+    }
+
+    fn has(&self, node: u64, id: &ObjectId) -> bool {
+        self.nodes[&NodeId(node)].table().current(id).is_some()
+    }
+
+    fn assert_at_rest(&self) {
+        for node in self.nodes.values() {
+            assert_eq!(node.unfinished().collect::<Vec<_>>(), Vec::<String>::new());
+            assert_eq!(node.open_requests(), 0);
+        }
+    }
+}
+
+fn member(id: u64) -> Member {
+    Member { id: NodeId(id), address: core::net::SocketAddr::from(([127, 0, 0, 1], id as u16)) }
+}
+
+fn array(size: u64) -> Meta {
+    Meta::array(Dtype::Float32, vec![size / 4]).unwrap()
+}
+
+fn got(reply: &Result<Answer, Error>) -> Instance {
+    let Ok(Answer::Got { instance, .. }) = reply else { panic!("{reply:?}") };
+    *instance
+}
+
+#[test]
+fn a_small_object_is_read_everywhere_and_kept_where_it_was_put() {
+    let mut cluster = Cluster::new(3);
+    let id = cluster.put_small(1, None);
+    for node in 1..=3 {
+        let request = cluster.get(node, &id);
+        got(cluster.reply(request));
+    }
+    assert!(cluster.has(1, &id) && !cluster.has(2, &id) && !cluster.has(3, &id));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_large_object_comes_to_its_reader_and_is_pinned_until_its_release() {
+    let mut cluster = Cluster::new(2);
+    let id = cluster.put_large(1, None);
+    let request = cluster.get(2, &id);
+    let instance = got(cluster.reply(request));
+    assert_eq!(cluster.done, [format!("n1 sends {instance} to n2")]);
+    let pins = |cluster: &Cluster| cluster.nodes[&NodeId(2)].table().get(instance).unwrap().pins;
+    assert_eq!(pins(&cluster), 1);
+    cluster.ask(2, Ask::Release { instance });
+    assert_eq!(pins(&cluster), 0);
+    cluster.ask(2, Ask::Release { instance });
+    assert_eq!(pins(&cluster), 0, "a second release changes nothing");
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_reader_waits_for_a_name_that_nobody_has_put() {
+    let mut cluster = Cluster::new(3);
+    let id = "policy/1".parse().unwrap();
+    let request = cluster.get(3, &id);
+    assert!(!cluster.replies.contains_key(&request));
+    assert_eq!(cluster.put_large(2, Some("policy/1")), id);
+    got(cluster.reply(request));
+    cluster.ask(3, Ask::Release { instance: got(cluster.reply(request)) });
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_receiver_follows_a_copy_that_is_still_being_put() {
+    let mut cluster = Cluster::new(2);
+    let (id, instance) = cluster.create(1, None);
+    let request = cluster.get(2, &id);
+    assert_eq!(cluster.done, [format!("n1 sends {instance} to n2")], "before it is sealed");
+    assert!(!cluster.replies.contains_key(&request));
+    cluster.ask(1, Ask::Seal { instance });
+    assert_eq!(got(cluster.reply(request)), instance);
+}
+
+#[test]
+fn a_put_that_is_given_up_fails_its_readers() {
+    let mut cluster = Cluster::new(2);
+    let (id, instance) = cluster.create(1, None);
+    let request = cluster.get(2, &id);
+    cluster.ask(1, Ask::Abort { instance });
+    assert!(matches!(cluster.reply(request), Err(Error::ObjectLost { .. })));
+    assert!(cluster.nodes.values().all(|node| node.table().used() == 0));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_name_is_taken_until_it_is_deleted() {
+    let mut cluster = Cluster::new(3);
+    cluster.put_small(1, Some("x"));
+    let again = Ask::Create { name: Some("x".parse().unwrap()), meta: array(LARGE) };
+    let request = cluster.ask(2, again);
+    assert!(matches!(cluster.reply(request), Err(Error::NameTaken { holder: NodeId(1), .. })));
+    let request = cluster.ask(3, Ask::Delete { ids: vec!["x".parse().unwrap()] });
+    assert_eq!(cluster.reply(request), &Ok(Answer::Done));
+    cluster.put_large(2, Some("x"));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_deletion_ends_all_copies_but_not_the_one_that_is_read() {
+    let mut cluster = Cluster::new(3);
+    let id = cluster.put_large(1, None);
+    let reading = cluster.get(2, &id);
+    let instance = got(cluster.reply(reading));
+    let request = cluster.ask(3, Ask::Delete { ids: vec![id.clone()] });
+    assert_eq!(cluster.reply(request), &Ok(Answer::Done));
+    assert_eq!(cluster.nodes[&NodeId(1)].table().used(), 0);
+    assert!(cluster.nodes[&NodeId(2)].table().get(instance).is_some_and(|copy| copy.doomed));
+    let late = cluster.get(2, &id);
+    assert_eq!(cluster.reply(late), &Err(Error::ObjectDeleted { id }));
+    cluster.ask(2, Ask::Release { instance });
+    assert_eq!(cluster.nodes[&NodeId(2)].table().used(), 0);
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn latest_waits_for_a_newer_name() {
+    let mut cluster = Cluster::new(3);
+    cluster.put_small(1, Some("policy/1"));
+    let latest = |after| Ask::Latest { prefix: "policy/".into(), after };
+    let at_once = cluster.ask(2, latest(None));
+    assert_eq!(cluster.reply(at_once), &Ok(Answer::Latest { name: "policy/1".parse().unwrap() }));
+    let later = cluster.ask(2, latest(Some(1)));
+    assert!(!cluster.replies.contains_key(&later));
+    cluster.put_small(3, Some("policy/2"));
+    assert_eq!(cluster.reply(later), &Ok(Answer::Latest { name: "policy/2".parse().unwrap() }));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_reduce_folds_at_the_nodes_of_its_inputs() {
+    let mut cluster = Cluster::new(3);
+    let inputs: Vec<ObjectId> = (1..=3).map(|node| cluster.put_large(node, None)).collect();
+    let request = cluster.ask(1, Ask::Reduce { inputs: inputs.clone(), op: Op::Sum, count: 3 });
+    let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
+    let at: BTreeSet<NodeId> = cluster.folds.iter().map(|(node, _)| *node).collect();
+    assert_eq!(at, BTreeSet::from([NodeId(1), NodeId(2), NodeId(3)]));
+    let request = cluster.ask(1, Ask::Inputs { id: id.clone() });
+    let Ok(Answer::Inputs { ids }) = cluster.reply(request) else { panic!() };
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>(), inputs.iter().collect());
+    let request = cluster.get(2, &id);
+    let instance = got(cluster.reply(request));
+    cluster.ask(2, Ask::Release { instance });
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_reduce_of_small_inputs_needs_no_transfer() {
+    let mut cluster = Cluster::new(3);
+    let inputs: Vec<ObjectId> = (1..=3).map(|node| cluster.put_small(node, None)).collect();
+    let request = cluster.ask(2, Ask::Reduce { inputs, op: Op::Max, count: 2 });
+    let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
+    let request = cluster.get(3, &id);
+    got(cluster.reply(request));
+    assert!(cluster.folds.is_empty() && cluster.done.is_empty());
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn the_result_of_a_reduce_can_be_deleted_before_its_inputs_are_there() {
+    let mut cluster = Cluster::new(2);
+    let inputs = vec!["never".parse().unwrap()];
+    let request = cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count: 1 });
+    let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
+    let reader = cluster.get(2, &id);
+    let request = cluster.ask(2, Ask::Delete { ids: vec![id.clone()] });
+    assert_eq!(cluster.reply(request), &Ok(Answer::Done));
+    assert_eq!(cluster.reply(reader), &Err(Error::ObjectDeleted { id }));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn whoever_leaves_hands_its_originals_over() {
+    let mut cluster = Cluster::new(3);
+    let (small, large) = (cluster.put_small(3, None), cluster.put_large(3, None));
+    cluster.tell(3, Event::LeaveAsked);
+    assert_eq!(cluster.done.last().map(String::as_str), Some("n3 left"));
+    for id in [small, large] {
+        let originals = cluster.nodes.values().filter(|node| {
+            node.table().iter().any(|(_, copy)| copy.id == id && copy.origin && copy.is_complete())
+        });
+        assert_eq!(originals.count(), 1, "one node keeps {id}");
+        for node in 1..=2 {
+            let request = cluster.get(node, &id);
+            got(cluster.reply(request));
+        }
+    }
+}
+
+#[test]
+fn a_node_that_died_takes_its_objects_with_it_and_nobody_waits_for_ever() {
+    let mut cluster = Cluster::new(3);
+    let id = cluster.put_large(3, None);
+    cluster.nodes.remove(&NodeId(3));
+    cluster.tell(1, Event::PeerLost { node: NodeId(3) });
+    cluster.tell(2, Event::PeerLost { node: NodeId(3) });
+    let request = cluster.get(1, &id);
+    assert!(!cluster.replies.contains_key(&request), "somebody might have a copy");
+    cluster.wait(2 * SECOND);
+    assert!(matches!(cluster.reply(request), Err(Error::ObjectLost { .. })));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn what_others_tell_of_a_dead_node_does_not_bring_it_back() {
+    let mut cluster = Cluster::new(3);
+    cluster.nodes.remove(&NodeId(3));
+    cluster.tell(1, Event::PeerLost { node: NodeId(3) });
+    let old_news = Message::Members(vec![member(3)]);
+    cluster.tell(1, Event::Message { from: NodeId(2), message: old_news });
+    assert!(!cluster.nodes[&NodeId(1)].members().contains(NodeId(3)));
+    cluster.tell(1, Event::PeerUp { member: member(3) });
+    assert!(cluster.nodes[&NodeId(1)].members().contains(NodeId(3)), "unless it comes itself");
+}
+
+#[test]
+fn a_put_waits_for_room_and_gets_it_when_something_is_deleted() {
+    let mut cluster = Cluster::with_capacity(1, LARGE + LARGE / 2);
+    let first = cluster.put_large(1, None);
+    let until = Some(cluster.now + SECOND);
+    let create = || Ask::Create { name: None, meta: array(LARGE) };
+    let impatient = cluster.ask_until(1, create(), until);
+    cluster.wait(SECOND);
+    assert!(matches!(cluster.reply(impatient), Err(Error::StoreFull { .. })));
+    let patient = cluster.ask(1, create());
+    assert!(!cluster.replies.contains_key(&patient));
+    cluster.ask(1, Ask::Delete { ids: vec![first] });
+    assert!(matches!(cluster.reply(patient), Ok(Answer::Created { .. })));
+}
+
+#[test]
+fn a_copy_that_nobody_reads_makes_room() {
+    let mut cluster = Cluster::with_capacity(2, LARGE + LARGE / 2);
+    let id = cluster.put_large(1, None);
+    let request = cluster.get(2, &id);
+    let instance = got(cluster.reply(request));
+    let create = cluster.ask(2, Ask::Create { name: None, meta: array(LARGE) });
+    assert!(!cluster.replies.contains_key(&create), "it is being read");
+    cluster.ask(2, Ask::Release { instance });
+    assert!(matches!(cluster.reply(create), Ok(Answer::Created { .. })));
+    assert!(!cluster.has(2, &id) && cluster.has(1, &id));
+}
+
+#[test]
+fn nobody_waits_for_room_behind_one_for_whom_there_is_none() {
+    let mut cluster = Cluster::with_capacity(1, LARGE + LARGE / 2);
+    cluster.put_large(1, None);
+    let large = cluster.ask(1, Ask::Create { name: None, meta: array(LARGE) });
+    let small = cluster.ask(1, Ask::Create { name: None, meta: array(LARGE / 4) });
+    assert!(!cluster.replies.contains_key(&large));
+    assert!(matches!(cluster.reply(small), Ok(Answer::Created { .. })));
+}
+
+#[test]
+fn a_client_that_dies_leaves_nothing_behind() {
+    let mut cluster = Cluster::new(2);
+    let id = cluster.put_large(1, None);
+    cluster.create(2, None);
+    cluster.get(2, &id);
+    cluster.get(2, &"never".parse().unwrap());
+    cluster.tell(2, Event::ClientGone { client: CLIENT });
+    let left =
+        cluster.nodes[&NodeId(2)].table().iter().map(|(_, copy)| (copy.id.clone(), copy.pins));
+    assert_eq!(left.collect::<Vec<_>>(), [(id, 0)], "a copy that may be evicted");
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn every_question_is_answered_by_its_deadline() {
+    let mut cluster = Cluster::new(2);
+    let until = Some(cluster.now + SECOND);
+    let never: ObjectId = "never/1".parse().unwrap();
+    let reduce = Ask::Reduce { inputs: vec![never.clone()], op: Op::Sum, count: 1 };
+    let request = cluster.ask_until(1, reduce, until);
+    let Ok(Answer::Reducing { id: result }) = cluster.reply(request).clone() else { panic!() };
+    let requests = [
+        cluster.ask_until(1, Ask::Get { id: never }, until),
+        cluster.ask_until(1, Ask::Latest { prefix: "never/".into(), after: None }, until),
+        cluster.ask(1, Ask::Inputs { id: result.clone() }),
+        cluster.get(2, &result),
+    ];
+    assert!(requests.iter().all(|request| !cluster.replies.contains_key(request)));
+    cluster.wait(SECOND);
+    for request in requests {
+        assert!(matches!(cluster.reply(request), Err(Error::Timeout { .. })));
+    }
+    cluster.assert_at_rest();
+}
