@@ -5,7 +5,11 @@
 use alloc::{format, vec};
 
 use super::*;
-use crate::{message::FoldOrder, meta::Meta, reduce::cost::Link};
+use crate::{
+    message::FoldOrder,
+    meta::{Dtype, Meta, Op},
+    reduce::cost::Link,
+};
 
 const LARGE: u64 = 1 << 20;
 const CLIENT: ClientId = ClientId(1);

@@ -1,0 +1,185 @@
+//! What the directory knows of one object: the living instance and its holders, or why it is gone; who waits.
+//!
+//! Knows who feeds whom, and so who may feed an asker; does not know messages in or time.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+use super::Mail;
+use crate::{
+    broadcast::{Candidate, choose_source},
+    error::Error,
+    id::{Instance, NodeId, ObjectId, RequestId},
+    inline::Inline,
+    members::Members,
+    message::{Found, Message, Source},
+    meta::Meta,
+    ranges::Ranges,
+    reduce::cost::Link,
+    time::Instant,
+};
+
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    pub(super) live: Option<Live>,
+    pub(super) gone: Option<Tombstone>,
+    /// What the name was before it was put again, and until when that is remembered.
+    pub(super) buried: BTreeMap<Instance, Instant>,
+    /// Askers without a sender, in order of their questions, with those that failed them.
+    pub(super) waiters: Vec<(NodeId, Vec<NodeId>)>,
+    pub(super) watchers: BTreeSet<NodeId>,
+    /// Since when no copy is known that is complete, or will be.
+    pub(super) orphan_since: Option<Instant>,
+    /// Until when it is kept although others own it.
+    pub(super) kept_until: Instant,
+}
+
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) instance: Instance,
+    pub(super) meta: Meta,
+    pub(super) inline: Option<Inline>,
+    pub(super) holders: BTreeMap<NodeId, Holder>,
+}
+
+#[derive(Debug)]
+pub(super) struct Holder {
+    pub(super) complete: bool,
+    /// Pinned there: put, reduced or adopted.
+    pub(super) origin: bool,
+    /// Who feeds it while it is partial.
+    pub(super) source: Option<NodeId>,
+    pub(super) ready: Ranges,
+    /// When it last told of itself, and when it was last sent to somebody.
+    pub(super) told: Option<Instant>,
+    pub(super) located: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub(super) struct Tombstone {
+    pub(super) instances: Vec<Instance>,
+    pub(super) error: Error,
+    pub(super) until: Instant,
+    /// Copies whose holders have not said that they dropped them.
+    pub(super) dropping: BTreeSet<(NodeId, Instance)>,
+    /// Who is told when they have.
+    pub(super) askers: Vec<(NodeId, RequestId)>,
+}
+
+impl Tombstone {
+    /// Answers those who deleted the object, when no copy is left that somebody could be given.
+    pub(super) fn answer(&mut self, id: &ObjectId, mail: &mut Mail) {
+        if self.dropping.is_empty() {
+            for (node, request) in self.askers.drain(..) {
+                mail.push((node, Message::Deleted { id: id.clone(), request }));
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// Whether a copy is known that is complete, or will be.
+    pub(super) fn is_alive(&self) -> bool {
+        self.live.is_some() && self.orphan_since.is_none()
+    }
+
+    pub(super) fn tell_gone(&mut self, id: &ObjectId, error: &Error, mail: &mut Mail) {
+        let waiters = core::mem::take(&mut self.waiters).into_iter().map(|(asker, _)| asker);
+        let mut told: BTreeSet<NodeId> = waiters.collect();
+        told.extend(core::mem::take(&mut self.watchers));
+        for node in told {
+            mail.push((node, Message::Gone { id: id.clone(), error: error.clone() }));
+        }
+    }
+}
+
+impl Live {
+    /// Removes a holder and detaches whom it fed; false if it was none.
+    pub(super) fn remove_holder(&mut self, node: NodeId) -> bool {
+        let was_holder = self.holders.remove(&node).is_some();
+        if was_holder {
+            for holder in self.holders.values_mut() {
+                holder.source.take_if(|source| *source == node);
+            }
+        }
+        was_holder
+    }
+
+    /// Relays between `node` and a copy that needs none; none if it is fed by nobody, or in a circle.
+    pub(super) fn depth(&self, node: NodeId) -> Option<u32> {
+        let mut at = node;
+        for depth in 0..=self.holders.len() as u32 {
+            let holder = self.holders.get(&at)?;
+            match holder.source {
+                _ if holder.complete => return Some(depth),
+                None => return holder.origin.then_some(depth),
+                Some(source) => at = source,
+            }
+        }
+        None
+    }
+
+    /// Whether some copy is complete, or will be.
+    pub(super) fn is_fed(&self) -> bool {
+        self.holders.keys().any(|node| self.depth(*node).is_some())
+    }
+
+    /// Whether `node` gets its bytes, directly or not, from `from`.
+    pub(super) fn depends(&self, node: NodeId, from: NodeId) -> bool {
+        let mut at = node;
+        for _ in 0..=self.holders.len() {
+            if at == from {
+                return true;
+            }
+            match self.holders.get(&at) {
+                Some(Holder { complete: false, source: Some(source), .. }) => at = *source,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    pub(super) fn load(&self, node: NodeId) -> u32 {
+        let fed = |holder: &&Holder| !holder.complete && holder.source == Some(node);
+        self.holders.values().filter(fed).count() as u32
+    }
+
+    pub(super) fn choose(
+        &self,
+        asker: NodeId,
+        avoid: &[NodeId],
+        members: &Members,
+        link: Link,
+    ) -> Option<Source> {
+        if let Some(inline) = &self.inline {
+            return Some(Source::Inline(inline.clone()));
+        }
+        let candidates: Vec<Candidate> = self
+            .holders
+            .iter()
+            .filter(|(node, _)| **node != asker && members.contains(**node))
+            .filter(|(node, _)| !self.depends(**node, asker))
+            .filter_map(|(node, holder)| {
+                let (node, complete, origin) = (*node, holder.complete, holder.origin);
+                let (depth, load) = (self.depth(node)?, self.load(node));
+                let avoided = avoid.contains(&node);
+                Some(Candidate { node, depth, load, complete, origin, avoided })
+            })
+            .collect();
+        let (node, reason) = choose_source(&candidates, self.meta.size, link)?;
+        Some(Source::Holder { node, reason })
+    }
+
+    /// What a watcher is told: itself as the holder if it is one, else the best copy to fold at.
+    pub(super) fn found(&self, watcher: NodeId, members: &Members) -> Option<Found> {
+        let rank = |(node, holder): &(&NodeId, &Holder)| {
+            (**node != watcher, !holder.complete, !holder.origin, self.load(**node), **node)
+        };
+        let fed = |node: NodeId| members.contains(node) && self.depth(node).is_some();
+        let (holder, _) = self.holders.iter().filter(|(node, _)| fed(**node)).min_by_key(rank)?;
+        let (instance, meta) = (self.instance, self.meta.clone());
+        Some(Found { instance, meta, holder: *holder, inline: self.inline.clone() })
+    }
+}

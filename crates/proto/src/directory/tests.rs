@@ -1,0 +1,419 @@
+//! The directory: messages in, messages out.
+
+use alloc::{string::ToString, vec};
+
+use super::*;
+use crate::{inline::Inline, members::Member, message::Found, meta::Meta};
+
+const SIZE: u64 = 32 << 20;
+const SECOND: u64 = 1_000_000_000;
+
+/// The directory of node 1 in a cluster of five.
+struct Owner {
+    directory: Directory,
+    members: Members,
+    now: Instant,
+}
+
+impl Owner {
+    fn new() -> Self {
+        let member = |id: u64| Member {
+            id: NodeId(id),
+            address: core::net::SocketAddr::from(([127, 0, 0, 1], id as u16)),
+        };
+        let mut members = Members::new(member(1));
+        (2..=5).for_each(|id| assert!(members.insert(member(id))));
+        Self { directory: Directory::default(), members, now: Instant(SECOND) }
+    }
+
+    /// What the directory wants sent after `from` has said `message`.
+    fn hears(&mut self, from: u64, message: Message) -> Mail {
+        self.now = self.now + 1000;
+        let mut mail = Vec::new();
+        let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
+        let (members, directory) = (&self.members, &mut self.directory);
+        assert!(directory.handle(self.now, NodeId(from), &message, members, link, &mut mail));
+        mail
+    }
+
+    fn loses(&mut self, node: u64) -> Mail {
+        let mut mail = Vec::new();
+        self.members.remove(NodeId(node));
+        self.directory.member_gone(self.now, NodeId(node), &self.members, &mut mail);
+        self.directory.members_changed(self.now, &self.members, &mut mail);
+        mail
+    }
+
+    fn waits(&mut self, ns: u64) -> Mail {
+        let mut mail = Vec::new();
+        self.now = self.now + ns;
+        self.directory.expire(self.now, &self.members, &mut mail);
+        mail
+    }
+
+    /// Who is named to `asker` as its sender.
+    fn source_of(&mut self, asker: u64, id: &ObjectId) -> Option<u64> {
+        let mail = self.hears(asker, locate(id));
+        let [(to, Message::Located { source: Source::Holder { node, .. }, .. })] = &mail[..] else {
+            assert_eq!(mail, [(NodeId(asker), Message::Waiting { id: id.clone() })]);
+            return None;
+        };
+        assert_eq!(*to, NodeId(asker));
+        Some(node.0)
+    }
+
+    fn holders(&self, id: &ObjectId) -> Vec<u64> {
+        self.directory.holders(id).into_iter().map(|(node, _)| node.0).collect()
+    }
+}
+
+/// Minted by node 1, so that node 1 is its first owner.
+fn minted() -> ObjectId {
+    ObjectId::Minted { node: NodeId(1), serial: 7 }
+}
+
+/// A name in a group of its own that node 1 owns first.
+fn named(owner: &Owner, suffix: &str) -> ObjectId {
+    let names = (0..).map(|group| format!("group{group}/{suffix}").parse().unwrap());
+    let is_mine = |id: &ObjectId| owner.members.owners(id).first == NodeId(1);
+    names.into_iter().find(is_mine).unwrap()
+}
+
+fn instance(node: u64, serial: u64) -> Instance {
+    Instance { node: NodeId(node), serial }
+}
+
+fn told(id: &ObjectId, instance: Instance, origin: bool, progress: Progress) -> Message {
+    let (id, meta) = (id.clone(), Meta::bytes(SIZE));
+    Message::Announce(Announce { id, instance, meta, origin, progress, claim: false })
+}
+
+fn claim(id: &ObjectId, instance: Instance) -> Message {
+    let progress = Progress::Partial { source: None, ready: Ranges::new() };
+    let Message::Announce(announce) = told(id, instance, true, progress) else { unreachable!() };
+    Message::Announce(Announce { claim: true, ..announce })
+}
+
+fn locate(id: &ObjectId) -> Message {
+    Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None }
+}
+
+fn fed_by(node: u64) -> Progress {
+    Progress::Partial { source: Some(NodeId(node)), ready: Ranges::new() }
+}
+
+fn delete(id: &ObjectId) -> Message {
+    Message::Delete { id: id.clone(), request: RequestId(1) }
+}
+
+fn deleted(id: &ObjectId, to: u64) -> (NodeId, Message) {
+    (NodeId(to), Message::Deleted { id: id.clone(), request: RequestId(1) })
+}
+
+#[test]
+fn a_question_before_the_object_is_answered_when_it_comes() {
+    let mut owner = Owner::new();
+    let id = minted();
+    assert_eq!(owner.source_of(2, &id), None);
+    let mail = owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
+    let [(NodeId(2), Message::Located { source, .. })] = &mail[..] else { panic!("{mail:?}") };
+    assert!(matches!(source, Source::Holder { node: NodeId(3), .. }));
+}
+
+#[test]
+fn a_question_that_was_taken_back_is_not_answered() {
+    let mut owner = Owner::new();
+    let id = minted();
+    assert_eq!(owner.source_of(2, &id), None);
+    assert_eq!(owner.hears(2, Message::Unlocate { id: id.clone() }), []);
+    assert_eq!(owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete)), []);
+}
+
+#[test]
+fn a_small_object_comes_with_the_answer() {
+    let mut owner = Owner::new();
+    let id = minted();
+    let bytes: Inline = vec![1, 2, 3].into();
+    owner.hears(3, told(&id, instance(3, 1), true, Progress::Inline(bytes.clone())));
+    let mail = owner.hears(2, locate(&id));
+    let [(NodeId(2), Message::Located { source, .. })] = &mail[..] else { panic!("{mail:?}") };
+    assert_eq!(*source, Source::Inline(bytes));
+    assert_eq!(owner.holders(&id), [3], "whoever only reads it holds nothing");
+}
+
+#[test]
+fn receivers_of_a_large_object_form_a_chain() {
+    let mut owner = Owner::new();
+    let id = minted();
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    let sources: Vec<_> = [3, 4, 5].map(|asker| owner.source_of(asker, &id)).into();
+    assert_eq!(sources, [Some(2), Some(3), Some(4)]);
+}
+
+#[test]
+fn nobody_is_sent_to_a_node_that_it_feeds() {
+    let mut owner = Owner::new();
+    let id = minted();
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    let sources = [3, 4, 5].map(|asker| owner.source_of(asker, &id));
+    assert_eq!(sources, [Some(2), Some(3), Some(4)]);
+    // The sender of 3 is gone; 4 and 5 are behind 3.
+    owner.hears(2, Message::Withdraw { id: id.clone(), instance: instance(2, 1) });
+    assert_eq!(owner.source_of(3, &id), None);
+    let mail = owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    assert!(matches!(mail[..], [(NodeId(3), Message::Located { .. })]));
+}
+
+#[test]
+fn who_failed_the_asker_is_named_last() {
+    let mut owner = Owner::new();
+    let id = minted();
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    owner.hears(3, told(&id, instance(2, 1), false, Progress::Complete));
+    let again = |avoid| Message::Locate { id: id.clone(), avoid, not_here: None };
+    let mail = owner.hears(4, again(vec![NodeId(2)]));
+    assert!(matches!(
+        mail[..],
+        [(_, Message::Located { source: Source::Holder { node: NodeId(3), .. }, .. })]
+    ));
+}
+
+#[test]
+fn a_refusal_corrects_a_stale_location() {
+    let mut owner = Owner::new();
+    let id = minted();
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    assert_eq!(owner.source_of(3, &id), Some(2));
+    let not_here = Some((NodeId(2), instance(2, 1)));
+    let mail = owner.hears(3, Message::Locate { id: id.clone(), avoid: vec![], not_here });
+    assert_eq!(mail, [(NodeId(3), Message::Waiting { id: id.clone() })]);
+    assert!(!owner.holders(&id).contains(&2));
+}
+
+#[test]
+fn an_older_refusal_does_not_hide_a_copy_that_came_since() {
+    let mut owner = Owner::new();
+    let id = minted();
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    assert_eq!(owner.source_of(3, &id), Some(2));
+    assert_eq!(owner.source_of(4, &id), Some(3));
+    owner.hears(3, told(&id, instance(2, 1), false, Progress::Complete));
+    let not_here = Some((NodeId(3), instance(2, 1)));
+    owner.hears(4, Message::Locate { id: id.clone(), avoid: vec![NodeId(3)], not_here });
+    assert!(owner.holders(&id).contains(&3));
+}
+
+#[test]
+fn a_deletion_is_answered_when_every_holder_has_dropped_its_copy() {
+    let mut owner = Owner::new();
+    let id = minted();
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    owner.hears(3, told(&id, instance(2, 1), false, Progress::Complete));
+    let dropped: Vec<NodeId> = owner.hears(5, delete(&id)).iter().map(|(to, _)| *to).collect();
+    assert_eq!(dropped, [NodeId(2), NodeId(3)]);
+    let done = || Message::Dropped { id: id.clone(), instance: instance(2, 1) };
+    assert_eq!(owner.hears(2, done()), []);
+    assert_eq!(owner.hears(3, done()), [deleted(&id, 5)]);
+    let mail = owner.hears(4, locate(&id));
+    assert!(matches!(&mail[..], [(_, Message::Gone { error: Error::ObjectDeleted { .. }, .. })]));
+}
+
+#[test]
+fn a_deletion_does_not_wait_for_a_holder_that_is_gone() {
+    let mut owner = Owner::new();
+    let id = minted();
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    owner.hears(5, delete(&id));
+    assert!(owner.loses(2).contains(&deleted(&id, 5)));
+}
+
+#[test]
+fn a_late_announcement_does_not_bring_a_deleted_object_back() {
+    let mut owner = Owner::new();
+    let id = minted();
+    assert_eq!(owner.hears(5, delete(&id)), [deleted(&id, 5)]);
+    let mail = owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    let error = Some(Error::ObjectDeleted { id: id.clone() });
+    let drop = Message::Drop { id: id.clone(), instance: instance(2, 1), error };
+    assert_eq!(mail, [(NodeId(2), drop)]);
+    owner.waits(TOMBSTONE_NS);
+    assert!(owner.directory.entries.is_empty(), "deletions are forgotten in the end");
+    assert_eq!(owner.directory.deadline(), None);
+}
+
+#[test]
+fn a_name_is_taken_while_its_object_lives_and_free_after_its_deletion() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    let claimed = |instance, taken_by| Message::Claimed { id: id.clone(), instance, taken_by };
+    let mail = owner.hears(2, claim(&id, instance(2, 1)));
+    assert_eq!(mail, [(NodeId(2), claimed(instance(2, 1), None))]);
+    let mail = owner.hears(3, claim(&id, instance(3, 1)));
+    assert_eq!(mail, [(NodeId(3), claimed(instance(3, 1), Some(NodeId(2))))]);
+    owner.hears(4, delete(&id));
+    let mail = owner.hears(3, claim(&id, instance(3, 2)));
+    assert!(mail.contains(&(NodeId(3), claimed(instance(3, 2), None))));
+    assert!(mail.contains(&deleted(&id, 4)), "the deleter waits for no old copy");
+    // What is left of the old object stays out.
+    let mail = owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    assert!(matches!(mail[..], [(NodeId(2), Message::Drop { .. })]));
+}
+
+#[test]
+fn of_two_objects_under_one_name_every_owner_keeps_the_lower() {
+    let (low, high) = ((2, instance(2, 9)), (3, instance(3, 1)));
+    for (first, second) in [(low, high), (high, low)] {
+        let mut owner = Owner::new();
+        let id = named(&owner, "x");
+        owner.hears(first.0, told(&id, first.1, true, Progress::Complete));
+        let mail = owner.hears(second.0, told(&id, second.1, true, Progress::Complete));
+        let drop = Message::Drop { id: id.clone(), instance: high.1, error: None };
+        assert_eq!(mail, [(NodeId(high.0), drop)]);
+        assert_eq!(owner.holders(&id), [low.0]);
+    }
+}
+
+#[test]
+fn a_later_attempt_of_a_reduce_replaces_the_earlier() {
+    let mut owner = Owner::new();
+    let id = minted();
+    let growing = || Progress::Partial { source: None, ready: Ranges::new() };
+    owner.hears(1, told(&id, instance(1, 8), true, growing()));
+    assert_eq!(owner.source_of(2, &id), Some(1));
+    let mail = owner.hears(1, told(&id, instance(1, 9), true, growing()));
+    let drop = Message::Drop { id: id.clone(), instance: instance(1, 8), error: None };
+    assert_eq!(mail, [(NodeId(2), drop)]);
+    assert_eq!(owner.holders(&id), [1]);
+}
+
+#[test]
+fn latest_is_the_highest_number_and_waits_for_a_higher_one() {
+    let mut owner = Owner::new();
+    let ids = ["9", "10", "11", "best"].map(|version| named(&owner, version));
+    let prefix = format!("{}/", ids[0].to_string().rsplit_once('/').unwrap().0);
+    let question = |after| Message::Latest { prefix: prefix.clone(), after, request: RequestId(5) };
+    for (serial, id) in (1..).zip([&ids[1], &ids[0], &ids[3]]) {
+        owner.hears(2, told(id, instance(2, serial), true, Progress::Complete));
+    }
+    let answer = |id: &ObjectId| {
+        let ObjectId::Named(name) = id.clone() else { unreachable!() };
+        (NodeId(4), Message::LatestIs { name, request: RequestId(5) })
+    };
+    assert_eq!(owner.hears(4, question(None)), [answer(&ids[1])]);
+    assert_eq!(owner.hears(4, question(Some(10))), []);
+    let mail = owner.hears(2, told(&ids[2], instance(2, 4), true, Progress::Complete));
+    assert_eq!(mail, [answer(&ids[2])]);
+}
+
+#[test]
+fn those_who_wait_are_told_of_a_loss_after_a_grace() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    assert_eq!(owner.source_of(3, &id), Some(2));
+    owner.loses(2);
+    assert_eq!(owner.source_of(3, &id), None);
+    assert_eq!(owner.waits(ORPHAN_GRACE_NS / 2), []);
+    let mail = owner.waits(ORPHAN_GRACE_NS);
+    let is_lost = |message: &Message| {
+        matches!(
+            message,
+            Message::Gone { error: Error::ObjectLost { .. }, .. }
+                | Message::Drop { error: Some(Error::ObjectLost { .. }), .. }
+        )
+    };
+    assert_eq!(mail.len(), 2, "the question is answered and the part of a copy dropped");
+    assert!(mail.iter().all(|(to, message)| *to == NodeId(3) && is_lost(message)));
+}
+
+#[test]
+fn an_object_that_is_told_of_again_within_the_grace_is_not_lost() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    owner.loses(2);
+    assert_eq!(owner.source_of(3, &id), None);
+    let mail = owner.hears(4, told(&id, instance(2, 1), false, Progress::Complete));
+    assert!(matches!(mail[..], [(NodeId(3), Message::Located { .. })]));
+    assert_eq!(owner.waits(2 * ORPHAN_GRACE_NS), []);
+}
+
+#[test]
+fn the_result_of_a_reduce_that_begins_again_is_not_lost() {
+    let mut owner = Owner::new();
+    let id = ObjectId::Minted { node: NodeId(3), serial: 1 };
+    let growing = Progress::Partial { source: None, ready: Ranges::new() };
+    owner.hears(3, told(&id, instance(3, 2), true, growing));
+    assert_eq!(owner.source_of(2, &id), Some(3));
+    owner.hears(3, Message::Withdraw { id: id.clone(), instance: instance(3, 2) });
+    assert_eq!(owner.source_of(2, &id), None);
+    assert_eq!(owner.waits(10 * ORPHAN_GRACE_NS), [], "its caller lives and may still make it");
+}
+
+#[test]
+fn what_a_minter_that_is_gone_never_made_is_lost() {
+    let mut owner = Owner::new();
+    let ids = (0..).map(|serial| ObjectId::Minted { node: NodeId(3), serial });
+    owner.loses(3);
+    let id = ids.into_iter().find(|id| owner.members.owners(id).first == NodeId(1)).unwrap();
+    assert_eq!(owner.source_of(2, &id), None);
+    let mail = owner.waits(ORPHAN_GRACE_NS);
+    assert!(matches!(mail[..], [(NodeId(2), Message::Gone { .. })]), "{mail:?}");
+}
+
+#[test]
+fn copies_that_grow_from_each_other_begin_anew() {
+    let mut owner = Owner::new();
+    let id = minted();
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    owner.hears(3, told(&id, instance(2, 1), false, fed_by(4)));
+    let mail = owner.hears(4, told(&id, instance(2, 1), false, fed_by(3)));
+    let drop = Message::Drop { id: id.clone(), instance: instance(2, 1), error: None };
+    assert_eq!(mail, [(NodeId(4), drop)]);
+    assert!(owner.directory.feeds().all(|(_, node, source)| (node.0, source.0) == (3, 4)));
+}
+
+#[test]
+fn a_new_owner_is_told_of_deletions() {
+    let mut owner = Owner::new();
+    let id = ObjectId::Minted { node: NodeId(3), serial: 1 };
+    owner.hears(4, delete(&id));
+    let mut mail = Vec::new();
+    owner.directory.members_changed(owner.now, &owner.members, &mut mail);
+    let owners: Vec<NodeId> = owner.members.owners(&id).iter().collect();
+    for (to, message) in &mail {
+        assert!(owners.contains(to));
+        assert!(matches!(message, Message::Remember { .. }));
+    }
+    assert!(!mail.is_empty());
+}
+
+#[test]
+fn what_is_told_to_a_node_that_is_no_owner_is_kept_for_the_grace_only() {
+    let mut owner = Owner::new();
+    let strangers = (0..).map(|serial| ObjectId::Minted { node: NodeId(3), serial });
+    let is_strange = |id: &ObjectId| !owner.members.owners(id).contains(NodeId(1));
+    let id = strangers.into_iter().find(is_strange).unwrap();
+    owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
+    assert_eq!(owner.holders(&id), [3], "this node may be its owner as others see it");
+    owner.waits(ORPHAN_GRACE_NS);
+    assert_eq!(owner.holders(&id), []);
+}
+
+#[test]
+fn a_watcher_is_answered_at_once_and_again_when_the_object_comes() {
+    let mut owner = Owner::new();
+    let id = minted();
+    let mail = owner.hears(2, Message::Watch { id: id.clone() });
+    assert_eq!(mail, [(NodeId(2), Message::Found { id: id.clone(), found: None })]);
+    let mail = owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
+    let [(NodeId(2), Message::Found { found: Some(found), .. })] = &mail[..] else {
+        panic!("{mail:?}")
+    };
+    assert_eq!(found.holder, NodeId(3));
+    let holder_asks = owner.hears(3, Message::Watch { id: id.clone() });
+    assert!(matches!(
+        &holder_asks[..],
+        [(NodeId(3), Message::Found { found: Some(Found { holder: NodeId(3), .. }), .. })]
+    ));
+}

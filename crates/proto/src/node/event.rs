@@ -1,0 +1,271 @@
+//! The language between a node's decisions and its shell: facts that go in, orders that come out.
+
+use alloc::{string::String, vec::Vec};
+
+use crate::{
+    ask::{Answer, Ask},
+    broadcast::Reason,
+    error::Error,
+    id::{ClientId, Instance, NodeId, ObjectId, ReduceId, RequestId, ServeId},
+    inline::Inline,
+    members::Member,
+    message::{FoldKey, FoldOrder, Message},
+    meta::{Dtype, Op},
+    ranges::Ranges,
+    reduce::{
+        cost::{DegreeReason, Link},
+        shape::Degree,
+    },
+    time::Instant,
+};
+
+/// What has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A client asks.
+    Asked {
+        /// Who.
+        client: ClientId,
+        /// To be named in the reply.
+        request: RequestId,
+        /// What.
+        ask: Ask,
+        /// When it wants an answer at the latest; now means: only if it is here already.
+        deadline: Option<Instant>,
+    },
+    /// A client does not want its answer any more. It is still given one.
+    Cancelled {
+        /// Of the question.
+        request: RequestId,
+    },
+    /// A client is gone: its pins, its questions and what it had not sealed go with it.
+    ClientGone {
+        /// Who.
+        client: ClientId,
+    },
+    /// There is memory for a copy.
+    SlotReady {
+        /// Which.
+        instance: Instance,
+    },
+    /// There is no memory for a copy.
+    SlotFailed {
+        /// Which.
+        instance: Instance,
+        /// What the operating system said.
+        detail: String,
+    },
+    /// A member says something.
+    Message {
+        /// Who.
+        from: NodeId,
+        /// What.
+        message: Message,
+    },
+    /// A node was met: it called us, or we it.
+    PeerUp {
+        /// Who.
+        member: Member,
+    },
+    /// A node can't be reached any more.
+    PeerLost {
+        /// Who.
+        node: NodeId,
+    },
+    /// A node wants to receive a copy.
+    FetchAsked {
+        /// To be named in the answer.
+        serve: ServeId,
+        /// Of which object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
+    },
+    /// A transfer out of here is over, however it ended; or who asked for it gave up before it was answered.
+    ServeEnded {
+        /// Which.
+        serve: ServeId,
+    },
+    /// A copy has arrived.
+    Fetched {
+        /// Which.
+        instance: Instance,
+    },
+    /// A copy stopped arriving.
+    FetchFailed {
+        /// Which.
+        instance: Instance,
+        /// Who sent it.
+        source: NodeId,
+        /// Whether the sender said that it has no such copy.
+        not_here: bool,
+        /// What has arrived.
+        ready: Ranges,
+    },
+    /// Small inputs were folded.
+    FoldedInline {
+        /// For which reduce.
+        reduce: ReduceId,
+        /// In which epoch.
+        epoch: u32,
+        /// The result.
+        result: Inline,
+    },
+    /// A fold is over.
+    FoldEnded {
+        /// Which.
+        key: FoldKey,
+        /// Why it did not finish, if it did not.
+        failure: Option<String>,
+    },
+    /// Latency and bandwidth to the others were measured.
+    LinkMeasured(Link),
+    /// This node shall leave the cluster.
+    LeaveAsked,
+    /// The moment of [`Node::deadline`] is here.
+    DeadlinePassed,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Answer a client.
+    Reply {
+        /// Whom.
+        client: ClientId,
+        /// To which question.
+        request: RequestId,
+        /// The answer.
+        answer: Result<Answer, Error>,
+    },
+    /// Send a message, in the order of these actions.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        message: Message,
+    },
+    /// Be ready to send to this member.
+    AddPeer(Member),
+    /// Close all connections to this node, after what was sent.
+    DropPeer(NodeId),
+    /// Take memory for a copy; answered by `SlotReady` or `SlotFailed`, unless `FreeSlot` comes first.
+    CreateSlot {
+        /// Which.
+        instance: Instance,
+        /// Its payload.
+        size: u64,
+        /// The client that will write it, if one will.
+        writer: Option<ClientId>,
+    },
+    /// Let go of the memory. Who reads a complete copy goes on; who waits for the rest of a growing one is told.
+    FreeSlot {
+        /// Which.
+        instance: Instance,
+    },
+    /// Receive what is missing of a copy; answered by `Fetched` or `FetchFailed`.
+    Fetch {
+        /// Of which object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
+        /// From whom.
+        source: NodeId,
+    },
+    /// Stop receiving. Not answered.
+    StopFetch {
+        /// Which.
+        instance: Instance,
+    },
+    /// Send a copy, and what is still to come of it; ends with `ServeEnded`.
+    Serve {
+        /// To which question.
+        serve: ServeId,
+        /// Which.
+        instance: Instance,
+        /// Whether the copy came over the network itself, or is made by a reduce.
+        relayed: bool,
+    },
+    /// Say that there is no such copy here.
+    Refuse {
+        /// To which question.
+        serve: ServeId,
+    },
+    /// Fold; ends with `FoldEnded`.
+    StartFold {
+        /// The order.
+        order: FoldOrder,
+        /// The copy to fold into and how many inputs it will hold; otherwise keep the stream for the parent.
+        target: Option<(Instance, u64)>,
+    },
+    /// Stop folding; ends with `FoldEnded` too.
+    StopFold {
+        /// Which.
+        key: FoldKey,
+    },
+    /// Fold small inputs; answered by `FoldedInline`.
+    FoldInline {
+        /// For which reduce.
+        reduce: ReduceId,
+        /// In which epoch.
+        epoch: u32,
+        /// How.
+        op: Op,
+        /// Elements of which type.
+        dtype: Dtype,
+        /// Equally long.
+        inputs: Vec<Inline>,
+    },
+    /// Worth a line in the log and a count.
+    Note(Note),
+    /// This node has handed over everything and may close.
+    Left,
+}
+
+/// A decision and its reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// A sender was chosen for this node.
+    SourceChosen {
+        /// Of which object.
+        id: ObjectId,
+        /// Whom.
+        source: NodeId,
+        /// Why.
+        reason: Reason,
+    },
+    /// The shape of a reduce was chosen.
+    DegreeChosen {
+        /// The result.
+        id: ObjectId,
+        /// Which.
+        degree: Degree,
+        /// Why.
+        reason: DegreeReason,
+    },
+    /// An attempt of a reduce failed and the next begins.
+    ReduceRestarted {
+        /// The result.
+        id: ObjectId,
+        /// The attempt that failed.
+        epoch: u32,
+        /// Why.
+        detail: String,
+    },
+    /// Copies were evicted.
+    Evicted {
+        /// How many.
+        copies: usize,
+    },
+}
+
+/// What a node may use and assumes.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Bytes of objects the node may hold.
+    pub capacity: u64,
+    /// Latency and bandwidth until they are measured.
+    pub link: Link,
+    /// The degree of every reduce, for measurements; normally chosen by cost.
+    pub degree: Option<Degree>,
+}
