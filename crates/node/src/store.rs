@@ -76,13 +76,19 @@ pub(crate) struct Store {
     /// Bytes of memory beyond which free extents are given back before new ones are made.
     mapped_max: u64,
     held: Mutex<HashMap<Instance, Arc<Held>>>,
+    created: Notify,
 }
 
 impl Store {
     pub(crate) fn new(capacity: u64) -> Self {
         // Each extent may be filled only in part.
         let mapped_max = capacity.saturating_add(capacity / 4).saturating_add(2 * EXTENT_BYTES);
-        Self { arena: Arena::new(EXTENT_BYTES), mapped_max, held: Mutex::default() }
+        Self {
+            arena: Arena::new(EXTENT_BYTES),
+            mapped_max,
+            held: Mutex::default(),
+            created: Notify::new(),
+        }
     }
 
     /// Takes memory for a copy, and returns extents that were given back for it. May take a while: new memory costs
@@ -109,7 +115,21 @@ impl Store {
         let held = Held { slot, changed: Notify::new(), abandoned: AtomicBool::new(false) };
         // If the same copy was given up and asked for again while memory was made, the first to be ready stays.
         self.held().entry(instance).or_insert_with(|| Arc::new(held));
+        self.created.notify_waiters();
         Ok(gone)
+    }
+
+    /// The copy, as soon as it has memory.
+    pub(crate) async fn wait_for(&self, instance: Instance) -> Arc<Held> {
+        loop {
+            let created = self.created.notified();
+            tokio::pin!(created);
+            created.as_mut().enable();
+            if let Some(held) = self.get(instance) {
+                return held;
+            }
+            created.await;
+        }
     }
 
     pub(crate) fn get(&self, instance: Instance) -> Option<Arc<Held>> {

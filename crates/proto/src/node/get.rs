@@ -502,6 +502,11 @@ impl Node {
         }
     }
 
+    /// Whether the object is on its way, and has a place in the accounts but no memory yet.
+    pub(super) fn pull_awaits_memory(&self, id: &ObjectId) -> bool {
+        matches!(self.pulls.get(id), Some(Pull { phase: Phase::Memory, .. }))
+    }
+
     /// A receiver that was kept waiting has hung up.
     pub(super) fn unpark(&mut self, serve: ServeId, out: &mut Vec<Action>) {
         let is_parked = |pull: &Pull| pull.parked.iter().any(|(parked, _)| *parked == serve);

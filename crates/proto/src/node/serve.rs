@@ -16,8 +16,9 @@ impl Node {
         instance: Instance,
         out: &mut Vec<Action>,
     ) {
-        let is_here = self.table.get(instance).is_some();
-        // The owner may have sent the receiver here before its answer to this node has arrived.
+        let is_here = self.table.get(instance).is_some() && !self.pull_awaits_memory(id);
+        // The owner may have sent the receiver here before its answer to this node has arrived, or before there is
+        // memory. To refuse it would send it to the source.
         if is_here || !self.park(serve, id, instance) {
             self.serve_or_refuse(serve, instance, out);
         }

@@ -6,7 +6,8 @@ use alloc::{format, vec};
 
 use super::*;
 use crate::{
-    message::FoldOrder,
+    broadcast::Reason,
+    message::{FoldOrder, Source},
     meta::{Dtype, Meta, Op},
     reduce::cost::Link,
 };
@@ -486,4 +487,33 @@ fn every_question_is_answered_by_its_deadline() {
         assert!(matches!(cluster.reply(request), Err(Error::Timeout { .. })));
     }
     cluster.assert_at_rest();
+}
+
+#[test]
+fn a_receiver_that_comes_before_the_memory_is_ready_is_kept_waiting() {
+    let member = |id: u64| Member { id: NodeId(id), address: ([127, 0, 0, 1], id as u16).into() };
+    let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
+    let mut relay = Node::new(member(2), Config { capacity: 1 << 30, link, degree: None });
+    let mut step = |event| {
+        let mut actions = Vec::new();
+        relay.handle(Instant(0), event, &mut actions);
+        actions.retain(|action| !matches!(action, Action::Send { .. } | Action::Note(_)));
+        actions
+    };
+    let (id, instance) =
+        (ObjectId::Minted { node: NodeId(1), serial: 1 }, Instance { node: NodeId(1), serial: 2 });
+    step(Event::PeerUp { member: member(1) });
+    let (request, ask) = (RequestId(1), Ask::Get { id: id.clone() });
+    step(Event::Asked { client: CLIENT, request, ask, deadline: None });
+    let source = Source::Holder { node: NodeId(1), reason: Reason::OnlyHolder };
+    let meta = Meta::bytes(LARGE);
+    let message = Message::Located { id: id.clone(), instance, meta, source };
+    let actions = step(Event::Message { from: NodeId(1), message });
+    assert_eq!(actions, [Action::CreateSlot { instance, size: LARGE, writer: None }]);
+
+    let serve = ServeId(7);
+    assert_eq!(step(Event::FetchAsked { serve, id: id.clone(), instance }), []);
+    let actions = step(Event::SlotReady { instance });
+    let fetch = Action::Fetch { id, instance, source: NodeId(1) };
+    assert_eq!(actions, [fetch, Action::Serve { serve, instance, relayed: true }]);
 }
