@@ -3,12 +3,10 @@
 //! Plain loops over fixed-size chunks without branches, which the compiler turns into vector code;
 //! bytes need no alignment. Knows nothing of trees, of windows or of where bytes come from.
 
-use hoplite_proto::meta::{Dtype, Op};
-
-/// Whether `op` is defined for elements of `dtype`: all are but the mean of integers.
-pub fn supports(op: Op, dtype: Dtype) -> bool {
-    op != Op::Mean || dtype.is_float()
-}
+use hoplite_proto::{
+    error::is_reducible,
+    meta::{Dtype, Op},
+};
 
 /// Folds `other` into `into`: `into[i] = op(into[i], other[i])`.
 ///
@@ -17,7 +15,8 @@ pub fn supports(op: Op, dtype: Dtype) -> bool {
 /// time. `Mean` adds up; [`finish`] divides.
 ///
 /// # Panics
-/// If the lengths differ or are no whole number of elements, or `op` isn't [supported](supports).
+/// If the lengths differ or are no whole number of elements, or `op` isn't defined for it
+/// ([`is_reducible`]).
 pub fn fold(op: Op, dtype: Dtype, into: &mut [u8], other: &[u8]) {
     check(op, dtype, into.len());
     assert!(into.len() == other.len(), "{} bytes folded into {}", other.len(), into.len());
@@ -62,7 +61,7 @@ pub fn finish(op: Op, dtype: Dtype, into: &mut [u8], count: u64) {
 }
 
 fn check(op: Op, dtype: Dtype, len: usize) {
-    assert!(supports(op, dtype), "{op} of {dtype} is not supported");
+    assert!(is_reducible(op, dtype), "{op} of {dtype} is not supported");
     let size = dtype.size();
     assert!(
         (len as u64).is_multiple_of(size),
@@ -325,14 +324,14 @@ mod tests {
 
     fn all_supported() -> impl Iterator<Item = (Op, Dtype)> {
         let all = Op::ALL.into_iter().flat_map(|op| Dtype::ALL.map(|dtype| (op, dtype)));
-        all.filter(|(op, dtype)| supports(*op, *dtype))
+        all.filter(|(op, dtype)| is_reducible(*op, *dtype))
     }
 
     #[test]
     fn only_the_mean_of_integers_is_unsupported() {
         assert_eq!(all_supported().count(), 4 * 12 + 4);
-        assert!(supports(Op::Mean, Dtype::BFloat16));
-        assert!(!supports(Op::Mean, Dtype::Int64));
+        assert!(is_reducible(Op::Mean, Dtype::BFloat16));
+        assert!(!is_reducible(Op::Mean, Dtype::Int64));
     }
 
     /// Goal: every kernel is right on odd values. Method: all pairs of them against a wider type.
