@@ -121,9 +121,9 @@ impl Live {
         None
     }
 
-    /// Whether some copy is complete, or will be.
+    /// Whether some copy is complete, or will be; the bytes of a small object are here, whoever else is gone.
     pub(super) fn is_fed(&self) -> bool {
-        self.holders.keys().any(|node| self.depth(*node).is_some())
+        self.inline.is_some() || self.holders.keys().any(|node| self.depth(*node).is_some())
     }
 
     /// Whether `node` gets its bytes, directly or not, from `from`.
@@ -178,8 +178,10 @@ impl Live {
             (**node != watcher, !holder.complete, !holder.origin, self.load(**node), **node)
         };
         let fed = |node: NodeId| members.contains(node) && self.depth(node).is_some();
-        let (holder, _) = self.holders.iter().filter(|(node, _)| fed(**node)).min_by_key(rank)?;
+        let best = self.holders.iter().filter(|(node, _)| fed(**node)).min_by_key(rank);
+        // Small bytes come with the answer, whoever holds them besides.
+        let holder = best.map(|(node, _)| *node).or(self.inline.as_ref().map(|_| watcher))?;
         let (instance, meta) = (self.instance, self.meta.clone());
-        Some(Found { instance, meta, holder: *holder, inline: self.inline.clone() })
+        Some(Found { instance, meta, holder, inline: self.inline.clone() })
     }
 }
