@@ -1,0 +1,287 @@
+//! A reduce at its coordinator: what owners say in, steps out, in every order of arrival.
+
+use alloc::{collections::BTreeSet, string::ToString, vec};
+
+use super::*;
+
+const ME: NodeId = NodeId(1);
+const LARGE: u64 = 1 << 20;
+const LINK: Link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
+
+fn input(number: usize) -> ObjectId {
+    ObjectId::Minted { node: NodeId(9), serial: number as u64 }
+}
+
+fn instance(number: usize) -> Instance {
+    Instance { node: NodeId(9), serial: 100 + number as u64 }
+}
+
+fn array(size: u64) -> Meta {
+    Meta::array(Dtype::Float32, vec![size / 4]).unwrap()
+}
+
+fn large(number: usize, holder: NodeId) -> Found {
+    Found { instance: instance(number), meta: array(LARGE), holder, inline: None }
+}
+
+fn small(number: usize, size: u64) -> Found {
+    let inline = Some(vec![number as u8; size as usize].into());
+    Found { instance: instance(number), meta: array(size), holder: NodeId(2), inline }
+}
+
+/// A reduce of the first `count` of `inputs` that is asked at 1 s and must be there at 5 s.
+fn reduce(inputs: usize, count: usize, forced: Option<Degree>) -> Reduce {
+    let ids: Vec<ObjectId> = (0..inputs).map(input).collect();
+    let key = ReduceId { node: ME, serial: 2 };
+    let result = ObjectId::Minted { node: ME, serial: 1 };
+    let (at, until) = (Instant(1_000_000_000), Some(Instant(5_000_000_000)));
+    let (reduce, steps) = Reduce::new(ME, key, result, Op::Sum, &ids, count, at, until, forced);
+    assert_eq!(steps, ids.into_iter().map(Step::Watch).collect::<Vec<_>>());
+    reduce
+}
+
+impl Reduce {
+    fn hears(&mut self, number: usize, found: Option<Found>) -> Vec<Step> {
+        let mut steps = Vec::new();
+        self.found(Instant(2_000_000_000), &input(number), found, LINK, &mut steps);
+        steps
+    }
+
+    fn hears_gone(&mut self, number: usize) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let error = Error::ObjectDeleted { id: input(number) };
+        self.gone(&input(number), &error, LINK, &mut steps);
+        steps
+    }
+}
+
+/// What reaches the caller if everybody does as ordered: the instances, as often as they are folded.
+fn folded(steps: &[Step]) -> Vec<Instance> {
+    let mut orders: BTreeMap<u32, (NodeId, &FoldOrder)> = BTreeMap::new();
+    let mut result = None;
+    for step in steps {
+        match step {
+            Step::Order(node, order) => {
+                let before = orders.insert(order.key.position, (*node, order));
+                assert!(before.is_none(), "position {} was ordered twice", order.key.position);
+            }
+            Step::Result { local, children } => {
+                assert!(result.replace((local, children)).is_none(), "two results");
+            }
+            Step::Chose(..) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let (local, children) = result.expect("all have arrived");
+    let (mut all, mut next) = (local.clone(), children.clone());
+    while let Some((node, position)) = next.pop() {
+        let (at, order) = orders.remove(&position).expect("it was ordered");
+        assert_eq!(at, node);
+        all.extend(&order.inputs);
+        next.extend(&order.children);
+    }
+    assert!(orders.is_empty(), "nobody pulls from {orders:?}");
+    all.sort_unstable();
+    all
+}
+
+/// Every order of `items`.
+fn permutations(items: usize) -> Vec<Vec<usize>> {
+    let mut all = vec![vec![]];
+    for item in 0..items {
+        let longer = |order: Vec<usize>| {
+            (0..=order.len()).map(move |at| {
+                let mut order = order.clone();
+                order.insert(at, item);
+                order
+            })
+        };
+        all = all.into_iter().flat_map(longer).collect();
+    }
+    all
+}
+
+/// Goal: the result is the fold of exactly the first `count` to arrive, each once, whatever the order.
+/// Method: every order of up to 6 inputs, every count and degree, any number of them there from the start; inputs
+/// at the caller, several at one node, each at its own.
+#[test]
+fn the_first_to_arrive_are_folded_once_each() {
+    let alone = |number: usize| NodeId(10 + number as u64);
+    let together = |number: usize| NodeId(1 + number as u64 % 3);
+    for inputs in 1..=6 {
+        for order in permutations(inputs) {
+            for (count, from_start) in (1..=inputs).flat_map(|k| (0..=inputs).map(move |m| (k, m)))
+            {
+                // The rest of the combinations at random would add nothing: degree and place are independent.
+                let degree = Degree::ALL[(count + from_start) % 3];
+                for holder in [&alone as &dyn Fn(usize) -> NodeId, &together] {
+                    let mut reduce = reduce(inputs, count, Some(degree));
+                    let mut steps = Vec::new();
+                    for (place, number) in order.iter().enumerate() {
+                        let is_there = place < from_start;
+                        let found = is_there.then(|| large(*number, holder(*number)));
+                        steps.extend(reduce.hears(*number, found));
+                    }
+                    for number in &order[from_start..] {
+                        steps.extend(reduce.hears(*number, Some(large(*number, holder(*number)))));
+                    }
+                    let mut expected: Vec<Instance> =
+                        order[..count].iter().map(|number| instance(*number)).collect();
+                    expected.sort_unstable();
+                    assert_eq!(folded(&steps), expected, "{order:?}, {count}, {from_start}");
+                    let ids: Vec<ObjectId> = order[..count].iter().map(|n| input(*n)).collect();
+                    assert_eq!(reduce.folded(), ids);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn inputs_that_are_there_share_the_position_of_their_node() {
+    let mut reduce = reduce(3, 3, None);
+    let holders = [NodeId(2), NodeId(2), ME];
+    let steps: Vec<Step> = (0..3)
+        .flat_map(|number| reduce.hears(number, Some(large(number, holders[number]))))
+        .collect();
+    let orders = steps.iter().filter(|step| matches!(step, Step::Order(..))).count();
+    assert_eq!(orders, 1, "{steps:?}");
+    assert_eq!(folded(&steps).len(), 3);
+}
+
+#[test]
+fn nothing_is_ordered_before_every_owner_has_answered() {
+    let mut reduce = reduce(2, 1, None);
+    assert_eq!(reduce.hears(0, Some(large(0, NodeId(2)))), []);
+    assert!(!reduce.hears(1, None).is_empty());
+}
+
+#[test]
+fn small_inputs_are_folded_at_the_caller() {
+    let mut reduce = reduce(3, 2, None);
+    assert_eq!(reduce.hears(2, Some(small(2, 8))), []);
+    assert_eq!(reduce.hears(0, None), []);
+    assert_eq!(reduce.hears(1, None), []);
+    let steps = reduce.hears(1, Some(small(1, 8)));
+    let inputs: Vec<Inline> = vec![vec![2; 8].into(), vec![1; 8].into()];
+    assert_eq!(steps, [Step::FoldInline(inputs)]);
+    assert_eq!(reduce.hears(0, Some(small(0, 8))), [], "a spare is not folded");
+    assert_eq!(reduce.folded(), [input(2), input(1)]);
+}
+
+#[test]
+fn inputs_of_two_shapes_are_an_error_that_names_both() {
+    let mut reduce = reduce(2, 2, None);
+    reduce.hears(0, Some(large(0, NodeId(2))));
+    let other = Found { meta: array(2 * LARGE), ..large(1, NodeId(3)) };
+    let steps = reduce.hears(1, Some(other));
+    let [Step::Fail(Error::ShapeMismatch { first, other, .. })] = &steps[..] else {
+        panic!("{steps:?}")
+    };
+    assert_eq!((first, other), (&input(0), &input(1)));
+}
+
+#[test]
+fn bytes_without_a_dtype_cannot_be_folded() {
+    let mut reduce = reduce(1, 1, None);
+    let plain = Found { meta: Meta::bytes(LARGE), ..large(0, NodeId(2)) };
+    assert!(matches!(reduce.hears(0, Some(plain))[..], [Step::Fail(Error::Unreducible { .. })]));
+}
+
+#[test]
+fn a_spare_takes_the_place_of_an_input_that_is_gone() {
+    let mut reduce = reduce(3, 2, None);
+    assert_eq!(reduce.hears_gone(0), []);
+    reduce.hears(1, Some(large(1, NodeId(2))));
+    let steps = reduce.hears(2, Some(large(2, NodeId(3))));
+    assert_eq!(folded(&steps), [instance(1), instance(2)]);
+}
+
+#[test]
+fn too_few_that_can_come_are_an_error_that_names_the_gone() {
+    let mut reduce = reduce(3, 2, None);
+    assert_eq!(reduce.hears_gone(0), []);
+    let steps = reduce.hears_gone(2);
+    let gone = vec![input(0), input(2)];
+    assert_eq!(steps, [Step::Fail(Error::TooFewInputs { count: 2, possible: 1, gone })]);
+}
+
+#[test]
+fn all_of_the_inputs_fail_with_the_error_of_the_first_that_is_gone() {
+    let mut reduce = reduce(3, 3, None);
+    assert_eq!(reduce.hears_gone(1), [Step::Fail(Error::ObjectDeleted { id: input(1) })]);
+}
+
+#[test]
+fn an_input_that_is_deleted_while_it_is_folded_stays_in_the_fold() {
+    let mut reduce = reduce(2, 2, None);
+    let mut steps = reduce.hears(0, Some(large(0, NodeId(2))));
+    steps.extend(reduce.hears(1, None));
+    assert_eq!(reduce.hears_gone(0), []);
+    steps.extend(reduce.hears(1, Some(large(1, NodeId(3)))));
+    assert_eq!(folded(&steps), [instance(0), instance(1)]);
+}
+
+/// Goal: after any failure nothing of the attempt is kept, and the next one folds what is there then.
+#[test]
+fn a_failed_attempt_begins_again_with_all_questions() {
+    let mut reduce = reduce(2, 2, None);
+    (0..2).for_each(|number| drop(reduce.hears(number, Some(large(number, NodeId(2))))));
+    let (now, mut steps) = (Instant(2_000_000_000), Vec::new());
+    reduce.failed(now, 0, "a stream broke".into(), &mut steps);
+    let detail = "a stream broke".to_string();
+    assert_eq!(steps, [Step::Void { epoch: 0, nodes: vec![NodeId(2)], detail }]);
+    steps.clear();
+    reduce.failed(now, 0, "another stream of it broke".into(), &mut steps);
+    assert_eq!(steps, [], "an attempt fails once");
+    assert!(reduce.folded().is_empty());
+
+    let retry = reduce.deadline().expect("it asks again");
+    assert!(retry > now);
+    reduce.expire(retry, &mut steps);
+    let asked: BTreeSet<ObjectId> = steps
+        .drain(..)
+        .map(|step| if let Step::Watch(id) = step { id } else { panic!("{step:?}") })
+        .collect();
+    assert_eq!(asked, BTreeSet::from([input(0), input(1)]));
+    let mut again = reduce.hears(0, Some(large(0, NodeId(3))));
+    again.extend(reduce.hears(1, Some(Found { instance: instance(7), ..large(1, NodeId(3)) })));
+    assert_eq!(folded(&again), [instance(0), instance(7)]);
+    assert!(again.iter().all(|step| match step {
+        Step::Order(_, order) => order.key.epoch == 1,
+        _ => true,
+    }));
+}
+
+#[test]
+fn an_input_that_was_put_again_voids_the_attempt_that_read_it() {
+    let mut reduce = reduce(2, 1, None);
+    reduce.hears(0, Some(large(0, NodeId(2))));
+    reduce.hears(1, None);
+    let other = Found { instance: instance(7), ..large(0, NodeId(2)) };
+    assert!(matches!(reduce.hears(0, Some(other))[..], [Step::Void { epoch: 0, .. }]));
+    assert_eq!(reduce.epoch(), 1);
+}
+
+#[test]
+fn the_same_instance_told_again_changes_nothing() {
+    let mut reduce = reduce(1, 1, None);
+    reduce.hears(0, Some(large(0, NodeId(2))));
+    assert_eq!(reduce.hears(0, Some(large(0, NodeId(3)))), []);
+    assert_eq!(reduce.epoch(), 0);
+}
+
+#[test]
+fn a_deadline_says_how_many_came_and_which_are_missing() {
+    let mut reduce = reduce(3, 3, None);
+    reduce.hears(0, Some(large(0, NodeId(2))));
+    reduce.hears(1, None);
+    reduce.hears(2, None);
+    let mut steps = Vec::new();
+    reduce.expire(Instant(5_000_000_000), &mut steps);
+    let [Step::Fail(error)] = &steps[..] else { panic!("{steps:?}") };
+    let text = error.to_string();
+    for part in ["within 4.000 s", "1 of 3 inputs arrived", ".1,", ".2"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
