@@ -170,7 +170,7 @@ impl Client {
         count: Option<u32>,
         timeout: Option<Duration>,
     ) -> Result<ObjectId, Error> {
-        self.start_reduce(inputs, op, count, timeout).join()
+        self.start_reduce(inputs, op, count, None, timeout).join()
     }
 
     /// Begins to ask for a reduce.
@@ -179,10 +179,11 @@ impl Client {
         inputs: Vec<ObjectId>,
         op: Op,
         count: Option<u32>,
+        name: Option<Name>,
         timeout: Option<Duration>,
     ) -> Wait<ObjectId> {
         let count = count.unwrap_or_else(|| u32::try_from(inputs.len()).unwrap_or(u32::MAX));
-        self.start(Ask::Reduce { inputs, op, count }, timeout, |answer, _| match answer {
+        self.start(Ask::Reduce { inputs, op, count, name }, timeout, |answer, _| match answer {
             Answer::Reducing { id } => Ok(id),
             other => Err(unexpected(&other)),
         })

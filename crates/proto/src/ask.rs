@@ -9,6 +9,7 @@ use crate::{
     id::{Instance, Name, ObjectId},
     inline::Inline,
     members::Member,
+    message::Holding,
     meta::{Meta, Op},
 };
 
@@ -46,6 +47,19 @@ pub enum Ask {
         /// Which.
         id: ObjectId,
     },
+    /// Let me read the object while it arrives. Answered when its memory is here, with `Growing`, or with `Done` when
+    /// there is nothing to follow. Asks nobody else for the object: that does a `Get` beside it.
+    Follow {
+        /// Which.
+        id: ObjectId,
+    },
+    /// Which of these are complete somewhere, or can't come any more? Answered when `count` are, or at the deadline.
+    Wait {
+        /// All different.
+        ids: Vec<ObjectId>,
+        /// How many; at most that many are named.
+        count: u32,
+    },
     /// I read no more. Not answered.
     Release {
         /// As answered to `Get`.
@@ -59,6 +73,8 @@ pub enum Ask {
         op: Op,
         /// How many.
         count: u32,
+        /// A name for the result, or none for a minted id.
+        name: Option<Name>,
     },
     /// Which inputs were folded into the result of a reduce of this node, once it is there.
     Inputs {
@@ -76,6 +92,25 @@ pub enum Ask {
         prefix: String,
         /// Only newer ones count.
         after: Option<u64>,
+    },
+    /// Delete the names that are older than this one, but for the newest `keep - 1`. Answered when that is ordered.
+    Prune {
+        /// A name with a number.
+        name: Name,
+        /// How many to keep, this one among them.
+        keep: u64,
+    },
+    /// Which nodes hold the object, as soon as that is not what is known already?
+    Locations {
+        /// Which.
+        id: ObjectId,
+        /// What is known; none for an answer at once.
+        known: Option<Vec<Holding>>,
+    },
+    /// Why is the object not here, in words?
+    Explain {
+        /// Which.
+        id: ObjectId,
     },
     /// How the node is.
     Status,
@@ -109,6 +144,18 @@ pub enum Answer {
         /// Its bytes, if they are few; otherwise it is in the slot of `instance`.
         inline: Option<Inline>,
     },
+    /// It grows in the slot of `instance`.
+    Growing {
+        /// What it will be.
+        meta: Meta,
+        /// Which instance.
+        instance: Instance,
+    },
+    /// These have come, or can't.
+    Waited {
+        /// Places in the list of the question, in the order in which they were seen.
+        ready: Vec<u32>,
+    },
     /// The result will have this id.
     Reducing {
         /// The id.
@@ -126,10 +173,26 @@ pub enum Answer {
         /// The name.
         name: Name,
     },
+    /// Who holds the object.
+    Locations(Vec<Location>),
+    /// Why it is not here.
+    Explained {
+        /// In words.
+        state: String,
+    },
     /// How the node is.
     Status(Status),
     /// The copies that the node has.
     Objects(Vec<ObjectRow>),
+}
+
+/// A copy and where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Location {
+    /// The node that has it.
+    pub member: Member,
+    /// Whether it has all of it.
+    pub complete: bool,
 }
 
 /// How a node is.

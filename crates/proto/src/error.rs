@@ -116,7 +116,9 @@ impl Error {
     /// The advice for an input that can't be folded.
     pub fn unreducible(id: ObjectId, meta: Meta, op: Op) -> Self {
         let advice = match meta.kind {
-            crate::meta::Kind::Bytes => "put a NumPy array instead of bytes",
+            crate::meta::Kind::Bytes => {
+                "put an array of numbers instead (NumPy, torch or any buffer)"
+            }
             crate::meta::Kind::Array { .. } => {
                 "take op=\"sum\" and divide, or convert to a float dtype"
             }

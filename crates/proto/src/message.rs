@@ -105,6 +105,37 @@ pub enum Message {
         /// What it is and who has it, if it exists.
         found: Option<Found>,
     },
+    /// To the owner: who holds the object, as soon as that is not what is known already?
+    Locations {
+        /// The object.
+        id: ObjectId,
+        /// What the asker knows; none for an answer at once.
+        known: Option<Vec<Holding>>,
+        /// To be named in the answer.
+        request: RequestId,
+    },
+    /// To the owner: the question is void.
+    Unlocations {
+        /// The object.
+        id: ObjectId,
+        /// Of the question.
+        request: RequestId,
+    },
+    /// The answer to [`Message::Locations`].
+    LocationsAre {
+        /// Of the question.
+        request: RequestId,
+        /// All holders, by node; or why there will be none.
+        holdings: Result<Vec<Holding>, Error>,
+    },
+    /// To both owners: the sender makes the object by a reduce; the name is its own until the result is there.
+    /// Answered by [`Message::Claimed`].
+    Reserve {
+        /// The object, which has a name.
+        id: ObjectId,
+        /// Stands for the reduce; no bytes ever have it.
+        instance: Instance,
+    },
     /// To both owners: remove every copy. The first owner answers the request.
     Delete {
         /// The object.
@@ -173,6 +204,23 @@ pub enum Message {
         request: RequestId,
     },
 
+    /// To the owner of the prefix: which names under it are older than `name`, but for the newest `keep - 1` of them?
+    Older {
+        /// A name with a number.
+        name: Name,
+        /// How many to keep, `name` among them.
+        keep: u64,
+        /// To be named in the answer.
+        request: RequestId,
+    },
+    /// The answer to [`Message::Older`].
+    OlderAre {
+        /// The names, oldest first, of living objects.
+        names: Vec<Name>,
+        /// Of the question.
+        request: RequestId,
+    },
+
     /// From a coordinator: fold these inputs and those children's streams, for whoever fetches the result.
     Fold(FoldOrder),
     /// From a coordinator: stop whatever this reduce does here in epochs up to this one.
@@ -215,6 +263,21 @@ pub enum Message {
 }
 
 impl Message {
+    /// The object that a message to an owner is about, if it is about one.
+    pub const fn object(&self) -> Option<&ObjectId> {
+        match self {
+            Self::Announce(announce) => Some(&announce.id),
+            Self::Withdraw { id, .. }
+            | Self::Locate { id, .. }
+            | Self::Unlocate { id }
+            | Self::Delete { id, .. }
+            | Self::Fail { id, .. }
+            | Self::Remember { id, .. }
+            | Self::Reserve { id, .. } => Some(id),
+            _ => None,
+        }
+    }
+
     /// Whether what it says can be true at all; a message for which it can't comes from a broken peer, and is not
     /// handled.
     pub fn is_sound(&self) -> bool {
@@ -311,6 +374,15 @@ pub enum Source {
     },
 }
 
+/// That a node has a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Holding {
+    /// Which node.
+    pub node: NodeId,
+    /// Whether it has all of it.
+    pub complete: bool,
+}
+
 /// What a watcher learns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
@@ -322,6 +394,8 @@ pub struct Found {
     pub holder: NodeId,
     /// Its bytes, if they are few.
     pub inline: Option<Inline>,
+    /// Whether some copy is complete. If not, it is told again when one is.
+    pub complete: bool,
 }
 
 /// What a position of a reduce has to do.

@@ -166,6 +166,51 @@ pub enum Kind {
     },
 }
 
+/// What a reader is to make of the bytes: the library whose value was put. No decision depends on it.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub enum Form {
+    /// Bytes, or an array of nobody's in particular.
+    #[default]
+    Plain,
+    /// A torch tensor.
+    Torch,
+    /// Arrow's IPC stream.
+    Arrow,
+    /// A pickled object with its buffers.
+    Pickle,
+}
+
+impl Form {
+    /// Every form.
+    pub const ALL: [Self; 4] = [Self::Plain, Self::Torch, Self::Arrow, Self::Pickle];
+
+    /// The name that clients use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Torch => "torch",
+            Self::Arrow => "arrow",
+            Self::Pickle => "pickle",
+        }
+    }
+}
+
+impl FromStr for Form {
+    type Err = UnknownForm;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let form = Self::ALL.into_iter().find(|form| form.name() == text);
+        form.ok_or_else(|| UnknownForm(String::from(text)))
+    }
+}
+
+/// The name of a form that this release does not know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown form {0:?}: values are plain, torch, arrow or pickle")]
+pub struct UnknownForm(pub String);
+
 /// What is known of an object beside its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
@@ -173,27 +218,35 @@ pub struct Meta {
     pub size: u64,
     /// How the bytes are to be read.
     pub kind: Kind,
+    /// What a reader is to make of them.
+    pub form: Form,
 }
 
 impl Meta {
     /// Metadata of `size` plain bytes.
     pub const fn bytes(size: u64) -> Self {
-        Self { size, kind: Kind::Bytes }
+        Self { size, kind: Kind::Bytes, form: Form::Plain }
+    }
+
+    /// The same, to be read in another form.
+    pub fn with_form(self, form: Form) -> Self {
+        Self { form, ..self }
     }
 
     /// Metadata of an array; `None` if its size in bytes doesn't fit 64 bits.
     pub fn array(dtype: Dtype, shape: Vec<u64>) -> Option<Self> {
         let elements = shape.iter().try_fold(1u64, |product, axis| product.checked_mul(*axis))?;
         let size = elements.checked_mul(dtype.size())?;
-        Some(Self { size, kind: Kind::Array { dtype, shape } })
+        Some(Self { size, kind: Kind::Array { dtype, shape }, form: Form::Plain })
     }
 
-    /// Whether size, element type and shape agree with each other; false only for metadata from a broken peer.
+    /// Whether size, element type, shape and form agree with each other; false only for metadata from a broken peer.
     pub fn is_consistent(&self) -> bool {
         match &self.kind {
-            Kind::Bytes => true,
+            Kind::Bytes => self.form != Form::Torch,
             Kind::Array { dtype, shape } => {
-                shape.len() <= crate::limits::AXES_MAX
+                matches!(self.form, Form::Plain | Form::Torch)
+                    && shape.len() <= crate::limits::AXES_MAX
                     && Self::array(*dtype, shape.clone()).is_some_and(|meta| meta.size == self.size)
             }
         }
@@ -203,7 +256,8 @@ impl Meta {
 impl fmt::Display for Meta {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            Kind::Bytes => write!(f, "{} bytes", self.size),
+            Kind::Bytes if self.form == Form::Plain => write!(f, "{} bytes", self.size),
+            Kind::Bytes => write!(f, "{} bytes of {}", self.size, self.form.name()),
             Kind::Array { dtype, shape } => {
                 write!(f, "{dtype}[")?;
                 for (axis, length) in shape.iter().enumerate() {
@@ -229,6 +283,10 @@ mod tests {
         for op in Op::ALL {
             assert_eq!(op.name().parse(), Ok(op));
         }
+        for form in Form::ALL {
+            assert_eq!(form.name().parse(), Ok(form));
+        }
+        assert!("jax".parse::<Form>().unwrap_err().to_string().contains("torch"));
         assert!("complex64".parse::<Dtype>().unwrap_err().to_string().contains("complex64"));
         assert!("avg".parse::<Op>().unwrap_err().to_string().contains("mean"));
     }
@@ -245,6 +303,9 @@ mod tests {
     fn metadata_that_contradicts_itself_is_found_out() {
         let mut meta = Meta::array(Dtype::Int16, vec![2, 3]).unwrap();
         assert!(meta.is_consistent());
+        assert!(meta.clone().with_form(Form::Torch).is_consistent());
+        assert!(!meta.clone().with_form(Form::Pickle).is_consistent());
+        assert!(!Meta::bytes(3).with_form(Form::Torch).is_consistent());
         meta.size += 1;
         assert!(!meta.is_consistent());
     }

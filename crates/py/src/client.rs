@@ -93,7 +93,7 @@ impl Client {
         let timeout = arguments::timeout(py, timeout)?;
         // What is out of range is as wrong as zero, and is said in the same words.
         let count = count.map(|count| u32::try_from(count).unwrap_or(0));
-        Ok(wait(py, || client.start_reduce(inputs, op, count, timeout))?.to_string())
+        Ok(wait(py, || client.start_reduce(inputs, op, count, None, timeout))?.to_string())
     }
 
     fn inputs(&self, py: Python<'_>, r#ref: &str, timeout: Option<f64>) -> PyResult<Vec<String>> {

@@ -333,7 +333,8 @@ impl World {
         let Some((node, client)) = self.somebody(at) else { return };
         self.users.objects[object].node = Some(node);
         let count = count.min(ids.len()) as u32;
-        let ask = Ask::Reduce { inputs: ids, op: Op::Sum, count };
+        let name = None;
+        let ask = Ask::Reduce { inputs: ids, op: Op::Sum, count, name };
         self.ask(node, client, ask, Purpose::Reduce { object }, patience_ns);
     }
 

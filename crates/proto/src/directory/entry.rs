@@ -14,7 +14,7 @@ use crate::{
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
     members::Members,
-    message::{Found, Message, Source},
+    message::{Found, Holding, Message, Source},
     meta::Meta,
     ranges::Ranges,
     reduce::cost::Link,
@@ -30,6 +30,10 @@ pub(super) struct Entry {
     /// Askers without a sender, in order of their questions, with those that failed them.
     pub(super) waiters: Vec<(NodeId, Vec<NodeId>)>,
     pub(super) watchers: BTreeSet<NodeId>,
+    /// Who wants to know of the next change of holders.
+    pub(super) locators: Vec<Locator>,
+    /// The reduce that the name is kept for.
+    pub(super) reserved: Option<Instance>,
     /// Since when no copy is known that is complete, or will be.
     pub(super) orphan_since: Option<Instant>,
     /// Until when it is kept although others own it.
@@ -68,6 +72,21 @@ pub(super) struct Tombstone {
     pub(super) askers: Vec<(NodeId, RequestId)>,
 }
 
+/// A question for all holders.
+#[derive(Debug)]
+pub(super) struct Locator {
+    pub(super) node: NodeId,
+    pub(super) request: RequestId,
+    /// What the asker knows already; none if it is to be answered at once.
+    pub(super) known: Option<Vec<Holding>>,
+}
+
+impl Locator {
+    pub(super) fn is(&self, node: NodeId, request: RequestId) -> bool {
+        (self.node, self.request) == (node, request)
+    }
+}
+
 impl Tombstone {
     /// Answers those who deleted the object, when no copy is left that somebody could be given.
     pub(super) fn answer(&mut self, id: &ObjectId, mail: &mut Mail) {
@@ -85,12 +104,51 @@ impl Entry {
         self.live.is_some() && self.orphan_since.is_none()
     }
 
+    /// The node that made the object, or said that it will.
+    pub(super) fn maker(&self) -> Option<NodeId> {
+        self.live.as_ref().map(|live| live.instance).or(self.reserved).map(|instance| instance.node)
+    }
+
+    /// Makes a name that was deleted free for another instance.
+    pub(super) fn reuse(&mut self, now: Instant, id: &ObjectId, mail: &mut Mail) {
+        let Some(mut gone) = self.gone.take() else { return };
+        // The name has a new owner: whoever deleted the old object need not wait for its last copies.
+        gone.dropping.clear();
+        gone.answer(id, mail);
+        self.buried.retain(|_, until| *until > now);
+        self.buried.extend(gone.instances.iter().map(|instance| (*instance, gone.until)));
+    }
+
+    /// Answers those to whom the holders are news.
+    pub(super) fn answer_locators(&mut self, mail: &mut Mail) {
+        if self.locators.is_empty() {
+            return;
+        }
+        let holdings = match &self.gone {
+            Some(gone) => Err(gone.error.clone()),
+            None => Ok(self.live.as_ref().map_or_else(Vec::new, Live::holdings)),
+        };
+        self.locators.retain(|locator| {
+            let is_known =
+                locator.known.as_ref().is_some_and(|known| Ok(known) == holdings.as_ref());
+            if !is_known {
+                let (request, holdings) = (locator.request, holdings.clone());
+                mail.push((locator.node, Message::LocationsAre { request, holdings }));
+            }
+            is_known
+        });
+    }
+
     pub(super) fn tell_gone(&mut self, id: &ObjectId, error: &Error, mail: &mut Mail) {
         let waiters = core::mem::take(&mut self.waiters).into_iter().map(|(asker, _)| asker);
         let mut told: BTreeSet<NodeId> = waiters.collect();
         told.extend(core::mem::take(&mut self.watchers));
         for node in told {
             mail.push((node, Message::Gone { id: id.clone(), error: error.clone() }));
+        }
+        // Whoever watches the holders of what is lost would watch for ever.
+        for Locator { node, request, .. } in self.locators.drain(..) {
+            mail.push((node, Message::LocationsAre { request, holdings: Err(error.clone()) }));
         }
     }
 }
@@ -119,6 +177,18 @@ impl Live {
             }
         }
         None
+    }
+
+    /// All holders, by node.
+    fn holdings(&self) -> Vec<Holding> {
+        let holding =
+            |(node, holder): (&NodeId, &Holder)| Holding { node: *node, complete: holder.complete };
+        self.holders.iter().map(holding).collect()
+    }
+
+    /// Whether all bytes are somewhere.
+    pub(super) fn is_complete(&self) -> bool {
+        self.inline.is_some() || self.holders.values().any(|holder| holder.complete)
     }
 
     /// Whether some copy is complete, or will be; the bytes of a small object are here, whoever else is gone.
@@ -182,6 +252,7 @@ impl Live {
         // Small bytes come with the answer, whoever holds them besides.
         let holder = best.map(|(node, _)| *node).or(self.inline.as_ref().map(|_| watcher))?;
         let (instance, meta) = (self.instance, self.meta.clone());
-        Some(Found { instance, meta, holder, inline: self.inline.clone() })
+        let complete = self.is_complete();
+        Some(Found { instance, meta, holder, inline: self.inline.clone(), complete })
     }
 }

@@ -13,6 +13,7 @@
 //! ```
 
 mod entry;
+mod names;
 #[cfg(test)]
 mod tests;
 
@@ -22,15 +23,18 @@ use alloc::{
     string::String,
     vec::Vec,
 };
-use core::ops::Bound;
 
-use self::entry::{Entry, Holder, Live, Tombstone};
+pub use self::names::prefix_owner;
+use self::{
+    entry::{Entry, Holder, Live, Locator, Tombstone},
+    names::LatestWaiter,
+};
 use crate::{
     error::Error,
-    id::{Instance, Name, NodeId, ObjectId, RequestId},
+    id::{Instance, NodeId, ObjectId, RequestId},
     limits::{ORPHAN_GRACE_NS, TOMBSTONE_NS},
     members::Members,
-    message::{Announce, Message, Progress, Source},
+    message::{Announce, Holding, Message, Progress, Source},
     ranges::Ranges,
     reduce::cost::Link,
     time::Instant,
@@ -47,14 +51,6 @@ pub struct Directory {
     latest: Vec<LatestWaiter>,
     /// When something has to be looked at again: tombstones to forget, orphans to give up.
     alarms: BTreeSet<(Instant, ObjectId)>,
-}
-
-#[derive(Debug)]
-struct LatestWaiter {
-    node: NodeId,
-    request: RequestId,
-    prefix: String,
-    after: Option<u64>,
 }
 
 impl Directory {
@@ -90,30 +86,44 @@ impl Directory {
                 }
                 self.forget_if_empty(id);
             }
+            Message::Locations { id, known, request } => {
+                self.locations(now, from, id, known.clone(), *request, members, mail);
+            }
+            Message::Unlocations { id, request } => {
+                if let Some(entry) = self.entries.get_mut(id) {
+                    entry.locators.retain(|locator| !locator.is(from, *request));
+                }
+                self.forget_if_empty(id);
+            }
+            Message::Reserve { id, instance } => self.reserve(now, from, id, *instance, mail),
             Message::Delete { id, request } => self.delete(now, from, id, *request, mail),
             Message::Dropped { id, instance } => self.dropped(from, id, *instance, mail),
-            Message::Fail { id, error } => self.bury(now, id, error.clone(), Vec::new(), mail),
+            Message::Fail { id, error } => {
+                // A name may be somebody else's meanwhile.
+                let maker = self.entries.get(id).and_then(Entry::maker);
+                if id.minter().is_some() || maker.is_none_or(|maker| maker == from) {
+                    self.bury(now, id, error.clone(), Vec::new(), mail);
+                }
+            }
             Message::Remember { id, instances, error } => {
                 self.bury(now, id, error.clone(), instances.clone(), mail);
             }
             Message::Latest { prefix, after, request } => {
-                let (after, request) = (*after, *request);
-                // Asked again after a change of members: the older question is the same one.
-                self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, request));
-                self.latest.push(LatestWaiter {
-                    node: from,
-                    request,
-                    prefix: prefix.clone(),
-                    after,
-                });
-                if let Some((version, name)) = self.newest(prefix) {
-                    self.answer_latest(prefix, version, &name, mail);
-                }
+                self.ask_latest(from, prefix, *after, *request, mail);
             }
             Message::Unlatest { request } => {
                 self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, *request));
             }
+            Message::Older { name, keep, request } => {
+                let (names, request) = (self.older(name, *keep), *request);
+                mail.push((from, Message::OlderAre { names, request }));
+            }
             _ => return false,
+        }
+        if let Some(id) = message.object()
+            && let Some(entry) = self.entries.get_mut(id)
+        {
+            entry.answer_locators(mail);
         }
         true
     }
@@ -126,13 +136,23 @@ impl Directory {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             entry.waiters.retain(|(asker, _)| *asker != node);
             entry.watchers.remove(&node);
+            entry.locators.retain(|locator| locator.node != node);
             if let Some(gone) = &mut entry.gone {
                 gone.dropping.retain(|(holder, _)| *holder != node);
                 gone.answer(&id, mail);
             }
             let held = entry.live.as_mut().is_some_and(|live| live.remove_holder(node));
-            if held || id.minter() == Some(node) {
+            let reserved = entry.reserved.take_if(|reserved| reserved.node == node).is_some();
+            if reserved && entry.live.is_none() {
+                let detail = format!("node {node}, which was to make it by a reduce, is gone");
+                let error = Error::ObjectLost { id: id.clone(), detail };
+                entry.tell_gone(&id, &error, mail);
+            }
+            if held || reserved || id.minter() == Some(node) {
                 self.check_orphan(now, &id, members);
+            }
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.answer_locators(mail);
             }
             self.forget_if_empty(&id);
         }
@@ -194,6 +214,7 @@ impl Directory {
                     };
                     let error = Error::ObjectLost { id: id.clone(), detail };
                     entry.tell_gone(&id, &error, mail);
+                    entry.answer_locators(mail);
                     // Copies that grow from each other and from nobody else never will be complete. Only the first
                     // owner knows of all copies.
                     if let Some(lost) = lost.filter(|_| members.owners(&id).first == members.me()) {
@@ -255,6 +276,11 @@ impl Directory {
             let (id, instance) = (id.clone(), *instance);
             (from, Message::Claimed { id, instance, taken_by })
         };
+        // A put by the node that reserved the name is another object all the same.
+        if let Some(reserved) = entry.reserved.filter(|_| *claim) {
+            mail.push(claimed(Some(reserved.node)));
+            return;
+        }
         if let Some(gone) = &entry.gone {
             // Whoever deleted a minted id deleted all it will ever be; a name is free for another instance.
             if id.minter().is_some() || gone.instances.contains(instance) {
@@ -266,13 +292,7 @@ impl Directory {
                 mail.push((from, Message::Drop { id: id.clone(), instance: *instance, error }));
                 return;
             }
-            // The name has a new owner: whoever deleted the old object need not wait for its last copies.
-            if let Some(mut gone) = entry.gone.take() {
-                gone.dropping.clear();
-                gone.answer(id, mail);
-                entry.buried.retain(|_, until| *until > now);
-                entry.buried.extend(gone.instances.iter().map(|instance| (*instance, gone.until)));
-            }
+            entry.reuse(now, id, mail);
         }
         if entry.buried.get(instance).is_some_and(|until| *until > now) {
             if *claim {
@@ -306,6 +326,7 @@ impl Directory {
                 mail.push((*holder, drop));
             }
         }
+        let was_complete = entry.live.as_ref().is_some_and(Live::is_complete);
         let is_new = entry.live.is_none() || is_lost;
         let live = entry.live.get_or_insert_with(|| Live {
             instance: *instance,
@@ -343,8 +364,11 @@ impl Directory {
         if *claim {
             mail.push(claimed(None));
         }
+        let is_complete = live.is_complete();
+        // The result that the name was reserved for is there.
+        entry.reserved.take_if(|reserved| is_complete && reserved.node == instance.node);
         self.check_orphan(now, id, members);
-        self.wake(now, id, is_new, members, link, mail);
+        self.wake(now, id, is_new || is_complete && !was_complete, members, link, mail);
     }
 
     /// Answers whom a new or better copy lets answer.
@@ -352,13 +376,13 @@ impl Directory {
         &mut self,
         now: Instant,
         id: &ObjectId,
-        is_new: bool,
+        is_news: bool,
         members: &Members,
         link: Link,
         mail: &mut Mail,
     ) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        if is_new {
+        if is_news {
             for watcher in entry.watchers.clone() {
                 let found = entry.live.as_ref().and_then(|live| live.found(watcher, members));
                 mail.push((watcher, Message::Found { id: id.clone(), found }));
@@ -437,11 +461,12 @@ impl Directory {
         instance: Instance,
         members: &Members,
     ) {
-        if let Some(entry) = self.entries.get_mut(id)
-            && let Some(live) = entry.live.as_mut().filter(|live| live.instance == instance)
-            && live.remove_holder(from)
-        {
-            self.check_orphan(now, id, members);
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.reserved.take_if(|reserved| *reserved == instance);
+            let live = entry.live.as_mut().filter(|live| live.instance == instance);
+            if live.is_some_and(|live| live.remove_holder(from)) {
+                self.check_orphan(now, id, members);
+            }
         }
         self.forget_if_empty(id);
     }
@@ -475,6 +500,26 @@ impl Directory {
         self.check_orphan(now, id, members);
     }
 
+    #[allow(clippy::too_many_arguments)]
+    fn locations(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        id: &ObjectId,
+        known: Option<Vec<Holding>>,
+        request: RequestId,
+        members: &Members,
+        mail: &mut Mail,
+    ) {
+        let entry = self.entries.entry(id.clone()).or_default();
+        // Asked again after a change of members: the older question is the same one.
+        entry.locators.retain(|locator| !locator.is(from, request));
+        entry.locators.push(Locator { node: from, request, known });
+        entry.answer_locators(mail);
+        self.check_orphan(now, id, members);
+        self.forget_if_empty(id);
+    }
+
     fn delete(
         &mut self,
         now: Instant,
@@ -483,7 +528,10 @@ impl Directory {
         request: RequestId,
         mail: &mut Mail,
     ) {
-        let is_known = self.entries.get(id).is_some_and(|entry| entry.live.is_some());
+        let is_known = self
+            .entries
+            .get(id)
+            .is_some_and(|entry| entry.live.is_some() || entry.reserved.is_some());
         // A name that nobody has put is free, and deleting it changes nothing.
         if is_known || id.minter().is_some() {
             self.bury(now, id, Error::ObjectDeleted { id: id.clone() }, Vec::new(), mail);
@@ -528,6 +576,13 @@ impl Directory {
         if entry.live.is_some() {
             return;
         }
+        let is_void = |reserved: &mut Instance| !is_moved || instances.contains(reserved);
+        if let Some(reserved) = entry.reserved.take_if(is_void) {
+            let (id, error) = (id.clone(), Some(error.clone()));
+            mail.push((reserved.node, Message::Drop { id, instance: reserved, error }));
+            dropping.insert((reserved.node, reserved));
+            instances.push(reserved);
+        }
         if let Some(before) = entry.gone.take() {
             instances.extend(before.instances);
             instances.sort_unstable();
@@ -541,41 +596,14 @@ impl Directory {
         self.alarms.insert((until, id.clone()));
     }
 
-    /// Answers those for whom this name, the newest under its prefix, is new.
-    fn answer_latest(&mut self, prefix: &str, version: u64, name: &Name, mail: &mut Mail) {
-        self.latest.retain(|waiter| {
-            let is_answered =
-                waiter.prefix == prefix && waiter.after.is_none_or(|after| version > after);
-            if is_answered {
-                let (name, request) = (name.clone(), waiter.request);
-                mail.push((waiter.node, Message::LatestIs { name, request }));
-            }
-            !is_answered
-        });
-    }
-
-    /// The living name under `prefix` with the highest number.
-    fn newest(&self, prefix: &str) -> Option<(u64, Name)> {
-        let from: ObjectId = prefix.parse().ok()?;
-        let names = self.entries.range((Bound::Included(from), Bound::Unbounded));
-        names
-            .map_while(|(id, entry)| match id {
-                ObjectId::Named(name) if name.as_str().starts_with(prefix) => Some((name, entry)),
-                _ => None,
-            })
-            .filter(|(name, entry)| entry.is_alive() && name.group().len() + 1 == prefix.len())
-            .filter_map(|(name, _)| Some((name.version()?, name.clone())))
-            .max_by_key(|(version, _)| *version)
-    }
-
     /// Starts the grace after which those who wait are told of the loss, if nobody is left who could have it.
     fn check_orphan(&mut self, now: Instant, id: &ObjectId, members: &Members) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let can_come = match id.minter() {
             // As long as it lives it has the object, makes it, or says that it can't: a reduce may begin again.
             Some(minter) => members.contains(minter),
-            // A name that nobody has put yet.
-            None => entry.live.is_none(),
+            // A name that nobody has put yet, or that a reduce will be the result of.
+            None => entry.live.is_none() || entry.reserved.is_some(),
         };
         if can_come || entry.gone.is_some() || entry.live.as_ref().is_some_and(Live::is_fed) {
             return;
@@ -603,17 +631,12 @@ impl Directory {
                 && entry.gone.is_none()
                 && entry.waiters.is_empty()
                 && entry.watchers.is_empty()
+                && entry.locators.is_empty()
+                && entry.reserved.is_none()
                 && entry.orphan_since.is_none()
         });
         if is_empty {
             self.entries.remove(id);
         }
     }
-}
-
-/// The owner of all names that begin with `prefix` and a number.
-pub fn prefix_owner(prefix: &str, members: &Members) -> Option<NodeId> {
-    // Every such name has the same text before its last slash, and with it the same owner.
-    let any: ObjectId = format!("{prefix}0").parse().ok()?;
-    Some(members.owners(&any).first)
 }

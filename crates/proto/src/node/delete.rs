@@ -7,7 +7,7 @@ use crate::{
     ask::Answer,
     directory::prefix_owner,
     error::Error,
-    id::{Instance, NodeId, ObjectId, RequestId},
+    id::{Instance, Name, NodeId, ObjectId, RequestId},
     message::Message,
     table::State,
 };
@@ -71,6 +71,13 @@ impl Node {
         error: Option<Error>,
         out: &mut Vec<Action>,
     ) {
+        if let Some(error) = &error
+            && let Some(key) = self.reservation_of(instance)
+        {
+            // The name was deleted before there was a result.
+            self.reservations.remove(&key);
+            self.fail_reduce_of(id, error, out);
+        }
         let state = self.table.get(instance).map(|copy| copy.state);
         let was_current = self.table.current(id) == Some(instance);
         if state == Some(State::Folding) {
@@ -100,6 +107,7 @@ impl Node {
     pub(super) fn gone(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
         self.pull_failed(id, error, out);
         self.input_gone(id, error, out);
+        self.awaited_settled(id, out);
     }
 
     pub(super) fn latest(
@@ -126,14 +134,65 @@ impl Node {
         }
     }
 
-    /// Waits for new names, to be repeated to new owners.
-    pub(super) fn latest_questions(&self) -> Vec<Message> {
-        let question = |(request, pending): (&RequestId, &super::Pending)| match &pending.kind {
-            Waiting::Latest { prefix, after } => {
-                let (prefix, after, request) = (prefix.clone(), *after, *request);
-                Some(Message::Latest { prefix, after, request })
+    /// Deletes what is older than a name, but for the newest of it.
+    pub(super) fn prune(
+        &mut self,
+        asked: &Asked,
+        name: Name,
+        keep: u64,
+        out: &mut Vec<Action>,
+    ) -> Option<Result<Answer, Error>> {
+        if name.version().is_none() || keep == 0 {
+            let said = format!(
+                "keep={keep} of {name:?}: keep counts names that end in \"/\" and a number, from 1 on"
+            );
+            return Some(Err(Error::InvalidArgument(said)));
+        }
+        let (owner, request) =
+            (self.members.owners(&ObjectId::Named(name.clone())).first, asked.request);
+        self.remember(asked, Waiting::Older { name: name.clone(), keep });
+        self.send(owner, Message::Older { name, keep, request }, out);
+        None
+    }
+
+    /// The owner has said what is older. That its holders drop it is not waited for: one that lags must not hold up
+    /// whoever publishes, and what an owner forgets by dying is found at the next prune.
+    pub(super) fn prune_these(
+        &mut self,
+        request: RequestId,
+        names: Vec<Name>,
+        out: &mut Vec<Action>,
+    ) {
+        if !self.requests.contains_key(&request) {
+            return;
+        }
+        for id in names.into_iter().map(ObjectId::Named) {
+            self.send_owners(&id, &Message::Delete { id: id.clone(), request }, out);
+        }
+        self.reply(request, Ok(Answer::Done), out);
+    }
+
+    /// Questions about names and holders, to be repeated to new owners.
+    pub(super) fn owner_questions(&self) -> Vec<(ObjectId, Message)> {
+        let question = |(request, pending): (&RequestId, &super::Pending)| {
+            let request = *request;
+            match &pending.kind {
+                Waiting::Latest { prefix, after } => {
+                    // Whatever is under the prefix has its owner.
+                    let any = format!("{prefix}0").parse().ok()?;
+                    let (prefix, after) = (prefix.clone(), *after);
+                    Some((any, Message::Latest { prefix, after, request }))
+                }
+                Waiting::Older { name, keep } => {
+                    let (name, keep) = (name.clone(), *keep);
+                    Some((ObjectId::Named(name.clone()), Message::Older { name, keep, request }))
+                }
+                Waiting::Locations { id, known } => {
+                    let (id, known) = (id.clone(), known.clone());
+                    Some((id.clone(), Message::Locations { id, known, request }))
+                }
+                _ => None,
             }
-            _ => None,
         };
         self.requests.iter().filter_map(question).collect()
     }

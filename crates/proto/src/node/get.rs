@@ -140,11 +140,54 @@ impl Node {
         self.unpin(instance, out);
     }
 
+    /// Somebody wants to read what is here of an object before it is complete.
+    pub(super) fn follow(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
+        let current = self.table.current(&id);
+        if let Some((instance, copy)) = current.and_then(|i| Some((i, self.table.get(i)?))) {
+            if copy.is_complete() {
+                return Some(Ok(Answer::Done));
+            }
+            if !self.pull_awaits_memory(&id) {
+                let meta = copy.meta.clone();
+                return Some(Ok(Answer::Growing { meta, instance }));
+            }
+        }
+        self.followers.entry(id.clone()).or_default().push(asked.request);
+        self.remember(asked, Waiting::Growth(id));
+        None
+    }
+
+    /// There is memory for a copy that begins to arrive.
+    pub(super) fn growing(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let Some(copy) = self.table.get(instance) else { return };
+        let (id, meta) = (copy.id.clone(), copy.meta.clone());
+        for request in self.followers.remove(&id).unwrap_or_default() {
+            self.reply(request, Ok(Answer::Growing { meta: meta.clone(), instance }), out);
+        }
+    }
+
+    /// What there is to say of the object is said to those who get it.
+    fn end_following(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+        for request in self.followers.remove(id).unwrap_or_default() {
+            self.reply(request, Ok(Answer::Done), out);
+        }
+    }
+
+    pub(super) fn stop_following(&mut self, id: &ObjectId, request: RequestId) {
+        if let Some(followers) = self.followers.get_mut(id) {
+            followers.retain(|follower| *follower != request);
+            if followers.is_empty() {
+                self.followers.remove(id);
+            }
+        }
+    }
+
     /// A copy is complete: everybody here who waited for the object has it now.
     pub(super) fn completed(&mut self, instance: Instance, out: &mut Vec<Action>) {
         let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
         let id = copy.id.clone();
         self.end_pull(&id, out);
+        self.end_following(&id, out);
         for request in self.waiting.remove(&id).unwrap_or_default() {
             if let Some(client) = self.requests.get(&request).map(|pending| pending.client) {
                 let answer = self.give(client, instance);
@@ -278,6 +321,7 @@ impl Node {
             pull.phase = Phase::Memory;
         }
         self.end_pull(id, out);
+        self.end_following(id, out);
         for request in self.waiting.remove(id).unwrap_or_default() {
             let (id, meta, inline) = (id.clone(), meta.clone(), Some(bytes.clone()));
             self.reply(request, Ok(Answer::Got { id, meta, instance, inline }), out);
@@ -373,6 +417,8 @@ impl Node {
     ) {
         let Some(pull) = self.pulls.get_mut(id) else { return };
         pull.phase = Phase::Receiving { instance };
+        self.growing(instance, out);
+        let Some(pull) = self.pulls.get_mut(id) else { return };
         let parked = core::mem::take(&mut pull.parked);
         out.push(Action::Fetch { id: id.clone(), instance, source });
         // Both, for the owner who chose the sender may have been the second, or another before a change of members.
@@ -444,6 +490,7 @@ impl Node {
             self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
         }
         self.end_pull(id, out);
+        self.end_following(id, out);
         for request in self.waiting.remove(id).unwrap_or_default() {
             self.reply(request, Err(error.clone()), out);
         }

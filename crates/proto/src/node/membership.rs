@@ -10,7 +10,6 @@ use alloc::{
 
 use super::{Action, Node, Waiting};
 use crate::{
-    directory::prefix_owner,
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
@@ -150,7 +149,9 @@ impl Node {
                 self.locate_again(&id, out);
             }
         }
-        for id in self.watches.keys().cloned().collect::<Vec<_>>() {
+        let watched: BTreeSet<ObjectId> =
+            self.watches.keys().chain(self.awaited.keys()).cloned().collect();
+        for id in watched {
             if let Some(owner) = self.new_owner(&id, before, renewed) {
                 self.send(owner, Message::Watch { id }, out);
             }
@@ -160,11 +161,14 @@ impl Node {
                 self.send(owner, Message::Delete { id, request }, out);
             }
         }
-        for question in self.latest_questions() {
-            let Message::Latest { prefix, .. } = &question else { continue };
-            let (then, now) = (prefix_owner(prefix, before), prefix_owner(prefix, &self.members));
-            if let Some(owner) = now.filter(|owner| then != now || renewed == Some(*owner)) {
+        for (id, question) in self.owner_questions() {
+            if let Some(owner) = self.new_owner(&id, before, renewed) {
                 self.send(owner, question, out);
+            }
+        }
+        for (id, instance) in self.reserved_names() {
+            if let Some(owner) = self.new_owner(&id, before, renewed) {
+                self.send(owner, Message::Reserve { id, instance }, out);
             }
         }
     }
@@ -193,10 +197,11 @@ impl Node {
             self.fail_reduce_of(&id, &Error::NodeDown(said), out);
         }
         for request in self.requests.keys().copied().collect::<Vec<RequestId>>() {
-            if let Some(pending) = self.requests.get(&request)
-                && let Waiting::Object(id) = pending.kind.clone()
-            {
-                self.stop_waiting(&id, request, out);
+            match self.requests.get(&request).map(|pending| pending.kind.clone()) {
+                Some(Waiting::Object(id)) => self.stop_waiting(&id, request, out),
+                Some(Waiting::Growth(id)) => self.stop_following(&id, request),
+                Some(Waiting::Several(waited)) => self.stop_listening(&waited, request, out),
+                _ => {}
             }
             let said = alloc::format!("node {} is closing", self.me.id);
             self.reply(request, Err(Error::NodeDown(said)), out);

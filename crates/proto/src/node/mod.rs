@@ -2,7 +2,7 @@
 //!
 //! [`Node::handle`] takes a fact and appends orders; [`Node::deadline`] says when to hand it
 //! [`Event::DeadlinePassed`]. The files follow the journey of an object: [`put`], [`get`], [`serve`], [`reduce`],
-//! then [`delete`] and [`membership`]. The directory that this node owns a part of is [`crate::directory`].
+//! then [`delete`], [`wait`] and [`membership`]. The directory that this node owns a part of is [`crate::directory`].
 //!
 //! Every question of a client is in `requests` from `Asked` until its one `Reply`.
 
@@ -12,9 +12,11 @@ mod get;
 mod membership;
 mod put;
 mod reduce;
+mod reserve;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod wait;
 
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -27,15 +29,17 @@ pub use self::{
     event::{Action, Config, Event, Note},
     membership::LEAVE_PATIENCE_NS,
 };
-use self::{get::Pull, membership::Leaving, put::Create, reduce::Fold};
+use self::{
+    get::Pull, membership::Leaving, put::Create, reduce::Fold, reserve::Reservation, wait::Waited,
+};
 use crate::{
     ask::{Answer, Ask, ObjectRow, Status},
     directory::Directory,
     error::{Error, List},
-    id::{ClientId, Instance, NodeId, ObjectId, ReduceId, RequestId, ServeId},
+    id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId, ServeId},
     inline::Inline,
     members::{Member, Members},
-    message::{Announce, FoldKey, Message, Progress},
+    message::{Announce, FoldKey, Holding, Message, Progress},
     ranges::Ranges,
     reduce::Reduce,
     table::{State, Table},
@@ -68,6 +72,12 @@ pub struct Node {
     reduce_of: BTreeMap<ObjectId, ReduceId>,
     /// Which reduces listen to an input.
     watches: BTreeMap<ObjectId, BTreeSet<ReduceId>>,
+    /// Questions of clients that listen to an object.
+    awaited: BTreeMap<ObjectId, BTreeSet<RequestId>>,
+    /// Who wants to read an object while it arrives.
+    followers: BTreeMap<ObjectId, Vec<RequestId>>,
+    /// Names that are kept for the results of reduces, by the reduce.
+    reservations: BTreeMap<ReduceId, Reservation>,
     /// Results of reduces that have no room yet, or are being folded.
     results: BTreeMap<Instance, reduce::Target>,
     /// Small results that have no room yet, and of which attempt.
@@ -96,11 +106,25 @@ enum Waiting {
     Object(ObjectId),
     /// For room, for memory or for a name.
     Create(Instance),
+    /// For the memory of an object that arrives.
+    Growth(ObjectId),
+    /// For a name that a reduce will make.
+    Reservation(ReduceId),
     Inputs(ObjectId),
     Deletion(BTreeSet<ObjectId>),
     Latest {
         prefix: String,
         after: Option<u64>,
+    },
+    /// For the list of names to delete.
+    Older {
+        name: Name,
+        keep: u64,
+    },
+    Several(Waited),
+    Locations {
+        id: ObjectId,
+        known: Option<Vec<Holding>>,
     },
 }
 
@@ -135,6 +159,9 @@ impl Node {
             reduces: BTreeMap::new(),
             reduce_of: BTreeMap::new(),
             watches: BTreeMap::new(),
+            awaited: BTreeMap::new(),
+            followers: BTreeMap::new(),
+            reservations: BTreeMap::new(),
             results: BTreeMap::new(),
             small_results: BTreeMap::new(),
             folded: BTreeMap::new(),
@@ -200,7 +227,9 @@ impl Node {
             ("reads", self.reads.values().map(BTreeMap::len).sum()),
             ("serves", self.serves.len()),
             ("reduces", self.reduces.len() + self.reduce_of.len()),
-            ("watches", self.watches.len()),
+            ("watches", self.watches.len() + self.awaited.len()),
+            ("followers", self.followers.len()),
+            ("reservations", self.reservations.len()),
             ("results", self.results.len() + self.small_results.len()),
             ("folds", self.folds.len()),
             ("adoptions", self.adoptions.len()),
@@ -269,12 +298,17 @@ impl Node {
                 self.release(client, instance, out);
                 return;
             }
-            Ask::Reduce { inputs, op, count } => {
-                Some(self.begin_reduce(&asked, inputs, op, count, out))
+            Ask::Follow { id } => self.follow(&asked, id),
+            Ask::Wait { ids, count } => self.wait(&asked, ids, count, out),
+            Ask::Reduce { inputs, op, count, name } => {
+                self.begin_reduce(&asked, inputs, op, count, name, out)
             }
             Ask::Inputs { id } => self.inputs(&asked, id),
             Ask::Delete { ids } => self.delete(&asked, ids, out),
             Ask::Latest { prefix, after } => self.latest(&asked, prefix, after, out),
+            Ask::Prune { name, keep } => self.prune(&asked, name, keep, out),
+            Ask::Locations { id, known } => self.locations(&asked, id, known, out),
+            Ask::Explain { id } => Some(Ok(Answer::Explained { state: self.state_of(&id) })),
             Ask::Status => Some(Ok(Answer::Status(self.status()))),
             Ask::Objects => Some(Ok(Answer::Objects(self.objects()))),
         };
@@ -315,6 +349,8 @@ impl Node {
             Message::LatestIs { name, request } => {
                 self.reply(request, Ok(Answer::Latest { name }), out);
             }
+            Message::OlderAre { names, request } => self.prune_these(request, names, out),
+            Message::LocationsAre { request, holdings } => self.located_all(request, holdings, out),
             Message::Fold(order) => self.fold(from, order, out),
             Message::Unfold { reduce, epoch } => self.unfold(reduce, epoch, out),
             Message::FoldFailed { reduce, epoch, detail } => {
@@ -442,6 +478,17 @@ impl Node {
                 }
                 ("room for an object".to_string(), "its name is not confirmed yet".to_string())
             }
+            Waiting::Growth(id) => {
+                self.stop_following(id, request);
+                (format!("the first byte of {id}"), self.state_of(id))
+            }
+            Waiting::Reservation(key) => {
+                self.give_up_reservation(*key, out);
+                (
+                    "a name for the result of a reduce".into(),
+                    "its owner has not confirmed it".into(),
+                )
+            }
             Waiting::Inputs(id) => (format!("the list of inputs of {id}"), self.state_of(id)),
             Waiting::Deletion(ids) => {
                 let ids: Vec<ObjectId> = ids.iter().cloned().collect();
@@ -454,6 +501,20 @@ impl Node {
                 self.stop_latest(prefix, request, out);
                 let newer = after.map_or_else(String::new, |after| format!(" newer than {after}"));
                 (format!("a name under {prefix:?}{newer}"), "nobody has put one".to_string())
+            }
+            Waiting::Older { name, .. } => {
+                (format!("the names before {name:?}"), "their owner has not answered".to_string())
+            }
+            Waiting::Several(waited) => {
+                // Time that is over is an answer too.
+                self.stop_listening(waited, request, out);
+                let answer = Ok(Answer::Waited { ready: waited.ready() });
+                out.push(Action::Reply { client: pending.client, request, answer });
+                return;
+            }
+            Waiting::Locations { id, .. } => {
+                self.stop_locating(id, request, out);
+                (format!("news of the holders of {id}"), "they have not changed".to_string())
             }
         };
         let answer = Err(Error::Timeout { what, waited_ns, state });

@@ -158,6 +158,9 @@ impl Node {
         taken_by: Option<NodeId>,
         out: &mut Vec<Action>,
     ) {
+        if let Some(key) = self.reservation_of(instance) {
+            return self.reserved(key, id, taken_by, out);
+        }
         let phase = self.creates.get(&instance).map(|create| create.phase);
         match (phase, taken_by) {
             (Some(Phase::Name), None) => self.create_confirmed(instance, out),
@@ -195,6 +198,7 @@ impl Node {
         self.reveal(instance, out);
         self.announce(instance, out);
         self.born(&id, out);
+        self.growing(instance, out);
         if let Some(request) = request {
             self.reply(request, Ok(Answer::Created { id, instance }), out);
         }

@@ -8,7 +8,7 @@ use super::{Action, Asked, Node, Note, SpaceFor, Waiting};
 use crate::{
     ask::Answer,
     error::Error,
-    id::{Instance, NodeId, ObjectId, ReduceId},
+    id::{Instance, Name, NodeId, ObjectId, ReduceId},
     inline::Inline,
     limits::REDUCE_INPUTS_MAX,
     message::{FoldKey, FoldOrder, Found, Message},
@@ -43,8 +43,9 @@ impl Node {
         inputs: Vec<ObjectId>,
         op: Op,
         count: u32,
+        name: Option<Name>,
         out: &mut Vec<Action>,
-    ) -> Result<Answer, Error> {
+    ) -> Option<Result<Answer, Error>> {
         let count = count as usize;
         let distinct: BTreeSet<&ObjectId> = inputs.iter().collect();
         let said = if count == 0 || count > inputs.len() {
@@ -63,13 +64,17 @@ impl Node {
                 "{repeated} of {} inputs are there twice: a reduce takes each input once",
                 inputs.len()
             )
+        } else if let Some(name) =
+            name.iter().find(|name| distinct.contains(&ObjectId::Named((*name).clone())))
+        {
+            format!("{name:?} is an input: the result needs a name of its own")
         } else {
             String::new()
         };
         if !said.is_empty() {
-            return Err(Error::InvalidArgument(said));
+            return Some(Err(Error::InvalidArgument(said)));
         }
-        let id = self.mint();
+        let id = name.map_or_else(|| self.mint(), ObjectId::Named);
         self.next_serial += 1;
         let key = ReduceId { node: self.me.id, serial: self.next_serial };
         let (now, forced) = (self.now, self.config.degree);
@@ -85,9 +90,20 @@ impl Node {
             forced,
         );
         self.reduces.insert(key, reduce);
+        if id.minter().is_some() {
+            self.reduce_of.insert(id.clone(), key);
+            self.take_steps(key, steps, out);
+            return Some(Ok(Answer::Reducing { id }));
+        }
+        if let Some(other) = self.reduce_of.get(&id) {
+            self.reduces.remove(&key);
+            let holder = other.node;
+            return Some(Err(Error::NameTaken { id, holder }));
+        }
         self.reduce_of.insert(id.clone(), key);
-        self.take_steps(key, steps, out);
-        Ok(Answer::Reducing { id })
+        self.remember(asked, Waiting::Reservation(key));
+        self.reserve(key, &id, asked.request, steps, out);
+        None
     }
 
     pub(super) fn inputs(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
@@ -115,6 +131,9 @@ impl Node {
             }
             self.take_steps(key, steps, out);
         }
+        if found.is_some_and(|found| found.complete) {
+            self.awaited_settled(id, out);
+        }
     }
 
     pub(super) fn input_gone(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
@@ -127,7 +146,7 @@ impl Node {
         }
     }
 
-    fn take_steps(&mut self, key: ReduceId, steps: Vec<Step>, out: &mut Vec<Action>) {
+    pub(super) fn take_steps(&mut self, key: ReduceId, steps: Vec<Step>, out: &mut Vec<Action>) {
         for step in steps {
             let Some(reduce) = self.reduces.get(&key) else { return };
             let id = reduce.result().clone();
@@ -206,6 +225,7 @@ impl Node {
         self.reveal(instance, out);
         self.announce(instance, out);
         self.born(&target.id, out);
+        self.growing(instance, out);
         let Target { meta, key, local, children, count, op, .. } = target;
         // What was deleted when it was complete, or is being filled still, is folded all the same.
         let is_here = |input: &Instance| {
@@ -261,6 +281,7 @@ impl Node {
     /// The result is complete.
     fn finish_reduce(&mut self, key: ReduceId, instance: Instance, out: &mut Vec<Action>) {
         let Some(reduce) = self.forget_reduce(key, out) else { return };
+        self.reservations.remove(&key);
         let (id, ids) = (reduce.result().clone(), reduce.folded());
         // All positions have sent all they had; an order that came twice must not wait for a parent for ever.
         let nodes: BTreeSet<NodeId> = reduce.nodes().into_iter().collect();
@@ -278,15 +299,18 @@ impl Node {
     pub(super) fn fail_reduce_of(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
         let Some(key) = self.reduce_of.get(id).copied() else { return };
         let Some(reduce) = self.forget_reduce(key, out) else { return };
+        let is_ours = id.minter().is_some() || self.reservations.remove(&key).is_some();
         self.void(key, id, reduce.epoch(), reduce.nodes(), out);
-        self.send_owners(id, &Message::Fail { id: id.clone(), error: error.clone() }, out);
-        self.pull_failed(id, error, out);
+        if is_ours {
+            self.send_owners(id, &Message::Fail { id: id.clone(), error: error.clone() }, out);
+            self.pull_failed(id, error, out);
+        }
         for request in self.inputs_askers(id) {
             self.reply(request, Err(error.clone()), out);
         }
     }
 
-    fn forget_reduce(&mut self, key: ReduceId, out: &mut Vec<Action>) -> Option<Reduce> {
+    pub(super) fn forget_reduce(&mut self, key: ReduceId, out: &mut Vec<Action>) -> Option<Reduce> {
         let reduce = self.reduces.remove(&key)?;
         self.small_results.remove(&key);
         self.space.retain(|waiting| *waiting != SpaceFor::SmallResult(key));
@@ -296,8 +320,7 @@ impl Node {
             watchers.remove(&key);
             if watchers.is_empty() {
                 self.watches.remove(input);
-                let owner = self.members.owners(input).first;
-                self.send(owner, Message::Unwatch { id: input.clone() }, out);
+                self.unwatch_if_unwanted(input, out);
             }
         }
         Some(reduce)

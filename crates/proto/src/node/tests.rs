@@ -333,7 +333,8 @@ fn latest_waits_for_a_newer_name() {
 fn a_reduce_folds_at_the_nodes_of_its_inputs() {
     let mut cluster = Cluster::new(3);
     let inputs: Vec<ObjectId> = (1..=3).map(|node| cluster.put_large(node, None)).collect();
-    let request = cluster.ask(1, Ask::Reduce { inputs: inputs.clone(), op: Op::Sum, count: 3 });
+    let request =
+        cluster.ask(1, Ask::Reduce { inputs: inputs.clone(), op: Op::Sum, count: 3, name: None });
     let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let at: BTreeSet<NodeId> = cluster.folds.iter().map(|(node, _)| *node).collect();
     assert_eq!(at, BTreeSet::from([NodeId(1), NodeId(2), NodeId(3)]));
@@ -350,7 +351,7 @@ fn a_reduce_folds_at_the_nodes_of_its_inputs() {
 fn a_reduce_of_small_inputs_needs_no_transfer() {
     let mut cluster = Cluster::new(3);
     let inputs: Vec<ObjectId> = (1..=3).map(|node| cluster.put_small(node, None)).collect();
-    let request = cluster.ask(2, Ask::Reduce { inputs, op: Op::Max, count: 2 });
+    let request = cluster.ask(2, Ask::Reduce { inputs, op: Op::Max, count: 2, name: None });
     let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let request = cluster.get(3, &id);
     got(cluster.reply(request));
@@ -362,7 +363,7 @@ fn a_reduce_of_small_inputs_needs_no_transfer() {
 fn the_result_of_a_reduce_can_be_deleted_before_its_inputs_are_there() {
     let mut cluster = Cluster::new(2);
     let inputs = vec!["never".parse().unwrap()];
-    let request = cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count: 1 });
+    let request = cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count: 1, name: None });
     let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let reader = cluster.get(2, &id);
     let request = cluster.ask(2, Ask::Delete { ids: vec![id.clone()] });
@@ -472,7 +473,7 @@ fn every_question_is_answered_by_its_deadline() {
     let mut cluster = Cluster::new(2);
     let until = Some(cluster.now + SECOND);
     let never: ObjectId = "never/1".parse().unwrap();
-    let reduce = Ask::Reduce { inputs: vec![never.clone()], op: Op::Sum, count: 1 };
+    let reduce = Ask::Reduce { inputs: vec![never.clone()], op: Op::Sum, count: 1, name: None };
     let request = cluster.ask_until(1, reduce, until);
     let Ok(Answer::Reducing { id: result }) = cluster.reply(request).clone() else { panic!() };
     let requests = [

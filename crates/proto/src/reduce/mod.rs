@@ -32,7 +32,7 @@ use crate::{
     inline::Inline,
     limits::INLINE_BYTES_MAX,
     message::{FoldKey, FoldOrder, Found},
-    meta::{Dtype, Kind, Meta, Op},
+    meta::{Dtype, Form, Kind, Meta, Op},
     time::Instant,
 };
 
@@ -344,7 +344,11 @@ impl Reduce {
             return Err(Error::unreducible(id.clone(), meta.clone(), self.op));
         }
         let (first, like) = self.like.get_or_insert_with(|| (id.clone(), meta.clone()));
-        if like == meta {
+        if (like.size, &like.kind) == (meta.size, &meta.kind) {
+            if like.form != meta.form {
+                // The sum of one library's array and another's is nobody's in particular.
+                like.form = Form::Plain;
+            }
             return Ok(());
         }
         let metas = Box::new((like.clone(), meta.clone()));

@@ -21,12 +21,18 @@ fn array(size: u64) -> Meta {
 }
 
 fn large(number: usize, holder: NodeId) -> Found {
-    Found { instance: instance(number), meta: array(LARGE), holder, inline: None }
+    Found { instance: instance(number), meta: array(LARGE), holder, inline: None, complete: true }
 }
 
 fn small(number: usize, size: u64) -> Found {
     let inline = Some(vec![number as u8; size as usize].into());
-    Found { instance: instance(number), meta: array(size), holder: NodeId(2), inline }
+    Found {
+        instance: instance(number),
+        meta: array(size),
+        holder: NodeId(2),
+        inline,
+        complete: true,
+    }
 }
 
 /// A reduce of the first `count` of `inputs` that is asked at 1 s and must be there at 5 s.

@@ -1,0 +1,135 @@
+//! Names under a prefix: the newest of them, those that are older, and names that are spoken for.
+//!
+//! One owner knows all names of a prefix, because names hash by the text before their last slash.
+
+use alloc::{format, string::String, vec::Vec};
+use core::{cmp::Reverse, ops::Bound};
+
+use super::{Directory, Mail};
+use crate::{
+    id::{Instance, Name, NodeId, ObjectId, RequestId},
+    members::Members,
+    message::Message,
+    time::Instant,
+};
+
+/// Names of one answer: 1024 of the longest names fit a control message several times.
+const OLDER_MAX: usize = 1024;
+
+/// Who waits for a newer name under a prefix.
+#[derive(Debug)]
+pub(super) struct LatestWaiter {
+    pub(super) node: NodeId,
+    pub(super) request: RequestId,
+    pub(super) prefix: String,
+    pub(super) after: Option<u64>,
+}
+
+impl Directory {
+    pub(super) fn ask_latest(
+        &mut self,
+        from: NodeId,
+        prefix: &str,
+        after: Option<u64>,
+        request: RequestId,
+        mail: &mut Mail,
+    ) {
+        // Asked again after a change of members: the older question is the same one.
+        self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, request));
+        self.latest.push(LatestWaiter { node: from, request, prefix: prefix.into(), after });
+        let newest = self.living(prefix).max_by_key(|(version, _)| *version);
+        if let Some((version, name)) = newest.map(|(version, name)| (version, name.clone())) {
+            self.answer_latest(prefix, version, &name, mail);
+        }
+    }
+
+    /// Answers those for whom this name, the newest under its prefix, is new.
+    pub(super) fn answer_latest(
+        &mut self,
+        prefix: &str,
+        version: u64,
+        name: &Name,
+        mail: &mut Mail,
+    ) {
+        self.latest.retain(|waiter| {
+            let is_answered =
+                waiter.prefix == prefix && waiter.after.is_none_or(|after| version > after);
+            if is_answered {
+                let (name, request) = (name.clone(), waiter.request);
+                mail.push((waiter.node, Message::LatestIs { name, request }));
+            }
+            !is_answered
+        });
+    }
+
+    /// Living names with a lower number than `name`, oldest first, without the newest `keep - 1` of them.
+    pub(super) fn older(&self, name: &Name, keep: u64) -> Vec<Name> {
+        let Some(version) = name.version() else { return Vec::new() };
+        let prefix = format!("{}/", name.group());
+        let mut older: Vec<(u64, &Name)> =
+            self.living(&prefix).filter(|(other, _)| *other < version).collect();
+        older.sort_unstable_by_key(|(other, _)| Reverse(*other));
+        let kept = usize::try_from(keep.saturating_sub(1)).unwrap_or(usize::MAX);
+        older.iter().skip(kept).rev().take(OLDER_MAX).map(|(_, name)| (*name).clone()).collect()
+    }
+
+    /// Living names under `prefix` that end in a number, with it.
+    fn living<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (u64, &'a Name)> {
+        let from = prefix
+            .parse()
+            .ok()
+            .map(|from: ObjectId| self.entries.range((Bound::Included(from), Bound::Unbounded)));
+        from.into_iter()
+            .flatten()
+            .map_while(move |(id, entry)| match id {
+                ObjectId::Named(name) if name.as_str().starts_with(prefix) => Some((name, entry)),
+                _ => None,
+            })
+            .filter(move |(name, entry)| entry.is_alive() && name.group().len() + 1 == prefix.len())
+            .filter_map(|(name, _)| Some((name.version()?, name)))
+    }
+
+    /// A reduce speaks for the name of its result: nobody else can put it until that is there, or has failed.
+    pub(super) fn reserve(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        id: &ObjectId,
+        instance: Instance,
+        mail: &mut Mail,
+    ) {
+        let entry = self.entries.entry(id.clone()).or_default();
+        let claimed = |taken_by| {
+            let id = id.clone();
+            (from, Message::Claimed { id, instance, taken_by })
+        };
+        if let Some(gone) = &entry.gone {
+            if gone.instances.contains(&instance) {
+                // Deleted before the coordinator heard that the name was its own.
+                let (id, error) = (id.clone(), Some(gone.error.clone()));
+                mail.push(claimed(None));
+                mail.push((from, Message::Drop { id, instance, error }));
+                return;
+            }
+            entry.reuse(now, id, mail);
+        }
+        let live = entry.live.as_ref().map(|live| live.instance);
+        // A later instance of the same node is the result itself, told of before its name.
+        let is_result =
+            |live: &Instance| live.node == instance.node && live.serial > instance.serial;
+        let other = live.filter(|live| !is_result(live));
+        let other = other.or_else(|| entry.reserved.filter(|reserved| *reserved != instance));
+        if other.is_none() {
+            entry.reserved = Some(instance);
+        }
+        mail.push(claimed(other.map(|other| other.node)));
+        self.forget_if_empty(id);
+    }
+}
+
+/// The owner of all names that begin with `prefix` and a number.
+pub fn prefix_owner(prefix: &str, members: &Members) -> Option<NodeId> {
+    // Every such name has the same text before its last slash, and with it the same owner.
+    let any: ObjectId = format!("{prefix}0").parse().ok()?;
+    Some(members.owners(&any).first)
+}

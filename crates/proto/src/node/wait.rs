@@ -1,0 +1,160 @@
+//! Wait: which of several objects have come; and who holds an object, now or as that changes.
+
+use alloc::{collections::BTreeMap, format, vec::Vec};
+
+use super::{Action, Asked, Node, Waiting};
+use crate::{
+    ask::{Answer, Location},
+    error::Error,
+    id::{ObjectId, RequestId},
+    message::{Holding, Message},
+    table::Copy,
+};
+
+/// What a client waits for, and what of it has been seen.
+#[derive(Clone, Debug)]
+pub(super) struct Waited {
+    /// Those that have not come, and their places in the question.
+    missing: BTreeMap<ObjectId, u32>,
+    /// Places of those that have, in the order in which they were seen.
+    ready: Vec<u32>,
+    count: usize,
+}
+
+impl Waited {
+    /// The first that came, as many as were asked for.
+    pub(super) fn ready(&self) -> Vec<u32> {
+        self.ready.iter().take(self.count).copied().collect()
+    }
+
+    fn settle(&mut self, id: &ObjectId) -> bool {
+        self.ready.extend(self.missing.remove(id));
+        self.ready.len() >= self.count
+    }
+}
+
+impl Node {
+    /// An object has come when all its bytes are somewhere, or when it is certain that it can't: in both cases a get
+    /// of it waits for nobody but the network.
+    pub(super) fn wait(
+        &mut self,
+        asked: &Asked,
+        ids: Vec<ObjectId>,
+        count: u32,
+        out: &mut Vec<Action>,
+    ) -> Option<Result<Answer, Error>> {
+        let places = ids.len();
+        let missing: BTreeMap<ObjectId, u32> = ids.into_iter().zip(0..).collect();
+        if missing.len() < places || count as usize > places {
+            let said =
+                format!("a wait for {count} of {places} refs, {} of them different", missing.len());
+            return Some(Err(Error::InvalidArgument(said)));
+        }
+        let mut waited = Waited { missing, ready: Vec::new(), count: count as usize };
+        let is_here = |id: &ObjectId| {
+            let current = self.table.current(id).and_then(|instance| self.table.get(instance));
+            current.is_some_and(Copy::is_complete)
+        };
+        let mut here: Vec<(u32, ObjectId)> = waited
+            .missing
+            .iter()
+            .filter(|(id, _)| is_here(id))
+            .map(|(id, place)| (*place, id.clone()))
+            .collect();
+        here.sort_unstable();
+        for (_, id) in here {
+            waited.settle(&id);
+        }
+        if waited.ready.len() >= waited.count {
+            return Some(Ok(Answer::Waited { ready: waited.ready() }));
+        }
+        let mut missing: Vec<(u32, ObjectId)> =
+            waited.missing.iter().map(|(id, place)| (*place, id.clone())).collect();
+        missing.sort_unstable();
+        self.remember(asked, Waiting::Several(waited));
+        for (_, id) in missing {
+            self.awaited.entry(id.clone()).or_default().insert(asked.request);
+            let owner = self.members.owners(&id).first;
+            self.send(owner, Message::Watch { id }, out);
+        }
+        None
+    }
+
+    /// An object has come, or can't.
+    pub(super) fn awaited_settled(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+        for request in self.awaited.get(id).cloned().unwrap_or_default() {
+            let Some(pending) = self.requests.get_mut(&request) else { continue };
+            let Waiting::Several(waited) = &mut pending.kind else { continue };
+            if waited.settle(id) {
+                let waited = waited.clone();
+                self.stop_listening(&waited, request, out);
+                self.reply(request, Ok(Answer::Waited { ready: waited.ready() }), out);
+            }
+        }
+        self.awaited.remove(id);
+        self.unwatch_if_unwanted(id, out);
+    }
+
+    /// A question is over: what it still listened to is not listened to on its behalf any more.
+    pub(super) fn stop_listening(
+        &mut self,
+        waited: &Waited,
+        request: RequestId,
+        out: &mut Vec<Action>,
+    ) {
+        for id in waited.missing.keys() {
+            let Some(listeners) = self.awaited.get_mut(id) else { continue };
+            listeners.remove(&request);
+            if listeners.is_empty() {
+                self.awaited.remove(id);
+                self.unwatch_if_unwanted(id, out);
+            }
+        }
+    }
+
+    /// Tells the owner that nobody here listens to an object, if so.
+    pub(super) fn unwatch_if_unwanted(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+        if !self.watches.contains_key(id) && !self.awaited.contains_key(id) {
+            let owner = self.members.owners(id).first;
+            self.send(owner, Message::Unwatch { id: id.clone() }, out);
+        }
+    }
+
+    pub(super) fn locations(
+        &mut self,
+        asked: &Asked,
+        id: ObjectId,
+        known: Option<Vec<Holding>>,
+        out: &mut Vec<Action>,
+    ) -> Option<Result<Answer, Error>> {
+        let (owner, request) = (self.members.owners(&id).first, asked.request);
+        self.remember(asked, Waiting::Locations { id: id.clone(), known: known.clone() });
+        self.send(owner, Message::Locations { id, known, request }, out);
+        None
+    }
+
+    pub(super) fn located_all(
+        &mut self,
+        request: RequestId,
+        holdings: Result<Vec<Holding>, Error>,
+        out: &mut Vec<Action>,
+    ) {
+        let location = |holding: &Holding| {
+            let member = self.members.iter().find(|member| member.id == holding.node)?;
+            Some(Location { member, complete: holding.complete })
+        };
+        let answer =
+            holdings.map(|all| Answer::Locations(all.iter().filter_map(location).collect()));
+        self.reply(request, answer, out);
+    }
+
+    pub(super) fn stop_locating(
+        &mut self,
+        id: &ObjectId,
+        request: RequestId,
+        out: &mut Vec<Action>,
+    ) {
+        let owner = self.members.owners(id).first;
+        self.send(owner, Message::Unlocations { id: id.clone(), request }, out);
+    }
+}
