@@ -6,7 +6,10 @@
 use std::{
     collections::HashMap,
     io::{self, Write},
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
     path::Path,
     sync::{
         Arc, Mutex,
@@ -22,9 +25,10 @@ use hoplite_proto::{
     members::Member,
     wire,
 };
-use hoplite_shm::{ExtentId, Mapping, Slot, recv_with_fds};
+use hoplite_shm::{ExtentId, Mapping, Slot, recv_with_fds, send_with_fds};
 
 use crate::{
+    descriptors,
     driver::lock,
     error::Error,
     local::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
@@ -88,6 +92,7 @@ impl Attached {
         stream.set_read_timeout(None).map_err(io_fail)?;
         let writer = stream.try_clone().map_err(io_fail)?;
         let reader = stream.try_clone().map_err(io_fail)?;
+        [&stream, &writer, &reader].into_iter().for_each(descriptors::note);
         let shared = Arc::new(Shared {
             writer: Mutex::new(writer),
             next: AtomicU64::new(1),
@@ -105,9 +110,19 @@ impl Attached {
         Ok(Self { shared, stream, member })
     }
 
+    /// The number of a question that is about to be asked.
+    pub(crate) fn next_request(&self) -> u64 {
+        self.shared.next.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Asks; `callback` gets the answer on the thread that has it.
-    pub(crate) fn ask(&self, ask: Ask, timeout: Option<Duration>, callback: Callback) -> u64 {
-        let request = self.shared.next.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn ask(
+        &self,
+        request: u64,
+        ask: Ask,
+        timeout: Option<Duration>,
+        callback: Callback,
+    ) {
         let timeout_ns =
             timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
         let bytes = frame(&ToNode::Ask { request, ask, timeout_ns });
@@ -117,14 +132,28 @@ impl Attached {
                 bytes.len()
             );
             callback(Err(CallError::InvalidArgument(said)));
-            return request;
+            return;
         }
         lock(&self.shared.waiting).insert(request, callback);
         self.shared.write(&bytes);
         if self.shared.is_closed.load(Ordering::Acquire) {
             self.shared.fail_all();
         }
-        request
+    }
+
+    /// Sends the reading end of a pipe: what this process reads now stays pinned while anybody has the other end.
+    pub(crate) fn hold(&self, end: OwnedFd) {
+        let bytes = frame(&ToNode::Hold);
+        let writer = lock(&self.shared.writer);
+        let sent = send_with_fds(&*writer, &bytes, &[end.as_fd()]);
+        if let Ok(count) = sent {
+            let _ = (&*writer).write_all(&bytes[count..]);
+        }
+    }
+
+    /// Says that what grew is not read any more.
+    pub(crate) fn let_go(&self, request: u64) {
+        self.shared.say(&ToNode::LetGo { request });
     }
 
     pub(crate) fn cancel(&self, request: u64) {
@@ -140,7 +169,7 @@ impl Attached {
     }
 
     pub(crate) fn describe(&self, callback: Describe) {
-        let request = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        let request = self.next_request();
         lock(&self.shared.describing).insert(request, callback);
         self.shared.say(&ToNode::Describe { request });
         if self.shared.is_closed.load(Ordering::Acquire) {
@@ -184,6 +213,9 @@ impl Shared {
                             Err(CallError::NoMemory { needed: 0, detail })
                         }
                     };
+                    if slot.is_err() && matches!(answer, Ok(Answer::Growing { .. })) {
+                        self.say(&ToNode::LetGo { request });
+                    }
                     let callback = lock(&self.waiting).remove(&request);
                     if let Some(callback) = callback {
                         callback(slot.and_then(|slot| Ok((answer?, slot))));

@@ -1,16 +1,22 @@
 //! What programs use: put, get, reduce, delete, latest; the same inside the process of a node and beside it.
 
 use std::{
+    os::fd::OwnedFd,
     path::Path,
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
     time::Duration,
 };
 
 use hoplite_proto::{
-    ask::{Answer, Ask, ObjectRow},
+    ask::{Answer, Ask, Location, ObjectRow},
     error::Error as CallError,
     id::{ClientId, Instance, Name, ObjectId, RequestId},
     limits::INLINE_BYTES_MAX,
+    message::Holding,
     meta::{Meta, Op},
     node::Event,
 };
@@ -20,8 +26,8 @@ use crate::{
     attach::Attached,
     driver::{Core, Sink},
     error::Error,
-    view::{AtEnd, Body, Guard, View, Writer},
-    wait::{Raw, Wait},
+    view::{AtEnd, Body, Growing, Guard, View, Writer},
+    wait::{self, Promise, Wait},
 };
 
 /// A user of a node. Clones are the same user; its pins and unsealed objects live as long as one of them or a view.
@@ -31,6 +37,8 @@ pub struct Client(Arc<Inner>);
 struct Inner {
     link: Link,
     process: u32,
+    /// Views that pin memory.
+    reads: AtomicUsize,
 }
 
 enum Link {
@@ -67,7 +75,7 @@ impl<'a> Value<'a> {
 impl Client {
     pub(crate) fn embedded(core: Arc<Core>) -> Self {
         let client = ClientId(core.next_id());
-        Self(Arc::new(Inner { link: Link::Embedded { core, client }, process: std::process::id() }))
+        Self::new(Link::Embedded { core, client })
     }
 
     /// Attaches to the node of this host that serves the Unix socket `path`.
@@ -75,8 +83,12 @@ impl Client {
     /// # Errors
     /// [`Error::Attach`] if no node answers there.
     pub fn attach(path: &Path, timeout: Option<Duration>) -> Result<Self, Error> {
-        let link = Link::Attached(Attached::connect(path, timeout)?);
-        Ok(Self(Arc::new(Inner { link, process: std::process::id() })))
+        Ok(Self::new(Link::Attached(Attached::connect(path, timeout)?)))
+    }
+
+    fn new(link: Link) -> Self {
+        let (process, reads) = (std::process::id(), AtomicUsize::new(0));
+        Self(Arc::new(Inner { link, process, reads }))
     }
 
     /// Whether its node is closed or gone.
@@ -90,6 +102,25 @@ impl Client {
     /// Whether this process is a fork of the one that opened the client.
     pub fn is_forked(&self) -> bool {
         self.0.process != std::process::id()
+    }
+
+    /// How many views of this client pin memory at its node.
+    pub fn reads(&self) -> usize {
+        self.0.reads.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn read_ended(&self) {
+        self.0.reads.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Pins what is read now once more, until nobody has the other end of the pipe whose reading end is `end`: before
+    /// a fork, whose child has the views too.
+    pub fn hold(&self, end: OwnedFd) {
+        match &self.0.link {
+            _ if self.is_forked() => {}
+            Link::Embedded { core, client } => core.hold(*client, end),
+            Link::Attached(attached) => attached.hold(end),
+        }
     }
 
     /// Puts an object and waits until its bytes are in the store; others can stream them earlier.
@@ -148,13 +179,67 @@ impl Client {
     /// Begins to get an object.
     pub fn start_get(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<View> {
         self.start(Ask::Get { id: id.clone() }, timeout, |answer, guard| match (answer, guard) {
-            (Answer::Got { id, meta, inline: Some(bytes), .. }, _) => {
-                Ok(View { id, meta, body: Body::Inline(bytes) })
+            (Answer::Got { id, meta, instance, inline: Some(bytes) }, _) => {
+                Ok(View { id, meta, instance, body: Body::Inline(bytes) })
             }
-            (Answer::Got { id, meta, inline: None, .. }, Some(guard)) => {
-                Ok(View { id, meta, body: Body::Slot(guard) })
+            (Answer::Got { id, meta, instance, inline: None }, Some(guard)) => {
+                Ok(View { id, meta, instance, body: Body::Slot(guard) })
             }
             (other, _) => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to wait for the memory of an object that a get, begun beside this, brings here; none if there is nothing
+    /// to be copied before the get is answered.
+    pub fn start_follow(&self, id: &ObjectId) -> Wait<Option<Growing>> {
+        self.start(Ask::Follow { id: id.clone() }, None, |answer, guard| match (answer, guard) {
+            (Answer::Growing { meta, .. }, Some(guard)) => Ok(Some(Growing { meta, guard })),
+            (Answer::Growing { .. } | Answer::Done, None) => Ok(None),
+            (other, _) => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to wait until `count` of `ids` are complete somewhere, or can't come; the places of those, perhaps fewer
+    /// when `timeout` is over.
+    pub fn start_wait(
+        &self,
+        ids: Vec<ObjectId>,
+        count: u32,
+        timeout: Option<Duration>,
+    ) -> Wait<Vec<u32>> {
+        self.start(Ask::Wait { ids, count }, timeout, |answer, _| match answer {
+            Answer::Waited { ready } => Ok(ready),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to delete the names that are older than `name`, but for the newest `keep - 1` of them.
+    pub fn start_prune(&self, name: Name, keep: u64, timeout: Option<Duration>) -> Wait<()> {
+        self.start(Ask::Prune { name, keep }, timeout, |answer, _| match answer {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to ask who holds an object: at once, or as soon as that is not what is `known`.
+    pub fn start_locations(
+        &self,
+        id: &ObjectId,
+        known: Option<Vec<Holding>>,
+        timeout: Option<Duration>,
+    ) -> Wait<Vec<Location>> {
+        let ask = Ask::Locations { id: id.clone(), known };
+        self.start(ask, timeout, |answer, _| match answer {
+            Answer::Locations(all) => Ok(all),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to ask why an object is not here.
+    pub fn start_explain(&self, id: &ObjectId) -> Wait<String> {
+        self.start(Ask::Explain { id: id.clone() }, None, |answer, _| match answer {
+            Answer::Explained { state } => Ok(state),
+            other => Err(unexpected(&other)),
         })
     }
 
@@ -256,12 +341,13 @@ impl Client {
         timeout: Option<Duration>,
         finish: impl FnOnce(Answer, Option<Guard>) -> Result<T, Error> + Send + 'static,
     ) -> Wait<T> {
-        let (sender, answers) = mpsc::sync_channel(1);
-        let request = if self.is_forked() { 0 } else { self.ask(ask, timeout, sender) };
-        Wait { client: self.clone(), request, answers, finish: Some(Box::new(finish)) }
+        let (promise, wait) = wait::pair(self.clone(), Box::new(finish));
+        // A fork gets no answer: its promise is dropped.
+        let request = if self.is_forked() { 0 } else { self.ask(ask, timeout, promise) };
+        wait.asked_as(request)
     }
 
-    fn ask(&self, ask: Ask, timeout: Option<Duration>, sender: mpsc::SyncSender<Raw>) -> u64 {
+    fn ask(&self, ask: Ask, timeout: Option<Duration>, promise: Promise) -> u64 {
         let me = self.clone();
         match &self.0.link {
             Link::Embedded { core, client } => {
@@ -272,35 +358,46 @@ impl Client {
                         let slot = match held {
                             None => None,
                             Some(Some(held)) => Some(held.slot.clone()),
+                            // What was growing is gone: there is nothing to follow.
+                            Some(None) if matches!(answer, Answer::Growing { .. }) => None,
                             Some(None) => {
                                 return Err(CallError::NodeDown("the node is closed".into()));
                             }
                         };
-                        let guard = me.guard(&answer, slot);
+                        let guard = me.guard(&answer, slot, AtEnd::Nothing);
                         Ok((answer, guard))
                     });
-                    drop(sender.send(raw));
+                    promise.keep(raw);
                 });
                 core.ask(*client, ask, timeout, sink).0
             }
             Link::Attached(attached) => {
+                let request = attached.next_request();
                 let callback =
                     Box::new(move |answer: Result<(Answer, Option<Slot>), CallError>| {
-                        let raw = answer.map(|(answer, slot)| {
-                            let guard = me.guard(&answer, slot);
+                        promise.keep(answer.map(|(answer, slot)| {
+                            let guard = me.guard(&answer, slot, AtEnd::LetGo(request));
                             (answer, guard)
-                        });
-                        drop(sender.send(raw));
+                        }));
                     });
-                attached.ask(ask, timeout, callback)
+                attached.ask(request, ask, timeout, callback);
+                request
             }
         }
     }
 
-    fn guard(self, answer: &Answer, slot: Option<Slot>) -> Option<Guard> {
+    /// The memory of an answer; `after_growing` is what the node is told when a part was read.
+    fn guard(self, answer: &Answer, slot: Option<Slot>, after_growing: AtEnd) -> Option<Guard> {
         let instance = slot_of(answer)?;
-        let is_read = matches!(answer, Answer::Got { .. });
-        let at_end = if is_read { AtEnd::Release } else { AtEnd::Abort };
+        let at_end = match answer {
+            Answer::Growing { .. } if slot.is_none() => return None,
+            Answer::Growing { .. } => after_growing,
+            Answer::Got { .. } => {
+                self.0.reads.fetch_add(1, Ordering::Relaxed);
+                AtEnd::Release
+            }
+            _ => AtEnd::Abort,
+        };
         Some(Guard { client: self, instance, slot, at_end })
     }
 
@@ -318,6 +415,12 @@ impl Client {
         match &self.0.link {
             Link::Embedded { core, client } => core.tell(*client, ask),
             Link::Attached(attached) => attached.tell(ask),
+        }
+    }
+
+    pub(crate) fn let_go(&self, request: u64) {
+        if let Link::Attached(attached) = &self.0.link {
+            attached.let_go(request);
         }
     }
 
@@ -355,9 +458,9 @@ impl std::fmt::Debug for Client {
 /// The instance whose memory an answer speaks of.
 const fn slot_of(answer: &Answer) -> Option<Instance> {
     match answer {
-        Answer::Created { instance, .. } | Answer::Got { instance, inline: None, .. } => {
-            Some(*instance)
-        }
+        Answer::Created { instance, .. }
+        | Answer::Growing { instance, .. }
+        | Answer::Got { instance, inline: None, .. } => Some(*instance),
         _ => None,
     }
 }
@@ -369,6 +472,7 @@ pub fn describe_objects(rows: &[ObjectRow]) -> String {
             "ref": row.id.to_string(),
             "instance": row.instance.to_string(),
             "what": row.meta.to_string(),
+            "form": row.meta.form.name(),
             "bytes": row.meta.size,
             "state": row.state,
             "pinned": row.origin,

@@ -6,6 +6,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    os::fd::OwnedFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -27,6 +28,8 @@ use hoplite_proto::{
 };
 use hoplite_shm::WriterId;
 use tokio::{
+    io::AsyncReadExt,
+    net::unix::pipe,
     runtime::Handle,
     sync::{Notify, oneshot},
     task::AbortHandle,
@@ -219,6 +222,21 @@ impl Core {
     pub(crate) fn client_gone(self: &Arc<Self>, client: ClientId) {
         self.drive(Event::ClientGone { client });
         lock(&self.attached).remove(&client);
+    }
+
+    /// Pins what a client reads once more, until the pipe whose reading end this is has no other end.
+    pub(crate) fn hold(self: &Arc<Self>, client: ClientId, end: OwnedFd) {
+        let heir = ClientId(self.next_id());
+        self.drive(Event::ClientForked { client, heir });
+        let core = self.clone();
+        self.runtime.spawn(async move {
+            if let Ok(mut end) = pipe::Receiver::from_owned_fd(end) {
+                // Nobody writes into it: it is readable when it is over.
+                let mut byte = [0];
+                while end.read(&mut byte).await.is_ok_and(|count| count > 0) {}
+            }
+            core.client_gone(heir);
+        });
     }
 
     /// Keeps the place of a transfer that the machine is asked about.

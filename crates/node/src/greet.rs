@@ -25,7 +25,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::{error::LinkError, frame};
+use crate::{descriptors, error::LinkError, frame};
 
 /// What a node says of itself.
 #[derive(Clone, Debug)]
@@ -146,6 +146,7 @@ pub(crate) async fn answer(me: &Identity, mut stream: TcpStream) -> Result<Met, 
 }
 
 fn prepare(stream: &TcpStream) -> Result<(), LinkError> {
+    descriptors::note(stream);
     // Control messages are small and awaited; blocks are written whole. Neither wants to wait for company.
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);

@@ -5,7 +5,7 @@
 //! [`receive`] move copies between nodes; [`folding`] runs the positions of a reduce with the arithmetic of [`fold`].
 //! Around them: [`driver`] is the one door to the state machine, [`peer`], [`listen`], [`greet`] and [`frame`] are the
 //! connections between nodes, [`local`] and [`attach`] the two ends of the socket between a node and the other
-//! processes of its host.
+//! processes of its host; [`descriptors`] is what a fork has to close.
 //!
 //! ```no_run
 //! use hoplite_node::{Node, NodeConfig, Value};
@@ -23,6 +23,7 @@ mod attach;
 pub mod client;
 mod config;
 mod counters;
+pub mod descriptors;
 mod driver;
 mod error;
 pub mod fold;
@@ -45,8 +46,8 @@ pub use self::{
     counters::CounterValues,
     error::Error,
     node::Node,
-    view::{View, Writer},
-    wait::Wait,
+    view::{Growing, Space, View, Writer},
+    wait::{Wait, Waker},
 };
 pub use hoplite_proto as proto;
 

@@ -4,7 +4,7 @@
 //! `has_descriptor`, in the same order.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
@@ -20,7 +20,7 @@ use hoplite_proto::{
     members::Member,
     wire,
 };
-use hoplite_shm::{ExtentId, WriterId, send_with_fds};
+use hoplite_shm::{ExtentId, WriterId, recv_with_fds, send_with_fds};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, pidfd_open},
@@ -34,12 +34,14 @@ use tokio::{
 use tracing::{debug, info};
 
 use crate::{
+    descriptors,
     driver::{Core, Sink, lock},
     error::Error,
+    store::Held,
 };
 
 /// Processes with other releases can't share memory with this one.
-pub(crate) const LOCAL_VERSION: u32 = 1;
+pub(crate) const LOCAL_VERSION: u32 = 2;
 
 /// Bytes of the longest frame, with its length.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;
@@ -63,7 +65,15 @@ pub(crate) enum ToNode {
     Unmapped { extent: u64 },
     /// How is the node? Answered with JSON.
     Describe { request: u64 },
+    /// What grew is not read any more.
+    LetGo { request: u64 },
+    /// The process is about to fork. What it reads is pinned once more until the pipe whose reading end comes with this
+    /// frame has no other end any more.
+    Hold,
 }
+
+/// Descriptors that came and were not asked for by a frame; a process that sends more is broken.
+const UNCLAIMED_MAX: usize = 8;
 
 /// What a node says to a process.
 #[derive(Debug, Serialize, Deserialize)]
@@ -145,6 +155,7 @@ pub(crate) fn bind(path: &Path) -> Result<UnixListener, Error> {
     let listener = bound.and_then(|()| UnixListener::bind(path)).and_then(|listener| {
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        descriptors::note(&listener);
         Ok(listener)
     });
     listener.map_err(|error| Error::Listen { address, detail: error.to_string() })
@@ -155,6 +166,7 @@ pub(crate) async fn accept(core: Arc<Core>, listener: UnixListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
+                descriptors::note(&stream);
                 tokio::spawn(attend(core.clone(), stream));
             }
             Err(error) => {
@@ -174,6 +186,9 @@ pub(crate) struct Session {
     known: Mutex<HashSet<ExtentId>>,
     /// Its questions, as it counts them and as the node does.
     asked: Mutex<HashSet<(u64, RequestId)>>,
+    /// Copies that it reads while they arrive, by its question. Their memory serves nobody else meanwhile, whatever
+    /// becomes of the copy.
+    growing: Mutex<HashMap<u64, Arc<Held>>>,
 }
 
 struct Outgoing {
@@ -185,8 +200,8 @@ async fn attend(core: Arc<Core>, stream: UnixStream) {
     let client = ClientId(core.next_id());
     let (out, queue) = unbounded_channel();
     let stream = Arc::new(stream);
-    let (known, asked) = (Mutex::default(), Mutex::default());
-    let session = Arc::new(Session { core: core.clone(), client, out, known, asked });
+    let (known, asked, growing) = (Mutex::default(), Mutex::default(), Mutex::default());
+    let session = Arc::new(Session { core: core.clone(), client, out, known, asked, growing });
     core.attach(client);
     let alive = stream.peer_cred().ok().and_then(|peer| peer.pid());
     let alive =
@@ -251,7 +266,8 @@ async fn write(stream: Arc<UnixStream>, mut queue: UnboundedReceiver<Outgoing>) 
 
 impl Session {
     async fn read(self: &Arc<Self>, stream: &UnixStream) -> io::Result<()> {
-        let mut bytes = Vec::new();
+        let (mut bytes, mut descriptors) = (Vec::new(), Vec::new());
+        let mut buffer = vec![0; 16 * 1024];
         let mut is_greeted = false;
         loop {
             while let Some(body) = take_frame(&mut bytes)? {
@@ -273,23 +289,35 @@ impl Session {
                     _ if !is_greeted => {
                         return Err(io::Error::new(io::ErrorKind::InvalidData, "no greeting"));
                     }
+                    ToNode::Hold => {
+                        if descriptors.is_empty() {
+                            return Err(io::Error::new(
+                                io::ErrorKind::InvalidData,
+                                "no descriptor",
+                            ));
+                        }
+                        self.core.hold(self.client, descriptors.remove(0));
+                    }
                     message => self.take(message),
                 }
             }
-            stream.readable().await?;
-            bytes.reserve(16 * 1024);
-            match stream.try_read_buf(&mut bytes) {
-                Ok(0) => return Ok(()),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
+            let received = stream.async_io(Interest::READABLE, || {
+                recv_with_fds(stream, &mut buffer, &mut descriptors)
+            });
+            match received.await? {
+                0 => return Ok(()),
+                count => bytes.extend_from_slice(&buffer[..count]),
+            }
+            if descriptors.len() > UNCLAIMED_MAX {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "too many descriptors"));
             }
         }
     }
 
     fn take(self: &Arc<Self>, message: ToNode) {
         match message {
-            ToNode::Hello { .. } => {}
+            ToNode::Hello { .. } | ToNode::Hold => {}
+            ToNode::LetGo { request } => drop(lock(&self.growing).remove(&request)),
             // A release has no answer, however it is said.
             ToNode::Ask { ask: ask @ Ask::Release { .. }, .. } => self.core.tell(self.client, ask),
             ToNode::Ask { request, ask, timeout_ns } => self.ask(request, ask, timeout_ns),
@@ -357,6 +385,14 @@ impl Session {
     fn answer(&self, request: u64, answer: Result<Answer, CallError>) {
         let instance = match &answer {
             Ok(Answer::Created { instance, .. } | Answer::Got { instance, inline: None, .. }) => {
+                *instance
+            }
+            Ok(Answer::Growing { instance, .. }) => {
+                let Some(held) = self.core.store.get(*instance) else {
+                    let answer = Ok(Answer::Done);
+                    return self.say(&FromNode::Answer { request, answer, place: None }, None);
+                };
+                lock(&self.growing).insert(request, held);
                 *instance
             }
             _ => return self.say(&FromNode::Answer { request, answer, place: None }, None),

@@ -22,6 +22,7 @@ use tokio::{
 use crate::{
     client::Client,
     config::{NodeConfig, default_capacity},
+    descriptors,
     driver::{Core, lock},
     error::{Error, LinkError},
     greet::{self, Identity},
@@ -220,6 +221,7 @@ fn bind(listen: SocketAddr, said: &str) -> Result<TcpListener, Error> {
         // A node that restarts on its port must not wait for the kernel to forget the old connections.
         socket.set_reuseaddr(true)?;
         socket.bind(listen)?;
+        descriptors::note(&socket);
         socket.listen(1024)
     });
     bound.map_err(|error| match error.kind() {

@@ -164,17 +164,42 @@ impl Slot {
         source: &[u8],
         mut after_each: impl FnMut(u64),
     ) -> Result<(), ShmError> {
+        self.copy_from_parts(&[source], &mut after_each)
+    }
+
+    /// The same with a source in several parts, one after the other.
+    ///
+    /// # Errors
+    /// As [`copy_from`](Self::copy_from).
+    pub fn copy_from_parts(
+        &self,
+        parts: &[&[u8]],
+        mut after_each: impl FnMut(u64),
+    ) -> Result<(), ShmError> {
         let len = self.0.len;
-        if source.len() as u64 != len {
-            return Err(ShmError::LengthDiffers { source_len: source.len() as u64, len });
+        let source_len = parts.iter().map(|part| part.len() as u64).sum();
+        if source_len != len {
+            return Err(ShmError::LengthDiffers { source_len, len });
         }
+        let (mut parts, mut rest) = (parts.iter(), &[][..]);
         let mut start = 0;
-        for part in source.chunks(COPY_BYTES as usize) {
-            let range = start..start + part.len() as u64;
+        while start < len {
+            let range = start..(start + COPY_BYTES).min(len);
             let Some(mut guard) = self.claim(range.clone()) else {
                 return Err(ShmError::Claimed { range, len });
             };
-            guard.copy_from_slice(part);
+            let mut at = 0;
+            while at < guard.len() {
+                if rest.is_empty() {
+                    // There is a next part: the lengths add up.
+                    rest = parts.next().copied().unwrap_or_default();
+                    continue;
+                }
+                let count = rest.len().min(guard.len() - at);
+                let (now, later) = rest.split_at(count);
+                guard[at..at + count].copy_from_slice(now);
+                (at, rest) = (at + count, later);
+            }
             guard.commit();
             start = range.end;
             after_each(self.progress().prefix());

@@ -43,6 +43,14 @@ pub enum Event {
         /// Who.
         client: ClientId,
     },
+    /// A client is about to be forked: the copies that it reads are pinned once more, for `heir`, who asks nothing and
+    /// is gone one day.
+    ClientForked {
+        /// Who.
+        client: ClientId,
+        /// On whose behalf.
+        heir: ClientId,
+    },
     /// There is memory for a copy.
     SlotReady {
         /// Which.

@@ -247,6 +247,7 @@ impl Node {
             }
             Event::Cancelled { request } => self.time_out(request, out),
             Event::ClientGone { client } => self.client_gone(client, out),
+            Event::ClientForked { client, heir } => self.client_forked(client, heir),
             Event::SlotReady { instance } => self.slot_ready(instance, out),
             Event::SlotFailed { instance, detail } => self.slot_failed(instance, detail, out),
             Event::Message { from, message } => {
@@ -535,6 +536,13 @@ impl Node {
         for instance in unsealed {
             let _ = self.abort(client, instance, out);
         }
+    }
+
+    fn client_forked(&mut self, client: ClientId, heir: ClientId) {
+        let read = self.reads.get(&client).into_iter().flat_map(BTreeMap::keys).copied();
+        let held: BTreeMap<Instance, u32> = read.map(|instance| (instance, 1)).collect();
+        held.keys().for_each(|instance| self.table.pin(*instance));
+        self.reads.insert(heir, held);
     }
 
     /// Why an object is not here, in words for whoever waited.
