@@ -32,7 +32,11 @@ use crate::{
 
 /// A user of a node. Clones are the same user; its pins and unsealed objects live as long as one of them or a view.
 #[derive(Clone)]
-pub struct Client(Arc<Inner>);
+pub struct Client {
+    inner: Arc<Inner>,
+    /// Whether the thread that asks may do what takes a while.
+    may_wait: bool,
+}
 
 struct Inner {
     link: Link,
@@ -88,12 +92,17 @@ impl Client {
 
     fn new(link: Link) -> Self {
         let (process, reads) = (std::process::id(), AtomicUsize::new(0));
-        Self(Arc::new(Inner { link, process, reads }))
+        Self { inner: Arc::new(Inner { link, process, reads }), may_wait: true }
+    }
+
+    /// The same client for threads that must not wait, such as that of an event loop: memory is made elsewhere.
+    pub fn in_passing(&self) -> Self {
+        Self { inner: self.inner.clone(), may_wait: false }
     }
 
     /// Whether its node is closed or gone.
     pub fn is_closed(&self) -> bool {
-        match &self.0.link {
+        match &self.inner.link {
             Link::Embedded { core, .. } => core.is_closed(),
             Link::Attached(attached) => attached.is_closed(),
         }
@@ -101,22 +110,22 @@ impl Client {
 
     /// Whether this process is a fork of the one that opened the client.
     pub fn is_forked(&self) -> bool {
-        self.0.process != std::process::id()
+        self.inner.process != std::process::id()
     }
 
     /// How many views of this client pin memory at its node.
     pub fn reads(&self) -> usize {
-        self.0.reads.load(Ordering::Relaxed)
+        self.inner.reads.load(Ordering::Relaxed)
     }
 
     pub(crate) fn read_ended(&self) {
-        self.0.reads.fetch_sub(1, Ordering::Relaxed);
+        self.inner.reads.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Pins what is read now once more, until nobody has the other end of the pipe whose reading end is `end`: before
     /// a fork, whose child has the views too.
     pub fn hold(&self, end: OwnedFd) {
-        match &self.0.link {
+        match &self.inner.link {
             _ if self.is_forked() => {}
             Link::Embedded { core, client } => core.hold(*client, end),
             Link::Attached(attached) => attached.hold(end),
@@ -191,8 +200,8 @@ impl Client {
 
     /// Begins to wait for the memory of an object that a get, begun beside this, brings here; none if there is nothing
     /// to be copied before the get is answered.
-    pub fn start_follow(&self, id: &ObjectId) -> Wait<Option<Growing>> {
-        self.start(Ask::Follow { id: id.clone() }, None, |answer, guard| match (answer, guard) {
+    pub fn start_follow(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<Option<Growing>> {
+        self.start(Ask::Follow { id: id.clone() }, timeout, |answer, guard| match (answer, guard) {
             (Answer::Growing { meta, .. }, Some(guard)) => Ok(Some(Growing { meta, guard })),
             (Answer::Growing { .. } | Answer::Done, None) => Ok(None),
             (other, _) => Err(unexpected(&other)),
@@ -319,7 +328,7 @@ impl Client {
     pub fn describe(&self) -> Result<String, Error> {
         self.check_process()?;
         let (sender, receiver) = mpsc::sync_channel(1);
-        match &self.0.link {
+        match &self.inner.link {
             Link::Embedded { core, client } => {
                 core.describe(*client, move |json| drop(sender.send(json)));
             }
@@ -349,7 +358,7 @@ impl Client {
 
     fn ask(&self, ask: Ask, timeout: Option<Duration>, promise: Promise) -> u64 {
         let me = self.clone();
-        match &self.0.link {
+        match &self.inner.link {
             Link::Embedded { core, client } => {
                 let of_sink = core.clone();
                 let sink: Sink = Box::new(move |answer| {
@@ -369,7 +378,7 @@ impl Client {
                     });
                     promise.keep(raw);
                 });
-                core.ask(*client, ask, timeout, sink).0
+                core.ask(*client, ask, timeout, self.may_wait, sink).0
             }
             Link::Attached(attached) => {
                 let request = attached.next_request();
@@ -393,7 +402,7 @@ impl Client {
             Answer::Growing { .. } if slot.is_none() => return None,
             Answer::Growing { .. } => after_growing,
             Answer::Got { .. } => {
-                self.0.reads.fetch_add(1, Ordering::Relaxed);
+                self.inner.reads.fetch_add(1, Ordering::Relaxed);
                 AtEnd::Release
             }
             _ => AtEnd::Abort,
@@ -402,7 +411,7 @@ impl Client {
     }
 
     pub(crate) fn cancel(&self, request: u64) {
-        match &self.0.link {
+        match &self.inner.link {
             _ if self.is_forked() => {}
             Link::Embedded { core, .. } => {
                 core.drive(Event::Cancelled { request: RequestId(request) });
@@ -412,20 +421,20 @@ impl Client {
     }
 
     pub(crate) fn tell(&self, ask: Ask) {
-        match &self.0.link {
+        match &self.inner.link {
             Link::Embedded { core, client } => core.tell(*client, ask),
             Link::Attached(attached) => attached.tell(ask),
         }
     }
 
     pub(crate) fn let_go(&self, request: u64) {
-        if let Link::Attached(attached) = &self.0.link {
+        if let Link::Attached(attached) = &self.inner.link {
             attached.let_go(request);
         }
     }
 
     pub(crate) fn advanced(&self, instance: Instance) {
-        match &self.0.link {
+        match &self.inner.link {
             Link::Embedded { core, .. } => {
                 if let Some(held) = core.store.get(instance) {
                     held.grew();
@@ -448,7 +457,7 @@ impl Drop for Inner {
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.0.link {
+        match &self.inner.link {
             Link::Embedded { core, client } => write!(f, "Client({client:?} of {core:?})"),
             Link::Attached(attached) => write!(f, "Client(attached to {})", attached.member.id),
         }

@@ -146,22 +146,27 @@ impl Core {
         lock(&self.attached).insert(client);
     }
 
-    /// Asks on behalf of a client; `sink` gets the answer, perhaps before this returns.
+    /// Asks on behalf of a client; `sink` gets the answer, perhaps before this returns. `may_wait` if this thread would
+    /// wait for it anyway.
     pub(crate) fn ask(
         self: &Arc<Self>,
         client: ClientId,
         ask: Ask,
         timeout: Option<Duration>,
+        may_wait: bool,
         sink: Sink,
     ) -> RequestId {
         let request = RequestId(self.next_id());
         let deadline = timeout
             .map(|timeout| self.now() + u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
         lock(&self.replies).insert(request, sink);
+        let event = Event::Asked { client, request, ask, deadline };
         if self.is_closed() {
             self.fail_all();
+        } else if may_wait && Handle::try_current().is_err() {
+            self.pass(event).into_iter().for_each(|order| self.perform_slow(order));
         } else {
-            self.drive_here(Event::Asked { client, request, ask, deadline });
+            self.drive(event);
         }
         request
     }
@@ -185,7 +190,7 @@ impl Core {
                 other => Err(CallError::NodeDown(format!("it answered {other:?}"))),
             }));
         };
-        self.ask(client, Ask::Status, None, Box::new(answer));
+        self.ask(client, Ask::Status, None, false, Box::new(answer));
     }
 
     fn description(&self, status: &Status) -> serde_json::Value {
@@ -256,19 +261,6 @@ impl Core {
             // New memory would hold up the transfers beside this task, or a thread that only lets go of something.
             let core = self.clone();
             drop(self.runtime.spawn_blocking(move || core.perform_slow(order)));
-        }
-    }
-
-    /// States a fact on behalf of a client that waits for what follows: slow orders may be carried out by its thread.
-    fn drive_here(self: &Arc<Self>, event: Event) {
-        let is_task = Handle::try_current().is_ok();
-        for order in self.pass(event) {
-            if is_task {
-                let core = self.clone();
-                drop(self.runtime.spawn_blocking(move || core.perform_slow(order)));
-            } else {
-                self.perform_slow(order);
-            }
         }
     }
 

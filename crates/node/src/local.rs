@@ -375,7 +375,8 @@ impl Session {
             lock(&session.asked).retain(|(theirs, _)| *theirs != request);
             session.answer(request, answer);
         });
-        let ours = self.core.ask(self.client, ask, timeout_ns.map(Duration::from_nanos), sink);
+        let timeout = timeout_ns.map(Duration::from_nanos);
+        let ours = self.core.ask(self.client, ask, timeout, false, sink);
         let answered = lock(&answered);
         if !*answered {
             lock(&self.asked).insert((request, ours));

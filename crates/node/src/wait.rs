@@ -90,6 +90,14 @@ impl<T> Wait<T> {
         matches!(*lock(&self.shared.state), State::Answered(_) | State::Over)
     }
 
+    /// Waits for at most `time`; whether there is an answer, or will be none.
+    pub fn is_over_within(&mut self, time: Duration) -> bool {
+        let state = lock(&self.shared.state);
+        let is_open = |state: &mut State| matches!(*state, State::Open | State::Watched(_));
+        let waited = self.shared.answered.wait_timeout_while(state, time, is_open);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
     /// Lets `waker` be called when there is an answer; false if there is one already, and then it is not called.
     pub fn when_over(&self, waker: Waker) -> bool {
         let mut state = lock(&self.shared.state);

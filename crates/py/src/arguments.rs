@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hoplite_node::proto::{
     id::{Name, ObjectId},
-    meta::{Dtype, Kind, Meta, Op},
+    meta::{Dtype, Form, Kind, Meta, Op},
 };
 use pyo3::prelude::*;
 
@@ -41,23 +41,36 @@ pub(crate) fn op(py: Python<'_>, text: &str) -> PyResult<Op> {
     })
 }
 
-/// `kind` is `bytes`, or the dtype of an array of `shape`.
-pub(crate) fn meta(py: Python<'_>, kind: &str, shape: Vec<u64>, size: u64) -> PyResult<Meta> {
-    if kind == "bytes" {
-        return Ok(Meta::bytes(size));
+/// What `hoplite.values.encode` says of a value: `kind` is `bytes`, or the dtype of an array of `shape`.
+#[derive(FromPyObject)]
+pub(crate) struct What {
+    kind: String,
+    shape: Vec<u64>,
+    form: String,
+    nbytes: u64,
+}
+
+impl What {
+    pub(crate) fn meta(self, py: Python<'_>) -> PyResult<Meta> {
+        let form: Form = self.form.parse().map_err(|error| {
+            let error: hoplite_node::proto::meta::UnknownForm = error;
+            errors::argument(py, &error)
+        })?;
+        let meta = if self.kind == "bytes" {
+            Some(Meta::bytes(self.nbytes))
+        } else {
+            let dtype: Dtype = self.kind.parse().map_err(|error| {
+                let error: hoplite_node::proto::meta::UnknownDtype = error;
+                errors::raise(py, "UnsupportedDtype", error.to_string())
+            })?;
+            Meta::array(dtype, self.shape).filter(|meta| meta.size == self.nbytes)
+        };
+        let meta = meta.map(|meta| meta.with_form(form)).filter(Meta::is_consistent);
+        meta.ok_or_else(|| {
+            let said = format!("{} bytes are no {} of that shape", self.nbytes, self.kind);
+            errors::raise(py, "InvalidArgument", said)
+        })
     }
-    let dtype: Dtype = kind.parse().map_err(|error: hoplite_node::proto::meta::UnknownDtype| {
-        errors::raise(py, "UnsupportedDtype", error.to_string())
-    })?;
-    Meta::array(dtype, shape).filter(|meta| meta.size == size && meta.is_consistent()).ok_or_else(
-        || {
-            errors::raise(
-                py,
-                "InvalidArgument",
-                format!("{size} bytes are no {kind} array of that shape"),
-            )
-        },
-    )
 }
 
 /// The other way round: `kind` and shape of what was got.

@@ -2,11 +2,22 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::c_int;
+use std::{
+    ffi::c_int,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
-use pyo3::{exceptions::PyBufferError, ffi, prelude::*, types::PyTuple};
+use pyo3::{
+    exceptions::PyBufferError,
+    ffi,
+    prelude::*,
+    types::{PyString, PyTuple},
+};
 
-use crate::arguments;
+use crate::{arguments, errors, wait::Pending};
 
 /// An object of the store, read-only, without a copy. It holds the memory for as long as anything looks at it.
 #[pyclass(frozen)]
@@ -18,6 +29,12 @@ impl View {
     #[getter]
     fn kind(&self) -> &'static str {
         arguments::kind(self.0.meta()).0
+    }
+
+    /// Whose value it is: `plain`, `torch`, `arrow` or `pickle`.
+    #[getter]
+    fn form(&self) -> &'static str {
+        self.0.meta().form.name()
     }
 
     /// The shape of the array; empty for bytes.
@@ -73,10 +90,23 @@ unsafe impl Sync for Exported {}
 impl Exported {
     /// Asks `object` for its bytes.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::with_flags(object, ffi::PyBUF_SIMPLE)
+    }
+
+    /// The same for several objects.
+    pub(crate) fn of_all(objects: &[Bound<'_, PyAny>]) -> PyResult<Vec<Self>> {
+        objects.iter().map(Self::of).collect()
+    }
+
+    /// Asks `object` for bytes to be written.
+    pub(crate) fn writable(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::with_flags(object, ffi::PyBUF_WRITABLE)
+    }
+
+    fn with_flags(object: &Bound<'_, PyAny>, flags: c_int) -> PyResult<Self> {
         let mut buffer = Box::new(ffi::Py_buffer::new());
         // SAFETY: the object is alive and the buffer ours to be filled; it is released exactly once, in `release`.
-        let got =
-            unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *buffer, ffi::PyBUF_SIMPLE) };
+        let got = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *buffer, flags) };
         if got == 0 { Ok(Self(buffer)) } else { Err(PyErr::fetch(object.py())) }
     }
 
@@ -89,6 +119,17 @@ impl Exported {
         // SAFETY: the exporter keeps `len` bytes there until the release, and `self` is not released yet.
         unsafe { std::slice::from_raw_parts(self.0.buf.cast::<u8>(), len) }
     }
+
+    /// The bytes of a buffer that was asked for to be written.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = usize::try_from(self.0.len).unwrap_or_default();
+        if len == 0 || self.0.buf.is_null() || self.0.readonly != 0 {
+            return &mut [];
+        }
+        // SAFETY: as in `bytes`, and the exporter lets them be written. Python code that touches them meanwhile, in
+        // another thread, races with what it asked for itself, as with any call that fills a buffer.
+        unsafe { std::slice::from_raw_parts_mut(self.0.buf.cast::<u8>(), len) }
+    }
 }
 
 impl Drop for Exported {
@@ -99,3 +140,203 @@ impl Drop for Exported {
         });
     }
 }
+
+/// Space for an object: written at once, or filled in place through the buffer protocol; then sealed.
+#[pyclass(frozen)]
+pub(crate) struct Space {
+    room: Mutex<Room>,
+    /// Buffers that Python has of it.
+    exports: AtomicUsize,
+}
+
+enum Room {
+    Untouched(hoplite_node::Writer),
+    Exported(hoplite_node::Space),
+    Gone,
+}
+
+impl Space {
+    pub(crate) fn new(writer: hoplite_node::Writer) -> Self {
+        Self { room: Mutex::new(Room::Untouched(writer)), exports: AtomicUsize::new(0) }
+    }
+
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Space {
+    /// The ref that the object will have.
+    #[getter]
+    fn r#ref(&self) -> Option<String> {
+        match &*self.room() {
+            Room::Untouched(writer) => Some(writer.id().to_string()),
+            Room::Exported(space) => Some(space.id().to_string()),
+            Room::Gone => None,
+        }
+    }
+
+    /// How many buffers there are of it.
+    #[getter]
+    fn exports(&self) -> usize {
+        self.exports.load(Ordering::Acquire)
+    }
+
+    /// Copies all bytes to their place; receivers get them while this goes on.
+    fn write(&self, py: Python<'_>, parts: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+        let parts = Exported::of_all(&parts)?;
+        let written = py.detach(|| {
+            let bytes: Vec<&[u8]> = parts.iter().map(Exported::bytes).collect();
+            match &*self.room() {
+                Room::Untouched(writer) => Some(writer.write_parts(&bytes)),
+                Room::Exported(_) | Room::Gone => None,
+            }
+        });
+        let written = written.ok_or_else(|| errors::raise(py, "InvalidArgument", GONE.into()))?;
+        written.map_err(|error| errors::of(py, &error))
+    }
+
+    /// Says that all is written.
+    fn seal(&self, py: Python<'_>) -> PyResult<Pending> {
+        let views = self.exports();
+        if views > 0 {
+            let said = format!(
+                "{views} writable views of the buffer are alive, and could change the object after this: drop them \
+                 first (del array), or fill it by buf[...] = values"
+            );
+            return Err(errors::raise(py, "InvalidArgument", said));
+        }
+        let room = std::mem::replace(&mut *self.room(), Room::Gone);
+        let sealing = py.detach(|| match room {
+            Room::Untouched(writer) => Some(writer.seal()),
+            Room::Exported(space) => Some(space.seal()),
+            Room::Gone => None,
+        });
+        let sealing = sealing.ok_or_else(|| errors::raise(py, "InvalidArgument", GONE.into()))?;
+        let sealing = sealing.map_err(|error| errors::of(py, &error))?;
+        Ok(Pending::new(sealing, |py, id| {
+            Ok(PyString::new(py, &id.to_string()).into_any().unbind())
+        }))
+    }
+
+    /// Gives the space back, unless there are buffers of it; then it goes with the last of them.
+    fn discard(&self, py: Python<'_>) {
+        if self.exports() == 0 {
+            let room = std::mem::replace(&mut *self.room(), Room::Gone);
+            py.detach(|| drop(room));
+        }
+    }
+
+    /// Exports the bytes, to be written.
+    ///
+    /// # Safety
+    /// Called by Python with a `view` to be filled.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        let mut room = this.room();
+        if let Room::Untouched(_) = *room
+            && let Room::Untouched(writer) = std::mem::replace(&mut *room, Room::Gone)
+        {
+            let space = writer.into_space().map_err(|error| errors::of(slf.py(), &error))?;
+            *room = Room::Exported(space);
+        }
+        let Room::Exported(space) = &mut *room else {
+            return Err(PyBufferError::new_err(GONE));
+        };
+        let bytes = space.bytes();
+        let len = ffi::Py_ssize_t::try_from(bytes.len())
+            .map_err(|_| PyBufferError::new_err("too long for a buffer"))?;
+        // SAFETY: `view` is Python's to be filled. The bytes stay where they are while `slf` is not sealed, which is
+        // refused as long as `exports` counts this buffer, and the buffer holds a reference to `slf`. Nobody else has
+        // these bytes: they are claimed as a whole until the seal.
+        let filled = unsafe {
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes.as_mut_ptr().cast(), len, 0, flags)
+        };
+        if filled != 0 {
+            return Err(PyErr::fetch(slf.py()));
+        }
+        this.exports.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// A buffer is gone.
+    ///
+    /// # Safety
+    /// Called by Python, once for each successful `__getbuffer__`.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.exports.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+const GONE: &str = "the buffer was sealed or given up before; create another for another object";
+
+/// Copies an object into memory of the caller's own, as much as is there at a time.
+#[pyclass(frozen)]
+pub(crate) struct Copier(Mutex<Copying>);
+
+struct Copying {
+    out: Exported,
+    from: Option<hoplite_node::Growing>,
+    /// Up to where it has been copied.
+    end: u64,
+}
+
+#[pymethods]
+impl Copier {
+    #[new]
+    fn new(out: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(Self(Mutex::new(Copying { out: Exported::writable(out)?, from: None, end: 0 })))
+    }
+
+    /// Copies from this from now on; says what it will be.
+    fn follow(&self, growing: &Growing) -> Option<(&'static str, Vec<u64>, &'static str, u64)> {
+        let growing = growing.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let meta = growing.meta();
+        let (kind, shape) = arguments::kind(meta);
+        let said = (kind, shape.to_vec(), meta.form.name(), meta.size);
+        self.copying().from = Some(growing);
+        Some(said)
+    }
+
+    /// Copies what has come since; returns how many bytes have been copied in all.
+    fn more(&self, py: Python<'_>) -> u64 {
+        py.detach(|| {
+            let Copying { out, from, end } = &mut *self.copying();
+            if let Some(growing) = from {
+                *end = growing.copy_to(*end, out.bytes_mut());
+            }
+            *end
+        })
+    }
+
+    /// Copies what is missing of the whole object, which is as long as the memory.
+    fn finish(&self, py: Python<'_>, view: &View) -> PyResult<()> {
+        let fits = py.detach(|| {
+            let Copying { out, from, end } = &mut *self.copying();
+            let is_same = from.take().is_some_and(|growing| growing.becomes(&view.0));
+            let start = if is_same { usize::try_from(*end).unwrap_or_default() } else { 0 };
+            let (bytes, out) = (view.0.as_bytes(), out.bytes_mut());
+            let fits = bytes.len() == out.len();
+            if fits {
+                out[start..].copy_from_slice(&bytes[start..]);
+            }
+            fits
+        });
+        if fits { Ok(()) } else { Err(PyBufferError::new_err("out has another length")) }
+    }
+}
+
+impl Copier {
+    fn copying(&self) -> MutexGuard<'_, Copying> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An object that is still arriving.
+#[pyclass(frozen)]
+pub(crate) struct Growing(pub(crate) Mutex<Option<hoplite_node::Growing>>);

@@ -1,15 +1,34 @@
 //! `_native.Client`: one method for each verb.
 
-use std::{path::PathBuf, sync::RwLock};
+use std::{
+    borrow::Cow,
+    fs::File,
+    os::fd::{OwnedFd, RawFd},
+    path::PathBuf,
+    sync::{Mutex, RwLock},
+    time::Duration,
+};
 
-use hoplite_node::{Client as Native, Error, Value, proto::limits::INLINE_BYTES_MAX};
-use pyo3::prelude::*;
+use hoplite_node::{
+    Client as Native, Error, Value, Wait,
+    proto::{
+        ask::Location,
+        id::{BadRef, Name, NodeId, ObjectId},
+        limits::INLINE_BYTES_MAX,
+        message::Holding,
+        meta::Meta,
+    },
+};
+use pyo3::{
+    prelude::*,
+    types::{PyList, PyString},
+};
 
 use crate::{
-    arguments,
-    buffer::{Exported, View},
+    arguments::{self, What},
+    buffer::{Exported, Growing, Space, View},
     errors,
-    wait::{aside, wait},
+    wait::{Pending, aside, wait, wait_saying},
 };
 
 /// A user of a node, until it is closed.
@@ -44,86 +63,224 @@ pub(crate) fn connect(py: Python<'_>, path: &str, timeout: Option<f64>) -> PyRes
 
 #[pymethods]
 impl Client {
+    /// Puts a value of which `what` says what it is, and waits until it is in the store.
     fn put(
         &self,
         py: Python<'_>,
-        data: &Bound<'_, PyAny>,
-        kind: &str,
-        shape: Vec<u64>,
+        what: What,
+        parts: Vec<Bound<'_, PyAny>>,
         name: Option<&str>,
         timeout: Option<f64>,
     ) -> PyResult<String> {
         let client = self.open(py)?;
-        let data = Exported::of(data)?;
+        let parts = Exported::of_all(&parts)?;
         let (name, timeout) = (arguments::name(py, name)?, arguments::timeout(py, timeout)?);
-        let meta = arguments::meta(py, kind, shape, data.bytes().len() as u64)?;
+        let meta = what.meta(py)?;
         if meta.size <= INLINE_BYTES_MAX {
-            let value =
-                Value::with_meta(data.bytes(), meta).map_err(|error| errors::of(py, &error))?;
-            return Ok(wait(py, || client.start_put_small(name, &value, timeout))?.to_string());
+            let wait_small = put_small(py, &client, name, meta, &parts, timeout)?;
+            return Ok(wait(py, || wait_small)?.to_string());
         }
         let writer = wait(py, || client.start_create(name, meta, timeout))?;
         // Receivers of the object get what is copied while the rest still is.
         let sealing = py.detach(|| {
-            writer.write_all(data.bytes())?;
+            let bytes: Vec<&[u8]> = parts.iter().map(Exported::bytes).collect();
+            writer.write_parts(&bytes)?;
             writer.seal()
         });
         let sealing = sealing.map_err(|error| errors::of(py, &error))?;
         Ok(wait(py, || sealing)?.to_string())
     }
 
+    /// Begins to put a value of at most `INLINE_BYTES_MAX` bytes.
+    fn start_put(
+        &self,
+        py: Python<'_>,
+        what: What,
+        parts: Vec<Bound<'_, PyAny>>,
+        name: Option<&str>,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let parts = Exported::of_all(&parts)?;
+        let (name, timeout) = (arguments::name(py, name)?, arguments::timeout(py, timeout)?);
+        let waiting = put_small(py, &client, name, what.meta(py)?, &parts, timeout)?;
+        Ok(Pending::new(waiting, text))
+    }
+
+    /// Begins to ask for the space of a larger value.
+    fn start_create(
+        &self,
+        py: Python<'_>,
+        what: What,
+        name: Option<&str>,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let (name, timeout) = (arguments::name(py, name)?, arguments::timeout(py, timeout)?);
+        let meta = what.meta(py)?;
+        let waiting = py.detach(|| client.start_create(name, meta, timeout));
+        Ok(Pending::new(waiting, |py, writer| Ok(Py::new(py, Space::new(writer))?.into_any())))
+    }
+
     #[pyo3(name = "get")]
     fn fetch(&self, py: Python<'_>, r#ref: &str, timeout: Option<f64>) -> PyResult<View> {
         let client = self.open(py)?;
         let id = arguments::object(py, r#ref)?;
-        let timeout = arguments::timeout(py, timeout)?;
-        wait(py, || client.start_get(&id, timeout)).map(View)
+        let limit = arguments::timeout(py, timeout)?;
+        let waiting = py.detach(|| client.start_get(&id, limit));
+        let about = limit.is_none().then_some((&client, &id));
+        wait_saying(py, waiting, about).map(View)
     }
 
-    fn reduce(
+    fn start_get(&self, py: Python<'_>, r#ref: &str, timeout: Option<f64>) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let id = arguments::object(py, r#ref)?;
+        let timeout = arguments::timeout(py, timeout)?;
+        let waiting = py.detach(|| client.start_get(&id, timeout));
+        let then = |py: Python<'_>, view| Ok(Py::new(py, View(view))?.into_any());
+        Ok(match timeout {
+            None => Pending::about(client, id, waiting, then),
+            Some(_) => Pending::new(waiting, then),
+        })
+    }
+
+    /// Begins to wait for the memory of an object that a get, begun beside this, brings here.
+    fn start_follow(&self, py: Python<'_>, r#ref: &str, timeout: Option<f64>) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let id = arguments::object(py, r#ref)?;
+        let limit = arguments::timeout(py, timeout)?;
+        let waiting = py.detach(|| client.start_follow(&id, limit));
+        let then = |py: Python<'_>, growing| match growing {
+            Some(growing) => Ok(Py::new(py, Growing(Mutex::new(Some(growing))))?.into_any()),
+            None => Ok(py.None()),
+        };
+        Ok(match limit {
+            None => Pending::about(client, id, waiting, then),
+            Some(_) => Pending::new(waiting, then),
+        })
+    }
+
+    fn start_wait(
+        &self,
+        py: Python<'_>,
+        refs: Vec<String>,
+        count: u32,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let ids = arguments::objects(py, &refs)?;
+        let timeout = arguments::timeout(py, timeout)?;
+        let waiting = py.detach(|| client.start_wait(ids, count, timeout));
+        Ok(Pending::new(waiting, |py, ready| Ok(PyList::new(py, ready)?.into_any().unbind())))
+    }
+
+    fn start_reduce(
         &self,
         py: Python<'_>,
         inputs: Vec<String>,
         op: &str,
-        count: Option<i64>,
+        count: Option<u32>,
+        name: Option<&str>,
         timeout: Option<f64>,
-    ) -> PyResult<String> {
-        let client = self.open(py)?;
+    ) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
         let (inputs, op) = (arguments::objects(py, &inputs)?, arguments::op(py, op)?);
-        let timeout = arguments::timeout(py, timeout)?;
-        // What is out of range is as wrong as zero, and is said in the same words.
-        let count = count.map(|count| u32::try_from(count).unwrap_or(0));
-        Ok(wait(py, || client.start_reduce(inputs, op, count, None, timeout))?.to_string())
+        let (name, timeout) = (arguments::name(py, name)?, arguments::timeout(py, timeout)?);
+        let waiting = py.detach(|| client.start_reduce(inputs, op, count, name, timeout));
+        Ok(Pending::new(waiting, text))
     }
 
-    fn inputs(&self, py: Python<'_>, r#ref: &str, timeout: Option<f64>) -> PyResult<Vec<String>> {
-        let client = self.open(py)?;
+    fn start_inputs(&self, py: Python<'_>, r#ref: &str, timeout: Option<f64>) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
         let timeout = arguments::timeout(py, timeout)?;
-        let ids = wait(py, || client.start_inputs(&id, timeout))?;
-        Ok(ids.iter().map(ToString::to_string).collect())
+        let waiting = py.detach(|| client.start_inputs(&id, timeout));
+        Ok(Pending::new(waiting, |py, ids| {
+            let texts = ids.iter().map(ToString::to_string);
+            Ok(PyList::new(py, texts.collect::<Vec<_>>())?.into_any().unbind())
+        }))
     }
 
-    fn delete(&self, py: Python<'_>, refs: Vec<String>, timeout: Option<f64>) -> PyResult<()> {
-        let client = self.open(py)?;
+    fn start_delete(
+        &self,
+        py: Python<'_>,
+        refs: Vec<String>,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
         let ids = arguments::objects(py, &refs)?;
         let timeout = arguments::timeout(py, timeout)?;
-        wait(py, || client.start_delete(ids, timeout))
+        let waiting = py.detach(|| client.start_delete(ids, timeout));
+        Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
     }
 
-    fn latest(
+    /// Begins to delete what is older than `name` but for the newest `keep - 1`.
+    fn start_prune(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        keep: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let name = name.parse().map_err(|error: BadRef| errors::argument(py, &error))?;
+        let timeout = arguments::timeout(py, timeout)?;
+        let waiting = py.detach(|| client.start_prune(name, keep, timeout));
+        Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
+    }
+
+    fn start_latest(
         &self,
         py: Python<'_>,
         prefix: &str,
         after: i64,
         timeout: Option<f64>,
-    ) -> PyResult<String> {
-        let client = self.open(py)?;
+    ) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
         // Every number is newer than one below zero.
         let after = u64::try_from(after).ok();
         let timeout = arguments::timeout(py, timeout)?;
-        let name = wait(py, || client.start_latest(prefix, after, timeout))?;
-        Ok(name.as_str().to_owned())
+        let waiting = py.detach(|| client.start_latest(prefix, after, timeout));
+        Ok(Pending::new(waiting, |py, name| {
+            Ok(PyString::new(py, name.as_str()).into_any().unbind())
+        }))
+    }
+
+    /// Begins to ask who holds an object; with `known`, pairs of node and whether its copy is complete, only for news.
+    fn start_locations(
+        &self,
+        py: Python<'_>,
+        r#ref: &str,
+        known: Option<Vec<(String, bool)>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let id = arguments::object(py, r#ref)?;
+        let timeout = arguments::timeout(py, timeout)?;
+        let known = known.map(|known| {
+            let holding = |(node, complete): (String, bool)| {
+                let node = NodeId(u64::from_str_radix(&node, 16).ok()?);
+                Some(Holding { node, complete })
+            };
+            known.into_iter().filter_map(holding).collect()
+        });
+        let waiting = py.detach(|| client.start_locations(&id, known, timeout));
+        Ok(Pending::new(waiting, |py, all| {
+            let row = |location: Location| {
+                let Location { member, complete } = location;
+                (member.id.to_string(), member.address.to_string(), complete)
+            };
+            let rows: Vec<_> = all.into_iter().map(row).collect();
+            Ok(PyList::new(py, rows)?.into_any().unbind())
+        }))
+    }
+
+    /// Begins to ask why an object is not here.
+    fn start_explain(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let id = arguments::object(py, r#ref)?;
+        let waiting = py.detach(|| client.start_explain(&id));
+        Ok(Pending::new(waiting, |py, state| Ok(PyString::new(py, &state).into_any().unbind())))
     }
 
     /// How the node is, as JSON.
@@ -133,10 +290,25 @@ impl Client {
     }
 
     /// The copies of the node, as JSON.
-    fn objects(&self, py: Python<'_>) -> PyResult<String> {
-        let client = self.open(py)?;
-        let rows = wait(py, || client.start_objects())?;
-        Ok(hoplite_node::describe_objects(&rows))
+    fn start_objects(&self, py: Python<'_>) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let waiting = py.detach(|| client.start_objects());
+        Ok(Pending::new(waiting, |py, rows| {
+            Ok(PyString::new(py, &hoplite_node::describe_objects(&rows)).into_any().unbind())
+        }))
+    }
+
+    /// Pins what this process reads until nobody has the other end of the pipe `end`; for what comes after a fork.
+    /// Returns false, and does nothing, if it reads nothing.
+    fn hold(&self, py: Python<'_>, end: RawFd) -> PyResult<bool> {
+        let client = self.0.read().ok().and_then(|client| client.clone());
+        let Some(client) = client.filter(|client| !client.is_forked() && client.reads() > 0) else {
+            return Ok(false);
+        };
+        // By its path in /proc: a number may be anything, and taking it over would be unsafe.
+        let end = OwnedFd::from(File::open(format!("/proc/self/fd/{end}"))?);
+        py.detach(|| client.hold(end));
+        Ok(true)
     }
 
     fn close(&self, py: Python<'_>) {
@@ -145,4 +317,24 @@ impl Client {
             drop(client);
         });
     }
+}
+
+fn put_small(
+    py: Python<'_>,
+    client: &Native,
+    name: Option<Name>,
+    meta: Meta,
+    parts: &[Exported],
+    timeout: Option<Duration>,
+) -> PyResult<Wait<ObjectId>> {
+    let bytes: Cow<'_, [u8]> = match parts {
+        [part] => Cow::Borrowed(part.bytes()),
+        parts => parts.iter().flat_map(Exported::bytes).copied().collect(),
+    };
+    let value = Value::with_meta(&bytes, meta).map_err(|error| errors::of(py, &error))?;
+    Ok(py.detach(|| client.start_put_small(name, &value, timeout)))
+}
+
+fn text(py: Python<'_>, id: ObjectId) -> PyResult<Py<PyAny>> {
+    Ok(PyString::new(py, &id.to_string()).into_any().unbind())
 }

@@ -6,6 +6,7 @@ mod arguments;
 mod buffer;
 mod client;
 mod errors;
+mod log;
 mod node;
 mod wait;
 
@@ -16,15 +17,18 @@ use pyo3::prelude::*;
 mod native {
     #[pymodule_export]
     use super::{
-        buffer::View,
+        buffer::{Copier, Growing, Space, View},
         client::{Client, connect},
-        node::Node,
+        log::log_to_stderr,
+        node::{Node, descriptors},
+        wait::{Inbox, Pending},
     };
 
     #[pymodule_init]
     fn init(module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {
         use super::PyModuleMethods;
         module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
+        module.add("INLINE_BYTES_MAX", hoplite_node::proto::limits::INLINE_BYTES_MAX)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -1,14 +1,26 @@
-//! Waiting without the interpreter, but not deaf to Ctrl-C.
+//! Waiting without the interpreter, but not deaf to Ctrl-C; and answers that an event loop waits for.
 
-use std::{sync::mpsc, time::Duration};
+use std::{
+    io,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    time::{Duration, Instant},
+};
 
-use hoplite_node::Wait;
+use hoplite_node::{Client, Wait, Waker, proto::id::ObjectId};
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::errors;
 
 /// How often a waiting call looks for signals. An answer ends the wait at once, whatever this is.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+
+/// How long a get waits before it says so; then twice as long each time.
+const FIRST_WORD_AFTER: Duration = Duration::from_secs(10);
+
+/// The longest silence of a wait without a timeout.
+const SILENCE_MAX: Duration = Duration::from_secs(300);
 
 /// Does something that waits on its own thread, with the interpreter released. Ctrl-C ends the wait; what was begun goes
 /// on to its end, and nobody sees what comes of it.
@@ -36,7 +48,19 @@ pub(crate) fn aside<T: Send + 'static>(
 /// Asks and waits for the answer, both with the interpreter released; a signal handler's exception takes the question
 /// back.
 pub(crate) fn wait<T: Send>(py: Python<'_>, ask: impl FnOnce() -> Wait<T> + Send) -> PyResult<T> {
-    let mut waiting = py.detach(ask);
+    let waiting = py.detach(ask);
+    wait_saying(py, waiting, None)
+}
+
+/// The same for a question that was asked before. If it is about an object, the log is told now and then why that is
+/// not here.
+pub(crate) fn wait_saying<T: Send>(
+    py: Python<'_>,
+    mut waiting: Wait<T>,
+    about: Option<(&Client, &ObjectId)>,
+) -> PyResult<T> {
+    let begun = Instant::now();
+    let mut next_word = FIRST_WORD_AFTER;
     loop {
         let answer;
         (answer, waiting) = py.detach(move || (waiting.wait_for(SIGNALS_EVERY), waiting));
@@ -44,5 +68,197 @@ pub(crate) fn wait<T: Send>(py: Python<'_>, ask: impl FnOnce() -> Wait<T> + Send
             Some(answer) => return answer.map_err(|error| errors::of(py, &error)),
             None => py.check_signals()?,
         }
+        let waited = begun.elapsed();
+        if waited >= next_word
+            && let Some((client, id)) = about
+        {
+            next_word = waited + waited.min(SILENCE_MAX);
+            say_waiting(py, id, waited, &explain(py, client, id))?;
+        }
+    }
+}
+
+/// Why an object is not here, as its node says in a second.
+fn explain(py: Python<'_>, client: &Client, id: &ObjectId) -> String {
+    let state = py.detach(|| client.start_explain(id).wait_for(Duration::from_secs(1)));
+    match state {
+        Some(Ok(state)) => state,
+        Some(Err(error)) => error.to_string(),
+        None => "the node of this host does not answer".into(),
+    }
+}
+
+fn say_waiting(py: Python<'_>, id: &ObjectId, waited: Duration, state: &str) -> PyResult<()> {
+    let logger = py.import("logging")?.call_method1("getLogger", ("hoplite",))?;
+    let said = format!("still waiting for {id} after {} s: {state}", waited.as_secs());
+    logger.call_method1("warning", ("%s", said))?;
+    Ok(())
+}
+
+/// A question on its way to its answer, of whatever type that is.
+trait Answering: Send {
+    fn is_over(&self) -> bool;
+    fn when_over(&self, waker: Waker) -> bool;
+    /// Waits and makes a Python object of the answer.
+    fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>>;
+    /// Waits for at most this long; whether there is an answer.
+    fn wait(&mut self, py: Python<'_>, time: Duration) -> PyResult<bool>;
+}
+
+/// A wait, what to make of its answer, and what to say if that is long in coming.
+struct Question<T, F> {
+    waiting: Wait<T>,
+    then: F,
+    about: Option<(Client, ObjectId)>,
+}
+
+impl<T, F> Answering for Question<T, F>
+where
+    T: Send + 'static,
+    F: FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send,
+{
+    fn is_over(&self) -> bool {
+        self.waiting.is_over()
+    }
+
+    fn when_over(&self, waker: Waker) -> bool {
+        self.waiting.when_over(waker)
+    }
+
+    fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let Self { waiting, then, about } = *self;
+        let about = about.as_ref().map(|(client, id)| (client, id));
+        then(py, wait_saying(py, waiting, about)?)
+    }
+
+    fn wait(&mut self, py: Python<'_>, time: Duration) -> PyResult<bool> {
+        let until = Instant::now().checked_add(time);
+        loop {
+            let left = until.map_or(SIGNALS_EVERY, |until| {
+                until.saturating_duration_since(Instant::now()).min(SIGNALS_EVERY)
+            });
+            let waiting = &mut self.waiting;
+            if py.detach(|| waiting.is_over_within(left)) {
+                return Ok(true);
+            }
+            py.check_signals()?;
+            if left.is_zero() {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// A question on its way to its answer. Dropping it takes the question back.
+#[pyclass(frozen)]
+pub(crate) struct Pending(Mutex<Option<Box<dyn Answering>>>);
+
+impl Pending {
+    pub(crate) fn new<T: Send + 'static>(
+        waiting: Wait<T>,
+        then: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> Self {
+        Self(Mutex::new(Some(Box::new(Question { waiting, then, about: None }))))
+    }
+
+    /// The same for a question about an object that may be long in coming.
+    pub(crate) fn about<T: Send + 'static>(
+        client: Client,
+        id: ObjectId,
+        waiting: Wait<T>,
+        then: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> Self {
+        let about = Some((client, id));
+        Self(Mutex::new(Some(Box::new(Question { waiting, then, about }))))
+    }
+
+    fn question(&self) -> MutexGuard<'_, Option<Box<dyn Answering>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Pending {
+    /// Waits for the answer and returns it. Once only.
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let question = self.question().take();
+        match question {
+            Some(question) => question.finish(py),
+            None => Err(PyRuntimeError::new_err("the answer was taken before")),
+        }
+    }
+
+    /// Whether there is an answer, or will be none.
+    fn is_over(&self) -> bool {
+        self.question().as_ref().is_none_or(|question| question.is_over())
+    }
+
+    /// Waits for at most so many seconds; whether there is an answer.
+    fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
+        let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        let Some(mut question) = self.question().take() else { return Ok(true) };
+        let is_over = question.wait(py, time);
+        *self.question() = Some(question);
+        is_over
+    }
+
+    /// Lets the inbox hear of the answer by `key`; false if there is one already, and then it hears nothing.
+    fn tell(&self, inbox: &Inbox, key: u64) -> bool {
+        let inbox = inbox.0.clone();
+        let waker = Box::new(move || inbox.put(key));
+        self.question().as_ref().is_some_and(|question| question.when_over(waker))
+    }
+
+    /// Takes the question back.
+    fn cancel(&self, py: Python<'_>) {
+        let question = self.question().take();
+        py.detach(|| drop(question));
+    }
+}
+
+/// Answers that an event loop is to look at. Filled from any thread, without the interpreter.
+#[pyclass(frozen)]
+pub(crate) struct Inbox(Arc<Letters>);
+
+struct Letters {
+    keys: Mutex<Vec<u64>>,
+    /// Readable while there are keys.
+    event: OwnedFd,
+}
+
+impl Letters {
+    fn put(&self, key: u64) {
+        let is_first = {
+            let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+            keys.push(key);
+            keys.len() == 1
+        };
+        if is_first {
+            // It can't be full, and a loop that is gone reads nothing anyway.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+#[pymethods]
+impl Inbox {
+    #[new]
+    fn new() -> PyResult<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let event = event.map_err(io::Error::from)?;
+        Ok(Self(Arc::new(Letters { keys: Mutex::default(), event })))
+    }
+
+    /// The descriptor that is readable while something is in the box.
+    fn fileno(&self) -> RawFd {
+        self.0.event.as_raw_fd()
+    }
+
+    /// Empties the box.
+    fn take(&self) -> Vec<u64> {
+        let mut count = [0; 8];
+        // Before the keys: what is put after this makes it readable again.
+        let _ = rustix::io::read(&self.0.event, &mut count);
+        std::mem::take(&mut *self.0.keys.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
