@@ -96,6 +96,9 @@ def _take_apart(data: memoryview) -> tuple[memoryview, list[memoryview]]:
         end = aligned(end) + length
     if end != nbytes:
         raise Undecodable(f"the object has {nbytes} bytes, its header tells of {end}")
+    # What pickle ignores: bytes after the stop. They would be the zeros before the first buffer.
+    if stream_bytes == 0 or data[start + stream_bytes - 1] != pickle.STOP[0]:
+        raise Undecodable(f"the object's header tells of a pickle of {stream_bytes} bytes, which does not end there")
 
     end = start + stream_bytes
     slices = []
