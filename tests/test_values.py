@@ -391,6 +391,7 @@ def test_a_dtype_is_read_however_it_is_written(name: str) -> None:
     dtype = dtype_of(name)
     assert [values.check_dtype(each) for each in (name, dtype, dtype.type)] == [name] * 3
     assert values.check_dtype("bytes") == "bytes"
+    assert values.check_dtype(type("OfAnotherLibrary", (), {"dtype": dtype})) == name
 
 
 @pytest.mark.parametrize(

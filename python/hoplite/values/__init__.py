@@ -88,10 +88,11 @@ def encode(value: Any, *, allow_pickle: bool = True) -> Encoded:  # noqa: ANN401
         UnsupportedDtype: the value takes a pickle and `allow_pickle` is False, or is a masked array, a memoryview of
             an unsupported format, or an array on another device.
     """
-    # Of the type, not the value: a class that has these is no array. NumPy, torch and Arrow have them, and better ways.
-    if hasattr(type(value), "__dlpack_device__") and not isinstance(value, _known()):
-        value = lend_array(value)
     encoded = _encode_elements(value)
+    # Of the type, not the value: a class that lends its arrays is no array. NumPy's and PyTorch's had their chance.
+    if encoded is None and hasattr(type(value), "__dlpack_device__") and not isinstance(value, _known()):
+        value = lend_array(value)
+        encoded = encode_array(value)
     if encoded is not None:
         return encoded
     if not allow_pickle:
@@ -137,7 +138,7 @@ def decode(view: View, *, copy: bool | None = None, allow_pickle: bool = True) -
 
 
 def _known() -> tuple[type, ...]:
-    return loaded("numpy", "ndarray", "generic") + loaded("torch", "Tensor") + loaded("pyarrow", *arrow.TYPES)
+    return loaded("numpy", "ndarray", "generic") + loaded("torch", "Tensor")
 
 
 def _encode_elements(value: Any) -> Encoded | None:  # noqa: ANN401 - anything

@@ -6,6 +6,7 @@ by `reduce_array`, which keeps the elements outside the pickle, where they need 
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from pickle import PickleBuffer
@@ -38,12 +39,13 @@ def encode_array(value: Any) -> Encoded | None:  # noqa: ANN401 - no import here
     if isinstance(value, numpy.ma.MaskedArray):
         raise UnsupportedDtype("can't put a masked array, the mask would be lost; try value.filled(0)")
     exact = isinstance(value, numpy.generic) or type(value) in (numpy.ndarray, numpy.memmap)
-    if not exact or value.dtype.name not in ITEM_BYTES:
+    kind = _name(value.dtype)
+    if not exact or kind not in ITEM_BYTES:
         return None
     array = numpy.asarray(value, dtype=value.dtype.newbyteorder("<"), order="C")
     # As plain bytes, since the buffer protocol has no letter for bfloat16; flat, since a 0-d array has no byte view.
     flat = array.reshape(-1).view(numpy.uint8)
-    return Encoded(value.dtype.name, tuple(value.shape), PLAIN, flat.nbytes, (flat,))
+    return Encoded(kind, tuple(value.shape), PLAIN, flat.nbytes, (flat,))
 
 
 def lend_array(value: Any) -> Any:  # noqa: ANN401 - no import here
@@ -143,3 +145,9 @@ def restore_array(buffer: Buffer, dtype: Any, shape: tuple[int, ...], order: str
     if math.prod(shape) * dtype.itemsize != memoryview(data).nbytes:
         raise ValueError(f"{memoryview(data).nbytes} bytes are no array of {dtype} with shape {shape}")
     return over(data, dtype, shape, order)
+
+
+@functools.lru_cache(maxsize=64)
+def _name(dtype: Any) -> str:  # noqa: ANN401 - no import here
+    """The name of a dtype, which NumPy takes 5 us to put together."""
+    return str(dtype.name)

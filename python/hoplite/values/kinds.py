@@ -64,7 +64,10 @@ class Encoded:
 def loaded(module: str, *names: str) -> tuple[type, ...]:
     """Finds types of a library, for isinstance: none where nobody imported it, so that no value can be of them."""
     found = sys.modules.get(module)
-    return tuple(getattr(found, name) for name in names if hasattr(found, name))
+    if found is None:
+        return ()
+    # A folder of that name, if it is imported by mistake, has none of them.
+    return tuple([getattr(found, name) for name in names if hasattr(found, name)])
 
 
 def require(package: str, need: str) -> Any:  # noqa: ANN401 - a module that type checks can't count on
@@ -119,6 +122,6 @@ def _name(dtype: object) -> str:
         return str(dtype).removeprefix("torch.")
     if isinstance(dtype, type) and issubclass(dtype, loaded("numpy", "generic")):
         return str(sys.modules["numpy"].dtype(dtype).name)
-    if isinstance(dtype, loaded("numpy", "dtype")):
-        return str(dtype.name)  # type: ignore[attr-defined]
-    return ""
+    # jax.numpy.float32 is a class with a dtype.
+    found: Any = getattr(dtype, "dtype", None) if isinstance(dtype, type) else dtype
+    return str(found.name) if isinstance(found, loaded("numpy", "dtype")) else ""  # type: ignore[attr-defined]
