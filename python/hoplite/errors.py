@@ -63,3 +63,7 @@ class AddressInUse(HopliteError, OSError):
 
 class ConnectError(HopliteError, ConnectionError):
     """No node serves the socket that a client was to attach to."""
+
+
+class Undecodable(HopliteError):
+    """An object's bytes can't be made into a value here: a class that can't be imported, or bytes that are damaged."""

@@ -1,0 +1,106 @@
+"""Values of the caller's own that an object is copied into, for `get(out=...)`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hoplite.errors import InvalidArgument, ShapeMismatch, UnsupportedDtype
+from hoplite.values.buffers import format_kind
+from hoplite.values.kinds import BYTES, DTYPES, PICKLE, loaded
+from hoplite.values.tensors import writable_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class OutBuffer:
+    """Memory to copy an object into.
+
+    Attributes:
+        data: flat, writable, of format "B", over the caller's memory, which it keeps alive.
+        kind: "bytes", which takes any object of as many bytes that is not pickled, or one of `DTYPES`.
+        shape: of an array its shape, of bytes `(nbytes,)`.
+    """
+
+    data: memoryview
+    kind: str
+    shape: tuple[int, ...]
+
+    def check(self, kind: str, shape: tuple[int, ...], form: str, nbytes: int, name: str) -> None:
+        """Checks that an object fits.
+
+        Args:
+            kind: the object's.
+            shape: the object's.
+            form: the object's.
+            nbytes: the object's.
+            name: what to call it in the error.
+
+        Raises:
+            ShapeMismatch: its dtype or shape differ, or its number of bytes if out is bytes; names both. Or it is a
+                pickled object, which no memory can take.
+        """
+        if form == PICKLE:
+            raise ShapeMismatch(f"{name} is a pickled object, which can't be copied into out; get it without out")
+        if self.kind == BYTES:
+            if nbytes != self.data.nbytes:
+                raise ShapeMismatch(f"{name} has {nbytes} bytes, out has {self.data.nbytes}")
+        elif (kind, shape) != (self.kind, self.shape):
+            raise ShapeMismatch(
+                f"{name} is {_describe(kind, shape)}, out is {_describe(self.kind, self.shape)}; "
+                "get copies between the same dtype and shape only"
+            )
+
+
+def writable(out: object) -> OutBuffer:
+    """Opens a value of the caller's to be copied into.
+
+    Args:
+        out: a C-contiguous NumPy array or CPU tensor of `DTYPES`, or a writable buffer such as a bytearray.
+
+    Raises:
+        InvalidArgument: it is read-only, not contiguous, or nothing to copy into at all.
+        UnsupportedDtype: its elements are not of `DTYPES`, or it is on another device.
+    """
+    if isinstance(out, loaded("torch", "Tensor")):
+        memory, dtype, shape = writable_tensor(out)
+        return OutBuffer(_flat(memoryview(memory)), dtype, shape)
+    if isinstance(out, loaded("numpy", "ndarray")):
+        return _writable_array(out)
+    try:
+        view = memoryview(out)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidArgument(
+            f"out is a {type(out).__module__}.{type(out).__qualname__}; "
+            "it must be a NumPy array, a CPU tensor or a writable buffer such as a bytearray"
+        ) from None
+    kind = format_kind(view)
+    if kind is None:
+        raise UnsupportedDtype(f"out is a buffer of format {view.format!r}: supported are bytes, {', '.join(DTYPES)}")
+    data = _flat(view)
+    return OutBuffer(data, kind, (data.nbytes,) if kind == BYTES else tuple(view.shape or ()))
+
+
+def _writable_array(out: object) -> OutBuffer:
+    import numpy as np
+
+    assert isinstance(out, np.ndarray)
+    if isinstance(out, np.ma.MaskedArray):
+        raise InvalidArgument("out is a masked array; try out.data")
+    if out.dtype.name not in DTYPES or out.dtype.newbyteorder("<") != out.dtype:
+        raise UnsupportedDtype(f"out is an array of {out.dtype}: supported are {', '.join(DTYPES)}, little-endian")
+    if not out.flags.c_contiguous:
+        raise InvalidArgument("out is an array that is not C-contiguous; try numpy.ascontiguousarray(out)")
+    # The buffer protocol has no letter for bfloat16.
+    return OutBuffer(_flat(out.reshape(-1).view(np.uint8).data), out.dtype.name, out.shape)
+
+
+def _flat(view: memoryview) -> memoryview:
+    if view.readonly:
+        raise InvalidArgument("out is read-only; get writes into it")
+    if not view.c_contiguous:
+        raise InvalidArgument("out is a buffer that is not C-contiguous")
+    # A view with a zero in its shape can't be cast.
+    return view.cast("B") if view.nbytes else memoryview(bytearray())
+
+
+def _describe(kind: str, shape: tuple[int, ...]) -> str:
+    return f"{shape[0]} bytes" if kind == BYTES else f"{kind} {list(shape)}"

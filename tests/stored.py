@@ -1,0 +1,80 @@
+"""What a store would hand to `decode`, without a store: read-only pages that a write would kill the process for."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import TYPE_CHECKING, Any
+
+from hoplite import values
+
+if TYPE_CHECKING:
+    from hoplite.values import Encoded
+
+
+class MappedView(mmap.mmap):
+    """A mapped object; `close` fails as long as anybody holds a buffer of it."""
+
+    kind: str
+    shape: tuple[int, ...]
+    form: str
+    nbytes: int
+
+
+class EmptyView(bytes):
+    """An object without bytes, which can't be mapped."""
+
+    kind: str
+    shape: tuple[int, ...]
+    form: str
+    nbytes: int
+
+
+def store(encoded: Encoded) -> Any:  # noqa: ANN401 - mmap is a Buffer to no type check before Python 3.12
+    """Lays an encoded value's parts one after the other, as a put does, and maps them read-only."""
+    data = joined(encoded)
+    assert len(data) == encoded.nbytes
+    return mapped(data, encoded.kind, encoded.shape, encoded.form)
+
+
+def joined(encoded: Encoded) -> bytes:
+    """An encoded value's bytes."""
+    return b"".join(memoryview(part).tobytes() for part in encoded.parts)
+
+
+def mapped(data: bytes, kind: str = "bytes", shape: tuple[int, ...] | None = None, form: str = "plain") -> Any:  # noqa: ANN401
+    """Any bytes as an object."""
+    view: MappedView | EmptyView
+    if data:
+        descriptor = os.memfd_create("test")
+        try:
+            assert os.write(descriptor, data) == len(data)
+            view = MappedView(descriptor, len(data), access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+    else:
+        view = EmptyView()
+    view.kind, view.form, view.nbytes = kind, form, len(data)
+    view.shape = (len(data),) if shape is None else shape
+    return view
+
+
+def pinned(view: MappedView) -> bool:
+    """Whether a buffer of the object lives; if not, the object is gone after this."""
+    try:
+        view.close()
+    except BufferError:
+        return True
+    return False
+
+
+def there_and_back(value: object, *, copy: bool | None = None) -> Any:  # noqa: ANN401 - as it was put
+    """Puts a value and gets it."""
+    return values.decode(store(values.encode(value)), copy=copy)
+
+
+def address(buffer: Any) -> int:  # noqa: ANN401 - any buffer
+    """Where a buffer lies."""
+    import numpy as np
+
+    return int(np.frombuffer(buffer, np.uint8).ctypes.data)

@@ -1,0 +1,538 @@
+"""Values to bytes and back: bytes, NumPy arrays, other buffers, what an object is copied into, and what is imported."""
+
+# ruff: noqa: ANN401 - values are anything
+
+from __future__ import annotations
+
+import array
+import ctypes
+import itertools
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from hoplite import values
+from hoplite.errors import InvalidArgument, ShapeMismatch, Undecodable, UnsupportedDtype
+from hoplite.values import DTYPES, FORMS
+from stored import address, joined, mapped, pinned, store, there_and_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Array = np.ndarray[Any, Any]
+
+SHAPES: list[tuple[int, ...]] = [(), (0,), (3, 0, 2), (1,), (7,), (5, 3, 2), (1,) * 12, (1025,)]
+
+ORDERS: dict[str, Callable[[Array], Array]] = {
+    "C": lambda value: value,
+    "F": np.asfortranarray,
+    "transposed": lambda value: value.T,
+    "strided": lambda value: np.repeat(value, 2, axis=-1)[..., ::2] if value.ndim else value,
+    "backwards": lambda value: value[::-1] if value.ndim else value,
+    "broadcast": lambda value: np.broadcast_to(value, (2, *value.shape)),
+}
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    if name == "bfloat16":
+        name = pytest.importorskip("ml_dtypes", reason="bfloat16 is in ml_dtypes").bfloat16
+    dtype: np.dtype[Any] = np.dtype(name)
+    return dtype
+
+
+def counting(shape: tuple[int, ...], dtype: str = "float32") -> Array:
+    return (np.arange(np.prod(shape, dtype=int)) % 100).astype(dtype_of(dtype)).reshape(shape)
+
+
+def same(got: Array, expected: Array) -> None:
+    assert got.dtype == expected.dtype
+    assert got.shape == expected.shape
+    assert np.array_equal(got, expected)
+
+
+# Bytes
+
+
+BYTES: dict[str, Any] = {
+    "bytes": b"hello",
+    "empty": b"",
+    "bytearray": bytearray(b"hello"),
+    "empty bytearray": bytearray(),
+    "memoryview": memoryview(b"hello"),
+    "empty memoryview": memoryview(b""),
+    "strided": memoryview(b"h-e-l-l-o")[::2],
+    "signed": memoryview(array.array("b", [-1, 2])),
+    "characters": memoryview(b"hello").cast("c"),
+    "ctypes characters": ctypes.create_string_buffer(b"hello"),
+}
+
+
+@pytest.mark.parametrize("value", BYTES.values(), ids=BYTES.keys())
+@pytest.mark.parametrize("copy", [None, False, True])
+def test_bytes_come_back(value: Any, copy: bool | None) -> None:
+    encoded = values.encode(value, allow_pickle=False)
+    assert (encoded.kind, encoded.shape, encoded.form) == ("bytes", (memoryview(value).nbytes,), "plain")
+    got = values.decode(store(encoded), copy=copy, allow_pickle=False)
+    assert got == memoryview(value).tobytes()
+    if copy:
+        assert type(got) is bytes
+    else:
+        assert (type(got), got.readonly, got.format) == (memoryview, True, "B")
+
+
+@pytest.mark.parametrize("value", [b"hello", bytearray(b"hello"), memoryview(b"hello")], ids=type)
+def test_bytes_are_not_copied_on_the_way_in(value: Any) -> None:
+    (part,) = values.encode(value).parts
+    assert address(part) == address(value)
+
+
+def test_bytes_pin_the_object_and_a_copy_does_not() -> None:
+    view = mapped(b"hello")
+    got = values.decode(view)
+    assert pinned(view)
+    del got
+    got = values.decode(view, copy=True)
+    assert not pinned(view)
+    assert got == b"hello"
+
+
+# NumPy
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_any_shape_and_order_comes_back(dtype: str) -> None:
+    for shape, (order, arrange) in itertools.product(SHAPES, ORDERS.items()):
+        value = arrange(counting(shape, dtype))
+        encoded = values.encode(value, allow_pickle=False)
+        assert (encoded.kind, encoded.shape, encoded.form) == (dtype, value.shape, "plain"), (shape, order)
+        assert encoded.nbytes == value.size * value.itemsize
+        assert joined(encoded) == value.tobytes()
+        for copy in (None, False, True):
+            got = values.decode(store(encoded), copy=copy, allow_pickle=False)
+            same(got, value)
+            assert got.flags.writeable == bool(copy)
+            assert got.flags.c_contiguous
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_contiguous_arrays_are_not_copied_on_the_way_in(dtype: str) -> None:
+    for shape in ((), (7,), (5, 3, 2)):
+        value = counting(shape, dtype)
+        value.flags.writeable = False
+        (part,) = values.encode(value).parts
+        assert np.shares_memory(np.asarray(part), value.reshape(-1).view(np.uint8))
+
+
+def test_big_endian_arrays_become_little_endian() -> None:
+    for dtype in set(DTYPES) - {"bfloat16"}:
+        value = counting((5, 3), dtype)
+        same(there_and_back(value.astype(value.dtype.newbyteorder(">"))), value)
+
+
+def test_a_scalar_is_a_0d_array() -> None:
+    for dtype in DTYPES:
+        same(there_and_back(dtype_of(dtype).type(3)), np.array(3, dtype_of(dtype)))
+
+
+def test_a_memmap_is_an_array(tmp_path: Any) -> None:
+    value = np.memmap(tmp_path / "x", np.float32, "w+", shape=(3, 4))
+    value[:] = 5
+    got = there_and_back(value)
+    assert type(got) is np.ndarray
+    same(got, np.full((3, 4), 5, np.float32))
+
+
+def test_an_array_lies_over_the_object_and_pins_it() -> None:
+    view = store(values.encode(counting((1000,))))
+    got = values.decode(view)
+    assert got.ctypes.data == address(view)
+    part = got[10:20].view(np.int32)
+    del got
+    assert pinned(view)
+    del part
+    assert not pinned(view)
+
+
+def test_a_copy_is_writable_and_does_not_pin() -> None:
+    view = store(values.encode(counting((1000,))))
+    got = values.decode(view, copy=True)
+    assert not pinned(view)
+    got += 1
+    same(got, counting((1000,)) + 1)
+
+
+def test_what_decode_returned_can_be_encoded_again() -> None:
+    same(there_and_back(there_and_back(counting((5, 3)))), counting((5, 3)))
+
+
+PICKLED_ARRAYS: dict[str, Any] = {
+    "bool": np.array([[True, False], [False, True]]),
+    "complex64": np.array([1j, 2], np.complex64),
+    "datetime64": np.array(["2020-01-01", "NaT"], "datetime64[D]"),
+    "timedelta64": np.array([3, 4], "timedelta64[s]"),
+    "text": np.array(["x", "yz"]),
+    "bytes": np.array([b"x", b"yz"]),
+    "longdouble": np.array([1, 2], np.longdouble),
+    "record": np.array([(1.5, 2), (3, 4)], [("a", "f4"), ("b", ">i4")]),
+    "fortran": np.asfortranarray(np.eye(3, 5, dtype=bool)),
+    "strided": np.eye(4, dtype=bool)[::2, 1:],
+    "0-d": np.array(True),
+}
+
+
+@pytest.mark.parametrize("value", PICKLED_ARRAYS.values(), ids=PICKLED_ARRAYS.keys())
+def test_an_array_of_another_dtype_is_pickled_and_comes_back_without_a_copy(value: Array) -> None:
+    encoded = values.encode(value)
+    assert (encoded.kind, encoded.shape, encoded.form) == ("bytes", (encoded.nbytes,), "pickle")
+    view = store(encoded)
+    got = values.decode(view)
+    assert type(got) is np.ndarray
+    assert got.dtype == value.dtype
+    assert got.shape == value.shape
+    assert got.tobytes() == value.tobytes()
+    assert not got.flags.writeable
+    assert got.flags.f_contiguous or not value.flags.f_contiguous
+    assert (got.ctypes.data - address(view)) % 64 == 0
+    assert 0 < got.ctypes.data - address(view) < encoded.nbytes
+    assert pinned(view)
+    copy = values.decode(view, copy=True)
+    del got
+    assert not pinned(view)
+    assert copy.tobytes() == value.tobytes()
+    assert copy.flags.writeable
+
+
+def test_an_empty_array_of_another_dtype_comes_back() -> None:
+    for shape in ((0,), (3, 0)):
+        for dtype in ("?", "M8[s]", "U5", "V0"):
+            got = there_and_back(np.empty(shape, dtype))
+            assert (got.dtype, got.shape) == (np.dtype(dtype), shape)
+
+
+def test_an_array_of_objects_is_pickled() -> None:
+    value = np.array([None, "x", [1, 2]], object)
+    assert there_and_back(value).tolist() == value.tolist()
+
+
+def test_scalars_of_another_dtype_come_back_as_scalars() -> None:
+    for value in (np.bool_(True), np.complex64(1j), np.datetime64("2020-01-01"), np.str_("x")):
+        got = there_and_back(value)
+        assert type(got) is type(value)
+        assert got == value
+
+
+class Metres(np.ndarray[Any, Any]):
+    pass
+
+
+def test_a_subclass_comes_back_as_what_it_was() -> None:
+    for value in (
+        np.ones(3).view(Metres),
+        np.ones((2, 2)).view(np.matrix),
+        np.zeros(2, [("a", "i4")]).view(np.recarray),
+    ):
+        got = there_and_back(value)
+        assert type(got) is type(value)
+        assert got.tolist() == value.tolist()
+
+
+@pytest.mark.parametrize("value", [*PICKLED_ARRAYS.values(), np.array([None])], ids=[*PICKLED_ARRAYS, "object"])
+def test_without_pickle_an_array_of_another_dtype_is_refused_by_name(value: Array) -> None:
+    with pytest.raises(UnsupportedDtype, match="allow_pickle=True would do it") as caught:
+        values.encode(value, allow_pickle=False)
+    assert f"dtype {value.dtype}" in str(caught.value)
+
+
+def test_a_masked_array_is_refused() -> None:
+    with pytest.raises(UnsupportedDtype, match=r"mask would be lost; try value\.filled"):
+        values.encode(np.ma.masked_array([1.0, 2.0], [True, False]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [("float32", (3,)), ("float32", (2, 2)), ("float32", (-1, -2)), ("float128", (1,)), ("float32", (2**62, 4))],
+)
+def test_metadata_that_does_not_fit_the_bytes_is_undecodable(kind: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(Undecodable, match=kind):
+        values.decode(mapped(b"12345678", kind, shape))
+
+
+def test_an_unknown_form_is_undecodable() -> None:
+    with pytest.raises(Undecodable, match="'parquet'"):
+        values.decode(mapped(b"12345678", form="parquet"))
+    assert FORMS == ("plain", "torch", "arrow", "pickle")
+
+
+# Other libraries' arrays, by DLPack
+
+
+class Lent:
+    """An array of another library over NumPy's memory."""
+
+    def __init__(self, value: Array, device: tuple[int, int] = (1, 0)) -> None:
+        self.value, self.device = value, device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.value.__dlpack__(**options)
+
+
+def test_an_array_lent_by_dlpack_is_put_without_a_copy_and_comes_back_as_numpys() -> None:
+    value = counting((5, 3))
+    encoded = values.encode(Lent(value), allow_pickle=False)
+    assert (encoded.kind, encoded.shape, encoded.form) == ("float32", (5, 3), "plain")
+    (part,) = encoded.parts
+    assert address(part) == value.ctypes.data
+    same(values.decode(store(encoded)), value)
+
+
+def test_a_lent_array_of_another_dtype_comes_back_as_numpys() -> None:
+    got = there_and_back(Lent(np.array([1j])))
+    same(got, np.array([1j]))
+
+
+class LentOtherwise(Lent):
+    def __dlpack__(self, **options: Any) -> Any:
+        raise BufferError("no letter for it")
+
+    def __array__(self, *arguments: Any, **options: Any) -> Array:
+        return self.value
+
+
+def test_what_dlpack_has_no_letter_for_is_lent_by_array() -> None:
+    value = counting((5, 3), "bfloat16")
+    same(there_and_back(LentOtherwise(value)), value)
+
+
+def test_an_array_on_another_device_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedDtype, match=r"Lent on device CUDA 3.*numpy\.asarray"):
+        values.encode(Lent(counting((3,)), (2, 3)))
+    with pytest.raises(UnsupportedDtype, match="device type 99 0"):
+        values.encode(Lent(counting((3,)), (99, 0)))
+
+
+# Other buffers
+
+
+FLOATS = ctypes.c_float * 3
+
+BUFFERS: dict[str, tuple[Any, Array]] = {
+    **{letter: (array.array(letter, [1, 2, 3]), np.array([1, 2, 3], letter)) for letter in "hHiIlLqQfd"},
+    "ctypes": (
+        (ctypes.c_float * 3 * 2)(FLOATS(1, 2, 3), FLOATS(4, 5, 6)),
+        np.array([[1, 2, 3], [4, 5, 6]], np.float32),
+    ),
+    "ctypes scalar": (ctypes.c_int64(5), np.array(5, np.int64)),
+    "ctypes bytes": ((ctypes.c_ubyte * 2 * 1)((ctypes.c_ubyte * 2)(1, 2)), np.array([[1, 2]], np.uint8)),
+    "memoryview": (np.eye(3).data, np.eye(3)),
+    "half": (np.eye(3, dtype=np.float16).data, np.eye(3, dtype=np.float16)),
+    "strided": (np.eye(4)[::2].data, np.eye(4)[::2]),
+    "fortran": (np.asfortranarray(np.eye(3, 4)).data, np.eye(3, 4)),
+    "cast": (memoryview(bytes(24)).cast("d", (3, 1)), np.zeros((3, 1))),
+    "empty": (array.array("f"), np.empty(0, np.float32)),
+    "zero in shape": (np.empty((3, 0, 2)).data, np.empty((3, 0, 2))),
+}
+
+
+@pytest.mark.parametrize(("value", "expected"), BUFFERS.values(), ids=BUFFERS.keys())
+def test_a_buffer_of_numbers_is_an_array(value: Any, expected: Array) -> None:
+    encoded = values.encode(value, allow_pickle=False)
+    assert (encoded.kind, encoded.shape, encoded.form) == (expected.dtype.name, expected.shape, "plain")
+    same(values.decode(store(encoded)), expected)
+    if memoryview(value).c_contiguous and expected.size:
+        assert address(encoded.parts[0]) == address(value)
+
+
+def test_a_memoryview_of_another_format_is_refused_by_it() -> None:
+    for value, form in ((np.array([True]), r"'\?'"), (np.array([1j]), "'Zd'"), (np.array([1], ">i4"), "'>i'")):
+        with pytest.raises(UnsupportedDtype, match=rf"memoryview of format {form}.*try numpy\.asarray"):
+            values.encode(value.data)
+
+
+class Point(ctypes.Structure):
+    _fields_ = (("x", ctypes.c_double), ("y", ctypes.c_int))
+
+
+def test_a_buffer_that_is_no_array_is_pickled() -> None:
+    got = there_and_back(Point(1.5, 2))
+    assert (type(got), got.x, got.y) == (Point, 1.5, 2)
+
+
+# create
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_empty_array_writes_into_the_buffer(dtype: str) -> None:
+    for shape in SHAPES:
+        value = counting(shape, dtype)
+        buffer = bytearray(value.nbytes)
+        got = values.empty(dtype, shape, memoryview(buffer))
+        got[...] = value
+        same(got, value)
+        assert buffer == value.tobytes()
+
+
+def test_empty_bytes_are_a_memoryview() -> None:
+    buffer = bytearray(5)
+    got = values.empty("bytes", (5,), buffer)
+    assert (type(got), got.format, got.nbytes) == (memoryview, "B", 5)
+    got[:] = b"hello"
+    assert buffer == b"hello"
+    assert values.empty("bytes", (0,), bytearray()) == b""
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_a_dtype_is_read_however_it_is_written(name: str) -> None:
+    dtype = dtype_of(name)
+    assert [values.check_dtype(each) for each in (name, dtype, dtype.type)] == [name] * 3
+    assert values.check_dtype("bytes") == "bytes"
+    assert values.check_dtype(type("OfAnotherLibrary", (), {"dtype": dtype})) == name
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float128", "f4", "", None, 3, float, np.bool_, np.dtype("c8"), object(), []], ids=repr
+)
+def test_an_unknown_dtype_is_refused_with_what_is_known(dtype: object) -> None:
+    with pytest.raises(UnsupportedDtype, match=r"supported are float16, bfloat16, .*uint64 and bytes") as caught:
+        values.check_dtype(dtype)
+    assert repr(dtype) in str(caught.value)
+
+
+# get(out=...)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_array_of_the_callers_is_written(dtype: str) -> None:
+    for shape in SHAPES:
+        value, out = counting(shape, dtype), np.zeros(shape, dtype_of(dtype))
+        encoded = values.encode(value)
+        opened = values.writable(out)
+        opened.check(encoded.kind, encoded.shape, encoded.form, encoded.nbytes, "x/1")
+        assert (opened.data.format, opened.data.ndim, opened.data.nbytes) == ("B", 1, encoded.nbytes)
+        opened.data[:] = joined(encoded)
+        same(out, value)
+
+
+OUTS: dict[str, tuple[Any, str, tuple[int, ...]]] = {
+    "bytearray": (bytearray(24), "bytes", (24,)),
+    "memoryview": (memoryview(bytearray(24)), "bytes", (24,)),
+    "array.array": (array.array("d", [0, 0, 0]), "float64", (3,)),
+    "ctypes": ((ctypes.c_double * 3 * 1)(), "float64", (1, 3)),
+    "empty": (bytearray(), "bytes", (0,)),
+    "empty array": (array.array("d"), "float64", (0,)),
+}
+
+
+@pytest.mark.parametrize(("out", "kind", "shape"), OUTS.values(), ids=OUTS.keys())
+def test_a_buffer_of_the_callers_is_written(out: Any, kind: str, shape: tuple[int, ...]) -> None:
+    opened = values.writable(out)
+    assert (opened.kind, opened.shape) == (kind, shape)
+    assert (opened.data.format, opened.data.ndim) == ("B", 1)
+    opened.data[:] = bytes([7]) * opened.data.nbytes
+    assert bytes(out) == bytes([7]) * opened.data.nbytes
+
+
+def test_bytes_of_the_callers_take_any_object_of_that_size_but_a_pickle() -> None:
+    opened = values.writable(bytearray(24))
+    opened.check("bytes", (24,), "plain", 24, "x/1")
+    opened.check("bytes", (24,), "arrow", 24, "x/1")
+    opened.check("float64", (3, 1), "torch", 24, "x/1")
+    with pytest.raises(ShapeMismatch, match="x/1 has 23 bytes, out has 24"):
+        opened.check("bytes", (23,), "plain", 23, "x/1")
+    with pytest.raises(ShapeMismatch, match="x/1 is a pickled object"):
+        opened.check("bytes", (24,), "pickle", 24, "x/1")
+
+
+def test_an_object_of_another_dtype_or_shape_does_not_fit() -> None:
+    opened = values.writable(np.zeros((2, 3), np.float32))
+    opened.check("float32", (2, 3), "torch", 24, "x/1")
+    for kind, shape in (("float32", (3, 2)), ("float32", (6,)), ("int32", (2, 3))):
+        with pytest.raises(ShapeMismatch) as caught:
+            opened.check(kind, shape, "plain", 24, "x/1")
+        assert f"x/1 is {kind} {list(shape)}, out is float32 [2, 3]" in str(caught.value)
+    with pytest.raises(ShapeMismatch, match="x/1 is 24 bytes"):
+        opened.check("bytes", (24,), "plain", 24, "x/1")
+    with pytest.raises(ShapeMismatch, match="x/1 is a pickled object"):
+        opened.check("float32", (2, 3), "pickle", 24, "x/1")
+
+
+def locked() -> Array:
+    value = np.zeros(3)
+    value.flags.writeable = False
+    return value
+
+
+NO_OUTS: dict[str, tuple[Any, type[Exception], str]] = {
+    "read-only array": (locked(), InvalidArgument, "read-only"),
+    "strided array": (np.zeros(6)[::2], InvalidArgument, "numpy.ascontiguousarray"),
+    "fortran array": (np.zeros((2, 3), order="F"), InvalidArgument, "not C-contiguous"),
+    "masked array": (np.ma.masked_array([1.0]), InvalidArgument, "out.data"),
+    "bool array": (np.zeros(3, bool), UnsupportedDtype, "bool"),
+    "big-endian array": (np.zeros(3, ">f4"), UnsupportedDtype, "little-endian"),
+    "bytes": (b"hello", InvalidArgument, "read-only"),
+    "strided memoryview": (memoryview(bytearray(6))[::2], InvalidArgument, "not C-contiguous"),
+    "bool memoryview": (np.zeros(3, bool).data, UnsupportedDtype, "format '?'"),
+    "list": ([1, 2], InvalidArgument, "out is a builtins.list"),
+    "None": (None, InvalidArgument, "NoneType"),
+}
+
+
+@pytest.mark.parametrize(("out", "error", "text"), NO_OUTS.values(), ids=NO_OUTS.keys())
+def test_what_can_not_be_written_into_is_refused(out: object, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as caught:
+        values.writable(out)
+    assert text in str(caught.value)
+
+
+# Imports
+
+
+LIBRARIES = ("numpy", "ml_dtypes", "torch", "pyarrow")
+
+PLAIN_PYTHON = """
+import array, sys
+sys.path.insert(0, {tests!r})
+from hoplite import values
+from stored import there_and_back
+for value in (b"x", bytearray(b"x"), memoryview(b"x"), "text", 1, None, [1, {{"a": (2.5, b"x")}}]):
+    for copy in (None, False, True):
+        assert there_and_back(value, copy=copy) == value
+values.encode(array.array("d", [1, 2]))
+values.writable(bytearray(3))
+values.check_dtype("bfloat16")
+print([name for name in {libraries!r} if name in sys.modules])
+"""
+
+
+def run(source: str) -> str:
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_plain_python_values_import_no_library() -> None:
+    tests = str(__file__).rpartition("/")[0]
+    assert run(PLAIN_PYTHON.format(tests=tests, libraries=LIBRARIES)) == "[]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "missing"),
+    [
+        ("float32", "plain", "numpy"),
+        ("bfloat16", "plain", "ml_dtypes"),
+        ("float32", "torch", "torch"),
+        ("bytes", "arrow", "pyarrow"),
+    ],
+)
+def test_a_missing_library_is_named_with_the_command_that_installs_it(
+    kind: str, form: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    view = mapped(bytes(8), kind, (8 // (2 if kind == "bfloat16" else 4),), form)
+    with pytest.raises(UnsupportedDtype, match=f"get needs {missing}.*try pip install {missing}"):
+        values.decode(view)

@@ -1,0 +1,299 @@
+"""PyTorch tensors to bytes and back: in without a copy, out with one unless asked otherwise."""
+
+# ruff: noqa: ANN401 - values are anything
+
+from __future__ import annotations
+
+import gc
+import math
+import pickle
+import subprocess
+import sys
+import warnings
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hoplite import values
+from hoplite.errors import InvalidArgument, Undecodable, UnsupportedDtype
+from hoplite.values import DTYPES, tensors
+from stored import address, joined, mapped, pinned, store, there_and_back
+
+torch: Any = pytest.importorskip("torch", reason="tensors need PyTorch")
+
+# Older versions lack uint16 to uint64.
+KINDS = [name for name in DTYPES if hasattr(torch, name)]
+
+SHAPES: list[tuple[int, ...]] = [(), (0,), (3, 0, 2), (1,), (7,), (5, 3, 2), (1025,)]
+
+
+def counting(shape: tuple[int, ...], dtype: str = "float32") -> Any:
+    return (torch.arange(math.prod(shape)) % 100).to(getattr(torch, dtype)).reshape(shape)
+
+
+def same(got: Any, expected: Any) -> None:
+    assert isinstance(got, torch.Tensor)
+    assert got.dtype == expected.dtype
+    assert got.shape == expected.shape
+    assert torch.equal(got, expected.detach())
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_any_shape_comes_back(dtype: str) -> None:
+    for shape in SHAPES:
+        value = counting(shape, dtype)
+        encoded = values.encode(value, allow_pickle=False)
+        assert (encoded.kind, encoded.shape, encoded.form) == (dtype, shape, "torch")
+        assert encoded.nbytes == value.numel() * value.element_size()
+        for copy in (None, False, True):
+            same(values.decode(store(encoded), copy=copy, allow_pickle=False), value)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_contiguous_tensors_are_not_copied_on_the_way_in(dtype: str) -> None:
+    for shape in ((), (7,), (5, 3, 2)):
+        value = counting(shape, dtype)
+        (part,) = values.encode(value).parts
+        assert address(part) == value.data_ptr()
+
+
+def test_any_arrangement_in_memory_is_put_as_it_reads() -> None:
+    base = counting((4, 6))
+    complex_ = torch.tensor([1 + 2j, 3 - 4j])
+    for value in (base.t(), base[::2], base[:, 1], base.expand(3, 4, 6), complex_.conj().imag, complex_.real):
+        encoded = values.encode(value)
+        assert encoded.form == "torch"
+        same(values.decode(store(encoded)), value.contiguous())
+
+
+def test_parts_keep_the_tensor_alive() -> None:
+    value = counting((10_000,))
+    encoded = values.encode(value)
+    expected = value.clone()
+    kept: Any = encoded.parts[0]
+    gone = weakref.ref(kept.tensor)
+    del value, kept
+    gc.collect()
+    assert gone() is not None
+    same(values.decode(store(encoded)), expected)
+    del encoded
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_tensor_that_requires_grad_is_put_without() -> None:
+    for value in (
+        torch.ones(3, requires_grad=True),
+        torch.ones(3, requires_grad=True) * 2,
+        torch.nn.Parameter(torch.ones(3)),
+    ):
+        encoded = values.encode(value)
+        assert encoded.form == "torch"
+        got = values.decode(store(encoded))
+        same(got, value)
+        assert not got.requires_grad
+
+
+def test_a_tensor_is_a_private_copy_unless_asked_otherwise() -> None:
+    for copy in (None, True):
+        view = store(values.encode(counting((1000,))))
+        got = values.decode(view, copy=copy)
+        assert not pinned(view)
+        got += 1
+        same(got, counting((1000,)) + 1)
+
+
+def test_without_a_copy_a_tensor_lies_over_the_object_and_pins_it() -> None:
+    view = store(values.encode(counting((1000,))))
+    got = values.decode(view, copy=False)
+    assert got.data_ptr() == address(view)
+    part = got[10:20]
+    del got
+    assert pinned(view)
+    del part
+    assert not pinned(view)
+
+
+QUIET = """
+import sys, warnings
+sys.path.insert(0, {tests!r})
+import torch
+warnings.simplefilter("error")
+from stored import there_and_back
+for copy in (None, False, True):
+    there_and_back(torch.ones(3), copy=copy)
+    there_and_back([torch.ones(3)], copy=copy)
+print(warnings.filters[0][0], "pyarrow" in sys.modules)
+"""
+
+
+def test_pytorchs_warning_of_read_only_memory_is_not_seen() -> None:
+    source = QUIET.format(tests=str(__file__).rpartition("/")[0])
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout.strip(), done.stderr.strip()) == ("error False", "")
+
+
+# Tensors that only a pickle keeps
+
+
+class Marked(torch.Tensor):  # type: ignore[misc]
+    pass
+
+
+def marked() -> Any:
+    value = torch.ones(3).as_subclass(Marked)
+    value.unit = "m"  # PyTorch 1.13 can't unpickle a subclass without any
+    return value
+
+
+PICKLED: dict[str, Any] = {
+    "bool": torch.tensor([[True, False]]),
+    "complex": torch.tensor([1 + 2j, 3]),
+    "conjugate": torch.tensor([1 + 2j, 3]).conj(),
+    "0-d": torch.tensor(True),
+    "empty": torch.empty((3, 0), dtype=torch.bool),
+    "subclass": marked(),
+}
+
+
+@pytest.mark.parametrize("value", PICKLED.values(), ids=PICKLED.keys())
+@pytest.mark.parametrize("copy", [None, False, True])
+def test_a_tensor_of_another_dtype_is_pickled(value: Any, copy: bool | None) -> None:
+    encoded = values.encode(value)
+    assert encoded.form == "pickle"
+    view = store(encoded)
+    got = values.decode(view, copy=copy)
+    assert type(got) is type(value)
+    same(got, value)
+    assert not pinned(view)
+    with pytest.raises(UnsupportedDtype, match=rf"dtype {value.dtype} without pickle: allow_pickle=True"):
+        values.encode(value, allow_pickle=False)
+
+
+def test_sparse_and_quantised_tensors_are_pickled() -> None:
+    sparse = torch.eye(3).to_sparse()
+    same(there_and_back(sparse).to_dense(), torch.eye(3))
+    quantised = torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.qint8)
+    same(there_and_back(quantised).dequantize(), torch.ones(3))
+
+
+def test_tensors_in_an_object_come_back_as_private_copies() -> None:
+    model = torch.nn.Linear(100, 50)
+    state = {
+        **model.state_dict(),
+        "flag": torch.tensor(True),
+        "half": counting((3, 5), "bfloat16").t(),
+        "none": torch.empty(0),
+    }
+    for copy in (None, False, True):
+        view = store(values.encode(state))
+        got = values.decode(view, copy=copy)
+        assert not pinned(view)
+        assert list(got) == list(state)
+        for name, tensor in got.items():
+            same(tensor, state[name])
+            tensor.zero_()
+
+
+def test_tensors_in_an_object_are_not_copied_on_the_way_in() -> None:
+    tensor = counting((10_000,))
+    encoded = values.encode({"a": tensor})
+    assert tensor.data_ptr() in {address(part) for part in encoded.parts}
+
+
+def test_gradients_parameters_and_attributes_in_an_object_are_kept() -> None:
+    wants = torch.ones(3, requires_grad=True)
+    named = torch.ones(3)
+    named.unit = "m"
+    model = torch.nn.Linear(3, 2)
+    got = there_and_back([wants, named, model])
+    assert got[0].requires_grad
+    # Only PyTorch from 2.0 on keeps an attribute.
+    assert hasattr(got[1], "unit") == hasattr(pickle.loads(pickle.dumps(named)), "unit")
+    assert type(got[2].weight) is torch.nn.Parameter
+    assert got[2].weight.requires_grad
+    same(got[2].weight, model.weight)
+
+
+def test_a_tensor_that_is_in_an_object_twice_stays_one() -> None:
+    tensor = torch.ones(3)
+    first, second = there_and_back([tensor, tensor])
+    assert first is second
+
+
+def test_damaged_tensors_in_objects_are_undecodable() -> None:
+    data = joined(values.encode([counting((20,))]))
+    shorter = data[:24] + (76).to_bytes(8, "little") + data[32:-4]
+    with pytest.raises(Undecodable):
+        values.decode(mapped(shorter, form="pickle"))
+
+
+# Refusals
+
+
+def test_a_tensor_without_elements_in_memory_is_refused() -> None:
+    with pytest.raises(UnsupportedDtype, match="device meta"):
+        values.encode(torch.ones(3, device="meta"))
+
+
+def test_a_tensor_on_another_device_is_refused_by_name() -> None:
+    """No GPU is at hand; of a tensor, only its device is looked at."""
+    for call in (tensors.encode_tensor, tensors.writable_tensor):
+        with pytest.raises(UnsupportedDtype, match=r"device cuda:1.*try value\.cpu\(\)"):
+            call(SimpleNamespace(device=torch.device("cuda:1")))
+
+
+def test_a_dtype_that_this_version_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = SimpleNamespace(__version__="0.1", float32=torch.float32)
+    monkeypatch.setitem(sys.modules, "torch", old)
+    with pytest.raises(UnsupportedDtype, match=r"tensor of uint16, which torch 0\.1 lacks"):
+        values.decode(mapped(bytes(4), "uint16", (2,), "torch"))
+
+
+def test_dtypes_of_pytorch_are_read() -> None:
+    for name in KINDS:
+        assert values.check_dtype(getattr(torch, name)) == name
+    with pytest.raises(UnsupportedDtype, match=r"unknown dtype torch\.bool"):
+        values.check_dtype(torch.bool)
+
+
+# get(out=...)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_a_tensor_of_the_callers_is_written(dtype: str) -> None:
+    for shape in SHAPES:
+        value, out = counting(shape, dtype), torch.zeros(shape, dtype=getattr(torch, dtype))
+        encoded = values.encode(value)
+        opened = values.writable(out)
+        opened.check(encoded.kind, encoded.shape, encoded.form, encoded.nbytes, "x/1")
+        assert (opened.data.format, opened.data.ndim, opened.data.readonly) == ("B", 1, False)
+        opened.data[:] = joined(encoded)
+        same(out, value)
+
+
+def test_a_parameter_of_the_callers_is_written() -> None:
+    model = torch.nn.Linear(3, 2)
+    opened = values.writable(model.weight)
+    opened.data[:] = joined(values.encode(counting((2, 3))))
+    same(model.weight, counting((2, 3)))
+
+
+def test_a_tensor_that_can_not_be_written_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"try out\.contiguous"):
+        values.writable(torch.ones(3, 2).t())
+    with pytest.raises(InvalidArgument):
+        values.writable(torch.eye(3).to_sparse())
+    with pytest.raises(UnsupportedDtype, match=r"torch\.bool"):
+        values.writable(torch.zeros(3, dtype=torch.bool))
+    with pytest.raises(UnsupportedDtype, match="device meta"):
+        values.writable(torch.ones(3, device="meta"))
+
+
+def test_no_warning_is_left_of_these_tests() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        values.decode(store(values.encode(counting((3,)))), copy=False)
