@@ -14,6 +14,8 @@ from typing import SupportsFloat, SupportsIndex
 
 from hoplite.errors import InvalidArgument, UnknownOp
 from hoplite.ref import Ref
+from hoplite.values import Encoded, check_dtype
+from hoplite.values.kinds import BYTES, ITEM_BYTES, PLAIN
 
 OPS = ("sum", "min", "max", "prod", "mean")
 
@@ -76,6 +78,57 @@ def check_inputs(refs: Iterable[Ref | str]) -> list[str]:
     return inputs
 
 
+def check_list(what: str, refs: Iterable[Ref | str]) -> list[str]:
+    """Reads several refs; a single one is a mistake that would read as its letters."""
+    if isinstance(refs, Ref | str):
+        raise InvalidArgument(f"expected a list of {what}, got a single one; write [{refs}]")
+    return check_refs(refs)
+
+
+def check_outs(out: object, refs: int) -> list[object] | None:
+    """Reads where several objects are to be copied: one value for each."""
+    if out is None:
+        return None
+    if not isinstance(out, list | tuple):
+        raise InvalidArgument(f"with several refs, out is a list with one value for each, not a {type(out).__name__}")
+    if len(out) != refs:
+        raise InvalidArgument(f"out has {len(out)} values for {refs} refs")
+    return list(out)
+
+
+def check_shape(shape: object, dtype: object) -> Encoded:
+    """Reads what an array to be created is."""
+    kind = check_dtype(dtype)
+    try:
+        axes = (operator.index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(operator.index, shape))  # type: ignore[call-overload]
+    except TypeError:
+        raise InvalidArgument(f"shape is a whole number or several, not {shape!r}") from None
+    if min(axes, default=0) < 0:
+        raise InvalidArgument(f"the shape {axes} has a negative axis")
+    if kind == BYTES and len(axes) != 1:
+        raise InvalidArgument(f"the shape of bytes is their number, not {axes}")
+    nbytes = math.prod(axes) * ITEM_BYTES.get(kind, 1)
+    if nbytes > NUMBER_MAX:
+        raise InvalidArgument(f"an array of shape {axes} would have {nbytes} bytes")
+    return Encoded(kind, axes, PLAIN, nbytes, ())
+
+
+def check_keep(keep: SupportsIndex | None, name: str | None) -> int | None:
+    """Reads how many of a name and its elders are to be kept."""
+    if keep is None:
+        return None
+    try:
+        number = operator.index(keep)
+    except TypeError:
+        raise InvalidArgument(f"keep is a whole number or None, not a {type(keep).__name__}") from None
+    if not 1 <= number <= NUMBER_MAX:
+        raise InvalidArgument(f"keep is {number}; it counts the object itself, so it is at least 1")
+    last = "" if name is None else name.rpartition("/")[2]
+    if name is None or "/" not in name or not (last.isascii() and last.isdigit()):
+        raise InvalidArgument(f'keep needs a name that ends in "/" and a number, such as "policy/17", not {name!r}')
+    return number
+
+
 def check_op(op: str) -> str:
     """Reads the name of an operation."""
     if op not in OPS:
@@ -83,16 +136,16 @@ def check_op(op: str) -> str:
     return op
 
 
-def check_count(count: SupportsIndex | None, inputs: int) -> int | None:
-    """Reads how many of so many inputs a reduce folds."""
+def check_count(count: SupportsIndex | None, inputs: int, *, least: int = 1) -> int | None:
+    """Reads how many of so many are meant; None means all."""
     if count is None:
         return None
     try:
         number = operator.index(count)
     except TypeError:
         raise InvalidArgument(f"count is a whole number or None, not a {type(count).__name__}") from None
-    if not 1 <= number <= inputs:
-        raise InvalidArgument(f"count is {number}, with {inputs} inputs it must be from 1 to {inputs}")
+    if not least <= number <= inputs:
+        raise InvalidArgument(f"count is {number}, with {inputs} inputs it must be from {least} to {inputs}")
     return number
 
 

@@ -3,49 +3,76 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from hoplite import array
+from hoplite import _native, forks, values
 from hoplite._arguments import (
     check_after,
     check_count,
     check_inputs,
+    check_keep,
+    check_list,
     check_op,
+    check_outs,
     check_ref,
     check_refs,
+    check_shape,
     check_timeout,
 )
-from hoplite.errors import InvalidArgument, NodeDown
+from hoplite._loop import Several
+from hoplite._twins import Twins
+from hoplite.buffer import Buffer
+from hoplite.errors import ForkedClient, GetTimeout, HopliteError, InvalidArgument, NameTaken, NodeDown
+from hoplite.location import Location
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
     from typing import Self
 
-    from hoplite import _native
     from hoplite.node import Node
 
+# Between two looks at what has arrived of an object that is copied out: 1 ms is 1.2 MB at 10 Gbit/s, which is then
+# copied in less than that.
+COPY_EVERY_S = 0.001
 
-class Client:
+
+class Client(Twins):
     """A process's attachment to the node of its host, by `hoplite.init()`, `hoplite.connect()` or `node.client()`.
 
     All methods may be called from several threads at once and release the GIL while they wait. Every `timeout` is in
-    seconds: 0 asks without waiting, None waits as long as the awaited thing can still come to exist. Ctrl-C ends any of
-    them.
+    seconds: 0 asks without waiting, None waits as long as the awaited thing can still come to exist, and tells the log
+    "hoplite" now and then what it waits for. Ctrl-C ends any of them. Each verb has a twin for asyncio with the suffix
+    `_async`, which takes the same arguments; cancelling it takes back what it asked for.
 
-    Any method raises `NodeDown` once the node has closed or died, and `ForkedClient` in a child made by fork if the
-    node is embedded in the parent.
+    Any method raises `NodeDown` once the node has closed or died. In a child made by fork a client attaches anew when it
+    is first used, and raises `ForkedClient` if the parent's node has no socket.
 
     Args:
         native: the attachment itself.
         node: the node, where it is embedded in this process.
+        path: the Unix socket of the node, for a child to attach to.
+        allow_pickle: whether values that take a pickle may be put and got; see `put`.
     """
 
-    def __init__(self, native: _native.Client, node: Node | None = None) -> None:
+    def __init__(
+        self,
+        native: _native.Client,
+        node: Node | None = None,
+        *,
+        path: str | None = None,
+        allow_pickle: bool = True,
+    ) -> None:
         self._native = native
         self._node = node
+        self._path = path
+        self._allow_pickle = allow_pickle
         self._closed = False
+        # Set in a child made by fork until it has attached anew.
+        self._forked = False
+        forks.register(self)
 
     @property
     def node(self) -> Node | None:
@@ -57,52 +84,218 @@ class Client:
         """Whether `close` was called."""
         return self._closed
 
-    def put(self, value: object, *, name: str | None = None, timeout: float | None = None) -> Ref:
+    def put(
+        self,
+        value: object,
+        *,
+        name: str | None = None,
+        keep: int | None = None,
+        exist_ok: bool = False,
+        timeout: float | None = None,
+    ) -> Ref:
         """Copies a value into the store as a new immutable object.
 
         Others can stream the object while it is being copied. It stays, in at least one copy, until `delete`.
 
         Args:
-            value: a NumPy array or scalar of float16, bfloat16 (package ml_dtypes), float32, float64, int8 to int64 or
-                uint8 to uint64, any shape, 0-d and empty ones too; or bytes, bytearray or memoryview.
+            value: a NumPy array or scalar, a PyTorch CPU tensor, or anything with the buffer protocol or DLPack, of
+                float16, bfloat16, float32, float64, int8 to int64 or uint8 to uint64, any shape, 0-d and empty ones
+                too, copied once more if it is strided or in Fortran order; a pyarrow array, record batch or table;
+                bytes; or any other object, by pickle protocol 5, where arrays inside it are not copied into the
+                pickle.
             name: what to call the object, such as "policy/17"; None mints an id.
+            keep: how many to keep of this name and those under the same prefix with lower numbers; `keep=2` of
+                "policy/17" deletes "policy/15" and older, if "policy/16" is alive. None keeps all.
+            exist_ok: return the ref of the living object if the name is taken, whatever its bytes.
             timeout: seconds to wait for room in the store.
 
         Returns:
             The object's ref, when its bytes are in the store.
 
         Raises:
-            InvalidArgument: the name is empty or too long, or the timeout is negative or NaN.
+            InvalidArgument: the name is empty or too long, `keep` is below 1 or the name has no number; or pickle
+                can't take the value.
             NameTaken: an object of that name is alive.
             StoreFull: there was no room in time, or the object is larger than the store.
-            UnsupportedDtype: the value is of another type.
+            UnsupportedDtype: the value takes a pickle, and this client has `allow_pickle=False`; or it is on another
+                device.
         """
         text = None if name is None else check_ref(name)
+        kept = check_keep(keep, text)
         limit = check_timeout(timeout)
-        data, kind, shape = array.to_buffer(value)
-        return Ref(self._open().put(data, kind, shape, text, limit), self)
+        native = self._open()
+        begun = time.monotonic()
+        what = values.encode(value, allow_pickle=self._allow_pickle)
+        try:
+            ref = Ref(native.put(what, what.parts, text, limit), self)
+        except NameTaken:
+            if exist_ok and text is not None:
+                return Ref(text, self)
+            raise
+        if kept is not None and text is not None:
+            left = None if limit is None else max(0.0, limit - (time.monotonic() - begun))
+            try:
+                native.start_prune(text, kept, left).result()
+            except GetTimeout:
+                # The object is there; the next put prunes what is left.
+                pass
+        return ref
 
-    def get(self, ref: Ref | str, *, timeout: float | None = None) -> Any:  # noqa: ANN401 - as it was put
+    def create(
+        self,
+        shape: int | Sequence[int],
+        dtype: object = "float32",
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> Buffer:
+        """Makes space for an array in the store, to be filled in place and sealed: no copy at all.
+
+        Args:
+            shape: length of each axis, or of the only one.
+            dtype: "float32", numpy.float32, torch.float32, ml_dtypes.bfloat16 and the like; or "bytes", whose shape is
+                their number.
+            name: what to call the object; None mints an id.
+            timeout: seconds to wait for room in the store.
+
+        Returns:
+            The space: `buf[...] = values`, then `ref = buf.seal()`; or `with hp.create(...) as buf:`.
+
+        Raises:
+            InvalidArgument: the shape has a negative axis, or the name is empty or too long.
+            NameTaken: an object of that name is alive; for an object of up to 64 KiB `seal` finds out.
+            StoreFull: there was no room in time, or the object is larger than the store.
+            UnsupportedDtype: arrays of that dtype can't be held.
+        """
+        what = check_shape(shape, dtype)
+        text = None if name is None else check_ref(name)
+        limit = check_timeout(timeout)
+        native = self._open()
+        if what.nbytes <= _native.INLINE_BYTES_MAX:
+            return Buffer(self, what, text, None)
+        return Buffer(self, what, text, native.start_create(what, text, limit).result())
+
+    @overload
+    def get(
+        self, ref: Ref | str, *, out: Any = None, copy: bool | None = None, timeout: float | None = None
+    ) -> Any: ...
+    @overload
+    def get(
+        self,
+        ref: Iterable[Ref | str],
+        *,
+        out: Sequence[Any] | None = None,
+        copy: bool | None = None,
+        timeout: float | None = None,
+    ) -> list[Any]: ...
+
+    def get(
+        self,
+        ref: Ref | str | Iterable[Ref | str],
+        *,
+        out: Any = None,
+        copy: bool | None = None,
+        timeout: float | None = None,
+    ) -> Any:
         """Waits until an object is complete on this host and returns it without a copy.
 
         Args:
             ref: what `put`, `reduce` or `latest` returned, here or elsewhere, or a name; it need not exist yet, but a
-                name that was deleted counts as deleted until it is put again.
-            timeout: seconds to wait for the whole object.
+                name that was deleted counts as deleted until it is put again. Of several, a list, all are got at once.
+            out: an array, CPU tensor or writable buffer of the same dtype and shape, C-contiguous, to copy the object
+                into while it arrives; of several, a list of them. After an error its contents are undefined.
+            copy: None copies only tensors, for torch has no read-only ones and a write into shared memory kills the
+                process; False copies nothing; True makes private, writable copies.
+            timeout: seconds to wait for the whole object, or for all of them.
 
         Returns:
-            An array as a read-only NumPy array, bytes as a read-only memoryview (`bytes(value)` copies it), both over
-            the store's own memory: they stay valid after `delete` and after `close`, and hold the memory until they
-            are garbage.
+            The value as it was put: arrays as read-only NumPy arrays and bytes as a read-only memoryview
+            (`bytes(value)` copies it), both over the store's own memory. They stay valid after `delete` and after
+            `close`, and hold the memory until they are garbage. With `out`, that. Of several, a list in their order.
 
         Raises:
             GetTimeout: the object is not here in time; with 0, it was not here already.
+            InvalidArgument: `out` is read-only or not contiguous.
             ObjectDeleted: the object was deleted.
             ObjectLost: no copy of it is left.
+            ShapeMismatch: `out` has another dtype or shape.
             StoreFull: this node has no room for a copy.
-            UnsupportedDtype: the array needs a package that is not installed (numpy, ml_dtypes).
+            Undecodable: a pickled object can't be read here, for want of its class for instance, or this client has
+                `allow_pickle=False`.
+            UnsupportedDtype: the value needs a package that is not installed (numpy, ml_dtypes, torch, pyarrow).
         """
-        return array.from_view(self._open().get(check_ref(ref), check_timeout(timeout)))
+        limit = check_timeout(timeout)
+        if not isinstance(ref, Ref | str):
+            return self._get_several(check_list("refs to get", ref), out, copy, limit)
+        text = check_ref(ref)
+        if out is None:
+            return values.decode(self._open().get(text, limit), copy=copy, allow_pickle=self._allow_pickle)
+        return self._get_into(text, out, limit)
+
+    def _get_several(self, texts: list[str], out: Any, copy: bool | None, limit: float | None) -> list[Any]:
+        outs = check_outs(out, len(texts))
+        if outs is not None:
+            until = None if limit is None else time.monotonic() + limit
+            return [self._get_into(text, into, _left(until)) for text, into in zip(texts, outs, strict=True)]
+        native = self._open()
+        views = Several([native.start_get(text, limit) for text in texts]).results()
+        return [values.decode(view, copy=copy, allow_pickle=self._allow_pickle) for view in views]
+
+    def _get_into(self, text: str, out: Any, limit: float | None) -> Any:
+        memory = values.writable(out)
+        native = self._open()
+        got = native.start_get(text, limit)
+        copier = _native.Copier(memory.data)
+        try:
+            # Ends when the object begins to arrive here, and in any case when the get does.
+            growing = native.start_follow(text, limit).result()
+        except HopliteError:
+            growing = None
+        if growing is not None and (said := copier.follow(growing)) is not None:
+            kind, shape, form, nbytes = said
+            memory.check(kind, tuple(shape), form, nbytes, text)
+            while not got.wait(COPY_EVERY_S):
+                copier.more()
+        view = got.result()
+        memory.check(view.kind, view.shape, view.form, view.nbytes, text)
+        copier.finish(view)
+        return out
+
+    def wait(
+        self, refs: Iterable[Ref | str], count: int | None = None, *, timeout: float | None = None
+    ) -> tuple[list[Ref], list[Ref]]:
+        """Waits until some of several objects have come.
+
+        An object has come when all of its bytes are somewhere in the cluster, or when it is certain that it can't come
+        (deleted, lost): in both cases `get` waits for nobody but the network.
+
+        Args:
+            refs: refs or names, each once; not yet created is fine.
+            count: how many to wait for; None means all.
+            timeout: seconds to wait; 0 tells what has come.
+
+        Returns:
+            Two lists of refs: those that came, in the order in which that was seen, exactly `count` of them unless the
+            time was over; and the others, in the order given.
+
+        Raises:
+            InvalidArgument: a ref is there twice, or count is negative or above their number.
+        """
+        texts, number = self._check_wait(refs, count)
+        ready = self._open().start_wait(texts, number, check_timeout(timeout)).result() if number else []
+        return self._split(texts, ready)
+
+    def _check_wait(self, refs: Iterable[Ref | str], count: int | None) -> tuple[list[str], int]:
+        texts = check_list("refs to wait for", refs)
+        if len(set(texts)) < len(texts):
+            raise InvalidArgument("a ref is among the refs to wait for twice; name each once")
+        number = check_count(count, len(texts), least=0)
+        return texts, len(texts) if number is None else number
+
+    def _split(self, texts: list[str], ready: list[int]) -> tuple[list[Ref], list[Ref]]:
+        came = set(ready)
+        rest = [Ref(text, self) for place, text in enumerate(texts) if place not in came]
+        return [Ref(texts[place], self) for place in ready], rest
 
     def reduce(
         self,
@@ -110,6 +303,7 @@ class Client:
         op: str = "sum",
         *,
         count: int | None = None,
+        name: str | None = None,
         timeout: float | None = None,
     ) -> Ref:
         """Folds the first `count` inputs to arrive into one new object.
@@ -123,28 +317,36 @@ class Client:
                 of floats are NaN where an element is; mean is for floats. Floats are added in order of arrival, so
                 the last bits of a sum can differ from run to run.
             count: how many inputs to fold; None means all of them. Spares that arrive later are left alone.
-            timeout: seconds to wait for the reduce to be accepted, not for its result.
+            name: what to call the result; None mints an id. Nobody else can put the name from now on.
+            timeout: seconds until the inputs must have arrived and the result be folded. After that the reduce is
+                given up, and `get` and `inputs` raise `GetTimeout`, which names the inputs that are missing.
 
         Returns:
             A ref at once; `get` on it waits, `ref.inputs()` tells what was folded in.
 
         Raises:
             InvalidArgument: no inputs, one of them twice, or a count below 1 or above their number.
+            NameTaken: an object of that name is alive, or is to be the result of another reduce.
             ObjectDeleted: an input was deleted; also raised by `get` on the result.
             ShapeMismatch: two inputs differ in shape or dtype; names both; also raised by `get` on the result.
             UnknownOp: the op is none of these.
-            UnsupportedDtype: the inputs are bytes, or integers for mean; also raised by `get` on the result.
+            UnsupportedDtype: the inputs are no arrays, or integers for mean; also raised by `get` on the result.
 
         Source: Hoplite (SIGCOMM 2021), section 3.4.
         """
+        return Ref(self._start_reduce(inputs, op, count, name, timeout).result(), self)
+
+    def _start_reduce(
+        self, inputs: Iterable[Ref | str], op: str, count: int | None, name: str | None, timeout: float | None
+    ) -> _native.Pending[str]:
         texts = check_inputs(inputs)
         number = check_count(count, len(texts))
-        limit = check_timeout(timeout)
-        return Ref(self._open().reduce(texts, check_op(op), number, limit), self)
+        text = None if name is None else check_ref(name)
+        return self._open().start_reduce(texts, check_op(op), number, text, check_timeout(timeout))
 
     def inputs(self, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
         """Tells which inputs a reduce of this node folded; see `Ref.inputs`."""
-        texts = self._open().inputs(check_ref(ref), check_timeout(timeout))
+        texts = self._open().start_inputs(check_ref(ref), check_timeout(timeout)).result()
         return [Ref(text, self) for text in texts]
 
     def delete(self, refs: Ref | str | Iterable[Ref | str], *, timeout: float | None = None) -> None:
@@ -159,7 +361,7 @@ class Client:
         """
         texts = check_refs(refs)
         limit = check_timeout(timeout)
-        self._open().delete(texts, limit)
+        self._open().start_delete(texts, limit).result()
 
     def latest(self, prefix: str, *, after: int = -1, timeout: float | None = None) -> Ref:
         """Finds the newest object under a prefix; waits for one that is newer than a number.
@@ -176,11 +378,58 @@ class Client:
             GetTimeout: no such name came in time.
             InvalidArgument: the prefix does not end in "/", or `after` is below -1.
         """
+        return Ref(self._start_latest(prefix, after, timeout).result(), self)
+
+    def _start_latest(self, prefix: str, after: int, timeout: float | None) -> _native.Pending[str]:
         text = check_ref(prefix)
         if not text.endswith("/"):
             raise InvalidArgument(f'the prefix {text!r} does not end in "/"')
         number = check_after(after)
-        return Ref(self._open().latest(text, number, check_timeout(timeout)), self)
+        return self._open().start_latest(text, number, check_timeout(timeout))
+
+    @overload
+    def locations(
+        self, ref: Ref | str, *, watch: Literal[False] = False, timeout: float | None = None
+    ) -> list[Location]: ...
+    @overload
+    def locations(
+        self, ref: Ref | str, *, watch: Literal[True], timeout: float | None = None
+    ) -> Iterator[Location]: ...
+
+    def locations(
+        self, ref: Ref | str, *, watch: bool = False, timeout: float | None = None
+    ) -> list[Location] | Iterator[Location]:
+        """Tells which nodes hold an object, complete or in part.
+
+        Args:
+            ref: the object; it need not exist.
+            watch: yield locations as they come instead: each when its node begins to hold a copy, and again when that
+                is complete.
+            timeout: seconds to wait for the answer of the object's owner; with `watch`, for the next location.
+
+        Returns:
+            The locations now, none of an object that nobody has put; or with `watch` an iterator that ends with
+            the object: by `ObjectDeleted` or `ObjectLost`.
+
+        Raises:
+            GetTimeout: nothing new came in time.
+            ObjectDeleted: the object was deleted.
+            ObjectLost: no copy of it is left.
+
+        Source: the synchronous and asynchronous location queries of Hoplite (SIGCOMM 2021), section 3.2.
+        """
+        text, limit = check_ref(ref), check_timeout(timeout)
+        native = self._open()
+        if not watch:
+            return [Location(*row) for row in native.start_locations(text, None, limit).result()]
+        return self._watch_locations(text, limit)
+
+    def _watch_locations(self, text: str, limit: float | None) -> Iterator[Location]:
+        known: list[tuple[str, bool]] = []
+        while True:
+            rows = self._open().start_locations(text, known, limit).result()
+            yield from _news(rows, known)
+            known = [(node, complete) for node, _, complete in rows]
 
     def status(self) -> dict[str, Any]:
         """Tells how the node is.
@@ -195,21 +444,56 @@ class Client:
         status: dict[str, Any] = json.loads(self._open().status())
         return status
 
+    def stats(self) -> dict[str, int]:
+        """Tells the numbers of `status` alone, for a log or a graph.
+
+        Returns:
+            "members", "objects", "waiting" (questions without an answer), "reduces" (under way), "store_used",
+            "store_capacity" and "store_mapped" (bytes), and every counter since the node's start.
+        """
+        return _numbers(self.status())
+
     def objects(self) -> list[dict[str, Any]]:
         """Lists the copies that this node holds: "ref", "bytes", "state", "pinned" and others of each."""
-        objects: list[dict[str, Any]] = json.loads(self._open().objects())
+        objects: list[dict[str, Any]] = json.loads(self._open().start_objects().result())
         return objects
 
     def close(self) -> None:
         """Detaches from the node. Objects stay, and so do values that `get` returned. Closing twice is fine."""
         if not self._closed:
             self._closed = True
-            self._native.close()
+            if not self._forked:
+                self._native.close()
 
     def _open(self) -> _native.Client:
         if self._closed:
             raise NodeDown("this client is closed; make another by hoplite.init() or node.client()")
+        if self._forked:
+            self._attach_anew()
         return self._native
+
+    def _attach_anew(self) -> None:
+        """In a child made by fork: nothing of the parent's attachment can be used, but its node can."""
+        if self._path is None:
+            raise ForkedClient(
+                "the node is embedded in the parent of this process and has no socket to attach to; start it with one, "
+                "or run hoplite.init(embedded=True) here"
+            )
+        try:
+            native = _native.connect(self._path, 10.0)
+        except HopliteError as error:
+            raise ForkedClient(f"this process was forked and can't attach to the node of its parent: {error}") from None
+        self._native = native
+        self._node = None
+        self._forked = False
+
+    def _discard(self, text: str) -> None:
+        """Deletes what nobody will learn of: its task was cancelled as it came to be."""
+        try:
+            self._open().start_delete([text], 10.0)
+        except HopliteError:
+            # The node is gone, and with it the object.
+            return
 
     def __enter__(self) -> Self:
         return self
@@ -222,6 +506,42 @@ class Client:
     ) -> None:
         self.close()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgument(
+            "a client can't be sent to another process: send refs, and call hoplite.init() or hoplite.connect() there"
+        )
+
     def __repr__(self) -> str:
         where = f"node {self._node.id}" if self._node is not None else "attached"
         return f"<hoplite.Client {'closed' if self._closed else where}>"
+
+
+def _left(until: float | None) -> float | None:
+    return None if until is None else max(0.0, until - time.monotonic())
+
+
+def _news(rows: list[tuple[str, str, bool]], known: list[tuple[str, bool]]) -> Iterator[Location]:
+    """Those of all locations that were not known as they are now."""
+    before = set(known)
+    return (Location(*row) for row in rows if (row[0], row[2]) not in before)
+
+
+def _numbers(status: dict[str, Any]) -> dict[str, int]:
+    store = status["store"]
+    return {
+        "members": len(status["members"]),
+        **{name: status[name] for name in ("objects", "waiting", "reduces")},
+        **{f"store_{name}": store[name] for name in ("used", "capacity", "mapped")},
+        **status["counters"],
+    }

@@ -1,0 +1,171 @@
+"""Answers of the node, awaited by asyncio: one descriptor wakes a loop for all of them.
+
+Whoever answers, a thread of the node or of the attachment, drops a number into the loop's inbox and never takes the
+interpreter; the loop takes all numbers at once. So ten thousand answers cost one wake-up where they come together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from hoplite import _native
+from hoplite.errors import HopliteError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hoplite._native import Pending
+
+T = TypeVar("T")
+
+# As long as a thread's wait is silent; then twice as long each time, up to the maximum.
+FIRST_WORD_AFTER_S = 10.0
+SILENCE_MAX_S = 300.0
+
+_log = logging.getLogger("hoplite")
+
+
+class _Waiting:
+    """A coroutine that waits, and what to say if that takes long."""
+
+    __slots__ = ("begun", "explain", "future", "next_word", "ref")
+
+    def __init__(
+        self, future: asyncio.Future[None], ref: str | None, explain: Callable[[str], Pending[str]] | None
+    ) -> None:
+        self.future = future
+        self.ref = ref
+        self.explain = explain
+        self.begun = time.monotonic()
+        self.next_word = self.begun + FIRST_WORD_AFTER_S
+
+
+class _Bridge:
+    """The inbox of one loop and who waits for what comes into it. Used by that loop's thread alone."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.inbox = _native.Inbox()
+        self.waiting: dict[int, _Waiting] = {}
+        self.keys = itertools.count(1)
+        self._loop = weakref.ref(loop)
+        self._timer: asyncio.TimerHandle | None = None
+        self._words: set[asyncio.Task[None]] = set()
+        loop.add_reader(self.inbox.fileno(), self._deliver)
+
+    def _deliver(self) -> None:
+        for key in self.inbox.take():
+            waiting = self.waiting.pop(key, None)
+            if waiting is not None and not waiting.future.done():
+                waiting.future.set_result(None)
+
+    def watch(self) -> None:
+        """Sees to it that long waits are spoken of."""
+        loop = self._loop()
+        if self._timer is None and loop is not None:
+            self._timer = loop.call_later(FIRST_WORD_AFTER_S, self._remind)
+
+    def _remind(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        for waiting in self.waiting.values():
+            if waiting.ref is not None and waiting.explain is not None and now >= waiting.next_word:
+                waited = now - waiting.begun
+                waiting.next_word = now + min(waited, SILENCE_MAX_S)
+                word = asyncio.ensure_future(_say(waiting.ref, waited, waiting.explain))
+                self._words.add(word)
+                word.add_done_callback(self._words.discard)
+        if self.waiting:
+            self.watch()
+
+
+_bridges: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Bridge] = weakref.WeakKeyDictionary()
+
+
+async def answer(
+    pending: Pending[T],
+    *,
+    undo: Callable[[T], object] | None = None,
+    ref: str | None = None,
+    explain: Callable[[str], Pending[str]] | None = None,
+) -> T:
+    """Waits for an answer without a thread. Cancelled, it takes the question back.
+
+    Args:
+        pending: the question.
+        undo: what to do with an answer that came in the moment of the cancellation.
+        ref: the object that is waited for without a timeout, if one is.
+        explain: asks why that object is not here.
+    """
+    if pending.is_over():
+        return pending.result()
+    loop = asyncio.get_running_loop()
+    bridge = _bridges.get(loop)
+    if bridge is None:
+        bridge = _bridges[loop] = _Bridge(loop)
+    future = loop.create_future()
+    key = next(bridge.keys)
+    bridge.waiting[key] = _Waiting(future, ref, explain)
+    if not pending.tell(bridge.inbox, key):
+        del bridge.waiting[key]
+        return pending.result()
+    if ref is not None:
+        bridge.watch()
+    try:
+        await future
+    except BaseException:
+        bridge.waiting.pop(key, None)
+        _take_back(pending, undo)
+        raise
+    return pending.result()
+
+
+def _take_back(pending: Pending[T], undo: Callable[[T], object] | None) -> None:
+    if not pending.is_over():
+        pending.cancel()
+        return
+    try:
+        came = pending.result()
+    except HopliteError:
+        return
+    if undo is not None:
+        undo(came)
+
+
+async def _say(ref: str, waited: float, explain: Callable[[str], Pending[Any]]) -> None:
+    try:
+        state = await answer(explain(ref))
+    except HopliteError as error:
+        state = str(error)
+    _log.warning("still waiting for %s after %.0f s: %s", ref, waited, state)
+
+
+class Several(Generic[T]):
+    """Questions asked together; if one fails or the caller gives up, the others are taken back."""
+
+    def __init__(self, pendings: list[Pending[T]]) -> None:
+        self._pendings = pendings
+
+    def results(self) -> list[T]:
+        """All answers, in order; waits for them with this thread."""
+        try:
+            return [pending.result() for pending in self._pendings]
+        except BaseException:
+            self._cancel()
+            raise
+
+    async def answers(self) -> list[T]:
+        """All answers, in order; waits for them with the running loop."""
+        try:
+            return [await answer(pending) for pending in self._pendings]
+        except BaseException:
+            self._cancel()
+            raise
+
+    def _cancel(self) -> None:
+        for pending in self._pendings:
+            pending.cancel()

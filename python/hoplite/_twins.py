@@ -1,0 +1,283 @@
+"""The verbs for asyncio: the twins of those of `Client`, with the same arguments and answers.
+
+None of them holds a thread while it waits; bytes are copied by a thread, so that the loop goes on. Cancelled, each
+takes back what it asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from hoplite import _native, values
+from hoplite._arguments import (
+    check_keep,
+    check_list,
+    check_outs,
+    check_ref,
+    check_refs,
+    check_shape,
+    check_timeout,
+)
+from hoplite._loop import Several, answer
+from hoplite.errors import GetTimeout, HopliteError, NameTaken
+from hoplite.location import Location
+from hoplite.ref import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+
+    from hoplite.buffer import Buffer
+    from hoplite.client import Client
+    from hoplite.values import Encoded
+
+
+class Twins:
+    """What `Client` inherits."""
+
+    async def put_async(
+        self: Client,
+        value: object,
+        *,
+        name: str | None = None,
+        keep: int | None = None,
+        exist_ok: bool = False,
+        timeout: float | None = None,
+    ) -> Ref:
+        """`put`, for asyncio. The value must not change before this returns. Cancelled, it leaves no object."""
+        text = None if name is None else check_ref(name)
+        kept = check_keep(keep, text)
+        limit = check_timeout(timeout)
+        native = self._open()
+        begun = time.monotonic()
+        what = values.encode(value, allow_pickle=self._allow_pickle)
+        try:
+            ref = await _put(self, native, what, text, limit)
+        except NameTaken:
+            if exist_ok and text is not None:
+                return Ref(text, self)
+            raise
+        if kept is not None and text is not None:
+            left = None if limit is None else max(0.0, limit - (time.monotonic() - begun))
+            try:
+                await answer(native.start_prune(text, kept, left))
+            except GetTimeout:
+                # The object is there; the next put prunes what is left.
+                pass
+        return ref
+
+    async def create_async(
+        self: Client,
+        shape: int | Sequence[int],
+        dtype: object = "float32",
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> Buffer:
+        """`create`, for asyncio; `async with await hp.create_async(...) as buf:` seals at the end."""
+        from hoplite.buffer import Buffer
+
+        what = check_shape(shape, dtype)
+        text = None if name is None else check_ref(name)
+        limit = check_timeout(timeout)
+        native = self._open()
+        if what.nbytes <= _native.INLINE_BYTES_MAX:
+            return Buffer(self, what, text, None)
+        return Buffer(self, what, text, await answer(native.start_create(what, text, limit)))
+
+    @overload
+    async def get_async(
+        self: Client, ref: Ref | str, *, out: Any = None, copy: bool | None = None, timeout: float | None = None
+    ) -> Any: ...
+    @overload
+    async def get_async(
+        self: Client,
+        ref: Iterable[Ref | str],
+        *,
+        out: Sequence[Any] | None = None,
+        copy: bool | None = None,
+        timeout: float | None = None,
+    ) -> list[Any]: ...
+
+    async def get_async(
+        self: Client,
+        ref: Ref | str | Iterable[Ref | str],
+        *,
+        out: Any = None,
+        copy: bool | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """`get`, for asyncio."""
+        limit = check_timeout(timeout)
+        if not isinstance(ref, Ref | str):
+            texts = check_list("refs to get", ref)
+            outs = check_outs(out, len(texts))
+            if outs is not None:
+                gets = (_get_into(self, text, into, limit) for text, into in zip(texts, outs, strict=True))
+                return await asyncio.gather(*gets)
+            native = self._open()
+            views = await Several([native.start_get(text, limit) for text in texts]).answers()
+            return [values.decode(view, copy=copy, allow_pickle=self._allow_pickle) for view in views]
+        text = check_ref(ref)
+        if out is not None:
+            return await _get_into(self, text, out, limit)
+        native = self._open()
+        pending = native.start_get(text, limit)
+        if pending.is_over():
+            view = pending.result()
+        else:
+            view = await answer(pending, ref=text if limit is None else None, explain=native.start_explain)
+        return values.decode(view, copy=copy, allow_pickle=self._allow_pickle)
+
+    async def wait_async(
+        self: Client, refs: Iterable[Ref | str], count: int | None = None, *, timeout: float | None = None
+    ) -> tuple[list[Ref], list[Ref]]:
+        """`wait`, for asyncio."""
+        texts, number = self._check_wait(refs, count)
+        if not number:
+            return self._split(texts, [])
+        ready = await answer(self._open().start_wait(texts, number, check_timeout(timeout)))
+        return self._split(texts, ready)
+
+    async def reduce_async(
+        self: Client,
+        inputs: Iterable[Ref | str],
+        op: str = "sum",
+        *,
+        count: int | None = None,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> Ref:
+        """`reduce`, for asyncio. It returns as soon as the reduce is accepted; cancel that by `delete`."""
+        pending = self._start_reduce(inputs, op, count, name, timeout)
+        return Ref(await answer(pending, undo=self._discard), self)
+
+    async def inputs_async(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
+        """`inputs`, for asyncio."""
+        texts = await answer(self._open().start_inputs(check_ref(ref), check_timeout(timeout)))
+        return [Ref(text, self) for text in texts]
+
+    async def delete_async(
+        self: Client, refs: Ref | str | Iterable[Ref | str], *, timeout: float | None = None
+    ) -> None:
+        """`delete`, for asyncio. Cancelled, it does not wait any more; what is deleted stays deleted."""
+        texts = check_refs(refs)
+        limit = check_timeout(timeout)
+        await answer(self._open().start_delete(texts, limit))
+
+    async def latest_async(self: Client, prefix: str, *, after: int = -1, timeout: float | None = None) -> Ref:
+        """`latest`, for asyncio."""
+        return Ref(await answer(self._start_latest(prefix, after, timeout)), self)
+
+    @overload
+    def locations_async(
+        self: Client, ref: Ref | str, *, watch: Literal[False] = False, timeout: float | None = None
+    ) -> Awaitable[list[Location]]: ...
+    @overload
+    def locations_async(
+        self: Client, ref: Ref | str, *, watch: Literal[True], timeout: float | None = None
+    ) -> AsyncIterator[Location]: ...
+
+    def locations_async(
+        self: Client, ref: Ref | str, *, watch: bool = False, timeout: float | None = None
+    ) -> Awaitable[list[Location]] | AsyncIterator[Location]:
+        """`locations`, for asyncio: `await` it; with `watch=True`, `async for` over it."""
+        text, limit = check_ref(ref), check_timeout(timeout)
+        if watch:
+            return _watch_locations(self, text, limit)
+        return _locations(self, text, limit)
+
+    async def status_async(self: Client) -> dict[str, Any]:
+        """`status`, for asyncio."""
+        return await asyncio.to_thread(self.status)
+
+    async def stats_async(self: Client) -> dict[str, int]:
+        """`stats`, for asyncio."""
+        return await asyncio.to_thread(self.stats)
+
+    async def objects_async(self: Client) -> list[dict[str, Any]]:
+        """`objects`, for asyncio."""
+        objects: list[dict[str, Any]] = json.loads(await answer(self._open().start_objects()))
+        return objects
+
+
+async def _put(
+    client: Client, native: _native.Client, what: Encoded, text: str | None, limit: float | None
+) -> Ref:
+    if what.nbytes <= _native.INLINE_BYTES_MAX:
+        pending = native.start_put(what, what.parts, text, limit)
+        return Ref(await answer(pending, undo=client._discard), client)
+    space = await answer(native.start_create(what, text, limit))
+    given_up = threading.Event()
+
+    def write() -> str | None:
+        space.write(what.parts)
+        if given_up.is_set():
+            space.discard()
+            return None
+        return space.seal().result()
+
+    writing = asyncio.ensure_future(asyncio.to_thread(write))
+    try:
+        ref = await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        given_up.set()
+        # The thread can't be stopped; what it may have sealed in this moment nobody would learn of.
+        writing.add_done_callback(lambda done: _forget(client, done))
+        raise
+    assert ref is not None
+    return Ref(ref, client)
+
+
+def _forget(client: Client, done: asyncio.Future[str | None]) -> None:
+    if not done.cancelled() and done.exception() is None and (ref := done.result()) is not None:
+        client._discard(ref)
+
+
+async def _get_into(client: Client, text: str, out: Any, limit: float | None) -> Any:  # noqa: ANN401 - as it was given
+    memory = values.writable(out)
+    native = client._open()
+    got, growing = native.start_get(text, limit), None
+    copier = _native.Copier(memory.data)
+    try:
+        try:
+            explain = native.start_explain
+            following = native.start_follow(text, limit)
+            growing = await answer(following, ref=text if limit is None else None, explain=explain)
+        except HopliteError:
+            # The get says what is wrong.
+            pass
+        arriving = asyncio.ensure_future(answer(got))
+        try:
+            if growing is not None and (said := copier.follow(growing)) is not None:
+                kind, shape, form, nbytes = said
+                memory.check(kind, tuple(shape), form, nbytes, text)
+                while not (await asyncio.wait({arriving}, timeout=0.002))[0]:
+                    await asyncio.to_thread(copier.more)
+            view = await arriving
+        finally:
+            arriving.cancel()
+        memory.check(view.kind, view.shape, view.form, view.nbytes, text)
+        await asyncio.to_thread(copier.finish, view)
+    finally:
+        got.cancel()
+    return out
+
+
+async def _locations(client: Client, text: str, limit: float | None) -> list[Location]:
+    rows = await answer(client._open().start_locations(text, None, limit))
+    return [Location(*row) for row in rows]
+
+
+async def _watch_locations(client: Client, text: str, limit: float | None) -> AsyncIterator[Location]:
+    known: list[tuple[str, bool]] = []
+    while True:
+        rows = await answer(client._open().start_locations(text, known, limit))
+        before = set(known)
+        for row in rows:
+            if (row[0], row[2]) not in before:
+                yield Location(*row)
+        known = [(node, complete) for node, _, complete in rows]

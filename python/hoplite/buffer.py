@@ -1,0 +1,178 @@
+"""An object that is made in place: space in the store to be filled, then sealed."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from hoplite import _native, values
+from hoplite._loop import answer
+from hoplite.errors import InvalidArgument, ObjectLost
+from hoplite.ref import Ref
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from hoplite.client import Client
+    from hoplite.values import Encoded
+
+
+class Buffer:
+    """Space for one object, from `client.create`: fill it, then `seal` it. Nobody sees it before that.
+
+    `buf[...] = values` fills it, `buf.array` is the space as a NumPy array for everything else. The bytes are not zero
+    at first. As a context manager it seals at the end of the block, and gives the space back if the block raises.
+    Dropped unsealed it leaves no object.
+
+    Args:
+        client: whose object it will be.
+        what: dtype, shape and size.
+        name: what to call the object.
+        space: memory in the store; None for an object so small that it needs none.
+    """
+
+    def __init__(self, client: Client, what: Encoded, name: str | None, space: _native.Space | None) -> None:
+        self._client = client
+        self._what = what
+        self._name = name
+        self._space = space
+        # What is small travels in messages and is put as a whole.
+        self._small = bytearray(what.nbytes) if space is None else None
+        self._open = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each axis; of bytes, their number."""
+        return self._what.shape
+
+    @property
+    def dtype(self) -> str:
+        """Name of the element type, or "bytes"."""
+        return self._what.kind
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self._what.nbytes
+
+    @property
+    def array(self) -> Any:  # noqa: ANN401 - NumPy is optional
+        """The space as a writable NumPy array, or as a memoryview for bytes: a new view each time.
+
+        All views must be gone before `seal`, for they could change the object.
+
+        Raises:
+            InvalidArgument: the buffer was sealed or given up.
+        """
+        self._check_open()
+        return values.empty(self._what.kind, self._what.shape, self._space if self._space is not None else self._small)
+
+    def seal(self, *, timeout: float | None = None) -> Ref:
+        """Says that all is filled: from now on the object exists and never changes.
+
+        Args:
+            timeout: seconds to wait for a small object's name; a large one has its name since `create`.
+
+        Returns:
+            The object's ref.
+
+        Raises:
+            InvalidArgument: sealed or given up before, or views of it are alive: `del` them first.
+            NameTaken: somebody has put the name of a small object meanwhile.
+            ObjectDeleted: somebody has deleted the name meanwhile.
+        """
+        return Ref(self._seal(timeout).result(), self._client)
+
+    async def seal_async(self, *, timeout: float | None = None) -> Ref:
+        """The same as `seal`, for asyncio."""
+        return Ref(await answer(self._seal(timeout), undo=self._client._discard), self._client)
+
+    def discard(self) -> None:
+        """Gives the space back, now or with the last view of it; there is no object. Twice is fine."""
+        if self._open and self._space is not None:
+            self._space.discard()
+        self._open = False
+
+    def _seal(self, timeout: float | None) -> _native.Pending[str]:
+        self._check_open()
+        if self._space is not None:
+            pending = self._space.seal()
+        else:
+            small = self._check_unviewed()
+            pending = self._client._open().start_put(self._what, [small], self._name, timeout)
+        self._open = False
+        return pending
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise InvalidArgument(
+                "the buffer was sealed or given up before: an object never changes; create another buffer"
+            )
+        if self._client._forked:
+            # The space is written by the process that asked for it; what the child of a fork writes is not sealed.
+            raise ObjectLost("a buffer belongs to the process that created it; create another in this one")
+
+    def _check_unviewed(self) -> bytearray:
+        small = self._small
+        assert small is not None
+        try:
+            # Refused as long as somebody has a buffer of it.
+            small.append(0)
+        except BufferError:
+            raise InvalidArgument(
+                "writable views of the buffer are alive, and could change the object after this: drop them first "
+                "(del array), or fill it by buf[...] = values"
+            ) from None
+        del small[-1]
+        return small
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: ANN401 - NumPy's protocol
+        import numpy as np
+
+        array = self.array
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __setitem__(self, index: Any, value: Any) -> None:  # noqa: ANN401 - as of an array
+        self.array[index] = value
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - as of an array
+        return self.array[index]
+
+    def __len__(self) -> int:
+        if not self._what.shape:
+            raise TypeError("a buffer without an axis has no length")
+        return self._what.shape[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.discard()
+        elif self._open:
+            self.ref = self.seal()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.discard()
+        elif self._open:
+            self.ref = await self.seal_async()
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False) and not self._client._forked:
+            warnings.warn(f"{self!r} was dropped unsealed: there is no object", ResourceWarning, stacklevel=2)
+
+    def __repr__(self) -> str:
+        name = f" {self._name}" if self._name else ""
+        state = "open" if self._open else "closed"
+        return f"<hoplite.Buffer{name} {self._what.kind}{list(self._what.shape)} {state}>"

@@ -1,0 +1,58 @@
+"""The verbs as functions of the module, for scripts with one client: that of the last `hoplite.init()`.
+
+The first use makes it, as `hoplite.init()` without arguments would.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from hoplite.client import Client
+from hoplite.session import default_client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _of_default_client(method: Callable[Concatenate[Client, P], T]) -> Callable[P, T]:
+    @functools.wraps(method)
+    def verb(*args: P.args, **options: P.kwargs) -> T:
+        return method(default_client(), *args, **options)
+
+    signature = inspect.signature(method)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "self"]
+    verb.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    verb.__qualname__ = method.__name__
+    return verb
+
+
+put = _of_default_client(Client.put)
+create = _of_default_client(Client.create)
+get = _of_default_client(Client.get)
+wait = _of_default_client(Client.wait)
+reduce = _of_default_client(Client.reduce)
+inputs = _of_default_client(Client.inputs)
+delete = _of_default_client(Client.delete)
+latest = _of_default_client(Client.latest)
+locations = _of_default_client(Client.locations)
+status = _of_default_client(Client.status)
+stats = _of_default_client(Client.stats)
+objects = _of_default_client(Client.objects)
+
+put_async = _of_default_client(Client.put_async)
+create_async = _of_default_client(Client.create_async)
+get_async = _of_default_client(Client.get_async)
+wait_async = _of_default_client(Client.wait_async)
+reduce_async = _of_default_client(Client.reduce_async)
+inputs_async = _of_default_client(Client.inputs_async)
+delete_async = _of_default_client(Client.delete_async)
+latest_async = _of_default_client(Client.latest_async)
+locations_async = _of_default_client(Client.locations_async)
+status_async = _of_default_client(Client.status_async)
+stats_async = _of_default_client(Client.stats_async)
+objects_async = _of_default_client(Client.objects_async)
