@@ -88,7 +88,7 @@ def test_a_node_that_cannot_start_says_why(nodes: list[Node]) -> None:
     assert nodes[0].address in in_use.stderr
     assert "try: choose another port" in in_use.stderr
     assert "token" in run("node", "--listen", "0.0.0.0:0", code=1).stderr
-    assert "capacity" in run("node", "--listen", "127.0.0.1:0", "--capacity", "8 apples", code=1).stderr
+    assert "capacity" in run("node", "--listen", "127.0.0.1:0", "--capacity", "8 apples", code=2).stderr
     nobody = run("node", "--listen", "127.0.0.1:0", "--join", "127.0.0.1:1", code=1)
     assert "127.0.0.1:1" in nobody.stderr
     assert "try: check" in nobody.stderr
