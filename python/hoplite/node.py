@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hoplite import _native, settings, sockets
 from hoplite._arguments import check_timeout
-from hoplite.errors import AddressInUse, HopliteError, NodeDown
+from hoplite.errors import AddressInUse, NodeDown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,27 +90,25 @@ class Node:
         self._seeds = list(values["join"])
 
         while True:
-            path = sockets.free_path(wanted)
+            with sockets.needs_descriptors("start a node"):
+                path = sockets.free_path(wanted)
             try:
-                self._native = _native.Node(
-                    listen=values["listen"],
-                    join=self._seeds,
-                    capacity=values["capacity"],
-                    cluster=values["cluster"],
-                    token=values["token"],
-                    insecure=values["insecure"],
-                    advertise=values["advertise"],
-                    socket=path,
-                )
+                with sockets.needs_descriptors("start a node"):
+                    self._native = _native.Node(
+                        listen=values["listen"],
+                        join=self._seeds,
+                        capacity=values["capacity"],
+                        cluster=values["cluster"],
+                        token=values["token"],
+                        insecure=values["insecure"],
+                        advertise=values["advertise"],
+                        socket=path,
+                    )
                 break
             except AddressInUse:
                 # Another process took the path between our look and our listening: any other path will do.
                 if wanted is not None or not sockets.is_served(path):
                     raise
-            except HopliteError as error:
-                if sockets.is_out_of_descriptors(error):
-                    raise HopliteError(f"can't start a node: {sockets.no_descriptors()}") from None
-                raise
         # Where the node was made: a child made by fork inherits this object but not the node.
         self._pid = os.getpid()
 

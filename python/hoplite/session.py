@@ -284,7 +284,7 @@ def _meet(
     """Attaches to the node at this user's path, or becomes it, while others try the same."""
     for attempt in range(ATTEMPTS):
         # A node that is joining serves its socket already: who holds the lock has joined, or failed, when we have it.
-        with sockets.one_at_a_time(limit):
+        with sockets.needs_descriptors("look for this host's node"), sockets.one_at_a_time(limit):
             if not sockets.is_served(path):
                 try:
                     node = start(socket=path)
@@ -329,14 +329,10 @@ def _start(
 def _attach(path: str, timeout: float | None, allow_pickle: bool | None) -> Client:
     if not path:
         raise InvalidArgument('the address "unix:" has no path')
-    if not sockets.is_served(path):
-        raise ConnectError(f"no node serves {path}")
-    try:
+    with sockets.needs_descriptors(f"attach to {path}"):
+        if not sockets.is_served(path):
+            raise ConnectError(f"no node serves {path}")
         native = _native.connect(path, timeout)
-    except HopliteError as error:
-        if sockets.is_out_of_descriptors(error):
-            raise ConnectError(f"can't attach to {path}: {sockets.no_descriptors()}") from None
-        raise
     return make_client(native, path=path, allow_pickle=allow_pickle)
 
 

@@ -7,11 +7,9 @@ names, else the default. No file is looked for that nobody named. Knows nothing 
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import os
 import stat
-import tomllib
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -370,6 +368,9 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         InvalidArgument: the file can't be read, is no TOML, or has a key or a value that is none.
     """
+    # Here, since most programs name no file.
+    import tomllib
+
     file = Path(check_text("config", path)).expanduser()
     try:
         with file.open("rb") as opened:
@@ -395,6 +396,8 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def closest(word: str, words: Iterable[str]) -> str:
     """Names the word that was probably meant, as " (did you mean X?)"; empty if none is near."""
+    import difflib
+
     near = difflib.get_close_matches(word, list(words), n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 

@@ -61,7 +61,6 @@ def is_served(path: str | Path) -> bool:
     """Whether a living process listens on a socket; false if there is none, or only a dead one's.
 
     Raises:
-        HopliteError: this process has no file descriptor left to look.
         InvalidArgument: the path is too long for a socket.
     """
     check_length(path)
@@ -75,24 +74,29 @@ def is_served(path: str | Path) -> bool:
         if error.errno in (errno.EAGAIN, errno.EACCES, errno.EPERM) or isinstance(error, TimeoutError):
             # Full of other callers, or another user's: alive.
             return True
-        if error.errno == errno.EMFILE:
-            raise HopliteError(f"can't attach to {path}: {no_descriptors()}") from None
         raise
     return True
 
 
-def is_out_of_descriptors(error: HopliteError) -> bool:
-    """Whether the extension failed for want of a file descriptor, which it says in the kernel's words."""
-    return f"(os error {errno.EMFILE})" in str(error)
+@contextlib.contextmanager
+def needs_descriptors(what: str) -> Iterator[None]:
+    """Runs what opens files, to say it in one way if there are none left.
 
-
-def no_descriptors() -> str:
-    """Says that this process has used up its file descriptors, and what to do."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        f"this process may open {soft} files and has opened them all; close some, or raise the limit with "
-        f"ulimit -n (up to {hard if hard != resource.RLIM_INFINITY else 'any number'})"
-    )
+    Raises:
+        HopliteError: this process has used up its file descriptors.
+    """
+    try:
+        yield
+    except (OSError, HopliteError) as error:
+        # The extension says it in the kernel's words.
+        if getattr(error, "errno", None) != errno.EMFILE and f"(os error {errno.EMFILE})" not in str(error):
+            raise
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        highest = hard if hard != resource.RLIM_INFINITY else "any number"
+        raise HopliteError(
+            f"can't {what}: this process may open {soft} files and has opened them all; close some, or raise the limit "
+            f"with ulimit -n (up to {highest})"
+        ) from None
 
 
 def check_length(path: str | Path) -> None:
@@ -185,7 +189,7 @@ def _locked(path: Path, timeout: float | None = None) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno == errno.EMFILE:
-            raise HopliteError(f"can't open {path}: {no_descriptors()}") from None
+            raise
         raise HopliteError(f"can't open {path}: {error.strerror}; remove it") from None
     try:
         _lock(descriptor, path, timeout)

@@ -158,13 +158,16 @@ def _check_target(target: Path) -> None:
 
 def _write_raw(opened: IO[bytes], value: Any, ref: str) -> None:  # noqa: ANN401 - whatever get returned
     if isinstance(value, memoryview):
-        opened.write(value)
+        rest = value
     elif _is_array(value):
         # As bytes: the buffer protocol has no letter for bfloat16.
         np = _numpy(f"{ref} is an array")
-        opened.write(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+        rest = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
     else:
         _refuse(value, ref)
+    # A standard output without a buffer (PYTHONUNBUFFERED) takes a part at a time.
+    while rest.nbytes:
+        rest = rest[opened.write(rest) :]
 
 
 def _write_array(opened: IO[bytes], value: Any, ref: str, target: Path) -> None:  # noqa: ANN401 - whatever get returned
