@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
+from typing import TYPE_CHECKING
 
+import click
 import pytest
 
 import hoplite
-from hoplite import Node, testing
-from support import SOON, numbers
+from hoplite import Client, Node, testing
+from hoplite.cli import hoplite as command_line
+from hoplite.cli import notify, output
+from support import SOON, eventually, eventually_empty, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
-def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
     done = subprocess.run(
-        [sys.executable, "-m", "hoplite.cli", *arguments], capture_output=True, text=True, timeout=SOON, check=False
+        [sys.executable, "-m", "hoplite.cli", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=SOON,
+        check=False,
     )
     assert done.returncode == code, done.stderr
     return done
@@ -56,11 +72,210 @@ def test_no_node_to_ask(command: str) -> None:
 def test_a_wrong_use_exits_with_2() -> None:
     assert "No such command" in run("nonsense", code=2).stderr
     assert "No such option" in run("status", "--nonsense", code=2).stderr
+    assert run("get", code=2).stderr.endswith("try: hoplite get --help\n")
+    assert run("put", "x", "--keep", "0", code=2).stderr.endswith("try: hoplite put --help\n")
+    assert "capacity" in run("node", "--capacity", "lots", code=2).stderr
+    assert run(code=2).stderr.startswith("Usage: hoplite")
+
+
+def test_an_unknown_command_suggests_the_closest() -> None:
+    assert "(did you mean status?)" in run("statsu", code=2).stderr
+    assert "did you mean" not in run("xyzzy", code=2).stderr
+
+
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    for name, command in command_line.commands.items():
+        yield name, command
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {below}", inner) for below, inner in command.commands.items())
+
+
+def test_every_command_helps_with_an_example() -> None:
+    for name, command in every_command():
+        context = click.Context(command, info_name=f"hoplite {name}")
+        told = command.get_help(context)
+        assert f"hoplite {name.split()[0]}" in told.replace(context.get_usage(), ""), name
+
+
+def test_exit_codes_are_documented() -> None:
+    assert "0 done; 1 failed" in run("--help").stdout
 
 
 def test_help_and_version() -> None:
     assert "hoplite demo" in run("--help").stdout
     assert hoplite.__version__ in run("--version").stdout
+
+
+def test_objects_can_be_listed_by_prefix_and_deleted(nodes: list[Node]) -> None:
+    client, at = nodes[0].client(), ("--socket", nodes[0].socket)
+    for name in ("policy/1", "policy/2", "grad/1"):
+        client.put(numbers(1000), name=name)
+    copies = json.loads(run("objects", "--json", "--prefix", "policy/", *at).stdout)
+    assert sorted((copy["ref"], copy["bytes"]) for copy in copies) == [("policy/1", 4000), ("policy/2", 4000)]
+    assert "3.9 KiB" in run("objects", "--prefix", "grad", *at).stdout
+    run("delete", "policy/1", "policy/2", *at)
+    eventually(lambda: [copy["ref"] for copy in client.objects()] == ["grad/1"])
+    run("delete", "grad/1", "nobody/1", *at)
+    eventually_empty(client)
+    assert "empty" in run("delete", "", *at, code=1).stderr
+
+
+@pytest.mark.skipif(not hasattr(Client, "locations"), reason="the client tells no locations yet")
+def test_locations_lists_the_nodes_that_hold_a_copy(nodes: list[Node]) -> None:
+    ref = nodes[0].client().put(numbers(100_000), name="policy/1")
+    nodes[1].client().get(ref, timeout=SOON)
+    told = run("locations", "policy/1", "--json", "--socket", nodes[0].socket).stdout
+    assert len(json.loads(told)) == 2
+    assert nodes[0].id in told
+    assert nodes[1].id in run("locations", "policy/1", "--socket", nodes[0].socket).stdout
+
+
+@pytest.mark.skipif(hasattr(Client, "locations"), reason="the client tells locations")
+def test_locations_that_nobody_tells_are_a_plain_error() -> None:
+    with Node():
+        assert "hoplite objects" in run("locations", "policy/1", code=1).stderr
+
+
+def test_sizes_in_words() -> None:
+    words = {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 5 << 30: "5.0 GiB", 3 << 40: "3.0 TiB"}
+    assert {count: output.size(count) for count in words} == words
+
+
+def test_settings_of_the_environment_that_make_no_sense_are_named() -> None:
+    done = run("node", code=1, HOPLITE_CAPACITY="lots")
+    assert done.stderr.startswith("error: HOPLITE_CAPACITY: capacity 'lots'")
+    assert done.stderr.splitlines()[-1].startswith("try: ")
+    assert "warning: HOPLITE_CAPCITY" in run("status", code=1, HOPLITE_CAPCITY="1GiB").stderr
+    with Node() as node:
+        assert json.loads(run("status", "--json", HOPLITE_SOCKET=node.socket).stdout)["id"] == node.id
+        assert "HOPLITE_ADDRESS" in run("status", code=1, HOPLITE_ADDRESS=node.address).stderr
+
+
+def test_a_node_takes_its_settings_from_a_file(tmp_path: Path) -> None:
+    """And options before it."""
+    file = tmp_path / "hoplite.toml"
+    file.write_text('listen = "127.0.0.1:0"\ncluster = "of-file"\ncapacity = "64MiB"\ntoken = "secret"\n')
+    file.chmod(0o600)
+    with testing.node_process("--config", str(file), "--capacity", "32MiB") as node, node.client() as client:
+        assert client.status()["cluster"] == "of-file"
+        assert client.status()["store"]["capacity"] == 32 << 20
+        with Node(join=[node.address], cluster="of-file", token="secret") as other:
+            testing.wait_for_members([other], 2)
+    file.write_text("capasity = 1")
+    done = run("node", "--config", str(file), code=1)
+    assert "hoplite.toml: capasity is no setting (did you mean capacity?)" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("is_abstract", [False, True])
+def test_a_service_manager_is_told(tmp_path: Path, is_abstract: bool) -> None:
+    """By a socket in a folder, or by one with an abstract name."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.settimeout(SOON)
+        path = f"hoplite-test-{os.getpid()}" if is_abstract else str(tmp_path / "notify")
+        manager.bind(f"\0{path}" if is_abstract else path)
+        environment = {**os.environ, "NOTIFY_SOCKET": f"@{path}" if is_abstract else path}
+        command = [sys.executable, "-m", "hoplite.cli", "node", "--listen", "127.0.0.1:0", "--json"]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                facts = manager.recv(4096).decode().splitlines()
+                assert process.stdout is not None
+                ready = json.loads(process.stdout.readline())
+                assert facts[0] == "READY=1"
+                assert facts[1].startswith(f"STATUS=serving {ready['address']}")
+                process.terminate()
+                assert manager.recv(4096).decode().splitlines()[0] == "STOPPING=1"
+                assert process.wait(SOON) == 0
+            finally:
+                process.kill()
+
+
+def test_a_service_manager_that_does_not_listen_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gone, never there, of another kind, or with a full queue: the node runs all the same, and waits for nobody."""
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert notify.notify("READY=1") is None
+    gone = tmp_path / "gone"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+        dead.bind(str(gone))
+    for address in (str(gone), str(tmp_path / "none"), "vsock:2:1", "@", str(tmp_path), "/" + "x" * 200):
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        problem = notify.notify("READY=1")
+        assert problem is not None
+        assert problem.startswith(f"NOTIFY_SOCKET is {address}")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as full:
+        full.bind(str(tmp_path / "full"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "full"))
+        problems = [notify.notify("READY=1") for _ in range(10_000)]
+        assert problems[0] is None
+        assert "temporarily unavailable" in str(problems[-1])
+    with testing.node_process() as node:
+        assert node.client().status()["id"] == node.id
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(shell: str) -> None:
+    script = run("completion", shell).stdout
+    assert "_HOPLITE_COMPLETE" in script
+    assert "hoplite" in script
+    assert run("completion", "tcsh", code=2).stdout == ""
+
+
+def complete(*words: str) -> list[str]:
+    """What bash would be offered for the last word."""
+    environment = {
+        "_HOPLITE_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(("hoplite", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = run(code=0, **environment)
+    assert done.stderr == ""
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+
+def test_refs_are_completed_from_the_running_node() -> None:
+    """And silently not at all where none runs."""
+    assert complete("sta") == ["status"]
+    assert complete("delete", "pol") == []
+    with Node() as node:
+        client = node.client()
+        for name in ("policy/1", "policy/2", "grad/1"):
+            client.put(b"x", name=name)
+        assert complete("delete", "pol") == ["policy/1", "policy/2"]
+        assert complete("get", "g") == ["grad/1"]
+
+
+def test_bash_takes_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "hoplite.bash"
+    script.write_text(run("completion", "bash").stdout)
+    done = subprocess.run(["bash", "-n", str(script)], capture_output=True, timeout=SOON, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_reader_that_leaves_is_no_traceback() -> None:
+    with Node() as node:
+        node.client().put(b"x", name="policy/1")
+        done = subprocess.run(
+            ["bash", "-c", f"{sys.executable} -m hoplite.cli objects --json | true"],
+            capture_output=True,
+            timeout=SOON,
+            check=False,
+        )
+        assert done.stderr == b""
+
+
+def test_a_table_on_a_terminal_fits_it() -> None:
+    """And is the same text elsewhere, however narrow that says it is."""
+    with Node() as node:
+        node.client().put(numbers(1000), name="policy/1")
+        ours, theirs = pty.openpty()
+        try:
+            command = [sys.executable, "-m", "hoplite.cli", "objects"]
+            subprocess.run(command, stdout=theirs, timeout=SOON, check=True)
+            assert b"policy/1" in os.read(ours, 4096)
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        assert "policy/1  3.9 KiB  complete  pinned" in run("objects", COLUMNS="20").stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -88,7 +303,7 @@ def test_a_node_that_cannot_start_says_why(nodes: list[Node]) -> None:
     assert nodes[0].address in in_use.stderr
     assert "try: choose another port" in in_use.stderr
     assert "token" in run("node", "--listen", "0.0.0.0:0", code=1).stderr
-    assert "capacity" in run("node", "--listen", "127.0.0.1:0", "--capacity", "8 apples", code=1).stderr
+    assert "capacity" in run("node", "--listen", "127.0.0.1:0", "--capacity", "8 apples", code=2).stderr
     nobody = run("node", "--listen", "127.0.0.1:0", "--join", "127.0.0.1:1", code=1)
     assert "127.0.0.1:1" in nobody.stderr
     assert "try: check" in nobody.stderr

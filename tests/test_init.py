@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import hoplite
-from hoplite import Node, Ref, testing
+from hoplite import Node, Ref, sockets, testing
 from support import numbers
 
 TELL = 'import hoplite; hp = hoplite.init(); print(hp.status()["id"], hp.node is not None)'
@@ -98,6 +100,324 @@ def test_connect_to_nobody(tmp_path: Path) -> None:
         hoplite.init(f"unix:{tmp_path / 'nobody'}")
     with pytest.raises(hoplite.InvalidArgument, match="init"):
         hoplite.connect("10.0.0.1:7420")
+
+
+ROUNDS = """
+import os, sys, hoplite
+from hoplite import session
+for line in sys.stdin:
+    os.environ["XDG_RUNTIME_DIR"] = line.strip()
+    hp = hoplite.init()
+    print(hp.status()["id"], hp.node is not None, flush=True)
+    sys.stdin.readline()
+    session.shutdown()
+    print("done", flush=True)
+"""
+
+
+def tell(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{text}\n")
+    process.stdin.flush()
+
+
+def hear(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_of_scripts_that_look_at_once_one_becomes_the_node(tmp_path: Path) -> None:
+    """Ten rounds of three scripts; in every other one a dead node's socket lies there."""
+    with ExitStack() as stack:
+        scripts = []
+        for _ in range(3):
+            script = subprocess.Popen(
+                [sys.executable, "-c", ROUNDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            scripts.append(stack.enter_context(script))
+            stack.callback(script.kill)
+        for number in range(10):
+            folder = tmp_path / str(number)
+            folder.mkdir(mode=0o700)
+            if number % 2:
+                (folder / "hoplite").mkdir(mode=0o700)
+                with socket.socket(socket.AF_UNIX) as dead:
+                    dead.bind(str(folder / "hoplite" / "node.sock"))
+            for script in scripts:
+                tell(script, str(folder))
+            answers = [hear(script).split() for script in scripts]
+            assert len({identity for identity, _ in answers}) == 1
+            assert sorted(is_node for _, is_node in answers) == ["False", "False", "True"]
+            for script in scripts:
+                tell(script, "end")
+            assert [hear(script) for script in scripts] == ["done"] * 3
+
+
+def test_who_looks_while_a_node_starts_waits_for_it(tmp_path: Path) -> None:
+    """And says who keeps it waiting, if that takes too long."""
+    with sockets.one_at_a_time(0), pytest.raises(hoplite.ConnectError, match=str(tmp_path / "hoplite" / "init.lock")):
+        hoplite.init(timeout=0.1)
+
+
+def test_a_cluster_that_is_not_that_of_the_running_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Node(cluster="theirs") as node:
+        for address in (None, f"unix:{node.socket}"):
+            with pytest.raises(hoplite.InvalidArgument, match=r"'theirs'.*'mine'.*argument"):
+                hoplite.init(address, cluster="mine")
+            with hoplite.init(address, cluster="theirs") as client:
+                assert client.node is None
+        monkeypatch.setenv("HOPLITE_CLUSTER", "mine")
+        with pytest.raises(hoplite.InvalidArgument, match=r"'theirs'.*'mine'.*HOPLITE_CLUSTER"):
+            hoplite.init()
+
+
+def test_a_cluster_that_is_not_that_of_ones_own_node() -> None:
+    run("""
+import hoplite
+hp = hoplite.init(cluster="mine")
+assert hoplite.init(cluster="mine").node is hp.node
+try:
+    hoplite.init(cluster="theirs")
+except hoplite.InvalidArgument as error:
+    assert "'mine'" in str(error) and "'theirs'" in str(error)
+else:
+    raise AssertionError
+""")
+
+
+def test_an_embedded_node_is_as_it_was_asked_to_be(tmp_path: Path) -> None:
+    file = tmp_path / "hoplite.toml"
+    file.write_text('cluster = "of-file"\nadvertise = "127.0.0.1"\ncapacity = "32MiB"')
+    script = """
+import hoplite, sys
+hp = hoplite.init(listen="0.0.0.0:0", insecure=True, capacity="64MiB", config=sys.argv[-1])
+facts = hp.status()
+assert facts["store"]["capacity"] == 64 << 20
+assert facts["cluster"] == "of-file"
+assert facts["address"].startswith("127.0.0.1:"), facts["address"]
+"""
+    run(script.replace("sys.argv[-1]", repr(str(file))))
+
+
+def test_the_nodes_to_join_can_come_from_the_environment() -> None:
+    """They are joined by who becomes the node, and by nobody who finds one."""
+    with testing.cluster(1) as nodes:
+        joined = run(TELL + '; print(len(hp.status()["members"]))', HOPLITE_JOIN=nodes[0].address)
+        assert joined.splitlines()[0].endswith("True")
+        assert joined.splitlines()[1] == "2"
+        with Node() as here:
+            assert run(TELL, HOPLITE_JOIN=nodes[0].address) == f"{here.id} False"
+
+
+def test_the_socket_can_come_from_the_environment(tmp_path: Path) -> None:
+    path = str(tmp_path / "own.sock")
+    assert run(TELL + "; print(hp.node.socket)", HOPLITE_SOCKET=path).splitlines()[1] == path
+    with Node(socket=path) as node:
+        assert run(TELL, HOPLITE_SOCKET=path) == f"{node.id} False"
+        embedded = TELL.replace("init()", "init(embedded=True)") + "; print(hp.node.socket)"
+        assert run(embedded, HOPLITE_SOCKET=path).splitlines()[1] != path
+
+
+def test_another_cluster_than_that_of_ones_own_node_is_not_joined_silently() -> None:
+    with testing.cluster(1) as nodes:
+        script = """
+import hoplite
+hp = hoplite.init()
+try:
+    hoplite.init(ADDRESS)
+except hoplite.InvalidArgument as error:
+    assert "shutdown" in str(error)
+else:
+    raise AssertionError
+hoplite.session.shutdown()
+assert len(hoplite.init(ADDRESS).status()["members"]) == 2
+assert len(hoplite.init(ADDRESS).status()["members"]) == 2
+"""
+        run(script.replace("ADDRESS", repr(nodes[0].address)))
+
+
+def test_ipv6() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this host has no IPv6 loopback")
+    with Node(listen="[::1]:0", socket=None) as first:
+        told = run(TELL + '; print(hp.status()["address"], len(hp.status()["members"]))', HOPLITE_ADDRESS=first.address)
+        address, members = told.splitlines()[1].split()
+        assert address.startswith("[::1]:")
+        assert members == "2"
+
+
+def test_the_default_client_is_that_of_init_and_is_made_when_there_is_none() -> None:
+    run("""
+import gc, hoplite
+from hoplite import session
+assert session.last_client() is None
+client = session.default_client()
+assert client.node is not None and session.default_client() is client
+ref = client.put(b"x")
+address = id(client)
+del client
+gc.collect()
+assert id(session.default_client()) == address and session.default_client().get(ref) == b"x"
+second = hoplite.init()
+assert session.default_client() is second
+second.close()
+third = session.default_client()
+assert third is not second and third.get(ref) == b"x" and third.node is second.node
+third.node.close()
+fourth = session.default_client()
+assert fourth.node is not third.node
+session.shutdown()
+session.shutdown()
+assert fourth.closed and fourth.node.closed and session.last_client() is None
+assert session.default_client().node is not fourth.node
+""")
+
+
+def test_threads_that_need_a_client_at_once_share_one() -> None:
+    run("""
+import threading
+from hoplite import session
+found = []
+threads = [threading.Thread(target=lambda: found.append(session.default_client())) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert len(found) == 8 and len(set(found)) == 1
+""")
+
+
+FORK = """
+import os, sys, hoplite
+from hoplite import session
+
+def child(what):
+    pid = os.fork()
+    if pid == 0:
+        what()
+        sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+"""
+
+
+@pytest.mark.parametrize("how", ["init()", "init(embedded=True)", "init('unix:' + os.environ['SOCKET'])"])
+def test_a_forked_child_has_a_client_of_its_own(how: str) -> None:
+    """To the parent's node, wherever that serves; the parent's goes on when the child has ended by sys.exit."""
+    script = """
+hp = hoplite.HOW
+ref, here = hp.put(b"parent", name="from/1"), hp.status()["id"]
+
+def use():
+    mine = session.default_client()
+    assert mine is not hp and mine is session.default_client() and mine.node is None
+    assert mine.status()["id"] == here
+    assert mine.get("from/1", timeout=10) == b"parent"
+    mine.put(b"child", name=f"from/{2 if session.last_client() else 0}")
+    child(lambda: session.default_client().get("from/2", timeout=10))
+
+child(use)
+assert hp.get("from/2", timeout=10) == b"child" and session.default_client() is hp
+child(session.shutdown)
+child(lambda: hoplite.init().get("from/2", timeout=10))
+assert hp.get("from/1", timeout=10) == b"parent" and not hp.closed
+"""
+    with testing.node_process() as node, Node():
+        run(FORK + script.replace("HOW", how), SOCKET=node.socket)
+
+
+def test_a_forked_child_without_a_node_is_told_what_to_do() -> None:
+    run(
+        FORK
+        + """
+hp = hoplite.init()
+hp.node.close()
+
+def use():
+    try:
+        session.default_client()
+    except hoplite.ForkedClient as error:
+        assert "hoplite.init()" in str(error) and "node.sock" in str(error)
+    else:
+        raise AssertionError
+    with hoplite.init() as own:
+        assert own.node is not None
+    own.node.close()
+
+child(use)
+"""
+    )
+
+
+def test_a_runtime_folder_that_cannot_be_written_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is none, a file, or a file system that nobody can make a folder in."""
+    assert Path("/tmp") == sockets.SHARED_FOLDER
+    monkeypatch.setattr(sockets, "SHARED_FOLDER", tmp_path)
+    (tmp_path / "file").touch()
+    for base in (tmp_path / "nowhere", tmp_path / "file", Path("/proc/self"), Path()):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(base) if base != Path() else "")
+        assert sockets.default_socket() == tmp_path / f"hoplite-{os.getuid()}" / "node.sock"
+    with hoplite.init(embedded=True) as client:
+        assert client.node is not None
+        client.node.close()
+
+
+def test_a_folder_that_is_there_and_cannot_be_written_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.getuid() == 0:
+        pytest.skip("root may write everywhere")
+    monkeypatch.setattr(sockets, "SHARED_FOLDER", tmp_path / "shared")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "hoplite").mkdir(mode=0o500)
+    assert sockets.runtime_dir() == tmp_path / "shared" / f"hoplite-{os.getuid()}"
+
+
+def test_a_socket_path_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    for call in (hoplite.connect, hoplite.init):
+        with pytest.raises(hoplite.InvalidArgument, match="longer than 107 bytes"):
+            call(f"unix:{folder}/node.sock")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    for start in (hoplite.init, Node):
+        with pytest.raises(hoplite.InvalidArgument, match="XDG_RUNTIME_DIR"):
+            start()
+
+
+def test_no_file_descriptors_left_is_said_so() -> None:
+    """With none and with a few left, attaching and starting fail with the limit and what to do."""
+    script = """
+import os, resource, hoplite
+from hoplite import session
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+hoplite.settings.load(address=None)
+calls = [lambda: hoplite.connect(PATH), lambda: hoplite.init("unix:" + PATH), hoplite.init, hoplite.Node]
+for left in (0, 1, 2, 3):
+    taken = []
+    try:
+        while True:
+            taken.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    for _ in range(left):
+        os.close(taken.pop())
+    for number, call in enumerate(calls):
+        try:
+            made = call()
+        except hoplite.HopliteError as error:
+            assert "may open 64 files" in str(error) and "ulimit -n" in str(error), (left, number, error)
+        else:
+            assert left == 3 and number < 3, (left, number)
+            made.close()
+    for descriptor in taken:
+        os.close(descriptor)
+    session.shutdown()
+print(hoplite.connect(PATH).status()["id"])
+"""
+    with Node() as node:
+        assert run(script.replace("PATH", repr(node.socket))) == node.id
 
 
 def test_an_unpickled_ref_asks_the_client_of_init(nodes: list[Node]) -> None:

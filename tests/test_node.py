@@ -225,6 +225,16 @@ def test_a_file_at_the_sockets_path_is_left_alone(tmp_path: Path) -> None:
     assert precious.read_text() == "precious"
 
 
+def test_a_file_at_the_default_path_is_left_alone(tmp_path: Path) -> None:
+    precious = tmp_path / "hoplite" / "node.sock"
+    precious.parent.mkdir(mode=0o700)
+    precious.write_text("precious")
+    for start in (Node, hoplite.init):
+        with pytest.raises(hoplite.AddressInUse, match="no socket"):
+            start()
+    assert precious.read_text() == "precious"
+
+
 def test_a_socket_path_of_any_length(tmp_path: Path) -> None:
     with pytest.raises(hoplite.InvalidArgument, match="107"):
         Node(socket=tmp_path / ("x" * 120))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hoplite import _native, sockets
-from hoplite._arguments import check_capacity, check_text, check_timeout
-from hoplite.client import Client
+from hoplite import _native, settings, sockets
+from hoplite._arguments import check_timeout
 from hoplite.errors import AddressInUse, NodeDown
 
 if TYPE_CHECKING:
@@ -15,7 +14,19 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-TOKEN_VARIABLE = "HOPLITE_TOKEN"
+    from hoplite.client import Client
+
+
+_log_started = False
+
+
+def start_log(level: str | None) -> None:
+    """Lets nodes and clients of this process log to stderr, from a level up; the first call that names one counts."""
+    global _log_started
+    to_stderr = getattr(_native, "log_to_stderr", None)
+    if level is not None and to_stderr is not None and not _log_started:
+        _log_started = True
+        to_stderr(level)
 
 
 class Node:
@@ -23,22 +34,27 @@ class Node:
 
     Use it in a `with`, or `close` it: a node that leaves hands over what only it holds.
 
+    An argument that is None is looked for in the environment and in a file, as docs/settings.md says.
+
     Args:
-        listen: host and port for other nodes, TCP and UDP; port 0 takes any free one.
+        listen: host and port for other nodes, TCP and UDP, as "10.0.0.1:7420" or "[::1]:7420"; port 0 takes any free
+            one. The default is any free port of loopback.
         join: addresses of nodes of the cluster, any of them will do; none begins a new cluster. The node's own address
             among them is ignored.
-        capacity: most bytes the store may take, a number or text such as "8GiB"; None means 30 % of the memory of the
-            host or cgroup, divided among this user's nodes on the host.
-        cluster: the cluster's name; only nodes of one name join.
-        token: the cluster's secret, never sent; None means the environment's HOPLITE_TOKEN, if set.
+        capacity: most bytes the store may take, a number or text such as "8GiB"; the default is 30 % of the memory of
+            the host or cgroup, divided among this user's nodes on the host.
+        cluster: the cluster's name; only nodes of one name join. The default is "default".
+        token: the cluster's secret, never sent.
         insecure: allow to listen off loopback with no token.
         advertise: the address that others should use, where it is not the one listened on: in containers, or with
             0.0.0.0.
-        socket: path of the Unix socket for this host's processes; None means this user's default one, at which
+        socket: path of the Unix socket for this host's processes; the default is this user's, at which
             `hoplite.init()` looks, or one of this node's own if another node serves that.
+        config: a TOML file of settings.
 
     Raises:
         AddressInUse: another process has the port, or the socket.
+        HopliteError: this process has no file descriptors left.
         InvalidArgument: an argument makes no sense, or the node would be open to the network with no token.
         JoinError: nobody of the cluster answered, or with another cluster name, token or protocol version.
     """
@@ -46,36 +62,48 @@ class Node:
     def __init__(
         self,
         *,
-        listen: str = "127.0.0.1:0",
-        join: Iterable[str] = (),
+        listen: str | None = None,
+        join: Iterable[str] | None = None,
         capacity: int | str | None = None,
-        cluster: str = "default",
+        cluster: str | None = None,
         token: str | None = None,
-        insecure: bool = False,
+        insecure: bool | None = None,
         advertise: str | None = None,
         socket: str | os.PathLike[str] | None = None,
+        config: str | os.PathLike[str] | None = None,
     ) -> None:
-        wanted = None if socket is None else check_text("socket", socket)
-        seeds = [join] if isinstance(join, str) else list(join)
-        listen = check_text("listen", listen)
-        seeds = [check_text("an address to join", seed) for seed in seeds]
-        cluster = check_text("cluster", cluster)
-        token = token if token is not None else os.environ.get(TOKEN_VARIABLE) or None
-        limit = check_capacity(capacity)
+        values = settings.load(
+            config,
+            listen=listen,
+            join=join,
+            capacity=capacity,
+            cluster=cluster,
+            token=token,
+            insecure=insecure,
+            advertise=advertise,
+            socket=socket,
+            log=None,
+        )
+        start_log(values["log"])
+        wanted = values["socket"]
+        # What this node was told to join: `init` compares it.
+        self._seeds = list(values["join"])
 
         while True:
-            path = sockets.free_path(wanted)
+            with sockets.needs_descriptors("start a node"):
+                path = sockets.free_path(wanted)
             try:
-                self._native = _native.Node(
-                    listen=listen,
-                    join=seeds,
-                    capacity=limit,
-                    cluster=cluster,
-                    token=token,
-                    insecure=insecure,
-                    advertise=advertise,
-                    socket=path,
-                )
+                with sockets.needs_descriptors("start a node"):
+                    self._native = _native.Node(
+                        listen=values["listen"],
+                        join=self._seeds,
+                        capacity=values["capacity"],
+                        cluster=values["cluster"],
+                        token=values["token"],
+                        insecure=values["insecure"],
+                        advertise=values["advertise"],
+                        socket=path,
+                    )
                 break
             except AddressInUse:
                 # Another process took the path between our look and our listening: any other path will do.
@@ -104,15 +132,21 @@ class Node:
         """Whether the node has left."""
         return self._native.closed
 
-    def client(self) -> Client:
+    def client(self, *, allow_pickle: bool | None = None) -> Client:
         """Attaches a client; each can be closed alone.
+
+        Args:
+            allow_pickle: whether it may put and get values that need pickle; the default is HOPLITE_ALLOW_PICKLE.
 
         Raises:
             NodeDown: the node is closed.
         """
+        # The session imports this module.
+        from hoplite.session import make_client
+
         if self.closed:
             raise NodeDown(f"node {self.id} is closed")
-        return Client(self._native.client(), node=self)
+        return make_client(self._native.client(), self, path=self.socket, allow_pickle=allow_pickle)
 
     def close(self, timeout: float | None = None) -> None:
         """Leaves the cluster: hands over what only this node holds, then frees its store. Closing twice is fine.

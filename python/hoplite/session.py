@@ -1,42 +1,93 @@
-"""How a script finds its node: `init` looks around, `connect` is told."""
+"""How a script finds its node: `init` looks around, `connect` is told; and the client that the process shares."""
 
 from __future__ import annotations
 
 import atexit
+import functools
 import ipaddress
 import os
 import socket
 import threading
-import weakref
+import time
 from typing import TYPE_CHECKING
 
-from hoplite import _native, sockets
+from hoplite import _native, settings, sockets
 from hoplite._arguments import check_text, check_timeout
 from hoplite.client import Client
-from hoplite.errors import ConnectError, HopliteError, InvalidArgument
-from hoplite.node import Node
+from hoplite.errors import AddressInUse, ConnectError, ForkedClient, HopliteError, InvalidArgument, NodeDown
+from hoplite.node import Node, start_log
+from hoplite.settings import UNIX
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hoplite._native import Client as NativeClient
+    from hoplite.settings import Values
 
-ADDRESS_VARIABLE = "HOPLITE_ADDRESS"
-UNIX = "unix:"
+# Arguments of `init` that say how an embedded node is to be; a node that runs already is as it is.
+NODE_OPTIONS = ("listen", "advertise", "capacity", "token", "insecure")
 
-# Handing over at a script's end: enough for some GB on a fast network, too short to look like a hang.
-EXIT_TIMEOUT_S = 30.0
+# A node that we saw can be gone when we attach; one that comes and goes this often is none.
+ATTEMPTS = 5
 
 
 class _Session:
-    """What `init` keeps for the process: its embedded node, and the client that a ref from elsewhere asks."""
+    """What `init` keeps for the process: its embedded nodes, and the client that everything in it may use."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        # Re-entrant: `default_client` calls `init`.
+        self.lock = threading.RLock()
         self.node: Node | None = None
-        # Weak: a client that nobody holds detaches.
-        self.client: weakref.ref[Client] | None = None
+        # All that `init` started here, the current one last; the process leaves with them at its end.
+        self.nodes: list[Node] = []
+        self.leave_timeout: float | None = None
+        self.client: Client | None = None
+        # Of the node that `client` is attached to.
+        self.path: str | None = None
+        # In a child made by fork: the path of the parent's node, and what is the parent's. To drop the latter could
+        # wait for threads that are not here.
+        self.inherited: str | None = None
+        self.of_parents: list[object] = []
+
+    def keep(self, client: Client, path: str) -> Client:
+        """Makes a client the one that the process shares."""
+        self.client, self.path = client, path
+        return client
+
+    def own(self) -> Node | None:
+        """The node that `init` started in this process, if it is still there."""
+        return self.node if self.node is not None and not self.node.closed else None
+
+    def become_child(self) -> None:
+        """Begins anew in a child made by fork."""
+        self.of_parents += [self.client, *self.nodes]
+        self.inherited = self.path or self.inherited
+        self.lock = threading.RLock()
+        self.node = self.client = self.path = None
+        self.nodes = []
 
 
 _session = _Session()
+os.register_at_fork(after_in_child=_session.become_child)
+
+
+def make_client(
+    native: NativeClient, node: Node | None = None, *, path: str | None, allow_pickle: bool | None
+) -> Client:
+    """Makes every client of this package.
+
+    Args:
+        native: the attachment.
+        node: the node, where it is embedded in this process.
+        path: of the node's socket, to attach again in a child made by fork.
+        allow_pickle: whether values that need pickle may be put and got; None leaves it to the settings.
+
+    Raises:
+        InvalidArgument: `allow_pickle` is no bool, here or in the settings.
+    """
+    values = settings.load(allow_pickle=allow_pickle)
+    del path, values  # the client takes neither yet
+    return Client(native, node)
 
 
 def init(
@@ -44,73 +95,79 @@ def init(
     *,
     embedded: bool = False,
     timeout: float | None = 10.0,
+    listen: str | None = None,
+    advertise: str | None = None,
     capacity: int | str | None = None,
     cluster: str | None = None,
     token: str | None = None,
-    insecure: bool = False,
+    insecure: bool | None = None,
+    config: str | os.PathLike[str] | None = None,
+    allow_pickle: bool | None = None,
 ) -> Client:
     """Attaches this process to a node, and starts one here if there is none.
 
-    Looks, in this order, at `address` or else the environment's HOPLITE_ADDRESS; at this user's running node on this
+    Looks, in this order, at `address` or else the settings' (HOPLITE_ADDRESS); at this user's running node on this
     host; and starts an embedded node otherwise. An embedded node serves this user's default socket, so that the next
-    script on the host finds it; it leaves at the end of the process, or by `client.node.close()`.
+    script on the host finds it; of several that look at once, one starts it and the others attach. It leaves at the end
+    of the process, by `hoplite.session.shutdown()`, or by `client.node.close()`.
+
+    An argument that is None is looked for in the environment and in a file, as docs/settings.md says.
 
     Args:
-        address: "unix:/path" attaches to the node there; "host:port" (several with commas) starts an embedded node that
-            joins that cluster.
+        address: "unix:/path" attaches to the node there; "host:port" (several with commas, an IPv6 address in brackets)
+            starts an embedded node that joins that cluster.
         embedded: start a node of one's own even if one runs on this host.
-        timeout: seconds to wait for a running node to answer.
+        timeout: seconds to wait for a running node to answer, and for another process that is starting one.
+        listen: of an embedded node, as for `Node`; the default is a free port, reachable for the cluster it joins.
+        advertise: of an embedded node, as for `Node`.
         capacity: of an embedded node, as for `Node`.
-        cluster: of an embedded node, as for `Node`.
+        cluster: of an embedded node, as for `Node`; a running node must be of that cluster.
         token: of an embedded node, as for `Node`.
         insecure: of an embedded node, as for `Node`.
+        config: a TOML file of settings.
+        allow_pickle: whether the client may put and get values that need pickle.
 
     Returns:
         A client; `client.node` is the node if it is embedded in this process.
 
     Raises:
         ConnectError: no node serves the given socket.
-        InvalidArgument: the address is not understood, or options of an embedded node are given where a running node
-            is used.
+        InvalidArgument: the address is not understood, options of an embedded node are given where a running node is
+            used, or the running node is of another cluster.
         JoinError: nobody at the given address answered.
     """
     limit = check_timeout(timeout)
-    options = _node_options(capacity, cluster, token, insecure)
-    if address is None:
-        address = os.environ.get(ADDRESS_VARIABLE) or None
-    else:
-        address = check_text("address", address)
-
+    values = settings.load(
+        config,
+        address=address,
+        listen=listen,
+        advertise=advertise,
+        capacity=capacity,
+        cluster=cluster,
+        token=token,
+        insecure=insecure,
+        join=None,
+        socket=None,
+        leave_timeout=None,
+        log=None,
+        allow_pickle=allow_pickle,
+    )
+    start_log(values["log"])
     with _session.lock:
-        if address is not None and address.startswith(UNIX) and not embedded:
-            _refuse(options, f"{address} is a running node")
-            return _keep(Client(_attach(address.removeprefix(UNIX), limit)))
-
-        join = [] if address is None or address.startswith(UNIX) else address.split(",")
-        own = _session.node
-        if own is not None and own._pid == os.getpid() and not own.closed and not options:
-            return _keep(own.client())
-        if not join and not embedded:
-            path = sockets.default_socket()
-            if sockets.is_served(path):
-                client = Client(_attach(str(path), limit))
-                _refuse(options, f"a node of yours runs on this host already (unix:{path})")
-                return _keep(client)
-        node = Node(listen=_listen_address(join), join=join, **options)  # type: ignore[arg-type]
-        _session.node = node
-        atexit.register(_leave, node)
-        return _keep(node.client())
+        return _find(values, embedded, limit, functools.partial(_start, values, config))
 
 
-def connect(address: str, *, timeout: float | None = 10.0) -> Client:
+def connect(address: str, *, timeout: float | None = 10.0, allow_pickle: bool | None = None) -> Client:
     """Attaches this process to a node of this host.
 
     Args:
         address: "unix:" and the path of the node's socket, or the path alone.
         timeout: seconds to wait for the node to answer.
+        allow_pickle: whether the client may put and get values that need pickle; the default is HOPLITE_ALLOW_PICKLE.
 
     Raises:
         ConnectError: no node serves that socket.
+        HopliteError: this process has no file descriptors left.
         InvalidArgument: the address is that of another kind.
     """
     text = check_text("address", address)
@@ -119,59 +176,193 @@ def connect(address: str, *, timeout: float | None = 10.0) -> Client:
         raise InvalidArgument(
             f'{text!r} is no socket: connect takes "unix:/path"; hoplite.init({text!r}) joins a cluster'
         )
-    return Client(_attach(path, check_timeout(timeout)))
+    return _attach(path, check_timeout(timeout), allow_pickle)
 
 
 def last_client() -> Client | None:
     """The client that the last `init` of this process returned, if it is still open."""
-    client = _session.client() if _session.client is not None else None
-    return client if client is not None and not client.closed else None
-
-
-def _attach(path: str, timeout: float | None) -> NativeClient:
-    if not path:
-        raise InvalidArgument('the address "unix:" has no path')
-    if not sockets.is_served(path):
-        raise ConnectError(f"no node serves {path}")
-    return _native.connect(path, timeout)
-
-
-def _keep(client: Client) -> Client:
-    _session.client = weakref.ref(client)
+    client = _session.client
+    if client is None or client.closed or (client.node is not None and client.node.closed):
+        return None
     return client
 
 
-def _leave(node: Node) -> None:
-    try:
-        node.close(EXIT_TIMEOUT_S)
-    except HopliteError:
-        # The process ends; whoever needs what was here is told by the cluster.
-        return
+def default_client() -> Client:
+    """The client that the process shares: that of the last `init`, which is called if there is none or it was closed.
+
+    In a child made by fork it is one of the child's own, attached to the node that the parent used.
+
+    Raises:
+        ForkedClient: in such a child, if nothing serves the parent's node any more.
+        HopliteError: whatever `init` raises.
+    """
+    client = last_client()
+    if client is not None:
+        return client
+    with _session.lock:
+        # Another thread may have been faster.
+        client = last_client()
+        if client is not None:
+            return client
+        path = _session.inherited
+        if path is None:
+            return init()
+        try:
+            return _session.keep(_attach(path, 10.0, None), path)
+        except ConnectError:
+            raise ForkedClient(
+                f"this process was forked from one whose node, {UNIX}{path}, is gone: call hoplite.init() here to find "
+                "another node or to start one, or run hoplite node before the fork"
+            ) from None
 
 
-def _node_options(
-    capacity: int | str | None, cluster: str | None, token: str | None, insecure: bool
-) -> dict[str, object]:
-    options = {"capacity": capacity, "cluster": cluster, "token": token, "insecure": insecure}
-    return {option: value for option, value in options.items() if value not in (None, False)}
+def shutdown() -> None:
+    """Closes the client that the process shares and the nodes that `init` started in it; nothing to close is fine.
+
+    A node hands over what only it holds, for as long as the setting leave_timeout says. The next `init` begins anew.
+    """
+    with _session.lock:
+        client, nodes, timeout = _session.client, _session.nodes, _session.leave_timeout
+        _session.client = _session.path = _session.node = None
+        _session.nodes = []
+        # A child that says so wants none of its parent's either.
+        _session.inherited = None
+    if client is not None:
+        client.close()
+    for node in reversed(nodes):
+        node.close(timeout)
 
 
-def _refuse(options: dict[str, object], because: str) -> None:
-    if options:
+def _find(values: Values, embedded: bool, limit: float | None, start: Callable[..., Node]) -> Client:
+    """What `init` does once it knows the settings."""
+    allow_pickle: bool = values["allow_pickle"]
+    address: str | None = values["address"]
+    is_path = address is not None and address.startswith(UNIX)
+
+    def attached(path: str) -> Client:
+        because = f"a node of yours runs on this host already ({UNIX}{path})"
+        if is_path:
+            because = f"{UNIX}{path} is a running node"
+        client = _attach(path, limit, allow_pickle)
+        try:
+            _refuse(values, because)
+            _check_cluster(client, values, path)
+        except HopliteError:
+            client.close()
+            raise
+        return _session.keep(client, path)
+
+    if address is not None and is_path and not embedded:
+        return attached(address.removeprefix(UNIX))
+
+    join = [] if address is None or is_path else [part.strip() for part in address.split(",")]
+    own = _session.own()
+    if own is not None and not (values.given(*NODE_OPTIONS) and (join or embedded)):
+        _refuse(values, f"this process has a node already ({own.address}), which init() started")
+        if join and own.address not in join and not set(join) <= set(own._seeds):
+            raise InvalidArgument(
+                f"this process has a node already ({own.address}), which did not join {','.join(join)}: close it by "
+                "hoplite.session.shutdown() first"
+            )
+        client = own.client(allow_pickle=allow_pickle)
+        _check_cluster(client, values, own.socket)
+        return _session.keep(client, own.socket)
+
+    if join or embedded:
+        node = start(join=join or None)
+        return _session.keep(node.client(allow_pickle=allow_pickle), node.socket)
+
+    inherited = _session.inherited
+    if inherited is not None and sockets.is_served(inherited):
+        return attached(inherited)
+    return _meet(values["socket"] or str(sockets.default_socket()), limit, attached, start, allow_pickle)
+
+
+def _meet(
+    path: str, limit: float | None, attached: Callable[[str], Client], start: Callable[..., Node], allow_pickle: bool
+) -> Client:
+    """Attaches to the node at this user's path, or becomes it, while others try the same."""
+    for attempt in range(ATTEMPTS):
+        # A node that is joining serves its socket already: who holds the lock has joined, or failed, when we have it.
+        with sockets.needs_descriptors("look for this host's node"), sockets.one_at_a_time(limit):
+            if not sockets.is_served(path):
+                try:
+                    node = start(socket=path)
+                except (AddressInUse, InvalidArgument):
+                    # One that was started otherwise, by the command, can take the path between our look and our start.
+                    if not sockets.is_served(path):
+                        raise
+                else:
+                    return _session.keep(node.client(allow_pickle=allow_pickle), path)
+        try:
+            return attached(path)
+        except (ConnectError, NodeDown):
+            # It left between our look and our call: perhaps it is our turn now.
+            if attempt == ATTEMPTS - 1:
+                raise
+            time.sleep(0.05 * attempt)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _start(
+    values: Values, config: str | os.PathLike[str] | None, *, join: list[str] | None = None, socket: str | None = None
+) -> Node:
+    """Starts an embedded node, which leaves at the end of the process."""
+    seeds: list[str] = list(values["join"]) if join is None else join
+    if socket is None and values["socket"] is not None and sockets.is_served(values["socket"]):
+        # Whatever the settings say: a node of one's own was asked for, and another serves that path.
+        socket = sockets.free_path(None)
+    options = {name: values[name] for name in NODE_OPTIONS if name != "listen" and values.origin(name) == "argument"}
+    node = Node(
+        listen=values["listen"] if values.is_set("listen") else _listen_address(seeds),
+        join=seeds,
+        cluster=values["cluster"],
+        socket=socket,
+        config=config,
+        **options,
+    )
+    _session.node, _session.leave_timeout = node, values["leave_timeout"]
+    _session.nodes = [*(other for other in _session.nodes if not other.closed), node]
+    return node
+
+
+def _attach(path: str, timeout: float | None, allow_pickle: bool | None) -> Client:
+    if not path:
+        raise InvalidArgument('the address "unix:" has no path')
+    with sockets.needs_descriptors(f"attach to {path}"):
+        if not sockets.is_served(path):
+            raise ConnectError(f"no node serves {path}")
+        native = _native.connect(path, timeout)
+    return make_client(native, path=path, allow_pickle=allow_pickle)
+
+
+def _refuse(values: Values, because: str) -> None:
+    given = values.given(*NODE_OPTIONS)
+    # To say that something is not wanted is no wish.
+    given = [name for name in given if values[name] is not False]
+    if given:
         raise InvalidArgument(
-            f"{', '.join(options)} would have no effect: {because}; embedded=True starts one of your own"
+            f"{', '.join(given)} would have no effect: {because}; embedded=True starts one of your own"
+        )
+
+
+def _check_cluster(client: Client, values: Values, path: str) -> None:
+    if not values.is_set("cluster"):
+        return
+    running = client.status()["cluster"]
+    if running != values["cluster"]:
+        raise InvalidArgument(
+            f"the node at {UNIX}{path} is of cluster {running!r}, and {values['cluster']!r} was asked for "
+            f"({values.origin('cluster')}): leave the cluster out, or embedded=True starts a node of your own"
         )
 
 
 def _listen_address(join: list[str]) -> str:
     """Chooses where a node listens so that the nodes it joins can reach it."""
     for seed in join:
-        host, colon, port = seed.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not colon or not host or not port.isdigit():
-            raise InvalidArgument(f'{seed!r} is no address; write "host:port", or "unix:/path" for a node of this host')
+        host, port = settings.split_address(seed)
         try:
-            family, _, _, _, target = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+            family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
             # No packet is sent: the kernel only says from which address it would go.
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect(target)
@@ -181,3 +372,30 @@ def _listen_address(join: list[str]) -> str:
             continue
         return f"[{own}]:0" if own.version == 6 else f"{own}:0"
     return "127.0.0.1:0"
+
+
+def _at_exit() -> None:
+    if not _session.nodes:
+        return
+    _silence_daemons()
+    for node in reversed(_session.nodes):
+        try:
+            node.close(_session.leave_timeout)
+        except HopliteError:
+            # The process ends; whoever needs what was here is told by the cluster.
+            continue
+
+
+def _silence_daemons() -> None:
+    """Keeps daemon threads, which the interpreter would have ended unheard, from reporting that the node left."""
+    report = threading.excepthook
+
+    def hook(arguments: threading.ExceptHookArgs) -> None:
+        is_daemon = arguments.thread is not None and arguments.thread.daemon
+        if not (is_daemon and isinstance(arguments.exc_value, NodeDown)):
+            report(arguments)
+
+    threading.excepthook = hook
+
+
+atexit.register(_at_exit)

@@ -6,12 +6,14 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
 import socket
 import stat
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hoplite.errors import AddressInUse, HopliteError, InvalidArgument
+from hoplite.errors import AddressInUse, ConnectError, HopliteError, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,20 +21,28 @@ if TYPE_CHECKING:
 # sun_path of sockaddr_un, less the closing zero.
 PATH_BYTES_MAX = 107
 
+# Where the folder of a user without XDG_RUNTIME_DIR is made: there on every host, and of no one user.
+SHARED_FOLDER = Path("/tmp")
+
+# Between two looks at a lock that another process holds.
+LOCK_POLL_S = 0.01
+
 
 def runtime_dir() -> Path:
     """The folder of this user's sockets, made if it is not there, closed to other users.
+
+    It is in XDG_RUNTIME_DIR or, where that is not set, not there or not writable, in /tmp.
 
     Raises:
         HopliteError: someone else owns it or may look into it.
     """
     base = os.environ.get("XDG_RUNTIME_DIR", "")
-    if base and os.access(base, os.W_OK | os.X_OK):
-        folder = Path(base) / "hoplite"
-    else:
-        folder = Path(f"/tmp/hoplite-{os.getuid()}")
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
+    folder = _made(Path(base) / "hoplite") if base else None
+    if folder is None:
+        wanted = SHARED_FOLDER / f"hoplite-{os.getuid()}"
+        folder = _made(wanted)
+        if folder is None:
+            raise HopliteError(f"{wanted} can't be written; set XDG_RUNTIME_DIR to a folder of yours")
     # In /tmp anyone could have made it first, to serve us a socket of theirs.
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
@@ -48,19 +58,58 @@ def default_socket() -> Path:
 
 
 def is_served(path: str | Path) -> bool:
-    """Whether a living process listens on a socket; false if there is none, or only a dead one's."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        try:
+    """Whether a living process listens on a socket; false if there is none, or only a dead one's.
+
+    Raises:
+        InvalidArgument: the path is too long for a socket.
+    """
+    check_length(path)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1)
             probe.connect(str(path))
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR):
-                return False
-            if error.errno in (errno.EAGAIN, errno.EACCES, errno.EPERM) or isinstance(error, TimeoutError):
-                # Full of other callers, or another user's: alive.
-                return True
-            raise
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR):
+            return False
+        if error.errno in (errno.EAGAIN, errno.EACCES, errno.EPERM) or isinstance(error, TimeoutError):
+            # Full of other callers, or another user's: alive.
+            return True
+        raise
     return True
+
+
+@contextlib.contextmanager
+def needs_descriptors(what: str) -> Iterator[None]:
+    """Runs what opens files, to say it in one way if there are none left.
+
+    Raises:
+        HopliteError: this process has used up its file descriptors.
+    """
+    try:
+        yield
+    except (OSError, HopliteError) as error:
+        # The extension says it in the kernel's words.
+        if getattr(error, "errno", None) != errno.EMFILE and f"(os error {errno.EMFILE})" not in str(error):
+            raise
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        highest = hard if hard != resource.RLIM_INFINITY else "any number"
+        raise HopliteError(
+            f"can't {what}: this process may open {soft} files and has opened them all; close some, or raise the limit "
+            f"with ulimit -n (up to {highest})"
+        ) from None
+
+
+def check_length(path: str | Path) -> None:
+    """Refuses a path that no Unix socket can have.
+
+    Raises:
+        InvalidArgument: it is too long.
+    """
+    if len(os.fsencode(path)) > PATH_BYTES_MAX:
+        raise InvalidArgument(
+            f"the socket path {path} is longer than {PATH_BYTES_MAX} bytes; choose a shorter one, or set "
+            "XDG_RUNTIME_DIR to a folder with a short path"
+        )
 
 
 def free_path(wanted: str | None) -> str:
@@ -78,17 +127,16 @@ def free_path(wanted: str | None) -> str:
     """
     if wanted is not None:
         path = Path(wanted)
-        if len(os.fsencode(path)) > PATH_BYTES_MAX:
-            raise InvalidArgument(f"the socket path {path} is longer than {PATH_BYTES_MAX} bytes; choose a shorter one")
         if is_served(path):
             raise AddressInUse(f"a living node serves {path}; choose another socket path")
         _remove_dead(path)
         return str(path)
 
     # One process at a time, or one would remove the socket that another has just begun to serve.
-    with _locked(runtime_dir() / "lock"):
-        path = default_socket()
-        for left_over in path.parent.glob("node-*.sock"):
+    folder = runtime_dir()
+    with _locked(folder / "lock"):
+        path = folder / "node.sock"
+        for left_over in folder.glob("node-*.sock"):
             _remove_dead(left_over)
         number = 0
         while is_served(path):
@@ -96,6 +144,32 @@ def free_path(wanted: str | None) -> str:
             path = path.with_name(f"node-{os.getpid()}-{number}.sock")
         _remove_dead(path)
         return str(path)
+
+
+@contextlib.contextmanager
+def one_at_a_time(timeout: float | None) -> Iterator[None]:
+    """Holds the right to become this user's node on this host, so that two scripts that look at once find one node.
+
+    Args:
+        timeout: seconds to wait for another process that holds it; None waits as long as that takes.
+
+    Raises:
+        ConnectError: another process held it all the time.
+    """
+    with _locked(runtime_dir() / "init.lock", timeout):
+        yield
+
+
+def _made(folder: Path) -> Path | None:
+    """A folder that is there or could be made, if this process may write there."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError:
+        # No folder but a file, or a link to nowhere: for the caller to refuse.
+        return folder
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
 def _remove_dead(path: Path) -> None:
@@ -110,10 +184,37 @@ def _remove_dead(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _locked(path: Path, timeout: float | None = None) -> Iterator[None]:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno == errno.EMFILE:
+            raise
+        raise HopliteError(f"can't open {path}: {error.strerror}; remove it") from None
+    try:
+        _lock(descriptor, path, timeout)
+        try:
+            yield
+        finally:
+            # A child that was forked meanwhile has the descriptor too, and closing ours alone would leave it locked.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path, timeout: float | None) -> None:
+    if timeout is None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise ConnectError(
+                    f"another process of yours has been starting this host's node for {timeout:g} s: it holds {path}"
+                ) from None
+            time.sleep(LOCK_POLL_S)
+        else:
+            return

@@ -11,7 +11,12 @@ from hoplite.cli.output import print_json
 
 @click.group()
 def bench() -> None:
-    """Measure this machine; every answer is verified before it is timed."""
+    """Measure this machine; every answer is verified before it is timed.
+
+    \b
+    Example:
+      hoplite bench smoke
+    """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
 
 
 @bench.command()
@@ -20,7 +25,11 @@ def smoke(as_json: bool) -> None:
     """Measure one broadcast, one local get and one small object, on loopback.
 
     Takes about 5 GiB of memory and some seconds.
-    """
+
+    \b
+    Example:
+      hoplite bench smoke --json
+    """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     try:
         from hoplite.bench import smoke as job
     except ModuleNotFoundError as error:

@@ -22,7 +22,11 @@ def demo(steps: int | None, as_json: bool) -> None:
 
     The workers put gradients; the trainer sums the first few of the eight to arrive, and publishes new weights that
     the nodes relay to each other. One worker is slow, one leaves half way and one joins late. Takes less than a minute.
-    """
+
+    \b
+    Example:
+      hoplite demo --steps 40
+    """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     from hoplite.demo import limit_threads
 
     limit_threads()

@@ -3,87 +3,77 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from hoplite import settings
+from hoplite.cli.notify import notify
 from hoplite.cli.output import print_json
-from hoplite.node import TOKEN_VARIABLE, Node
+from hoplite.errors import InvalidArgument
+from hoplite.node import Node, start_log
+from hoplite.settings import FLAG, SETTINGS, Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # "hoplite" in telephone letters would be longer than a port may be; 7420 has no registered service.
 DEFAULT_LISTEN = "127.0.0.1:7420"
+DEFAULT_LOG = "info"
 
 # What asks a node to leave.
 ENDS = (signal.SIGTERM, signal.SIGINT)
 
 
+class SettingType(click.ParamType):  # type: ignore[type-arg] # generic in the stubs of late releases only
+    """Reads the option of a setting, as its variable would be read."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.name = setting.kind.metavar
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Judges the text of the option; what is wrong with it is a wrong use of the command."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.setting.from_text(value)
+        except InvalidArgument as error:
+            self.fail(str(error), param, ctx)
+
+
+def setting_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command an option for each setting of a node."""
+    for setting in reversed([setting for setting in SETTINGS if setting.of_node]):
+        default = {"listen": DEFAULT_LISTEN, "log": DEFAULT_LOG}.get(setting.name)
+        said = f"{setting.variable}, or {default or setting.default_text or setting.default}"
+        text = f"{setting.help.replace('`', '')}  [default: {said}]"
+        if setting.kind is FLAG:
+            option = click.option(setting.option, setting.name, is_flag=True, help=text)
+        else:
+            option = click.option(
+                setting.option,
+                setting.name,
+                type=SettingType(setting),
+                multiple=setting.name == "join",
+                metavar=setting.kind.metavar,
+                help=text,
+            )
+        command = option(command)
+    return command
+
+
 @click.command()
+@setting_options
 @click.option(
-    "--listen",
-    default=DEFAULT_LISTEN,
-    show_default=True,
-    metavar="HOST:PORT",
-    help="Where other nodes reach this one; port 0 takes any free one.",
-)
-@click.option(
-    "--join",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="A node of the cluster to join; may be given several times.",
-)
-@click.option(
-    "--capacity",
-    metavar="SIZE",
-    help="Most memory the store may take, such as 8GiB.  [default: 30 % of this host's]",
-)
-@click.option(
-    "--cluster",
-    default="default",
-    show_default=True,
-    metavar="NAME",
-    help="Only nodes of one cluster name join.",
-)
-@click.option(
-    "--token",
-    envvar=TOKEN_VARIABLE,
-    metavar="TEXT",
-    help=f"The cluster's secret; better given in the environment's {TOKEN_VARIABLE}.",
-)
-@click.option("--insecure", is_flag=True, help="Allow to listen off loopback with no token.")
-@click.option(
-    "--advertise",
-    metavar="HOST:PORT",
-    help="The address others should use, where it is not that of --listen.",
-)
-@click.option(
-    "--socket",
-    metavar="PATH",
-    help="Unix socket for this host's processes.  [default: this user's]",
-)
-@click.option(
-    "--leave-timeout",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long handing over may take when the node leaves.",
+    "--config", metavar="FILE", help=f"A TOML file of settings.  [default: {settings.CONFIG_VARIABLE}, or none]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
-def node(
-    listen: str,
-    join: tuple[str, ...],
-    capacity: str | None,
-    cluster: str,
-    token: str | None,
-    insecure: bool,
-    advertise: str | None,
-    socket: str | None,
-    leave_timeout: float,
-    as_json: bool,
-) -> None:
+def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - each setting has its own type
     """Run a node in the foreground until SIGINT or SIGTERM.
 
-    Prints one line when it is ready. On the first signal it leaves: it hands over what only it holds. A second signal
-    ends it at once.
+    Prints one line when it is ready, and tells systemd. On the first signal it leaves: it hands over what only it
+    holds. A second signal ends it at once. What no option says is taken from the environment, then from --config.
 
     \b
     On the first host:   hoplite node --listen 10.0.0.1:7420
@@ -91,17 +81,19 @@ def node(
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     # Blocked here and so in the node's threads, which start now: a signal that one of them took would wake nobody.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    # An option that was not given is empty or false.
+    given = {name: value or None for name, value in options.items() if name not in ("join", "leave_timeout")}
+    given["join"] = [seed for seeds in options["join"] for seed in seeds] or None
+    given["leave_timeout"] = options["leave_timeout"]
+    values = settings.load(config, **given)
+    start_log(values["log"] or DEFAULT_LOG)
     running = Node(
-        listen=listen,
-        join=join,
-        capacity=capacity,
-        cluster=cluster,
-        token=token,
-        insecure=insecure,
-        advertise=advertise,
-        socket=socket,
+        listen=values["listen"] if values.is_set("listen") else DEFAULT_LISTEN,
+        config=config,
+        **{name: given[name] for name in ("advertise", "join", "cluster", "token", "insecure", "capacity", "socket")},
     )
     try:
+        _tell("READY=1", f"STATUS=serving {running.address} and {running.socket}")
         if as_json:
             print_json({"address": running.address, "socket": running.socket, "id": running.id})
         else:
@@ -110,6 +102,13 @@ def node(
         for number in ENDS:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
+        _tell("STOPPING=1", "STATUS=leaving: handing over what only this node holds")
         click.echo("leaving: handing over what only this node holds", err=True)
     finally:
-        running.close(leave_timeout)
+        running.close(values["leave_timeout"])
+
+
+def _tell(*facts: str) -> None:
+    problem = notify(*facts)
+    if problem is not None:
+        click.echo(f"warning: the service manager was not told: {problem}", err=True)

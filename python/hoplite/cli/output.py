@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 from rich.console import Console
@@ -15,29 +15,47 @@ from hoplite import errors
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+
+class Failure(Exception):
+    """A command failed in its own part; with what to try next."""
+
+    def __init__(self, message: str, step: str) -> None:
+        super().__init__(message)
+        self.step = step
+
+
 # What helps most often, by kind of error; the message itself has said what is wrong.
 NEXT_STEP = {
     errors.AddressInUse: "choose another port with --listen (127.0.0.1:0 takes any free one) or another --socket",
     errors.ConnectError: "start a node on this host with: hoplite node",
     errors.JoinError: "check that the address, --cluster and the token are those of the node to join: hoplite status",
     errors.NodeDown: "look whether the node still runs: hoplite status",
+    errors.GetTimeout: "a longer --timeout, or look at what is there: hoplite objects",
+    errors.ObjectLost: "put it again",
+    errors.ObjectDeleted: "put it again",
+    errors.NameTaken: "another --name, or delete it first: hoplite delete",
+    errors.UnsupportedDtype: "put its bytes as they are, from a file with another suffix",
     errors.StoreFull: "delete objects, or start the node with more --capacity",
     errors.InvalidArgument: "see the command's --help",
 }
 
 
-def fail(error: errors.HopliteError) -> int:
+def fail(error: errors.HopliteError | Failure) -> int:
     """Says on stderr what went wrong and what to try next.
 
     Returns:
         The exit code.
     """
     click.echo(f"error: {error}", err=True)
-    for kind, step in NEXT_STEP.items():
-        if isinstance(error, kind):
-            click.echo(f"try: {step}", err=True)
-            break
+    steps = (step for kind, step in NEXT_STEP.items() if isinstance(error, kind))
+    step = error.step if isinstance(error, Failure) else next(steps, "look whether the node is well: hoplite status")
+    click.echo(f"try: {step}", err=True)
     return 1
+
+
+def fail_with(message: str, step: str) -> NoReturn:
+    """Ends the command with what went wrong and what to try next."""
+    raise Failure(message, step)
 
 
 def size(count: float) -> str:

@@ -1,0 +1,59 @@
+"""What commands that use a running node share: which node that is, and which of its refs a shell may complete."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from hoplite import settings
+from hoplite.errors import HopliteError, InvalidArgument
+from hoplite.session import connect
+from hoplite.settings import UNIX
+from hoplite.sockets import default_socket
+
+if TYPE_CHECKING:
+    from hoplite.client import Client
+
+# Of whoever pressed a key.
+COMPLETION_TIMEOUT_S = 1.0
+
+socket_option = click.option(
+    "--socket",
+    metavar="PATH",
+    help="Unix socket of the node.  [default: HOPLITE_ADDRESS, HOPLITE_SOCKET, or this user's node]",
+)
+
+
+def attach(socket: str | None, *, timeout: float = 10.0) -> Client:
+    """Attaches to a running node; starts none, for a node of this command would know nothing.
+
+    Raises:
+        ConnectError: none runs.
+        InvalidArgument: HOPLITE_ADDRESS is that of a cluster, not of a node on this host.
+    """
+    if socket is not None:
+        return connect(UNIX + socket.removeprefix(UNIX), timeout=timeout)
+    values = settings.load(address=None, socket=None)
+    address: str | None = values["address"]
+    if address is None:
+        return connect(f"{UNIX}{values['socket'] or default_socket()}", timeout=timeout)
+    if not address.startswith(UNIX):
+        raise InvalidArgument(
+            f"{values.origin('address')} is {address}; this command needs a node of this host, given by --socket"
+        )
+    return connect(address, timeout=timeout)
+
+
+def complete_ref(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offers the refs of the running node's copies; nothing where there is none, since a shell shows no errors."""
+    del parameter
+    try:
+        warnings.simplefilter("ignore")
+        with attach(context.params.get("socket"), timeout=COMPLETION_TIMEOUT_S) as client:
+            refs = [copy["ref"] for copy in client.objects()]
+    except (HopliteError, OSError):
+        return []
+    return [CompletionItem(ref) for ref in sorted(refs) if ref.startswith(incomplete)]

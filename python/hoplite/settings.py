@@ -1,0 +1,422 @@
+"""The settings of a node and of whoever uses one: what each takes, and where its value comes from.
+
+One table serves `Node(...)`, `hoplite.init(...)`, the options of `hoplite node` and docs/settings.md. A value is an
+argument (or option), else the environment's HOPLITE_<NAME>, else a key of the TOML file that `config` or HOPLITE_CONFIG
+names, else the default. No file is looked for that nobody named. Knows nothing of nodes and starts none.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import stat
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hoplite._arguments import check_capacity, check_text, check_timeout
+from hoplite.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PREFIX = "HOPLITE_"
+CONFIG_VARIABLE = "HOPLITE_CONFIG"
+
+# What the address of a node of this host begins with, before the path of its socket.
+UNIX = "unix:"
+
+LEVELS = ("off", "error", "warn", "info", "debug", "trace")
+
+YES = ("1", "true", "yes", "on")
+NO = ("0", "false", "no", "off")
+
+ARGUMENT = "argument"
+DEFAULT = "default"
+
+
+class SettingsWarning(UserWarning):
+    """A setting is probably not what its author meant: a variable that nothing reads, a token that others can read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What values a setting takes.
+
+    Attributes:
+        metavar: one word for it in help texts.
+        in_file: how it is written in TOML.
+        types: what TOML may have read.
+        parse: turns the text of a variable or an option into what `check` takes; raises ValueError.
+        check: judges a value, named by its first argument, and returns it as the rest of the package uses it.
+    """
+
+    metavar: str
+    in_file: str
+    types: tuple[type, ...]
+    parse: Callable[[str], object]
+    check: Callable[[str, Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table.
+
+    Attributes:
+        name: of the argument and of the key in the file.
+        kind: what it takes.
+        default: the value when nobody says one.
+        default_text: the default in words, where the value does not say it.
+        of_node: whether it is for whoever runs a node; else it is for whoever uses one.
+        help: one or two sentences for help texts and the page of settings.
+        option_text: the option of `hoplite node`, where it is not the name.
+    """
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    default_text: str = ""
+    of_node: bool = True
+    option_text: str = ""
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def option(self) -> str:
+        """The option of the command line."""
+        return self.option_text or "--" + self.name.replace("_", "-")
+
+    def from_text(self, text: str) -> Any:  # noqa: ANN401 - each setting has a type of its own
+        """Reads what a variable or an option says.
+
+        Raises:
+            InvalidArgument: it says nothing that this setting takes.
+        """
+        try:
+            value = self.kind.parse(text)
+        except ValueError:
+            raise InvalidArgument(f"{self.name} {text!r} is not understood; write {self.kind.in_file}") from None
+        return self.kind.check(self.name, value)
+
+    def from_file(self, value: object) -> Any:  # noqa: ANN401 - each setting has a type of its own
+        """Reads what TOML has made of a key's value.
+
+        Raises:
+            InvalidArgument: the value is of the wrong type, or out of range.
+        """
+        # A bool is an int to Python, and to nobody else.
+        if not isinstance(value, self.kind.types) or (isinstance(value, bool) and bool not in self.kind.types):
+            raise InvalidArgument(f"{self.name} is {value!r}; write {self.kind.in_file}")
+        return self.kind.check(self.name, value)
+
+
+def check_address(what: str, value: str) -> str:
+    """Reads "host:port", with an IPv6 address in brackets: "[::1]:7420"."""
+    text = check_text(what, value)
+    host, colon, port = text.rpartition(":")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        bare = f"[{text}]:7420" if _is_ip(text) else f"[{host}]:{port}"
+        raise InvalidArgument(f'{what} {text!r} is ambiguous; write an IPv6 address in brackets, as "{bare}"')
+    if not colon or host in ("", "[]") or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise InvalidArgument(f'{what} {text!r} is no address; write "host:port", as "10.0.0.1:7420" or "[::1]:7420"')
+    return text
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Takes a checked address apart: the host without brackets, and the port."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_advertise(what: str, value: str) -> str:
+    # Alone it takes the port that the node listens on.
+    text = check_text(what, value)
+    return text if _is_ip(text) else check_address(what, text)
+
+
+def _check_seeds(what: str, value: str | Iterable[str]) -> list[str]:
+    if isinstance(value, str):
+        value = _split(check_text(what, value))
+    if not isinstance(value, Iterable):
+        raise InvalidArgument(f"{what} is a list of addresses, not a {type(value).__name__}")
+    return [check_address(what, seed) for seed in value]
+
+
+def _check_place(what: str, value: str) -> str:
+    text = check_text(what, value)
+    if text.startswith(UNIX):
+        if text == UNIX:
+            raise InvalidArgument(f'{what} "{UNIX}" has no path')
+        return text
+    for part in _split(text):
+        try:
+            check_address(what, part)
+        except InvalidArgument as error:
+            raise InvalidArgument(f'{error}; "{UNIX}/path" is a node of this host') from None
+    return text
+
+
+def _check_flag(what: str, value: bool) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{what} is true or false, not a {type(value).__name__}")
+    return value
+
+
+def _check_seconds(what: str, value: float) -> float:
+    try:
+        check_timeout(value)
+    except InvalidArgument:
+        raise InvalidArgument(f"{what} is {value!r}; it is a number of seconds from 0 up") from None
+    return float(value)
+
+
+def _check_level(what: str, value: str) -> str:
+    text = check_text(what, value).lower()
+    if text not in LEVELS:
+        raise InvalidArgument(f"{what} is {value!r}; it is one of {', '.join(LEVELS)}")
+    return text
+
+
+def _parse_flag(text: str) -> bool:
+    if text.lower() not in YES + NO:
+        raise ValueError(text)
+    return text.lower() in YES
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+TEXT = Kind("TEXT", 'text, as "mine"', (str,), str, check_text)
+PATH = Kind("PATH", 'a path, as "/run/hoplite/node.sock"', (str,), str, check_text)
+ADDRESS = Kind("HOST:PORT", '"host:port", as "10.0.0.1:7420"', (str,), str, check_address)
+ADVERTISE = Kind("HOST[:PORT]", '"host:port", or an address alone', (str,), str, _check_advertise)
+ADDRESSES = Kind(
+    "HOST:PORT",
+    'a list, as ["10.0.0.1:7420", "10.0.0.2:7420"]; commas in a variable',
+    (str, list),
+    _split,
+    _check_seeds,
+)
+PLACE = Kind("ADDRESS", '"unix:/path" or "host:port,host:port"', (str,), str, _check_place)
+SIZE = Kind("SIZE", '"8GiB", "500MB" or a number of bytes', (str, int), str, lambda _, value: check_capacity(value))
+SECONDS = Kind("SECONDS", "a number of seconds, as 30", (int, float), float, _check_seconds)
+FLAG = Kind("BOOL", "true or false; also 1 or 0 in a variable", (bool,), _parse_flag, _check_flag)
+LEVEL = Kind("LEVEL", f"one of {', '.join(LEVELS)}", (str,), str, _check_level)
+
+SETTINGS = (
+    Setting(
+        "listen",
+        ADDRESS,
+        "127.0.0.1:0",
+        "Where other nodes reach this one, TCP and UDP; port 0 takes any free one.",
+        default_text="127.0.0.1:7420 for the command; any free port of loopback, or of the interface that leads to "
+        "the cluster, for an embedded node",
+    ),
+    Setting(
+        "advertise",
+        ADVERTISE,
+        None,
+        "The address that others should use, where it is not the one listened on: in containers, or with 0.0.0.0.",
+        default_text="the one listened on",
+    ),
+    Setting(
+        "join",
+        ADDRESSES,
+        (),
+        "Nodes of the cluster to join; one that answers is enough, and one's own address among them is ignored.",
+        default_text="none: begin a new cluster",
+    ),
+    Setting("cluster", TEXT, "default", "The cluster's name; only nodes of one name join."),
+    Setting(
+        "token",
+        TEXT,
+        None,
+        "The cluster's secret, never sent. Others can see it on a command line: better in the environment, or in a "
+        "file that only you can read.",
+        default_text="none",
+    ),
+    Setting("insecure", FLAG, False, "Allow to listen off loopback with no token.", default_text="false"),
+    Setting(
+        "capacity",
+        SIZE,
+        None,
+        "Most memory that the store may take.",
+        default_text="30 % of the memory of the host or cgroup",
+    ),
+    Setting(
+        "socket",
+        PATH,
+        None,
+        "Unix socket for the processes of this host: where a node serves them, and where they look for it.",
+        default_text="this user's",
+    ),
+    Setting(
+        "leave_timeout",
+        SECONDS,
+        30.0,
+        "How long handing over may take when a node leaves: `hoplite node` on a signal, an embedded node at the end of "
+        "its process.",
+        default_text="30",
+    ),
+    Setting(
+        "log",
+        LEVEL,
+        None,
+        "What a node logs to stderr, from this level up.",
+        default_text="info for the command; nothing from an embedded node",
+        option_text="--log-level",
+    ),
+    Setting(
+        "address",
+        PLACE,
+        None,
+        "What `hoplite.init()` uses: a node of this host to attach to, or a cluster that an embedded node joins.",
+        default_text="this user's node on this host, or else an embedded one",
+        of_node=False,
+    ),
+    Setting(
+        "allow_pickle",
+        FLAG,
+        False,
+        "Allow `put` and `get` of values that need pickle. A pickle runs code of whoever put it: only among processes "
+        "that trust each other.",
+        default_text="false",
+        of_node=False,
+    ),
+)
+
+TABLE = {setting.name: setting for setting in SETTINGS}
+VARIABLES = {setting.variable for setting in SETTINGS} | {CONFIG_VARIABLE}
+
+# Of this process: nobody wants to read the same warning at each call.
+_warned: set[str] = set()
+
+
+class Values:
+    """The values of some settings, and where each comes from."""
+
+    def __init__(self, found: Mapping[str, tuple[Any, str]]) -> None:
+        self._found = found
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - each setting has a type of its own
+        return self._found[name][0]
+
+    def origin(self, name: str) -> str:
+        """Where a value was said: "argument", a variable, "FILE: key", or "default"."""
+        return self._found[name][1]
+
+    def is_set(self, name: str) -> bool:
+        """Whether anybody said a value."""
+        return self.origin(name) != DEFAULT
+
+    def given(self, *names: str) -> list[str]:
+        """Those of some settings that the caller itself said."""
+        return [name for name in names if self.origin(name) == ARGUMENT]
+
+
+def load(config: str | os.PathLike[str] | None = None, /, **arguments: object) -> Values:
+    """Finds the values of settings.
+
+    Args:
+        config: a TOML file; None means the one that HOPLITE_CONFIG names, if it is set.
+        arguments: the settings to find, by name; None means that the caller said nothing.
+
+    Raises:
+        InvalidArgument: a value makes no sense, or the file can't be read or has a key that is none; names the
+            variable, or the file and the key.
+    """
+    _warn_of_strange_variables()
+    if config is None:
+        config = os.environ.get(CONFIG_VARIABLE) or None
+    in_file = read_file(config) if config is not None else {}
+    found: dict[str, tuple[Any, str]] = {}
+    for name, argument in arguments.items():
+        setting = TABLE[name]
+        text = os.environ.get(setting.variable)
+        if argument is not None:
+            found[name] = setting.kind.check(name, argument), ARGUMENT
+        elif text:
+            try:
+                found[name] = setting.from_text(text), setting.variable
+            except InvalidArgument as error:
+                raise InvalidArgument(f"{setting.variable}: {error}") from None
+        elif name in in_file:
+            found[name] = in_file[name], f"{config}: {name}"
+        else:
+            found[name] = setting.default, DEFAULT
+    return Values(found)
+
+
+def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Reads a TOML file of settings, each key of which is the name of one.
+
+    Raises:
+        InvalidArgument: the file can't be read, is no TOML, or has a key or a value that is none.
+    """
+    # Here, since most programs name no file.
+    import tomllib
+
+    file = Path(check_text("config", path)).expanduser()
+    try:
+        with file.open("rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            content = tomllib.load(opened)
+    except OSError as error:
+        raise InvalidArgument(f"the settings in {file} can't be read: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{file} is not TOML: {error}") from None
+
+    values = {}
+    for key, value in content.items():
+        if key not in TABLE:
+            raise InvalidArgument(f"{file}: {_unknown(key, value)}")
+        try:
+            values[key] = TABLE[key].from_file(value)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{file}: {error}") from None
+    if "token" in values and stat.S_IMODE(mode) & 0o044:
+        _warn(str(file), f"{file} has a token and others can read it: chmod 600 {file}")
+    return values
+
+
+def closest(word: str, words: Iterable[str]) -> str:
+    """Names the word that was probably meant, as " (did you mean X?)"; empty if none is near."""
+    import difflib
+
+    near = difflib.get_close_matches(word, list(words), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _unknown(key: str, value: object) -> str:
+    if isinstance(value, dict):
+        return f"[{key}] is a section; settings are written without any, at the top of the file"
+    return f"{key} is no setting{closest(key, TABLE)}; there are {', '.join(TABLE)}"
+
+
+def _warn_of_strange_variables() -> None:
+    for variable in os.environ:
+        if variable.startswith(PREFIX) and variable not in VARIABLES:
+            near = closest(variable, VARIABLES)
+            _warn(variable, f"{variable} is set, and nothing reads it{near}; known are {', '.join(sorted(VARIABLES))}")
+
+
+def _warn(key: str, message: str) -> None:
+    if key not in _warned:
+        _warned.add(key)
+        # To the call of a user, more or less: load, and the function of the package that called it.
+        warnings.warn(message, SettingsWarning, stacklevel=4)

@@ -1,0 +1,284 @@
+"""`hoplite put` and `hoplite get`: files to objects and back, and no half-written file."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pty
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hoplite import Client, Node
+from hoplite.array import DTYPES
+from support import SOON, eventually, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+COMMAND = [sys.executable, "-m", "hoplite.cli"]
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """This user's node, as far as a test's processes can see."""
+    with Node(capacity="256MiB") as node:
+        yield node
+
+
+@pytest.fixture
+def client(node: Node) -> Client:
+    return node.client()
+
+
+def run(*arguments: object, code: int = 0, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    """Runs a command to its end; what failed has said what to try."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        input=given,
+        stdin=subprocess.DEVNULL if given is None else None,
+        capture_output=True,
+        timeout=SOON,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    if code:
+        assert done.stderr.splitlines()[-1].startswith(b"try: "), done.stderr
+        assert done.stdout == b""
+    return done
+
+
+def put(*arguments: object, given: bytes | None = None) -> str:
+    """Puts, and returns the ref that was printed."""
+    return run("put", *arguments, given=given).stdout.decode().strip()
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_536, 65_537, 3_000_001])
+def test_bytes_there_and_back(client: Client, tmp_path: Path, size: int) -> None:
+    content = numbers(size, "uint8").tobytes()
+    (tmp_path / "in").write_bytes(content)
+    ref = put(tmp_path / "in")
+    assert client.get(ref, timeout=SOON) == content
+    assert put("-", "--name", "piped/1", given=content) == "piped/1"
+    assert client.get("piped/1", timeout=SOON) == content
+    run("get", ref, "-o", tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == content
+    assert run("get", "piped/1").stdout == content
+    assert run("get", "piped/1", "-o", "-").stdout == content
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != "bfloat16"])
+def test_arrays_there_and_back(client: Client, tmp_path: Path, dtype: str) -> None:
+    """As .npy, of any shape; on the standard output as raw bytes."""
+    for number, shape in enumerate([(), (0,), (0, 3), (7,), (200, 300)]):
+        value = numbers(shape, dtype)
+        np.save(tmp_path / "in.npy", value)
+        ref = put(tmp_path / "in.npy", "--name", f"array/{number}")
+        same(client.get(ref, timeout=SOON), value)
+        run("get", ref, "-o", tmp_path / "out.npy")
+        same(np.load(tmp_path / "out.npy"), value)
+        if number == 4:
+            assert run("get", ref).stdout == value.tobytes()
+
+
+def test_the_order_of_bytes_and_of_rows_is_minded(client: Client, tmp_path: Path) -> None:
+    value = np.arange(12, dtype=">i4").reshape(3, 4)
+    np.save(tmp_path / "in.npy", np.asfortranarray(value))
+    same(client.get(put(tmp_path / "in.npy"), timeout=SOON), value.astype("<i4"))
+
+
+def test_bfloat16_is_written_as_bytes_only(client: Client, tmp_path: Path) -> None:
+    value = numbers(100, "bfloat16")
+    client.put(value, name="half/1")
+    assert run("get", "half/1").stdout == value.view(np.uint16).tobytes()
+    assert b"bfloat16" in run("get", "half/1", "-o", tmp_path / "out.npy", code=1).stderr
+    run("get", "half/1", "-o", tmp_path / "out.bin")
+    assert np.fromfile(tmp_path / "out.bin", ml_dtypes.bfloat16).tolist() == value.tolist()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["out.bin"]
+
+
+def test_a_file_that_cannot_be_put(node: Node, tmp_path: Path) -> None:
+    for name in ("none", "none.npy"):
+        assert b"No such file" in run("put", tmp_path / name, code=1).stderr
+    (tmp_path / "folder.npy").mkdir()
+    for folder in (tmp_path, tmp_path / "folder.npy"):
+        assert b"Is a directory" in run("put", folder, code=1).stderr
+    (tmp_path / "bad.npy").write_bytes(b"no array")
+    (tmp_path / "empty.npy").touch()
+    np.save(tmp_path / "pickle.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "pickle.npy").read_bytes()[:20])
+    for name in ("bad", "empty", "pickle", "cut"):
+        assert f"{name}.npy is no array".encode() in run("put", tmp_path / f"{name}.npy", code=1).stderr
+    np.save(tmp_path / "text.npy", np.array(["a"]))
+    assert b"dtype" in run("put", tmp_path / "text.npy", code=1).stderr
+    assert node.client().objects() == []
+
+
+def test_a_name_that_is_taken(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"x")
+    put(tmp_path / "in", "--name", "policy/1")
+    assert b"policy/1" in run("put", tmp_path / "in", "--name", "policy/1", code=1).stderr
+    assert b"empty" in run("put", tmp_path / "in", "--name", "", code=1).stderr
+    assert client.get("policy/1", timeout=SOON) == b"x"
+
+
+@pytest.mark.skipif("keep" not in inspect.signature(Client.put).parameters, reason="put knows no keep yet")
+def test_the_newest_are_kept(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"x")
+    for number in range(4):
+        put(tmp_path / "in", "--name", f"policy/{number}", "--keep", 2)
+    eventually(lambda: [copy["ref"] for copy in client.objects()] == ["policy/2", "policy/3"])
+    assert put(tmp_path / "in", "--name", "policy/3", "--exist-ok") == "policy/3"
+
+
+def test_what_is_larger_than_the_store(node: Node, tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as opened:
+        opened.truncate(300 << 20)
+    assert b"--capacity" in run("put", tmp_path / "large", code=1).stderr
+    assert node.client().objects() == []
+
+
+def test_an_object_that_does_not_exist(node: Node, tmp_path: Path) -> None:
+    for limit in (0, 0.1):
+        said = run("get", "nobody/1", "-o", tmp_path / "out", "--timeout", limit, code=1).stderr
+        assert b"nobody/1" in said
+        assert b"--timeout" in said
+    assert not [path for path in tmp_path.iterdir() if path.is_file()]
+    assert b"negative" not in run("get", "nobody/1", "--timeout", -1, code=2).stderr
+    assert b"try: " in run("get", "@nonsense", code=1).stderr
+    del node
+
+
+def test_get_waits_and_says_so(client: Client, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "get", "late/1", "-o", str(tmp_path / "out"), "--timeout", str(SOON)], stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"waiting for late/1; Ctrl-C ends it\n"
+        client.put(b"x", name="late/1")
+        assert process.wait(SOON) == 0
+    assert (tmp_path / "out").read_bytes() == b"x"
+
+
+def test_ctrl_c_ends_a_get(node: Node, tmp_path: Path) -> None:
+    with subprocess.Popen([*COMMAND, "get", "late/1", "-o", str(tmp_path / "out")], stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert b"waiting" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SOON) == 130
+        assert process.stderr.read().strip() == b""
+    del node
+
+
+def test_where_it_is_written_is_judged_before_anything_is_awaited(node: Node, tmp_path: Path) -> None:
+    assert b"is a folder" in run("get", "nobody/1", "-o", tmp_path, code=1).stderr
+    assert b"mkdir -p" in run("get", "nobody/1", "-o", tmp_path / "no" / "out", code=1).stderr
+    del node
+
+
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(client: Client, tmp_path: Path) -> None:
+    """Rights and links stay; what can't be written leaves the old content and nothing beside it."""
+    target, link = tmp_path / "out.npy", tmp_path / "link.npy"
+    target.write_bytes(b"old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    client.put(numbers(10), name="array/1")
+    client.put(b"bytes", name="bytes/1")
+    assert b"bytes/1 is bytes" in run("get", "bytes/1", "-o", target, code=1).stderr
+    assert target.read_bytes() == b"old"
+    run("get", "array/1", "-o", link)
+    assert link.is_symlink()
+    same(np.load(target), numbers(10))
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hoplite", "link.npy", "out.npy"]
+    mask = os.umask(0o027)
+    try:
+        run("get", "bytes/1", "-o", tmp_path / "new")
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+
+
+def test_a_full_disk_leaves_nothing(client: Client, tmp_path: Path) -> None:
+    """As a limit on the size of files, which the kernel refuses in the same place."""
+    client.put(numbers(1_000_000, "uint8"), name="large/1")
+    script = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
+        f"sys.argv = ['hoplite', 'get', 'large/1', '-o', {str(tmp_path / 'out')!r}];"
+        "from hoplite.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=SOON, check=False)
+    assert done.returncode == 1
+    assert b"out can't be written: File too large\ntry: " in done.stderr
+    assert not [path for path in tmp_path.iterdir() if path.is_file()]
+
+
+def test_a_device_or_a_pipe_is_written_and_not_replaced(client: Client, tmp_path: Path) -> None:
+    client.put(b"bytes", name="bytes/1")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    heard: list[bytes] = []
+    reader = threading.Thread(target=lambda: heard.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    run("get", "bytes/1", "-o", pipe)
+    reader.join(SOON)
+    assert heard == [b"bytes"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_terminal_gets_no_raw_bytes(client: Client) -> None:
+    client.put(b"\x1b[2J", name="bytes/1")
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.run(
+            [*COMMAND, "get", "bytes/1"], stdout=theirs, stderr=subprocess.PIPE, timeout=SOON, check=False
+        )
+        assert done.returncode == 1
+        assert b"try: hoplite get bytes/1 -o FILE" in done.stderr
+        done = subprocess.run([*COMMAND, "put", "-"], stdin=theirs, capture_output=True, timeout=SOON, check=False)
+        assert done.returncode == 1
+        assert b"terminal" in done.stderr
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_is_no_traceback(client: Client, unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    client.put(numbers(3_000_000, "uint8"), name="large/1")
+    with subprocess.Popen([*COMMAND, "get", "large/1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(SOON) == 1
+
+
+def test_without_numpy_an_array_says_what_is_missing(client: Client, tmp_path: Path) -> None:
+    np.save(tmp_path / "in.npy", numbers(10))
+    client.put(numbers(10), name="array/1")
+    for arguments in (["put", str(tmp_path / "in.npy")], ["get", "array/1", "-o", str(tmp_path / "out.npy")]):
+        script = f"import sys; sys.modules['numpy'] = None; sys.argv = ['hoplite', *{arguments!r}]; import hoplite.cli"
+        done = subprocess.run(
+            [sys.executable, "-c", f"{script}; hoplite.cli.main()"], capture_output=True, timeout=SOON, check=False
+        )
+        assert done.returncode == 1
+        assert b"umPy" in done.stderr
+        assert b"Traceback" not in done.stderr
+
+
+def test_no_node(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"x")
+    for arguments in (["put", tmp_path / "in"], ["get", "a/1"], ["delete", "a/1"], ["locations", "a/1"]):
+        assert b"try: start a node on this host with: hoplite node" in run(*arguments, code=1).stderr

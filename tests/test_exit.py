@@ -1,0 +1,198 @@
+"""How processes end: with the exit code they chose, nothing on stderr and no hang, whatever is still open."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hoplite import Node
+
+# Of a process that has nothing else to do; a hang would be for ever.
+LIMIT = 20.0
+
+HEAD = """
+import atexit, os, sys, threading, time
+import numpy as np
+import hoplite
+from hoplite import session
+
+def attach():
+    return hoplite.init() if HOW == "embedded" else hoplite.connect(os.environ["SOCKET"])
+
+def in_daemon(call, *arguments, **options):
+    began = threading.Event()
+    def run():
+        began.set()
+        call(*arguments, **options)
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    began.wait()
+    time.sleep(0.3)
+    return thread
+
+"""
+
+SCRIPTS = {
+    "open": "hp = attach()",
+    "views in globals": """
+hp = attach()
+small, large = hp.get(hp.put(b"x")), hp.get(hp.put(np.ones(1_000_000)))
+alone = hp.get(hp.put(b"y" * 200_000))
+""",
+    "views outlive their client": """
+hp = attach()
+large = hp.get(hp.put(np.ones(1_000_000)))
+hp.close()
+del hp
+""",
+    "views in a cycle": """
+class Cycle: pass
+cycle = Cycle()
+cycle.me, cycle.hp = cycle, attach()
+cycle.view = cycle.hp.get(cycle.hp.put(np.ones(1_000_000)))
+del cycle
+""",
+    "used by another's atexit": """
+hp = attach()
+ref = hp.put(np.ones(1_000_000))
+atexit.register(lambda: hp.get(ref).sum())
+""",
+    "put by a thread that is joined at exit": """
+hp = attach()
+def work():
+    time.sleep(0.3)
+    hp.get(hp.put(np.ones(1_000_000)))
+threading.Thread(target=work).start()
+""",
+    "sys.exit in a thread": """
+hp = attach()
+thread = threading.Thread(target=lambda: (hp.put(b"x"), sys.exit(9)))
+thread.start()
+thread.join()
+""",
+    "a daemon thread waits in get": """
+hp = attach()
+in_daemon(hp.get, "nobody/1")
+""",
+    "many daemon threads wait in several calls": """
+hp = attach()
+total = hp.reduce(["nobody/1", "nobody/2"])
+for number in range(8):
+    in_daemon(hp.get, f"nobody/{number}")
+in_daemon(hp.get, total)
+in_daemon(hp.inputs, total)
+in_daemon(hp.latest, "nobody/")
+""",
+    "a daemon thread puts and gets all the time": """
+hp = attach()
+def work():
+    while True:
+        ref = hp.put(np.ones(100_000))
+        hp.get(ref)
+        hp.delete(ref)
+in_daemon(work)
+""",
+    "closed twice": """
+hp = attach()
+hp.close()
+hp.close()
+session.shutdown()
+session.shutdown()
+""",
+    "shut down with a daemon thread": """
+hp = attach()
+def wait():
+    try:
+        hp.get("nobody/1")
+    except hoplite.NodeDown:
+        pass
+in_daemon(wait)
+session.shutdown()
+""",
+    "two embedded nodes and their clients": """
+hp = attach()
+other = hoplite.Node()
+third = hoplite.init(embedded=True, capacity="16MiB")
+views = [each.get(each.put(np.ones(100_000))) for each in (hp, other.client(), third)]
+""",
+    "a forked child": """
+hp = attach()
+ref = hp.put(np.ones(1_000_000), name="from/1")
+pid = os.fork()
+if pid == 0:
+    mine = session.default_client() if HOW == "embedded" else attach()
+    view = mine.get("from/1", timeout=10)
+    sys.exit(5)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+""",
+    "a forked child that leaves all alone": """
+hp = attach()
+view = hp.get(hp.put(np.ones(1_000_000)))
+in_daemon(hp.get, "nobody/1")
+pid = os.fork()
+if pid == 0:
+    sys.exit(5)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+assert view.sum() == 1_000_000
+""",
+    "a pool of forked workers": """
+import multiprocessing
+hp = attach()
+hp.put(np.ones(1_000_000), name="from/1")
+def work(number):
+    mine = session.default_client() if HOW == "embedded" else attach()
+    return float(mine.get("from/1", timeout=10)[:10].sum())
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    assert pool.map(work, range(4)) == [10.0] * 4
+""",
+    "an instance of the node kept by nobody": """
+hoplite.Node().client().put(b"x")
+attach().put(b"x")
+""",
+    "modules torn down first": """
+hp = attach()
+view = hp.get(hp.put(np.ones(1_000_000)))
+sys.modules.pop("hoplite.session")
+sys.modules.pop("hoplite.errors")
+""",
+}
+
+
+@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("how", ["embedded", "attached"])
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
+def test_a_process_ends_with_its_exit_code_and_in_silence(script: str, how: str, code: int) -> None:
+    whole = f"{HEAD}\n{script}\n{f'sys.exit({code})' if code else ''}".replace("HOW", repr(how))
+    if how == "embedded":
+        done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=LIMIT, check=False)
+    else:
+        with Node() as node:
+            done = subprocess.run(
+                [sys.executable, "-c", whole],
+                env={**os.environ, "SOCKET": node.socket},
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+                check=False,
+            )
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.mark.parametrize("how", ["embedded", "attached"])
+def test_an_error_that_ends_a_script_is_the_only_one_told(how: str) -> None:
+    script = HEAD.replace("HOW", repr(how)) + SCRIPTS["many daemon threads wait in several calls"]
+    with Node() as node:
+        done = subprocess.run(
+            [sys.executable, "-c", script + "raise KeyError('mine')"],
+            env={**os.environ, "SOCKET": node.socket, "XDG_RUNTIME_DIR": ""} if how == "attached" else None,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1
+    assert done.stderr.endswith("KeyError: 'mine'\n")

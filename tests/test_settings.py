@@ -1,0 +1,230 @@
+"""Settings: an argument, else the environment, else a file, else the default; and what is said of what is wrong."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import hoplite
+from hoplite import Node, settings
+from hoplite.cli.page import page
+from hoplite.settings import SETTINGS, SettingsWarning, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Write = Callable[[str], Path]
+
+# A value of each setting that is not its default: as a variable, in TOML, and as it is used.
+SAID: dict[str, tuple[str, str, Any]] = {
+    "listen": ("[::1]:7421", '"[::1]:7421"', "[::1]:7421"),
+    "advertise": ("10.0.0.1", '"10.0.0.1"', "10.0.0.1"),
+    "join": ("a:1, [fe80::1]:2", '["a:1", "[fe80::1]:2"]', ["a:1", "[fe80::1]:2"]),
+    "cluster": ("mine", '"mine"', "mine"),
+    "token": ("secret", '"secret"', "secret"),
+    "insecure": ("yes", "true", True),
+    "capacity": ("1 GiB", "1073741824", 1 << 30),
+    "socket": ("/run/x.sock", '"/run/x.sock"', "/run/x.sock"),
+    "leave_timeout": ("2.5", "2.5", 2.5),
+    "log": ("DEBUG", '"debug"', "debug"),
+    "address": ("a:1,b:2", '"a:1,b:2"', "a:1,b:2"),
+    "allow_pickle": ("1", "true", True),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in settings.VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(settings, "_warned", set())
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(content: str, mode: int = 0o600) -> Path:
+        file = tmp_path / "hoplite.toml"
+        file.write_text(content)
+        file.chmod(mode)
+        return file
+
+    return write
+
+
+def test_the_page_is_what_the_table_says() -> None:
+    assert (Path(__file__).parent.parent / "docs" / "settings.md").read_text() == page()
+
+
+def test_every_setting_is_tried_here() -> None:
+    assert set(SAID) == {setting.name for setting in SETTINGS}
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_default_then_file_then_environment_then_argument(
+    setting: settings.Setting, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each comes before the one that was there."""
+    name = setting.name
+    text, toml, value = SAID[name]
+    assert load(**{name: None})[name] == setting.default
+    assert load(**{name: None}).origin(name) == "default"
+
+    file = write(f"{name} = {toml}")
+    assert load(file, **{name: None})[name] == value
+    assert load(file, **{name: None}).origin(name) == f"{file}: {name}"
+    monkeypatch.setenv("HOPLITE_CONFIG", str(file))
+    assert load(**{name: None})[name] == value
+
+    monkeypatch.delenv("HOPLITE_CONFIG")
+    monkeypatch.setenv(setting.variable, text)
+    assert load(**{name: None})[name] == value
+    assert load(**{name: None}).origin(name) == setting.variable
+
+    # What was the default, said by the caller, comes before all of them.
+    said = setting.default if setting.default not in (None, ()) else value
+    assert load(file, **{name: said})[name] == said
+    assert load(file, **{name: said}).given(name) == [name]
+
+
+def test_the_environment_comes_before_the_file(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write('cluster = "of-file"\ncapacity = "1GiB"')
+    monkeypatch.setenv("HOPLITE_CLUSTER", "of-environment")
+    values = load(file, cluster=None, capacity=None)
+    assert (values["cluster"], values["capacity"]) == ("of-environment", 1 << 30)
+
+
+def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in SETTINGS:
+        monkeypatch.setenv(setting.variable, "")
+    monkeypatch.setenv("HOPLITE_CONFIG", "")
+    values = load(**{setting.name: None for setting in SETTINGS})
+    assert not [setting.name for setting in SETTINGS if values.is_set(setting.name)]
+
+
+def test_no_file_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in (tmp_path, tmp_path / "hoplite", tmp_path / ".config" / "hoplite"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "hoplite.toml").write_text('cluster = "hidden"')
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert load(cluster=None)["cluster"] == "default"
+
+
+GARBAGE = {
+    "HOPLITE_CAPACITY": "lots",
+    "HOPLITE_INSECURE": "perhaps",
+    "HOPLITE_LEAVE_TIMEOUT": "soon",
+    "HOPLITE_LISTEN": "7420",
+    "HOPLITE_JOIN": "10.0.0.1:7420,nonsense",
+    "HOPLITE_ADVERTISE": "host:port",
+    "HOPLITE_LOG": "loud",
+    "HOPLITE_ADDRESS": "unix:",
+    "HOPLITE_ALLOW_PICKLE": "2",
+}
+
+
+@pytest.mark.parametrize(("variable", "text"), GARBAGE.items())
+def test_garbage_in_a_variable_is_named(variable: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, text)
+    name = variable.removeprefix("HOPLITE_").lower()
+    with pytest.raises(hoplite.InvalidArgument, match=rf"^{variable}: {name} "):
+        load(**{name: None})
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    {
+        "capasity = '1GiB'": r"capasity is no setting \(did you mean capacity\?\); there are listen, ",
+        "xyz = 1": r"xyz is no setting; there are listen, ",
+        "[node]\nlisten = 'a:1'": r"\[node\] is a section",
+        "listen = 7420": r'listen is 7420; write "host:port"',
+        "insecure = 'true'": "insecure is 'true'; write true or false",
+        "insecure = 1": "insecure is 1; write true or false",
+        "capacity = true": "capacity is True; write",
+        "capacity = 'lots'": "capacity 'lots' is not understood",
+        "capacity = 1.5": "capacity is 1.5; write",
+        "join = 'a'": "join 'a' is no address",
+        "join = [7]": "join is text, not a int",
+        "leave_timeout = '5'": "leave_timeout is '5'; write a number of seconds",
+        "leave_timeout = -1": "leave_timeout is -1; it is a number of seconds from 0 up",
+        "leave_timeout = nan": "leave_timeout is nan",
+        "cluster = ''": "cluster is empty",
+        "token = [": "is not TOML: ",
+        "\udcff": "is not TOML: ",
+    }.items(),
+)
+def test_what_is_wrong_with_a_file_is_named(content: str, said: str, tmp_path: Path) -> None:
+    """The whole file is judged, also keys that nobody asked for."""
+    file = tmp_path / "my.toml"
+    file.write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(hoplite.InvalidArgument, match=rf"my\.toml:? {said}"):
+        load(file, advertise=None)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(hoplite.InvalidArgument, match=r"none\.toml can't be read: No such file"):
+        load(tmp_path / "none.toml", listen=None)
+    with pytest.raises(hoplite.InvalidArgument, match="can't be read: Is a directory"):
+        load(tmp_path, listen=None)
+    monkeypatch.setenv("HOPLITE_CONFIG", str(tmp_path / "none.toml"))
+    for call in (Node, hoplite.init):
+        with pytest.raises(hoplite.InvalidArgument, match=r"none\.toml"):
+            call()
+
+
+def test_an_unknown_variable_is_a_warning_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPLITE_CAPCITY", "1GiB")
+    with pytest.warns(SettingsWarning, match=r"HOPLITE_CAPCITY .*\(did you mean HOPLITE_CAPACITY\?\)"):
+        load(capacity=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(capacity=None)
+
+
+def test_a_token_that_others_can_read_is_a_warning(write: Callable[[str, int], Path]) -> None:
+    file = write('token = "secret"', 0o640)
+    with pytest.warns(SettingsWarning, match=f"chmod 600 {file}"):
+        load(file, token=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settings._warned.clear()
+        load(write('token = "secret"', 0o600), token=None)
+        load(write('cluster = "mine"', 0o644), token=None)
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("::1", r"as \"\[::1\]:7420\""),
+        ("fe80::1:7420", "brackets"),
+        ("[]:7420", "no address"),
+        ("[::1]", "brackets"),
+        ("10.0.0.1", "no address"),
+        ("10.0.0.1:", "no address"),
+        ("10.0.0.1:70000", "no address"),
+        ("10.0.0.1:٣", "no address"),
+        ("", "empty"),
+    ],
+)
+def test_an_address_that_is_none(address: str, said: str) -> None:
+    with pytest.raises(hoplite.InvalidArgument, match=said):
+        load(listen=address)
+
+
+def test_arguments_of_the_wrong_type() -> None:
+    for name, value in (("join", 7), ("insecure", "yes"), ("token", b"x"), ("log", 3), ("leave_timeout", "5")):
+        with pytest.raises(hoplite.InvalidArgument, match=name):
+            load(**{name: value})
+
+
+def test_a_node_takes_its_settings_from_a_file(write: Write, tmp_path: Path) -> None:
+    file = write(f'capacity = "64MiB"\ncluster = "mine"\nsocket = "{tmp_path}/own.sock"')
+    with Node(config=file) as node, node.client() as client:
+        assert node.socket == f"{tmp_path}/own.sock"
+        assert client.status()["cluster"] == "mine"
+        assert client.status()["store"]["capacity"] == 64 << 20
+    with Node(config=file, capacity="32MiB", join=()) as node, node.client() as client:
+        assert client.status()["store"]["capacity"] == 32 << 20
