@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 import ml_dtypes
 import numpy as np
 
-from hoplite.array import DTYPES
+from hoplite.values import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from hoplite import Client, Node
-from hoplite.array import DTYPES
+from hoplite.values import DTYPES
 from support import SOON, eventually, numbers, same
 
 if TYPE_CHECKING:

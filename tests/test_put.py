@@ -9,7 +9,7 @@ import pytest
 
 import hoplite
 from hoplite import Client, Node, testing
-from hoplite.array import DTYPES
+from hoplite.values import DTYPES
 from support import Array, Later, numbers, same
 
 SHAPES: list[tuple[int, ...]] = [

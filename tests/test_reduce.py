@@ -10,7 +10,7 @@ import pytest
 
 import hoplite
 from hoplite import Client, testing
-from hoplite.array import DTYPES
+from hoplite.values import DTYPES
 from support import FLOATS, INTEGERS, SOON, Array, Later, eventually_empty, fold, numbers, same
 
 OPS = ("sum", "min", "max", "prod", "mean")

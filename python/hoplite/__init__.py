@@ -11,7 +11,34 @@ value = hp.get(total, timeout=30)
 import warnings as _warnings
 
 from hoplite import _native
+from hoplite.buffer import Buffer
 from hoplite.client import Client
+from hoplite.default import (
+    create,
+    create_async,
+    delete,
+    delete_async,
+    get,
+    get_async,
+    inputs,
+    inputs_async,
+    latest,
+    latest_async,
+    locations,
+    locations_async,
+    objects,
+    objects_async,
+    put,
+    put_async,
+    reduce,
+    reduce_async,
+    stats,
+    stats_async,
+    status,
+    status_async,
+    wait,
+    wait_async,
+)
 from hoplite.errors import (
     AddressInUse,
     ConnectError,
@@ -26,15 +53,18 @@ from hoplite.errors import (
     ObjectLost,
     ShapeMismatch,
     StoreFull,
+    Undecodable,
     UnknownOp,
     UnsupportedDtype,
 )
+from hoplite.location import Location
 from hoplite.node import Node
 from hoplite.ref import Ref
-from hoplite.session import connect, init
+from hoplite.session import connect, init, shutdown
 
 __all__ = [
     "AddressInUse",
+    "Buffer",
     "Client",
     "ConnectError",
     "ForkedClient",
@@ -42,6 +72,7 @@ __all__ = [
     "HopliteError",
     "InvalidArgument",
     "JoinError",
+    "Location",
     "NameTaken",
     "Node",
     "NodeDown",
@@ -50,10 +81,36 @@ __all__ = [
     "Ref",
     "ShapeMismatch",
     "StoreFull",
+    "Undecodable",
     "UnknownOp",
     "UnsupportedDtype",
     "connect",
+    "create",
+    "create_async",
+    "delete",
+    "delete_async",
+    "get",
+    "get_async",
     "init",
+    "inputs",
+    "inputs_async",
+    "latest",
+    "latest_async",
+    "locations",
+    "locations_async",
+    "objects",
+    "objects_async",
+    "put",
+    "put_async",
+    "reduce",
+    "reduce_async",
+    "shutdown",
+    "stats",
+    "stats_async",
+    "status",
+    "status_async",
+    "wait",
+    "wait_async",
 ]
 
 __version__ = _native.__version__

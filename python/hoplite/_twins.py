@@ -23,6 +23,7 @@ from hoplite._arguments import (
     check_timeout,
 )
 from hoplite._loop import Several, answer
+from hoplite.buffer import Buffer
 from hoplite.errors import GetTimeout, HopliteError, NameTaken
 from hoplite.location import Location
 from hoplite.ref import Ref
@@ -30,7 +31,6 @@ from hoplite.ref import Ref
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 
-    from hoplite.buffer import Buffer
     from hoplite.client import Client
     from hoplite.values import Encoded
 
@@ -78,8 +78,6 @@ class Twins:
         timeout: float | None = None,
     ) -> Buffer:
         """`create`, for asyncio; `async with await hp.create_async(...) as buf:` seals at the end."""
-        from hoplite.buffer import Buffer
-
         what = check_shape(shape, dtype)
         text = None if name is None else check_ref(name)
         limit = check_timeout(timeout)
@@ -204,9 +202,7 @@ class Twins:
         return objects
 
 
-async def _put(
-    client: Client, native: _native.Client, what: Encoded, text: str | None, limit: float | None
-) -> Ref:
+async def _put(client: Client, native: _native.Client, what: Encoded, text: str | None, limit: float | None) -> Ref:
     if what.nbytes <= _native.INLINE_BYTES_MAX:
         pending = native.start_put(what, what.parts, text, limit)
         return Ref(await answer(pending, undo=client._discard), client)

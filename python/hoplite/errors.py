@@ -50,7 +50,10 @@ class NodeDown(HopliteError, ConnectionError):
 
 
 class ForkedClient(HopliteError):
-    """A client of an embedded node was used in a child made by fork. Make a client of its own there, by `init()`."""
+    """A client was used in a child made by fork, and the parent's node can't be attached to from there.
+
+    It has no socket, or is gone. `init(embedded=True)` starts a node in the child.
+    """
 
 
 class JoinError(HopliteError, ConnectionError):

@@ -85,9 +85,8 @@ def make_client(
     Raises:
         InvalidArgument: `allow_pickle` is no bool, here or in the settings.
     """
-    values = settings.load(allow_pickle=allow_pickle)
-    del path, values  # the client takes neither yet
-    return Client(native, node)
+    may_pickle: bool = settings.load(allow_pickle=allow_pickle)["allow_pickle"]
+    return Client(native, node, path=path, allow_pickle=may_pickle)
 
 
 def init(
