@@ -165,7 +165,7 @@ def test_the_sdist_builds_without_the_checkout(tmp_path: Path) -> None:
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "CARGO_NET_OFFLINE": "true",
-            "CARGO_TARGET_DIR": str(ROOT / "target" / "sdist"),
+            "CARGO_TARGET_DIR": os.environ.get("CARGO_TARGET_DIR") or str(ROOT / "target" / "sdist"),
             "MATURIN_PEP517_ARGS": "--locked",
         },
         cwd="/",
