@@ -11,7 +11,7 @@ A page's ```python blocks are one program. Its ```console blocks are typed into 
 from __future__ import annotations
 
 import doctest
-import importlib
+import importlib.util
 import os
 import pkgutil
 import re
@@ -106,6 +106,8 @@ def test_the_programs_of_the_pages_run(page: Path, tmp_path: Path) -> None:
     "page", [page for page in PAGES if any(block.how == "torch" for block in blocks(page))], ids=lambda page: page.name
 )
 def test_the_programs_with_torch_run(page: Path, tmp_path: Path) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("the program needs PyTorch; make test-frameworks has it")
     run_program(page, tmp_path, torch=True)
 
 
