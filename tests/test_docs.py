@@ -1,0 +1,229 @@
+"""README.md and docs/: their examples run, their links lead somewhere, what is generated is up to date.
+
+A page's ```python blocks are one program. Its ```console blocks are typed into one terminal, and print what they say;
+"..." stands for anything. What differs is said in a comment before the block:
+
+    <!-- example: file NAME -->         the block is written to that file, for a console block to run
+    <!-- example: torch -->             the block needs torch; run by `make test-frameworks`
+    <!-- example: not run: REASON -->
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import os
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import hoplite
+from support import SOON
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+BLOCK = re.compile(
+    r"(?:^<!-- example: (?P<how>.*?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page.
+
+    Attributes:
+        language: what stands after the fence, such as python.
+        how: what the comment before it says, "" if there is none.
+        line: of the page, where its text begins.
+        text: what is in it.
+    """
+
+    language: str
+    how: str
+    line: int
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page, in order."""
+    text = page.read_text()
+    return [
+        Block(match["language"], match["how"] or "", text[: match.start("text")].count("\n") + 1, match["text"])
+        for match in BLOCK.finditer(text)
+    ]
+
+
+def program(page: Path, *, torch: bool) -> str:
+    """The ```python blocks of a page that are run as one, each at the line where the page has it."""
+    wanted = {"", "torch"} if torch else {""}
+    lines: list[str] = []
+    for block in blocks(page):
+        if block.language == "python" and block.how in wanted:
+            lines += [""] * (block.line - 1 - len(lines))
+            lines += block.text.splitlines()
+    return "\n".join(lines) + "\n"
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The environment of a user with a runtime folder of its own."""
+    folder.mkdir(mode=0o700)
+    return {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
+
+
+def run_program(page: Path, folder: Path, *, torch: bool = False) -> None:
+    """Runs a page's program; a traceback names the page and its line."""
+    script = folder / page.name
+    script.write_text(program(page, torch=torch))
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=folder,
+        env=environment(folder / "runtime"),
+        capture_output=True,
+        text=True,
+        timeout=SOON,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if program(page, torch=False).strip()], ids=lambda page: page.name
+)
+def test_the_programs_of_the_pages_run(page: Path, tmp_path: Path) -> None:
+    run_program(page, tmp_path)
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(block.how == "torch" for block in blocks(page))], ids=lambda page: page.name
+)
+def test_the_programs_with_torch_run(page: Path, tmp_path: Path) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("the program needs PyTorch; make test-frameworks has it")
+    run_program(page, tmp_path, torch=True)
+
+
+def commands(page: Path) -> list[tuple[str, str]]:
+    """What a page's console blocks type, and what each prints."""
+    found: list[tuple[str, str]] = []
+    for block in blocks(page):
+        if block.language == "console" and not block.how.startswith("not run"):
+            for line in block.text.splitlines(keepends=True):
+                if line.startswith("$ "):
+                    found.append((line[2:].strip(), ""))
+                else:
+                    found[-1] = (found[-1][0], found[-1][1] + line)
+    return found
+
+
+def says(expected: str, told: str) -> bool:
+    """Whether lines are as expected, with "..." for anything within a line; lines at the end may be left out."""
+    wanted = [".*".join(map(re.escape, line.split("..."))) for line in expected.splitlines()]
+    lines = told.splitlines()
+    return len(lines) >= len(wanted) and all(re.fullmatch(*pair) for pair in zip(wanted, lines, strict=False))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+def test_the_commands_of_the_pages_print_what_they_say(page: Path, tmp_path: Path) -> None:
+    for block in blocks(page):
+        if block.how.startswith("file "):
+            (tmp_path / block.how.removeprefix("file ")).write_text(block.text)
+    surroundings = environment(tmp_path / "runtime")
+    python = {"hoplite": [sys.executable, "-m", "hoplite.cli"], "python": [sys.executable]}
+    with ExitStack() as stack:
+        for command, expected in commands(page):
+            name, *arguments = shlex.split(command)
+            if (name, arguments) == ("hoplite", ["node"]):
+                # The usual port may be another's on this machine.
+                node = subprocess.Popen(
+                    [*python[name], "node", "--listen", "127.0.0.1:0"],
+                    env=surroundings,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                stack.enter_context(node)
+                stack.callback(node.wait, SOON)
+                stack.callback(node.terminate)
+                assert node.stdout is not None
+                assert says(expected.replace("7420", "..."), node.stdout.readline())
+                continue
+            done = subprocess.run(
+                [*python[name], *arguments],
+                cwd=tmp_path,
+                env=surroundings,
+                capture_output=True,
+                text=True,
+                timeout=SOON,
+                check=False,
+            )
+            assert done.returncode == 0, f"{command}: {done.stderr}"
+            assert says(expected, done.stdout), f"{command} printed:\n{done.stdout}"
+
+
+def test_only_what_needs_more_than_this_machine_is_not_run() -> None:
+    allowed = re.compile(r"|torch|file [\w.]+|not run: .+")
+    for page in PAGES:
+        for block in blocks(page):
+            assert allowed.fullmatch(block.how), f"{page.name}:{block.line}: {block.how}"
+    skipped = [block for page in PAGES for block in blocks(page) if block.how.startswith("not run")]
+    assert len(skipped) <= 4
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a code host gives to a page's headings."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"], ids=lambda page: page.name
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        there = page if not path else (page.parent / path).resolve()
+        assert there.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(there), f"{page.name} links to {target}"
+
+
+def test_the_index_has_every_page() -> None:
+    linked = set(re.findall(r"\]\((\w[\w-]*\.md)\)", (ROOT / "docs" / "README.md").read_text()))
+    assert linked == {page.name for page in PAGES} - {"README.md"}
+
+
+@pytest.mark.parametrize("script", ["docs/api.py", "docs/pictures/draw.py"])
+def test_what_is_generated_is_up_to_date(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / script, "--check"], capture_output=True, text=True, timeout=SOON, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_reference_has_every_public_name() -> None:
+    reference = (ROOT / "docs" / "api.md").read_text()
+    missing = [
+        name for name in hoplite.__all__ if f"`hoplite.{name}`" not in reference and f"| `{name}` |" not in reference
+    ]
+    assert missing == []
+
+
+MODULES = [
+    module.name for module in pkgutil.walk_packages(hoplite.__path__, "hoplite.") if "__main__" not in module.name
+]
+
+
+@pytest.mark.parametrize("name", ["hoplite", *MODULES])
+def test_examples_in_docstrings_print_what_they_say(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
