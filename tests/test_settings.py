@@ -31,7 +31,7 @@ SAID: dict[str, tuple[str, str, Any]] = {
     "leave_timeout": ("2.5", "2.5", 2.5),
     "log": ("DEBUG", '"debug"', "debug"),
     "address": ("a:1,b:2", '"a:1,b:2"', "a:1,b:2"),
-    "allow_pickle": ("1", "true", True),
+    "allow_pickle": ("0", "false", False),
 }
 
 

@@ -24,7 +24,7 @@ __all__ = [
     "log_to_stderr",
 ]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 DEBUG_BUILD: bool
 INLINE_BYTES_MAX: int
@@ -71,8 +71,8 @@ class Inbox:
     def take(self) -> list[int]: ...
 
 @final
-class Pending(Generic[T]):
-    def result(self) -> T: ...
+class Pending(Generic[_T]):
+    def result(self) -> _T: ...
     def is_over(self) -> bool: ...
     def wait(self, seconds: float) -> bool: ...
     def tell(self, inbox: Inbox, key: int) -> bool: ...

@@ -66,7 +66,9 @@ class Buffer:
             InvalidArgument: the buffer was sealed or given up.
         """
         self._check_open()
-        return values.empty(self._what.kind, self._what.shape, self._space if self._space is not None else self._small)
+        memory = self._space if self._small is None else self._small
+        assert memory is not None
+        return values.empty(self._what.kind, self._what.shape, memory)
 
     def seal(self, *, timeout: float | None = None) -> Ref:
         """Says that all is filled: from now on the object exists and never changes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -47,8 +48,8 @@ class Client(Twins):
     "hoplite" now and then what it waits for. Ctrl-C ends any of them. Each verb has a twin for asyncio with the suffix
     `_async`, which takes the same arguments; cancelling it takes back what it asked for.
 
-    Any method raises `NodeDown` once the node has closed or died. In a child made by fork a client attaches anew when it
-    is first used, and raises `ForkedClient` if the parent's node has no socket.
+    Any method raises `NodeDown` once the node has closed or died. In a child made by fork a client attaches anew when
+    it is first used, and raises `ForkedClient` if the parent's node has no socket.
 
     Args:
         native: the attachment itself.
@@ -134,11 +135,9 @@ class Client(Twins):
             raise
         if kept is not None and text is not None:
             left = None if limit is None else max(0.0, limit - (time.monotonic() - begun))
-            try:
+            # If time is over the object is there all the same; the next put prunes what is left.
+            with contextlib.suppress(GetTimeout):
                 native.start_prune(text, kept, left).result()
-            except GetTimeout:
-                # The object is there; the next put prunes what is left.
-                pass
         return ref
 
     def create(

@@ -38,7 +38,9 @@ def _before() -> None:
     read, write = os.pipe()
     try:
         # What is read now stays pinned until nobody has the writing end: not the child, nor a child of its.
-        if any([client._native.hold(read) for client in clients]):
+        # Each of them has to hold what it reads.
+        held = [client._native.hold(read) for client in clients]
+        if any(held):
             _lifeline, write = write, -1
     finally:
         os.close(read)

@@ -292,10 +292,10 @@ SETTINGS = (
     Setting(
         "allow_pickle",
         FLAG,
-        False,
-        "Allow `put` and `get` of values that need pickle. A pickle runs code of whoever put it: only among processes "
-        "that trust each other.",
-        default_text="false",
+        True,
+        "Allow `put` and `get` of values that need pickle. A pickle runs code of whoever put it: set it to false where "
+        "not all who may put are trusted.",
+        default_text="true",
         of_node=False,
     ),
 )
