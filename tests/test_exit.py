@@ -60,6 +60,16 @@ hp = attach()
 ref = hp.put(np.ones(1_000_000))
 atexit.register(lambda: hp.get(ref).sum())
 """,
+    "used by a finaliser": """
+hp = attach()
+class Last:
+    def __del__(self):
+        try:
+            hp.put(b"late")
+        except hoplite.HopliteError:
+            pass
+last = Last()
+""",
     "put by a thread that is joined at exit": """
 hp = attach()
 def work():

@@ -13,7 +13,7 @@ import pytest
 
 import hoplite
 from hoplite import Node, Ref, sockets, testing
-from support import numbers
+from support import SOON, eventually, numbers
 
 TELL = 'import hoplite; hp = hoplite.init(); print(hp.status()["id"], hp.node is not None)'
 
@@ -157,6 +157,22 @@ def test_who_looks_while_a_node_starts_waits_for_it(tmp_path: Path) -> None:
     """And says who keeps it waiting, if that takes too long."""
     with sockets.one_at_a_time(0), pytest.raises(hoplite.ConnectError, match=str(tmp_path / "hoplite" / "init.lock")):
         hoplite.init(timeout=0.1)
+
+
+def test_a_node_is_found_only_once_it_has_joined(tmp_path: Path) -> None:
+    """Who looks while another script's node still tries to join waits, and is not left with a node that fails."""
+    path = tmp_path / "hoplite" / "node.sock"
+    with subprocess.Popen(
+        [sys.executable, "-c", TELL],
+        env={**os.environ, "HOPLITE_JOIN": "127.0.0.1:1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as first:
+        eventually(lambda: path.exists() or first.poll() is not None)
+        assert first.poll() is None
+        assert run(TELL).endswith("True")
+        assert "JoinError" in first.communicate(timeout=SOON)[1]
 
 
 def test_a_cluster_that_is_not_that_of_the_running_node(monkeypatch: pytest.MonkeyPatch) -> None:

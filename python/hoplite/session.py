@@ -42,6 +42,8 @@ class _Session:
         self.nodes: list[Node] = []
         self.leave_timeout: float | None = None
         self.client: Client | None = None
+        # As `init` was told, for the client of a child made by fork.
+        self.allow_pickle: bool | None = None
         # Of the node that `client` is attached to.
         self.path: str | None = None
         # In a child made by fork: the path of the parent's node, and what is the parent's. To drop the latter could
@@ -153,6 +155,7 @@ def init(
     )
     start_log(values["log"])
     with _session.lock:
+        _session.allow_pickle = values["allow_pickle"]
         return _find(values, embedded, limit, functools.partial(_start, values, config))
 
 
@@ -207,7 +210,7 @@ def default_client() -> Client:
         if path is None:
             return init()
         try:
-            return _session.keep(_attach(path, 10.0, None), path)
+            return _session.keep(_attach(path, 10.0, _session.allow_pickle), path)
         except ConnectError:
             raise ForkedClient(
                 f"this process was forked from one whose node, {UNIX}{path}, is gone: call hoplite.init() here to find "

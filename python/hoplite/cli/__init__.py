@@ -26,6 +26,9 @@ WRONG_USE = 2
 # As a shell says of a command that Ctrl-C ended.
 INTERRUPTED = 130
 
+# What later releases of click raise for a group without a command; earlier ones print the help and are done.
+NO_COMMAND: type | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
 
 class Group(click.Group):
     """Commands, the closest of which is suggested for one that does not exist."""
@@ -87,6 +90,10 @@ def main() -> None:
 
 
 def _wrong_use(error: click.UsageError) -> int:
+    if isinstance(error, NO_COMMAND):
+        # Its message is the whole help, which says what to try.
+        click.echo(error.format_message(), err=True)
+        return WRONG_USE
     path = error.ctx.command_path if error.ctx is not None else "hoplite"
     if error.ctx is not None:
         click.echo(error.ctx.get_usage(), err=True)
