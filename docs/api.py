@@ -45,9 +45,12 @@ def page() -> str:
     errors: list[griffe.Class] = []
     classes: list[griffe.Class] = []
     functions: list[griffe.Function] = []
+    verbs: list[str] = []
     for name in package.exports or []:
         member = target(package[str(name)])
-        if isinstance(member, griffe.Class):
+        if member.module.name == "default":
+            verbs.append(member.name)
+        elif isinstance(member, griffe.Class):
             (errors if member.module.name == "errors" else classes).append(member)
         elif isinstance(member, griffe.Function):
             functions.append(member)
@@ -61,12 +64,32 @@ def page() -> str:
     ]
     body = [
         *(block for member in (*functions, *classes) for block in document(member, "hoplite.", 2)),
+        *twins(package["_twins.Twins"]),
+        *functions_of_default(package["default"], verbs),
         *error_table(errors),
         "## `hoplite.testing`",
         text(package["testing"]),
         *(block for member in testing for block in document(member, "hoplite.testing.", 3)),
     ]
     return "\n\n".join([OPENING.rstrip(), contents(body), *body]) + "\n"
+
+
+def twins(mixin: griffe.Object) -> Iterator[str]:
+    """What the client inherits: the verbs for asyncio, of which only the difference needs words."""
+    yield "## asyncio"
+    yield text(mixin.module)
+    yield "\n".join(
+        f"- `Client.{method.name}`: {flow(text(method))}"
+        for method in mixin.members.values()
+        if isinstance(method, griffe.Function) and not method.name.startswith("_")
+    )
+
+
+def functions_of_default(module: griffe.Object, verbs: list[str]) -> Iterator[str]:
+    """The verbs that are functions of the package too."""
+    yield "## Functions of the module"
+    yield text(module)
+    yield "\n".join(f"- `hoplite.{verb}`: `Client.{verb}`" for verb in sorted(verbs))
 
 
 def target(member: griffe.Object | griffe.Alias) -> griffe.Object:

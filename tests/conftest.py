@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 def _own_runtime_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test neither finds nor serves the default socket of the user who runs it."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    for variable in ("HOPLITE_ADDRESS", "HOPLITE_TOKEN"):
-        monkeypatch.delenv(variable, raising=False)
+    for variable in [name for name in os.environ if name.startswith("HOPLITE_")]:
+        monkeypatch.delenv(variable)
 
 
 @pytest.fixture

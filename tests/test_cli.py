@@ -16,7 +16,7 @@ import click
 import pytest
 
 import hoplite
-from hoplite import Client, Node, testing
+from hoplite import Node, testing
 from hoplite.cli import hoplite as command_line
 from hoplite.cli import notify, output
 from support import SOON, eventually, eventually_empty, numbers
@@ -122,7 +122,6 @@ def test_objects_can_be_listed_by_prefix_and_deleted(nodes: list[Node]) -> None:
     assert "empty" in run("delete", "", *at, code=1).stderr
 
 
-@pytest.mark.skipif(not hasattr(Client, "locations"), reason="the client tells no locations yet")
 def test_locations_lists_the_nodes_that_hold_a_copy(nodes: list[Node]) -> None:
     ref = nodes[0].client().put(numbers(100_000), name="policy/1")
     nodes[1].client().get(ref, timeout=SOON)
@@ -130,12 +129,6 @@ def test_locations_lists_the_nodes_that_hold_a_copy(nodes: list[Node]) -> None:
     assert len(json.loads(told)) == 2
     assert nodes[0].id in told
     assert nodes[1].id in run("locations", "policy/1", "--socket", nodes[0].socket).stdout
-
-
-@pytest.mark.skipif(hasattr(Client, "locations"), reason="the client tells locations")
-def test_locations_that_nobody_tells_are_a_plain_error() -> None:
-    with Node():
-        assert "hoplite objects" in run("locations", "policy/1", code=1).stderr
 
 
 def test_sizes_in_words() -> None:

@@ -94,9 +94,9 @@ def test_bytes_come_back(clients: list[Client], value: bytes | bytearray | memor
     assert clients[1].get(ref, timeout=30) == bytes(value)
 
 
-def test_a_memoryview_of_numbers_is_put_as_its_bytes(clients: list[Client]) -> None:
+def test_a_memoryview_of_numbers_is_an_array(clients: list[Client]) -> None:
     value = np.arange(3, dtype=np.int32)
-    assert clients[0].get(clients[0].put(memoryview(value.data))) == value.tobytes()
+    same(clients[0].get(clients[0].put(memoryview(value.data))), value)
 
 
 def test_the_object_is_a_copy(clients: list[Client]) -> None:
@@ -108,7 +108,7 @@ def test_the_object_is_a_copy(clients: list[Client]) -> None:
     same(clients[1].get(ref, timeout=30), before)
 
 
-UNSUPPORTED: dict[str, Any] = {
+PICKLED: dict[str, Any] = {
     "bool": np.array([True]),
     "complex64": np.array([1j], np.complex64),
     "object": np.array([None]),
@@ -119,17 +119,26 @@ UNSUPPORTED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("value", UNSUPPORTED.values(), ids=UNSUPPORTED.keys())
-def test_an_array_of_another_dtype_is_refused_by_name(clients: list[Client], value: Array) -> None:
+@pytest.mark.parametrize("value", PICKLED.values(), ids=PICKLED.keys())
+def test_an_array_of_another_dtype_takes_a_pickle(nodes: list[Node], clients: list[Client], value: Array) -> None:
+    same(clients[1].get(clients[0].put(value), timeout=30), value)
+    careful = nodes[0].client(allow_pickle=False)
     with pytest.raises(hoplite.UnsupportedDtype) as caught:
-        clients[0].put(value)
+        careful.put(value)
     assert str(value.dtype) in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [None, 1, 1.5, "text", [1, 2], {"a": 1}, object()], ids=repr)
-def test_what_is_neither_array_nor_bytes_is_refused_by_type(clients: list[Client], value: object) -> None:
+@pytest.mark.parametrize("value", [None, 1, 1.5, "text", [1, 2], {"a": 1}], ids=repr)
+def test_what_is_neither_array_nor_bytes_takes_a_pickle(
+    nodes: list[Node], clients: list[Client], value: object
+) -> None:
+    ref = clients[0].put(value)
+    assert clients[1].get(ref, timeout=30) == value
+    careful = nodes[0].client(allow_pickle=False)
     with pytest.raises(hoplite.UnsupportedDtype, match=type(value).__qualname__):
-        clients[0].put(value)
+        careful.put(value)
+    with pytest.raises(hoplite.Undecodable, match="allow_pickle"):
+        careful.get(ref)
 
 
 def test_a_masked_array_is_refused(clients: list[Client]) -> None:

@@ -6,7 +6,6 @@ interpreter; the loop takes all numbers at once. So ten thousand answers cost on
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import time
@@ -17,6 +16,7 @@ from hoplite import _native
 from hoplite.errors import HopliteError
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from hoplite._native import Pending
@@ -71,12 +71,15 @@ class _Bridge:
 
     def _remind(self) -> None:
         self._timer = None
+        loop = self._loop()
+        if loop is None:
+            return
         now = time.monotonic()
         for waiting in self.waiting.values():
             if waiting.ref is not None and waiting.explain is not None and now >= waiting.next_word:
                 waited = now - waiting.begun
                 waiting.next_word = now + min(waited, SILENCE_MAX_S)
-                word = asyncio.ensure_future(_say(waiting.ref, waited, waiting.explain))
+                word = loop.create_task(_say(waiting.ref, waited, waiting.explain))
                 self._words.add(word)
                 word.add_done_callback(self._words.discard)
         if self.waiting:
@@ -103,6 +106,9 @@ async def answer(
     """
     if pending.is_over():
         return pending.result()
+    # As long to import as all the rest of this package; whoever awaits this has done so.
+    import asyncio
+
     loop = asyncio.get_running_loop()
     bridge = _bridges.get(loop)
     if bridge is None:

@@ -2,6 +2,9 @@
 
 None of them holds a thread while it waits; bytes are copied by a thread, so that the loop goes on. Cancelled, each
 takes back what it asked for.
+
+asyncio is imported by the coroutines that need it: whoever runs one has it already, and for all others it would double
+the time of `import hoplite`.
 """
 
 # A mixin of one class, which says so of its self.
@@ -9,7 +12,6 @@ takes back what it asked for.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import threading
@@ -33,6 +35,7 @@ from hoplite.location import Location
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 
     from hoplite.client import Client
@@ -117,6 +120,8 @@ class Twins:
             texts = check_list("refs to get", ref)
             outs = check_outs(out, len(texts))
             if outs is not None:
+                import asyncio
+
                 gets = (_get_into(self, text, into, limit) for text, into in zip(texts, outs, strict=True))
                 return await asyncio.gather(*gets)
             native = self._open()
@@ -193,10 +198,14 @@ class Twins:
 
     async def status_async(self: Client) -> dict[str, Any]:
         """`status`, for asyncio."""
+        import asyncio
+
         return await asyncio.to_thread(self.status)
 
     async def stats_async(self: Client) -> dict[str, int]:
         """`stats`, for asyncio."""
+        import asyncio
+
         return await asyncio.to_thread(self.stats)
 
     async def objects_async(self: Client) -> list[dict[str, Any]]:
@@ -211,6 +220,8 @@ async def _put(client: Client, native: _native.Client, what: Encoded, text: str 
         pending = native.start_put(what, what.parts, text, limit)
         small = await answer(pending, undo=client._discard)
         return Ref(small, client)
+    import asyncio
+
     space = await answer(native.start_create(what, text, limit))
     given_up = threading.Event()
 
@@ -239,6 +250,8 @@ def _forget(client: Client, done: asyncio.Future[str | None]) -> None:
 
 
 async def _get_into(client: Client, text: str, out: Any, limit: float | None) -> Any:
+    import asyncio
+
     memory = values.writable(out)
     native = client._open()
     got, growing = native.start_get(text, limit), None

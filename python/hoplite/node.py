@@ -42,7 +42,7 @@ class Node:
         join: addresses of nodes of the cluster, any of them will do; none begins a new cluster. The node's own address
             among them is ignored.
         capacity: most bytes the store may take, a number or text such as "8GiB"; the default is 30 % of the memory of
-            the host or cgroup, divided among this user's nodes on the host.
+            the host or cgroup.
         cluster: the cluster's name; only nodes of one name join. The default is "default".
         token: the cluster's secret, never sent.
         insecure: allow to listen off loopback with no token.

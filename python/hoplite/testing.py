@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -41,8 +42,11 @@ def cluster(size: int = 3, *, capacity: int | str = "1GiB") -> Iterator[list[Nod
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hoplite-")))
         nodes: list[Node] = []
         for number in range(size):
+            # Said even where it is the default: what the environment says is meant for other nodes.
             node = Node(
+                listen="127.0.0.1:0",
                 join=[node.address for node in nodes[:1]],
+                cluster="testing",
                 capacity=capacity,
                 socket=folder / f"{number}.sock",
             )
@@ -108,6 +112,10 @@ def node_process(*options: str) -> Iterator[NodeProcess]:
         with errors.open("w") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", "hoplite.cli", "node", *own, *options],
+                # A cluster or a file that this environment names is meant for other nodes.
+                env={
+                    name: value for name, value in os.environ.items() if name not in ("HOPLITE_JOIN", "HOPLITE_CONFIG")
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -41,12 +41,13 @@ type Describe = Box<dyn FnOnce(Result<String, CallError>) + Send>;
 /// A connection to the node of this host.
 pub(crate) struct Attached {
     shared: Arc<Shared>,
-    stream: UnixStream,
     pub(crate) member: Member,
 }
 
 struct Shared {
-    writer: Mutex<UnixStream>,
+    stream: UnixStream,
+    /// One frame at a time.
+    writing: Mutex<()>,
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, Callback>>,
     describing: Mutex<HashMap<u64, Describe>>,
@@ -90,11 +91,10 @@ impl Attached {
             None => return Err(fail("the node closed the connection".into())),
         };
         stream.set_read_timeout(None).map_err(io_fail)?;
-        let writer = stream.try_clone().map_err(io_fail)?;
-        let reader = stream.try_clone().map_err(io_fail)?;
-        [&stream, &writer, &reader].into_iter().for_each(descriptors::note);
+        descriptors::note(&stream);
         let shared = Arc::new(Shared {
-            writer: Mutex::new(writer),
+            stream,
+            writing: Mutex::default(),
             next: AtomicU64::new(1),
             waiting: Mutex::default(),
             describing: Mutex::default(),
@@ -105,9 +105,9 @@ impl Attached {
         let of_thread = shared.clone();
         std::thread::Builder::new()
             .name("hoplite-attached".into())
-            .spawn(move || of_thread.listen(&reader, incoming))
+            .spawn(move || of_thread.listen(incoming))
             .map_err(io_fail)?;
-        Ok(Self { shared, stream, member })
+        Ok(Self { shared, member })
     }
 
     /// The number of a question that is about to be asked.
@@ -144,10 +144,10 @@ impl Attached {
     /// Sends the reading end of a pipe: what this process reads now stays pinned while anybody has the other end.
     pub(crate) fn hold(&self, end: OwnedFd) {
         let bytes = frame(&ToNode::Hold);
-        let writer = lock(&self.shared.writer);
-        let sent = send_with_fds(&*writer, &bytes, &[end.as_fd()]);
+        let _writing = lock(&self.shared.writing);
+        let sent = send_with_fds(&self.shared.stream, &bytes, &[end.as_fd()]);
         if let Ok(count) = sent {
-            let _ = (&*writer).write_all(&bytes[count..]);
+            let _ = (&self.shared.stream).write_all(&bytes[count..]);
         }
     }
 
@@ -185,7 +185,7 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         if self.shared.process == std::process::id() {
-            let _ = self.stream.shutdown(std::net::Shutdown::Both);
+            let _ = self.shared.stream.shutdown(std::net::Shutdown::Both);
         }
     }
 }
@@ -197,12 +197,13 @@ impl Shared {
 
     fn write(&self, bytes: &[u8]) {
         // The thread that reads notices when the node is gone, and tells everybody who waits.
-        let _ = lock(&self.writer).write_all(bytes);
+        let _writing = lock(&self.writing);
+        let _ = (&self.stream).write_all(bytes);
     }
 
     /// Takes answers until the node is gone.
-    fn listen(&self, stream: &UnixStream, mut incoming: Incoming) {
-        while let Ok(Some(message)) = incoming.next(stream) {
+    fn listen(&self, mut incoming: Incoming) {
+        while let Ok(Some(message)) = incoming.next(&self.stream) {
             match message {
                 FromNode::Answer { request, answer, place } => {
                     let slot = match place.map(|place| self.open(&place, &mut incoming, &answer)) {

@@ -4,7 +4,8 @@ use hoplite_node::{Error, proto::error::Error as CallError};
 use pyo3::{
     exceptions::PyRuntimeError,
     prelude::*,
-    types::{PyString, PyType},
+    sync::PyOnceLock,
+    types::{PyDict, PyType},
 };
 
 /// The exception for an error.
@@ -37,15 +38,23 @@ pub(crate) fn argument(py: Python<'_>, error: &dyn std::error::Error) -> PyErr {
     raise(py, "InvalidArgument", error.to_string())
 }
 
+/// The classes by name. Taken when this module is imported: while the interpreter ends, nothing can be imported, and
+/// modules are emptied, but a finaliser may still be told that the node is down.
+static CLASSES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+
+/// Takes the classes of `hoplite.errors`.
+pub(crate) fn load(py: Python<'_>) -> PyResult<()> {
+    let classes = py.import("hoplite.errors")?.dict().copy()?;
+    CLASSES.get_or_init(py, || classes.unbind());
+    Ok(())
+}
+
 /// An exception of the class `name` of `hoplite.errors`.
 pub(crate) fn raise(py: Python<'_>, name: &str, said: String) -> PyErr {
-    let found = py
-        .import("hoplite.errors")
-        .and_then(|module| module.getattr(PyString::new(py, name)))
-        .and_then(|class| Ok(class.cast_into::<PyType>()?));
-    match found {
-        Ok(class) => PyErr::from_type(class, (said,)),
+    let class = CLASSES.get(py).and_then(|classes| classes.bind(py).get_item(name).ok().flatten());
+    match class.and_then(|class| class.cast_into::<PyType>().ok()) {
+        Some(class) => PyErr::from_type(class, (said,)),
         // Without the Python half there is still the message.
-        Err(_) => PyRuntimeError::new_err(said),
+        None => PyRuntimeError::new_err(said),
     }
 }

@@ -27,6 +27,7 @@ mod native {
     #[pymodule_init]
     fn init(module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {
         use super::PyModuleMethods;
+        super::errors::load(module.py())?;
         module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
         module.add("INLINE_BYTES_MAX", hoplite_node::proto::limits::INLINE_BYTES_MAX)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))

@@ -1,6 +1,6 @@
-"""Three figures that tell at a glance whether the spine holds: one broadcast, one local get, one small object.
+"""Figures that tell at a glance whether the spine holds: one broadcast, one local get, one small object; many clients.
 
-Everything runs in this process on loopback, so the figures are of the software and this machine's memory, not of a
+Everything runs on this host on loopback, so the figures are of the software and this machine's memory, not of a
 network; compare them with those of the same machine only.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hoplite.bench import clients as clients_bench
 from hoplite.bench import machine
 from hoplite.cli.output import size
 from hoplite.errors import HopliteError
@@ -38,10 +39,11 @@ PATIENCE_S = 120.0
 
 
 def main() -> dict[str, Any]:
-    """Measures all three.
+    """Measures all of them.
 
     Returns:
-        "machine" and "settings", "broadcast", "local_get" and "small", as `hoplite bench smoke --json` prints them.
+        "machine" and "settings", "broadcast", "local_get", "small", "many_clients", "many_threads", "many_coroutines"
+        and "import_time", as `hoplite bench smoke --json` prints them.
 
     Raises:
         HopliteError: the build is a debug one, or an answer was wrong.
@@ -53,12 +55,19 @@ def main() -> dict[str, Any]:
         small = _small(clients[0], clients[1])
         broadcast = _broadcast(clients)
         local = _local_get(clients[0])
+    of_clients = {
+        "many_clients": clients_bench.many_clients(),
+        "many_threads": clients_bench.many_threads(),
+        "many_coroutines": clients_bench.many_coroutines(),
+        "import_time": clients_bench.import_time(),
+    }
     return {
         "machine": machine.facts(),
         "settings": {"nodes": NODES, "capacity": CAPACITY, "network": "loopback, one process"},
         "broadcast": broadcast,
         "local_get": local,
         "small": small,
+        **of_clients,
     }
 
 
@@ -157,6 +166,7 @@ the source sent {max(broadcast["source_copies"]):.2f} copies, {size(broadcast["b
 local get of {size(local["bytes"])}: {local["us_p50"]:.0f} us p50, {local["us_p99"]:.0f} us p99 of {local["n"]}
 put and get of {size(small["bytes"])} across two nodes: \
 {small["us_p50"]:.0f} us p50, {small["us_p99"]:.0f} us p99 of {small["n"]}
+{clients_bench.summary(report)}
 every answer verified; {settings["nodes"]} nodes on {settings["network"]}, capacity {settings["capacity"]} each
 {facts["processor"]}, {facts["cores"]} cores, {facts["memory_gib"]} GiB, Linux {facts["kernel"]}, \
 Python {facts["python"]}

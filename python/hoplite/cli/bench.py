@@ -22,9 +22,9 @@ def bench() -> None:
 @bench.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def smoke(as_json: bool) -> None:
-    """Measure one broadcast, one local get and one small object, on loopback.
+    """Measure one broadcast, one local get, one small object and many clients, on loopback.
 
-    Takes about 5 GiB of memory and some seconds.
+    Takes about 5 GiB of memory and a minute.
 
     \b
     Example:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,9 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     On the first host:   hoplite node --listen 10.0.0.1:7420
     On every other:      hoplite node --listen 10.0.0.2:7420 --join 10.0.0.1:7420
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
+    # Each attached process takes two descriptors, and the usual soft limit is there for programs that use select.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # Blocked here and so in the node's threads, which start now: a signal that one of them took would wake nobody.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     # An option that was not given is empty or false.
