@@ -276,7 +276,8 @@ def test_without_numpy_an_array_says_what_is_missing(client: Client, tmp_path: P
             [sys.executable, "-c", f"{script}; hoplite.cli.main()"], capture_output=True, timeout=SOON, check=False
         )
         assert done.returncode == 1
-        assert b"pip install numpy" in done.stderr
+        assert b"pip install" in done.stderr
+        assert b"numpy" in done.stderr
         assert b"Traceback" not in done.stderr
 
 

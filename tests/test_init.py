@@ -425,7 +425,7 @@ for left in (0, 1, 2, 3):
         except hoplite.HopliteError as error:
             assert "may open 64 files" in str(error) and "ulimit -n" in str(error), (left, number, error)
         else:
-            assert left == 3 and number < 3, (left, number)
+            assert left > 0 and number < 3, (left, number)
             made.close()
     for descriptor in taken:
         os.close(descriptor)

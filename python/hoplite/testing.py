@@ -46,7 +46,7 @@ def cluster(size: int = 3, *, capacity: int | str = "1GiB") -> Iterator[list[Nod
             node = Node(
                 listen="127.0.0.1:0",
                 join=[node.address for node in nodes[:1]],
-                cluster="testing",
+                cluster="default",
                 capacity=capacity,
                 socket=folder / f"{number}.sock",
             )
