@@ -74,9 +74,7 @@ impl Node {
         if let Some(error) = &error
             && let Some(key) = self.reservation_of(instance)
         {
-            // The name was deleted before there was a result.
-            self.reservations.remove(&key);
-            self.fail_reduce_of(id, error, out);
+            self.reservation_dropped(from, key, id, error, out);
         }
         let state = self.table.get(instance).map(|copy| copy.state);
         let was_current = self.table.current(id) == Some(instance);

@@ -112,11 +112,11 @@ impl Node {
         }
     }
 
-    /// Tells the owner that nobody here listens to an object, if so.
+    /// Tells the owners that nobody here listens to an object, if so.
     pub(super) fn unwatch_if_unwanted(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
         if !self.watches.contains_key(id) && !self.awaited.contains_key(id) {
-            let owner = self.members.owners(id).first;
-            self.send(owner, Message::Unwatch { id: id.clone() }, out);
+            // The second may have been the first when it was asked.
+            self.send_owners(id, &Message::Unwatch { id: id.clone() }, out);
         }
     }
 
@@ -154,7 +154,6 @@ impl Node {
         request: RequestId,
         out: &mut Vec<Action>,
     ) {
-        let owner = self.members.owners(id).first;
-        self.send(owner, Message::Unlocations { id: id.clone(), request }, out);
+        self.send_owners(id, &Message::Unlocations { id: id.clone(), request }, out);
     }
 }
