@@ -253,6 +253,15 @@ impl World {
                 {
                     return Ok(());
                 }
+                // It had no name yet when it was given up.
+                let is_nameless = made.spec.name.is_some()
+                    && self.users.questions.values().any(|other| {
+                        matches!(other.purpose, Purpose::Reduce { object: of } if of == *object)
+                            && (other.is_void || other.deadline.is_some())
+                    });
+                if matches!(error, Error::ObjectLost { .. }) && is_nameless {
+                    return Ok(());
+                }
                 let rivals = made.id.as_ref().and_then(|id| self.users.by_id.get(id));
                 rivals.cloned().unwrap_or_default()
             }

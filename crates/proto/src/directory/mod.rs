@@ -245,13 +245,18 @@ impl Directory {
         self.entries.values().filter(|entry| entry.is_alive()).count()
     }
 
-    /// What others wait for or listen to here, and names that are kept for them; for checkers.
-    pub fn questions(&self) -> usize {
-        let of = |entry: &Entry| {
-            let listening = entry.waiters.len() + entry.watchers.len() + entry.locators.len();
-            listening + usize::from(entry.reserved.is_some())
+    /// What others wait for or listen to here, and names that are kept for them; for checkers. Questions that came here
+    /// before a change of members, or while the members did not agree, may stay where nobody asks any more.
+    pub fn questions(&self, members: &Members) -> usize {
+        let of = |(id, entry): (&ObjectId, &Entry)| {
+            let owners = members.owners(id);
+            let is_first = owners.first == members.me();
+            let waiting = if is_first { entry.waiters.len() } else { 0 };
+            let listening = entry.watchers.len() + entry.locators.len();
+            let reserved = usize::from(entry.reserved.is_some());
+            if owners.contains(members.me()) { waiting + listening + reserved } else { 0 }
         };
-        self.latest.len() + self.entries.values().map(of).sum::<usize>()
+        self.latest.len() + self.entries.iter().map(of).sum::<usize>()
     }
 
     /// Whether none is.

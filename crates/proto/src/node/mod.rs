@@ -233,7 +233,7 @@ impl Node {
             ("results", self.results.len() + self.small_results.len()),
             ("folds", self.folds.len()),
             ("adoptions", self.adoptions.len()),
-            ("questions of others", self.directory.questions()),
+            ("questions of others", self.directory.questions(&self.members)),
         ];
         counts
             .into_iter()
@@ -349,11 +349,11 @@ impl Node {
             Message::Drop { id, instance, error } => {
                 self.drop_copy(from, &id, instance, error, out);
             }
-            Message::LatestIs { name, request } => {
-                self.reply(request, Ok(Answer::Latest { name }), out);
-            }
+            Message::LatestIs { name, request } => self.latest_is(from, name, request, out),
             Message::OlderAre { names, request } => self.prune_these(request, names, out),
-            Message::LocationsAre { request, holdings } => self.located_all(request, holdings, out),
+            Message::LocationsAre { request, holdings } => {
+                self.located_all(from, request, holdings, out)
+            }
             Message::Fold(order) => self.fold(from, order, out),
             Message::Unfold { reduce, epoch } => self.unfold(reduce, epoch, out),
             Message::FoldFailed { reduce, epoch, detail } => {

@@ -6,7 +6,7 @@ use super::{Action, Asked, Node, Waiting};
 use crate::{
     ask::{Answer, Location},
     error::Error,
-    id::{ObjectId, RequestId},
+    id::{NodeId, ObjectId, RequestId},
     message::{Holding, Message},
     table::Copy,
 };
@@ -135,10 +135,22 @@ impl Node {
 
     pub(super) fn located_all(
         &mut self,
+        from: NodeId,
         request: RequestId,
         holdings: Result<Vec<Holding>, Error>,
         out: &mut Vec<Action>,
     ) {
+        let Some(super::Pending { kind: Waiting::Locations { id, .. }, .. }) =
+            self.requests.get(&request)
+        else {
+            return;
+        };
+        // One that was the first before may answer first.
+        let id = id.clone();
+        let others = self.members.owners(&id).iter().filter(|owner| *owner != from);
+        for owner in others.collect::<Vec<_>>() {
+            self.send(owner, Message::Unlocations { id: id.clone(), request }, out);
+        }
         let location = |holding: &Holding| {
             let member = self.members.iter().find(|member| member.id == holding.node)?;
             Some(Location { member, complete: holding.complete })
