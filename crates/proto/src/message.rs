@@ -93,7 +93,7 @@ pub enum Message {
         /// The object.
         id: ObjectId,
     },
-    /// To the owner: tell me no more.
+    /// To both owners: tell me no more.
     Unwatch {
         /// The object.
         id: ObjectId,
@@ -114,7 +114,7 @@ pub enum Message {
         /// To be named in the answer.
         request: RequestId,
     },
-    /// To the owner: the question is void.
+    /// To both owners: the question is void.
     Unlocations {
         /// The object.
         id: ObjectId,
@@ -128,8 +128,8 @@ pub enum Message {
         /// All holders, by node; or why there will be none.
         holdings: Result<Vec<Holding>, Error>,
     },
-    /// To both owners: the sender makes the object by a reduce; the name is its own until the result is there.
-    /// Answered by [`Message::Claimed`].
+    /// To the first owner, and to the second when that has agreed: the sender makes the object by a reduce; the name is
+    /// its own until the result is there. Answered by [`Message::Claimed`].
     Reserve {
         /// The object, which has a name.
         id: ObjectId,

@@ -157,48 +157,59 @@ impl World {
         }
     }
 
-    /// A result must be the fold of exactly `count` of its candidates, each of them once.
+    /// A result must be the fold of exactly `count` of its candidates, each of them once; of one of the reduces that
+    /// were to go by its name.
     pub(crate) fn check_result(&mut self, id: &ObjectId, content: &Content) {
-        let mut wrong = None;
+        let mut wrong = Vec::new();
         for object in self.users.objects_of(id) {
             let Make::Reduce { inputs, count, .. } = &object.spec.make else { continue };
             let ids: BTreeSet<ObjectId> = self.ids(inputs);
             let candidates: Vec<BTreeSet<Content>> =
                 ids.iter().map(|input| self.users.contents_of(input)).collect();
             let count = (*count).min(ids.len());
-            if !is_sum(&mut content.tags().to_vec(), &candidates, count) {
-                wrong = Some(format!(
-                    "{id:?} is {content:?}, which is no fold of {count} of {candidates:?}"
-                ));
+            if is_sum(&mut content.tags().to_vec(), &candidates, count) {
+                return;
             }
+            wrong.push(format!("{count} of {candidates:?}"));
         }
-        if let Some(wrong) = wrong {
-            self.fail(wrong);
+        if !wrong.is_empty() {
+            let wrong = wrong.join(", nor of ");
+            self.fail(format!("{id:?} is {content:?}, which is no fold of {wrong}"));
         }
     }
 
     /// The inputs that a reduce says it folded must be what it folded.
     pub(crate) fn check_inputs(&mut self, object: usize, ids: &[ObjectId]) {
-        let Object { spec, contents, is_delete_asked, .. } = &self.users.objects[object];
-        let Make::Reduce { inputs, count, .. } = &spec.make else { return };
+        let Some(id) = &self.users.objects[object].id else { return };
+        let wrong: Vec<String> =
+            self.users.objects_of(id).filter_map(|made| self.wrong_inputs(made, ids)).collect();
+        // Of those that go by one name, only one folded these.
+        let reduces = self.users.objects_of(id);
+        let reduces = reduces.filter(|made| matches!(made.spec.make, Make::Reduce { .. })).count();
+        if wrong.len() == reduces {
+            self.fail(wrong.join(", and "));
+        }
+    }
+
+    fn wrong_inputs(&self, made: &Object, ids: &[ObjectId]) -> Option<String> {
+        let Object { spec, contents, is_delete_asked, .. } = made;
+        let Make::Reduce { inputs, count, .. } = &spec.make else { return None };
         if contents.is_empty() && *is_delete_asked {
             // Deleted in the moment of its completion: nobody has seen what it held.
-            return;
+            return None;
         }
         let candidates = self.ids(inputs);
         let distinct: BTreeSet<&ObjectId> = ids.iter().collect();
         let count = (*count).min(candidates.len());
         let is_right_number = distinct.len() == ids.len() && ids.len() == count;
         if !is_right_number || !ids.iter().all(|id| candidates.contains(id)) {
-            let what = format!("{ids:?} were folded instead of {count} of {candidates:?}");
-            return self.fail(what);
+            return Some(format!("{ids:?} were folded instead of {count} of {candidates:?}"));
         }
         let parts: Vec<BTreeSet<Content>> =
             ids.iter().map(|id| self.users.contents_of(id)).collect();
         let is_it = |content: &Content| is_sum(&mut content.tags().to_vec(), &parts, parts.len());
-        if !contents.iter().any(is_it) {
-            self.fail(format!("{ids:?} are {parts:?}, but {contents:?} was folded"));
-        }
+        let is_right = contents.iter().any(is_it);
+        (!is_right).then(|| format!("{ids:?} are {parts:?}, but {contents:?} was folded"))
     }
 
     fn ids(&self, objects: &[usize]) -> BTreeSet<ObjectId> {
@@ -234,17 +245,50 @@ impl World {
                 let current = made.id.as_ref().and_then(|id| table.current(id));
                 let is_here = current.and_then(|instance| table.get(instance));
                 // A reduce that failed, or whose result was deleted, is forgotten, with its list.
+                // What is here under a name may be somebody else's.
+                let is_its_own =
+                    made.id.as_ref().is_some_and(|id| self.users.objects_of(id).count() == 1);
                 if matches!(error, Error::InvalidArgument(_))
-                    && !is_here.is_some_and(|copy| copy.is_complete())
+                    && !(is_its_own && is_here.is_some_and(|copy| copy.is_complete()))
                 {
                     return Ok(());
                 }
-                vec![*object]
+                // It had no name yet when it was given up.
+                let is_nameless = made.spec.name.is_some()
+                    && self.users.questions.values().any(|other| {
+                        matches!(other.purpose, Purpose::Reduce { object: of } if of == *object)
+                            && (other.is_void || other.deadline.is_some())
+                    });
+                if matches!(error, Error::ObjectLost { .. }) && is_nameless {
+                    return Ok(());
+                }
+                let rivals = made.id.as_ref().and_then(|id| self.users.by_id.get(id));
+                rivals.cloned().unwrap_or_default()
             }
             Purpose::Seal { object, .. } => vec![*object],
-            Purpose::Get { id, .. } => self.users.by_id.get(id).cloned().unwrap_or_default(),
-            Purpose::Reduce { .. } | Purpose::Abort | Purpose::Delete | Purpose::Latest { .. } => {
-                Vec::new()
+            Purpose::Get { id, .. } | Purpose::Locations { id, .. } => {
+                self.users.by_id.get(id).cloned().unwrap_or_default()
+            }
+            Purpose::Reduce { object } => {
+                let made = &self.users.objects[*object];
+                let rivals = made.id.iter().flat_map(|id| self.users.objects_of(id)).count();
+                if matches!(error, Error::NameTaken { .. }) && rivals > 1 {
+                    return Ok(());
+                }
+                // The name was deleted while it was asked for.
+                let is_deleted = matches!(error, Error::ObjectDeleted { .. });
+                return (is_deleted && made.is_delete_asked)
+                    .then_some(())
+                    .ok_or_else(|| "a reduce has no such reason".into());
+            }
+            Purpose::Abort
+            | Purpose::Delete
+            | Purpose::Latest { newest: None, .. }
+            | Purpose::Prune
+            | Purpose::Wait { .. }
+            | Purpose::Follow { .. } => Vec::new(),
+            Purpose::Latest { newest: Some(newest), .. } => {
+                return newest.is_none().then_some(()).ok_or_else(|| "there is a name".into());
             }
         };
         let is_explained = objects.iter().any(|object| self.explains(*object, error));
@@ -261,13 +305,18 @@ impl World {
         let is_here = match error {
             // Of two that were put under one name at once, one may be dropped.
             Error::ObjectDeleted { .. } => *is_delete_asked || has_rival,
-            Error::ObjectLost { .. } => self.users.is_shrunk || *is_failed || has_rival,
+            // A deletion of which an owner hears late, or never, looks like a loss.
+            Error::ObjectLost { .. } => {
+                self.users.is_shrunk || *is_failed || has_rival || *is_delete_asked
+            }
             Error::StoreFull { .. } => self.is_tight(),
             Error::NoMemory { .. } => self.plan.slot_failures > 0,
             Error::NodeDown(_) => self.users.is_shrunk && matches!(spec.make, Make::Reduce { .. }),
+            // The name of a result went to another, while two nodes did not agree on its owner.
+            Error::NameTaken { .. } => has_rival && matches!(spec.make, Make::Reduce { .. }),
             _ => false,
         };
-        let Make::Reduce { inputs, count, patience_ns } = &spec.make else {
+        let Make::Reduce { inputs, count, patience_ns, .. } = &spec.make else {
             return is_here
                 || matches!(spec.make, Make::Put { fate, .. } if fate != Fate::Sealed
                 && matches!(error, Error::ObjectLost { .. }));
@@ -306,6 +355,8 @@ impl World {
         let end = self.plan.end + 90 * SECOND;
         self.run_until(end);
         self.check_directories();
+        let existing = self.existing();
+        self.look_once_more(&existing);
         self.get_everything_once_more();
         self.run_until(end + 60 * SECOND);
         self.check_waiters();
@@ -334,9 +385,14 @@ impl World {
         existing
     }
 
-    /// Every complete copy is known to the first owner of its object.
+    /// Every complete copy is known to the first owner of its object, and all are of one instance.
     fn check_directories(&mut self) {
         for (id, nodes) in self.existing() {
+            let current = |node: &NodeId| self.hosts[node].node.table().current(&id);
+            let instances: BTreeSet<Option<Instance>> = nodes.iter().map(current).collect();
+            if instances.len() > 1 {
+                self.fail(format!("{id:?} lives as {instances:?} at {nodes:?}"));
+            }
             let Some(some) = self.hosts.get(&nodes[0]) else { continue };
             let owner = some.node.members().owners(&id).first;
             let Some(host) = self.hosts.get(&owner).filter(|host| host.is_up) else {
@@ -395,7 +451,11 @@ impl World {
                 Purpose::Put { .. } | Purpose::Create { .. } if !self.is_tight() => {
                     stuck = Some(format!("{request:?} waits: {:?}", asked.purpose));
                 }
-                _ => {}
+                purpose => {
+                    if let Some(why) = self.stuck_look(asked.node, purpose, &existing) {
+                        stuck = Some(format!("{request:?} waits: {purpose:?}: {why}"));
+                    }
+                }
             }
         }
         if let Some(stuck) = stuck {

@@ -15,6 +15,7 @@
 mod check;
 mod dice;
 mod fold;
+mod looks;
 mod net;
 mod payload;
 mod plan;

@@ -17,6 +17,9 @@ pub(crate) const MICROSECOND: u64 = 1_000;
 pub(crate) const MILLISECOND: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
+/// What names with numbers are published under.
+pub(crate) const PUBLISHED: &str = "policy/";
+
 /// A whole simulation before it begins.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -50,6 +53,8 @@ pub(crate) enum Make {
         inputs: Vec<usize>,
         count: usize,
         patience_ns: Option<u64>,
+        /// When the question itself is taken back; only one for a name is still open then.
+        cancel_ns: Option<u64>,
     },
 }
 
@@ -78,12 +83,42 @@ pub(crate) enum Act {
         /// How long it is read.
         hold_ns: u64,
     },
+    /// Reads an object while it arrives; `with_get`: and asks for it, too.
+    Follow {
+        object: usize,
+        at: u64,
+        with_get: bool,
+        patience_ns: Option<u64>,
+        cancel_ns: Option<u64>,
+    },
+    Wait {
+        objects: Vec<usize>,
+        count: usize,
+        at: u64,
+        patience_ns: Option<u64>,
+        cancel_ns: Option<u64>,
+    },
+    /// Asks who holds an object, and so many times again when that has changed.
+    Locations {
+        object: usize,
+        at: u64,
+        changes: u32,
+        patience_ns: Option<u64>,
+        cancel_ns: Option<u64>,
+    },
     Inputs {
         object: usize,
     },
     Delete {
         object: usize,
         at: u64,
+    },
+    Prune {
+        /// The number of the name under [`PUBLISHED`].
+        version: u64,
+        keep: u64,
+        at: u64,
+        patience_ns: Option<u64>,
     },
     Latest {
         prefix: &'static str,
@@ -129,10 +164,12 @@ impl Plan {
         for _ in 0..dice.below(reduces) {
             plan.add_reduce(horizon, &mut classes, dice);
         }
+        plan.add_rivals(horizon, &classes, dice);
         for object in 0..plan.objects.len() {
             plan.add_readers(object, horizon, dice);
         }
-        plan.add_versions(horizon, dice);
+        plan.add_versions(horizon, &classes, dice);
+        plan.add_waits(horizon, dice);
         plan.add_changes(horizon, dice);
         plan.limit_capacity(dice);
         plan.acts.sort_by_key(|(at, _)| *at);
@@ -174,35 +211,90 @@ impl Plan {
 
     fn add_reduce(&mut self, horizon: u64, classes: &mut [Class], dice: &mut Dice) {
         let class = dice.below(classes.len() as u64) as usize;
+        let name = dice.chance(40).then(|| {
+            let group = dice.below(4);
+            name(&format!("group{group}/r{}", self.objects.len()))
+        });
+        let object = self.add_fold(name, class, horizon, classes, dice);
+        classes[class].objects.extend(object);
+    }
+
+    /// A reduce of objects of one class, if it has any.
+    fn add_fold(
+        &mut self,
+        name: Option<Name>,
+        class: usize,
+        horizon: u64,
+        classes: &[Class],
+        dice: &mut Dice,
+    ) -> Option<usize> {
         let mut inputs = classes[class].objects.clone();
         dice.shuffle(&mut inputs);
         inputs.truncate(dice.between(1, 8) as usize);
-        let mut meta = classes[class].meta.clone();
         if dice.chance(4)
             && let Some(other) = dice.pick(&classes[0].objects)
             && !inputs.contains(&other)
         {
             inputs.push(other);
-            meta = classes[class].meta.clone();
         }
         if inputs.is_empty() {
-            return;
+            return None;
         }
         let all = inputs.len() as u64;
         let count = if dice.chance(50) { all } else { dice.between(1, all) } as usize;
-        let patience_ns = dice.chance(40).then(|| dice.between(1, 2 * horizon));
-        let make = Make::Reduce { inputs, count, patience_ns };
-        let object = self.add_object(Spec { name: None, meta, make });
+        let patience_ns = dice.chance(40).then(|| self.patience(horizon, dice));
+        let cancel_ns = (name.is_some() && dice.chance(10))
+            .then(|| dice.below(2 * self.config.link.latency_ns));
+        let make = Make::Reduce { inputs, count, patience_ns, cancel_ns };
+        let meta = classes[class].meta.clone();
+        let object = self.add_object(Spec { name, meta, make });
         // At most 64 tags fit a small object, and reduces of reduces multiply them.
         if self.tags(object) > SMALL_BYTES as usize / 8 {
             self.objects.pop();
-            return;
+            return None;
         }
-        classes[class].objects.push(object);
         let begin = dice.below(horizon);
         self.add(begin, Act::Make { object, at: dice.below(64) });
         if dice.chance(50) {
             self.add(begin + dice.below(horizon), Act::Inputs { object });
+        }
+        if dice.chance(20) {
+            // While its name is asked for, perhaps.
+            self.add(begin + dice.below(MILLISECOND), Act::Inputs { object });
+        }
+        Some(object)
+    }
+
+    /// A deadline of a question: mostly far, now and then within a round trip.
+    fn patience(&self, horizon: u64, dice: &mut Dice) -> u64 {
+        let most = if dice.chance(20) { 4 * self.config.link.latency_ns } else { 2 * horizon };
+        dice.between(1, most)
+    }
+
+    /// Puts and reduces that want the same few names. Nothing is folded from them.
+    fn add_rivals(&mut self, horizon: u64, classes: &[Class], dice: &mut Dice) {
+        if !dice.chance(40) {
+            return;
+        }
+        let names = dice.between(1, 3);
+        let when = dice.below(horizon);
+        for _ in 0..dice.between(2, 8) {
+            let number = dice.below(names);
+            let name = Some(name(&format!("group{number}/rival{number}")));
+            let class = dice.below(classes.len() as u64) as usize;
+            let before = self.acts.len();
+            if dice.chance(60) {
+                self.add_fold(name, class, horizon, classes, dice);
+            } else {
+                let meta = classes[class].meta.clone();
+                let make = Make::Put { fate: Fate::Sealed, pace_ns: 5 * MICROSECOND };
+                let object = self.add_object(Spec { name, meta, make });
+                self.add(dice.below(horizon), Act::Make { object, at: dice.below(64) });
+            }
+            if dice.chance(40) && before < self.acts.len() {
+                // All at once.
+                self.acts[before].0 = Instant(when + dice.below(4 * self.config.link.latency_ns));
+            }
         }
     }
 
@@ -229,28 +321,69 @@ impl Plan {
         if dice.chance(25) {
             self.add(dice.below(horizon * 3 / 2), Act::Delete { object, at: dice.below(64) });
         }
+        if dice.chance(25) {
+            let (when, at) = (dice.below(horizon * 3 / 2), dice.below(64));
+            let (patience_ns, cancel_ns) = self.end_of_question(dice);
+            let with_get = dice.chance(70);
+            self.add(when, Act::Follow { object, at, with_get, patience_ns, cancel_ns });
+        }
+        if dice.chance(25) {
+            let (when, at) = (dice.below(horizon * 3 / 2), dice.below(64));
+            let (patience_ns, cancel_ns) = self.end_of_question(dice);
+            let changes = dice.below(5) as u32;
+            self.add(when, Act::Locations { object, at, changes, patience_ns, cancel_ns });
+        }
+    }
+
+    /// When a question is to be answered at the latest, and when it is taken back.
+    fn end_of_question(&self, dice: &mut Dice) -> (Option<u64>, Option<u64>) {
+        let patience_ns = match dice.below(20) {
+            0 => Some(0),
+            1..8 => Some(dice.below(horizon_of(self))),
+            _ => None,
+        };
+        (patience_ns, dice.chance(15).then(|| dice.below(horizon_of(self))))
+    }
+
+    fn add_waits(&mut self, horizon: u64, dice: &mut Dice) {
+        for _ in 0..dice.below(8) {
+            let mut objects: Vec<usize> = (0..self.objects.len()).collect();
+            dice.shuffle(&mut objects);
+            objects.truncate(dice.between(1, 10) as usize);
+            let count = dice.between(0, objects.len() as u64) as usize;
+            let (patience_ns, cancel_ns) = self.end_of_question(dice);
+            let at = dice.below(64);
+            let act = Act::Wait { objects, count, at, patience_ns, cancel_ns };
+            self.add(dice.below(horizon * 3 / 2), act);
+        }
     }
 
     fn add_get(&mut self, object: usize, when: u64, at: u64, dice: &mut Dice) {
-        let patience_ns = match dice.below(20) {
-            0 => Some(0),
-            1..6 => Some(dice.below(horizon_of(self))),
-            _ => None,
-        };
-        let cancel_ns = dice.chance(10).then(|| dice.below(horizon_of(self)));
+        let (patience_ns, cancel_ns) = self.end_of_question(dice);
         let hold_ns = if dice.chance(50) { 0 } else { dice.below(200 * MILLISECOND) };
         self.add(when, Act::Get { object, at, patience_ns, cancel_ns, hold_ns });
     }
 
     /// Weights that are published again and again under names with numbers.
-    fn add_versions(&mut self, horizon: u64, dice: &mut Dice) {
+    fn add_versions(&mut self, horizon: u64, classes: &[Class], dice: &mut Dice) {
         if !dice.chance(40) {
             return;
         }
-        for version in 0..dice.between(1, 4) {
+        for version in 0..dice.between(1, 6) {
+            if dice.chance(20) {
+                let name = Some(name(&format!("{PUBLISHED}{version}")));
+                let class = dice.below(classes.len() as u64) as usize;
+                if let Some(object) = self.add_fold(name, class, horizon, classes, dice) {
+                    self.add_readers(object, horizon, dice);
+                }
+            }
+            if dice.chance(15) {
+                // A gap, or only a reduce.
+                continue;
+            }
             let meta = Meta::array(Dtype::Int64, vec![SMALL_BYTES / 8]).unwrap_or(Meta::bytes(8));
             let make = Make::Put { fate: Fate::Sealed, pace_ns: 0 };
-            let name = Some(name(&format!("policy/{version}")));
+            let name = Some(name(&format!("{PUBLISHED}{version}")));
             let object = self.add_object(Spec { name, meta, make });
             self.add(dice.below(horizon), Act::Make { object, at: dice.below(64) });
             self.add_readers(object, horizon, dice);
@@ -259,8 +392,14 @@ impl Plan {
             let after = dice.chance(60).then(|| dice.below(5));
             let patience_ns = dice.below(horizon);
             let at = dice.below(64);
-            let act = Act::Latest { prefix: "policy/", after, at, patience_ns };
+            let act = Act::Latest { prefix: PUBLISHED, after, at, patience_ns };
             self.add(dice.below(horizon), act);
+        }
+        for _ in 0..dice.below(4) {
+            let (version, keep, at) = (dice.below(8), dice.between(1, 3), dice.below(64));
+            let patience_ns = dice.chance(30).then(|| self.patience(horizon, dice));
+            let act = Act::Prune { version, keep, at, patience_ns };
+            self.add(dice.below(horizon * 3 / 2), act);
         }
     }
 

@@ -7,6 +7,7 @@ use hoplite_proto::{
     error::Error,
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
     limits::INLINE_BYTES_MAX,
+    message::Holding,
     meta::Op,
     node::Event,
     time::Instant,
@@ -33,6 +34,9 @@ pub(crate) struct Users {
     blocked: BTreeMap<usize, Vec<Act>>,
     /// Whether a node left or died: copies may be lost, and reduces with their callers.
     pub(crate) is_shrunk: bool,
+    /// Instances that were complete somewhere, and of what.
+    pub(crate) completed: BTreeSet<Instance>,
+    pub(crate) came: BTreeSet<ObjectId>,
     counted: u64,
 }
 
@@ -70,15 +74,51 @@ pub(crate) struct Question {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Purpose {
-    Put { object: usize, tag: Tag },
-    Create { object: usize, tag: Tag },
-    Seal { object: usize, instance: Instance },
+    Put {
+        object: usize,
+        tag: Tag,
+    },
+    Create {
+        object: usize,
+        tag: Tag,
+    },
+    Seal {
+        object: usize,
+        instance: Instance,
+    },
     Abort,
-    Get { id: ObjectId, hold_ns: u64 },
-    Reduce { object: usize },
-    Inputs { object: usize },
+    Get {
+        id: ObjectId,
+        hold_ns: u64,
+    },
+    Reduce {
+        object: usize,
+    },
+    Inputs {
+        object: usize,
+    },
     Delete,
-    Latest { prefix: &'static str, after: Option<u64> },
+    /// `newest`: its number, none if there is no name; not known before everything is at rest.
+    Latest {
+        prefix: &'static str,
+        after: Option<u64>,
+        newest: Option<Option<u64>>,
+    },
+    Prune,
+    Wait {
+        ids: Vec<ObjectId>,
+        count: usize,
+    },
+    Follow {
+        id: ObjectId,
+    },
+    /// `must`: who is certainly named.
+    Locations {
+        id: ObjectId,
+        known: Option<Vec<Holding>>,
+        changes: u32,
+        must: Vec<NodeId>,
+    },
 }
 
 /// A client that fills a slot.
@@ -97,6 +137,7 @@ pub(crate) struct Writer {
 pub(crate) enum Later {
     Cancel { request: RequestId },
     Release { node: NodeId, client: ClientId, instance: Instance },
+    Locations { node: NodeId, client: ClientId, id: ObjectId, known: Vec<Holding>, changes: u32 },
 }
 
 impl Users {
@@ -125,6 +166,8 @@ impl Users {
             reads: BTreeMap::new(),
             blocked: BTreeMap::new(),
             is_shrunk: false,
+            completed: BTreeSet::new(),
+            came: BTreeSet::new(),
             counted: 0,
         }
     }
@@ -146,6 +189,17 @@ impl Users {
         self.objects_of(id).flat_map(|object| object.contents.iter().cloned()).collect()
     }
 
+    pub(crate) fn is_delete_asked(&self, id: &ObjectId) -> bool {
+        self.objects_of(id).any(|object| object.is_delete_asked)
+    }
+
+    /// Whether that was put under an id, and not folded.
+    fn is_put(&self, id: &ObjectId, content: &Content) -> bool {
+        let mut puts =
+            self.objects_of(id).filter(|object| matches!(object.spec.make, Make::Put { .. }));
+        puts.any(|put| put.contents.contains(content))
+    }
+
     pub(crate) fn is_gone(&self, client: ClientId) -> bool {
         self.clients.get(&client).is_some_and(|client| client.is_gone)
     }
@@ -158,7 +212,7 @@ impl Users {
 
 impl World {
     /// A node to ask, and one of its clients.
-    fn somebody(&mut self, at: u64) -> Option<(NodeId, ClientId)> {
+    pub(crate) fn somebody(&mut self, at: u64) -> Option<(NodeId, ClientId)> {
         let nodes = self.staying();
         let node = *nodes.get(at as usize % nodes.len().max(1))?;
         Some((node, self.client_of(node)))
@@ -190,9 +244,10 @@ impl World {
                 let Some((node, client)) = self.somebody(*at) else { return };
                 let purpose = Purpose::Get { id: id.clone(), hold_ns: *hold_ns };
                 let request = self.ask(node, client, Ask::Get { id }, purpose, *patience_ns);
-                if let Some(delay_ns) = cancel_ns {
-                    self.after(*delay_ns, Happening::Users(Later::Cancel { request }));
-                }
+                self.cancel_after(request, *cancel_ns);
+            }
+            Act::Follow { .. } | Act::Wait { .. } | Act::Locations { .. } | Act::Prune { .. } => {
+                self.look(&act)
             }
             Act::Inputs { object } => {
                 let Some(id) = self.id_or_later(*object, &act) else { return };
@@ -210,7 +265,7 @@ impl World {
             Act::Latest { prefix, after, at, patience_ns } => {
                 let Some((node, client)) = self.somebody(*at) else { return };
                 let ask = Ask::Latest { prefix: (*prefix).into(), after: *after };
-                let purpose = Purpose::Latest { prefix, after: *after };
+                let purpose = Purpose::Latest { prefix, after: *after, newest: None };
                 self.ask(node, client, ask, purpose, Some(*patience_ns));
             }
             Act::ClientDies { at } => {
@@ -235,7 +290,7 @@ impl World {
 
     /// Whether everybody knows everybody: if the only one that two groups know goes before it has told them of each
     /// other, they are two clusters.
-    fn all_have_met(&self) -> bool {
+    pub(crate) fn all_have_met(&self) -> bool {
         let up = || self.hosts.values().filter(|host| host.is_up);
         up().all(|host| up().all(|other| host.node.members().contains(other.member.id)))
     }
@@ -255,7 +310,7 @@ impl World {
     }
 
     /// The id of an object; if it is not known, the act waits for it.
-    fn id_or_later(&mut self, object: usize, act: &Act) -> Option<ObjectId> {
+    pub(crate) fn id_or_later(&mut self, object: usize, act: &Act) -> Option<ObjectId> {
         let id = self.users.objects[object].id.clone();
         if id.is_none() {
             self.users.blocked.entry(object).or_default().push(act.clone());
@@ -285,16 +340,8 @@ impl World {
     ) -> RequestId {
         let request = RequestId(self.users.count());
         let deadline = patience_ns.map(|patience| self.now + patience);
-        // The deadline of a reduce is that of its result.
-        let is_patient = matches!(purpose, Purpose::Reduce { .. });
-        let question = Question {
-            node,
-            client,
-            purpose,
-            deadline: deadline.filter(|_| !is_patient),
-            is_void: false,
-            is_answered: false,
-        };
+        let (is_void, is_answered) = (false, false);
+        let question = Question { node, client, purpose, deadline, is_void, is_answered };
         self.users.questions.insert(request, question);
         self.tell(node, Event::Asked { client, request, ask, deadline });
         request
@@ -318,11 +365,8 @@ impl World {
     }
 
     fn reduce(&mut self, object: usize, at: u64, act: &Act) {
-        let Make::Reduce { inputs, count, patience_ns } =
-            self.users.objects[object].spec.make.clone()
-        else {
-            return;
-        };
+        let Spec { name, make, .. } = self.users.objects[object].spec.clone();
+        let Make::Reduce { inputs, count, patience_ns, cancel_ns } = make else { return };
         let mut ids = Vec::new();
         for input in inputs {
             let Some(id) = self.id_or_later(input, act) else { return };
@@ -333,9 +377,9 @@ impl World {
         let Some((node, client)) = self.somebody(at) else { return };
         self.users.objects[object].node = Some(node);
         let count = count.min(ids.len()) as u32;
-        let name = None;
         let ask = Ask::Reduce { inputs: ids, op: Op::Sum, count, name };
-        self.ask(node, client, ask, Purpose::Reduce { object }, patience_ns);
+        let request = self.ask(node, client, ask, Purpose::Reduce { object }, patience_ns);
+        self.cancel_after(request, cancel_ns);
     }
 
     pub(crate) fn delete(&mut self, node: NodeId, client: ClientId, ids: Vec<ObjectId>) {
@@ -404,6 +448,16 @@ impl World {
                 let ask = Ask::Release { instance };
                 self.tell(node, Event::Asked { client, request, ask, deadline: None });
             }
+            Later::Locations { node, client, id, known, changes } => {
+                if self.users.is_gone(client) || !self.is_up(node) {
+                    return;
+                }
+                let known = Some(known);
+                let must = Vec::new();
+                let ask = Ask::Locations { id: id.clone(), known: known.clone() };
+                let purpose = Purpose::Locations { id, known, changes, must };
+                self.ask(node, client, ask, purpose, None);
+            }
         }
     }
 
@@ -470,12 +524,19 @@ impl World {
         question.is_answered = true;
         let purpose = question.purpose.clone();
         match answer {
-            Ok(answer) => self.succeeded(node, client, purpose, answer),
+            Ok(answer) => self.succeeded(node, client, request, purpose, answer),
             Err(error) => self.failed(request, purpose, error),
         }
     }
 
-    fn succeeded(&mut self, node: NodeId, client: ClientId, purpose: Purpose, answer: Answer) {
+    fn succeeded(
+        &mut self,
+        node: NodeId,
+        client: ClientId,
+        request: RequestId,
+        purpose: Purpose,
+        answer: Answer,
+    ) {
         match (purpose, answer) {
             (Purpose::Put { object, .. }, Answer::Put { id }) => self.object_known(object, id),
             (Purpose::Create { object, tag }, Answer::Created { id, instance }) => {
@@ -506,13 +567,34 @@ impl World {
             }
             (Purpose::Reduce { object }, Answer::Reducing { id }) => self.object_known(object, id),
             (Purpose::Inputs { object }, Answer::Inputs { ids }) => self.check_inputs(object, &ids),
-            (Purpose::Latest { prefix, after }, Answer::Latest { name }) => {
+            (Purpose::Latest { prefix, after, newest }, Answer::Latest { name }) => {
                 let is_newer = name.version().is_some_and(|v| after.is_none_or(|after| v > after));
                 if !name.as_str().starts_with(prefix) || !is_newer {
                     self.fail(format!("{name:?} is no name under {prefix} newer than {after:?}"));
                 }
+                // The owner of a small object has it still when its putter is gone, and so there may be more names
+                // than copies.
+                let version = name.version();
+                let is_outlived = self.users.is_shrunk
+                    || self.users.is_delete_asked(&ObjectId::Named(name.clone()));
+                let is_wrong = |newest| newest > version || newest != version && !is_outlived;
+                if newest.is_some_and(is_wrong) {
+                    self.fail(format!("{name:?} is the latest, but the newest is {newest:?}"));
+                }
             }
-            (Purpose::Delete | Purpose::Abort, Answer::Done) => {}
+            (Purpose::Wait { ids, count }, Answer::Waited { ready }) => {
+                self.check_waited(request, &ids, count, &ready);
+            }
+            (Purpose::Follow { id }, Answer::Growing { meta, instance }) => {
+                self.check_growing(node, &id, &meta, instance);
+            }
+            (Purpose::Locations { id, known, changes, must }, Answer::Locations(all)) => {
+                self.check_locations(node, client, id, known, changes, &must, &all);
+            }
+            (
+                Purpose::Delete | Purpose::Abort | Purpose::Prune | Purpose::Follow { .. },
+                Answer::Done,
+            ) => {}
             (purpose, answer) => self.fail(format!("{answer:?} is no answer to {purpose:?}")),
         }
     }
@@ -531,7 +613,9 @@ impl World {
                     known.contents.remove(&Content::of(tag));
                 }
             }
-            Purpose::Seal { object, .. } => self.users.objects[object].is_failed = true,
+            Purpose::Seal { object, .. } | Purpose::Reduce { object } => {
+                self.users.objects[object].is_failed = true;
+            }
             _ => {}
         }
     }
@@ -540,6 +624,9 @@ impl World {
     pub(crate) fn result_made(&mut self, host: NodeId, instance: Instance, content: &Content) {
         let copy = self.hosts.get(&host).and_then(|host| host.node.table().get(instance));
         let Some(id) = copy.map(|copy| copy.id.clone()) else { return };
+        if self.users.is_put(&id, content) {
+            return;
+        }
         self.check_result(&id, content);
         for object in self.users.by_id.get(&id).cloned().unwrap_or_default() {
             self.users.objects[object].contents.insert(content.clone());

@@ -257,6 +257,7 @@ impl World {
         let mut actions = Vec::new();
         host.node.handle(now, event, &mut actions);
         self.check_small_copies(node);
+        self.note_complete(node);
         for action in actions {
             self.trace.line(now, Some(node), "order", || format!("{action:?}"));
             self.carry_out(node, action);

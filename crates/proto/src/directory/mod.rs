@@ -95,7 +95,10 @@ impl Directory {
                 }
                 self.forget_if_empty(id);
             }
-            Message::Reserve { id, instance } => self.reserve(now, from, id, *instance, mail),
+            Message::Reserve { id, instance } => {
+                self.reserve(now, from, id, *instance, mail);
+                self.keep_for_a_while(now, id, members);
+            }
             Message::Delete { id, request } => self.delete(now, from, id, *request, mail),
             Message::Dropped { id, instance } => self.dropped(from, id, *instance, mail),
             Message::Fail { id, error } => {
@@ -103,6 +106,8 @@ impl Directory {
                 let maker = self.entries.get(id).and_then(Entry::maker);
                 if id.minter().is_some() || maker.is_none_or(|maker| maker == from) {
                     self.bury(now, id, error.clone(), Vec::new(), mail);
+                } else if let Some(entry) = self.entries.get_mut(id) {
+                    entry.reserved.take_if(|reserved| reserved.node == from);
                 }
             }
             Message::Remember { id, instances, error } => {
@@ -144,9 +149,9 @@ impl Directory {
             let held = entry.live.as_mut().is_some_and(|live| live.remove_holder(node));
             let reserved = entry.reserved.take_if(|reserved| reserved.node == node).is_some();
             if reserved && entry.live.is_none() {
-                let detail = format!("node {node}, which was to make it by a reduce, is gone");
-                let error = Error::ObjectLost { id: id.clone(), detail };
-                entry.tell_gone(&id, &error, mail);
+                // After the grace, so that those who ask the next owner instead of one that died are told too.
+                entry.orphan_since = Some(now);
+                self.alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
             }
             if held || reserved || id.minter() == Some(node) {
                 self.check_orphan(now, &id, members);
@@ -240,6 +245,20 @@ impl Directory {
         self.entries.values().filter(|entry| entry.is_alive()).count()
     }
 
+    /// What others wait for or listen to here, and names that are kept for them; for checkers. Questions that came here
+    /// before a change of members, or while the members did not agree, may stay where nobody asks any more.
+    pub fn questions(&self, members: &Members) -> usize {
+        let of = |(id, entry): (&ObjectId, &Entry)| {
+            let owners = members.owners(id);
+            let is_first = owners.first == members.me();
+            let waiting = if is_first { entry.waiters.len() } else { 0 };
+            let listening = entry.watchers.len() + entry.locators.len();
+            let reserved = usize::from(entry.reserved.is_some());
+            if owners.contains(members.me()) { waiting + listening + reserved } else { 0 }
+        };
+        self.latest.len() + self.entries.iter().map(of).sum::<usize>()
+    }
+
     /// Whether none is.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -281,7 +300,16 @@ impl Directory {
             mail.push(claimed(Some(reserved.node)));
             return;
         }
-        if let Some(gone) = &entry.gone {
+        if let Some(gone) = &mut entry.gone {
+            // A result, or the next attempt at it, of which its maker told before it heard of the deletion.
+            let is_earlier = |(node, dropped): &(NodeId, Instance)| {
+                *node == from && dropped.node == instance.node && dropped.serial < instance.serial
+            };
+            let is_first = members.owners(id).first == members.me();
+            if !*claim && is_first && gone.dropping.iter().any(is_earlier) {
+                gone.instances.push(*instance);
+                gone.dropping.insert((from, *instance));
+            }
             // Whoever deleted a minted id deleted all it will ever be; a name is free for another instance.
             if id.minter().is_some() || gone.instances.contains(instance) {
                 let error = Some(gone.error.clone());
@@ -463,7 +491,11 @@ impl Directory {
     ) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.reserved.take_if(|reserved| *reserved == instance);
-            let live = entry.live.as_mut().filter(|live| live.instance == instance);
+            let mut live = entry.live.as_mut().filter(|live| live.instance == instance);
+            if let Some(live) = live.as_mut().filter(|_| instance.node == from) {
+                // Given up by its maker before its name was confirmed.
+                live.inline = None;
+            }
             if live.is_some_and(|live| live.remove_holder(from)) {
                 self.check_orphan(now, id, members);
             }

@@ -7,6 +7,7 @@ use core::{cmp::Reverse, ops::Bound};
 
 use super::{Directory, Mail};
 use crate::{
+    error::Error,
     id::{Instance, Name, NodeId, ObjectId, RequestId},
     members::Members,
     message::Message,
@@ -103,24 +104,41 @@ impl Directory {
             let id = id.clone();
             (from, Message::Claimed { id, instance, taken_by })
         };
-        if let Some(gone) = &entry.gone {
-            if gone.instances.contains(&instance) {
-                // Deleted before the coordinator heard that the name was its own.
-                let (id, error) = (id.clone(), Some(gone.error.clone()));
-                mail.push(claimed(None));
-                mail.push((from, Message::Drop { id, instance, error }));
-                return;
+        let error = match &mut entry.gone {
+            Some(gone) if gone.instances.contains(&instance) => {
+                // So is whatever has been made under it meanwhile.
+                gone.dropping.insert((from, instance));
+                Some(gone.error.clone())
             }
-            entry.reuse(now, id, mail);
+            _ => {
+                let is_buried = entry.buried.get(&instance).is_some_and(|until| *until > now);
+                is_buried.then(|| Error::ObjectDeleted { id: id.clone() })
+            }
+        };
+        if error.is_some() {
+            // Deleted before the coordinator heard that the name was its own.
+            mail.push(claimed(None));
+            mail.push((from, Message::Drop { id: id.clone(), instance, error }));
+            return;
         }
-        let live = entry.live.as_ref().map(|live| live.instance);
+        entry.reuse(now, id, mail);
         // A later instance of the same node is the result itself, told of before its name.
         let is_result =
             |live: &Instance| live.node == instance.node && live.serial > instance.serial;
-        let other = live.filter(|live| !is_result(live));
+        let is_lost = entry.orphan_since.is_some();
+        if let Some(lost) = entry.live.take_if(|live| is_lost && !is_result(&live.instance)) {
+            for holder in lost.holders.keys() {
+                let drop = Message::Drop { id: id.clone(), instance: lost.instance, error: None };
+                mail.push((*holder, drop));
+            }
+        }
+        let live = entry.live.as_ref();
+        let is_made = live.is_some_and(|live| is_result(&live.instance) && live.is_complete());
+        let other = live.map(|live| live.instance).filter(|live| !is_result(live));
         let other = other.or_else(|| entry.reserved.filter(|reserved| *reserved != instance));
-        if other.is_none() {
+        if other.is_none() && !is_made {
             entry.reserved = Some(instance);
+            entry.orphan_since = None;
         }
         mail.push(claimed(other.map(|other| other.node)));
         self.forget_if_empty(id);

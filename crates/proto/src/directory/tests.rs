@@ -417,3 +417,144 @@ fn a_watcher_is_answered_at_once_and_again_when_the_object_comes() {
         [(NodeId(3), Message::Found { found: Some(Found { holder: NodeId(3), .. }), .. })]
     ));
 }
+
+fn reserve(id: &ObjectId, instance: Instance) -> Message {
+    Message::Reserve { id: id.clone(), instance }
+}
+
+fn claimed(to: u64, id: &ObjectId, instance: Instance, taken_by: Option<u64>) -> (NodeId, Message) {
+    let (id, taken_by) = (id.clone(), taken_by.map(NodeId));
+    (NodeId(to), Message::Claimed { id, instance, taken_by })
+}
+
+fn growing() -> Progress {
+    Progress::Partial { source: None, ready: Ranges::new() }
+}
+
+#[test]
+fn a_reservation_keeps_a_name_until_its_result_is_complete() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    assert_eq!(
+        owner.hears(2, reserve(&id, instance(2, 1))),
+        [claimed(2, &id, instance(2, 1), None)]
+    );
+    for node in [2, 3] {
+        let mine = instance(node, 5);
+        assert_eq!(owner.hears(node, claim(&id, mine)), [claimed(node, &id, mine, Some(2))]);
+        assert_eq!(owner.hears(node, reserve(&id, mine)), [claimed(node, &id, mine, Some(2))]);
+    }
+    // The result grows; its owner is told of the name again.
+    assert_eq!(owner.hears(2, told(&id, instance(2, 6), true, growing())), []);
+    assert_eq!(
+        owner.hears(2, reserve(&id, instance(2, 1))),
+        [claimed(2, &id, instance(2, 1), None)]
+    );
+    owner.hears(2, told(&id, instance(2, 6), true, Progress::Complete));
+    owner.hears(2, reserve(&id, instance(2, 1)));
+    assert_eq!(owner.directory.questions(&owner.members), 0, "it is there");
+    assert_eq!(
+        owner.hears(3, claim(&id, instance(3, 6)))[0].1,
+        claimed(3, &id, instance(3, 6), Some(2)).1
+    );
+}
+
+#[test]
+fn a_reservation_that_is_given_back_leaves_nothing() {
+    for message in [
+        |id: ObjectId| Message::Withdraw { id, instance: Instance { node: NodeId(2), serial: 1 } },
+        |id: ObjectId| Message::Fail { error: Error::ObjectDeleted { id: id.clone() }, id },
+    ] {
+        let mut owner = Owner::new();
+        let id = named(&owner, "x");
+        owner.hears(2, reserve(&id, instance(2, 1)));
+        owner.hears(2, message(id.clone()));
+        assert_eq!(owner.directory.questions(&owner.members), 0);
+        assert!(owner.hears(3, claim(&id, instance(3, 1))).contains(&claimed(
+            3,
+            &id,
+            instance(3, 1),
+            None
+        )));
+    }
+}
+
+#[test]
+fn a_failure_ends_a_reservation_beside_an_object_of_another() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.hears(2, reserve(&id, instance(2, 1)));
+    // Put at an owner that did not know of the reduce, and told of here.
+    owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
+    let error = Error::ObjectDeleted { id: id.clone() };
+    assert_eq!(owner.hears(2, Message::Fail { id: id.clone(), error }), []);
+    assert_eq!(owner.directory.questions(&owner.members), 0);
+    assert_eq!(owner.holders(&id), [3], "the object of the other lives");
+}
+
+#[test]
+fn a_deletion_takes_a_result_along_that_was_told_of_before_its_maker_heard() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.hears(2, reserve(&id, instance(2, 1)));
+    let error = Some(Error::ObjectDeleted { id: id.clone() });
+    let drop = |serial| {
+        let (id, instance, error) = (id.clone(), instance(2, serial), error.clone());
+        (NodeId(2), Message::Drop { id, instance, error })
+    };
+    assert_eq!(owner.hears(5, delete(&id)), [drop(1)]);
+    assert_eq!(owner.hears(2, told(&id, instance(2, 3), true, Progress::Complete)), [drop(3)]);
+    let dropped = |serial| Message::Dropped { id: id.clone(), instance: instance(2, serial) };
+    assert_eq!(owner.hears(2, dropped(1)), [], "the result may still be given to somebody");
+    assert_eq!(owner.hears(2, dropped(3)), [deleted(&id, 5)]);
+    // The reduce that was deleted asks for its name again.
+    let mail = owner.hears(2, reserve(&id, instance(2, 1)));
+    assert_eq!(mail, [claimed(2, &id, instance(2, 1), None), drop(1)]);
+    // A put of the same node is another object.
+    let mail = owner.hears(2, claim(&id, instance(2, 9)));
+    assert_eq!(mail, [claimed(2, &id, instance(2, 9), None)]);
+}
+
+#[test]
+fn those_who_wait_for_a_result_are_told_when_its_maker_died() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.hears(2, reserve(&id, instance(2, 1)));
+    owner.hears(3, locate(&id));
+    assert_eq!(owner.waits(10 * ORPHAN_GRACE_NS), []);
+    owner.loses(2);
+    // Another asks within the grace, for the owner that it asked first died too.
+    owner.hears(4, locate(&id));
+    let told: Vec<NodeId> = owner.waits(ORPHAN_GRACE_NS).into_iter().map(|(to, _)| to).collect();
+    assert_eq!(told, [NodeId(3), NodeId(4)]);
+    assert!(owner.directory.entries.is_empty());
+}
+
+#[test]
+fn a_reduce_may_take_a_name_that_was_lost() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    assert_eq!(owner.source_of(3, &id), Some(2));
+    owner.loses(2);
+    let drop = Message::Drop { id: id.clone(), instance: instance(2, 1), error: None };
+    let mail = owner.hears(4, reserve(&id, instance(4, 1)));
+    assert_eq!(mail, [(NodeId(3), drop), claimed(4, &id, instance(4, 1), None)]);
+    assert_eq!(owner.source_of(3, &id), None);
+    assert_eq!(owner.waits(10 * ORPHAN_GRACE_NS), [], "it may still come");
+}
+
+#[test]
+fn a_small_put_that_is_given_up_takes_its_bytes_along() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    let bytes: Inline = vec![1; 8].into();
+    let inline = Progress::Inline(bytes);
+    let Message::Announce(announce) = told(&id, instance(2, 1), true, inline) else {
+        unreachable!()
+    };
+    owner.hears(2, Message::Announce(Announce { claim: true, meta: Meta::bytes(8), ..announce }));
+    owner.hears(2, Message::Withdraw { id: id.clone(), instance: instance(2, 1) });
+    let mail = owner.hears(3, claim(&id, instance(3, 1)));
+    assert_eq!(mail, [claimed(3, &id, instance(3, 1), None)]);
+}

@@ -74,9 +74,7 @@ impl Node {
         if let Some(error) = &error
             && let Some(key) = self.reservation_of(instance)
         {
-            // The name was deleted before there was a result.
-            self.reservations.remove(&key);
-            self.fail_reduce_of(id, error, out);
+            self.reservation_dropped(from, key, id, error, out);
         }
         let state = self.table.get(instance).map(|copy| copy.state);
         let was_current = self.table.current(id) == Some(instance);
@@ -100,6 +98,13 @@ impl Node {
         }
         if error.is_some() {
             self.send(from, Message::Dropped { id: id.clone(), instance }, out);
+        }
+        if error.is_some() && was_current {
+            // The other owner may have heard of the deletion before it heard of this copy.
+            let others = self.members.owners(id).iter().filter(|owner| *owner != from);
+            for owner in others.collect::<Vec<_>>() {
+                self.send(owner, Message::Withdraw { id: id.clone(), instance }, out);
+            }
         }
     }
 
@@ -126,6 +131,25 @@ impl Node {
         self.remember(asked, Waiting::Latest { prefix: prefix.clone(), after });
         self.send(owner, Message::Latest { prefix, after, request }, out);
         None
+    }
+
+    pub(super) fn latest_is(
+        &mut self,
+        from: NodeId,
+        name: Name,
+        request: RequestId,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(super::Pending { kind: Waiting::Latest { prefix, .. }, .. }) =
+            self.requests.get(&request)
+        else {
+            return;
+        };
+        // One that was the owner before may answer first.
+        if prefix_owner(prefix, &self.members).is_some_and(|owner| owner != from) {
+            self.stop_latest(&prefix.clone(), request, out);
+        }
+        self.reply(request, Ok(Answer::Latest { name }), out);
     }
 
     pub(super) fn stop_latest(&mut self, prefix: &str, request: RequestId, out: &mut Vec<Action>) {

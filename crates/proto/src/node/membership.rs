@@ -123,6 +123,8 @@ impl Node {
         self.directory.members_changed(self.now, &self.members, &mut mail);
         self.post(mail, out);
 
+        // Before the results that are made under them, for which they would be taken otherwise.
+        self.reserve_again(before, renewed, out);
         let mut announces = Vec::new();
         for (instance, copy) in self.table.iter() {
             let (then, now) = (before.owners(&copy.id), self.members.owners(&copy.id));
@@ -166,15 +168,10 @@ impl Node {
                 self.send(owner, question, out);
             }
         }
-        for (id, instance) in self.reserved_names() {
-            if let Some(owner) = self.new_owner(&id, before, renewed) {
-                self.send(owner, Message::Reserve { id, instance }, out);
-            }
-        }
     }
 
     /// The first owner of `id`, if it was not that before or has to be told anew.
-    fn new_owner(
+    pub(super) fn new_owner(
         &self,
         id: &ObjectId,
         before: &Members,

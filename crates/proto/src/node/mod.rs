@@ -233,6 +233,7 @@ impl Node {
             ("results", self.results.len() + self.small_results.len()),
             ("folds", self.folds.len()),
             ("adoptions", self.adoptions.len()),
+            ("questions of others", self.directory.questions(&self.members)),
         ];
         counts
             .into_iter()
@@ -324,8 +325,10 @@ impl Node {
         let (members, link) = (&self.members, self.config.link);
         if self.directory.handle(self.now, from, &message, members, link, &mut mail) {
             self.post(mail, out);
-            if let Message::Delete { id, .. } = &message {
-                // A result that is not there yet has no copy that could be dropped.
+            if let Message::Delete { id, .. } = &message
+                && id.minter().is_some()
+            {
+                // A result that is not there yet has no copy that could be dropped. A name has: its reservation.
                 self.fail_reduce_of(id, &Error::ObjectDeleted { id: id.clone() }, out);
             }
             return;
@@ -335,7 +338,7 @@ impl Node {
             Message::Leave => self.lose(from, false, out),
             Message::Down { node } => self.told_down(from, node, out),
             Message::Claimed { id, instance, taken_by } => {
-                self.claimed(&id, instance, taken_by, out)
+                self.claimed(from, &id, instance, taken_by, out)
             }
             Message::Waiting { id } => self.pull_acknowledged(&id),
             Message::Located { id, instance, meta, source } => {
@@ -347,11 +350,11 @@ impl Node {
             Message::Drop { id, instance, error } => {
                 self.drop_copy(from, &id, instance, error, out);
             }
-            Message::LatestIs { name, request } => {
-                self.reply(request, Ok(Answer::Latest { name }), out);
-            }
+            Message::LatestIs { name, request } => self.latest_is(from, name, request, out),
             Message::OlderAre { names, request } => self.prune_these(request, names, out),
-            Message::LocationsAre { request, holdings } => self.located_all(request, holdings, out),
+            Message::LocationsAre { request, holdings } => {
+                self.located_all(from, request, holdings, out)
+            }
             Message::Fold(order) => self.fold(from, order, out),
             Message::Unfold { reduce, epoch } => self.unfold(reduce, epoch, out),
             Message::FoldFailed { reduce, epoch, detail } => {

@@ -88,6 +88,10 @@ impl Node {
             return Some(Err(self.store_full(meta.size)));
         }
         let id = name.map_or_else(|| self.mint(), ObjectId::Named);
+        if self.reduce_of.contains_key(&id) {
+            // Its owner may not have heard of the reduce yet.
+            return Some(Err(Error::NameTaken { id, holder: self.me.id }));
+        }
         let instance = self.next_instance();
         self.remember(asked, Waiting::Create(instance));
         let (client, request) = (asked.client, Some(asked.request));
@@ -153,13 +157,14 @@ impl Node {
     /// The owner of a name has spoken.
     pub(super) fn claimed(
         &mut self,
+        from: NodeId,
         id: &ObjectId,
         instance: Instance,
         taken_by: Option<NodeId>,
         out: &mut Vec<Action>,
     ) {
         if let Some(key) = self.reservation_of(instance) {
-            return self.reserved(key, id, taken_by, out);
+            return self.reserved(from, key, id, taken_by, out);
         }
         let phase = self.creates.get(&instance).map(|create| create.phase);
         match (phase, taken_by) {

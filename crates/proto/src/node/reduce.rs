@@ -299,7 +299,7 @@ impl Node {
     pub(super) fn fail_reduce_of(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
         let Some(key) = self.reduce_of.get(id).copied() else { return };
         let Some(reduce) = self.forget_reduce(key, out) else { return };
-        let is_ours = id.minter().is_some() || self.reservations.remove(&key).is_some();
+        let is_ours = id.minter().is_some() || self.end_reservation(key, id, error, out);
         self.void(key, id, reduce.epoch(), reduce.nodes(), out);
         if is_ours {
             self.send_owners(id, &Message::Fail { id: id.clone(), error: error.clone() }, out);

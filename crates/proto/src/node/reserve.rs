@@ -7,6 +7,7 @@ use crate::{
     ask::Answer,
     error::Error,
     id::{Instance, NodeId, ObjectId, ReduceId, RequestId},
+    members::Members,
     message::Message,
     reduce::Step,
 };
@@ -44,46 +45,106 @@ impl Node {
     /// The owner of the name has spoken.
     pub(super) fn reserved(
         &mut self,
+        from: NodeId,
         key: ReduceId,
         id: &ObjectId,
         taken_by: Option<NodeId>,
         out: &mut Vec<Action>,
     ) {
+        let owners = self.members.owners(id);
+        // Only the first knows of all who want the name.
+        if owners.first != from {
+            return;
+        }
         let Some(kept) = self.reservations.get_mut(&key) else { return };
-        let begins = kept.begins.take();
-        match (begins, taken_by) {
-            (Some((request, steps)), None) => {
-                self.take_steps(key, steps, out);
-                self.reply(request, Ok(Answer::Reducing { id: id.clone() }), out);
-            }
-            (Some((request, _)), Some(holder)) => {
+        let instance = kept.instance;
+        if let Some(holder) = taken_by {
+            if kept.begins.is_none() {
+                // Told again after a change of members: two nodes were granted one name while they did not know of
+                // each other. The name is the other's, so nothing is said of it.
                 self.reservations.remove(&key);
-                self.forget_reduce(key, out);
-                self.reply(request, Err(Error::NameTaken { id: id.clone(), holder }), out);
+                self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
             }
-            // Told again after a change of members: two nodes were granted one name while they did not know of each
-            // other. The name is the other's, so nothing is said of it.
-            (None, Some(holder)) => {
-                self.reservations.remove(&key);
-                self.fail_reduce_of(id, &Error::NameTaken { id: id.clone(), holder }, out);
+            return self.fail_reduce_of(id, &Error::NameTaken { id: id.clone(), holder }, out);
+        }
+        if let Some((request, steps)) = kept.begins.take() {
+            // Should the first die, the second keeps the name, and knows whose death those who wait are to be told of.
+            if let Some(second) = owners.second {
+                self.send(second, Message::Reserve { id: id.clone(), instance }, out);
             }
-            (None, None) => {}
+            self.take_steps(key, steps, out);
+            self.reply(request, Ok(Answer::Reducing { id: id.clone() }), out);
         }
     }
 
     /// The client does not wait for the name any more.
     pub(super) fn give_up_reservation(&mut self, key: ReduceId, out: &mut Vec<Action>) {
-        let Some(kept) = self.reservations.remove(&key) else { return };
-        let Some(reduce) = self.forget_reduce(key, out) else { return };
-        let (id, instance) = (reduce.result().clone(), kept.instance);
-        self.send_owners(&id, &Message::Withdraw { id: id.clone(), instance }, out);
+        let Some(id) = self.reduces.get(&key).map(|reduce| reduce.result().clone()) else { return };
+        let detail = "its reduce was given up before it had its name".into();
+        self.fail_reduce_of(&id.clone(), &Error::ObjectLost { id, detail }, out);
     }
 
-    /// Names that are kept or asked for, to be told to new owners.
-    pub(super) fn reserved_names(&self) -> Vec<(ObjectId, Instance)> {
-        let name = |(key, kept): (&ReduceId, &Reservation)| {
-            Some((self.reduces.get(key)?.result().clone(), kept.instance))
+    /// The owner says that the name was deleted before there was a result.
+    pub(super) fn reservation_dropped(
+        &mut self,
+        from: NodeId,
+        key: ReduceId,
+        id: &ObjectId,
+        error: &Error,
+        out: &mut Vec<Action>,
+    ) {
+        // The second may hear late of the deletion of what had the name before.
+        if self.members.owners(id).first != from {
+            return;
+        }
+        let Some(kept) = self.reservations.remove(&key) else { return };
+        // The second may have heard of the deletion before it heard of the reduce.
+        let instance = kept.instance;
+        self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
+        self.fail_reduce_of(id, error, out);
+        if let Some((request, _)) = kept.begins {
+            self.reply(request, Err(error.clone()), out);
+        }
+    }
+
+    /// A reduce has failed: whether the name was its own. If it was still asked for, it is not any more.
+    pub(super) fn end_reservation(
+        &mut self,
+        key: ReduceId,
+        id: &ObjectId,
+        error: &Error,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(Reservation { instance, begins }) = self.reservations.remove(&key) else {
+            return false;
         };
-        self.reservations.iter().filter_map(name).collect()
+        let Some((request, _)) = begins else { return true };
+        self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
+        self.reply(request, Err(error.clone()), out);
+        false
+    }
+
+    /// Tells new owners of the names that are kept, and asks them for those that are not confirmed.
+    pub(super) fn reserve_again(
+        &mut self,
+        before: &Members,
+        renewed: Option<NodeId>,
+        out: &mut Vec<Action>,
+    ) {
+        let name = |(key, kept): (&ReduceId, &Reservation)| {
+            let id = self.reduces.get(key)?.result().clone();
+            Some((id, kept.instance, kept.begins.is_none()))
+        };
+        let kept: Vec<_> = self.reservations.iter().filter_map(name).collect();
+        for (id, instance, is_confirmed) in kept {
+            let (then, now) = (before.owners(&id), self.members.owners(&id));
+            if let Some(first) = self.new_owner(&id, before, renewed) {
+                self.send(first, Message::Reserve { id: id.clone(), instance }, out);
+            }
+            let is_new = |second: &NodeId| !then.contains(*second) || renewed == Some(*second);
+            if let Some(second) = now.second.filter(|second| is_confirmed && is_new(second)) {
+                self.send(second, Message::Reserve { id, instance }, out);
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use super::{Action, Asked, Node, Waiting};
 use crate::{
     ask::{Answer, Location},
     error::Error,
-    id::{ObjectId, RequestId},
+    id::{NodeId, ObjectId, RequestId},
     message::{Holding, Message},
     table::Copy,
 };
@@ -112,11 +112,11 @@ impl Node {
         }
     }
 
-    /// Tells the owner that nobody here listens to an object, if so.
+    /// Tells the owners that nobody here listens to an object, if so.
     pub(super) fn unwatch_if_unwanted(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
         if !self.watches.contains_key(id) && !self.awaited.contains_key(id) {
-            let owner = self.members.owners(id).first;
-            self.send(owner, Message::Unwatch { id: id.clone() }, out);
+            // The second may have been the first when it was asked.
+            self.send_owners(id, &Message::Unwatch { id: id.clone() }, out);
         }
     }
 
@@ -135,10 +135,22 @@ impl Node {
 
     pub(super) fn located_all(
         &mut self,
+        from: NodeId,
         request: RequestId,
         holdings: Result<Vec<Holding>, Error>,
         out: &mut Vec<Action>,
     ) {
+        let Some(super::Pending { kind: Waiting::Locations { id, .. }, .. }) =
+            self.requests.get(&request)
+        else {
+            return;
+        };
+        // One that was the first before may answer first.
+        let id = id.clone();
+        let others = self.members.owners(&id).iter().filter(|owner| *owner != from);
+        for owner in others.collect::<Vec<_>>() {
+            self.send(owner, Message::Unlocations { id: id.clone(), request }, out);
+        }
         let location = |holding: &Holding| {
             let member = self.members.iter().find(|member| member.id == holding.node)?;
             Some(Location { member, complete: holding.complete })
@@ -154,7 +166,6 @@ impl Node {
         request: RequestId,
         out: &mut Vec<Action>,
     ) {
-        let owner = self.members.owners(id).first;
-        self.send(owner, Message::Unlocations { id: id.clone(), request }, out);
+        self.send_owners(id, &Message::Unlocations { id: id.clone(), request }, out);
     }
 }

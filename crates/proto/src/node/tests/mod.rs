@@ -2,6 +2,9 @@
 //!
 //! The shells are obedient and infinitely fast; those with a clock and a network are in the simulation.
 
+mod names;
+mod wait;
+
 use alloc::{format, vec};
 
 use super::*;
@@ -30,6 +33,8 @@ struct Cluster {
     folds: Vec<(NodeId, FoldOrder)>,
     /// What nodes have done, in words.
     done: Vec<String>,
+    /// What waits before a node that is slow.
+    slow: Option<(NodeId, VecDeque<Event>)>,
     counted: u64,
 }
 
@@ -48,6 +53,7 @@ impl Cluster {
             serving: BTreeSet::new(),
             folds: Vec::new(),
             done: Vec::new(),
+            slow: None,
             counted: 0,
         };
         let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
@@ -67,6 +73,12 @@ impl Cluster {
     fn tell(&mut self, node: u64, event: Event) {
         self.queue.push_back((NodeId(node), event));
         while let Some((node, event)) = self.queue.pop_front().or_else(|| self.next_end()) {
+            if let Some((slow, waiting)) = &mut self.slow
+                && *slow == node
+            {
+                waiting.push_back(event);
+                continue;
+            }
             let Some(to) = self.nodes.get_mut(&node) else { continue };
             let mut actions = Vec::new();
             to.handle(self.now, event, &mut actions);
@@ -74,6 +86,50 @@ impl Cluster {
                 self.carry_out(node, action);
             }
         }
+    }
+
+    /// A node hears nothing for a while.
+    fn slow_down(&mut self, node: u64) {
+        self.slow = Some((NodeId(node), VecDeque::new()));
+    }
+
+    /// It hears all that it has missed.
+    fn catch_up(&mut self) {
+        let Some((node, waiting)) = self.slow.take() else { return };
+        waiting.into_iter().for_each(|event| self.tell(node.0, event));
+    }
+
+    /// A node is gone, and everybody notices.
+    fn kill(&mut self, node: u64) {
+        self.nodes.remove(&NodeId(node));
+        for other in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.tell(other.0, Event::PeerLost { node: NodeId(node) });
+        }
+    }
+
+    /// A name in a group of its own, which these two own.
+    fn owned_name(&self, first: u64, second: u64, suffix: &str) -> String {
+        let members = self.nodes[&NodeId(1)].members();
+        let owners = crate::members::Owners { first: NodeId(first), second: Some(NodeId(second)) };
+        let mut names = (0..).map(|group| format!("group{group}/{suffix}"));
+        names.find(|name| members.owners(&name.parse().unwrap()) == owners).unwrap()
+    }
+
+    /// Asked without a deadline, cancelled, asked by a client that goes, with a deadline: each is answered, and nothing
+    /// is left.
+    fn assert_ends(&mut self, node: u64, ask: &Ask, is_right: fn(&Result<Answer, Error>) -> bool) {
+        let cancelled = self.ask(node, ask.clone());
+        assert!(!self.replies.contains_key(&cancelled), "{ask:?} waits");
+        self.tell(node, Event::Cancelled { request: cancelled });
+        let orphaned = self.ask(node, ask.clone());
+        self.tell(node, Event::ClientGone { client: CLIENT });
+        let late = self.ask_until(node, ask.clone(), Some(self.now + SECOND));
+        assert!(!self.replies.contains_key(&late), "{ask:?} waits");
+        self.wait(SECOND);
+        for request in [cancelled, orphaned, late] {
+            assert!(is_right(self.reply(request)), "{:?}", self.reply(request));
+        }
+        self.assert_at_rest();
     }
 
     /// A transfer whose sender has all, or nothing any more, is over.
@@ -216,6 +272,14 @@ fn member(id: u64) -> Member {
 
 fn array(size: u64) -> Meta {
     Meta::array(Dtype::Float32, vec![size / 4]).unwrap()
+}
+
+fn named(text: &str) -> ObjectId {
+    text.parse().unwrap()
+}
+
+fn is_timeout(reply: &Result<Answer, Error>) -> bool {
+    matches!(reply, Err(Error::Timeout { .. }))
 }
 
 fn got(reply: &Result<Answer, Error>) -> Instance {

@@ -1,0 +1,424 @@
+//! Names that a reduce makes, and names that are pruned.
+
+use super::*;
+
+fn reduce(inputs: &[&ObjectId], name: &str) -> Ask {
+    let inputs: Vec<ObjectId> = inputs.iter().map(|id| (*id).clone()).collect();
+    let (count, name) = (inputs.len() as u32, Some(name.parse().unwrap()));
+    Ask::Reduce { inputs, op: Op::Sum, count, name }
+}
+
+fn reducing(name: &str) -> Result<Answer, Error> {
+    Ok(Answer::Reducing { id: named(name) })
+}
+
+fn taken(name: &str, holder: u64) -> Result<Answer, Error> {
+    Err(Error::NameTaken { id: named(name), holder: NodeId(holder) })
+}
+
+fn put(name: &str) -> Ask {
+    Ask::Put { name: Some(name.parse().unwrap()), meta: array(8), bytes: vec![7; 8].into() }
+}
+
+fn inputs(name: &str) -> Ask {
+    Ask::Inputs { id: named(name) }
+}
+
+fn delete(name: &str) -> Ask {
+    Ask::Delete { ids: vec![named(name)] }
+}
+
+impl Cluster {
+    fn is_open(&self, request: RequestId) -> bool {
+        !self.replies.contains_key(&request)
+    }
+
+    fn asks(&mut self, node: u64, ask: Ask) -> Result<Answer, Error> {
+        let request = self.ask(node, ask);
+        self.reply(request).clone()
+    }
+}
+
+#[test]
+fn a_named_result_is_got_before_during_and_after_its_reduce() {
+    for first in [1, 2, 3] {
+        let mut cluster = Cluster::new(3);
+        let name = cluster.owned_name(first, first % 3 + 1, "sum");
+        let (there, later) = (cluster.put_large(1, None), named("later"));
+        let before = cluster.get(3, &named(&name));
+        assert_eq!(cluster.asks(2, reduce(&[&there, &later], &name)), reducing(&name));
+        let during = [cluster.get(1, &named(&name)), cluster.get(2, &named(&name))];
+        let list = cluster.ask(2, inputs(&name));
+        assert!([before, during[0], during[1], list].iter().all(|r| cluster.is_open(*r)));
+        cluster.put_large(3, Some("later"));
+        assert_eq!(cluster.reply(list), &Ok(Answer::Inputs { ids: vec![there, later] }));
+        let after = cluster.get(1, &named(&name));
+        for (node, request) in [(3, before), (1, during[0]), (2, during[1]), (1, after)] {
+            let instance = got(cluster.reply(request));
+            cluster.ask(node, Ask::Release { instance });
+        }
+        cluster.assert_at_rest();
+    }
+}
+
+#[test]
+fn a_small_named_result_ends_its_reservation() {
+    let mut cluster = Cluster::new(3);
+    let input = cluster.put_small(1, None);
+    assert_eq!(cluster.asks(2, reduce(&[&input], "sum")), reducing("sum"));
+    let request = cluster.get(3, &named("sum"));
+    got(cluster.reply(request));
+    assert_eq!(cluster.asks(3, put("sum")), taken("sum", 2), "now by the result");
+    assert_eq!(cluster.asks(3, delete("sum")), Ok(Answer::Done));
+    cluster.put_small(3, Some("sum"));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_name_that_lives_is_refused_to_a_reduce() {
+    let mut cluster = Cluster::new(3);
+    let input = cluster.put_small(1, None);
+    cluster.put_large(1, Some("sum"));
+    for node in 1..=3 {
+        assert_eq!(cluster.asks(node, reduce(&[&input], "sum")), taken("sum", 1), "at {node}");
+        let request = cluster.ask(node, inputs("sum"));
+        assert!(matches!(cluster.reply(request), Err(Error::InvalidArgument(_))));
+    }
+    let request = cluster.get(3, &named("sum"));
+    cluster.ask(3, Ask::Release { instance: got(cluster.reply(request)) });
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_result_can_not_have_the_name_of_an_input() {
+    let mut cluster = Cluster::new(1);
+    let reply = cluster.asks(1, reduce(&[&named("x")], "x"));
+    assert!(matches!(reply, Err(Error::InvalidArgument(_))));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_name_is_kept_for_a_reduce_against_puts_and_other_reduces() {
+    let mut cluster = Cluster::new(3);
+    let later = named("later");
+    assert_eq!(cluster.asks(2, reduce(&[&later], "sum")), reducing("sum"));
+    for node in 1..=3 {
+        assert_eq!(cluster.asks(node, reduce(&[&later], "sum")), taken("sum", 2), "at {node}");
+        assert_eq!(cluster.asks(node, put("sum")), taken("sum", 2), "at {node}");
+        let create = Ask::Create { name: Some("sum".parse().unwrap()), meta: array(LARGE) };
+        assert_eq!(cluster.asks(node, create), taken("sum", 2), "at {node}");
+    }
+    cluster.put_small(1, Some("later"));
+    let request = cluster.get(3, &named("sum"));
+    got(cluster.reply(request));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_name_is_free_when_its_reduce_failed() {
+    let mut cluster = Cluster::new(3);
+    let until = Some(cluster.now + SECOND);
+    let request = cluster.ask_until(2, reduce(&[&named("never")], "sum"), until);
+    assert_eq!(cluster.reply(request), &reducing("sum"));
+    let (reader, list) = (cluster.get(3, &named("sum")), cluster.ask(2, inputs("sum")));
+    cluster.wait(SECOND);
+    assert!(is_timeout(cluster.reply(reader)) && is_timeout(cluster.reply(list)));
+    cluster.put_small(1, Some("sum"));
+    let request = cluster.get(3, &named("sum"));
+    got(cluster.reply(request));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_name_that_is_deleted_ends_its_reduce() {
+    for first in [1, 2, 3] {
+        let mut cluster = Cluster::new(3);
+        let name = cluster.owned_name(first, first % 3 + 1, "sum");
+        assert_eq!(cluster.asks(2, reduce(&[&named("never")], &name)), reducing(&name));
+        let readers = [1, 2, 3].map(|node| cluster.get(node, &named(&name)));
+        let list = cluster.ask(2, inputs(&name));
+        assert_eq!(cluster.asks(3, delete(&name)), Ok(Answer::Done));
+        let deleted = Err(Error::ObjectDeleted { id: named(&name) });
+        for request in readers.into_iter().chain([list]) {
+            assert_eq!(cluster.reply(request), &deleted, "owned by {first}");
+        }
+        cluster.assert_at_rest();
+        cluster.put_small(2, Some(&name));
+    }
+}
+
+#[test]
+fn a_question_for_a_name_ends_whatever_happens_to_it() {
+    let mut cluster = Cluster::new(3);
+    let name = cluster.owned_name(3, 2, "sum");
+    cluster.slow_down(3);
+    cluster.assert_ends_while_slow(2, &reduce(&[&named("never")], &name));
+    cluster.catch_up();
+    cluster.assert_at_rest();
+    cluster.put_small(1, Some(&name));
+}
+
+impl Cluster {
+    /// As `assert_ends`, of a question that waits for a node that is slow.
+    fn assert_ends_while_slow(&mut self, node: u64, ask: &Ask) {
+        let cancelled = self.ask(node, ask.clone());
+        assert!(self.is_open(cancelled));
+        self.tell(node, Event::Cancelled { request: cancelled });
+        let orphaned = self.ask(node, ask.clone());
+        self.tell(node, Event::ClientGone { client: CLIENT });
+        let late = self.ask_until(node, ask.clone(), Some(self.now + SECOND));
+        self.now = self.now + SECOND;
+        self.tell(node, Event::DeadlinePassed);
+        for request in [cancelled, orphaned, late] {
+            assert!(is_timeout(self.reply(request)));
+        }
+    }
+}
+
+#[test]
+fn whoever_asks_for_the_inputs_of_a_reduce_without_a_name_is_answered() {
+    for is_given_up in [false, true] {
+        let mut cluster = Cluster::new(3);
+        let name = cluster.owned_name(3, 1, "sum");
+        cluster.put_small(1, Some(&name));
+        cluster.slow_down(3);
+        let request = cluster.ask(2, reduce(&[&named("never")], &name));
+        let list = cluster.ask(2, inputs(&name));
+        if is_given_up {
+            cluster.tell(2, Event::Cancelled { request });
+            assert!(matches!(cluster.reply(list), Err(Error::ObjectLost { .. })));
+        }
+        cluster.catch_up();
+        if !is_given_up {
+            assert_eq!(cluster.reply(request), &taken(&name, 1));
+            assert_eq!(cluster.reply(list), &taken(&name, 1));
+        }
+        cluster.assert_at_rest();
+    }
+}
+
+/// The caller is the second owner: the deletion of what had the name before comes to it while it asks for the name.
+#[test]
+fn a_deletion_of_what_had_the_name_before_does_not_end_a_reduce() {
+    let mut cluster = Cluster::new(3);
+    let name = cluster.owned_name(3, 2, "sum");
+    cluster.put_small(1, Some(&name));
+    cluster.slow_down(3);
+    let deletion = cluster.ask(1, delete(&name));
+    let request = cluster.ask(2, reduce(&[&named("later")], &name));
+    cluster.catch_up();
+    assert_eq!(cluster.reply(deletion), &Ok(Answer::Done));
+    assert_eq!(cluster.reply(request), &reducing(&name));
+    cluster.put_small(1, Some("later"));
+    let reader = cluster.get(1, &named(&name));
+    got(cluster.reply(reader));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_deletion_while_the_name_is_asked_for_leaves_no_question_open() {
+    let mut cluster = Cluster::new(3);
+    let name = cluster.owned_name(3, 2, "sum");
+    cluster.slow_down(3);
+    let request = cluster.ask(2, reduce(&[&named("never")], &name));
+    let deletion = cluster.ask(1, delete(&name));
+    cluster.catch_up();
+    assert_eq!(cluster.reply(deletion), &Ok(Answer::Done));
+    assert!(!cluster.is_open(request));
+    let reader = cluster.get(1, &named(&name));
+    assert_eq!(cluster.reply(reader), &Err(Error::ObjectDeleted { id: named(&name) }));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_reduce_that_is_late_for_its_name_leaves_a_put_of_the_same_node_alone() {
+    let mut cluster = Cluster::new(3);
+    let name = cluster.owned_name(3, 1, "sum");
+    cluster.put_small(2, Some(&name));
+    cluster.slow_down(3);
+    let until = Some(cluster.now + SECOND);
+    let request = cluster.ask_until(2, reduce(&[&named("never")], &name), until);
+    cluster.now = cluster.now + SECOND;
+    cluster.tell(2, Event::DeadlinePassed);
+    assert!(is_timeout(cluster.reply(request)));
+    cluster.catch_up();
+    let reader = cluster.get(1, &named(&name));
+    got(cluster.reply(reader));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_name_is_free_when_the_node_that_folds_it_died() {
+    for (first, second) in [(1, 2), (1, 3), (2, 1), (3, 1)] {
+        let mut cluster = Cluster::new(3);
+        let name = cluster.owned_name(first, second, "sum");
+        assert_eq!(cluster.asks(3, reduce(&[&named("never")], &name)), reducing(&name));
+        let readers = [1, 2].map(|node| cluster.get(node, &named(&name)));
+        cluster.kill(3);
+        cluster.wait(2 * SECOND);
+        for request in readers {
+            let reply = cluster.replies.get(&request);
+            let is_lost = matches!(reply, Some(Err(Error::ObjectLost { .. })));
+            assert!(is_lost, "{reply:?}, owned by {first}");
+        }
+        cluster.assert_at_rest();
+        cluster.put_small(2, Some(&name));
+        let request = cluster.get(1, &named(&name));
+        got(cluster.reply(request));
+    }
+}
+
+#[test]
+fn a_name_is_kept_by_the_next_owner() {
+    let mut cluster = Cluster::new(4);
+    let name = cluster.owned_name(4, 3, "sum");
+    assert_eq!(cluster.asks(2, reduce(&[&named("later")], &name)), reducing(&name));
+    cluster.kill(4);
+    assert_eq!(cluster.asks(1, put(&name)), taken(&name, 2));
+    cluster.kill(3);
+    assert_eq!(cluster.asks(1, put(&name)), taken(&name, 2));
+    cluster.put_small(1, Some("later"));
+    let request = cluster.get(1, &named(&name));
+    got(cluster.reply(request));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_name_is_asked_for_again_when_its_owner_died() {
+    let mut cluster = Cluster::new(3);
+    let name = cluster.owned_name(3, 1, "sum");
+    cluster.slow_down(3);
+    let request = cluster.ask(2, reduce(&[&named("later")], &name));
+    assert!(cluster.is_open(request));
+    cluster.slow = None;
+    cluster.kill(3);
+    assert_eq!(cluster.reply(request), &reducing(&name));
+    assert_eq!(cluster.asks(1, put(&name)), taken(&name, 2));
+}
+
+#[test]
+fn whoever_leaves_gives_its_names_back() {
+    for (first, second) in [(1, 2), (3, 1), (2, 3)] {
+        let mut cluster = Cluster::new(3);
+        let name = cluster.owned_name(first, second, "sum");
+        assert_eq!(cluster.asks(3, reduce(&[&named("never")], &name)), reducing(&name));
+        let readers = [1, 2].map(|node| cluster.get(node, &named(&name)));
+        let list = cluster.ask(3, inputs(&name));
+        cluster.tell(3, Event::LeaveAsked);
+        cluster.wait(2 * SECOND);
+        for request in readers.into_iter().chain([list]) {
+            let reply = cluster.replies.get(&request);
+            let is_told = matches!(reply, Some(Err(Error::NodeDown(_) | Error::ObjectLost { .. })));
+            assert!(is_told, "{reply:?}, owned by {first}");
+        }
+        cluster.put_small(2, Some(&name));
+        cluster.assert_at_rest();
+    }
+}
+
+#[test]
+fn whoever_leaves_while_it_asks_for_a_name_answers_first() {
+    let mut cluster = Cluster::new(3);
+    let name = cluster.owned_name(2, 1, "sum");
+    cluster.slow_down(2);
+    let request = cluster.ask(3, reduce(&[&named("never")], &name));
+    cluster.tell(3, Event::LeaveAsked);
+    assert!(matches!(cluster.reply(request), Err(Error::NodeDown(_))));
+    cluster.catch_up();
+    cluster.put_small(1, Some(&name));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_small_put_that_is_given_up_while_its_name_is_asked_for_leaves_nothing() {
+    let mut cluster = Cluster::new(3);
+    let name = cluster.owned_name(3, 1, "x");
+    cluster.slow_down(3);
+    let request = cluster.ask(2, put(&name));
+    cluster.tell(2, Event::Cancelled { request });
+    cluster.catch_up();
+    cluster.wait(2 * SECOND);
+    let until = Some(cluster.now);
+    let reader = cluster.ask_until(1, Ask::Get { id: named(&name) }, until);
+    assert!(is_timeout(cluster.reply(reader)), "{:?}", cluster.reply(reader));
+    cluster.put_large(1, Some(&name));
+    cluster.assert_at_rest();
+}
+
+fn prune(name: &str, keep: u64) -> Ask {
+    Ask::Prune { name: name.parse().unwrap(), keep }
+}
+
+impl Cluster {
+    /// The numbers under `policy/` that live.
+    fn versions(&self) -> Vec<u64> {
+        let copies = self.nodes.values().flat_map(|node| node.table().iter());
+        let names = copies.filter_map(|(_, copy)| match &copy.id {
+            ObjectId::Named(name) => name.version(),
+            ObjectId::Minted { .. } => None,
+        });
+        let mut versions: Vec<u64> = names.collect();
+        versions.sort_unstable();
+        versions
+    }
+}
+
+#[test]
+fn a_prune_keeps_the_newest() {
+    let cases: [(u64, u64, &[u64]); 7] = [
+        (12, 1, &[12]),
+        (12, 2, &[9, 12]),
+        (12, 4, &[3, 4, 9, 12]),
+        (12, 5, &[1, 3, 4, 9, 12]),
+        (12, u64::MAX, &[1, 3, 4, 9, 12]),
+        // What is newer stays, in whatever order it came.
+        (4, 1, &[4, 9, 12]),
+        // A name that is not there yet, or not any more.
+        (10, 2, &[9, 12]),
+    ];
+    for (version, keep, left) in cases {
+        let mut cluster = Cluster::new(3);
+        for (node, version) in [(1, 9), (2, 1), (3, 12), (1, 3), (2, 4)] {
+            cluster.put_small(node, Some(&format!("policy/{version}")));
+        }
+        assert_eq!(cluster.asks(2, prune(&format!("policy/{version}"), keep)), Ok(Answer::Done));
+        assert_eq!(cluster.versions(), left, "of {version}, {keep}");
+        let latest = Ask::Latest { prefix: "policy/".into(), after: None };
+        let name = "policy/12".parse().unwrap();
+        assert_eq!(cluster.asks(1, latest), Ok(Answer::Latest { name }));
+        cluster.assert_at_rest();
+    }
+}
+
+#[test]
+fn a_prune_leaves_other_names_alone() {
+    let mut cluster = Cluster::new(2);
+    for name in ["policy/best", "policy/old/1", "policy", "policyx/1"] {
+        cluster.put_small(1, Some(name));
+    }
+    assert_eq!(cluster.asks(2, prune("policy/9", 1)), Ok(Answer::Done));
+    assert_eq!(cluster.nodes[&NodeId(1)].table().iter().count(), 4);
+    for ask in [prune("policy/best", 1), prune("policy", 1), prune("policy/9", 0)] {
+        assert!(matches!(cluster.asks(1, ask), Err(Error::InvalidArgument(_))));
+    }
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_prune_ends_what_is_still_being_put_and_its_question_by_its_deadline() {
+    let mut cluster = Cluster::new(3);
+    let name = cluster.owned_name(3, 2, "1");
+    let newer = name.replace("/1", "/2");
+    let (_, instance) = cluster.create(1, Some(&name));
+    assert_eq!(cluster.asks(1, prune(&newer, 1)), Ok(Answer::Done));
+    let sealed = cluster.asks(1, Ask::Seal { instance });
+    assert_eq!(sealed, Err(Error::ObjectDeleted { id: named(&name) }));
+    cluster.slow_down(3);
+    cluster.assert_ends_while_slow(1, &prune(&newer, 1));
+    let request = cluster.ask(1, prune(&newer, 1));
+    assert!(cluster.is_open(request));
+    cluster.slow = None;
+    cluster.kill(3);
+    assert_eq!(cluster.reply(request), &Ok(Answer::Done), "the next owner has answered");
+    cluster.assert_at_rest();
+}

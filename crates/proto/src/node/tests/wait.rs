@@ -1,0 +1,270 @@
+//! Who waits for several objects, follows one that arrives, watches its holders, or asks why it is not here.
+
+use super::*;
+
+fn ready(places: &[u32]) -> Result<Answer, Error> {
+    Ok(Answer::Waited { ready: places.to_vec() })
+}
+
+fn wait(ids: &[&ObjectId], count: u32) -> Ask {
+    Ask::Wait { ids: ids.iter().map(|id| (*id).clone()).collect(), count }
+}
+
+fn locations(id: &ObjectId, known: Option<Vec<Holding>>) -> Ask {
+    Ask::Locations { id: id.clone(), known }
+}
+
+fn holdings(reply: &Result<Answer, Error>) -> Vec<(u64, bool)> {
+    let Ok(Answer::Locations(all)) = reply else { panic!("{reply:?}") };
+    all.iter().map(|location| (location.member.id.0, location.complete)).collect()
+}
+
+fn holding(node: u64, complete: bool) -> Holding {
+    Holding { node: NodeId(node), complete }
+}
+
+#[test]
+fn a_wait_names_the_first_to_come_in_their_order() {
+    let mut cluster = Cluster::new(3);
+    let ids = ["a/1", "b/1", "c/1", "d/1"].map(named);
+    let request = cluster.ask(2, wait(&[&ids[0], &ids[1], &ids[2], &ids[3]], 3));
+    cluster.put_small(1, Some("d/1"));
+    cluster.put_large(3, Some("b/1"));
+    assert!(!cluster.replies.contains_key(&request), "two of three");
+    cluster.put_small(2, Some("a/1"));
+    assert_eq!(cluster.reply(request), &ready(&[3, 1, 0]));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_wait_for_what_is_there_is_over_at_once_and_names_no_more_than_asked_for() {
+    let mut cluster = Cluster::new(2);
+    let ids = [0; 3].map(|_| cluster.put_large(1, None));
+    let all = [&ids[0], &ids[1], &ids[2]];
+    for node in 1..=2 {
+        for count in 0..=3 {
+            let request = cluster.ask(node, wait(&all, count));
+            let Ok(Answer::Waited { ready }) = cluster.reply(request) else { panic!() };
+            assert_eq!(ready.len(), count as usize, "of {count} at {node}");
+        }
+    }
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn time_that_is_over_is_an_answer_of_a_wait() {
+    let mut cluster = Cluster::new(2);
+    let (there, never) = (cluster.put_large(1, None), named("never"));
+    let request = cluster.ask_until(2, wait(&[&never, &there], 2), Some(cluster.now + SECOND));
+    cluster.wait(SECOND);
+    assert_eq!(cluster.reply(request), &ready(&[1]));
+    cluster.assert_ends(2, &wait(&[&never], 1), |reply| *reply == ready(&[]));
+}
+
+#[test]
+fn a_part_of_a_copy_is_not_ready() {
+    let mut cluster = Cluster::new(3);
+    let (id, instance) = cluster.create(1, None);
+    let reader = cluster.get(3, &id);
+    let request = cluster.ask(2, wait(&[&id], 1));
+    assert!(!cluster.replies.contains_key(&request), "it grows at two nodes");
+    cluster.ask(1, Ask::Seal { instance });
+    assert_eq!(cluster.reply(request), &ready(&[0]));
+    cluster.ask(3, Ask::Release { instance: got(cluster.reply(reader)) });
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn what_can_not_come_any_more_is_ready() {
+    let mut cluster = Cluster::new(3);
+    let deleted = cluster.put_large(1, None);
+    cluster.ask(1, Ask::Delete { ids: vec![deleted.clone()] });
+    let request = cluster.ask(2, wait(&[&deleted], 1));
+    assert_eq!(cluster.reply(request), &ready(&[0]), "deleted before");
+
+    let ((filling, _), (aborted, instance)) = (cluster.create(1, None), cluster.create(1, None));
+    let request = cluster.ask(2, wait(&[&filling, &aborted], 2));
+    cluster.ask(1, Ask::Abort { instance });
+    cluster.ask(3, Ask::Delete { ids: vec![filling.clone()] });
+    assert_eq!(cluster.reply(request), &ready(&[1, 0]), "given up, and deleted meanwhile");
+
+    let (lost, _) = cluster.create(3, None);
+    let request = cluster.ask(2, wait(&[&lost], 1));
+    cluster.kill(3);
+    assert!(!cluster.replies.contains_key(&request), "somebody may have a copy");
+    cluster.wait(2 * SECOND);
+    assert_eq!(cluster.reply(request), &ready(&[0]), "lost");
+}
+
+#[test]
+fn a_wait_goes_on_with_the_next_owner() {
+    let mut cluster = Cluster::new(3);
+    let name = cluster.owned_name(3, 2, "x");
+    let request = cluster.ask(1, wait(&[&named(&name)], 1));
+    cluster.kill(3);
+    cluster.put_large(2, Some(&name));
+    assert_eq!(cluster.reply(request), &ready(&[0]));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_wait_that_can_not_be_meant_is_refused() {
+    let mut cluster = Cluster::new(1);
+    let id = named("x");
+    for ask in [wait(&[&id, &id], 1), wait(&[&id], 2)] {
+        let request = cluster.ask(1, ask);
+        assert!(matches!(cluster.reply(request), Err(Error::InvalidArgument(_))));
+    }
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn an_input_of_a_reduce_is_still_listened_to_when_a_wait_for_it_ends() {
+    let mut cluster = Cluster::new(2);
+    let input = named("later/1");
+    let reduce = Ask::Reduce { inputs: vec![input.clone()], op: Op::Sum, count: 1, name: None };
+    let request = cluster.ask(2, reduce);
+    let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
+    let waiting = cluster.ask(2, wait(&[&input], 1));
+    cluster.tell(2, Event::Cancelled { request: waiting });
+    cluster.put_small(1, Some("later/1"));
+    let request = cluster.get(2, &id);
+    got(cluster.reply(request));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_copy_is_followed_from_its_first_byte_on() {
+    let mut cluster = Cluster::new(2);
+    let id = named("x/1");
+    let follow = || Ask::Follow { id: id.clone() };
+    let (reader, early) = (cluster.get(2, &id), cluster.ask(2, follow()));
+    assert!(!cluster.replies.contains_key(&early));
+    let (_, instance) = cluster.create(1, Some("x/1"));
+    let growing = Ok(Answer::Growing { meta: array(LARGE), instance });
+    let late = [cluster.ask(2, follow()), cluster.ask(1, follow())];
+    for request in late.into_iter().chain([early]) {
+        assert_eq!(cluster.reply(request), &growing, "at the receiver and at the putter");
+    }
+    cluster.ask(1, Ask::Seal { instance });
+    let request = cluster.ask(2, follow());
+    assert_eq!(cluster.reply(request), &Ok(Answer::Done), "there is nothing to follow");
+    cluster.ask(2, Ask::Release { instance: got(cluster.reply(reader)) });
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn whoever_follows_is_told_when_there_will_be_nothing_to_follow() {
+    let mut cluster = Cluster::new(2);
+    let follow = |cluster: &mut Cluster, id: &ObjectId| {
+        cluster.get(2, id);
+        cluster.ask(2, Ask::Follow { id: id.clone() })
+    };
+    let small = follow(&mut cluster, &named("small/1"));
+    cluster.put_small(1, Some("small/1"));
+    assert_eq!(cluster.reply(small), &Ok(Answer::Done), "it came inside a message");
+
+    let inputs = vec![named("never")];
+    let reduce = Ask::Reduce { inputs, op: Op::Sum, count: 1, name: None };
+    let request = cluster.ask(1, reduce);
+    let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
+    let deleted = follow(&mut cluster, &id);
+    cluster.ask(1, Ask::Delete { ids: vec![id] });
+    assert_eq!(cluster.reply(deleted), &Ok(Answer::Done), "the get says why");
+    cluster.assert_ends(2, &Ask::Follow { id: named("never") }, is_timeout);
+}
+
+#[test]
+fn locations_are_told_at_once() {
+    let mut cluster = Cluster::new(3);
+    let id = named("x/1");
+    let request = cluster.ask(2, locations(&id, None));
+    assert_eq!(holdings(cluster.reply(request)), [], "nobody has put it");
+    cluster.put_large(1, Some("x/1"));
+    let reader = cluster.get(3, &id);
+    cluster.ask(3, Ask::Release { instance: got(cluster.reply(reader)) });
+    let request = cluster.ask(2, locations(&id, None));
+    assert_eq!(holdings(cluster.reply(request)), [(1, true), (3, true)]);
+    cluster.ask(1, Ask::Delete { ids: vec![id.clone()] });
+    let request = cluster.ask(2, locations(&id, None));
+    assert_eq!(cluster.reply(request), &Err(Error::ObjectDeleted { id }));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn whoever_watches_locations_is_told_of_each_change() {
+    let mut cluster = Cluster::new(4);
+    let name = cluster.owned_name(1, 2, "1");
+    let id = named(&name);
+    let request = cluster.ask(2, locations(&id, Some(vec![])));
+    assert!(!cluster.replies.contains_key(&request), "it is known that nobody has it");
+    let (_, instance) = cluster.create(3, Some(&name));
+    assert_eq!(holdings(cluster.reply(request)), [(3, false)]);
+
+    let request = cluster.ask(2, locations(&id, Some(vec![holding(3, false)])));
+    assert!(!cluster.replies.contains_key(&request));
+    cluster.ask(3, Ask::Seal { instance });
+    assert_eq!(holdings(cluster.reply(request)), [(3, true)]);
+
+    let request = cluster.ask(2, locations(&id, Some(vec![holding(3, true)])));
+    let reader = cluster.get(4, &id);
+    assert_eq!(holdings(cluster.reply(request)), [(3, true), (4, false)], "it will have it");
+    cluster.ask(4, Ask::Release { instance: got(cluster.reply(reader)) });
+
+    let known = || Some(vec![holding(3, true), holding(4, true)]);
+    let request = cluster.ask(2, locations(&id, known()));
+    assert!(!cluster.replies.contains_key(&request));
+    cluster.kill(3);
+    assert_eq!(holdings(cluster.reply(request)), [(4, true)], "a holder is lost");
+
+    let request = cluster.ask(2, locations(&id, Some(vec![holding(4, true)])));
+    cluster.ask(4, Ask::Delete { ids: vec![id.clone()] });
+    assert_eq!(cluster.reply(request), &Err(Error::ObjectDeleted { id }));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn whoever_watches_locations_is_told_of_a_loss() {
+    let mut cluster = Cluster::new(3);
+    let id = cluster.put_large(3, None);
+    let request = cluster.ask(2, locations(&id, Some(vec![holding(3, true)])));
+    cluster.kill(3);
+    let request = match cluster.replies.get(&request) {
+        Some(reply) => {
+            assert_eq!(holdings(reply), []);
+            cluster.ask(2, locations(&id, Some(vec![])))
+        }
+        None => request,
+    };
+    cluster.wait(2 * SECOND);
+    assert!(matches!(cluster.reply(request), Ok(_) | Err(Error::ObjectLost { .. })));
+    let request = cluster.ask(2, locations(&id, Some(vec![])));
+    cluster.wait(2 * SECOND);
+    assert!(matches!(cluster.reply(request), Err(Error::ObjectLost { .. })));
+}
+
+#[test]
+fn a_question_for_locations_goes_on_with_the_next_owner_and_ends_with_its_deadline() {
+    let mut cluster = Cluster::new(3);
+    let name = cluster.owned_name(3, 2, "1");
+    let ask = locations(&named(&name), Some(vec![]));
+    let request = cluster.ask(1, ask);
+    cluster.kill(3);
+    assert!(!cluster.replies.contains_key(&request));
+    cluster.put_small(2, Some(&name));
+    assert_eq!(holdings(cluster.reply(request)), [(2, true)]);
+    cluster.assert_ends(1, &locations(&named("never"), Some(vec![])), is_timeout);
+}
+
+#[test]
+fn why_an_object_is_not_here_is_said_in_words() {
+    let mut cluster = Cluster::new(2);
+    let (id, _) = cluster.create(1, None);
+    let mut explain = |node, id: &ObjectId| {
+        let request = cluster.ask(node, Ask::Explain { id: id.clone() });
+        let Ok(Answer::Explained { state }) = cluster.reply(request) else { panic!() };
+        state.clone()
+    };
+    assert_eq!(explain(1, &id), "a client of this node is still writing it");
+    assert_eq!(explain(2, &named("never")), "nobody has put it");
+}

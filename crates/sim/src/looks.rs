@@ -1,0 +1,246 @@
+//! Clients that only look: they wait for several objects, follow one that arrives, watch who holds it; and those who
+//! prune. What the plan says is asked, and the answers are judged.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoplite_proto::{
+    ask::{Ask, Location},
+    id::{ClientId, Instance, Name, NodeId, ObjectId, RequestId},
+    message::Holding,
+    meta::Meta,
+};
+
+use crate::{
+    plan::{Act, PUBLISHED},
+    users::{Later, Purpose},
+    world::{Happening, World},
+};
+
+impl World {
+    /// Asks what the plan says, if it is one of these questions.
+    pub(crate) fn look(&mut self, act: &Act) {
+        match act {
+            Act::Follow { object, at, with_get, patience_ns, cancel_ns } => {
+                let Some(id) = self.id_or_later(*object, act) else { return };
+                let Some((node, client)) = self.somebody(*at) else { return };
+                if *with_get {
+                    let purpose = Purpose::Get { id: id.clone(), hold_ns: 0 };
+                    let ask = Ask::Get { id: id.clone() };
+                    let request = self.ask(node, client, ask, purpose, *patience_ns);
+                    self.cancel_after(request, *cancel_ns);
+                }
+                let purpose = Purpose::Follow { id: id.clone() };
+                let request = self.ask(node, client, Ask::Follow { id }, purpose, *patience_ns);
+                self.cancel_after(request, *cancel_ns);
+            }
+            Act::Wait { objects, count, at, patience_ns, cancel_ns } => {
+                let mut ids = Vec::new();
+                for object in objects {
+                    let Some(id) = self.id_or_later(*object, act) else { return };
+                    if !ids.contains(&id) {
+                        ids.push(id);
+                    }
+                }
+                let Some((node, client)) = self.somebody(*at) else { return };
+                let count = (*count).min(ids.len());
+                let purpose = Purpose::Wait { ids: ids.clone(), count };
+                let ask = Ask::Wait { ids, count: count as u32 };
+                let request = self.ask(node, client, ask, purpose, *patience_ns);
+                self.cancel_after(request, *cancel_ns);
+            }
+            Act::Locations { object, at, changes, patience_ns, cancel_ns } => {
+                let Some(id) = self.id_or_later(*object, act) else { return };
+                let Some((node, client)) = self.somebody(*at) else { return };
+                let (known, changes) = (None, *changes);
+                let purpose = Purpose::Locations { id: id.clone(), known, changes, must: vec![] };
+                let ask = Ask::Locations { id, known: None };
+                let request = self.ask(node, client, ask, purpose, *patience_ns);
+                self.cancel_after(request, *cancel_ns);
+            }
+            Act::Prune { version, keep, at, patience_ns } => {
+                let Some((node, client)) = self.somebody(*at) else { return };
+                let is_older = |id: &ObjectId| published(id).is_some_and(|other| other < *version);
+                for object in self.users.objects.iter_mut() {
+                    object.is_delete_asked |= object.id.as_ref().is_some_and(is_older);
+                }
+                let Ok(name) = format!("{PUBLISHED}{version}").parse::<Name>() else { return };
+                let ask = Ask::Prune { name, keep: *keep };
+                self.ask(node, client, ask, Purpose::Prune, *patience_ns);
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn cancel_after(&mut self, request: RequestId, delay_ns: Option<u64>) {
+        if let Some(delay_ns) = delay_ns {
+            self.after(delay_ns, Happening::Users(Later::Cancel { request }));
+        }
+    }
+
+    /// What was complete somewhere after an event of `node`.
+    pub(crate) fn note_complete(&mut self, node: NodeId) {
+        let Some(host) = self.hosts.get(&node) else { return };
+        for (instance, copy) in host.node.table().iter() {
+            // The owner of a name has the bytes of a small object before its putter knows that the name is its own.
+            if copy.is_complete() || copy.inline.is_some() {
+                if self.users.completed.insert(instance) {
+                    self.users.came.insert(copy.id.clone());
+                }
+            }
+        }
+    }
+
+    /// As many as were asked for, and only such that have come or can't.
+    pub(crate) fn check_waited(
+        &mut self,
+        request: RequestId,
+        ids: &[ObjectId],
+        count: usize,
+        ready: &[u32],
+    ) {
+        let Some(asked) = self.users.questions.get(&request) else { return };
+        let is_over = asked.is_void || asked.deadline.is_some_and(|deadline| deadline <= self.now);
+        let distinct: BTreeSet<u32> = ready.iter().copied().collect();
+        let is_known = distinct.len() == ready.len()
+            && distinct.last().is_none_or(|last| (*last as usize) < ids.len());
+        if !is_known || ready.len() > count || ready.len() < count && !is_over {
+            return self
+                .fail(format!("{ready:?} are ready when {count} of {ids:?} were asked for"));
+        }
+        for id in ready.iter().map(|place| &ids[*place as usize]) {
+            let is_gone = || {
+                let mut hosts = self.hosts.values();
+                let mut objects = self.users.objects_of(id);
+                objects.any(|object| object.is_delete_asked || object.is_failed)
+                    || self.users.is_shrunk
+                    || hosts.any(|host| host.node.directory().why_gone(id).is_some())
+            };
+            if !self.users.came.contains(id) && !is_gone() {
+                return self.fail(format!("{id:?} is ready, but it never was anywhere"));
+            }
+        }
+    }
+
+    /// What grows has memory to be read from.
+    pub(crate) fn check_growing(
+        &mut self,
+        node: NodeId,
+        id: &ObjectId,
+        meta: &Meta,
+        instance: Instance,
+    ) {
+        // Its node may have dropped it in the same breath; the memory goes after the answer.
+        let host = self.hosts.get(&node);
+        let slot = host.and_then(|host| host.slots.get(&instance));
+        let slot = slot.map(|slot| &self.shell.slots[*slot]);
+        if !slot.is_some_and(|slot| !slot.is_freed && slot.size == meta.size) {
+            self.fail(format!("{instance} of {id:?} grows at {node:?} in no slot"));
+        }
+    }
+
+    /// Who holds an object; whoever watches asks again.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn check_locations(
+        &mut self,
+        node: NodeId,
+        client: ClientId,
+        id: ObjectId,
+        known: Option<Vec<Holding>>,
+        changes: u32,
+        must: &[NodeId],
+        locations: &[Location],
+    ) {
+        let told: Vec<Holding> = locations
+            .iter()
+            .map(|location| Holding { node: location.member.id, complete: location.complete })
+            .collect();
+        if !told.is_sorted_by(|one, other| one.node < other.node) {
+            self.fail(format!("{told:?} of {id:?} are out of order"));
+        }
+        // A holder that the asker does not know yet, or not any more, is left out.
+        let is_steady = !self.users.is_shrunk && self.all_have_met();
+        if is_steady && known.as_ref() == Some(&told) {
+            self.fail(format!(
+                "{told:?} are told to {node:?} as news of {id:?}, which they are not"
+            ));
+        }
+        for holder in must {
+            if !told.contains(&Holding { node: *holder, complete: true }) {
+                self.fail(format!("{holder:?} has {id:?}, but is not among {told:?}"));
+            }
+        }
+        if changes == 0 || self.users.is_gone(client) || !self.is_up(node) {
+            return;
+        }
+        let changes = changes - 1;
+        let again = Later::Locations { node, client, id, known: told, changes };
+        // In no time, a client that is told the same again and again would keep everybody busy.
+        self.after(crate::plan::MILLISECOND, Happening::Users(again));
+    }
+
+    /// When everything is at rest: whoever asks is told the newest name and all holders.
+    pub(crate) fn look_once_more(&mut self, existing: &BTreeMap<ObjectId, Vec<NodeId>>) {
+        let nodes = self.staying();
+        let Some(node) = self.dice.pick(&nodes) else { return };
+        let client = self.client_of(node);
+        let newest = existing.keys().filter_map(published).max();
+        let purpose = Purpose::Latest { prefix: PUBLISHED, after: None, newest: Some(newest) };
+        let ask = Ask::Latest { prefix: PUBLISHED.into(), after: None };
+        self.ask(node, client, ask, purpose, Some(crate::plan::SECOND));
+        for (id, holders) in existing {
+            let Some(node) = self.dice.pick(&nodes) else { return };
+            let client = self.client_of(node);
+            let is_small = self.users.objects_of(id).any(|object| object.spec.meta.size <= 512);
+            // What is read now may push other copies out; a small object is where it was put and at its owners.
+            let must = if self.is_tight() || is_small { vec![] } else { holders.clone() };
+            let (known, changes) = (None, 0);
+            let purpose = Purpose::Locations { id: id.clone(), known, changes, must };
+            self.ask(node, client, Ask::Locations { id: id.clone(), known: None }, purpose, None);
+        }
+    }
+
+    /// Of questions that nobody answered when everything is at rest: one that could have been.
+    pub(crate) fn stuck_look(
+        &self,
+        node: NodeId,
+        purpose: &Purpose,
+        existing: &BTreeMap<ObjectId, Vec<NodeId>>,
+    ) -> Option<String> {
+        let host = self.hosts.get(&node)?;
+        let owner = |id: &ObjectId| {
+            let owner = host.node.members().owners(id).first;
+            self.hosts.get(&owner).map(|host| host.node.directory())
+        };
+        match purpose {
+            Purpose::Wait { ids, count } => {
+                let is_settled = |id: &&ObjectId| {
+                    existing.contains_key(id)
+                        || owner(id).is_some_and(|owner| owner.why_gone(id).is_some())
+                };
+                let settled: Vec<&ObjectId> = ids.iter().filter(is_settled).collect();
+                (settled.len() >= *count).then(|| format!("{settled:?} are there or gone"))
+            }
+            Purpose::Follow { id } => {
+                let current = host.node.table().current(id)?;
+                Some(format!("{current} is here"))
+            }
+            Purpose::Locations { id, known, .. } => {
+                let holders: Vec<NodeId> =
+                    owner(id)?.holders(id).into_iter().map(|(holder, _)| holder).collect();
+                let told = known.iter().flatten().map(|holding| holding.node);
+                let is_known = known.is_some() && told.eq(holders.iter().copied());
+                (!is_known).then(|| format!("{holders:?} hold it"))
+            }
+            Purpose::Latest { .. } | Purpose::Prune => Some("its deadline is over".into()),
+            _ => None,
+        }
+    }
+}
+
+/// The number of a name that is published.
+pub(crate) fn published(id: &ObjectId) -> Option<u64> {
+    match id {
+        ObjectId::Named(name) if name.as_str().starts_with(PUBLISHED) => name.version(),
+        _ => None,
+    }
+}
