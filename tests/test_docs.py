@@ -25,6 +25,7 @@ from pathlib import Path
 import pytest
 
 import hoplite
+from hoplite import testing
 from support import SOON
 
 ROOT = Path(__file__).parent.parent
@@ -226,4 +227,9 @@ MODULES = [
 
 @pytest.mark.parametrize("name", ["hoplite", *MODULES])
 def test_examples_in_docstrings_print_what_they_say(name: str) -> None:
-    assert doctest.testmod(importlib.import_module(name)).failed == 0
+    """Each may use `hp`, the client of a node that holds nothing."""
+    with testing.cluster(1) as nodes, nodes[0].client() as hp:
+        told = doctest.testmod(importlib.import_module(name), extraglobs={"hoplite": hoplite, "hp": hp})
+    assert told.failed == 0
+    # That the examples of the verbs are found at all.
+    assert told.attempted > 20 or name != "hoplite.client"

@@ -25,6 +25,12 @@ class Buffer:
     at first. As a context manager it seals at the end of the block, and gives the space back if the block raises.
     Dropped unsealed it leaves no object.
 
+    Examples:
+        >>> buf = hp.create(3, "float32")
+        >>> buf[:] = [1, 2, 3]
+        >>> hp.get(buf.seal())
+        array([1., 2., 3.], dtype=float32)
+
     Args:
         client: whose object it will be.
         what: dtype, shape and size.

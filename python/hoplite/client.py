@@ -120,6 +120,13 @@ class Client(Twins):
             StoreFull: there was no room in time, or the object is larger than the store.
             UnsupportedDtype: the value takes a pickle, and this client has `allow_pickle=False`; or it is on another
                 device.
+
+        Examples:
+            >>> ref = hp.put(b"weights of step 17", name="policy/17", keep=2)
+            >>> bytes(hp.get("policy/17"))
+            b'weights of step 17'
+            >>> hp.put(b"others", name="policy/17", exist_ok=True)
+            Ref('policy/17')
         """
         text = None if name is None else check_ref(name)
         kept = check_keep(keep, text)
@@ -165,6 +172,12 @@ class Client(Twins):
             NameTaken: an object of that name is alive; for an object of up to 64 KiB `seal` finds out.
             StoreFull: there was no room in time, or the object is larger than the store.
             UnsupportedDtype: arrays of that dtype can't be held.
+
+        Examples:
+            >>> with hp.create((2, 3), "int64", name="counts/1") as buf:
+            ...     buf[...] = 7
+            >>> int(hp.get("counts/1").sum())
+            42
         """
         what = check_shape(shape, dtype)
         text = None if name is None else check_ref(name)
@@ -222,6 +235,14 @@ class Client(Twins):
             Undecodable: a pickled object can't be read here, for want of its class for instance, or this client has
                 `allow_pickle=False`.
             UnsupportedDtype: the value needs a package that is not installed (numpy, ml_dtypes, torch, pyarrow).
+
+        Examples:
+            >>> refs = [hp.put({"step": step}) for step in range(3)]
+            >>> hp.get(refs, timeout=10)
+            [{'step': 0}, {'step': 1}, {'step': 2}]
+            >>> hp.get("not/yet", timeout=0)
+            Traceback (most recent call last):
+            hoplite.errors.GetTimeout: object not/yet did not come within 0.000 s: nobody has put it
         """
         limit = check_timeout(timeout)
         if not isinstance(ref, Ref | str):
@@ -279,6 +300,11 @@ class Client(Twins):
 
         Raises:
             InvalidArgument: a ref is there twice, or count is negative or above their number.
+
+        Examples:
+            >>> first = hp.put(b"here", name="part/1")
+            >>> hp.wait(["part/1", "part/2"], count=1)
+            ([Ref('part/1')], [Ref('part/2')])
         """
         texts, number = self._check_wait(refs, count)
         ready = self._open().start_wait(texts, number, check_timeout(timeout)).result() if number else []
@@ -331,6 +357,15 @@ class Client(Twins):
             UnknownOp: the op is none of these.
             UnsupportedDtype: the inputs are no arrays, or integers for mean; also raised by `get` on the result.
 
+        Examples:
+            >>> import numpy as np
+            >>> total = hp.reduce(["grad/1", "grad/2", "grad/3"], "sum", count=2, name="sum/1")
+            >>> here = hp.put(np.array([1.0, 2.0]), name="grad/3"), hp.put(np.array([10.0, 20.0]), name="grad/1")
+            >>> hp.get("sum/1", timeout=10)
+            array([11., 22.])
+            >>> total.inputs()
+            [Ref('grad/3'), Ref('grad/1')]
+
         Source: Hoplite (SIGCOMM 2021), section 3.4.
         """
         return Ref(self._start_reduce(inputs, op, count, name, timeout).result(), self)
@@ -357,6 +392,11 @@ class Client(Twins):
         Args:
             refs: one ref or name, or several; none is fine.
             timeout: seconds to wait until the owners of the objects know.
+
+        Examples:
+            >>> ref = hp.put(b"x", name="scratch/1")
+            >>> hp.delete(["scratch/1"])
+            >>> ref = hp.put(b"y", name="scratch/1")
         """
         texts = check_refs(refs)
         limit = check_timeout(timeout)
@@ -376,6 +416,11 @@ class Client(Twins):
         Raises:
             GetTimeout: no such name came in time.
             InvalidArgument: the prefix does not end in "/", or `after` is below -1.
+
+        Examples:
+            >>> refs = [hp.put(b"weights", name=f"model/{step}") for step in (1, 2)]
+            >>> hp.latest("model/", after=1, timeout=10)
+            Ref('model/2')
         """
         return Ref(self._start_latest(prefix, after, timeout).result(), self)
 
@@ -414,6 +459,11 @@ class Client(Twins):
             GetTimeout: nothing new came in time.
             ObjectDeleted: the object was deleted.
             ObjectLost: no copy of it is left.
+
+        Examples:
+            >>> ref = hp.put(b"x" * 100_000)
+            >>> [location.complete for location in hp.locations(ref)]
+            [True]
 
         Source: the synchronous and asynchronous location queries of Hoplite (SIGCOMM 2021), section 3.2.
         """

@@ -40,6 +40,10 @@ class Ref:
 
         Raises:
             InvalidArgument: the ref is no name that ends in "/" and a number.
+
+        Examples:
+            >>> hoplite.Ref("policy/17").number
+            17
         """
         _, slash, last = self._text.rpartition("/")
         if not slash or not (last.isascii() and last.isdigit()):
@@ -64,15 +68,22 @@ class Ref:
             ObjectDeleted: the result, or an input of it, was deleted.
             ObjectLost: too few inputs can still arrive.
         """
+        return self._asked().inputs(self, timeout=timeout)
+
+    async def inputs_async(self, timeout: float | None = None) -> list[Ref]:  # noqa: ASYNC109 - as every verb
+        """`inputs`, for asyncio."""
+        return await self._asked().inputs_async(self, timeout=timeout)
+
+    def _asked(self) -> Client:
         if self._client is not None:
-            return self._client.inputs(self, timeout=timeout)
+            return self._client
 
         from hoplite import session
 
         client = session.last_client()
         if client is None:
             raise InvalidArgument(f"{self._text} came from elsewhere and knows no client: call client.inputs(ref)")
-        return client.inputs(self, timeout=timeout)
+        return client
 
     def __str__(self) -> str:
         return self._text

@@ -6,17 +6,15 @@ use std::{
     os::fd::{OwnedFd, RawFd},
     path::PathBuf,
     sync::{Mutex, RwLock},
-    time::Duration,
 };
 
 use hoplite_node::{
-    Client as Native, Error, Value, Wait,
+    Client as Native, Error, Value,
     proto::{
         ask::Location,
-        id::{BadRef, Name, NodeId, ObjectId},
+        id::{BadRef, NodeId, ObjectId},
         limits::INLINE_BYTES_MAX,
         message::Holding,
-        meta::Meta,
     },
 };
 use pyo3::{
@@ -77,8 +75,9 @@ impl Client {
         let (name, timeout) = (arguments::name(py, name)?, arguments::timeout(py, timeout)?);
         let meta = what.meta(py)?;
         if meta.size <= INLINE_BYTES_MAX {
-            let wait_small = put_small(py, &client, name, meta, &parts, timeout)?;
-            return Ok(wait(py, || wait_small)?.to_string());
+            let bytes = joined(&parts);
+            let value = Value::with_meta(&bytes, meta).map_err(|error| errors::of(py, &error))?;
+            return Ok(wait(py, || client.start_put_small(name, &value, timeout))?.to_string());
         }
         let writer = wait(py, || client.start_create(name, meta, timeout))?;
         // Receivers of the object get what is copied while the rest still is.
@@ -103,7 +102,10 @@ impl Client {
         let client = self.open(py)?.in_passing();
         let parts = Exported::of_all(&parts)?;
         let (name, timeout) = (arguments::name(py, name)?, arguments::timeout(py, timeout)?);
-        let waiting = put_small(py, &client, name, what.meta(py)?, &parts, timeout)?;
+        let bytes = joined(&parts);
+        let value = Value::with_meta(&bytes, what.meta(py)?);
+        let value = value.map_err(|error| errors::of(py, &error))?;
+        let waiting = py.detach(|| client.start_put_small(name, &value, timeout));
         Ok(Pending::new(waiting, text))
     }
 
@@ -127,9 +129,8 @@ impl Client {
         let client = self.open(py)?;
         let id = arguments::object(py, r#ref)?;
         let limit = arguments::timeout(py, timeout)?;
-        let waiting = py.detach(|| client.start_get(&id, limit));
         let about = limit.is_none().then_some((&client, &id));
-        wait_saying(py, waiting, about).map(View)
+        wait_saying(py, || client.start_get(&id, limit), about).map(View)
     }
 
     fn start_get(&self, py: Python<'_>, r#ref: &str, timeout: Option<f64>) -> PyResult<Pending> {
@@ -319,20 +320,12 @@ impl Client {
     }
 }
 
-fn put_small(
-    py: Python<'_>,
-    client: &Native,
-    name: Option<Name>,
-    meta: Meta,
-    parts: &[Exported],
-    timeout: Option<Duration>,
-) -> PyResult<Wait<ObjectId>> {
-    let bytes: Cow<'_, [u8]> = match parts {
+/// The bytes of several buffers end to end, copied only if there are several.
+fn joined(parts: &[Exported]) -> Cow<'_, [u8]> {
+    match parts {
         [part] => Cow::Borrowed(part.bytes()),
         parts => parts.iter().flat_map(Exported::bytes).copied().collect(),
-    };
-    let value = Value::with_meta(&bytes, meta).map_err(|error| errors::of(py, &error))?;
-    Ok(py.detach(|| client.start_put_small(name, &value, timeout)))
+    }
 }
 
 fn text(py: Python<'_>, id: ObjectId) -> PyResult<Py<PyAny>> {

@@ -48,22 +48,23 @@ pub(crate) fn aside<T: Send + 'static>(
 /// Asks and waits for the answer, both with the interpreter released; a signal handler's exception takes the question
 /// back.
 pub(crate) fn wait<T: Send>(py: Python<'_>, ask: impl FnOnce() -> Wait<T> + Send) -> PyResult<T> {
-    let waiting = py.detach(ask);
-    wait_saying(py, waiting, None)
+    wait_saying(py, ask, None)
 }
 
-/// The same for a question that was asked before. If it is about an object, the log is told now and then why that is
-/// not here.
+/// The same. If the question is about an object, the log is told now and then why that is not here.
 pub(crate) fn wait_saying<T: Send>(
     py: Python<'_>,
-    mut waiting: Wait<T>,
+    ask: impl FnOnce() -> Wait<T> + Send,
     about: Option<(&Client, &ObjectId)>,
 ) -> PyResult<T> {
     let begun = Instant::now();
     let mut next_word = FIRST_WORD_AFTER;
+    // Let go of once for both: to take the interpreter again costs a wait where many threads ask.
+    let (mut answer, mut waiting) = py.detach(move || {
+        let mut waiting = ask();
+        (waiting.wait_for(SIGNALS_EVERY), waiting)
+    });
     loop {
-        let answer;
-        (answer, waiting) = py.detach(move || (waiting.wait_for(SIGNALS_EVERY), waiting));
         match answer {
             Some(answer) => return answer.map_err(|error| errors::of(py, &error)),
             None => py.check_signals()?,
@@ -75,6 +76,7 @@ pub(crate) fn wait_saying<T: Send>(
             next_word = waited + waited.min(SILENCE_MAX);
             say_waiting(py, id, waited, &explain(py, client, id))?;
         }
+        (answer, waiting) = py.detach(move || (waiting.wait_for(SIGNALS_EVERY), waiting));
     }
 }
 
@@ -128,7 +130,7 @@ where
     fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let Self { waiting, then, about } = *self;
         let about = about.as_ref().map(|(client, id)| (client, id));
-        then(py, wait_saying(py, waiting, about)?)
+        then(py, wait_saying(py, || waiting, about)?)
     }
 
     fn wait(&mut self, py: Python<'_>, time: Duration) -> PyResult<bool> {
