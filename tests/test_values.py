@@ -22,6 +22,9 @@ from stored import address, joined, mapped, pinned, store, there_and_back
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# Again beside the oldest torch and NumPy that are supported.
+pytestmark = pytest.mark.frameworks
+
 Array = np.ndarray[Any, Any]
 
 SHAPES: list[tuple[int, ...]] = [(), (0,), (3, 0, 2), (1,), (7,), (5, 3, 2), (1,) * 12, (1025,)]

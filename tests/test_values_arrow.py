@@ -15,6 +15,9 @@ from hoplite import values
 from hoplite.errors import InvalidArgument, ShapeMismatch, Undecodable
 from stored import address, joined, mapped, pinned, store, there_and_back
 
+# Again beside the oldest torch and NumPy that are supported.
+pytestmark = pytest.mark.frameworks
+
 pa: Any = pytest.importorskip("pyarrow", reason="Arrow data needs pyarrow")
 
 ARRAYS: dict[str, Any] = {

@@ -25,6 +25,9 @@ from stored import address, joined, mapped, pinned, store, there_and_back
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# Again beside the oldest torch and NumPy that are supported.
+pytestmark = pytest.mark.frameworks
+
 
 @dataclass
 class Batch:

@@ -21,6 +21,9 @@ from hoplite.errors import InvalidArgument, Undecodable, UnsupportedDtype
 from hoplite.values import DTYPES, tensors
 from stored import address, joined, mapped, pinned, store, there_and_back
 
+# Again beside the oldest torch and NumPy that are supported.
+pytestmark = pytest.mark.frameworks
+
 torch: Any = pytest.importorskip("torch", reason="tensors need PyTorch")
 
 # Older versions lack uint16 to uint64.

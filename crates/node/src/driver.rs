@@ -312,8 +312,14 @@ impl Core {
                 self.counters.messages_sent.add(1);
                 self.peers.send(to, &message);
             }
-            Action::AddPeer(member) => self.peers.add(self, member),
-            Action::DropPeer(node) => self.peers.remove(node),
+            Action::AddPeer(member) => {
+                info!(node = %member.id, address = %member.address, "a member");
+                self.peers.add(self, member);
+            }
+            Action::DropPeer(node) => {
+                info!(%node, "no member any more");
+                self.peers.remove(node);
+            }
             Action::CreateSlot { instance, size, writer } => {
                 slow.push(Slow::CreateSlot { instance, size, writer });
             }

@@ -18,6 +18,7 @@ use tokio::{
     runtime::{Builder, Runtime},
     task::AbortHandle,
 };
+use tracing::info;
 
 use crate::{
     client::Client,
@@ -187,6 +188,7 @@ async fn begin(
     };
     let capacity = config.capacity.unwrap_or_else(default_capacity);
     let machine = Config { capacity, link: config.link, degree: config.degree };
+    info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "begins");
     let core = Core::new(identity, machine, tokio::runtime::Handle::current());
     let mut accepting = vec![tokio::spawn(listen::accept(core.clone(), listener)).abort_handle()];
     if let Some(local_listener) = local_listener {

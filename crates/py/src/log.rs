@@ -1,5 +1,7 @@
 //! The node's log, on stderr, for the process that is a node and nothing else.
 
+use std::io::IsTerminal;
+
 use pyo3::prelude::*;
 use tracing::level_filters::LevelFilter;
 

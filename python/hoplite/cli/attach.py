@@ -30,21 +30,23 @@ socket_option = click.option(
 def attach(socket: str | None, *, timeout: float = 10.0) -> Client:
     """Attaches to a running node; starts none, for a node of this command would know nothing.
 
+    No command reads a pickle: what is in one can't be a file, and to read it runs code of whoever put it.
+
     Raises:
         ConnectError: none runs.
         InvalidArgument: HOPLITE_ADDRESS is that of a cluster, not of a node on this host.
     """
     if socket is not None:
-        return connect(UNIX + socket.removeprefix(UNIX), timeout=timeout)
+        return connect(UNIX + socket.removeprefix(UNIX), timeout=timeout, allow_pickle=False)
     values = settings.load(address=None, socket=None)
     address: str | None = values["address"]
     if address is None:
-        return connect(f"{UNIX}{values['socket'] or default_socket()}", timeout=timeout)
+        return connect(f"{UNIX}{values['socket'] or default_socket()}", timeout=timeout, allow_pickle=False)
     if not address.startswith(UNIX):
         raise InvalidArgument(
             f"{values.origin('address')} is {address}; this command needs a node of this host, given by --socket"
         )
-    return connect(address, timeout=timeout)
+    return connect(address, timeout=timeout, allow_pickle=False)
 
 
 def complete_ref(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

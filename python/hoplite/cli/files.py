@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 import click
 
 from hoplite.cli.attach import attach, complete_ref, socket_option
-from hoplite.cli.output import fail_with
+from hoplite.cli.output import fail_with, print_json
 from hoplite.errors import GetTimeout
 
 if TYPE_CHECKING:
@@ -39,8 +39,15 @@ SILENCE_S = 2.0
 @click.option("--exist-ok", is_flag=True, help="An object of that name that is there already is no error.")
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="How long to wait for room.")
 @socket_option
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the ref.")
 def put(
-    file: str, name: str | None, keep: int | None, exist_ok: bool, timeout: float | None, socket: str | None
+    file: str,
+    name: str | None,
+    keep: int | None,
+    exist_ok: bool,
+    timeout: float | None,
+    socket: str | None,
+    as_json: bool,
 ) -> None:
     """Put a file into the store of this host, and print the object's ref.
 
@@ -51,14 +58,13 @@ def put(
       hoplite put weights.npy --name policy/17
       tar c data | hoplite put -
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
-    options: dict[str, Any] = {}
-    if keep is not None:
-        options["keep"] = keep
-    if exist_ok:
-        options["exist_ok"] = True
     value = _read(file)
     with attach(socket) as client:
-        click.echo(str(client.put(value, name=name, timeout=timeout, **options)))
+        ref = client.put(value, name=name, keep=keep, exist_ok=exist_ok, timeout=timeout)
+    if as_json:
+        print_json({"ref": str(ref), "bytes": value.nbytes if hasattr(value, "nbytes") else len(value)})
+    else:
+        click.echo(str(ref))
 
 
 @click.command()
@@ -71,7 +77,8 @@ def put(
     help="How long to wait for the object; 0 takes it only if it is on this host.  [default: no limit]",
 )
 @socket_option
-def get(ref: str, output: str | None, timeout: float | None, socket: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the ref and FILE; needs -o.")
+def get(ref: str, output: str | None, timeout: float | None, socket: str | None, as_json: bool) -> None:
     """Get an object, and write it to a file or to the standard output.
 
     An array becomes a .npy file if FILE is called so; otherwise, and on the standard output, its bytes are written
@@ -83,6 +90,8 @@ def get(ref: str, output: str | None, timeout: float | None, socket: str | None)
       hoplite get data/1 | tar t
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     target = None if output in (None, STANDARD) else Path(str(output))
+    if target is None and as_json:
+        raise click.UsageError("--json says where the object was written, which needs -o FILE")
     if target is None and sys.stdout.isatty():
         fail_with(
             f"the bytes of {ref} are not for a terminal", f"hoplite get {ref} -o FILE, or pipe them into a command"
@@ -100,6 +109,8 @@ def get(ref: str, output: str | None, timeout: float | None, socket: str | None)
                 _write_array(opened, value, ref, target)
             else:
                 _write_raw(opened, value, ref)
+        if as_json:
+            print_json({"ref": ref, "file": str(target), "bytes": value.nbytes})
 
 
 def _read(file: str) -> Any:  # noqa: ANN401 - an array or bytes, as the file's name says

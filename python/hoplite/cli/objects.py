@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hoplite.cli.attach import attach, complete_ref, socket_option
 from hoplite.cli.output import print_json, print_table, size
-from hoplite.errors import HopliteError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 @click.command()
@@ -50,7 +45,8 @@ def objects(prefix: str, socket: str | None, as_json: bool) -> None:
     help="How long to wait until the owners of the objects know.",
 )
 @socket_option
-def delete(refs: tuple[str, ...], timeout: float, socket: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the refs.")
+def delete(refs: tuple[str, ...], timeout: float, socket: str | None, as_json: bool) -> None:
     """Delete all copies of objects, everywhere.
 
     Arrays that somebody has already got stay valid. An object that does not exist is no error.
@@ -62,11 +58,13 @@ def delete(refs: tuple[str, ...], timeout: float, socket: str | None) -> None:
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     with attach(socket) as client:
         client.delete(refs, timeout=timeout)
+    if as_json:
+        print_json({"deleted": list(refs)})
 
 
 @click.command()
 @click.argument("ref", metavar="REF", shell_complete=complete_ref)
-@click.option("--watch", is_flag=True, help="Go on, and print the list again whenever it changes.")
+@click.option("--watch", is_flag=True, help="Go on, and print each location as it comes, until Ctrl-C.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
@@ -76,7 +74,7 @@ def delete(refs: tuple[str, ...], timeout: float, socket: str | None) -> None:
     help="How long to wait.",
 )
 @socket_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list; with --watch one on each line.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list; with --watch an object on each line.")
 def locations(ref: str, watch: bool, timeout: float, socket: str | None, as_json: bool) -> None:
     """List the nodes that hold an object.
 
@@ -86,27 +84,21 @@ def locations(ref: str, watch: bool, timeout: float, socket: str | None, as_json
       hoplite locations policy/17 --watch
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     with attach(socket) as client:
-        ask = getattr(client, "locations", None)
-        if ask is None:
-            raise HopliteError("this release can't tell where an object is; hoplite objects lists what is on this host")
         if not watch:
-            _print_locations(ask(ref, timeout=timeout), as_json)
+            rows = [place._asdict() for place in client.locations(ref, timeout=timeout)]
+            if as_json:
+                print_json(rows)
+            else:
+                print_table(["node", "address", "copy"], [_words(row) for row in rows])
             return
-        for now in ask(ref, watch=True, timeout=None):
-            _print_locations(now if isinstance(now, list | tuple) else [now], as_json)
+        for place in client.locations(ref, watch=True):
+            row = place._asdict()
+            if as_json:
+                print_json(row)
+            else:
+                click.echo("  ".join(_words(row)))
             sys.stdout.flush()
 
 
-def _print_locations(places: Iterable[Any], as_json: bool) -> None:
-    rows = [_fields(place) for place in places]
-    if as_json:
-        print_json(rows)
-        return
-    columns = list(rows[0]) if rows else ["node", "address"]
-    print_table(columns, [[str(row[column]) for column in columns] for row in rows])
-
-
-def _fields(place: Any) -> dict[str, Any]:  # noqa: ANN401 - a row, however the client words it
-    if dataclasses.is_dataclass(place) and not isinstance(place, type):
-        return dataclasses.asdict(place)
-    return dict(place._asdict() if hasattr(place, "_asdict") else place)
+def _words(row: dict[str, Any]) -> list[str]:
+    return [row["node"], row["address"], "complete" if row["complete"] else "growing"]

@@ -36,6 +36,8 @@ NEXT_STEP = {
     errors.NameTaken: "another --name, or delete it first: hoplite delete",
     errors.UnsupportedDtype: "put its bytes as they are, from a file with another suffix",
     errors.StoreFull: "delete objects, or start the node with more --capacity",
+    errors.Undecodable: "get it in Python, where it was put: hoplite.init().get(ref)",
+    errors.UnsupportedDtype: "put arrays of numbers or bytes; Python puts more kinds of values",
     errors.InvalidArgument: "see the command's --help",
 }
 
