@@ -110,8 +110,11 @@ impl World {
         for id in ready.iter().map(|place| &ids[*place as usize]) {
             let is_gone = || {
                 let mut hosts = self.hosts.values();
+                // One reduce under the name may have failed before another has it.
+                let is_rival = self.users.objects_of(id).count() > 1;
                 let mut objects = self.users.objects_of(id);
-                objects.any(|object| object.is_delete_asked || object.is_failed)
+                is_rival
+                    || objects.any(|object| object.is_delete_asked || object.is_failed)
                     || self.users.is_shrunk
                     || hosts.any(|host| host.node.directory().why_gone(id).is_some())
             };

@@ -256,7 +256,10 @@ impl Directory {
             let reserved = usize::from(entry.reserved.is_some());
             if owners.contains(members.me()) { waiting + listening + reserved } else { 0 }
         };
-        self.latest.len() + self.entries.iter().map(of).sum::<usize>()
+        let is_mine =
+            |waiter: &&LatestWaiter| prefix_owner(&waiter.prefix, members) == Some(members.me());
+        let latest = self.latest.iter().filter(is_mine).count();
+        latest + self.entries.iter().map(of).sum::<usize>()
     }
 
     /// Whether none is.
