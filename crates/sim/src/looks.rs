@@ -82,10 +82,9 @@ impl World {
         let Some(host) = self.hosts.get(&node) else { return };
         for (instance, copy) in host.node.table().iter() {
             // The owner of a name has the bytes of a small object before its putter knows that the name is its own.
-            if copy.is_complete() || copy.inline.is_some() {
-                if self.users.completed.insert(instance) {
-                    self.users.came.insert(copy.id.clone());
-                }
+            let is_there = copy.is_complete() || copy.inline.is_some();
+            if is_there && self.users.completed.insert(instance) {
+                self.users.came.insert(copy.id.clone());
             }
         }
     }
