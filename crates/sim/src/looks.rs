@@ -82,9 +82,8 @@ impl World {
         let Some(host) = self.hosts.get(&node) else { return };
         for (instance, copy) in host.node.table().iter() {
             // The owner of a name has the bytes of a small object before its putter knows that the name is its own.
-            if (copy.is_complete() || copy.inline.is_some())
-                && self.users.completed.insert(instance)
-            {
+            let is_there = copy.is_complete() || copy.inline.is_some();
+            if is_there && self.users.completed.insert(instance) {
                 self.users.came.insert(copy.id.clone());
             }
         }
@@ -110,8 +109,11 @@ impl World {
         for id in ready.iter().map(|place| &ids[*place as usize]) {
             let is_gone = || {
                 let mut hosts = self.hosts.values();
+                // One reduce under the name may have failed before another has it.
+                let is_rival = self.users.objects_of(id).count() > 1;
                 let mut objects = self.users.objects_of(id);
-                objects.any(|object| object.is_delete_asked || object.is_failed)
+                is_rival
+                    || objects.any(|object| object.is_delete_asked || object.is_failed)
                     || self.users.is_shrunk
                     || hosts.any(|host| host.node.directory().why_gone(id).is_some())
             };

@@ -255,6 +255,12 @@ impl World {
         let Some(host) = self.hosts.get_mut(&node).filter(|host| host.is_up) else { return };
         self.trace.line(now, Some(node), "event", || format!("{event:?}"));
         let mut actions = Vec::new();
+        if let Event::Fetched { instance } = &event
+            && let Some(copy) = host.node.table().get(*instance)
+        {
+            // It may be evicted in the same breath.
+            self.users.came.insert(copy.id.clone());
+        }
         host.node.handle(now, event, &mut actions);
         self.check_small_copies(node);
         self.note_complete(node);

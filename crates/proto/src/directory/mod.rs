@@ -245,18 +245,25 @@ impl Directory {
         self.entries.values().filter(|entry| entry.is_alive()).count()
     }
 
-    /// What others wait for or listen to here, and names that are kept for them; for checkers. Questions that came here
-    /// before a change of members, or while the members did not agree, may stay where nobody asks any more.
+    /// What others wait for or listen to here; for checkers. Questions that came here before a change of members, or while
+    /// the members did not agree, may stay where nobody asks any more.
     pub fn questions(&self, members: &Members) -> usize {
         let of = |(id, entry): (&ObjectId, &Entry)| {
             let owners = members.owners(id);
             let is_first = owners.first == members.me();
             let waiting = if is_first { entry.waiters.len() } else { 0 };
             let listening = entry.watchers.len() + entry.locators.len();
-            let reserved = usize::from(entry.reserved.is_some());
-            if owners.contains(members.me()) { waiting + listening + reserved } else { 0 }
+            if owners.contains(members.me()) { waiting + listening } else { 0 }
         };
-        self.latest.len() + self.entries.iter().map(of).sum::<usize>()
+        let is_mine =
+            |waiter: &&LatestWaiter| prefix_owner(&waiter.prefix, members) == Some(members.me());
+        let latest = self.latest.iter().filter(is_mine).count();
+        latest + self.entries.iter().map(of).sum::<usize>()
+    }
+
+    /// Names that are kept for reduces; for checkers.
+    pub fn reservations(&self) -> usize {
+        self.entries.values().filter(|entry| entry.reserved.is_some()).count()
     }
 
     /// Whether none is.

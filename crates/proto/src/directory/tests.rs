@@ -452,7 +452,7 @@ fn a_reservation_keeps_a_name_until_its_result_is_complete() {
     );
     owner.hears(2, told(&id, instance(2, 6), true, Progress::Complete));
     owner.hears(2, reserve(&id, instance(2, 1)));
-    assert_eq!(owner.directory.questions(&owner.members), 0, "it is there");
+    assert_eq!(owner.directory.reservations(), 0, "it is there");
     assert_eq!(
         owner.hears(3, claim(&id, instance(3, 6)))[0].1,
         claimed(3, &id, instance(3, 6), Some(2)).1
@@ -469,7 +469,7 @@ fn a_reservation_that_is_given_back_leaves_nothing() {
         let id = named(&owner, "x");
         owner.hears(2, reserve(&id, instance(2, 1)));
         owner.hears(2, message(id.clone()));
-        assert_eq!(owner.directory.questions(&owner.members), 0);
+        assert_eq!(owner.directory.reservations(), 0);
         assert!(owner.hears(3, claim(&id, instance(3, 1))).contains(&claimed(
             3,
             &id,
@@ -488,7 +488,7 @@ fn a_failure_ends_a_reservation_beside_an_object_of_another() {
     owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
     let error = Error::ObjectDeleted { id: id.clone() };
     assert_eq!(owner.hears(2, Message::Fail { id: id.clone(), error }), []);
-    assert_eq!(owner.directory.questions(&owner.members), 0);
+    assert_eq!(owner.directory.reservations(), 0);
     assert_eq!(owner.holders(&id), [3], "the object of the other lives");
 }
 

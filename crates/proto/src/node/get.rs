@@ -316,6 +316,14 @@ impl Node {
                 (id.clone(), format!("its owner sent {} bytes for {meta}", bytes.len()));
             return self.pull_failed(&id.clone(), &Error::ObjectLost { id, detail }, out);
         }
+        let part = self.table.current(id);
+        if let Some(part) = part.filter(|part| {
+            self.table.get(*part).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
+        }) {
+            // What has arrived of a larger object that had the name before.
+            self.doom(part, out);
+            self.send_owners(id, &Message::Withdraw { id: id.clone(), instance: part }, out);
+        }
         if let Some(pull) = self.pulls.get_mut(id) {
             // The owner has answered and keeps no question that would have to be taken back.
             pull.phase = Phase::Memory;

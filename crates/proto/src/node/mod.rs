@@ -234,6 +234,7 @@ impl Node {
             ("folds", self.folds.len()),
             ("adoptions", self.adoptions.len()),
             ("questions of others", self.directory.questions(&self.members)),
+            ("names that are kept", self.directory.reservations()),
         ];
         counts
             .into_iter()

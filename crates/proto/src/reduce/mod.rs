@@ -235,7 +235,7 @@ impl Reduce {
             return self.advance(link, steps);
         };
         if *input == Input::Arrived {
-            return self.found_again(now, id, &found, steps);
+            return self.found_again(now, id, found, link, steps);
         }
         if let Err(error) = self.check(id, &found.meta) {
             steps.push(Step::Fail(error));
@@ -297,6 +297,7 @@ impl Reduce {
         self.plan = None;
         self.chosen = 0;
         self.arrived.clear();
+        self.like = None;
         self.unanswered = 0;
         for input in self.inputs.values_mut().filter(|input| !matches!(input, Input::Gone(_))) {
             *input = Input::Unanswered;
@@ -326,17 +327,27 @@ impl Reduce {
     }
 
     /// An input that arrived exists in another instance now, or is held by another node.
-    fn found_again(&mut self, now: Instant, id: &ObjectId, found: &Found, steps: &mut Vec<Step>) {
+    fn found_again(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        found: Found,
+        link: Link,
+        steps: &mut Vec<Step>,
+    ) {
         let at = self.arrived.iter().position(|arrival| arrival.id == *id);
         let Some(at) = at.filter(|at| self.arrived[*at].instance != found.instance) else { return };
         if at < self.chosen {
             let detail = format!("input {id} was put again");
             return self.failed(now, self.epoch, detail, steps);
         }
-        let arrival = &mut self.arrived[at];
-        arrival.instance = found.instance;
-        arrival.holder = found.holder;
-        arrival.inline = found.inline.clone();
+        // As if it came only now: it may be of another shape.
+        self.arrived.remove(at);
+        if self.arrived.is_empty() {
+            self.like = None;
+        }
+        self.inputs.insert(id.clone(), Input::Absent);
+        self.found(now, id, Some(found), link, steps);
     }
 
     fn check(&mut self, id: &ObjectId, meta: &Meta) -> Result<(), Error> {

@@ -270,6 +270,25 @@ fn an_input_that_was_put_again_voids_the_attempt_that_read_it() {
 }
 
 #[test]
+fn an_input_that_was_put_again_before_it_was_chosen_is_looked_at_again() {
+    let mut reduce = reduce(3, 3, None);
+    reduce.hears(0, Some(large(0, NodeId(2))));
+    reduce.hears(1, Some(large(1, NodeId(2))));
+    let steps = reduce.hears(1, Some(Found { instance: instance(7), ..small(1, 8) }));
+    assert!(matches!(steps[..], [Step::Fail(Error::ShapeMismatch { .. })]), "{steps:?}");
+}
+
+#[test]
+fn the_only_input_may_be_put_again_in_another_shape() {
+    let mut reduce = reduce(2, 1, None);
+    reduce.hears(0, Some(large(0, NodeId(2))));
+    let again = || Some(Found { instance: instance(7), ..small(0, 8) });
+    assert_eq!(reduce.hears(0, again()), [], "the owner of the other has not answered");
+    assert!(matches!(reduce.hears(1, None)[..], [Step::FoldInline(_)]));
+    assert_eq!(reduce.folded(), [input(0)]);
+}
+
+#[test]
 fn the_same_instance_told_again_changes_nothing() {
     let mut reduce = reduce(1, 1, None);
     reduce.hears(0, Some(large(0, NodeId(2))));
