@@ -233,36 +233,3 @@ def test_a_worker_may_come_and_go(nodes: list[Node]) -> None:
         with hoplite.connect(nodes[0].socket) as guest:
             guest.put(numbers(20_000, seed=number), name=f"guest/{number}")
         same(client.get(f"guest/{number}", timeout=SOON), numbers(20_000, seed=number))
-
-
-FORK = """
-import os, sys
-import numpy as np
-import hoplite
-from hoplite.testing import cluster
-with cluster(1) as nodes:
-    hp = nodes[0].client() if sys.argv[1] == "embedded" else hoplite.connect(nodes[0].socket)
-    view = hp.get(hp.put(np.arange(100_000)))
-    child = os.fork()
-    if child == 0:
-        assert view[-1] == 99_999
-        for call in (hp.status, lambda: hp.put(b"x"), lambda: hp.get("never/1", timeout=10)):
-            try:
-                call()
-            except hoplite.ForkedClient:
-                print("forked", flush=True)
-        with hoplite.connect(nodes[0].socket) as own:
-            own.put(b"x", name="from/1")
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert hp.get("from/1", timeout=10) == b"x"
-    assert view[-1] == 99_999
-"""
-
-
-@pytest.mark.parametrize("how", ["embedded", "attached"])
-def test_a_child_made_by_fork_needs_a_client_of_its_own(how: str) -> None:
-    """Views stay valid in the child, its calls say what to do, and the parent notices nothing."""
-    done = subprocess.run([sys.executable, "-c", FORK, how], capture_output=True, text=True, timeout=SOON, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["forked"] * 3
