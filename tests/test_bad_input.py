@@ -9,10 +9,12 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import hoplite
@@ -296,3 +298,302 @@ def test_a_closed_cluster_leaves_nothing_behind() -> None:
     eventually(lambda: len(descriptors()) <= before[0])
     eventually(lambda: threads() <= before[1])
     assert not [segment for segment in Path("/dev/shm").iterdir() if "hoplite" in segment.name]
+
+
+class Own:
+    """A value of one's own, which takes a pickle."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.array([1, "a", None], object), Own(1), {"a": 1}, [1, 2], "text", np.zeros(3, bool), np.zeros(3, complex)],
+    ids=lambda value: type(value).__name__ + str(getattr(value, "dtype", "")),
+)
+def test_reduce_of_pickled_objects(clients: list[Client], value: object) -> None:
+    """They can be put, and a reduce of them names what it can't fold, wherever they are."""
+    refs = [client.put(value, name=f"odd/{number}") for number, client in enumerate(clients)]
+    clients[2].get(refs[0], timeout=30)
+    total = Later(lambda: clients[1].get(clients[1].reduce(refs), timeout=30))
+    with pytest.raises(hoplite.UnsupportedDtype, match=r"odd/\d"):
+        total.result()
+    still_works(clients)
+
+
+def read_only() -> np.ndarray[Any, Any]:
+    array = np.zeros((300, 400), np.float32)
+    array.flags.writeable = False
+    return array
+
+
+OUTS: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
+    "not contiguous": (lambda: np.zeros((300, 800), np.float32)[:, ::2], hoplite.InvalidArgument),
+    "in Fortran order": (lambda: np.zeros((300, 400), np.float32, order="F"), hoplite.InvalidArgument),
+    "read-only": (read_only, hoplite.InvalidArgument),
+    "another dtype": (lambda: np.zeros((300, 400), np.int32), hoplite.ShapeMismatch),
+    "a wider dtype": (lambda: np.zeros((300, 400), np.float64), hoplite.ShapeMismatch),
+    "a dtype that none can have": (lambda: np.zeros((300, 400), complex), hoplite.UnsupportedDtype),
+    "big-endian": (lambda: np.zeros((300, 400), ">f4"), hoplite.UnsupportedDtype),
+    "transposed shape": (lambda: np.zeros((400, 300), np.float32), hoplite.ShapeMismatch),
+    "flat": (lambda: np.zeros(120_000, np.float32), hoplite.ShapeMismatch),
+    "one short": (lambda: np.zeros((300, 399), np.float32), hoplite.ShapeMismatch),
+    "bytes too short": (lambda: bytearray(479_999), hoplite.ShapeMismatch),
+    "bytes too long": (lambda: bytearray(480_001), hoplite.ShapeMismatch),
+    "constant bytes": (lambda: bytes(480_000), hoplite.InvalidArgument),
+    "no buffer": (lambda: "text", hoplite.InvalidArgument),
+    "a number": (lambda: 7, hoplite.InvalidArgument),
+    "a list": (lambda: [np.zeros((300, 400), np.float32)], hoplite.InvalidArgument),
+}
+
+
+@pytest.mark.parametrize(("out", "error"), OUTS.values(), ids=OUTS.keys())
+def test_out_that_does_not_fit(clients: list[Client], out: Callable[[], Any], error: type[Exception]) -> None:
+    """At the node that has the object and at one that gets it now; nothing stays pinned."""
+    ref = clients[0].put(numbers((300, 400)))
+    for client in clients[:2]:
+        with pytest.raises(error):
+            client.get(ref, out=out(), timeout=30)
+        eventually(lambda client=client: all(copy["readers"] == 0 for copy in client.objects()))  # type: ignore[misc]
+        whole = np.zeros((300, 400), np.float32)
+        assert client.get(ref, out=whole, timeout=30) is whole
+        same(whole, numbers((300, 400)))
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_outs_that_are_not_as_many_as_refs(clients: list[Client], length: int) -> None:
+    refs = [clients[0].put(numbers(10)) for _ in range(2)]
+    with pytest.raises(hoplite.InvalidArgument, match=f"{length} values for 2 refs"):
+        clients[0].get(refs, out=[np.zeros(10, np.float32)] * length)
+    with pytest.raises(hoplite.InvalidArgument, match="list"):
+        clients[0].get(refs, out=np.zeros((2, 10), np.float32))
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_view_can_not_be_written(nodes: list[Node], size: int) -> None:
+    """Neither through NumPy nor through the buffer protocol; the object stays as it is."""
+    with hoplite.connect(nodes[0].socket) as client:
+        for value in (numbers(size), bytes(size)):
+            view = client.get(client.put(value))
+            raw = memoryview(view)
+            assert raw.readonly
+            with pytest.raises((ValueError, TypeError)):
+                view[0] = 1
+            with pytest.raises((ValueError, TypeError)):
+                raw[0] = 1
+            with pytest.raises((ValueError, TypeError, BufferError)):
+                np.frombuffer(raw, np.uint8).flags.writeable = True
+            assert bytes(view) == bytes(value)
+        with pytest.raises(ValueError, match="read-only"):
+            np.add(client.get(client.put(numbers(size))), 1, out=client.get(client.put(numbers(size))))
+
+
+FORCES = """
+import ctypes, sys
+import hoplite
+hp = hoplite.connect(sys.argv[1])
+view = hp.get("mine/1", timeout=30)
+print("before", flush=True)
+ctypes.memset(view.ctypes.data + 4096, 7, 1)
+print("after", flush=True)
+"""
+
+
+def test_process_that_forces_a_write_is_ended_and_harms_nobody(nodes: list[Node]) -> None:
+    """By ctypes, past all that Python checks: the pages are read-only."""
+    ref = nodes[0].client().put(numbers(100_000), name="mine/1")
+    for node in nodes[:2]:
+        command = [sys.executable, "-c", FORCES, node.socket]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (done.returncode, done.stdout) == (-signal.SIGSEGV, "before\n"), done.stderr
+    for node in nodes:
+        same(node.client().get(ref, timeout=30), numbers(100_000))
+
+
+def test_ref_of_a_cluster_that_nobody_knows(clients: list[Client]) -> None:
+    """Its owner will not come: it is lost, and nobody waits for ever."""
+    foreign = hoplite.Ref("@00000000deadbeef.7")
+    gets = [Later(client.get, foreign) for client in clients]
+    wait = Later(clients[0].wait, [foreign])
+    total = Later(lambda: clients[1].get(clients[1].reduce([foreign, clients[0].put(numbers(10))])))
+    for get in (*gets, total):
+        with pytest.raises(hoplite.ObjectLost):
+            get.result()
+    assert wait.result()[0] == [foreign]
+    clients[0].delete(foreign, timeout=30)
+    still_works(clients)
+
+
+@pytest.mark.parametrize("how", ["embedded", "attached"])
+def test_ten_thousand_refs_in_one_call(nodes: list[Node], how: str) -> None:
+    """Of objects on two nodes, and a few that nobody has put."""
+    client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket)
+    far = nodes[1].client()
+    kept = [(far if number % 10 == 0 else client).put(numbers(10, seed=number % 7)) for number in range(1000)]
+    # Each of them ten times: an object may be asked for as often as one likes.
+    values = client.get(kept * 10, timeout=30)
+    assert len(values) == 10_000
+    for number in (0, 999, 5000, 9999):
+        same(values[number], numbers(10, seed=number % 1000 % 7))
+    names = [f"many/{number}" for number in range(9000)]
+    ready, rest = client.wait([*kept, *names], 1000, timeout=30)
+    assert set(ready) == set(kept)
+    assert [str(ref) for ref in rest] == names
+    total = client.reduce([*kept, *names], count=1000)
+    expected = sum(numbers(10, seed=number % 1000 % 7) for number in range(1000))
+    same(client.get(total, timeout=30), expected)
+    assert set(total.inputs(timeout=30)) == set(kept)
+    client.delete([*kept, total, *names], timeout=30)
+    for each in (client, far):
+        eventually(lambda each=each: each.objects() == [])  # type: ignore[misc]
+    client.close()
+
+
+GOOD_NAMES = [
+    "with spaces/1",
+    " leads and trails ",
+    "größe/naïve/7",
+    "模型/权重/3",
+    "🦜🦜/1",
+    "'single' \"double\" `back`",
+    "a//b///c",
+    "/leads",
+    "trails/",
+    "/",
+    "..",
+    "../../etc/passwd",
+    "-rf",
+    "%s%n{0}$HOME",
+    "a\\b",
+    "e\u0301",
+    "\u200b",
+    "null",
+    "x@y",
+    "n" * 512,
+]
+
+
+@pytest.mark.parametrize("name", GOOD_NAMES, ids=lambda name: ascii(name)[1:21])
+def test_odd_names_are_names(clients: list[Client], name: str) -> None:
+    """Each is one of its own, at every node."""
+    ref = clients[0].put(b"x" + name.encode(), name=name)
+    assert str(ref) == name
+    assert clients[1].get(name, timeout=30) == b"x" + name.encode()
+    with pytest.raises(hoplite.NameTaken):
+        clients[2].put(b"y", name=name)
+    assert [copy["ref"] for copy in clients[0].objects()] == [name]
+    clients[2].delete(name)
+    assert clients[1].wait([name], timeout=0.05)[0] in ([], [ref])
+
+
+BAD_NAMES = ["", "@x", "@", "a\nb", "a\0b", "\r", "a\tb\n", "n" * 4096, "ä" * 4096, "\ud800"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=lambda name: ascii(name)[1:21])
+def test_names_that_are_none(clients: list[Client], name: str) -> None:
+    for call in (
+        lambda: clients[0].put(b"x", name=name),
+        lambda: clients[0].put(numbers(100_000), name=name),
+        lambda: clients[0].create(10, name=name),
+        lambda: clients[0].reduce(["a/1"], name=name),
+        lambda: clients[0].get(name, timeout=1),
+    ):
+        with pytest.raises(hoplite.InvalidArgument):
+            call()
+    assert clients[0].objects() == []
+
+
+UNPICKLABLE: dict[str, Callable[[], object]] = {
+    "lambda": lambda: lambda: 7,
+    "lock": threading.Lock,
+    "open file": lambda: open(__file__),  # noqa: PTH123, SIM115 - the file itself is the value
+    "generator": lambda: (n for n in range(3)),
+    "deep inside": lambda: {"a": [numbers(10), threading.Lock()]},
+    "socket": socket.socket,
+}
+
+
+@pytest.mark.parametrize("make", UNPICKLABLE.values(), ids=UNPICKLABLE.keys())
+def test_values_that_can_not_be_pickled(clients: list[Client], make: Callable[[], Any]) -> None:
+    value = make()
+    try:
+        with pytest.raises(hoplite.InvalidArgument, match="pickle"):
+            clients[0].put(value, name="odd/1")
+    finally:
+        if hasattr(value, "close"):
+            value.close()
+    assert clients[0].objects() == []
+    clients[0].put(b"x", name="odd/1")
+
+
+PUTS_ITS_OWN = """
+import sys
+import threading
+import hoplite
+class Mine:
+    pass
+hoplite.connect(sys.argv[1]).put(Mine(), name="own/1")
+"""
+
+
+def test_class_that_the_reader_can_not_import(nodes: list[Node]) -> None:
+    """What is missing is named; the object stays for those who have it, and nothing of it stays pinned."""
+    subprocess.run([sys.executable, "-c", PUTS_ITS_OWN, nodes[0].socket], timeout=30, check=True)
+    for node in nodes[:2]:
+        client = node.client()
+        with pytest.raises(hoplite.Undecodable, match="Mine"):
+            client.get("own/1", timeout=30)
+        with pytest.raises(hoplite.Undecodable, match="Mine"):
+            client.get(["own/1", client.put(b"x")], timeout=30)
+        eventually(lambda client=client: all(copy["readers"] == 0 for copy in client.objects()))  # type: ignore[misc]
+    assert nodes[2].client().wait(["own/1"], timeout=30)[0]
+
+
+def test_pickles_only_where_both_sides_allow_them(nodes: list[Node]) -> None:
+    """One that does not reads arrays, and refuses before a byte of a pickle is looked at."""
+    open_one, closed_one = nodes[0].client(), nodes[1].client(allow_pickle=False)
+    with pytest.raises(hoplite.UnsupportedDtype, match="allow_pickle"):
+        closed_one.put({"a": 1}, name="odd/1")
+    with pytest.raises(hoplite.UnsupportedDtype, match="allow_pickle"):
+        closed_one.put(np.array([None]), name="odd/1")
+    open_one.put({"a": numbers(100_000)}, name="odd/1")
+    with pytest.raises(hoplite.Undecodable, match="allow_pickle"):
+        closed_one.get("odd/1", timeout=30)
+    same(nodes[1].client(allow_pickle=True).get("odd/1", timeout=30)["a"], numbers(100_000))
+    same(closed_one.get(closed_one.put(numbers(10))), numbers(10))
+
+
+@pytest.mark.parametrize("count", ["1", 1.0, 1.5, [1], object(), -1, 3], ids=lambda count: type(count).__name__)
+def test_a_count_of_the_wrong_kind(clients: list[Client], count: Any) -> None:  # noqa: ANN401
+    with pytest.raises(hoplite.InvalidArgument, match="count"):
+        clients[0].wait(["a/1", "a/2"], count, timeout=1)
+    with pytest.raises(hoplite.InvalidArgument, match="count"):
+        clients[0].reduce(["a/1", "a/2"], count=count)
+
+
+@pytest.mark.parametrize("keep", ["1", 1.5, 0, -1, [2], 1 << 70], ids=repr)
+def test_a_keep_of_the_wrong_kind(clients: list[Client], keep: Any) -> None:  # noqa: ANN401
+    with pytest.raises(hoplite.InvalidArgument, match="keep"):
+        clients[0].put(b"x", name="policy/1", keep=keep)
+    assert clients[0].objects() == []
+
+
+@pytest.mark.parametrize("name", [None, "policy", "policy/", "policy/x", "policy/-1", "policy/1.5", "policy/\u0661"])
+def test_a_keep_without_a_number_in_the_name(clients: list[Client], name: str | None) -> None:
+    with pytest.raises(hoplite.InvalidArgument, match="keep"):
+        clients[0].put(b"x", name=name, keep=2)
+    assert clients[0].objects() == []
+
+
+@pytest.mark.parametrize("timeout", ["1", b"1", [1], object(), 1j, True, -1, math.nan], ids=lambda t: type(t).__name__)
+def test_a_timeout_of_the_wrong_kind_in_the_newer_verbs(clients: list[Client], timeout: Any) -> None:  # noqa: ANN401
+    for call in (
+        lambda: clients[0].wait(["a/1"], timeout=timeout),
+        lambda: clients[0].create(10, timeout=timeout),
+        lambda: clients[0].locations("a/1", timeout=timeout),
+        lambda: clients[0].get(["a/1"], timeout=timeout),
+        lambda: clients[0].get("a/1", out=np.zeros(1), timeout=timeout),
+    ):
+        with pytest.raises(hoplite.InvalidArgument, match="timeout"):
+            call()

@@ -140,3 +140,16 @@ def test_copies_are_evicted_for_new_ones() -> None:
             getter = small.client()
             for seed, ref in enumerate(refs):
                 same(getter.get(ref, timeout=30), numbers(16 << 20, "uint8", seed=seed))
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_out_of_an_object_that_has_come_before_is_filled_at_once(clients: list[Client], size: int) -> None:
+    """At every node, also at one that has it from a message and keeps no copy."""
+    for name in (None, "a/1", "b/1", "c/1", "d/1"):
+        ref = clients[0].put(numbers(size), name=name)
+        for client in clients:
+            out = np.zeros(size, np.float32)
+            # With a limit, since what hangs would hang for ever.
+            got = Later(client.get, ref, out=out)
+            assert got.result(10) is out
+            same(out, numbers(size))

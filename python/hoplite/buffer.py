@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,8 @@ class Buffer:
         # What is small travels in messages and is put as a whole.
         self._small = bytearray(what.nbytes) if space is None else None
         self._open = True
+        # A child made by fork has this object too, and perhaps a client of its own by then.
+        self._pid = os.getpid()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -98,7 +101,7 @@ class Buffer:
 
     def discard(self) -> None:
         """Gives the space back, now or with the last view of it; there is no object. Twice is fine."""
-        if self._open and self._space is not None:
+        if self._open and self._space is not None and self._is_mine():
             self._space.discard()
         self._open = False
 
@@ -117,9 +120,12 @@ class Buffer:
             raise InvalidArgument(
                 "the buffer was sealed or given up before: an object never changes; create another buffer"
             )
-        if self._client._forked:
+        if not self._is_mine():
             # The space is written by the process that asked for it; what the child of a fork writes is not sealed.
             raise ObjectLost("a buffer belongs to the process that created it; create another in this one")
+
+    def _is_mine(self) -> bool:
+        return os.getpid() == self._pid
 
     def _check_unviewed(self) -> bytearray:
         small = self._small
@@ -177,7 +183,7 @@ class Buffer:
             self.ref = await self.seal_async()
 
     def __del__(self) -> None:
-        if getattr(self, "_open", False) and not self._client._forked:
+        if getattr(self, "_open", False) and self._is_mine():
             warnings.warn(f"{self!r} was dropped unsealed: there is no object", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:

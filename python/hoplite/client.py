@@ -531,7 +531,10 @@ class Client(Twins):
         try:
             native = _native.connect(self._path, 10.0)
         except HopliteError as error:
-            raise ForkedClient(f"this process was forked and can't attach to the node of its parent: {error}") from None
+            raise ForkedClient(
+                f"this process was forked and can't attach to the node of its parent ({error}): call hoplite.init() "
+                "here to find another node or to start one, or run hoplite node before the fork"
+            ) from None
         self._native = native
         self._node = None
         self._forked = False

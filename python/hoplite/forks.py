@@ -30,7 +30,7 @@ def register(client: Client) -> None:
 
 def _before() -> None:
     global _lifeline
-    _sockets[:] = _native.descriptors()
+    _sockets[:] = _native.before_fork()
     _lifeline = None
     clients = list(_clients)
     if not clients:
@@ -49,11 +49,13 @@ def _before() -> None:
 
 
 def _after_in_parent() -> None:
+    _native.after_fork()
     if _lifeline is not None:
         os.close(_lifeline)
 
 
 def _after_in_child() -> None:
+    _native.after_fork()
     # The lifeline stays open until this process ends. Sockets are covered, not closed: their numbers belong to objects
     # that may still close them.
     if _sockets:

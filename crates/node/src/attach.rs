@@ -77,6 +77,9 @@ impl Attached {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 fail("the node does not answer".into())
             }
+            io::ErrorKind::InvalidData => fail(format!(
+                "what serves it does not speak this protocol; is it a node of another release? ({error})"
+            )),
             _ => fail(error.to_string()),
         };
         let stream = UnixStream::connect(path).map_err(io_fail)?;
@@ -87,7 +90,11 @@ impl Attached {
         let member = match incoming.next(&stream).map_err(io_fail)? {
             Some(FromNode::Welcome { member }) => member,
             Some(FromNode::Refused { said }) => return Err(fail(said)),
-            Some(_) => return Err(fail("it does not speak this protocol".into())),
+            Some(_) => {
+                return Err(fail(
+                    "what serves it answered before it greeted; is it a node?".into(),
+                ));
+            }
             None => return Err(fail("the node closed the connection".into())),
         };
         stream.set_read_timeout(None).map_err(io_fail)?;
@@ -206,12 +213,13 @@ impl Shared {
         while let Ok(Some(message)) = incoming.next(&self.stream) {
             match message {
                 FromNode::Answer { request, answer, place } => {
+                    let needed = place.as_ref().map_or(0, |place| place.len);
                     let slot = match place.map(|place| self.open(&place, &mut incoming, &answer)) {
                         None => Ok(None),
                         Some(Ok(slot)) => Ok(Some(slot)),
                         Some(Err(detail)) => {
                             self.decline(&answer);
-                            Err(CallError::NoMemory { needed: 0, detail })
+                            Err(CallError::NoMemory { needed, detail })
                         }
                     };
                     if slot.is_err() && matches!(answer, Ok(Answer::Growing { .. })) {
@@ -271,7 +279,13 @@ impl Shared {
     ) -> Result<Slot, String> {
         let said = |error: hoplite_shm::ShmError| format!("shared memory can't be used: {error}");
         let mapping = if place.has_descriptor {
-            let descriptor = incoming.descriptor().ok_or("the node sent no descriptor")?;
+            let Some(descriptor) = incoming.descriptor() else {
+                // The kernel drops what it has no number for.
+                self.say(&ToNode::Unmapped { extent: place.extent });
+                return Err("this process may open no more files, and needs one for a moment to map the object's \
+                            memory; close some, or raise the limit with ulimit -n"
+                    .into());
+            };
             let is_mine = matches!(answer, Ok(Answer::Created { .. }));
             let mapping = if is_mine {
                 Mapping::map_writable(&descriptor, place.extent_len)

@@ -4,9 +4,10 @@
 //! them; it must know them without asking anything that a thread may have held in the moment of the fork.
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     os::fd::{AsFd, AsRawFd, RawFd},
-    sync::Mutex,
+    sync::{Mutex, MutexGuard},
 };
 
 use crate::driver::lock;
@@ -22,7 +23,47 @@ pub(crate) fn note(socket: &impl AsFd) {
     }
 }
 
+thread_local! {
+    /// The list, between [`before_fork`] and [`after_fork`] of this thread.
+    static HELD: RefCell<Option<MutexGuard<'static, BTreeMap<RawFd, u64>>>> = const { RefCell::new(None) };
+}
+
 /// Descriptors and inodes of the sockets; where a descriptor has another inode now it is somebody else's.
-pub fn noted() -> Vec<(RawFd, u64)> {
-    lock(&NOTED).iter().map(|(descriptor, inode)| (*descriptor, *inode)).collect()
+///
+/// No other thread has the list until [`after_fork`]: in the child nobody would give it back.
+pub fn before_fork() -> Vec<(RawFd, u64)> {
+    after_fork();
+    let list = lock(&NOTED);
+    let all = list.iter().map(|(descriptor, inode)| (*descriptor, *inode)).collect();
+    HELD.set(Some(list));
+    all
+}
+
+/// Ends what [`before_fork`] began, in the parent and in the child; without that it does nothing.
+pub fn after_fork() {
+    drop(HELD.take());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::UdpSocket, thread, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn no_other_thread_has_the_list_during_a_fork() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let descriptor = socket.as_raw_fd();
+        assert!(before_fork().iter().all(|(other, _)| *other != descriptor));
+        let noting = thread::spawn(move || {
+            note(&socket);
+            socket
+        });
+        thread::sleep(Duration::from_millis(50));
+        assert!(!noting.is_finished());
+        after_fork();
+        let _socket = noting.join().unwrap();
+        assert!(before_fork().iter().any(|(other, _)| *other == descriptor));
+        after_fork();
+    }
 }

@@ -210,6 +210,7 @@ async fn attend(core: Arc<Core>, stream: UnixStream) {
     lock(&core.sessions).insert(client, Arc::downgrade(&session));
     let result = session.read(&stream).await;
     lock(&core.sessions).remove(&client);
+    let has_memory = !lock(&session.known).is_empty();
     drop(session);
     // What is queued, a refusal perhaps, still goes out.
     let abort = writing.abort_handle();
@@ -219,8 +220,9 @@ async fn attend(core: Arc<Core>, stream: UnixStream) {
     if let Err(error) = result {
         core.counters.strangers.add(1);
         info!(%error, "an attached process broke off");
-        // It did not say what it still reads: its views stay valid for as long as it can look at them.
-        while alive.as_ref().is_some_and(|process| !has_ended(process)) {
+        // It did not say what it still reads: its views stay valid for as long as it can look at them. One that never
+        // got any memory has none, and must not cost a descriptor until it ends.
+        while has_memory && alive.as_ref().is_some_and(|process| !has_ended(process)) {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }

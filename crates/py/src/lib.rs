@@ -20,7 +20,7 @@ mod native {
         buffer::{Copier, Growing, Space, View},
         client::{Client, connect},
         log::log_to_stderr,
-        node::{Node, descriptors},
+        node::{Node, after_fork, before_fork},
         wait::{Inbox, Pending},
     };
 

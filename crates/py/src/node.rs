@@ -7,10 +7,17 @@ use pyo3::prelude::*;
 
 use crate::{arguments, client::Client, errors, wait::aside};
 
-/// Descriptors and inodes of the sockets of nodes and attachments in this process, for its child to close.
+/// Descriptors and inodes of the sockets of nodes and attachments in this process, for its child to close. What the list
+/// is guarded by is held until `after_fork`.
 #[pyfunction]
-pub(crate) fn descriptors() -> Vec<(i32, u64)> {
-    hoplite_node::descriptors::noted()
+pub(crate) fn before_fork() -> Vec<(i32, u64)> {
+    hoplite_node::descriptors::before_fork()
+}
+
+/// Ends what `before_fork` began, in the parent and in the child.
+#[pyfunction]
+pub(crate) fn after_fork() {
+    hoplite_node::descriptors::after_fork();
 }
 
 /// A node in this process.

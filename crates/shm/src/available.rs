@@ -7,11 +7,19 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the bytes that could be committed now without swapping or a kill; `u64::MAX` where nothing is known.
+/// Left for what is not objects: page tables (2 MiB for each GiB that a process maps), buffers of connections, stacks, the
+/// interpreter around a node. Without it the next small thing after a large object would end the process.
+const RESERVED_BYTES: u64 = 32 << 20;
+
+/// Returns the bytes that could be committed now without swapping or a kill; a huge number where nothing is known.
 pub(crate) fn available_bytes() -> u64 {
     let host = read("/proc/meminfo").and_then(|text| host_available(&text)).unwrap_or(u64::MAX);
     let groups = read("/proc/self/cgroup").unwrap_or_default();
-    groups.lines().filter_map(group_available).fold(host, u64::min)
+    least(host, groups.lines().filter_map(group_available))
+}
+
+fn least(host: u64, groups: impl Iterator<Item = u64>) -> u64 {
+    groups.fold(host, u64::min).saturating_sub(RESERVED_BYTES)
 }
 
 fn read(path: impl AsRef<Path>) -> Option<String> {
@@ -95,6 +103,17 @@ mod tests {
     fn lines_of_other_controllers_do_not_limit() {
         assert_eq!(group_available("7:blkio:/"), None);
         assert_eq!(group_available("nonsense"), None);
+    }
+
+    #[test]
+    fn the_tightest_limit_counts_and_something_is_left_for_the_process() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(
+            least(500 * MIB, [300 * MIB, 400 * MIB].into_iter()),
+            300 * MIB - RESERVED_BYTES
+        );
+        assert_eq!(least(500 * MIB, [RESERVED_BYTES / 2].into_iter()), 0);
+        assert!(least(u64::MAX, std::iter::empty()) > u64::MAX / 2);
     }
 
     #[test]

@@ -45,7 +45,8 @@ pub fn send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) ->
 /// Receives into `buffer`, appends descriptors that came with the bytes to `fds`, and returns the number of bytes.
 ///
 /// Zero is the end of the stream. The descriptors are not inherited over exec. A socket that does not block says
-/// `WouldBlock`.
+/// `WouldBlock`. Where this process may open no more files the bytes come without their descriptors: whoever finds one
+/// missing asks for it again.
 ///
 /// # Errors
 /// `InvalidData` when the peer sent more descriptors than [`FDS_PER_MESSAGE_MAX`]; those that fitted are closed. Close
@@ -70,8 +71,10 @@ pub fn recv_with_fds(
             arrived.extend(more);
         }
     }
-    // The space is padded and may hold one more than it was made for.
-    if received.flags.contains(ReturnFlags::CTRUNC) || arrived.len() > FDS_PER_MESSAGE_MAX {
+    // The space is padded and may hold one more than it was made for. With room left, some were dropped since this
+    // process has no numbers for them.
+    let is_truncated = received.flags.contains(ReturnFlags::CTRUNC);
+    if is_truncated && arrived.len() == FDS_PER_MESSAGE_MAX || arrived.len() > FDS_PER_MESSAGE_MAX {
         let message = format!("more than {FDS_PER_MESSAGE_MAX} descriptors in one message");
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }

@@ -36,7 +36,8 @@ def encode_array(value: Any) -> Encoded | None:  # noqa: ANN401 - no import here
         UnsupportedDtype: the array is masked.
     """
     numpy = sys.modules["numpy"]
-    if isinstance(value, numpy.ma.MaskedArray):
+    # To name numpy.ma would import it, and a child that another thread forks in that moment would wait for it for ever.
+    if isinstance(value, loaded("numpy.ma", "MaskedArray")):
         raise UnsupportedDtype("can't put a masked array, the mask would be lost; try value.filled(0)")
     exact = isinstance(value, numpy.generic) or type(value) in (numpy.ndarray, numpy.memmap)
     kind = _name(value.dtype)

@@ -83,7 +83,7 @@ def _writable_array(out: object) -> OutBuffer:
     import numpy as np
 
     assert isinstance(out, np.ndarray)
-    if isinstance(out, np.ma.MaskedArray):
+    if isinstance(out, loaded("numpy.ma", "MaskedArray")):
         raise InvalidArgument("out is a masked array; try out.data")
     if out.dtype.name not in DTYPES or out.dtype.newbyteorder("<") != out.dtype:
         raise UnsupportedDtype(f"out is an array of {out.dtype}: supported are {', '.join(DTYPES)}, little-endian")

@@ -1,0 +1,81 @@
+"""Scripts in processes of their own, for tests of what a process does to others: run to the end, or talked with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support import SOON, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+def run(script: str, *arguments: str, limit: float = SOON, env: Mapping[str, str] | None = None) -> str:
+    """Runs a script to its end, which must be a good and a silent one; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        check=False,
+    )
+    assert done.returncode == 0, f"it ended with {done.returncode}\n{done.stdout}{done.stderr}"
+    assert done.stderr == ""
+    return done.stdout
+
+
+@contextlib.contextmanager
+def started(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Runs a script whose lines can be read by `line` and which waits for `go`; it is killed at the end."""
+    command = [sys.executable, "-c", script, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """The next line that a script prints; empty when it has ended."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def go(process: subprocess.Popen[str], text: str = "") -> None:
+    """Gives a script the line that it waits for."""
+    assert process.stdin is not None
+    print(text, file=process.stdin, flush=True)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Ends a process in the middle of what it does, and waits for that."""
+    process.kill()
+    process.wait()
+
+
+@contextlib.contextmanager
+def frozen(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Stops a process for a while: its sockets are there, and nobody answers."""
+
+    def states() -> set[str]:
+        tasks = Path(f"/proc/{process.pid}/task").iterdir()
+        return {(task / "stat").read_text().rpartition(") ")[2][0] for task in tasks}
+
+    process.send_signal(signal.SIGSTOP)
+    try:
+        eventually(lambda: states() == {"T"})
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def descriptors(pid: int) -> int:
+    """How many files a process has open."""
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())

@@ -1,0 +1,305 @@
+"""A host without descriptors, memory, room or a folder: a named error, and all is well when it is there again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import hoplite
+from hoplite import Node, testing
+from programs import descriptors, line, run, started
+from support import SOON, Later, eventually, eventually_empty, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIB = 1 << 20
+
+NO_DESCRIPTORS = """
+import os, resource, sys
+import numpy as np
+import hoplite
+hp = hoplite.connect(sys.argv[1])
+ref = hp.put(np.ones(100_000))
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+taken = []
+try:
+    while True:
+        taken.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+def refused(call, *words):
+    try:
+        call()
+    except hoplite.HopliteError as error:
+        assert all(word in str(error) for word in words), (words, error)
+        assert not isinstance(error, hoplite.NodeDown), error
+    else:
+        raise AssertionError("no error")
+# What needs no new descriptor works: memory that is mapped already, small objects, words.
+assert hp.get(ref).sum() == 100_000
+assert hp.get(hp.put(b"x")) == b"x"
+assert hp.status()["members"]
+for _ in range(3):
+    # The first object of this client in memory of the node's own, and the first that it fills beside the first extent.
+    refused(lambda: hp.get("far/1", timeout=30), "ulimit -n")
+    refused(lambda: hp.put(np.ones(80 << 20, np.uint8), timeout=30), "ulimit -n")
+    refused(lambda: hoplite.connect(sys.argv[1]), "ulimit -n")
+assert hp.get(ref).sum() == 100_000
+for descriptor in taken:
+    os.close(descriptor)
+assert hp.get("far/1", timeout=30).sum() == 100_000
+value = hp.get(hp.put(np.ones(80 << 20, np.uint8), timeout=30))
+assert value[-1] == 1
+hoplite.connect(sys.argv[1]).close()
+"""
+
+
+def test_client_without_descriptors_says_so_and_goes_on() -> None:
+    """It is not detached; what it has works on, and all works again when others are closed."""
+    with testing.cluster(2) as nodes:
+        nodes[1].client().put(np.ones(100_000), name="far/1")
+        assert nodes[0].client().get("far/1", timeout=SOON)[0] == 1
+        run(NO_DESCRIPTORS, nodes[0].socket)
+        assert {copy["readers"] for copy in nodes[0].client().objects()} == {0}
+
+
+FEW = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+import hoplite
+node = hoplite.Node(socket=sys.argv[1])
+print(node.address, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_node_without_descriptors_serves_those_it_has(tmp_path: Path) -> None:
+    """Of a hundred clients some are turned away, each with an error; when others leave there is room for new ones."""
+    path = str(tmp_path / "node.sock")
+    with started(FEW, path) as process:
+        assert line(process)
+        client = hoplite.connect(path)
+        ref = client.put(numbers(100_000))
+        with contextlib.ExitStack() as stack:
+            guests, refused = [], 0
+            for _ in range(100):
+                try:
+                    guests.append(stack.enter_context(hoplite.connect(path, timeout=0.05)))
+                except hoplite.ConnectError:
+                    refused += 1
+                    if refused == 5:
+                        break
+            assert len(guests) > 5
+            assert refused == 5
+            for guest in (guests[0], guests[-1], client):
+                assert guest.get(guest.put(b"x"), timeout=SOON) == b"x"
+                same(guest.get(ref, timeout=SOON), numbers(100_000))
+            assert descriptors(process.pid) <= 64
+        with hoplite.connect(path, timeout=SOON) as guest:
+            same(guest.get(guest.put(numbers(100_000)), timeout=SOON), numbers(100_000))
+        assert process.poll() is None
+        client.close()
+
+
+@pytest.mark.parametrize("how", ["missing", "read-only", "a file", "unset", "dangling link"])
+def test_runtime_folder_that_can_not_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """The socket is in a folder of this user's under /tmp instead, and scripts find one another there."""
+    folder = tmp_path / "run"
+    if how == "read-only":
+        if os.getuid() == 0:
+            # Who may write everywhere is stopped by the file system alone.
+            folder = Path("/proc/self/attr")
+        else:
+            folder.mkdir(mode=0o500)
+    elif how == "a file":
+        folder.write_text("")
+    elif how == "dangling link":
+        folder.symlink_to(tmp_path / "nowhere")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "" if how == "unset" else str(folder))
+    shared = tmp_path / "tmp"
+    shared.mkdir()
+    monkeypatch.setattr(hoplite.sockets, "SHARED_FOLDER", shared)
+    with Node() as node:
+        assert Path(node.socket) == shared / f"hoplite-{os.getuid()}" / "node.sock"
+        assert Path(node.socket).parent.stat().st_mode & 0o777 == 0o700
+        with hoplite.init() as client:
+            assert client.status()["id"] == node.id
+            assert client.node is None
+    assert not Path(node.socket).exists()
+
+
+@pytest.mark.parametrize("how", ["embedded", "attached"])
+def test_put_into_a_full_store_waits_and_then_tells_the_numbers(how: str) -> None:
+    """How much was wanted, how much there is and how much of it can't go."""
+    with testing.cluster(1, capacity="32MiB") as nodes:
+        client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket)
+        ref = client.put(np.ones(20 * MIB, np.uint8))
+        for timeout in (0, 0.2):
+            with pytest.raises(hoplite.StoreFull) as raised:
+                client.put(np.ones(16 * MIB, np.uint8), timeout=timeout)
+            for number in (16 * MIB, 32 * MIB, client.status()["store"]["used"]):
+                assert str(number) in str(raised.value)
+        with pytest.raises(hoplite.StoreFull, match=str(40 * MIB)):
+            # Waiting would not help.
+            client.put(np.ones(40 * MIB, np.uint8))
+        put = Later(client.put, np.ones(16 * MIB, np.uint8), timeout=SOON)
+        assert not put.done(within=0.2)
+        client.delete(ref)
+        assert client.get(put.result())[-1] == 1
+        assert client.status()["store"]["used"] <= 32 * MIB
+        client.close()
+
+
+def memory_groups() -> Path | None:
+    """The folder of the memory group that this process is in; None where that can't be told."""
+    for text in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = text.split(":", 2)
+        if "memory" in controllers.split(","):
+            return Path("/sys/fs/cgroup/memory") / path.lstrip("/")
+    unified = Path("/sys/fs/cgroup")
+    return unified if (unified / "cgroup.controllers").exists() else None
+
+
+@contextlib.contextmanager
+def limited(name: str, *limits: int) -> Iterator[Path]:
+    """Makes memory groups, each inside the one before, with limits in bytes; skips where this process may not."""
+    above = memory_groups()
+    made: list[Path] = []
+    try:
+        for depth, limit in enumerate(limits):
+            assert above is not None
+            folder = above / f"hoplite-{os.getpid()}-{name}-{depth}"
+            folder.mkdir()
+            made.append(folder)
+            version_1 = folder / "memory.limit_in_bytes"
+            if not version_1.exists():
+                (above / "cgroup.subtree_control").write_text("+memory")
+            (version_1 if version_1.exists() else folder / "memory.max").write_text(str(limit))
+            above = folder
+    except (OSError, AssertionError) as error:
+        for folder in reversed(made):
+            folder.rmdir()
+        pytest.skip(f"needs memory groups that this process may make: {error}")
+    try:
+        yield made[-1]
+    finally:
+
+        def removed(folder: Path) -> bool:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+            return not folder.exists()
+
+        # Processes that have ended leave it a moment later.
+        for folder in reversed(made):
+            eventually(lambda folder=folder: removed(folder))  # type: ignore[misc]
+
+
+IN_GROUP = """
+import os, sys
+from pathlib import Path
+(Path(sys.argv[2]) / "cgroup.procs").write_text(str(os.getpid()))
+import numpy as np
+import hoplite
+MIB = 1 << 20
+"""
+
+NODE_IN_GROUP = """
+node = hoplite.Node(socket=sys.argv[1], capacity="4GiB")
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("limits", [(400 * MIB,), (4096 * MIB, 400 * MIB), (400 * MIB, 4096 * MIB)], ids=repr)
+def test_node_in_a_memory_group_refuses_what_would_kill_it(tmp_path: Path, limits: tuple[int, ...]) -> None:
+    """The capacity is larger than the group, or a group above it, allows: puts are refused, and nobody is killed."""
+    path = str(tmp_path / "node.sock")
+    with limited("node", *limits) as group, started(IN_GROUP + NODE_IN_GROUP, path, str(group)) as process:
+        assert line(process) == "ready"
+        with hoplite.connect(path) as client:
+            with pytest.raises(hoplite.StoreFull, match="memory"):
+                client.put(np.ones(600 * MIB, np.uint8), timeout=SOON)
+            refs: list[hoplite.Ref] = []
+            # To the last of it, in pieces that get extents of their own size.
+            for size in (200, 100, 80, 70, 65):
+                with contextlib.suppress(hoplite.StoreFull):
+                    while len(refs) < 10:
+                        refs.append(client.put(np.full(size * MIB, len(refs), np.uint8), timeout=SOON))
+            assert 1 <= len(refs) <= 5
+            for number, ref in enumerate(refs):
+                value = client.get(ref, timeout=SOON)
+                assert value[0] == value[-1] == number
+                del value
+            small = [client.put(bytes([number]) * 50_000) for number in range(100)]
+            assert client.get(small[7]) == bytes([7]) * 50_000
+            assert process.poll() is None
+            client.delete([*refs, *small])
+            eventually_empty(client)
+            client.delete(client.put(np.ones(200 * MIB, np.uint8), timeout=SOON))
+        assert process.poll() is None
+
+
+CLIENT_IN_GROUP = """
+hp = hoplite.connect(sys.argv[1])
+# As much as the group has, several times over: the memory is the node's.
+for turn in range(4):
+    ref = hp.put(np.broadcast_to(np.uint8(turn), 24 * MIB).copy())
+    view = hp.get(ref)
+    assert view[-1] == turn
+    del view
+    hp.delete(ref)
+large = hp.get("large/1", timeout=30)
+assert large.nbytes == 300 * MIB and int(large[:: 4096].astype(np.uint64).sum()) == 300 * MIB // 4096
+print("alive", flush=True)
+"""
+
+
+def test_client_in_a_memory_group_is_not_charged_for_what_it_shares(tmp_path: Path) -> None:
+    """It puts and reads more than its group allows, since the node made that memory."""
+    path = str(tmp_path / "node.sock")
+    with Node(socket=path, capacity="1GiB") as node, limited("client", 160 * MIB) as group:
+        client = node.client()
+        client.put(np.ones(300 * MIB, np.uint8), name="large/1")
+        assert run(IN_GROUP + CLIENT_IN_GROUP, path, str(group)) == "alive\n"
+
+
+FULL_DISK = """
+import subprocess
+import numpy as np
+import hoplite
+from hoplite import testing
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/dev/shm"], check=True)
+with open("/dev/shm/full", "wb", buffering=0) as full:
+    try:
+        while full.write(b"x" * 4096):
+            pass
+    except OSError:
+        pass
+with testing.cluster(2) as nodes:
+    one, two = hoplite.connect(nodes[0].socket), nodes[1].client()
+    ref = one.put(np.ones(10_000_000))
+    assert two.get(ref, timeout=20).sum() == 10_000_000
+    assert two.get(two.reduce([ref]), timeout=20).sum() == 10_000_000
+print("done")
+"""
+
+
+def test_full_shared_memory_folder_does_not_matter() -> None:
+    """Objects are in memory without a name, which no mount limits: containers have 64 MiB in /dev/shm."""
+    command = ["unshare", "--mount", sys.executable, "-c", FULL_DISK]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=False)
+    except FileNotFoundError:
+        pytest.skip("needs unshare of util-linux")
+    if "unshare failed" in done.stderr or "mount" in done.stderr:
+        pytest.skip(f"needs the right to mount: {done.stderr.strip().splitlines()[-1]}")
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert not Path("/dev/shm/full").exists()

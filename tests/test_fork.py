@@ -1,0 +1,521 @@
+"""Children of a process that uses Hoplite: what they inherit works or says what to do, and the parent notices nothing.
+
+Each test runs a script in a process of its own, so that a fork never meets the threads of pytest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hoplite
+import programs
+from hoplite import Node, testing
+from programs import descriptors, go, kill, line, started
+from support import SOON, eventually, numbers, same
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEAD = """
+import contextlib, multiprocessing, os, signal, sys, threading, time, traceback
+import numpy as np
+import hoplite
+from hoplite import Node, session, testing
+
+def fork(work):
+    # The child runs `work` and ends without a word, or with its error and the code 1.
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        work()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+def join(pid, limit=20):
+    until = time.monotonic() + limit
+    while (ended := os.waitpid(pid, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > until:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise SystemExit("the child hangs")
+        time.sleep(0.005)
+    code = os.waitstatus_to_exitcode(ended[1])
+    if code:
+        raise SystemExit(f"the child ended with {code}")
+
+def eventually(what, limit=20):
+    until = time.monotonic() + limit
+    while not what():
+        if time.monotonic() > until:
+            raise SystemExit(f"not so after {limit} s")
+        time.sleep(0.01)
+
+@contextlib.contextmanager
+def attached(capacity="1GiB", how=sys.argv[1]):
+    with testing.cluster(2, capacity=capacity) as nodes:
+        node = nodes[0]
+        yield node.client() if how == "embedded" else hoplite.connect(node.socket), node, nodes[1]
+
+"""
+
+BOTH = pytest.mark.parametrize("how", ["embedded", "attached"])
+
+
+def run(script: str, *arguments: str, limit: float = SOON) -> None:
+    """Runs a script with the head above to its end, which must be a good and a silent one."""
+    programs.run(HEAD + script, *arguments, limit=limit)
+
+
+@BOTH
+@pytest.mark.parametrize("first", ["get", "put", "status"])
+def test_child_attaches_anew_with_its_first_call(how: str, first: str) -> None:
+    """To the node of its parent, whose client goes on as before; and so does a child of the child."""
+    run(
+        """
+with attached() as (hp, node, _):
+    ref = hp.put(np.arange(100_000))
+    def use(name):
+        if sys.argv[2] == "get":
+            assert hp.get(ref, timeout=10)[-1] == 99_999
+        if sys.argv[2] == "put":
+            hp.put(np.ones(50_000), name=name + "/first")
+        assert hp.status()["id"] == node.id
+        assert hp.node is None
+        hp.put(np.full(100_000, len(name)), name=name)
+        assert hp.get([name, ref], timeout=10)[0][0] == len(name)
+        total = hp.reduce([ref, name])
+        assert hp.get(total, timeout=10)[-1] == 99_999 + len(name)
+        assert set(total.inputs(timeout=10)) == {ref, hoplite.Ref(name)}
+    def child():
+        use("child")
+        join(fork(lambda: use("grandchild")))
+        use("again")
+    join(fork(child))
+    assert (hp.node is node) == (sys.argv[1] == "embedded")
+    assert hp.get("child", timeout=10)[0] == 5 and hp.get("grandchild", timeout=10)[0] == 10
+    hp.delete([ref, "child", "grandchild", "again", "child/first", "grandchild/first", "again/first"])
+    assert hp.get(hp.put(np.ones(100_000)))[0] == 1
+""",
+        how,
+        first,
+    )
+
+
+@pytest.mark.parametrize("how", ["embedded", "attached"])
+def test_default_client_works_in_the_child(how: str) -> None:
+    run(
+        """
+if sys.argv[1] == "attached":
+    node = Node()
+hp = hoplite.init()
+home = hp.status()["id"]
+ref = hoplite.put(np.arange(100_000))
+def child():
+    assert hoplite.get(ref, timeout=10)[-1] == 99_999
+    assert hoplite.status()["id"] == home
+    hoplite.put(np.ones(100_000), name="of/child")
+    # And so does what the parent named hp, beside it.
+    assert hp.get("of/child", timeout=10)[0] == 1
+join(fork(child))
+assert hoplite.get("of/child", timeout=10)[0] == 1
+assert hoplite.get(ref, timeout=10)[-1] == 99_999
+""",
+        how,
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("why", ["path removed", "node closed"])
+def test_child_of_a_node_that_can_not_be_reached_is_told_what_to_do(how: str, why: str) -> None:
+    run(
+        """
+hp = hoplite.init(embedded=True)
+other = hoplite.connect(hp.node.socket) if sys.argv[1] == "attached" else hp
+def child():
+    sys.stdin.read(1)
+    for call in (lambda: other.get("a/1", timeout=5), lambda: other.put(b"x"), other.status, lambda: hoplite.put(b"x")):
+        try:
+            call()
+        except hoplite.ForkedClient as error:
+            assert "fork" in str(error) and "init(" in str(error), str(error)
+        else:
+            raise AssertionError("no error")
+    # And what it says works.
+    own = hoplite.init(embedded=True)
+    assert own.get(own.put(b"x")) == b"x"
+    session.shutdown()
+read, write = os.pipe()
+os.dup2(read, 0)
+pid = fork(child)
+if sys.argv[2] == "path removed":
+    os.unlink(hp.node.socket)
+else:
+    hp.node.close(5)
+os.write(write, b"x")
+join(pid)
+if sys.argv[2] == "path removed":
+    assert hp.get(hp.put(b"x")) == b"x"
+""",
+        how,
+        why,
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("source", ["own", "far"])
+def test_view_stays_valid_in_child_and_grandchild(how: str, source: str) -> None:
+    """The parent drops its own, deletes the object and fills the store; the memory is free when the last has ended."""
+    run(
+        """
+MIB = 1 << 20
+with attached("64MiB") as (hp, node, far):
+    def pattern(seed, size=24 * MIB):
+        return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+    by = hp if sys.argv[2] == "own" else far.client()
+    ref = by.put(pattern(7))
+    view = hp.get(ref, timeout=10)
+    small = hp.get(hp.put(b"s" * 100_000, name="small/1"))
+    step = [os.pipe() for _ in range(3)]
+    expected = pattern(7)
+    def say(number):
+        os.write(step[number][1], b"x")
+    def hear(number):
+        assert os.read(step[number][0], 1) == b"x"
+    def grandchild():
+        hear(1)
+        assert np.array_equal(view, expected)
+        hear(2)
+        assert np.array_equal(view, expected)
+        assert small == b"s" * 100_000
+    def child():
+        # One that leaves its child behind.
+        pid = fork(grandchild)
+        hear(0)
+        assert np.array_equal(view, expected)
+    pid = fork(child)
+    del view, small
+    hp.delete([ref, "small/1"])
+    def fill(seed):
+        # As much as there is room for; what is not where the child looks.
+        refs = []
+        try:
+            while True:
+                refs.append(hp.put(pattern(seed, 8 * MIB), timeout=0.3))
+        except hoplite.StoreFull:
+            pass
+        assert 1 <= len(refs) < 8, len(refs)
+        hp.delete(refs)
+    fill(1)
+    say(0)
+    join(pid)
+    fill(2)
+    say(1)
+    fill(3)
+    say(2)
+    # The grandchild is nobody's child here: when it has ended there is room for all of it again.
+    eventually(lambda: hp.status()["store"]["used"] == 0 and hp.objects() == [])
+    hp.delete(hp.put(pattern(4, 56 * MIB), timeout=10))
+    by.close()
+""",
+        how,
+        source,
+    )
+
+
+def test_view_that_only_the_child_drops_stays_valid_in_the_parent() -> None:
+    """The child's end, or its garbage, releases nothing of the parent's."""
+    for how in ("embedded", "attached"):
+        run(
+            """
+import gc
+with attached("64MiB") as (hp, node, far):
+    expected = np.random.default_rng(7).integers(0, 256, 24 << 20, np.uint8)
+    view = hp.get(far.client().put(expected, name="a/1") and "a/1", timeout=10)
+    def child():
+        global view
+        del view
+        gc.collect()
+        hp.status()
+        gc.collect()
+    join(fork(child))
+    hp.delete("a/1")
+    with contextlib.suppress(hoplite.StoreFull):
+        while True:
+            hp.put(np.zeros(8 << 20, np.uint8), timeout=0.2)
+    assert np.array_equal(view, expected)
+""",
+            how,
+        )
+
+
+EMBEDS = """
+address, path = sys.argv[1:]
+node = Node(join=[address], socket=path)
+hp = node.client()
+other = hoplite.connect(path)
+view = other.get(hp.put(np.ones(100_000)))
+print(node.address, flush=True)
+sys.stdin.readline()
+child = os.fork()
+if child == 0:
+    time.sleep(120)
+    os._exit(0)
+print(child, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_forked_child_does_not_keep_its_dead_parents_node_alive(tmp_path: Path) -> None:
+    """The others notice the death, and the port and the socket are free for a new node at once."""
+    path = str(tmp_path / "node.sock")
+    with testing.cluster(2) as nodes, started(HEAD + EMBEDS, nodes[0].address, path) as process:
+        address = line(process)
+        testing.wait_for_members(nodes, 3)
+        go(process)
+        child = int(line(process))
+        try:
+            with hoplite.connect(path) as client:
+                assert len(client.status()["members"]) == 3
+                kill(process)
+                with pytest.raises(hoplite.NodeDown):
+                    client.get("never/1", timeout=10)
+            assert_alive(child)
+            testing.wait_for_members(nodes, 2, timeout=10)
+            with Node(listen=address, join=[nodes[0].address], socket=path) as node:
+                ref = nodes[1].client().put(numbers(100_000))
+                with hoplite.connect(path) as client:
+                    same(client.get(ref, timeout=SOON), numbers(100_000))
+                testing.wait_for_members([*nodes, node], 3)
+            assert_alive(child)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+
+
+def assert_alive(pid: int) -> None:
+    os.kill(pid, 0)
+
+
+@BOTH
+@pytest.mark.parametrize("size", [100, 300_000])
+@pytest.mark.parametrize("attaches", [False, True])
+def test_buffer_is_sealed_by_the_process_that_created_it(how: str, size: int, attaches: bool) -> None:
+    """The child may look at it, drop it or give it up; the parent's object is as the parent filled it."""
+    run(
+        """
+import gc
+size, attaches = int(sys.argv[2]), sys.argv[3] == "True"
+with attached() as (hp, node, far):
+    buffer = hp.create(size, name="made/1")
+    buffer[...] = np.arange(size)
+    def child():
+        global buffer
+        if attaches:
+            hp.status()
+        for call in (buffer.seal, lambda: buffer.array):
+            try:
+                call()
+            except hoplite.ObjectLost as error:
+                assert "process that created it" in str(error), str(error)
+            else:
+                raise AssertionError("no error")
+        buffer.discard()
+        del buffer
+        gc.collect()
+        assert hp.wait(["made/1"], timeout=0) == ([], [hoplite.Ref("made/1")])
+    join(fork(child))
+    join(fork(lambda: globals().pop("buffer") and gc.collect()))
+    if os.fork() == 0:
+        sys.exit(0)
+    assert os.wait()[1] == 0
+    assert buffer.seal() == hoplite.Ref("made/1")
+    assert np.array_equal(far.client().get("made/1", timeout=10), np.arange(size, dtype=np.float32))
+""",
+        how,
+        str(size),
+        str(attaches),
+    )
+
+
+@BOTH
+def test_fork_while_other_threads_put_and_get(how: str) -> None:
+    """A hundred children, each of which puts and gets once: none hangs, and the threads' objects are whole."""
+    run(
+        """
+with attached() as (hp, node, far):
+    over = threading.Event()
+    errors = []
+    def work(number):
+        try:
+            while not over.is_set():
+                ref = hp.put(np.full(30_000, number))
+                assert (hp.get(ref, timeout=20) == number).all()
+                hp.delete(ref)
+                with contextlib.suppress(hoplite.GetTimeout):
+                    hp.get("never/1", timeout=0.001)
+        except BaseException as error:
+            errors.append(error)
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(100):
+        def child():
+            # A large one has the node make memory for this writer alone, which takes a while.
+            ref = hp.put(np.full(20_000 if number % 10 == 0 else 2_000, number))
+            assert hp.get(ref, timeout=20)[-1] == number
+            hp.delete(ref)
+        join(fork(child))
+    over.set()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert not errors, errors
+    eventually(lambda: hp.status()["store"]["used"] == 0)
+""",
+        how,
+        limit=50,
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("uses", [False, True])
+@pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(0)", "pass"])
+def test_child_ends_in_silence_and_leaves_the_node_to_its_parent(how: str, uses: bool, end: str) -> None:
+    """With views, a buffer, and calls of other threads under way."""
+    run(
+        f"""
+node = Node()
+far = Node(join=[node.address])
+hp = node.client() if sys.argv[1] == "embedded" else hoplite.connect(node.socket)
+view = hp.get(hp.put(np.ones(100_000)))
+buffer = hp.create(100_000)
+began = threading.Event()
+def wait():
+    began.set()
+    hp.get("late/1", timeout=20)
+waiting = threading.Thread(target=wait)
+waiting.start()
+began.wait()
+pid = os.fork()
+if pid == 0:
+    if {uses}:
+        hp.put(np.ones(100_000), name="of/child")
+        mine = hp.get("of/child", timeout=10)
+    {end}
+else:
+    join(pid)
+    assert os.path.exists(node.socket)
+    if {uses}:
+        assert far.client().get("of/child", timeout=10)[0] == 1
+    far.client().put(b"x", name="late/1")
+    waiting.join(20)
+    assert not waiting.is_alive()
+    buffer[...] = 1
+    assert far.client().get(buffer.seal(), timeout=10)[0] == 1
+""",
+        how,
+    )
+
+
+METHODS = """
+import multiprocessing, os, sys
+import numpy as np
+import hoplite
+
+def work(ref, name):
+    hp = hoplite.init()
+    value = hoplite.get(ref, timeout=20)
+    assert ref == hoplite.Ref(str(ref))
+    hp.put(value + 1, name=name)
+
+def total(ref):
+    return float(hoplite.get(ref, timeout=20).sum())
+
+if __name__ == "__main__":
+    how, method = sys.argv[1:]
+    multiprocessing.set_start_method(method)
+    if how == "attached":
+        node = hoplite.Node()
+    hp = hoplite.init()
+    ref = hp.put(np.ones(100_000))
+    view = hp.get(ref)
+    process = multiprocessing.Process(target=work, args=(ref, "by/1"))
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0, process.exitcode
+    assert hp.get("by/1", timeout=10).sum() == 200_000
+    with multiprocessing.Pool(2) as pool:
+        assert pool.map_async(total, [ref, hoplite.Ref("by/1")] * 3).get(30) == [100_000, 200_000] * 3
+    assert view.sum() == 100_000
+"""
+
+
+@BOTH
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_multiprocessing_takes_refs(tmp_path: Path, how: str, method: str) -> None:
+    """By every start method; a child made by spawn or by the fork server finds the node as any script does."""
+    path = tmp_path / "main.py"
+    path.write_text(METHODS)
+    done = subprocess.run(
+        [sys.executable, str(path), how, method], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_verbs_import_nothing() -> None:
+    """A module that one thread imports while another forks is for ever half imported in the child."""
+    run(
+        """
+with testing.cluster(1) as nodes:
+    hp = nodes[0].client()
+    before = set(sys.modules)
+    ref = hp.put(np.ones(100_000))
+    hp.get(ref)
+    hp.get(ref, out=np.empty(100_000))
+    hp.get(hp.put(b"x"))
+    total = hp.reduce([ref])
+    hp.wait([total])
+    hp.delete([ref, total])
+    assert set(sys.modules) == before, set(sys.modules) - before
+"""
+    )
+
+
+def test_client_itself_is_not_pickled(nodes: list[Node]) -> None:
+    """What could be sent instead is said."""
+    with pytest.raises(hoplite.InvalidArgument, match="send refs"):
+        pickle.dumps(nodes[0].client())
+
+
+def test_node_holds_nothing_for_children_that_have_ended() -> None:
+    """Two hundred forks of a process with a view, and the node has as many descriptors as before."""
+    script = """
+hp = hoplite.connect(sys.argv[1])
+view = hp.get(hp.put(np.ones(100_000), name="a/1"))
+for _ in range(200):
+    join(fork(lambda: None))
+print("done", flush=True)
+sys.stdin.readline()
+"""
+    with testing.node_process() as node, node.client() as client:
+        before = descriptors(node.process.pid)
+        with started(HEAD + script, node.socket) as process:
+            assert line(process) == "done"
+            # Its own connection, and its own extent.
+            eventually(lambda: descriptors(node.process.pid) <= before + 4)
+            client.delete("a/1")
+        eventually(lambda: client.objects() == [])
+        eventually(lambda: client.status()["store"]["used"] == 0)

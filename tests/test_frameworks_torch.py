@@ -1,0 +1,216 @@
+"""PyTorch as a program uses it: loaders whose workers get shared objects by ref, and tensors through every verb."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import hoplite
+from support import SOON
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hoplite import Client
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(120)]
+
+LOADER = '''
+import sys
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+import hoplite
+
+ROWS = 64
+
+class Rows(Dataset):
+    """Row n of a table that lies in shared memory once; workers get it by its ref, not by copy."""
+
+    def __init__(self, table, bias):
+        self.table, self.bias = table, bias
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, row):
+        table = hoplite.get(self.table, timeout=20)
+        assert not table.flags.writeable
+        bias = hoplite.get(self.bias, timeout=20)
+        assert isinstance(bias, torch.Tensor)
+        return row, torch.from_numpy(table[row].copy()) + bias
+
+if __name__ == "__main__":
+    method, how = sys.argv[1:]
+    if how == "attached":
+        node = hoplite.Node()
+    hp = hoplite.init()
+    table = np.random.default_rng(7).integers(0, 100, (ROWS, 10_000)).astype("float32")
+    rows = Rows(hp.put(table), hp.put(torch.full((10_000,), 5.0)))
+    for _ in range(1 if method == "spawn" else 2):
+        loader = DataLoader(rows, batch_size=4, num_workers=4, multiprocessing_context=method, shuffle=True)
+        seen = []
+        for places, batch in loader:
+            assert torch.equal(batch, torch.from_numpy(table)[places] + 5)
+            seen += places.tolist()
+        assert sorted(seen) == list(range(ROWS))
+    # Workers that ended hold nothing, and the parent goes on.
+    assert hp.get(rows.table).sum() == table.sum()
+    hp.delete([rows.table, rows.bias])
+'''
+
+
+@pytest.mark.parametrize(
+    ("method", "how"), [("fork", "embedded"), ("fork", "attached"), ("spawn", "embedded")], ids=str
+)
+def test_workers_of_a_loader_get_shared_objects_by_ref(tmp_path: Path, method: str, how: str) -> None:
+    assert method in multiprocessing.get_all_start_methods()
+    path = tmp_path / "train.py"
+    path.write_text(LOADER)
+    done = subprocess.run(
+        # Four workers are more than some hosts have processors, which torch tells.
+        [sys.executable, "-W", "ignore:This DataLoader will create", str(path), method, how],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+DTYPES = ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"]
+
+
+def tensor(dtype: str, *shape: int) -> Any:  # noqa: ANN401 - torch may be absent
+    """Small whole numbers, whose sums are exact in every dtype."""
+    generator = torch.Generator().manual_seed(len(shape))
+    return torch.randint(0, 4, shape, generator=generator).to(getattr(torch, dtype))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (40, 50), (3, 100, 1000)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensor_comes_back_on_another_node(clients: list[Client], dtype: str, shape: tuple[int, ...]) -> None:
+    """As a tensor of its own by default, which may be written without harm to the object."""
+    value = tensor(dtype, *shape)
+    ref = clients[0].put(value)
+    for client in clients[:2]:
+        got = client.get(ref, timeout=SOON)
+        assert isinstance(got, torch.Tensor)
+        assert got.dtype == value.dtype
+        assert got.shape == value.shape
+        assert torch.equal(got, value)
+        got += 1
+        assert torch.equal(client.get(ref), value)
+        assert not client.get(ref).requires_grad
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_get_into_a_tensor(clients: list[Client], dtype: str) -> None:
+    value = tensor(dtype, 300, 400)
+    ref = clients[0].put(value)
+    out = torch.zeros_like(value)
+    assert clients[1].get(ref, out=out, timeout=SOON) is out
+    assert torch.equal(out, value)
+    outs = [torch.zeros_like(value), torch.zeros_like(value)]
+    got = clients[2].get([ref, clients[1].put(value)], out=outs, timeout=SOON)
+    assert got[0] is outs[0]
+    assert torch.equal(outs[0], value)
+    assert torch.equal(outs[1], value)
+
+
+def test_get_into_a_tensor_that_does_not_fit(clients: list[Client]) -> None:
+    ref = clients[0].put(tensor("float32", 300, 400))
+    with pytest.raises(hoplite.ShapeMismatch):
+        clients[0].get(ref, out=torch.zeros(400, 300))
+    with pytest.raises(hoplite.ShapeMismatch):
+        clients[0].get(ref, out=torch.zeros(300, 400, dtype=torch.float64))
+    with pytest.raises(hoplite.InvalidArgument):
+        clients[0].get(ref, out=torch.zeros(400, 300).T)
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+def test_get_without_a_copy_shares_the_stores_memory(clients: list[Client]) -> None:
+    """Two gets are the same memory, and what is private is not."""
+    value = tensor("float32", 300, 400)
+    ref = clients[0].put(value)
+    first, second = (clients[0].get(ref, copy=False) for _ in range(2))
+    own = clients[0].get(ref, copy=True)
+    assert torch.equal(first, value)
+    assert first.data_ptr() == second.data_ptr() != own.data_ptr()
+    clients[0].delete(ref)
+    del second
+    assert torch.equal(first, value)
+    assert torch.equal(own, value)
+
+
+@pytest.mark.parametrize("op", ["sum", "min", "max", "prod", "mean"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_reduce_of_tensors_is_a_tensor(clients: list[Client], dtype: str, op: str, size: int) -> None:
+    if op == "mean" and dtype == "int64":
+        pytest.skip("mean is for floats")
+    values = [tensor(dtype, size), tensor(dtype, size, 1)[:, 0], torch.ones(size).to(getattr(torch, dtype))]
+    total = clients[0].reduce([client.put(value) for client, value in zip(clients, values, strict=True)], op)
+    stacked = torch.stack(values)
+    expected = {
+        "sum": lambda: stacked.sum(0),
+        "min": lambda: stacked.amin(0),
+        "max": lambda: stacked.amax(0),
+        "prod": lambda: values[0] * values[1] * values[2],
+        "mean": lambda: (stacked.double().sum(0) / 3).to(stacked.dtype),
+    }[op]()
+    got = clients[1].get(total, timeout=SOON)
+    assert isinstance(got, torch.Tensor)
+    assert got.dtype == stacked.dtype
+    if op == "mean" and dtype == "bfloat16":
+        # Divided after the sum was rounded, which may be one step off.
+        assert torch.allclose(got.double(), expected.double(), rtol=2**-7)
+    elif op == "mean":
+        assert torch.allclose(got, expected, rtol=1e-6)
+    else:
+        assert torch.equal(got, expected)
+
+
+def test_reduce_of_a_tensor_and_an_array(clients: list[Client]) -> None:
+    """They are of one dtype and shape, which is all that counts."""
+    numpy = pytest.importorskip("numpy")
+    refs = [clients[0].put(torch.ones(1000)), clients[1].put(numpy.ones(1000, "float32"))]
+    got = clients[2].get(clients[2].reduce(refs), timeout=SOON)
+    assert (torch.as_tensor(numpy.array(got)) == 2).all()
+
+
+def test_tensor_that_requires_grad(clients: list[Client]) -> None:
+    """A parameter of a model: what is put is its numbers or an error that says how, never a graph."""
+    leaf = torch.ones(1000, requires_grad=True)
+    for value in (leaf, leaf * 2, torch.nn.Parameter(torch.ones(1000))):
+        try:
+            ref = clients[0].put(value)
+        except hoplite.HopliteError as error:
+            assert "detach" in str(error)  # noqa: PT017 - either will do
+            ref = clients[0].put(value.detach())
+        got = clients[1].get(ref, timeout=SOON)
+        assert torch.equal(got, value.detach())
+        assert not got.requires_grad
+        assert got.grad_fn is None
+
+
+def test_state_of_a_model(clients: list[Client]) -> None:
+    """A dictionary of tensors, by pickle; and tensor by tensor into a model of one's own."""
+    model = torch.nn.Linear(100, 200)
+    state = model.state_dict()
+    got = clients[1].get(clients[0].put(state), timeout=SOON)
+    assert list(got) == list(state)
+    assert all(torch.equal(got[name], state[name]) for name in state)
+    refs = {name: clients[0].put(value.detach(), name=f"model/{name}/1") for name, value in state.items()}
+    mine = torch.nn.Linear(100, 200)
+    with torch.no_grad():
+        for name, value in mine.state_dict().items():
+            clients[1].get(refs[name], out=value, timeout=SOON)
+    assert torch.equal(mine(torch.ones(100)), model(torch.ones(100)))

@@ -1,0 +1,377 @@
+"""Clients as processes of their own: what is left when one is killed, stopped or broken, and whom it disturbs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import hoplite
+from hoplite import Client, testing
+from programs import descriptors, frozen, go, kill, line, started
+from support import SOON, Later, eventually, eventually_empty, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+MIB = 1 << 20
+
+HEAD = """
+import os, sys, threading, time
+import numpy as np
+import hoplite
+hp = hoplite.connect(sys.argv[1])
+def say(*words):
+    print(*words, flush=True)
+def wait():
+    sys.stdin.readline()
+"""
+
+PUTS = """
+value = np.ones(96 << 20, np.uint8)
+say("ready")
+wait()
+hp.put(value, name="large/1")
+"""
+
+
+@pytest.mark.parametrize("copied", [0, 8, 48])
+def test_client_killed_while_it_puts_leaves_no_object_and_no_memory(copied: int) -> None:
+    """Killed when so many MiB are in the store, with a reader at another node that follows the bytes as they come."""
+    with testing.cluster(2, capacity="256MiB") as nodes:
+        client, far = (node.client() for node in nodes)
+        # A slow machine copies 100 MiB before anybody looks: this one copies in pieces, and waits in the middle.
+        script = f"""
+buffer = hp.create(96 << 20, "uint8", name="large/1")
+buffer.array[:{copied} << 20] = 1
+say("ready")
+wait()
+"""
+        reader = Later(far.get, "large/1", timeout=SOON)
+        with started(HEAD + script, nodes[0].socket) as process:
+            assert line(process) == "ready"
+            assert client.status()["store"]["used"] >= 96 * MIB
+            kill(process)
+        eventually(lambda: client.status()["store"]["used"] == 0 and far.status()["store"]["used"] == 0)
+        eventually_empty(client)
+        assert client.wait(["large/1"], timeout=0)[0] == []
+        # Who had begun to receive it is told; who asks now waits for the next of that name.
+        with pytest.raises(hoplite.ObjectLost):
+            reader.result()
+        reader = Later(far.get, "large/1", timeout=SOON)
+        client.put(numbers(1000), name="large/1")
+        same(reader.result(), numbers(1000))
+        client.delete(client.put(np.ones(200 * MIB, np.uint8), timeout=SOON))
+
+
+def test_client_killed_in_the_middle_of_copying() -> None:
+    """At whatever byte: what others see is the whole object or none, and the memory serves others."""
+    with testing.cluster(1, capacity="128MiB") as nodes:
+        client = nodes[0].client()
+        for turn in range(6):
+            with started(HEAD + PUTS, nodes[0].socket) as process:
+                assert line(process) == "ready"
+                go(process)
+                eventually(lambda: client.status()["store"]["used"] > 0)
+                time.sleep(0.005 * turn)
+                kill(process)
+            with contextlib.suppress(hoplite.GetTimeout):
+                value = client.get("large/1", timeout=0.2)
+                assert value.nbytes == 96 * MIB and value.all()  # noqa: PT018 - one fact
+                del value
+                client.delete("large/1")
+            eventually(lambda: client.status()["store"]["used"] == 0)
+        client.delete(client.put(np.ones(100 * MIB, np.uint8), timeout=SOON))
+
+
+def readers(client: Client, ref: object) -> int:
+    """How many hold a copy of the object fast at a node."""
+    return sum(int(copy["readers"]) for copy in client.objects() if copy["ref"] == str(ref))
+
+
+HOLDS = """
+views = [hp.get("far/1", timeout=30) for _ in range(3)]
+gone = threading.Thread(target=lambda: hp.get("never/1"), daemon=True)
+gone.start()
+time.sleep(0.1)
+say("held")
+wait()
+"""
+
+
+def test_killed_client_releases_what_it_read() -> None:
+    """A copy from elsewhere that it held three times can be evicted again, and its question is taken back."""
+    with testing.cluster(2, capacity="64MiB") as nodes:
+        client, far = (node.client() for node in nodes)
+        far.put(numbers(40 * MIB, "uint8"), name="far/1")
+        with started(HEAD + HOLDS, nodes[0].socket) as process:
+            assert line(process) == "held"
+            assert readers(client, "far/1") == 3
+            assert client.stats()["waiting"] == 1
+            with pytest.raises(hoplite.StoreFull):
+                client.put(np.ones(40 * MIB, np.uint8), timeout=0.2)
+            kill(process)
+        eventually(lambda: readers(client, "far/1") == 0)
+        eventually(lambda: client.stats()["waiting"] == 0)
+        client.put(np.ones(40 * MIB, np.uint8), timeout=SOON)
+        # It was the copy that had to go, not the object.
+        assert readers(client, "far/1") == 0
+        assert len(far.locations("far/1")) == 1
+
+
+def test_client_killed_while_it_gets_leaves_no_pin() -> None:
+    """While the object is on its way, into memory that it follows."""
+    script = """
+out = np.empty(200 << 20, np.uint8)
+say("ready")
+hp.get("far/1", out=out, timeout=60)
+"""
+    with testing.cluster(2, capacity="512MiB") as nodes:
+        client, far = (node.client() for node in nodes)
+        with started(HEAD + script, nodes[0].socket) as process:
+            assert line(process) == "ready"
+            eventually(lambda: client.stats()["waiting"] >= 1)
+            buffer = far.create(200 * MIB, "uint8", name="far/1")
+            buffer[...] = 7
+            ref = buffer.seal()
+            eventually(lambda: any(copy["ref"] == "far/1" for copy in client.objects()))
+            kill(process)
+        eventually(lambda: client.stats()["waiting"] == 0)
+        eventually(lambda: readers(client, ref) == 0)
+        far.delete(ref)
+        eventually(lambda: client.status()["store"]["used"] == 0)
+
+
+FINISHES = """
+refs = [hp.put(np.full(n, 7, np.uint8)) for n in (10, 100_000)]
+buffer = hp.create(100_000, "uint8")
+buffer[...] = 7
+refs.append(buffer.seal())
+refs.append(hp.reduce(refs[1:]))
+say(*refs)
+wait()
+"""
+
+
+def test_what_a_killed_client_finished_stays() -> None:
+    """Puts, a sealed buffer and a reduce."""
+    with testing.cluster(2) as nodes:
+        client, far = (node.client() for node in nodes)
+        with started(HEAD + FINISHES, nodes[0].socket) as process:
+            refs = line(process).split()
+            kill(process)
+        eventually(lambda: readers(client, refs[1]) == 0)
+        for ref, expected in zip(refs, (7, 7, 7, 14), strict=True):
+            assert set(far.get(ref, timeout=SOON)) == {expected}
+            assert set(client.get(ref, timeout=SOON)) == {expected}
+
+
+STOPPED = """
+view = hp.get("far/1", timeout=30)
+buffer = hp.create(1 << 20, "uint8", name="half/1")
+buffer.array[:1 << 19] = 1
+thread = threading.Thread(target=lambda: [hp.get(f"late/{n}", timeout=60) for n in range(50)])
+thread.start()
+say("ready")
+thread.join()
+buffer[...] = 3
+buffer.seal()
+say("done", int(view.sum()))
+"""
+
+
+def test_stopped_client_holds_up_nobody(tmp_path: Path) -> None:
+    """It has views, half an object and fifty answers that it does not read; others put, get, reduce and attach."""
+    del tmp_path
+    with testing.cluster(2, capacity="256MiB") as nodes:
+        client, far = (node.client() for node in nodes)
+        far.put(np.ones(MIB, np.uint8), name="far/1")
+        with started(HEAD + STOPPED, nodes[0].socket) as process:
+            assert line(process) == "ready"
+            with frozen(process):
+                for number in range(50):
+                    far.put(numbers(20_000, seed=number), name=f"late/{number}")
+                    same(client.get(f"late/{number}", timeout=SOON), numbers(20_000, seed=number))
+                with hoplite.connect(nodes[0].socket) as guest:
+                    total = guest.reduce([f"late/{number}" for number in range(50)])
+                    expected = sum(numbers(20_000, seed=number) for number in range(50))
+                    assert np.array_equal(guest.get(total, timeout=SOON), expected)
+                    guest.delete(guest.put(np.ones(150 * MIB, np.uint8), timeout=SOON))
+                # It still has half an object, and what it reads is still held.
+                with pytest.raises(hoplite.GetTimeout):
+                    client.get("half/1", timeout=0.1)
+                assert readers(client, "far/1") == 1
+            assert line(process) == f"done {MIB}"
+        assert set(client.get("half/1", timeout=SOON)) == {3}
+
+
+def test_two_hundred_clients_come_and_go_and_leave_nothing_at_the_node() -> None:
+    """Half of them close, half break off; each puts and gets something that needs memory of its own."""
+    with testing.node_process("--capacity", "1GiB") as node, node.client() as client:
+        keep = client.put(numbers(100_000))
+
+        def visit(number: int) -> None:
+            guest = node.client()
+            same(guest.get(keep), numbers(100_000))
+            if number % 4 == 0:
+                guest.delete(guest.put(np.ones(100_000, np.uint8)))
+            view = guest.get(keep)
+            if number % 2:
+                guest.close()
+            del view
+
+        visit(0)
+        eventually(lambda: readers(client, keep) == 0)
+        before = descriptors(node.process.pid), client.status()["store"]["mapped"]
+        for number in range(200):
+            visit(number)
+        eventually(lambda: descriptors(node.process.pid) <= before[0])
+        eventually(lambda: client.status()["store"]["mapped"] <= before[1] + 128 * MIB)
+        eventually(lambda: readers(client, keep) == 0)
+        assert client.stats()["waiting"] == 0
+
+
+def message(body: bytes) -> bytes:
+    """A frame between a node and a process of its host."""
+    return struct.pack("<I", len(body)) + body
+
+
+# The first word of a node is the number of the kind of answer: 0 welcomes, 1 refuses and says why.
+REFUSES = b"\x01\x08go away!"
+
+
+@contextlib.contextmanager
+def fake_node(path: Path, answer: bytes | None) -> Iterator[None]:
+    """Listens at a socket, says something to whoever calls and hangs up; None never says anything."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        over = threading.Event()
+
+        def serve() -> None:
+            while not over.is_set():
+                try:
+                    caller, _ = listener.accept()
+                except OSError:
+                    return
+                with caller, contextlib.suppress(OSError):
+                    if answer is None:
+                        over.wait(SOON)
+                        return
+                    caller.recv(1024)
+                    caller.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            thread.join(SOON)
+            assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (message(REFUSES), "go away!"),
+        (message(REFUSES)[:6], "closed the connection"),
+        (b"", "closed the connection"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "protocol.*limit"),
+        (b"\xff" * 64, "protocol.*limit"),
+        (message(b"\xee" * 40), "protocol"),
+        (message(b""), "protocol"),
+        (bytes(64), "protocol"),
+        (None, "does not answer"),
+    ],
+    ids=["refused", "half a frame", "nothing", "http", "a length of 4 GiB", "noise", "no body", "zeros", "silence"],
+)
+def test_connect_to_what_is_no_node_of_this_release(tmp_path: Path, answer: bytes | None, said: str) -> None:
+    """An error that says so, in time, and nothing is left behind."""
+    path = tmp_path / "fake.sock"
+    before = descriptors(os.getpid())
+    with fake_node(path, answer):
+        call = Later(hoplite.connect, str(path), timeout=1)
+        with pytest.raises(hoplite.ConnectError, match=said) as raised:
+            call.result(10)
+        assert str(path) in str(raised.value)
+    eventually(lambda: descriptors(os.getpid()) <= before)
+
+
+# The first words of a client: a greeting with its version.
+def hello(version: int) -> bytes:
+    return message(b"\x00" + bytes([version]))
+
+
+VERSION = 2
+HELLO = hello(VERSION)
+
+STRANGERS: dict[str, bytes] = {
+    "another version": hello(99),
+    "an older version": hello(1),
+    "no greeting": message(b"\x05\x07"),
+    "an unknown word": message(b"\x7f"),
+    "greets twice": HELLO + HELLO,
+    "noise after the greeting": HELLO + message(b"\xee" * 1000),
+    "half a frame after the greeting": HELLO + struct.pack("<I", 1000) + b"x",
+    "a length of 4 GiB after the greeting": HELLO + b"\xff" * 16,
+    "a hold without a descriptor": HELLO + message(b"\x09"),
+    "mapped what it never got": HELLO + message(b"\x05\xff\xff\x7f") + message(b"\x06\x01"),
+    "cancels what it never asked": HELLO + message(b"\x02\x01") + message(b"\x08\x01"),
+}
+
+
+@pytest.mark.parametrize("words", STRANGERS.values(), ids=STRANGERS.keys())
+def test_node_goes_on_after_a_broken_client(words: bytes) -> None:
+    """In one piece and byte by byte, with descriptors that nobody asked for, and with hanging up in the middle."""
+    with testing.cluster(1) as nodes:
+        client = hoplite.connect(nodes[0].socket)
+        ref = client.put(numbers(100_000))
+        before = descriptors(os.getpid())
+
+        def whole(caller: socket.socket) -> None:
+            caller.sendall(words)
+
+        def bitwise(caller: socket.socket) -> None:
+            for number in range(min(len(words), 40)):
+                caller.sendall(words[number : number + 1])
+
+        def with_descriptors(caller: socket.socket) -> None:
+            socket.send_fds(caller, [words], [0, 1, 2] * 20)
+
+        ways: list[Callable[[socket.socket], None]] = [whole, bitwise, with_descriptors]
+        for way in ways:
+            with socket.socket(socket.AF_UNIX) as caller, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                caller.connect(nodes[0].socket)
+                caller.settimeout(SOON)
+                way(caller)
+                caller.shutdown(socket.SHUT_WR)
+                while caller.recv(4096):
+                    pass
+        same(client.get(ref, timeout=SOON), numbers(100_000))
+        with hoplite.connect(nodes[0].socket) as other:
+            other.delete(other.put(numbers(100_000)))
+        eventually(lambda: descriptors(os.getpid()) <= before)
+
+
+def test_client_of_another_release_is_told_so() -> None:
+    with testing.cluster(1) as nodes, socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(nodes[0].socket)
+        caller.settimeout(SOON)
+        caller.sendall(hello(99))
+        answer = b""
+        while more := caller.recv(4096):
+            answer += more
+        # If this number is another one, so is VERSION above.
+        assert b"version %d " % VERSION in answer and b"not 99" in answer  # noqa: PT018 - one sentence
+        assert b"install the same release" in answer
