@@ -146,8 +146,7 @@ class _TwinBuffer:
 
 @dataclass
 class Crew:
-    """The clients of a case. In a cluster they are clients of three nodes, else of one; attached, the getter
-    is a process's of its own.
+    """The clients of a case: in a cluster of three nodes, else of one.
 
     Attributes:
         place: one of `PLACES`.
@@ -186,8 +185,13 @@ class Crew:
 
     def settled(self) -> None:
         """Waits until no node has a question without an answer, a reduce or a reader."""
-        gc.collect()
-        eventually(lambda: all(_is_settled(client) for client in self.clients))
+        if not self._is_settled():
+            # What an error that was caught has held.
+            gc.collect()
+            eventually(self._is_settled)
+
+    def _is_settled(self) -> bool:
+        return all(_is_settled(client) for client in self.clients)
 
 
 def _is_settled(client: Client) -> bool:
@@ -195,55 +199,66 @@ def _is_settled(client: Client) -> bool:
     return stats["waiting"] == stats["reduces"] == 0 and not any(row["readers"] for row in client.objects())
 
 
-@contextlib.contextmanager
-def crew_of(place: str, how: str, nodes: list[hoplite.Node], prefix: str) -> Iterator[Crew]:
-    """Makes the clients of a case, and sees afterwards that nothing is left of it."""
-    if place == "embedded":
-        own = [nodes[0].client()] * 3
-    elif place == "attached":
-        own = [hoplite.connect(f"unix:{nodes[0].socket}") for _ in range(2)]
-        own.append(own[0])
-    else:
-        # The getter in the middle is a process beside its node, as workers are.
-        own = [nodes[0].client(), hoplite.connect(f"unix:{nodes[1].socket}"), nodes[2].client()]
-    loop = Loop() if how == "async" else None
-    faces = own if loop is None else [cast("Client", Twin(client, loop)) for client in own]
-    used = nodes if place == "cluster" else nodes[:1]
-    yield Crew(place, how, faces[0], faces[1], faces[2], used, loop, prefix)
-    plain = Crew(place, "sync", own[0], own[1], own[2], used, None, prefix)
-    try:
-        plain.settled()
-        for client in own:
-            client.delete([row["ref"] for row in client.objects()])
-        eventually(lambda: all(client.stats()["store_used"] == 0 and client.objects() == [] for client in own))
-    except AssertionError:
-        seen = [(client.status(), client.objects()) for client in own]
-        raise AssertionError(f"something is left of the case: {seen}") from None
-    finally:
-        if loop is not None:
-            loop.close()
-        for client in own:
-            client.close()
+class Stage:
+    """Three nodes and clients of them, for all cases of a module: the first large put of a client takes 0.1 s.
+
+    Args:
+        nodes: the nodes.
+    """
+
+    def __init__(self, nodes: list[hoplite.Node]) -> None:
+        self.nodes = nodes
+        embedded, last = nodes[0].client(), nodes[2].client()
+        process, beside, far = (hoplite.connect(f"unix:{nodes[number].socket}") for number in (0, 0, 1))
+        self.clients = {
+            "embedded": [embedded, embedded, embedded],
+            "attached": [process, beside, process],
+            # The getter is a process beside its node, as workers are.
+            "cluster": [embedded, far, last],
+        }
+
+    @contextlib.contextmanager
+    def crew(self, place: str, how: str, prefix: str) -> Iterator[Crew]:
+        """Makes the clients of a case, and sees afterwards that nothing is left of it."""
+        own = self.clients[place]
+        nodes = self.nodes if place == "cluster" else self.nodes[:1]
+        loop = Loop() if how == "async" else None
+        faces = own if loop is None else [cast("Client", Twin(client, loop)) for client in own]
+        yield Crew(place, how, faces[0], faces[1], faces[2], nodes, loop, prefix)
+        try:
+            Crew(place, "sync", own[0], own[1], own[2], nodes, None, prefix).settled()
+            for client in own:
+                client.delete([row["ref"] for row in client.objects()])
+            eventually(lambda: all(client.stats()["store_used"] == 0 == len(client.objects()) for client in own))
+        except AssertionError:
+            seen = [(client.status(), client.objects()) for client in own]
+            raise AssertionError(f"something is left of the case: {seen}") from None
+        finally:
+            if loop is not None:
+                loop.close()
 
 
 @pytest.fixture(scope="module")
-def three_nodes() -> Iterator[list[hoplite.Node]]:
-    """Three embedded nodes for all cases of a module."""
+def stage() -> Iterator[Stage]:
+    """Three embedded nodes, and clients of them."""
     with testing.cluster(3, capacity="128MiB") as nodes:
-        yield nodes
+        yield Stage(nodes)
 
 
 @pytest.fixture(params=[(place, how) for place in PLACES for how in HOW], ids="-".join)
-def crew(request: pytest.FixtureRequest, three_nodes: list[hoplite.Node]) -> Iterator[Crew]:
+def crew(request: pytest.FixtureRequest, stage: Stage) -> Iterator[Crew]:
     """The clients of one case, in each place and by both kinds of verbs."""
-    prefix = request.node.name.replace("/", "|")
     place, how = request.param
-    with crew_of(place, how, three_nodes, prefix) as made:
+    with stage.crew(place, how, _prefix(request)) as made:
         yield made
 
 
 @pytest.fixture(params=PLACES)
-def plain(request: pytest.FixtureRequest, three_nodes: list[hoplite.Node]) -> Iterator[Crew]:
-    """The same for cases that are about one kind of verbs."""
-    with crew_of(request.param, "sync", three_nodes, request.node.name.replace("/", "|")) as made:
+def plain(request: pytest.FixtureRequest, stage: Stage) -> Iterator[Crew]:
+    """The same by the plain verbs only, for cases that choose the kind themselves."""
+    with stage.crew(request.param, "sync", _prefix(request)) as made:
         yield made
+
+
+def _prefix(request: pytest.FixtureRequest) -> str:
+    return str(request.node.name).replace("/", "|")
