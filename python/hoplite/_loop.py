@@ -6,11 +6,12 @@ interpreter; the loop takes all numbers at once. So ten thousand answers cost on
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from hoplite import _native
 from hoplite.errors import HopliteError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from hoplite._native import Pending
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # As long as a thread's wait is silent; then twice as long each time, up to the maximum.
@@ -136,10 +138,25 @@ def _take_back(pending: Pending[T], undo: Callable[[T], object] | None) -> None:
         return
     try:
         came = pending.result()
-    except HopliteError:
+    except (HopliteError, RuntimeError):
+        # It failed by itself, or somebody else has taken the answer.
         return
     if undo is not None:
         undo(came)
+
+
+async def aside(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Runs what writes into memory of the caller's in a thread; cancelled, it is over only when the thread is."""
+    import asyncio
+
+    running = asyncio.ensure_future(asyncio.to_thread(call, *args, **options))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({running})
+        raise
 
 
 async def _say(ref: str, waited: float, explain: Callable[[str], Pending[Any]]) -> None:

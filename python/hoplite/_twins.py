@@ -28,14 +28,14 @@ from hoplite._arguments import (
     check_shape,
     check_timeout,
 )
+from hoplite._into import fill_async
 from hoplite._loop import Several, answer
 from hoplite.buffer import Buffer
-from hoplite.errors import GetTimeout, HopliteError, NameTaken
+from hoplite.errors import GetTimeout, NameTaken
 from hoplite.location import Location
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 
     from hoplite.client import Client
@@ -119,18 +119,15 @@ class Twins:
         if not isinstance(ref, Ref | str):
             texts = check_list("refs to get", ref)
             outs = check_outs(out, len(texts))
-            if outs is not None:
-                import asyncio
-
-                gets = (_get_into(self, text, into, limit) for text, into in zip(texts, outs, strict=True))
-                return await asyncio.gather(*gets)
             native = self._open()
+            if outs is not None:
+                return await fill_async(native, texts, outs, limit)
             views = await Several([native.start_get(text, limit) for text in texts]).answers()
             return [values.decode(view, copy=copy, allow_pickle=self._allow_pickle) for view in views]
         text = check_ref(ref)
-        if out is not None:
-            return await _get_into(self, text, out, limit)
         native = self._open()
+        if out is not None:
+            return (await fill_async(native, [text], [out], limit))[0]
         pending = native.start_get(text, limit)
         if pending.is_over():
             view = pending.result()
@@ -222,63 +219,43 @@ async def _put(client: Client, native: _native.Client, what: Encoded, text: str 
         return Ref(small, client)
     import asyncio
 
-    space = await answer(native.start_create(what, text, limit))
-    given_up = threading.Event()
-
-    def write() -> str | None:
-        space.write(what.parts)
-        if given_up.is_set():
-            space.discard()
-            return None
-        return space.seal().result()
-
-    writing = asyncio.ensure_future(asyncio.to_thread(write))
+    writing = _Writing(client, what, await answer(native.start_create(what, text, limit)))
     try:
-        ref = await asyncio.shield(writing)
+        return Ref(await asyncio.to_thread(writing.write), client)
     except asyncio.CancelledError:
-        given_up.set()
-        # The thread can't be stopped; what it may have sealed in this moment nobody would learn of.
-        writing.add_done_callback(lambda done: _forget(client, done))
+        writing.give_up()
         raise
-    assert ref is not None
-    return Ref(ref, client)
 
 
-def _forget(client: Client, done: asyncio.Future[str | None]) -> None:
-    if not done.cancelled() and done.exception() is None and (ref := done.result()) is not None:
-        client._discard(ref)
+class _Writing:
+    """Bytes that a thread copies into the store. It can't be stopped, and its loop may be gone before it ends."""
 
+    def __init__(self, client: Client, what: Encoded, space: _native.Space) -> None:
+        self._client = client
+        self._what = what
+        self._space = space
+        self._lock = threading.Lock()
+        self._sealed: str | None = None
+        self._is_given_up = False
 
-async def _get_into(client: Client, text: str, out: Any, limit: float | None) -> Any:
-    import asyncio
+    def write(self) -> str:
+        self._space.write(self._what.parts)
+        if self._is_given_up:
+            self._space.discard()
+            return ""
+        ref = self._space.seal().result()
+        with self._lock:
+            self._sealed = ref
+            if self._is_given_up:
+                self._client._discard(ref)
+        return ref
 
-    memory = values.writable(out)
-    native = client._open()
-    got, growing = native.start_get(text, limit), None
-    copier = _native.Copier(memory.data)
-    try:
-        try:
-            explain = native.start_explain
-            following = native.start_follow(text, limit)
-            growing = await answer(following, ref=text if limit is None else None, explain=explain)
-        except HopliteError:
-            # The get says what is wrong.
-            pass
-        arriving = asyncio.ensure_future(answer(got))
-        try:
-            if growing is not None and (said := copier.follow(growing)) is not None:
-                kind, shape, form, nbytes = said
-                memory.check(kind, tuple(shape), form, nbytes, text)
-                while not (await asyncio.wait({arriving}, timeout=0.002))[0]:
-                    await asyncio.to_thread(copier.more)
-            view = await arriving
-        finally:
-            arriving.cancel()
-        memory.check(view.kind, view.shape, view.form, view.nbytes, text)
-        await asyncio.to_thread(copier.finish, view)
-    finally:
-        got.cancel()
-    return out
+    def give_up(self) -> None:
+        """There is to be no object, whenever the thread has ended or will end."""
+        with self._lock:
+            self._is_given_up = True
+            if self._sealed is not None:
+                self._client._discard(self._sealed)
 
 
 async def _locations(client: Client, text: str, limit: float | None) -> list[Location]:

@@ -7,6 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, values
+from hoplite._arguments import check_timeout
 from hoplite._loop import answer
 from hoplite.errors import InvalidArgument, ObjectLost
 from hoplite.ref import Ref
@@ -103,15 +104,18 @@ class Buffer:
         """Gives the space back, now or with the last view of it; there is no object. Twice is fine."""
         if self._open and self._space is not None and self._is_mine():
             self._space.discard()
+            # Views hold it; with the last of them it goes.
+            self._space = None
         self._open = False
 
     def _seal(self, timeout: float | None) -> _native.Pending[str]:
         self._check_open()
+        limit = check_timeout(timeout)
         if self._space is not None:
             pending = self._space.seal()
         else:
             small = self._check_unviewed()
-            pending = self._client._open().start_put(self._what, [small], self._name, timeout)
+            pending = self._client._open().start_put(self._what, [small], self._name, limit)
         self._open = False
         return pending
 

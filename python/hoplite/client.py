@@ -21,6 +21,7 @@ from hoplite._arguments import (
     check_shape,
     check_timeout,
 )
+from hoplite._into import fill
 from hoplite._loop import Several
 from hoplite._twins import Twins
 from hoplite.buffer import Buffer
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from hoplite.node import Node
-
-# Between two looks at what has arrived of an object that is copied out: 1 ms is 1.2 MB at 10 Gbit/s, which is then
-# copied in less than that.
-COPY_EVERY_S = 0.001
 
 
 class Client(Twins):
@@ -250,36 +247,15 @@ class Client(Twins):
         text = check_ref(ref)
         if out is None:
             return values.decode(self._open().get(text, limit), copy=copy, allow_pickle=self._allow_pickle)
-        return self._get_into(text, out, limit)
+        return fill(self._open(), [text], [out], limit)[0]
 
     def _get_several(self, texts: list[str], out: Any, copy: bool | None, limit: float | None) -> list[Any]:
         outs = check_outs(out, len(texts))
-        if outs is not None:
-            until = None if limit is None else time.monotonic() + limit
-            return [self._get_into(text, into, _left(until)) for text, into in zip(texts, outs, strict=True)]
         native = self._open()
+        if outs is not None:
+            return fill(native, texts, outs, limit)
         views = Several([native.start_get(text, limit) for text in texts]).results()
         return [values.decode(view, copy=copy, allow_pickle=self._allow_pickle) for view in views]
-
-    def _get_into(self, text: str, out: Any, limit: float | None) -> Any:
-        memory = values.writable(out)
-        native = self._open()
-        got = native.start_get(text, limit)
-        copier = _native.Copier(memory.data)
-        try:
-            # Ends when the object begins to arrive here, and in any case when the get does.
-            growing = native.start_follow(text, limit).result()
-        except HopliteError:
-            growing = None
-        if growing is not None and (said := copier.follow(growing)) is not None:
-            kind, shape, form, nbytes = said
-            memory.check(kind, tuple(shape), form, nbytes, text)
-            while not got.wait(COPY_EVERY_S):
-                copier.more()
-        view = got.result()
-        memory.check(view.kind, view.shape, view.form, view.nbytes, text)
-        copier.finish(view)
-        return out
 
     def wait(
         self, refs: Iterable[Ref | str], count: int | None = None, *, timeout: float | None = None
@@ -577,10 +553,6 @@ class Client(Twins):
     def __repr__(self) -> str:
         where = f"node {self._node.id}" if self._node is not None else "attached"
         return f"<hoplite.Client {'closed' if self._closed else where}>"
-
-
-def _left(until: float | None) -> float | None:
-    return None if until is None else max(0.0, until - time.monotonic())
 
 
 def _news(rows: list[tuple[str, str, bool]], known: list[tuple[str, bool]]) -> Iterator[Location]:

@@ -1,0 +1,264 @@
+"""Who plays in the contract's cases: clients of one node or of three, each by its plain verbs or by those for asyncio.
+
+A case is written once, with the plain verbs; `Twin` has the same ones, and runs the twin of each on an event loop.
+After every case nothing may be left of its questions, and its objects are deleted. Knows no case.
+
+A module of cases has it as a plugin, for its fixtures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import inspect
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+import hoplite
+from hoplite import Client, testing
+from support import SOON, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+    from typing import Self
+
+PLACES = ("embedded", "attached", "cluster")
+HOW = ("sync", "async")
+
+
+class Loop:
+    """An event loop that runs in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - whatever the coroutine returns
+        """Runs a coroutine on the loop and waits for it with the calling thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(2 * SOON)
+
+    def close(self) -> None:
+        """Ends the loop; a task that is left is a mistake of the case, or of a verb."""
+        left = self.run(_others())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(SOON)
+        self.loop.close()
+        assert left == [], f"tasks are left on the loop: {left}"
+
+
+async def _others() -> list[asyncio.Task[Any]]:
+    # What was called back just now may need a turn or two to end.
+    for _ in range(100):
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        if not left:
+            break
+        await asyncio.sleep(0.01)
+    return left
+
+
+class Twin:
+    """A client whose verbs are those for asyncio; each call waits for its coroutine."""
+
+    def __init__(self, client: Client, loop: Loop) -> None:
+        self._client = client
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a verb
+        twin = getattr(self._client, f"{name}_async", None)
+        if twin is None:
+            return getattr(self._client, name)
+
+        def verb(*args: object, **options: object) -> Any:  # noqa: ANN401 - the verb's answer
+            answer = twin(*args, **options)
+            if inspect.isasyncgen(answer):
+                return _Iterated(answer, self._loop)
+            value = self._loop.run(answer)
+            return _TwinBuffer(value, self._loop) if isinstance(value, hoplite.Buffer) else value
+
+        return verb
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._client.__aenter__())
+        return self
+
+    def __exit__(self, *error: Any) -> None:  # noqa: ANN401, PYI036 - the three of an exception
+        self._loop.run(self._client.__aexit__(*error))
+
+
+class _Iterated:
+    """An asynchronous generator, turn by turn."""
+
+    def __init__(self, generator: Any, loop: Loop) -> None:  # noqa: ANN401 - an async generator
+        self._generator = generator
+        self._loop = loop
+
+    def __iter__(self) -> _Iterated:
+        return self
+
+    def __next__(self) -> Any:  # noqa: ANN401 - what is generated
+        try:
+            return self._loop.run(_next(self._generator))
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        self._loop.run(self._generator.aclose())
+
+
+async def _next(generator: Any) -> Any:  # noqa: ANN401 - what is generated
+    return await anext(generator)
+
+
+class _TwinBuffer:
+    """A buffer that is sealed on an event loop."""
+
+    def __init__(self, buffer: hoplite.Buffer, loop: Loop) -> None:
+        self._buffer = buffer
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a buffer has
+        return getattr(self._buffer, name)
+
+    def __setitem__(self, index: Any, value: Any) -> None:  # noqa: ANN401 - as of an array
+        self._buffer[index] = value
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - as of an array
+        return self._buffer[index]
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    def seal(self, *, timeout: float | None = None) -> hoplite.Ref:
+        return cast("hoplite.Ref", self._loop.run(self._buffer.seal_async(timeout=timeout)))
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._buffer.__aenter__())
+        return self
+
+    def __exit__(self, *error: Any) -> None:  # noqa: ANN401, PYI036 - the three of an exception
+        self._loop.run(self._buffer.__aexit__(*error))
+
+
+@dataclass
+class Crew:
+    """The clients of a case: in a cluster of three nodes, else of one.
+
+    Attributes:
+        place: one of `PLACES`.
+        how: one of `HOW`.
+        putter: puts objects and deletes them.
+        getter: gets them.
+        reducer: calls the reduces.
+        nodes: the nodes that these are clients of.
+        loop: where the twins run.
+        prefix: of names that no other case uses; without a slash, so that `f"{prefix}/1"` is a name.
+    """
+
+    place: str
+    how: str
+    putter: Client
+    getter: Client
+    reducer: Client
+    nodes: list[hoplite.Node]
+    loop: Loop | None
+    prefix: str
+
+    @property
+    def clients(self) -> list[Client]:
+        """All three."""
+        return [self.putter, self.getter, self.reducer]
+
+    def name(self, text: object = "object") -> str:
+        """A name that no other case uses."""
+        return f"{self.prefix}/{text}"
+
+    def another(self) -> Client:
+        """A new client of the putter's node, of the same kind, to be closed by the case."""
+        node = self.nodes[0]
+        client = node.client() if self.place != "attached" else hoplite.connect(f"unix:{node.socket}")
+        return client if self.loop is None else cast("Client", Twin(client, self.loop))
+
+    def settled(self) -> None:
+        """Waits until no node has a question without an answer, a reduce or a reader."""
+        if not self._is_settled():
+            # What an error that was caught has held.
+            gc.collect()
+            eventually(self._is_settled)
+
+    def _is_settled(self) -> bool:
+        return all(_is_settled(client) for client in self.clients)
+
+
+def _is_settled(client: Client) -> bool:
+    stats = client.stats()
+    return stats["waiting"] == stats["reduces"] == 0 and not any(row["readers"] for row in client.objects())
+
+
+class Stage:
+    """Three nodes and clients of them, for all cases of a module: the first large put of a client takes 0.1 s.
+
+    Args:
+        nodes: the nodes.
+    """
+
+    def __init__(self, nodes: list[hoplite.Node]) -> None:
+        self.nodes = nodes
+        embedded, last = nodes[0].client(), nodes[2].client()
+        process, beside, far = (hoplite.connect(f"unix:{nodes[number].socket}") for number in (0, 0, 1))
+        self.clients = {
+            "embedded": [embedded, embedded, embedded],
+            "attached": [process, beside, process],
+            # The getter is a process beside its node, as workers are.
+            "cluster": [embedded, far, last],
+        }
+
+    @contextlib.contextmanager
+    def crew(self, place: str, how: str, prefix: str) -> Iterator[Crew]:
+        """Makes the clients of a case, and sees afterwards that nothing is left of it."""
+        own = self.clients[place]
+        nodes = self.nodes if place == "cluster" else self.nodes[:1]
+        loop = Loop() if how == "async" else None
+        faces = own if loop is None else [cast("Client", Twin(client, loop)) for client in own]
+        yield Crew(place, how, faces[0], faces[1], faces[2], nodes, loop, prefix)
+        try:
+            Crew(place, "sync", own[0], own[1], own[2], nodes, None, prefix).settled()
+            for client in own:
+                client.delete([row["ref"] for row in client.objects()])
+            eventually(lambda: all(client.stats()["store_used"] == 0 == len(client.objects()) for client in own))
+        except AssertionError:
+            seen = [(client.status(), client.objects()) for client in own]
+            raise AssertionError(f"something is left of the case: {seen}") from None
+        finally:
+            if loop is not None:
+                loop.close()
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    """Three embedded nodes, and clients of them."""
+    with testing.cluster(3, capacity="128MiB") as nodes:
+        yield Stage(nodes)
+
+
+@pytest.fixture(params=[(place, how) for place in PLACES for how in HOW], ids="-".join)
+def crew(request: pytest.FixtureRequest, stage: Stage) -> Iterator[Crew]:
+    """The clients of one case, in each place and by both kinds of verbs."""
+    place, how = request.param
+    with stage.crew(place, how, _prefix(request)) as made:
+        yield made
+
+
+@pytest.fixture(params=PLACES)
+def plain(request: pytest.FixtureRequest, stage: Stage) -> Iterator[Crew]:
+    """The same by the plain verbs only, for cases that choose the kind themselves."""
+    with stage.crew(request.param, "sync", _prefix(request)) as made:
+        yield made
+
+
+def _prefix(request: pytest.FixtureRequest) -> str:
+    return str(request.node.name).replace("/", "|")

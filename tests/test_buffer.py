@@ -1,0 +1,248 @@
+"""Create and seal: an object that is made in place, and exists from the seal on."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import hoplite
+from support import SOON, Later, eventually, numbers, same
+
+if TYPE_CHECKING:
+    from contract import Crew
+
+pytest_plugins = ["contract"]
+
+# Elements of float32: one object that travels in messages, and one in memory of its own.
+SMALL, LARGE = 100, 50_000
+SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+
+
+def used(crew: Crew) -> int:
+    return crew.putter.stats()["store_used"]
+
+
+@SIZES
+def test_what_was_filled_is_the_object(crew: Crew, size: int) -> None:
+    buffer = crew.putter.create((size, 2), "int32")
+    assert (buffer.shape, buffer.dtype, buffer.nbytes, len(buffer)) == ((size, 2), "int32", size * 8, size)
+    buffer[...] = numbers((size, 2), "int32")
+    buffer[0] = [7, 8]
+    assert list(buffer[0]) == [7, 8]
+    array = buffer.array
+    array[1] = 9
+    assert np.asarray(buffer)[1].tolist() == [9, 9]
+    del array
+    expected = numbers((size, 2), "int32")
+    expected[0], expected[1] = [7, 8], 9
+    same(crew.getter.get(buffer.seal(), timeout=SOON), expected)
+
+
+def test_any_shape_and_dtype(crew: Crew) -> None:
+    import ml_dtypes
+
+    cases: list[tuple[Any, Any]] = [((), "float64"), ((0, 3), "int8"), (5, np.uint16), ((300, 200), ml_dtypes.bfloat16)]
+    for shape, dtype in cases:
+        expected = numbers(shape, np.dtype(dtype).name)
+        buffer = crew.putter.create(shape, dtype)
+        buffer[...] = expected
+        same(crew.getter.get(buffer.seal(), timeout=SOON), expected)
+    with crew.putter.create(()) as buffer, pytest.raises(TypeError, match="length"):
+        len(buffer)
+
+
+@SIZES
+def test_bytes_are_filled_as_a_memoryview(crew: Crew, size: int) -> None:
+    data = bytes(range(256)) * size
+    with crew.putter.create(len(data), "bytes", name=crew.name()) as buffer:
+        buffer[:] = data
+        buffer[0:3] = b"abc"
+    got = crew.getter.get(crew.name(), timeout=SOON)
+    assert isinstance(got, memoryview)
+    assert got == b"abc" + data[3:]
+
+
+@SIZES
+def test_with_seals_and_gives_back_after_an_exception(crew: Crew, size: int) -> None:
+    with crew.putter.create(size, name=crew.name()) as buffer:
+        buffer[...] = 1
+    assert buffer.ref == hoplite.Ref(crew.name())
+    same(crew.getter.get(buffer.ref, timeout=SOON), np.ones(size, "float32"))
+    before = used(crew)
+    with pytest.raises(KeyError), crew.putter.create(size, name=crew.name("other")) as buffer:
+        raise KeyError
+    eventually(lambda: used(crew) == before)
+    crew.putter.put(b"free", name=crew.name("other"))
+    # A block that sealed or discarded by itself is left alone.
+    with crew.putter.create(size) as buffer:
+        buffer[...] = 2
+        ref = buffer.seal()
+    same(crew.getter.get(ref, timeout=SOON), np.full(size, 2, "float32"))
+    with crew.putter.create(size) as buffer:
+        buffer.discard()
+
+
+@SIZES
+def test_discard_gives_the_space_back(crew: Crew, size: int) -> None:
+    before = used(crew)
+    buffer = crew.putter.create(size, name=crew.name())
+    buffer[...] = 1
+    buffer.discard()
+    buffer.discard()
+    eventually(lambda: used(crew) == before)
+    for use in (buffer.seal, lambda: buffer.array, lambda: buffer[0]):
+        with pytest.raises(hoplite.InvalidArgument, match="given up"):
+            use()
+    crew.putter.put(b"free", name=crew.name())
+
+
+def test_a_discarded_space_goes_with_its_last_view(crew: Crew) -> None:
+    """Though the buffer itself is still held."""
+    buffer = crew.putter.create(LARGE)
+    array = buffer.array
+    buffer.discard()
+    # Still ours to write.
+    array[...] = 1
+    assert used(crew) > 0
+    del array
+    eventually(lambda: used(crew) == 0)
+    assert buffer.nbytes == 4 * LARGE
+
+
+@SIZES
+def test_a_buffer_is_sealed_once(crew: Crew, size: int) -> None:
+    buffer = crew.putter.create(size)
+    buffer[...] = 3
+    ref = buffer.seal()
+    for use in (buffer.seal, lambda: buffer.array):
+        with pytest.raises(hoplite.InvalidArgument, match="sealed"):
+            use()
+    buffer.discard()
+    same(crew.getter.get(ref, timeout=SOON), np.full(size, 3, "float32"))
+
+
+@SIZES
+def test_a_living_view_stops_the_seal(crew: Crew, size: int) -> None:
+    buffer = crew.putter.create(size)
+    array = buffer.array
+    with pytest.raises(hoplite.InvalidArgument, match="writable views"):
+        buffer.seal()
+    array[...] = 4
+    part = array[1:3]
+    del array
+    with pytest.raises(hoplite.InvalidArgument, match="writable views"):
+        buffer.seal()
+    del part
+    same(crew.getter.get(buffer.seal(), timeout=SOON), np.full(size, 4, "float32"))
+
+
+@SIZES
+def test_a_buffer_that_is_dropped_warns_and_leaves_nothing(crew: Crew, size: int) -> None:
+    def create_and_drop() -> None:
+        crew.putter.create(size, name=crew.name())[...] = 1
+        gc.collect()
+
+    before = used(crew)
+    with pytest.warns(ResourceWarning, match="unsealed"):
+        create_and_drop()
+    eventually(lambda: used(crew) == before)
+    assert crew.putter.objects() == []
+    crew.putter.put(b"free", name=crew.name())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with crew.putter.create(size) as sealed:
+            sealed[...] = 1
+        del sealed
+        gc.collect()
+
+
+def test_a_large_name_is_taken_from_create_on(crew: Crew) -> None:
+    crew.putter.put(b"", name=crew.name("taken"))
+    with pytest.raises(hoplite.NameTaken, match="taken"):
+        crew.putter.create(LARGE, name=crew.name("taken"))
+    before = used(crew)
+    buffer = crew.putter.create(LARGE, name=crew.name("begun"))
+    with pytest.raises(hoplite.NameTaken, match="begun"):
+        crew.reducer.put(b"", name=crew.name("begun"))
+    buffer.discard()
+    eventually(lambda: used(crew) == before)
+    crew.reducer.put(b"", name=crew.name("begun"))
+
+
+def test_a_small_name_is_taken_at_the_seal(crew: Crew) -> None:
+    buffer = crew.putter.create(SMALL, name=crew.name())
+    crew.reducer.put(b"first", name=crew.name())
+    buffer[...] = 1
+    with pytest.raises(hoplite.NameTaken, match="object"):
+        buffer.seal()
+    assert crew.getter.get(crew.name(), timeout=SOON) == b"first"
+
+
+@SIZES
+def test_who_waits_gets_it_at_the_seal(crew: Crew, size: int) -> None:
+    before = Later(crew.getter.get, crew.name(), timeout=SOON)
+    buffer = crew.putter.create(size, name=crew.name())
+    during = Later(crew.reducer.get, crew.name(), timeout=SOON)
+    buffer[...] = numbers(size)
+    with pytest.raises(hoplite.GetTimeout):
+        crew.getter.get(crew.name(), timeout=0.05)
+    assert not before.done()
+    assert not during.done()
+    buffer.seal()
+    same(before.result(), numbers(size))
+    same(during.result(), numbers(size))
+
+
+def test_who_waits_for_what_is_given_up_waits_for_the_next(crew: Crew) -> None:
+    get = Later(crew.getter.get, crew.name(), timeout=SOON)
+    buffer = crew.putter.create(LARGE, name=crew.name())
+    buffer[...] = 1
+    buffer.discard()
+    assert not get.done(within=0.05)
+    eventually(lambda: used(crew) == 0)
+    crew.putter.put(numbers(LARGE), name=crew.name())
+    same(get.result(), numbers(LARGE))
+
+
+def test_create_waits_for_room_as_long_as_it_may(crew: Crew) -> None:
+    full = [crew.putter.create(40 << 20, "uint8") for _ in range(3)]
+    with pytest.raises(hoplite.StoreFull):
+        crew.putter.create(40 << 20, "uint8", timeout=0.05)
+    with pytest.raises(hoplite.StoreFull):
+        crew.putter.create(1 << 30, "uint8", timeout=SOON)
+    late = Later(crew.putter.create, 40 << 20, "uint8", timeout=SOON)
+    eventually(lambda: crew.putter.stats()["waiting"] > 0)
+    for buffer in full:
+        buffer.discard()
+    late.result().discard()
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "error"),
+    [
+        ((2, -1), "float32", hoplite.InvalidArgument),
+        ("x", "float32", hoplite.InvalidArgument),
+        (1.5, "float32", hoplite.InvalidArgument),
+        ((2, 2), "bytes", hoplite.InvalidArgument),
+        (2**62, "float32", hoplite.InvalidArgument),
+        (3, "complex64", hoplite.UnsupportedDtype),
+        (3, object, hoplite.UnsupportedDtype),
+    ],
+)
+def test_what_can_not_be_made_is_refused(plain: Crew, shape: Any, dtype: object, error: type[Exception]) -> None:  # noqa: ANN401
+    with pytest.raises(error):
+        plain.putter.create(shape, dtype)
+
+
+@SIZES
+def test_a_seal_takes_a_timeout(plain: Crew, size: int) -> None:
+    buffer = plain.putter.create(size)
+    for timeout in (-1, "soon"):
+        with pytest.raises(hoplite.InvalidArgument, match="timeout"):
+            buffer.seal(timeout=timeout)  # type: ignore[arg-type]
+    buffer[...] = 5
+    same(plain.getter.get(buffer.seal(timeout=SOON), timeout=SOON), np.full(size, 5, "float32"))

@@ -1,0 +1,479 @@
+"""The contract of put, get, reduce, delete, latest and of a client itself.
+
+The same for every place and both kinds of verbs.
+"""
+
+from __future__ import annotations
+
+import array
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import hoplite
+from support import SOON, Later, eventually, fold, numbers, numpy_dtype, same
+
+if TYPE_CHECKING:
+    from contract import Crew
+
+pytest_plugins = ["contract"]
+
+# Elements of float32: one object that travels in messages, and one in memory of its own.
+SMALL, LARGE = 100, 50_000
+SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+
+ARRAYS: dict[str, Any] = {
+    "float32": numbers((10, 10)),
+    "large float64": numbers((300, 70), "float64"),
+    "bfloat16": numbers(7, "bfloat16"),
+    "large int8": numbers(100_001, "int8"),
+    "0-d": np.float32(3),
+    "empty": numbers((0, 4)),
+    "fortran": np.asfortranarray(numbers((200, 300))),
+    "strided": numbers((300, 300))[::2, ::3],
+}
+
+
+def test_an_array_comes_back(crew: Crew) -> None:
+    for what, value in ARRAYS.items():
+        got = crew.getter.get(crew.putter.put(value), timeout=SOON)
+        same(got, np.asarray(value))
+        assert not got.flags.writeable, what
+
+
+def test_bytes_come_back(crew: Crew) -> None:
+    for value in (b"", b"hello", bytearray(b"hello"), memoryview(b"hello"), bytes(100_000) + b"end"):
+        got = crew.getter.get(crew.putter.put(value), timeout=SOON)
+        assert isinstance(got, memoryview)
+        assert got.readonly
+        assert got == value
+
+
+def test_any_object_comes_back(crew: Crew) -> None:
+    for value in ({"step": 17, "tags": ("a", "b")}, None, "spam" * 30_000, OrderedDict([("a", 1)])):
+        got = crew.getter.get(crew.putter.put(value), timeout=SOON)
+        assert got == value
+        assert type(got) is type(value)
+
+
+def test_arrays_inside_an_object_come_back(crew: Crew) -> None:
+    got = crew.getter.get(crew.putter.put({"small": numbers(3), "large": [numbers(LARGE)]}), timeout=SOON)
+    same(got["small"], numbers(3))
+    same(got["large"][0], numbers(LARGE))
+
+
+@SIZES
+def test_copy_says_whether_the_value_is_ones_own(crew: Crew, size: int) -> None:
+    ref = crew.putter.put(numbers(size))
+    same(crew.getter.get(ref, copy=False, timeout=SOON), numbers(size))
+    shared, again = crew.getter.get(ref, timeout=SOON), crew.getter.get(ref, timeout=SOON)
+    own = crew.getter.get(ref, copy=True, timeout=SOON)
+    assert own.flags.writeable
+    assert not shared.flags.writeable
+    assert np.shares_memory(shared, again) or size == SMALL
+    own[:] = 9
+    same(crew.getter.get(ref, timeout=SOON), numbers(size))
+    assert isinstance(crew.getter.get(crew.putter.put(b"abc"), copy=True, timeout=SOON), bytes)
+
+
+@SIZES
+def test_a_name_is_a_ref_everywhere_and_taken_once(crew: Crew, size: int) -> None:
+    name = crew.name()
+    assert crew.putter.put(numbers(size), name=name) == hoplite.Ref(name)
+    for client in crew.clients:
+        same(client.get(name, timeout=SOON), numbers(size))
+        with pytest.raises(hoplite.NameTaken, match="object"):
+            client.put(numbers(size), name=name)
+        with pytest.raises(hoplite.NameTaken, match="object"):
+            client.put(b"", name=name)
+
+
+@SIZES
+def test_exist_ok_returns_who_is_there(crew: Crew, size: int) -> None:
+    name = crew.name()
+    for seed, client in enumerate(crew.clients):
+        assert client.put(numbers(size, seed=seed), name=name, exist_ok=True) == hoplite.Ref(name)
+    same(crew.getter.get(name, timeout=SOON), numbers(size, seed=0))
+    crew.putter.delete(name)
+    crew.reducer.put(numbers(size, seed=7), name=name, exist_ok=True)
+    same(crew.getter.get(name, timeout=SOON), numbers(size, seed=7))
+    # Without a name nobody can be there.
+    assert crew.putter.put(b"", exist_ok=True) != crew.putter.put(b"", exist_ok=True)
+
+
+def test_timeout_0_takes_only_what_is_here(crew: Crew) -> None:
+    with pytest.raises(hoplite.GetTimeout, match="nobody"):
+        crew.getter.get(crew.name("nobody"), timeout=0)
+    ref = crew.putter.put(numbers(LARGE))
+    same(crew.putter.get(ref, timeout=0), numbers(LARGE))
+    crew.getter.get(ref, timeout=SOON)
+    same(crew.getter.get(ref, timeout=0), numbers(LARGE))
+
+
+def test_a_short_timeout_is_kept_and_names_the_object(crew: Crew) -> None:
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError, match="nobody") as caught:
+        crew.getter.get(crew.name("nobody"), timeout=0.05)
+    assert isinstance(caught.value, hoplite.GetTimeout)
+    assert time.monotonic() - begun >= 0.05
+    assert crew.getter.stats()["waiting"] == 0
+
+
+@SIZES
+def test_a_get_waits_for_a_name_that_is_put_later(crew: Crew, size: int) -> None:
+    gets = [Later(client.get, crew.name(), timeout=SOON) for client in crew.clients]
+    eventually(lambda: sum(node.client().stats()["waiting"] for node in crew.nodes) == 3)
+    assert not any(get.done() for get in gets)
+    crew.putter.put(numbers(size), name=crew.name())
+    for get in gets:
+        same(get.result(), numbers(size))
+
+
+@SIZES
+def test_a_list_comes_in_its_order_with_duplicates(crew: Crew, size: int) -> None:
+    refs = [crew.clients[seed % 3].put(numbers(size, seed=seed)) for seed in range(5)]
+    order = [3, 0, 3, 4, 1, 2, 0]
+    got = crew.getter.get([refs[place] for place in order], timeout=SOON)
+    assert isinstance(got, list)
+    for place, value in zip(order, got, strict=True):
+        same(value, numbers(size, seed=place))
+    assert crew.getter.get([], timeout=0) == []
+    same(crew.getter.get(iter(refs), timeout=SOON)[4], numbers(size, seed=4))
+
+
+@pytest.mark.parametrize("with_out", [False, True], ids=["views", "out"])
+def test_of_a_list_one_that_fails_fails_all_and_releases_the_rest(crew: Crew, with_out: bool) -> None:
+    there, gone, never = crew.putter.put(numbers(LARGE)), crew.putter.put(numbers(LARGE)), crew.name("never")
+    crew.putter.delete(gone)
+    refs: list[hoplite.Ref | str] = [there, gone, never]
+    out = [np.zeros(LARGE, "float32") for _ in refs] if with_out else None
+    with pytest.raises(hoplite.ObjectDeleted) as caught:
+        crew.getter.get(refs, out=out, timeout=SOON)
+    # While the error is alive, and with it the frames it came through.
+    eventually(lambda: crew.getter.stats()["waiting"] == 0)
+    assert caught.value is not None
+    with pytest.raises(hoplite.GetTimeout, match="never"):
+        crew.getter.get([there, never], out=None if out is None else out[:2], timeout=0.05)
+    assert crew.getter.stats()["waiting"] == 0
+
+
+@SIZES
+def test_out_is_filled_and_returned(crew: Crew, size: int) -> None:
+    ref = crew.putter.put(numbers(size))
+    out = np.full(size, 9, "float32")
+    for _ in range(2):
+        assert crew.getter.get(ref, out=out, timeout=SOON) is out
+        same(out, numbers(size))
+    rows = np.full((3, size), 9, "float32")
+    crew.getter.get(ref, out=rows[1], timeout=SOON)
+    same(rows[1], numbers(size))
+    assert (rows[0] == 9).all()
+    assert (rows[2] == 9).all()
+
+
+@SIZES
+def test_out_may_be_any_memory(crew: Crew, size: int) -> None:
+    value = numbers(size)
+    ref = crew.putter.put(value)
+    plain = bytearray(value.nbytes)
+    assert crew.getter.get(ref, out=plain, timeout=SOON) is plain
+    assert plain == value.tobytes()
+    half = memoryview(bytearray(2 * value.nbytes))[value.nbytes :]
+    crew.getter.get(ref, out=half, timeout=SOON)
+    assert half == value.tobytes()
+    typed = array.array("f", [9.0]) * size
+    crew.getter.get(ref, out=typed, timeout=SOON)
+    assert typed.tobytes() == value.tobytes()
+    text = crew.putter.put(b"x" * size * 4)
+    crew.getter.get(text, out=plain, timeout=SOON)
+    assert plain == b"x" * size * 4
+
+
+@SIZES
+def test_out_is_filled_while_the_object_arrives(crew: Crew, size: int) -> None:
+    """The get is asked before the object is begun, and the object is sealed late."""
+    out = np.full(size, 9, "float32")
+    get = Later(crew.getter.get, crew.name(), out=out, timeout=SOON)
+    eventually(lambda: crew.getter.stats()["waiting"] > 0)
+    buffer = crew.putter.create(size, name=crew.name())
+    buffer[...] = numbers(size)
+    assert not get.done(within=0.05)
+    buffer.seal()
+    assert get.result() is out
+    same(out, numbers(size))
+
+
+@SIZES
+def test_a_list_has_a_list_of_outs(crew: Crew, size: int) -> None:
+    names = [crew.name(number) for number in range(3)]
+    outs = [np.full(size, 9, "float32") for _ in names]
+    get = Later(crew.getter.get, names, out=outs, timeout=SOON)
+    # Not in the order of the list.
+    for number in (2, 0, 1):
+        crew.putter.put(numbers(size, seed=number), name=names[number])
+    assert all(got is out for got, out in zip(get.result(), outs, strict=True))
+    for number, out in enumerate(outs):
+        same(out, numbers(size, seed=number))
+    with pytest.raises(hoplite.InvalidArgument, match="2 values for 3"):
+        crew.getter.get(names, out=outs[:2], timeout=SOON)
+
+
+@SIZES
+def test_an_out_that_does_not_fit_is_refused(crew: Crew, size: int) -> None:
+    ref = crew.putter.put(numbers(size))
+    for out in (np.zeros(size + 1, "float32"), np.zeros(size, "int32"), bytearray(3)):
+        with pytest.raises(hoplite.ShapeMismatch) as caught:
+            crew.getter.get(ref, out=out, timeout=SOON)
+        eventually(lambda: crew.getter.stats()["waiting"] == 0)
+        # A get of it leaves no reader behind while the error is alive.
+        assert not any(row["readers"] for row in crew.getter.objects())
+        assert caught.value is not None
+    with pytest.raises(hoplite.InvalidArgument):
+        crew.getter.get(ref, out=np.zeros(size, "float32")[::-1], timeout=SOON)
+    with pytest.raises(hoplite.InvalidArgument):
+        crew.getter.get(ref, out=bytes(4 * size), timeout=SOON)
+
+
+@SIZES
+def test_an_out_keeps_its_timeout(crew: Crew, size: int) -> None:
+    for limit in (0, 0.05):
+        with pytest.raises(hoplite.GetTimeout, match="never"):
+            crew.getter.get(crew.name("never"), out=np.zeros(size, "float32"), timeout=limit)
+        assert crew.getter.stats()["waiting"] == 0
+
+
+@SIZES
+def test_delete_is_for_all_and_values_stay_valid(crew: Crew, size: int) -> None:
+    refs = [crew.putter.put(numbers(size, seed=seed)) for seed in range(4)]
+    values = crew.getter.get(refs, timeout=SOON)
+    crew.reducer.delete(refs[0])
+    crew.reducer.delete([refs[1], str(refs[2])])
+    crew.reducer.delete(ref for ref in refs[3:])
+    crew.reducer.delete([])
+    for client in crew.clients:
+        for ref in refs:
+            with pytest.raises(hoplite.ObjectDeleted):
+                client.get(ref, timeout=SOON)
+    for seed, value in enumerate(values):
+        same(value, numbers(size, seed=seed))
+
+
+def test_who_waits_for_what_is_deleted_is_told(crew: Crew) -> None:
+    buffer = crew.putter.create(LARGE, name=crew.name())
+    gets = [Later(client.get, crew.name(), timeout=SOON) for client in crew.clients]
+    gets.append(Later(crew.getter.get, crew.name(), out=np.zeros(LARGE, "float32"), timeout=SOON))
+    eventually(lambda: sum(node.client().stats()["waiting"] for node in crew.nodes) >= 4)
+    crew.getter.delete(crew.name())
+    for get in gets:
+        with pytest.raises(hoplite.ObjectDeleted):
+            get.result()
+    buffer.discard()
+
+
+@SIZES
+def test_a_deleted_name_is_free_again(crew: Crew, size: int) -> None:
+    for turn in range(4):
+        crew.clients[turn % 3].put(numbers(size, seed=turn), name=crew.name())
+        same(crew.getter.get(crew.name(), timeout=SOON), numbers(size, seed=turn))
+        crew.clients[(turn + 1) % 3].delete(crew.name())
+
+
+@SIZES
+def test_a_reduce_is_the_fold_of_its_inputs(crew: Crew, size: int) -> None:
+    """Some inputs are there, some come later; the result is got at another node."""
+    names = [crew.name(number) for number in range(4)]
+    values = [numbers(size, seed=seed) for seed in range(4)]
+    for number in (0, 1):
+        crew.clients[number].put(values[number], name=names[number])
+    totals = {op: crew.reducer.reduce(names, op) for op in ("sum", "min", "max", "prod", "mean")}
+    gets = {op: Later(crew.getter.get, total, timeout=SOON) for op, total in totals.items()}
+    for number in (2, 3):
+        crew.clients[number % 3].put(values[number], name=names[number])
+    for op, get in gets.items():
+        same(get.result(), fold(op, values))
+        assert sorted(map(str, crew.reducer.inputs(totals[op], timeout=SOON))) == names
+
+
+@SIZES
+def test_a_reduce_folds_the_first_count_and_leaves_the_rest(crew: Crew, size: int) -> None:
+    names = [crew.name(number) for number in range(5)]
+    total = crew.reducer.reduce(names, count=3)
+    with pytest.raises(hoplite.GetTimeout):
+        crew.reducer.inputs(total, timeout=0)
+    for number in (4, 1, 2):
+        crew.clients[number % 3].put(numbers(size, "int64", seed=number), name=names[number])
+    same(
+        crew.getter.get(total, timeout=SOON), fold("sum", [numbers(size, "int64", seed=number) for number in (4, 1, 2)])
+    )
+    assert {ref.number for ref in crew.reducer.inputs(total, timeout=SOON)} == {1, 2, 4}
+    crew.putter.put(numbers(size, "int64", seed=9), name=names[0])
+    same(crew.getter.get(names[0], timeout=SOON), numbers(size, "int64", seed=9))
+
+
+def test_a_reduce_has_the_name_it_is_given(crew: Crew) -> None:
+    for number in range(2):
+        crew.putter.put(numbers(LARGE, seed=number), name=crew.name(number))
+    total = crew.reducer.reduce([crew.name(0), crew.name(1)], name=crew.name("total"))
+    assert total == hoplite.Ref(crew.name("total"))
+    same(crew.getter.get(crew.name("total"), timeout=SOON), numbers(LARGE, seed=0) + numbers(LARGE, seed=1))
+
+
+def test_the_name_of_an_object_is_no_name_for_a_reduce(crew: Crew) -> None:
+    crew.putter.put(b"here", name=crew.name())
+    with pytest.raises(hoplite.NameTaken, match="object"):
+        crew.reducer.reduce([crew.name("never")], name=crew.name())
+    assert crew.getter.get(crew.name(), timeout=SOON) == b"here"
+
+
+def test_the_name_of_a_pending_reduce_is_taken(crew: Crew) -> None:
+    crew.reducer.reduce([crew.name("never")], name=crew.name())
+    for client in crew.clients:
+        with pytest.raises(hoplite.NameTaken, match="object"):
+            client.reduce([crew.name("other")], name=crew.name())
+        for size in (SMALL, LARGE):
+            with pytest.raises(hoplite.NameTaken, match="object"):
+                client.put(numbers(size), name=crew.name())
+    crew.getter.delete(crew.name())
+    crew.settled()
+    crew.putter.put(b"free", name=crew.name())
+    assert crew.getter.get(crew.name(), timeout=SOON) == b"free"
+
+
+def test_the_name_of_a_failed_reduce_is_free(crew: Crew) -> None:
+    crew.putter.put(numbers(3), name=crew.name(0))
+    crew.putter.put(numbers(4), name=crew.name(1))
+    try:
+        total = crew.reducer.reduce([crew.name(0), crew.name(1)], name=crew.name("total"))
+        with pytest.raises(hoplite.ShapeMismatch):
+            crew.getter.get(total, timeout=SOON)
+    except hoplite.ShapeMismatch:
+        pass
+    crew.putter.put(b"free", name=crew.name("total"))
+    assert crew.reducer.get(crew.name("total"), timeout=SOON) == b"free"
+
+
+def test_a_reduce_out_of_time_names_who_is_missing(crew: Crew) -> None:
+    crew.putter.put(numbers(SMALL), name=crew.name("came"))
+    total = crew.reducer.reduce([crew.name("came"), crew.name("missing")], timeout=0.1)
+    get = Later(crew.getter.get, total, timeout=SOON)
+    with pytest.raises(hoplite.GetTimeout, match="missing"):
+        get.result()
+    with pytest.raises(hoplite.GetTimeout, match="missing"):
+        crew.reducer.inputs(total, timeout=SOON)
+    assert crew.reducer.stats()["reduces"] == 0
+
+
+def test_a_deleted_input_or_result_ends_a_reduce(crew: Crew) -> None:
+    for which in ("input", "result"):
+        input_name = crew.name(which)
+        total = crew.reducer.reduce([input_name, crew.name("never")])
+        get = Later(crew.getter.get, total, timeout=SOON)
+        eventually(lambda: crew.getter.stats()["waiting"] > 0)
+        crew.putter.put(numbers(SMALL), name=input_name)
+        crew.putter.delete(input_name if which == "input" else total)
+        with pytest.raises(hoplite.ObjectDeleted):
+            get.result()
+
+
+def test_inputs_are_those_of_a_reduce_of_this_node(crew: Crew) -> None:
+    with pytest.raises(hoplite.InvalidArgument):
+        crew.reducer.inputs(crew.putter.put(b""), timeout=SOON)
+    ref = crew.putter.put(numbers(3))
+    total = crew.reducer.reduce([ref])
+    assert crew.reducer.inputs(str(total), timeout=SOON) == [ref]
+
+
+def test_latest_is_the_highest_number_above_after(crew: Crew) -> None:
+    prefix = crew.name("")
+    with pytest.raises(hoplite.GetTimeout):
+        crew.getter.latest(prefix, timeout=0)
+    for number in (2, 10, 9):
+        crew.clients[number % 3].put(b"x", name=crew.name(number))
+    for client in crew.clients:
+        assert client.latest(prefix, timeout=SOON).number == 10
+        assert client.latest(prefix, after=9, timeout=SOON).number == 10
+        with pytest.raises(hoplite.GetTimeout):
+            client.latest(prefix, after=10, timeout=0.02)
+    newest = Later(crew.getter.latest, prefix, after=10, timeout=SOON)
+    eventually(lambda: crew.getter.stats()["waiting"] > 0)
+    crew.putter.put(numbers(LARGE), name=crew.name(11))
+    assert newest.result() == hoplite.Ref(crew.name(11))
+    crew.putter.delete(crew.name(11))
+    assert crew.getter.latest(prefix, timeout=SOON).number == 10
+
+
+def test_status_stats_and_objects_tell_the_same(crew: Crew) -> None:
+    value = numbers(LARGE)
+    large, small = crew.putter.put(value), crew.putter.put(b"x", name=crew.name())
+    status, stats = crew.putter.status(), crew.putter.stats()
+    rows = {row["ref"]: row for row in crew.putter.objects()}
+    assert rows.keys() == {str(large), str(small)}
+    assert rows[str(large)]["bytes"] == value.nbytes
+    assert rows[str(large)]["pinned"]
+    assert status["id"] == crew.nodes[0].id
+    assert status["address"] == crew.nodes[0].address
+    assert {"id": status["id"], "address": status["address"]} in status["members"]
+    assert stats["members"] == len(status["members"]) == 3
+    assert stats["objects"] == status["objects"] == 2
+    assert stats["waiting"] == stats["reduces"] == 0
+    assert stats["store_used"] == status["store"]["used"] >= value.nbytes
+    assert stats["store_capacity"] == 128 << 20
+    assert all(isinstance(number, int) for number in stats.values())
+    assert stats.keys() >= {"bytes_direct", "bytes_relayed", "fetches", "serves", "store_mapped"}
+    held = crew.putter.get(large, timeout=SOON)
+    assert next(row["readers"] for row in crew.putter.objects() if row["ref"] == str(large)) > 0
+    same(held, value)
+
+
+def test_a_closed_client_says_so(crew: Crew) -> None:
+    client = crew.another()
+    ref = client.put(numbers(LARGE))
+    value = client.get(ref, timeout=SOON)
+    assert not client.closed
+    client.close()
+    client.close()
+    assert client.closed
+    calls: list[Any] = [
+        lambda: client.put(b""),
+        lambda: client.put(numbers(LARGE)),
+        lambda: client.get(ref),
+        lambda: client.get([ref]),
+        lambda: client.get(ref, out=np.zeros(LARGE, "float32")),
+        lambda: client.create(LARGE),
+        lambda: client.create(SMALL),
+        lambda: client.wait([ref]),
+        lambda: client.reduce([ref]),
+        lambda: client.inputs(ref),
+        lambda: client.delete(ref),
+        lambda: client.latest("a/"),
+        lambda: client.locations(ref),
+        lambda: next(iter(client.locations(ref, watch=True))),
+        lambda: client.status(),
+        lambda: client.stats(),
+        lambda: client.objects(),
+    ]
+    for call in calls:
+        with pytest.raises(hoplite.NodeDown, match="closed"):
+            call()
+    same(value, numbers(LARGE))
+    same(crew.getter.get(ref, timeout=SOON), numbers(LARGE))
+
+
+def test_a_client_is_closed_by_with(crew: Crew) -> None:
+    with crew.another() as client:
+        ref = client.put(b"x")
+        assert not client.closed
+    assert client.closed
+    assert crew.getter.get(ref, timeout=SOON) == b"x"
+    with pytest.raises(KeyError), crew.another() as client:
+        raise KeyError
+    assert client.closed
+
+
+def test_a_dtype_is_kept(crew: Crew) -> None:
+    for dtype in hoplite.values.DTYPES:
+        same(crew.getter.get(crew.putter.put(numbers(5, dtype)), timeout=SOON), numbers(5, dtype))
+        assert crew.getter.get(crew.putter.put(numbers((), dtype)), timeout=SOON).dtype == numpy_dtype(dtype)

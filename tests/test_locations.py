@@ -1,0 +1,112 @@
+"""Locations: which nodes hold an object, now or as that changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hoplite
+from hoplite import Location
+from support import SOON, Later, eventually, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from contract import Crew
+
+pytest_plugins = ["contract"]
+
+LARGE = 50_000
+
+
+def holders(crew: Crew, ref: hoplite.Ref | str) -> dict[str, bool]:
+    """Which nodes hold an object, and whether all of it."""
+    return {place.node: place.complete for place in crew.reducer.locations(ref, timeout=SOON)}
+
+
+def follow(crew: Crew, ref: hoplite.Ref | str) -> Iterator[Location]:
+    return crew.getter.locations(ref, watch=True, timeout=SOON)
+
+
+def test_nobody_holds_what_nobody_has_put(crew: Crew) -> None:
+    assert crew.getter.locations(crew.name(), timeout=SOON) == []
+
+
+@pytest.mark.parametrize("size", [10, LARGE], ids=["small", "large"])
+def test_the_putter_holds_what_it_has_put(crew: Crew, size: int) -> None:
+    ref = crew.putter.put(numbers(size))
+    places = crew.reducer.locations(ref, timeout=SOON)
+    assert Location(crew.nodes[0].id, crew.nodes[0].address, complete=True) in places
+    # A small object is held by its owners too.
+    assert len(places) == 1 or size == 10
+
+
+def test_who_got_a_copy_holds_it(crew: Crew) -> None:
+    ref = crew.putter.put(numbers(LARGE))
+    value = crew.getter.get(ref, timeout=SOON)
+    getter = crew.getter.status()["id"]
+    eventually(lambda: holders(crew, ref) == {crew.nodes[0].id: True, getter: True})
+    same(value, numbers(LARGE))
+
+
+def test_what_is_being_put_is_not_complete(crew: Crew) -> None:
+    buffer = crew.putter.create(LARGE, name=crew.name())
+    assert holders(crew, crew.name()) == {crew.nodes[0].id: False}
+    buffer[...] = numbers(LARGE)
+    buffer.seal()
+    eventually(lambda: holders(crew, crew.name()) == {crew.nodes[0].id: True})
+
+
+def test_a_deleted_object_is_nowhere(crew: Crew) -> None:
+    for size in (10, LARGE):
+        ref = crew.putter.put(numbers(size))
+        crew.putter.delete(ref)
+        with pytest.raises(hoplite.ObjectDeleted):
+            crew.getter.locations(ref, timeout=SOON)
+
+
+def test_a_watcher_sees_copies_begin_and_grow_complete(crew: Crew) -> None:
+    """It is there before the object is, and is told of its end."""
+    watch = follow(crew, crew.name())
+    first = Later(next, watch)
+    eventually(lambda: crew.getter.stats()["waiting"] > 0)
+    buffer = crew.putter.create(LARGE, name=crew.name())
+    assert first.result() == Location(crew.nodes[0].id, crew.nodes[0].address, complete=False)
+    second = Later(next, watch)
+    assert not second.done(within=0.05)
+    buffer[...] = numbers(LARGE)
+    buffer.seal()
+    assert second.result() == Location(crew.nodes[0].id, crew.nodes[0].address, complete=True)
+    if crew.place == "cluster":
+        third = Later(next, watch)
+        value = crew.reducer.get(crew.name(), timeout=SOON)
+        assert third.result().node == crew.nodes[2].id
+        place = third.result()
+        while not place.complete:
+            place = next(watch)
+        assert place == Location(crew.nodes[2].id, crew.nodes[2].address, complete=True)
+        same(value, numbers(LARGE))
+    end = Later(next, watch)
+    eventually(lambda: crew.getter.stats()["waiting"] > 0)
+    crew.putter.delete(crew.name())
+    with pytest.raises(hoplite.ObjectDeleted):
+        end.result()
+    with pytest.raises(StopIteration):
+        next(watch)
+
+
+def test_a_watcher_begins_with_what_is_there(crew: Crew) -> None:
+    ref = crew.putter.put(numbers(LARGE))
+    assert next(follow(crew, ref)) == Location(crew.nodes[0].id, crew.nodes[0].address, complete=True)
+
+
+def test_a_watcher_keeps_its_timeout(crew: Crew) -> None:
+    ref = crew.putter.put(numbers(LARGE))
+    watch = crew.getter.locations(ref, watch=True, timeout=0.05)
+    assert next(watch).complete
+    with pytest.raises(hoplite.GetTimeout):
+        next(watch)
+    with pytest.raises(hoplite.GetTimeout):
+        next(crew.getter.locations(crew.name(), watch=True, timeout=0))
+    assert crew.getter.stats()["waiting"] == 0

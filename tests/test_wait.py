@@ -1,0 +1,137 @@
+"""Wait: which of several objects have come, in the order of their coming."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hoplite
+from hoplite import Ref
+from support import SOON, Later, eventually, numbers
+
+if TYPE_CHECKING:
+    from contract import Crew
+
+pytest_plugins = ["contract"]
+
+SMALL, LARGE = 10, 50_000
+SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+
+
+def texts(refs: list[Ref]) -> list[str]:
+    return [str(ref) for ref in refs]
+
+
+@SIZES
+def test_of_all_that_are_there_all_are_ready(crew: Crew, size: int) -> None:
+    refs = [crew.clients[seed % 3].put(numbers(size, seed=seed)) for seed in range(5)]
+    ready, rest = crew.getter.wait(refs, timeout=SOON)
+    assert set(ready) == set(refs)
+    assert len(ready) == 5
+    assert rest == []
+    assert all(isinstance(ref, Ref) for ref in ready)
+
+
+@SIZES
+def test_ready_are_in_the_order_of_their_coming(crew: Crew, size: int) -> None:
+    names = [crew.name(number) for number in range(4)]
+    wait = Later(crew.getter.wait, names, 3, timeout=SOON)
+    eventually(lambda: crew.getter.stats()["waiting"] > 0)
+    for number in (3, 0, 2):
+        assert not wait.done()
+        crew.putter.put(numbers(size), name=names[number])
+        # Until the getter's node has seen it.
+        crew.getter.wait([names[number]], timeout=SOON)
+    ready, rest = wait.result()
+    assert texts(ready) == [names[3], names[0], names[2]]
+    assert texts(rest) == [names[1]]
+
+
+def test_exactly_count_are_ready(crew: Crew) -> None:
+    refs = [crew.putter.put(numbers(SMALL)) for _ in range(6)]
+    for count in range(7):
+        ready, rest = crew.getter.wait(refs, count, timeout=SOON)
+        assert len(ready) == count
+        # The others in the order given, whether they have come or not.
+        assert rest == [ref for ref in refs if ref not in ready]
+    assert crew.getter.wait([], timeout=0) == ([], [])
+    assert crew.getter.wait([crew.name("never")], 0) == ([], [Ref(crew.name("never"))])
+
+
+def test_when_time_is_over_it_tells_what_has_come(crew: Crew) -> None:
+    ref, never = crew.putter.put(numbers(LARGE)), crew.name("never")
+    begun = time.monotonic()
+    ready, rest = crew.getter.wait([never, ref], timeout=0.1)
+    assert time.monotonic() - begun >= 0.1
+    assert (ready, texts(rest)) == ([ref], [never])
+    assert crew.getter.stats()["waiting"] == 0
+
+
+def test_timeout_0_asks_without_waiting(crew: Crew) -> None:
+    assert crew.putter.wait([crew.name("never")], timeout=0) == ([], [Ref(crew.name("never"))])
+    ref = crew.putter.put(numbers(LARGE))
+    assert crew.putter.wait([ref], timeout=0) == ([ref], [])
+
+
+def test_what_is_deleted_has_come(crew: Crew) -> None:
+    """Before and during the wait: nobody need wait for it any more."""
+    name, begun, gone = crew.name("named"), crew.name("begun"), crew.putter.put(numbers(SMALL))
+    crew.putter.put(numbers(LARGE), name=name)
+    crew.putter.delete([gone, name])
+    ready, rest = crew.getter.wait([gone, name], timeout=SOON)
+    assert {*ready} == {gone, Ref(name)}
+    assert rest == []
+    buffer = crew.putter.create(LARGE, name=begun)
+    wait = Later(crew.getter.wait, [begun], timeout=SOON)
+    eventually(lambda: crew.getter.stats()["waiting"] > 0)
+    crew.reducer.delete(begun)
+    assert wait.result() == ([Ref(begun)], [])
+    buffer.discard()
+
+
+def test_what_is_partly_there_is_not_ready(crew: Crew) -> None:
+    buffer = crew.putter.create(LARGE, name=crew.name())
+    assert crew.getter.wait([crew.name()], timeout=0.1) == ([], [Ref(crew.name())])
+    wait = Later(crew.getter.wait, [crew.name()], timeout=SOON)
+    buffer[...] = numbers(LARGE)
+    assert not wait.done(within=0.05)
+    buffer.seal()
+    assert wait.result()[1] == []
+
+
+def test_a_result_is_ready_when_it_is_folded_or_given_up(crew: Crew) -> None:
+    total = crew.reducer.reduce([crew.name(0), crew.name(1)])
+    lost = crew.reducer.reduce([crew.name("never")], timeout=0.1)
+    wait = Later(crew.getter.wait, [total], timeout=SOON)
+    for number in range(2):
+        assert not wait.done()
+        crew.putter.put(numbers(LARGE), name=crew.name(number))
+    assert wait.result() == ([total], [])
+    assert crew.reducer.wait([lost], timeout=SOON) == ([lost], [])
+
+
+def test_a_ref_is_waited_for_once(crew: Crew) -> None:
+    ref = crew.putter.put(b"")
+    for refs, count in (([ref, str(ref)], None), ([ref], 2), ([ref], -1), ([ref], 0.5), (ref, None)):
+        with pytest.raises(hoplite.InvalidArgument):
+            crew.getter.wait(refs, count, timeout=SOON)  # type: ignore[arg-type]
+
+
+def test_many_refs_in_one_call(crew: Crew) -> None:
+    """10 000, of which 30 are there and one comes in the end."""
+    refs: list[Ref | str] = [crew.name(f"never/{number}") for number in range(9969)]
+    there = [crew.name(f"there/{number}") for number in range(30)]
+    for name in there:
+        crew.putter.put(b"x", name=name)
+    refs += there
+    refs.insert(5000, crew.name("late"))
+    ready, rest = crew.getter.wait(refs, 30, timeout=SOON)
+    assert {*texts(ready)} == {*there}
+    assert len(rest) == 10_000 - 30
+    wait = Later(crew.getter.wait, refs, 31, timeout=SOON)
+    crew.putter.put(numbers(LARGE), name=crew.name("late"))
+    ready, rest = wait.result()
+    assert {*texts(ready)} == {*there, crew.name("late")}
+    assert len(rest) == 10_000 - 31
