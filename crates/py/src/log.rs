@@ -21,7 +21,10 @@ pub(crate) fn log_to_stderr(py: Python<'_>, level: &str) -> PyResult<()> {
         })?,
     };
     // Another logger was set up before, perhaps by an earlier call: it stays.
-    let _ =
-        tracing_subscriber::fmt().with_max_level(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .try_init();
     Ok(())
 }
