@@ -480,16 +480,17 @@ fn a_reservation_that_is_given_back_leaves_nothing() {
 }
 
 #[test]
-fn a_failure_ends_a_reservation_beside_an_object_of_another() {
+fn of_a_reservation_and_an_object_the_object_has_the_name() {
     let mut owner = Owner::new();
     let id = named(&owner, "x");
     owner.hears(2, reserve(&id, instance(2, 1)));
     // Put at an owner that did not know of the reduce, and told of here.
-    owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
+    let mail = owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
+    assert_eq!(mail, [claimed(2, &id, instance(2, 1), Some(3))]);
+    assert_eq!(owner.directory.reservations(), 0);
     let error = Error::ObjectDeleted { id: id.clone() };
     assert_eq!(owner.hears(2, Message::Fail { id: id.clone(), error }), []);
-    assert_eq!(owner.directory.reservations(), 0);
-    assert_eq!(owner.holders(&id), [3], "the object of the other lives");
+    assert_eq!(owner.holders(&id), [3], "the end of the reduce does not touch it");
 }
 
 #[test]
