@@ -408,8 +408,9 @@ impl Directory {
             mail.push(claimed(None));
         }
         let is_complete = live.is_complete();
-        // The result that the name was reserved for is there.
-        entry.reserved.take_if(|reserved| is_complete && reserved.node == instance.node);
+        // The result that the name was reserved for is there. A reader may have all of an attempt that its maker gave up.
+        let is_made = complete && from == instance.node;
+        entry.reserved.take_if(|reserved| is_made && reserved.node == from);
         self.check_orphan(now, id, members);
         self.wake(now, id, is_new || is_complete && !was_complete, members, link, mail);
     }
