@@ -603,7 +603,9 @@ impl World {
         if let Err(why) = self.check_error(request, &error) {
             self.fail(format!("{request:?} failed: {error}; {why}"));
         }
-        let is_taken = matches!(error, Error::NameTaken { .. });
+        // Another owner may have granted the name while the members did not agree.
+        let is_agreed = !self.users.is_shrunk && self.all_have_met();
+        let is_taken = matches!(error, Error::NameTaken { .. }) && is_agreed;
         match purpose {
             Purpose::Put { object, tag } | Purpose::Create { object, tag } => {
                 let known = &mut self.users.objects[object];

@@ -337,6 +337,14 @@ impl Directory {
             mail.push((from, drop));
             return;
         }
+        let is_other = |reserved: &mut Instance| {
+            reserved.node != instance.node || reserved.serial > instance.serial
+        };
+        if let Some(reserved) = entry.reserved.take_if(is_other) {
+            // Two owners who did not know of each other granted the name: it is what exists already.
+            let (id, taken_by) = (id.clone(), Some(instance.node));
+            mail.push((reserved.node, Message::Claimed { id, instance: reserved, taken_by }));
+        }
         let is_lost = entry.orphan_since.is_some();
         if let Some(live) = entry.live.take_if(|live| live.instance != *instance) {
             // A later epoch of the same maker replaces what it made before. Of two that were put under one name, while
@@ -400,8 +408,9 @@ impl Directory {
             mail.push(claimed(None));
         }
         let is_complete = live.is_complete();
-        // The result that the name was reserved for is there.
-        entry.reserved.take_if(|reserved| is_complete && reserved.node == instance.node);
+        // The result that the name was reserved for is there. A reader may have all of an attempt that its maker gave up.
+        let is_made = complete && from == instance.node;
+        entry.reserved.take_if(|reserved| is_made && reserved.node == from);
         self.check_orphan(now, id, members);
         self.wake(now, id, is_new || is_complete && !was_complete, members, link, mail);
     }

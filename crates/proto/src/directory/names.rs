@@ -133,7 +133,10 @@ impl Directory {
             }
         }
         let live = entry.live.as_ref();
-        let is_made = live.is_some_and(|live| is_result(&live.instance) && live.is_complete());
+        let is_made = live.is_some_and(|live| {
+            let holder = live.holders.get(&instance.node);
+            is_result(&live.instance) && holder.is_some_and(|holder| holder.complete)
+        });
         let other = live.map(|live| live.instance).filter(|live| !is_result(live));
         let other = other.or_else(|| entry.reserved.filter(|reserved| *reserved != instance));
         if other.is_none() && !is_made {

@@ -460,6 +460,19 @@ fn a_reservation_keeps_a_name_until_its_result_is_complete() {
 }
 
 #[test]
+fn a_reader_with_all_of_an_attempt_that_was_given_up_does_not_end_the_reservation() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.hears(2, reserve(&id, instance(2, 1)));
+    owner.hears(2, told(&id, instance(2, 6), true, growing()));
+    assert_eq!(owner.source_of(3, &id), Some(2));
+    owner.hears(2, Message::Withdraw { id: id.clone(), instance: instance(2, 6) });
+    owner.hears(3, told(&id, instance(2, 6), false, Progress::Complete));
+    let dropped: Vec<NodeId> = owner.hears(5, delete(&id)).into_iter().map(|(to, _)| to).collect();
+    assert_eq!(dropped, [NodeId(3), NodeId(2)], "the reduce that goes on ends with its name");
+}
+
+#[test]
 fn a_reservation_that_is_given_back_leaves_nothing() {
     for message in [
         |id: ObjectId| Message::Withdraw { id, instance: Instance { node: NodeId(2), serial: 1 } },
@@ -480,16 +493,17 @@ fn a_reservation_that_is_given_back_leaves_nothing() {
 }
 
 #[test]
-fn a_failure_ends_a_reservation_beside_an_object_of_another() {
+fn of_a_reservation_and_an_object_the_object_has_the_name() {
     let mut owner = Owner::new();
     let id = named(&owner, "x");
     owner.hears(2, reserve(&id, instance(2, 1)));
     // Put at an owner that did not know of the reduce, and told of here.
-    owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
+    let mail = owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
+    assert_eq!(mail, [claimed(2, &id, instance(2, 1), Some(3))]);
+    assert_eq!(owner.directory.reservations(), 0);
     let error = Error::ObjectDeleted { id: id.clone() };
     assert_eq!(owner.hears(2, Message::Fail { id: id.clone(), error }), []);
-    assert_eq!(owner.directory.reservations(), 0);
-    assert_eq!(owner.holders(&id), [3], "the object of the other lives");
+    assert_eq!(owner.holders(&id), [3], "the end of the reduce does not touch it");
 }
 
 #[test]
