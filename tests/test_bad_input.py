@@ -19,7 +19,7 @@ import pytest
 
 import hoplite
 from hoplite import Client, Node, testing
-from support import Later, eventually, numbers, same
+from support import Later, eventually, fold, numbers, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -366,8 +366,9 @@ def test_outs_that_are_not_as_many_as_refs(clients: list[Client], length: int) -
     refs = [clients[0].put(numbers(10)) for _ in range(2)]
     with pytest.raises(hoplite.InvalidArgument, match=f"{length} values for 2 refs"):
         clients[0].get(refs, out=[np.zeros(10, np.float32)] * length)
+    one: Any = np.zeros((2, 10), np.float32)
     with pytest.raises(hoplite.InvalidArgument, match="list"):
-        clients[0].get(refs, out=np.zeros((2, 10), np.float32))
+        clients[0].get(refs, out=one)
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
@@ -441,7 +442,7 @@ def test_ten_thousand_refs_in_one_call(nodes: list[Node], how: str) -> None:
     assert set(ready) == set(kept)
     assert [str(ref) for ref in rest] == names
     total = client.reduce([*kept, *names], count=1000)
-    expected = sum(numbers(10, seed=number % 1000 % 7) for number in range(1000))
+    expected = fold("sum", [numbers(10, seed=number % 7) for number in range(1000)])
     same(client.get(total, timeout=30), expected)
     assert set(total.inputs(timeout=30)) == set(kept)
     client.delete([*kept, total, *names], timeout=30)

@@ -63,7 +63,7 @@ def eventually(what, limit=20):
         time.sleep(0.01)
 
 @contextlib.contextmanager
-def attached(capacity="1GiB", how=sys.argv[1]):
+def attached(capacity="1GiB", how=sys.argv[1] if sys.argv[1:] else ""):
     with testing.cluster(2, capacity=capacity) as nodes:
         node = nodes[0]
         yield node.client() if how == "embedded" else hoplite.connect(node.socket), node, nodes[1]

@@ -53,6 +53,11 @@ def check_ref(ref: Ref | str) -> str:
         raise InvalidArgument(f"expected a ref or a name, got a {type(ref).__name__}")
     if not ref:
         raise InvalidArgument("the name is empty")
+    if not ref.isascii():
+        try:
+            ref.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"the name {ref!r} is not Unicode text: {error.reason}") from None
     return ref
 
 

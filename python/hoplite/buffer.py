@@ -38,9 +38,15 @@ class Buffer:
         what: dtype, shape and size.
         name: what to call the object.
         space: memory in the store; None for an object so small that it needs none.
+
+    Raises:
+        InvalidArgument: the name is none.
     """
 
     def __init__(self, client: Client, what: Encoded, name: str | None, space: _native.Space | None) -> None:
+        if space is None and name is not None:
+            # Nobody else looks at it before the seal.
+            _native.check_name(name)
         self._client = client
         self._what = what
         self._name = name

@@ -35,6 +35,12 @@ pub(crate) fn name(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Name>>
     text.map(|text| text.parse().map_err(|error| errors::argument(py, &error))).transpose()
 }
 
+/// Refuses a text that is no name, before there is anything to be named.
+#[pyfunction]
+pub(crate) fn check_name(py: Python<'_>, text: &str) -> PyResult<()> {
+    name(py, Some(text)).map(drop)
+}
+
 pub(crate) fn op(py: Python<'_>, text: &str) -> PyResult<Op> {
     text.parse().map_err(|error: hoplite_node::proto::meta::UnknownOp| {
         errors::raise(py, "UnknownOp", error.to_string())

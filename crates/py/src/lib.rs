@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 mod native {
     #[pymodule_export]
     use super::{
+        arguments::check_name,
         buffer::{Copier, Growing, Space, View},
         client::{Client, connect},
         log::log_to_stderr,

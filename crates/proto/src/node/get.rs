@@ -152,6 +152,10 @@ impl Node {
                 return Some(Ok(Answer::Growing { meta, instance }));
             }
         }
+        if !self.waiting.contains_key(&id) {
+            // The get beside it was answered already, by bytes in a message or with an error: nothing will come.
+            return Some(Ok(Answer::Done));
+        }
         self.followers.entry(id.clone()).or_default().push(asked.request);
         self.remember(asked, Waiting::Growth(id));
         None

@@ -339,6 +339,23 @@ fn a_receiver_follows_a_copy_that_is_still_being_put() {
 }
 
 #[test]
+fn following_ends_with_the_get_beside_it() {
+    let mut cluster = Cluster::new(3);
+    let id = "policy/1".parse().unwrap();
+    let get = cluster.get(3, &id);
+    let follow = cluster.ask(3, Ask::Follow { id: id.clone() });
+    assert!(!cluster.replies.contains_key(&follow));
+    cluster.put_small(1, Some("policy/1"));
+    assert!(cluster.reply(get).is_ok());
+    assert_eq!(cluster.reply(follow), &Ok(Answer::Done));
+    for node in 1..=3 {
+        let late = cluster.ask(node, Ask::Follow { id: id.clone() });
+        assert_eq!(cluster.reply(late), &Ok(Answer::Done), "node {node} has nothing more to come");
+    }
+    cluster.assert_at_rest();
+}
+
+#[test]
 fn a_put_that_is_given_up_fails_its_readers() {
     let mut cluster = Cluster::new(2);
     let (id, instance) = cluster.create(1, None);
