@@ -1,0 +1,515 @@
+"""The verbs for asyncio: cancelled at any moment they leave nothing behind, and they share a loop and a client well.
+
+That they do what the plain ones do is for the contract's cases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import logging
+import random
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import hoplite
+from hoplite import Client, _loop, testing
+from support import SOON, Later, eventually, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from contract import Crew
+
+pytest_plugins = ["contract"]
+
+# Elements of float32: one object that travels in messages, and one in memory of its own.
+SMALL, LARGE = 100, 50_000
+
+
+async def until(what: Callable[[], bool]) -> None:
+    """Lets the loop run until something is so."""
+    deadline = time.monotonic() + SOON
+    while not what():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    """Cancels a task that has not ended, and sees that it ends so."""
+    assert not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def waits(client: Client) -> bool:
+    return client.stats()["waiting"] > 0
+
+
+def is_idle(client: Client) -> bool:
+    return not waits(client)
+
+
+async def _iterate(client: Client, ref: str) -> None:
+    async for _ in client.locations_async(ref, watch=True):
+        pass
+
+
+ABSENT: dict[str, Callable[[Client, str], Any]] = {
+    "get": lambda client, name: client.get_async(name),
+    "get with timeout": lambda client, name: client.get_async(name, timeout=SOON),
+    "get of several": lambda client, name: client.get_async([name, f"{name}/2", f"{name}/3"]),
+    "get into": lambda client, name: client.get_async(name, out=np.zeros(LARGE, "float32")),
+    "get of several into": lambda client, name: client.get_async([name, f"{name}/2"], out=[bytearray(3), bytearray(4)]),
+    "wait": lambda client, name: client.wait_async([name, f"{name}/2"]),
+    "latest": lambda client, name: client.latest_async(f"{name}/"),
+    "watch": lambda client, name: _iterate(client, name),
+}
+
+
+@pytest.mark.parametrize("verb", ABSENT.values(), ids=ABSENT.keys())
+def test_cancelled_while_it_waits_for_what_is_absent(plain: Crew, verb: Any) -> None:  # noqa: ANN401 - of ABSENT
+    async def main() -> None:
+        for client in (plain.getter, plain.putter):
+            task = asyncio.ensure_future(verb(client, plain.name()))
+            await until(functools.partial(waits, client))
+            await cancelled(task)
+            await until(functools.partial(is_idle, client))
+
+    asyncio.run(main())
+    # The client goes on, and so does the name.
+    plain.putter.put(numbers(LARGE), name=plain.name())
+    same(plain.getter.get(plain.name(), timeout=SOON), numbers(LARGE))
+
+
+def test_cancelled_while_it_waits_for_a_reduce(plain: Crew) -> None:
+    async def main() -> None:
+        total = await plain.reducer.reduce_async([plain.name("never")])
+        for verb in (plain.reducer.inputs_async, plain.getter.get_async):
+            await cancelled(await begun(verb(total)))
+        assert plain.reducer.stats()["reduces"] == 1
+        await plain.reducer.delete_async(total)
+
+    async def begun(verb: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(verb)
+        await until(lambda: waits(plain.reducer) or waits(plain.getter))
+        return task
+
+    asyncio.run(main())
+    plain.settled()
+
+
+@pytest.mark.parametrize("how", ["embedded", "attached"])
+def test_cancelled_while_it_waits_for_room(how: str) -> None:
+    value = numbers(5 << 20, "uint8")
+    with testing.cluster(1, capacity="8MiB") as nodes:
+        client = nodes[0].client() if how == "embedded" else hoplite.connect(f"unix:{nodes[0].socket}")
+        full = client.put(value)
+        before = client.stats()["store_used"]
+
+        async def main() -> None:
+            for verb in (
+                client.put_async(value, name="a/1"),
+                client.create_async(5 << 20, "uint8", name="a/1"),
+                client.put_async(value),
+            ):
+                task = asyncio.ensure_future(verb)
+                await until(lambda: waits(client))
+                await cancelled(task)
+                await until(lambda: not waits(client))
+
+        asyncio.run(main())
+        assert client.stats()["store_used"] == before
+        client.delete(full)
+        # Neither the room nor the name is taken.
+        client.put(value, name="a/1", timeout=SOON)
+        assert len(client.objects()) == 1
+
+
+def test_a_put_cancelled_while_it_copies_leaves_no_object(plain: Crew) -> None:
+    value = numbers(24 << 20, "uint8")
+
+    async def main() -> None:
+        for turn in range(12):
+            name = plain.name() if turn % 2 else None
+            task = asyncio.ensure_future(plain.putter.put_async(value, name=name))
+            await asyncio.sleep(random.Random(turn).random() * 0.02)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await plain.putter.delete_async(await task)
+            await until(lambda: plain.putter.objects() == [])
+
+    asyncio.run(main())
+    eventually(lambda: plain.putter.stats()["store_used"] == 0)
+
+
+def test_a_put_whose_loop_ends_while_it_copies_leaves_no_object(plain: Crew) -> None:
+    async def main(value: Any) -> None:  # noqa: ANN401 - an array
+        task = asyncio.ensure_future(plain.putter.put_async(value))
+        await until(lambda: plain.putter.stats()["store_used"] > 0)
+        assert not task.done()
+
+    # The writing thread has just begun, or has just sealed.
+    for size in (24 << 20, 100_000):
+        for _ in range(5):
+            try:
+                asyncio.run(main(numbers(size, "uint8")))
+            except AssertionError:
+                # It was quicker than the look at it.
+                plain.putter.delete([row["ref"] for row in plain.putter.objects()])
+            eventually(lambda: plain.putter.objects() == [])
+
+
+def test_nobody_writes_into_out_once_the_get_is_cancelled(plain: Crew) -> None:
+    """The object arrives, or is copied, when the task is cancelled."""
+    value = numbers(16 << 20, "uint8") | 1
+    ref = plain.putter.put(value)
+    out = np.zeros_like(value)
+
+    async def main() -> None:
+        for turn in range(12):
+            task = asyncio.ensure_future(plain.getter.get_async(ref, out=out, timeout=SOON))
+            await asyncio.sleep(random.Random(turn).random() * 0.01)
+            task.cancel()
+            try:
+                await task
+                same(out, value)
+            except asyncio.CancelledError:
+                pass
+            out[:] = 0
+            await asyncio.sleep(0.01)
+            assert not out.any()
+
+    asyncio.run(main())
+    plain.settled()
+
+
+def test_cancelled_between_the_answer_and_the_next_turn_it_leaves_nothing(plain: Crew) -> None:
+    """The loop is held up until the answer is there, and the task is cancelled before it can look at it."""
+    client = plain.putter
+
+    async def one(verb: Awaitable[Any]) -> None:
+        task = asyncio.ensure_future(verb)
+        await asyncio.sleep(0)
+        # Not the loop's sleep: nothing else may run. An answer that came before is fine too.
+        time.sleep(0.05)  # noqa: ASYNC251
+        task.cancel()
+        try:
+            buffer = await task
+            if isinstance(buffer, hoplite.Buffer):
+                buffer.discard()
+            elif isinstance(buffer, hoplite.Ref):
+                await client.delete_async(buffer)
+        except asyncio.CancelledError:
+            pass
+
+    async def main() -> None:
+        held = await client.put_async(numbers(LARGE), name=plain.name("held"))
+        await one(client.put_async(numbers(SMALL)))
+        await one(client.put_async(numbers(SMALL), name=plain.name("small")))
+        await one(client.reduce_async([plain.name("never")]))
+        await one(client.reduce_async([plain.name("never")], name=plain.name("total")))
+        await one(client.create_async(LARGE, name=plain.name("large")))
+        for verb in (client.get_async(held), client.get_async([held, held]), client.wait_async([held])):
+            await one(verb)
+        with client.create(SMALL) as buffer:
+            buffer[...] = 1
+            await one(buffer.seal_async())
+        await client.delete_async(held)
+
+    asyncio.run(main())
+    eventually(lambda: client.objects() == [] and client.stats()["reduces"] == 0)
+    assert client.stats()["store_used"] == 0
+
+
+LEAK = "a question that is taken back while its answer is on the way is not undone"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        # Here the answer is on its way for a microsecond only.
+        pytest.param("embedded", marks=pytest.mark.xfail(strict=False, reason=LEAK)),
+        pytest.param("attached", marks=pytest.mark.xfail(strict=True, reason=LEAK)),
+    ],
+)
+def test_cancelled_while_the_answer_is_on_its_way_it_leaves_nothing(place: str) -> None:
+    with testing.cluster(3) as nodes:
+        client = nodes[0].client() if place == "embedded" else hoplite.connect(f"unix:{nodes[0].socket}")
+
+        async def main() -> None:
+            for turn in range(600):
+                verb = client.reduce_async(["never/1"]) if turn % 2 else client.put_async(b"x", name=f"{turn}/1")
+                task = asyncio.ensure_future(verb)
+                await asyncio.sleep(0)
+                until = time.perf_counter() + random.Random(turn).random() * 3e-4
+                while time.perf_counter() < until:
+                    pass
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await client.delete_async(await task)
+
+        asyncio.run(main())
+        deadline = time.monotonic() + 2
+        while (left := client.stats()["objects"] + client.stats()["reduces"]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert left == 0
+
+
+def test_a_timeout_of_asyncio_is_as_good_as_ones_own(plain: Crew) -> None:
+    async def main() -> None:
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await plain.getter.get_async(plain.name())
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(plain.getter.get_async([plain.name()]), 0.02)
+        await until(lambda: not waits(plain.getter))
+        await plain.putter.put_async(numbers(LARGE), name=plain.name())
+        same(await asyncio.wait_for(plain.getter.get_async(plain.name()), SOON), numbers(LARGE))
+
+    asyncio.run(main())
+
+
+def test_in_a_group_one_that_fails_takes_back_the_others(plain: Crew) -> None:
+    async def together() -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(20):
+                group.create_task(plain.getter.get_async(plain.name(number)))
+            group.create_task(plain.getter.get_async(plain.name("short"), timeout=0.05))
+
+    async def main() -> None:
+        with pytest.raises(ExceptionGroup) as caught:
+            await together()
+        assert isinstance(caught.value.exceptions[0], hoplite.GetTimeout)
+        await until(lambda: not waits(plain.getter))
+
+    asyncio.run(main())
+
+
+def test_ten_thousand_gets_at_once(plain: Crew) -> None:
+    count = 10_000
+
+    async def main() -> None:
+        refs = [plain.putter.put(number.to_bytes(4, "big")) for number in range(0, count, 100)]
+        late = [plain.name(number) for number in range(100)]
+        wanted = [late[number // 100] if number % 100 == 0 else refs[number % 100] for number in range(count)]
+        gets = [asyncio.ensure_future(plain.getter.get_async(ref, timeout=SOON)) for ref in wanted]
+        await asyncio.sleep(0)
+        for number, name in enumerate(late):
+            await plain.putter.put_async(number, name=name)
+        for number, value in enumerate(await asyncio.gather(*gets)):
+            expected = number // 100 if number % 100 == 0 else (number % 100 * 100).to_bytes(4, "big")
+            assert value == expected
+
+    asyncio.run(main())
+
+
+def test_two_loops_share_a_client(plain: Crew) -> None:
+    """Each in a thread of its own, with what the other one puts."""
+
+    async def side(mine: str, other: str) -> None:
+        async def one(number: int) -> None:
+            await plain.putter.put_async(numbers(SMALL, seed=number), name=plain.name(f"{mine}{number}"))
+            value = await plain.getter.get_async(plain.name(f"{other}{number}"), timeout=SOON)
+            same(value, numbers(SMALL, seed=number))
+
+        await asyncio.gather(*(one(number) for number in range(100)))
+
+    sides = [Later(asyncio.run, side(*names)) for names in (("a", "b"), ("b", "a"))]
+    for one in sides:
+        one.result()
+
+
+def test_one_loop_after_the_other(plain: Crew) -> None:
+    async def main(turn: int) -> None:
+        get = asyncio.ensure_future(plain.getter.get_async(plain.name(turn), timeout=SOON))
+        await until(lambda: waits(plain.getter))
+        await plain.putter.put_async(turn, name=plain.name(turn))
+        assert await get == turn
+
+    for turn in range(5):
+        asyncio.run(main(turn))
+
+
+def test_a_loop_may_end_with_questions(plain: Crew) -> None:
+    """They are taken back, and the answers that come all the same disturb nobody."""
+
+    async def ends_at_once() -> None:
+        for number in range(10):
+            asyncio.ensure_future(plain.getter.get_async(plain.name(number)))  # noqa: RUF006 - on purpose
+        await until(lambda: waits(plain.getter))
+
+    asyncio.run(ends_at_once())
+    plain.settled()
+    # Without the courtesy of asyncio.run: the loop is closed under the tasks.
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(plain.getter.get_async(plain.name(1)))
+    loop.run_until_complete(until(lambda: waits(plain.getter)))
+    loop.close()
+    plain.putter.put(b"1", name=plain.name(1))
+    assert plain.getter.get(plain.name(1), timeout=SOON) == b"1"
+    assert asyncio.run(plain.getter.get_async(plain.name(1), timeout=SOON)) == b"1"
+    # asyncio says so itself when such a task is garbage.
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    del task, loop
+
+
+def test_a_coroutine_that_nobody_awaits_asks_nothing(plain: Crew) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        verbs: list[object] = [
+            plain.getter.get_async(plain.name()),
+            plain.getter.get_async([plain.name()], out=[bytearray(1)]),
+            plain.getter.put_async(numbers(LARGE)),
+            plain.getter.wait_async([plain.name()]),
+            plain.getter.reduce_async([plain.name()]),
+            plain.getter.create_async(LARGE),
+            plain.getter.locations_async(plain.name()),
+            plain.getter.locations_async(plain.name(), watch=True),
+        ]
+        verbs.clear()
+        gc.collect()
+    stats = plain.getter.stats()
+    assert stats["waiting"] == stats["reduces"] == stats["store_used"] == stats["objects"] == 0
+
+
+def descriptors() -> int:
+    """How many files this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_loops_leave_no_descriptors(plain: Crew) -> None:
+    async def main() -> None:
+        ref = await plain.putter.put_async(b"x")
+        assert await plain.getter.get_async(ref, timeout=SOON) == b"x"
+        with pytest.raises(hoplite.GetTimeout):
+            await plain.getter.get_async(plain.name(), timeout=0.001)
+
+    asyncio.run(main())
+    gc.collect()
+    before = descriptors()
+    for _ in range(50):
+        asyncio.run(main())
+    gc.collect()
+    assert descriptors() <= before
+
+
+def test_a_loop_goes_on_while_large_values_are_copied(plain: Crew) -> None:
+    value = numbers(32 << 20, "uint8")
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        counting = asyncio.ensure_future(count())
+        ref = await plain.putter.put_async(value)
+        put_turns = turns
+        out = np.zeros_like(value)
+        await plain.getter.get_async(ref, out=out, timeout=SOON)
+        assert put_turns > 5
+        assert turns > put_turns + 5
+        same(out, value)
+        await cancelled(counting)
+
+    asyncio.run(main())
+
+
+def test_a_long_wait_is_spoken_of(
+    plain: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a wait without a timeout only, again and again, and with the reason."""
+    monkeypatch.setattr(_loop, "FIRST_WORD_AFTER_S", 0.05)
+
+    async def main() -> None:
+        silent = asyncio.ensure_future(plain.getter.get_async(plain.name("silent"), timeout=SOON))
+        late = asyncio.ensure_future(plain.getter.get_async(plain.name("late")))
+        into = asyncio.ensure_future(plain.getter.get_async(plain.name("into"), out=bytearray(1)))
+        with caplog.at_level(logging.WARNING, "hoplite"):
+            await until(lambda: len(caplog.records) >= 4)
+            for name in ("late", "into", "silent"):
+                await plain.putter.put_async(b"x", name=plain.name(name))
+            assert await late == await into == await silent == b"x"
+
+    asyncio.run(main())
+    said = [record.getMessage() for record in caplog.records]
+    assert all(record.name == "hoplite" and record.levelno == logging.WARNING for record in caplog.records)
+    assert any(f"still waiting for {plain.name('late')} after 0 s: nobody has put it" in text for text in said)
+    assert any(plain.name("into") in text for text in said)
+    assert not any(plain.name("silent") in text for text in said)
+
+
+@pytest.mark.long
+def test_a_long_wait_of_a_thread_is_spoken_of(plain: Crew, caplog: pytest.LogCaptureFixture) -> None:
+    get = Later(plain.getter.get, plain.name())
+    into = Later(plain.getter.get, plain.name(), out=bytearray(1))
+    with caplog.at_level(logging.WARNING, "hoplite"):
+        eventually(lambda: len(caplog.records) >= 2)
+    plain.putter.put(b"x", name=plain.name())
+    assert get.result() == into.result() == b"x"
+    for record in caplog.records:
+        assert record.getMessage() == f"still waiting for {plain.name()} after 10 s: nobody has put it"
+
+
+def test_the_verbs_run_on_uvloop(plain: Crew) -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def main(turn: int) -> None:
+        names = [plain.name(f"{turn}/{number}") for number in range(50)]
+        gets = [asyncio.ensure_future(plain.getter.get_async(name, timeout=SOON)) for name in names]
+        never = asyncio.ensure_future(plain.getter.get_async(plain.name("never")))
+        into = asyncio.ensure_future(plain.getter.get_async(names[0], out=np.zeros(LARGE, "float32")))
+        await until(lambda: waits(plain.getter))
+        for number, name in enumerate(names):
+            await plain.putter.put_async(numbers(SMALL if number else LARGE, seed=number), name=name)
+        for number, value in enumerate(await asyncio.gather(*gets)):
+            same(value, numbers(SMALL if number else LARGE, seed=number))
+        same(await into, numbers(LARGE))
+        await cancelled(never)
+
+    for turn in range(2):
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main(turn))
+    plain.settled()
+
+
+def test_the_thread_of_a_loop_is_never_blocked_by_a_wait(plain: Crew) -> None:
+    """All verbs wait on one loop at once, without threads."""
+
+    async def main() -> None:
+        before = threading.active_count()
+        tasks = [asyncio.ensure_future(verb(plain.getter, plain.name(text))) for text, verb in ABSENT.items()]
+        await until(lambda: plain.getter.stats()["waiting"] >= len(ABSENT))
+        assert threading.active_count() == before
+        for task in tasks:
+            await cancelled(task)
+
+    asyncio.run(main())
+
+
+@pytest.mark.xfail(strict=True, reason="an attached process maps what it follows read-only, and then can't fill it")
+def test_a_process_may_follow_what_it_puts_itself() -> None:
+    """One task of an attached process gets into memory what another task of it puts."""
+    with testing.cluster(1) as nodes, hoplite.connect(f"unix:{nodes[0].socket}") as client:
+
+        async def main() -> None:
+            out = np.zeros(LARGE, "float32")
+            get = asyncio.ensure_future(client.get_async("late/1", out=out, timeout=SOON))
+            await until(lambda: waits(client))
+            await client.put_async(numbers(LARGE), name="late/1")
+            same(await get, numbers(LARGE))
+
+        asyncio.run(main())

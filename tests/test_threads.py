@@ -1,0 +1,184 @@
+"""Threads: any number of them on one client or on many; signals that come while one waits."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import hoplite
+from support import SOON, Later, eventually, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from contract import Crew
+    from hoplite import Client
+
+pytest_plugins = ["contract"]
+
+SMALL, LARGE = 100, 50_000
+THREADS = 8
+
+
+def together(calls: list[Any]) -> None:
+    """Runs calls in a thread each, and raises what one of them raised."""
+    for one in [Later(call) for call in calls]:
+        one.result()
+
+
+@pytest.mark.parametrize("clients", ["one", "many"])
+def test_threads_put_and_get_different_objects(plain: Crew, clients: str) -> None:
+    with contextlib.ExitStack() as stack:
+        used = [plain.putter if clients == "one" else stack.enter_context(plain.another()) for _ in range(THREADS)]
+
+        def one(thread: int) -> None:
+            for turn in range(30):
+                value = numbers(LARGE if turn % 10 == 0 else SMALL, seed=thread * 100 + turn)
+                ref = used[thread].put(value, name=plain.name(f"{thread}/{turn}") if turn % 2 else None, timeout=SOON)
+                same(plain.getter.get(ref, timeout=SOON), value)
+                same(used[thread].get(ref, timeout=SOON), value)
+                used[thread].delete(ref)
+
+        together([lambda thread=thread: one(thread) for thread in range(THREADS)])
+
+
+def test_threads_get_the_same_objects(plain: Crew) -> None:
+    """All wait for each before it is put, some of them with memory of their own."""
+    getters = [plain.getter, plain.reducer]
+
+    def one(thread: int) -> None:
+        for turn in range(20):
+            out = np.zeros(LARGE, "float32") if thread % 4 == 0 else None
+            got = getters[thread % 2].get(plain.name(turn), out=out, timeout=SOON)
+            same(got, numbers(LARGE, seed=turn))
+
+    def put() -> None:
+        for turn in range(20):
+            plain.putter.put(numbers(LARGE, seed=turn), name=plain.name(turn), timeout=SOON)
+
+    together([*(lambda thread=thread: one(thread) for thread in range(THREADS)), put])
+
+
+def test_of_threads_that_put_a_name_one_wins(plain: Crew) -> None:
+    for turn in range(10):
+        winners: list[int] = []
+
+        def one(thread: int, turn: int = turn, winners: list[int] = winners) -> None:
+            with contextlib.suppress(hoplite.NameTaken):
+                plain.clients[thread % 3].put(numbers(SMALL, seed=thread), name=plain.name(turn))
+                winners.append(thread)
+
+        together([lambda thread=thread: one(thread) for thread in range(THREADS)])
+        assert len(winners) == 1
+        same(plain.getter.get(plain.name(turn), timeout=SOON), numbers(SMALL, seed=winners[0]))
+
+
+def test_all_verbs_at_once_for_a_second(plain: Crew) -> None:
+    """Each thread checks every byte of what it put, and of sums of it, while others do the same beside it."""
+    end = time.monotonic() + 1.0
+
+    def one(thread: int) -> None:
+        chance = random.Random(thread)
+        turn = 0
+        while time.monotonic() < end:
+            turn += 1
+            putter, getter, reducer = (chance.choice(plain.clients) for _ in range(3))
+            size = chance.choice([1, SMALL, 20_000])
+            names = [plain.name(f"{thread}/{turn}-{number}") for number in range(3)]
+            total = reducer.reduce(names, count=2)
+            values = {name: numbers(size, seed=turn + place) for place, name in enumerate(names)}
+            for name in chance.sample(names, 2):
+                putter.put(values[name], name=name, timeout=SOON)
+            folded = [str(ref) for ref in reducer.inputs(total, timeout=SOON)]
+            same(getter.get(total, timeout=SOON), values[folded[0]] + values[folded[1]])
+            assert set(reducer.wait(folded, timeout=SOON)[0]) == {hoplite.Ref(name) for name in folded}
+            assert getter.locations(folded[0], timeout=SOON) != []
+            got = getter.get(folded, copy=True, timeout=SOON)
+            putter.delete([*folded, total])
+            for value, name in zip(got, folded, strict=True):
+                same(value, values[name])
+        assert turn > 1
+
+    together([lambda thread=thread: one(thread) for thread in range(4)])
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """Puts back what SIGALRM did before."""
+    before = signal.getsignal(signal.SIGALRM)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("with_out", [False, True], ids=["view", "out"])
+def test_a_signal_handler_may_put_what_is_waited_for(plain: Crew, with_out: bool) -> None:
+    """It runs in the middle of the main thread's get, on the same client."""
+    handled = []
+
+    def handle(number: int, _frame: object) -> None:
+        ref = plain.getter.put(numbers(SMALL))
+        same(plain.getter.get(ref, timeout=SOON), numbers(SMALL))
+        plain.getter.put(numbers(SMALL, seed=1), name=plain.name())
+        handled.append(number)
+
+    signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    out = np.zeros(SMALL, "float32") if with_out else None
+    same(plain.getter.get(plain.name(), out=out, timeout=SOON), numbers(SMALL, seed=1))
+    assert handled == [signal.SIGALRM]
+
+
+def interrupts(client: Client, ref: str, out: object) -> None:
+    """Gets what never comes, until a signal handler raises."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def signal_when_it_waits() -> None:
+        eventually(lambda: client.stats()["waiting"] > 0)
+        signal.pthread_kill(main, signal.SIGALRM)
+
+    waits = Later(signal_when_it_waits)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        client.get(ref, out=out, timeout=SOON)
+    waits.result()
+    # Though the exception, and with it the frames of the get, is still held.
+    eventually(lambda: client.stats()["waiting"] == 0)
+    assert caught.value is not None
+
+
+@pytest.mark.usefixtures("alarm")
+def test_ctrl_c_in_a_get_takes_it_back(plain: Crew) -> None:
+    for out in (None, np.zeros(LARGE, "float32")):
+        interrupts(plain.getter, plain.name(), out)
+    plain.putter.put(numbers(LARGE), name=plain.name())
+    same(plain.getter.get(plain.name(), timeout=SOON), numbers(LARGE))
+
+
+@pytest.mark.usefixtures("alarm")
+def test_ctrl_c_in_a_get_of_several_takes_all_back(plain: Crew) -> None:
+    plain.putter.put(numbers(LARGE), name=plain.name("there"))
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    for out in (None, [np.zeros(LARGE, "float32") for _ in range(3)]):
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            plain.getter.get([plain.name("there"), plain.name(1), plain.name(2)], out=out, timeout=SOON)
+        eventually(lambda: plain.getter.stats()["waiting"] == 0)
+        assert caught.value is not None
