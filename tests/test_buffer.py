@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hoplite
+from hoplite import testing
 from support import SOON, Later, eventually, numbers, same
 
 if TYPE_CHECKING:
@@ -246,3 +247,9 @@ def test_a_seal_takes_a_timeout(plain: Crew, size: int) -> None:
             buffer.seal(timeout=timeout)  # type: ignore[arg-type]
     buffer[...] = 5
     same(plain.getter.get(buffer.seal(timeout=SOON), timeout=SOON), np.full(size, 5, "float32"))
+
+
+@pytest.mark.parametrize("elements", [10, 100_000])
+def test_what_nobody_wrote_into_can_be_sealed(elements: int) -> None:
+    with testing.cluster(1) as nodes, nodes[0].client() as client:
+        assert client.get(client.create(elements, "uint8").seal()).shape == (elements,)

@@ -234,6 +234,35 @@ with attached("64MiB") as (hp, node, far):
     )
 
 
+@BOTH
+def test_view_of_a_closed_client_stays_valid_in_the_child(how: str) -> None:
+    run(
+        """
+MIB = 1 << 20
+with attached("64MiB") as (hp, node, far):
+    other = node.client()
+    ref = other.put(np.full(24 * MIB, 7, np.uint8))
+    view = hp.get(ref, timeout=10)
+    hp.close()
+    filled = os.pipe()
+    def child():
+        assert os.read(filled[0], 1) == b"x"
+        assert (view == 7).all()
+    pid = fork(child)
+    del view
+    other.delete(ref)
+    try:
+        while True:
+            other.put(np.zeros(8 * MIB, np.uint8), timeout=0.3)
+    except hoplite.StoreFull:
+        pass
+    os.write(filled[1], b"x")
+    join(pid)
+""",
+        how,
+    )
+
+
 def test_view_that_only_the_child_drops_stays_valid_in_the_parent() -> None:
     """The child's end, or its garbage, releases nothing of the parent's."""
     for how in ("embedded", "attached"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import struct
 import threading
@@ -375,3 +376,14 @@ def test_client_of_another_release_is_told_so() -> None:
         # If this number is another one, so is VERSION above.
         assert b"version %d " % VERSION in answer and b"not 99" in answer  # noqa: PT018 - one sentence
         assert b"install the same release" in answer
+
+
+def test_a_node_that_is_stopped_does_not_hold_its_clients_for_ever() -> None:
+    with testing.node_process() as node, node.client() as client:
+        os.kill(node.process.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(hoplite.NodeDown, match="does not answer"):
+                client.get("never/1", timeout=0.1)
+        finally:
+            os.kill(node.process.pid, signal.SIGCONT)
+        assert client.get(client.put(b"x")) == b"x"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 import hoplite
-from hoplite import Ref
+from hoplite import Ref, testing
 from support import SOON, Later, eventually, numbers
 
 if TYPE_CHECKING:
@@ -135,3 +136,26 @@ def test_many_refs_in_one_call(crew: Crew) -> None:
     ready, rest = wait.result()
     assert {*texts(ready)} == {*there, crew.name("late")}
     assert len(rest) == 10_000 - 31
+
+
+def test_no_time_at_all_is_enough_to_hear_of_other_nodes() -> None:
+    """Whichever node owns the name, the putter's, the asker's or a third."""
+    with testing.cluster(3) as nodes:
+        putter, asker = nodes[0].client(), nodes[1].client()
+        for number in range(12):
+            name = f"group{number}/1"
+            putter.put(np.zeros(100_000), name=name)
+            both = [name, f"group{number}/2"]
+            # A put does not wait until a third node has heard that it is complete.
+            eventually(lambda both=both: asker.wait(both, timeout=0)[0] == [Ref(both[0])])  # type: ignore[misc]
+            assert asker.latest(f"group{number}/", timeout=0) == Ref(name)
+            assert len(asker.locations(name, timeout=0)) == 1
+            with pytest.raises(hoplite.GetTimeout, match="nobody has put one"):
+                asker.latest(f"group{number}/", after=1, timeout=0)
+            asker.put(b"x", name=f"group{number}/3", timeout=0)
+            asker.reduce([name], name=f"group{number}/4", timeout=SOON)
+
+
+def test_a_wait_for_too_many_says_how_many_are_not() -> None:
+    with testing.cluster(1) as nodes, pytest.raises(hoplite.InvalidArgument, match="65536"):
+        nodes[0].client().wait([f"never/{number}" for number in range(65_537)], timeout=0)

@@ -9,7 +9,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import SupportsFloat, SupportsIndex
 
 from hoplite.errors import InvalidArgument, UnknownOp
@@ -25,6 +25,12 @@ TIMEOUT_S_MAX = 1e9
 # The largest that the extension takes.
 NUMBER_MAX = 2**63 - 1
 
+# The largest number at the end of a name that counts as one.
+VERSION_MAX = 2**64 - 1
+
+# Axes of an array, as NumPy has them.
+AXES_MAX = 64
+
 UNITS = {"": 1, "B": 1}
 for _power, _prefix in enumerate("KMGT", start=1):
     UNITS[f"{_prefix}B"] = 1000**_power
@@ -36,8 +42,14 @@ def check_timeout(timeout: float | None) -> float | None:
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, SupportsFloat):
-        raise InvalidArgument(f"timeout is a number of seconds or None, not a {type(timeout).__name__}")
-    seconds = float(timeout)
+        raise InvalidArgument(f"timeout is a number of seconds or None, not {_a(timeout)}")
+    try:
+        seconds = float(timeout)
+    except OverflowError:
+        # A whole number that no float can be.
+        seconds = math.inf if timeout > 0 else -math.inf
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"timeout is a number of seconds or None, not {_a(timeout)}") from None
     if math.isnan(seconds):
         raise InvalidArgument("timeout is NaN; it is a number of seconds or None")
     if seconds < 0:
@@ -50,7 +62,8 @@ def check_ref(ref: Ref | str) -> str:
     if isinstance(ref, Ref):
         return str(ref)
     if not isinstance(ref, str):
-        raise InvalidArgument(f"expected a ref or a name, got a {type(ref).__name__}")
+        advice = "" if isinstance(ref, int | os.PathLike) else "; put a value first, and take the ref that put returns"
+        raise InvalidArgument(f"expected a ref, or a name as text, got {_a(ref)}{advice}")
     if not ref:
         raise InvalidArgument("the name is empty")
     if not ref.isascii():
@@ -65,15 +78,17 @@ def check_refs(refs: Ref | str | Iterable[Ref | str]) -> list[str]:
     """Reads one ref or several; a text alone is one name, not its letters."""
     if isinstance(refs, Ref | str):
         return [check_ref(refs)]
+    if isinstance(refs, Mapping):
+        raise InvalidArgument("expected a list of refs, got a mapping; say whether its keys or its values are meant")
     if not isinstance(refs, Iterable):
-        raise InvalidArgument(f"expected refs, got a {type(refs).__name__}")
+        raise InvalidArgument(f"expected refs, got {_a(refs)}")
     return [check_ref(ref) for ref in refs]
 
 
 def check_inputs(refs: Iterable[Ref | str]) -> list[str]:
     """Reads the inputs of a reduce: at least one, each once."""
     if isinstance(refs, Ref | str):
-        raise InvalidArgument("a reduce takes a list of refs, not a single one")
+        raise InvalidArgument(f"a reduce takes a list of refs, not a single one; write [{str(refs)!r}]")
     inputs = check_refs(refs)
     if not inputs:
         raise InvalidArgument("a reduce needs at least one input; the list of refs is empty")
@@ -86,7 +101,7 @@ def check_inputs(refs: Iterable[Ref | str]) -> list[str]:
 def check_list(what: str, refs: Iterable[Ref | str]) -> list[str]:
     """Reads several refs; a single one is a mistake that would read as its letters."""
     if isinstance(refs, Ref | str):
-        raise InvalidArgument(f"expected a list of {what}, got a single one; write [{refs}]")
+        raise InvalidArgument(f"expected a list of {what}, got a single one; write [{str(refs)!r}]")
     return check_refs(refs)
 
 
@@ -95,7 +110,7 @@ def check_outs(out: object, refs: int) -> list[object] | None:
     if out is None:
         return None
     if not isinstance(out, list | tuple):
-        raise InvalidArgument(f"with several refs, out is a list with one value for each, not a {type(out).__name__}")
+        raise InvalidArgument(f"with several refs, out is a list with one value for each, not {_a(out)}")
     if len(out) != refs:
         raise InvalidArgument(f"out has {len(out)} values for {refs} refs")
     return list(out)
@@ -108,6 +123,8 @@ def check_shape(shape: object, dtype: object) -> Encoded:
         axes = (operator.index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(operator.index, shape))  # type: ignore[call-overload]
     except TypeError:
         raise InvalidArgument(f"shape is a whole number or several, not {shape!r}") from None
+    if len(axes) > AXES_MAX or max(axes, default=0) > NUMBER_MAX:
+        raise InvalidArgument(f"a shape of {len(axes)} axes: at most {AXES_MAX}, none longer than {NUMBER_MAX}")
     if min(axes, default=0) < 0:
         raise InvalidArgument(f"the shape {axes} has a negative axis")
     if kind == BYTES and len(axes) != 1:
@@ -125,11 +142,13 @@ def check_keep(keep: SupportsIndex | None, name: str | None) -> int | None:
     try:
         number = operator.index(keep)
     except TypeError:
-        raise InvalidArgument(f"keep is a whole number or None, not a {type(keep).__name__}") from None
+        raise InvalidArgument(f"keep is a whole number or None, not {_a(keep)}") from None
     if not 1 <= number <= NUMBER_MAX:
         raise InvalidArgument(f"keep is {number}; it counts the object itself, so it is at least 1")
-    last = "" if name is None else name.rpartition("/")[2]
-    if name is None or "/" not in name or not (last.isascii() and last.isdigit()):
+    if name is None:
+        raise InvalidArgument('keep needs a name that ends in "/" and a number: put(..., name="policy/17", keep=2)')
+    last = name.rpartition("/")[2]
+    if "/" not in name or not (last.isascii() and last.isdigit()) or int(last) > VERSION_MAX:
         raise InvalidArgument(f'keep needs a name that ends in "/" and a number, such as "policy/17", not {name!r}')
     return number
 
@@ -148,9 +167,9 @@ def check_count(count: SupportsIndex | None, inputs: int, *, least: int = 1) -> 
     try:
         number = operator.index(count)
     except TypeError:
-        raise InvalidArgument(f"count is a whole number or None, not a {type(count).__name__}") from None
+        raise InvalidArgument(f"count is a whole number or None, not {_a(count)}") from None
     if not least <= number <= inputs:
-        raise InvalidArgument(f"count is {number}, with {inputs} inputs it must be from {least} to {inputs}")
+        raise InvalidArgument(f"count is {number}; of {inputs} refs it must be from {least} to {inputs}")
     return number
 
 
@@ -166,7 +185,7 @@ def check_capacity(capacity: int | str | None) -> int | None:
             )
         number = int(float(match[1]) * UNITS[match[2]])
     elif isinstance(capacity, bool) or not isinstance(capacity, SupportsIndex):
-        raise InvalidArgument(f"capacity is a number of bytes or text, not a {type(capacity).__name__}")
+        raise InvalidArgument(f"capacity is a number of bytes or text, not {_a(capacity)}")
     else:
         number = operator.index(capacity)
     if not 0 < number <= NUMBER_MAX:
@@ -179,7 +198,7 @@ def check_after(after: SupportsIndex) -> int:
     try:
         number = operator.index(after)
     except TypeError:
-        raise InvalidArgument(f"after is a whole number, not a {type(after).__name__}") from None
+        raise InvalidArgument(f"after is a whole number, not {_a(after)}") from None
     if not -1 <= number <= NUMBER_MAX:
         raise InvalidArgument(f"after is {number}; numbers go from 0 to {NUMBER_MAX}, -1 takes any")
     return number
@@ -189,7 +208,13 @@ def check_text(what: str, value: str | os.PathLike[str]) -> str:
     """Reads an address, a cluster name or a path: text that is not empty."""
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
-        raise InvalidArgument(f"{what} is text, not a {type(text).__name__}")
+        raise InvalidArgument(f"{what} is text, not {_a(text)}")
     if not text:
         raise InvalidArgument(f"{what} is empty")
     return text
+
+
+def _a(value: object) -> str:
+    """The type of a value with its article: "an int"."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

@@ -40,9 +40,9 @@ class Filling:
         self._view: View | None = None
         self._native = native
         self._limit = limit
-        # Before the get, whose answer ends it: asked later, it would wait for another get's.
-        self._following = native.start_follow(text, limit)
+        # After the get, which brings what is followed: alone it is answered that there is nothing to follow.
         self._got = native.start_get(text, limit)
+        self._following = native.start_follow(text, limit)
 
     def finish(self) -> Any:  # noqa: ANN401 - as given
         """Waits for the object with this thread and returns the memory, filled."""

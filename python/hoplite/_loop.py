@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import select
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
@@ -71,6 +72,12 @@ class _Bridge:
         if self._timer is None and loop is not None:
             self._timer = loop.call_later(FIRST_WORD_AFTER_S, self._remind)
 
+    def rest(self) -> None:
+        """Nobody waits. The timer would keep the loop alive when that is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _remind(self) -> None:
         self._timer = None
         loop = self._loop()
@@ -94,15 +101,13 @@ _bridges: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Bridge] = weakre
 async def answer(
     pending: Pending[T],
     *,
-    undo: Callable[[T], object] | None = None,
     ref: str | None = None,
     explain: Callable[[str], Pending[str]] | None = None,
 ) -> T:
-    """Waits for an answer without a thread. Cancelled, it takes the question back.
+    """Waits for an answer without a thread. Cancelled, it takes the question back, and what that brought into being.
 
     Args:
         pending: the question.
-        undo: what to do with an answer that came in the moment of the cancellation.
         ref: the object that is waited for without a timeout, if one is.
         explain: asks why that object is not here.
     """
@@ -127,22 +132,12 @@ async def answer(
         await future
     except BaseException:
         bridge.waiting.pop(key, None)
-        _take_back(pending, undo)
-        raise
-    return pending.result()
-
-
-def _take_back(pending: Pending[T], undo: Callable[[T], object] | None) -> None:
-    if not pending.is_over():
         pending.cancel()
-        return
-    try:
-        came = pending.result()
-    except (HopliteError, RuntimeError):
-        # It failed by itself, or somebody else has taken the answer.
-        return
-    if undo is not None:
-        undo(came)
+        raise
+    finally:
+        if not bridge.waiting:
+            bridge.rest()
+    return pending.result()
 
 
 async def aside(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
@@ -168,27 +163,64 @@ async def _say(ref: str, waited: float, explain: Callable[[str], Pending[Any]]) 
 
 
 class Several(Generic[T]):
-    """Questions asked together; if one fails or the caller gives up, the others are taken back."""
+    """Questions asked together; as soon as one fails, or the caller gives up, the others are taken back."""
 
     def __init__(self, pendings: list[Pending[T]]) -> None:
         self._pendings = pendings
+        self._inbox = _native.Inbox()
+        self._results: dict[int, T] = {}
 
     def results(self) -> list[T]:
         """All answers, in order; waits for them with this thread."""
         try:
-            return [pending.result() for pending in self._pendings]
+            poll = select.poll()
+            poll.register(self._inbox.fileno(), select.POLLIN)
+            self._begin()
+            while not self._is_done():
+                # Interrupted by a signal it runs the handler, whose exception ends this.
+                poll.poll()
+                self._take()
+            return self._in_order()
         except BaseException:
             self._cancel()
             raise
 
     async def answers(self) -> list[T]:
         """All answers, in order; waits for them with the running loop."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        arrived = asyncio.Event()
+        loop.add_reader(self._inbox.fileno(), arrived.set)
         try:
-            return [await answer(pending) for pending in self._pendings]
+            self._begin()
+            while not self._is_done():
+                await arrived.wait()
+                arrived.clear()
+                self._take()
+            return self._in_order()
         except BaseException:
             self._cancel()
             raise
+        finally:
+            loop.remove_reader(self._inbox.fileno())
+
+    def _begin(self) -> None:
+        for key, pending in enumerate(self._pendings):
+            if not pending.tell(self._inbox, key):
+                self._results[key] = pending.result()
+
+    def _take(self) -> None:
+        for key in self._inbox.take():
+            self._results[key] = self._pendings[key].result()
+
+    def _is_done(self) -> bool:
+        return len(self._results) == len(self._pendings)
+
+    def _in_order(self) -> list[T]:
+        return [self._results[key] for key in range(len(self._pendings))]
 
     def _cancel(self) -> None:
+        self._results.clear()
         for pending in self._pendings:
             pending.cancel()

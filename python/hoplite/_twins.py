@@ -70,8 +70,12 @@ class Twins:
         if kept is not None and text is not None:
             left = None if limit is None else max(0.0, limit - (time.monotonic() - begun))
             # If time is over the object is there all the same; the next put prunes what is left.
-            with contextlib.suppress(GetTimeout):
-                await answer(native.start_prune(text, kept, left))
+            try:
+                with contextlib.suppress(GetTimeout):
+                    await answer(native.start_prune(text, kept, left))
+            except BaseException:
+                self._discard(text)
+                raise
         return ref
 
     async def create_async(
@@ -156,7 +160,7 @@ class Twins:
     ) -> Ref:
         """`reduce`, for asyncio. It returns as soon as the reduce is accepted; cancel that by `delete`."""
         pending = self._start_reduce(inputs, op, count, name, timeout)
-        return Ref(await answer(pending, undo=self._discard), self)
+        return Ref(await answer(pending), self)
 
     async def inputs_async(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
         """`inputs`, for asyncio."""
@@ -215,7 +219,7 @@ class Twins:
 async def _put(client: Client, native: _native.Client, what: Encoded, text: str | None, limit: float | None) -> Ref:
     if what.nbytes <= _native.INLINE_BYTES_MAX:
         pending = native.start_put(what, what.parts, text, limit)
-        small = await answer(pending, undo=client._discard)
+        small = await answer(pending)
         return Ref(small, client)
     import asyncio
 

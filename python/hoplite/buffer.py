@@ -104,7 +104,7 @@ class Buffer:
 
     async def seal_async(self, *, timeout: float | None = None) -> Ref:
         """The same as `seal`, for asyncio."""
-        return Ref(await answer(self._seal(timeout), undo=self._client._discard), self._client)
+        return Ref(await answer(self._seal(timeout)), self._client)
 
     def discard(self) -> None:
         """Gives the space back, now or with the last view of it; there is no object. Twice is fine."""

@@ -41,9 +41,10 @@ class Client(Twins):
     """A process's attachment to the node of its host, by `hoplite.init()`, `hoplite.connect()` or `node.client()`.
 
     All methods may be called from several threads at once and release the GIL while they wait. Every `timeout` is in
-    seconds: 0 asks without waiting, None waits as long as the awaited thing can still come to exist, and tells the log
-    "hoplite" now and then what it waits for. Ctrl-C ends any of them. Each verb has a twin for asyncio with the suffix
-    `_async`, which takes the same arguments; cancelling it takes back what it asked for.
+    seconds: 0 asks without waiting, None waits as long as the awaited thing can still come to exist. A `get` of one
+    object without a timeout tells the log "hoplite" now and then what it waits for. Ctrl-C ends any of them. Each verb
+    has a twin for asyncio with the suffix `_async`, which takes the same arguments; cancelling it takes back what it
+    asked for.
 
     Any method raises `NodeDown` once the node has closed or died. In a child made by fork a client attaches anew when
     it is first used, and raises `ForkedClient` if the parent's node has no socket.
@@ -103,7 +104,8 @@ class Client(Twins):
                 pickle.
             name: what to call the object, such as "policy/17"; None mints an id.
             keep: how many to keep of this name and those under the same prefix with lower numbers; `keep=2` of
-                "policy/17" deletes "policy/15" and older, if "policy/16" is alive. None keeps all.
+                "policy/17" deletes "policy/15" and older, if "policy/16" is alive; that they are gone everywhere is
+                not waited for. None keeps all.
             exist_ok: return the ref of the living object if the name is taken, whatever its bytes.
             timeout: seconds to wait for room in the store.
 
@@ -403,7 +405,7 @@ class Client(Twins):
     def _start_latest(self, prefix: str, after: int, timeout: float | None) -> _native.Pending[str]:
         text = check_ref(prefix)
         if not text.endswith("/"):
-            raise InvalidArgument(f'the prefix {text!r} does not end in "/"')
+            raise InvalidArgument(f'the prefix {text!r} does not end in "/"; write {text + "/"!r}')
         number = check_after(after)
         return self._open().start_latest(text, number, check_timeout(timeout))
 

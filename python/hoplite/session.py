@@ -110,7 +110,7 @@ def init(
     Looks, in this order, at `address` or else the settings' (HOPLITE_ADDRESS); at this user's running node on this
     host; and starts an embedded node otherwise. An embedded node serves this user's default socket, so that the next
     script on the host finds it; of several that look at once, one starts it and the others attach. It leaves at the end
-    of the process, by `hoplite.session.shutdown()`, or by `client.node.close()`.
+    of the process, by `hoplite.shutdown()`, or by `client.node.close()`.
 
     An argument that is None is looked for in the environment and in a file, as docs/settings.md says.
 
@@ -264,7 +264,7 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
         if join and own.address not in join and not set(join) <= set(own._seeds):
             raise InvalidArgument(
                 f"this process has a node already ({own.address}), which did not join {','.join(join)}: close it by "
-                "hoplite.session.shutdown() first"
+                "hoplite.shutdown() first"
             )
         client = own.client(allow_pickle=allow_pickle)
         _check_cluster(client, values, own.socket)

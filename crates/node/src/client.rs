@@ -4,7 +4,7 @@ use std::{
     os::fd::OwnedFd,
     path::Path,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
@@ -24,7 +24,7 @@ use hoplite_shm::Slot;
 
 use crate::{
     attach::Attached,
-    driver::{Core, Sink},
+    driver::{Core, Sink, lock},
     error::Error,
     view::{AtEnd, Body, Growing, Guard, View, Writer},
     wait::{self, Promise, Wait},
@@ -38,7 +38,18 @@ pub struct Client {
     may_wait: bool,
 }
 
-struct Inner {
+/// The clients of this process.
+static ALL: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+
+/// The list of clients, kept from all other threads.
+pub(crate) type AllClients = MutexGuard<'static, Vec<Weak<Inner>>>;
+
+/// Takes the list of clients for the time of a fork: in the child nobody would give it back.
+pub(crate) fn all_clients() -> AllClients {
+    lock(&ALL)
+}
+
+pub(crate) struct Inner {
     link: Link,
     process: u32,
     /// Views that pin memory.
@@ -92,7 +103,29 @@ impl Client {
 
     fn new(link: Link) -> Self {
         let (process, reads) = (std::process::id(), AtomicUsize::new(0));
-        Self { inner: Arc::new(Inner { link, process, reads }), may_wait: true }
+        let inner = Arc::new(Inner { link, process, reads });
+        let mut all = lock(&ALL);
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&inner));
+        Self { inner, may_wait: true }
+    }
+
+    /// Pins what all clients of this process read once more; see [`Client::hold`]. Closed ones too: their views live
+    /// on. Whether anything is read.
+    ///
+    /// # Errors
+    /// If `end` can't be had once for each client that reads.
+    pub fn hold_all(end: &OwnedFd) -> std::io::Result<bool> {
+        let all: Vec<Arc<Inner>> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
+        let mut is_read = false;
+        for inner in all {
+            let client = Self { inner, may_wait: true };
+            if !client.is_forked() && client.reads() > 0 {
+                client.hold(end.try_clone()?);
+                is_read = true;
+            }
+        }
+        Ok(is_read)
     }
 
     /// The same client for threads that must not wait, such as that of an event loop: memory is made elsewhere.
@@ -350,7 +383,7 @@ impl Client {
         timeout: Option<Duration>,
         finish: impl FnOnce(Answer, Option<Guard>) -> Result<T, Error> + Send + 'static,
     ) -> Wait<T> {
-        let (promise, wait) = wait::pair(self.clone(), Box::new(finish));
+        let (promise, wait) = wait::pair(self.clone(), timeout, Box::new(finish));
         // A fork gets no answer: its promise is dropped.
         let request = if self.is_forked() { 0 } else { self.ask(ask, timeout, promise) };
         wait.asked_as(request)
@@ -360,7 +393,7 @@ impl Client {
         let me = self.clone();
         match &self.inner.link {
             Link::Embedded { core, client } => {
-                let of_sink = core.clone();
+                let (of_sink, me_too) = (core.clone(), me.clone());
                 let sink: Sink = Box::new(move |answer| {
                     let raw = answer.and_then(|answer| {
                         let held = slot_of(&answer).map(|instance| of_sink.store.get(instance));
@@ -376,18 +409,21 @@ impl Client {
                         let guard = me.guard(&answer, slot, AtEnd::Nothing);
                         Ok((answer, guard))
                     });
-                    promise.keep(raw);
+                    promise.keep(&me_too, raw);
                 });
                 core.ask(*client, ask, timeout, self.may_wait, sink).0
             }
             Link::Attached(attached) => {
-                let request = attached.next_request();
+                let (request, me_too) = (attached.next_request(), me.clone());
                 let callback =
                     Box::new(move |answer: Result<(Answer, Option<Slot>), CallError>| {
-                        promise.keep(answer.map(|(answer, slot)| {
-                            let guard = me.guard(&answer, slot, AtEnd::LetGo(request));
-                            (answer, guard)
-                        }));
+                        promise.keep(
+                            &me_too,
+                            answer.map(|(answer, slot)| {
+                                let guard = me.guard(&answer, slot, AtEnd::LetGo(request));
+                                (answer, guard)
+                            }),
+                        );
                     });
                 attached.ask(request, ask, timeout, callback);
                 request

@@ -10,7 +10,10 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use crate::driver::lock;
+use crate::{
+    client::{AllClients, all_clients},
+    driver::lock,
+};
 
 /// Descriptor to inode. Entries of closed descriptors stay until the number is used again: their inodes tell.
 static NOTED: Mutex<BTreeMap<RawFd, u64>> = Mutex::new(BTreeMap::new());
@@ -24,9 +27,11 @@ pub(crate) fn note(socket: &impl AsFd) {
 }
 
 thread_local! {
-    /// The list, between [`before_fork`] and [`after_fork`] of this thread.
-    static HELD: RefCell<Option<MutexGuard<'static, BTreeMap<RawFd, u64>>>> = const { RefCell::new(None) };
+    /// This list and that of the clients, between [`before_fork`] and [`after_fork`] of this thread.
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
+
+type Held = (MutexGuard<'static, BTreeMap<RawFd, u64>>, AllClients);
 
 /// Descriptors and inodes of the sockets; where a descriptor has another inode now it is somebody else's.
 ///
@@ -35,7 +40,7 @@ pub fn before_fork() -> Vec<(RawFd, u64)> {
     after_fork();
     let list = lock(&NOTED);
     let all = list.iter().map(|(descriptor, inode)| (*descriptor, *inode)).collect();
-    HELD.set(Some(list));
+    HELD.set(Some((list, all_clients())));
     all
 }
 

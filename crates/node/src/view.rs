@@ -164,6 +164,11 @@ impl Writer {
         copied.map_err(|error| CallError::InvalidArgument(error.to_string()).into())
     }
 
+    /// Whether all of it was written.
+    pub fn is_complete(&self) -> bool {
+        self.guard.slot.as_ref().is_some_and(Slot::is_complete)
+    }
+
     /// The space itself, to be filled in any order.
     ///
     /// # Errors
@@ -180,7 +185,7 @@ impl Writer {
     /// # Errors
     /// [`CallError::InvalidArgument`] if not all of it was written; then there is no object.
     pub fn seal(mut self) -> Result<Wait<ObjectId>, Error> {
-        if !self.guard.slot.as_ref().is_some_and(Slot::is_complete) {
+        if !self.is_complete() {
             let said = format!("{} was sealed before all of it was filled", self.id);
             return Err(CallError::InvalidArgument(said).into());
         }
@@ -217,6 +222,10 @@ impl Space {
     /// # Errors
     /// As [`Writer::seal`].
     pub fn seal(mut self) -> Result<Wait<ObjectId>, Error> {
+        if self.writer.guard.client.is_forked() {
+            // Progress is shared with the parent, which goes on to fill it.
+            return Err(Error::Forked);
+        }
         if let Some(claim) = self.claim.take() {
             claim.commit();
         }

@@ -36,31 +36,47 @@ enum State {
     Answered(Raw),
     /// The answer was taken, or none will come.
     Over,
+    /// Nobody waits any more. What the answer brings into being is to go again.
+    Abandoned,
 }
 
 impl Promise {
-    pub(crate) fn keep(self, raw: Raw) {
-        self.set(State::Answered(raw));
+    pub(crate) fn keep(self, client: &Client, raw: Raw) {
+        if let Some(raw) = self.set(State::Answered(raw)) {
+            undo(client, &raw);
+        }
     }
 
-    fn set(&self, new: State) {
+    /// Ends the wait; gives an answer back that nobody will take.
+    fn set(&self, new: State) -> Option<Raw> {
         let old = {
             let mut state = lock(&self.0.state);
             match *state {
                 State::Open | State::Watched(_) => mem::replace(&mut *state, new),
-                State::Answered(_) | State::Over => return,
+                State::Answered(_) | State::Over => return None,
+                State::Abandoned => {
+                    return if let State::Answered(raw) = new { Some(raw) } else { None };
+                }
             }
         };
         self.0.answered.notify_all();
         if let State::Watched(waker) = old {
             waker();
         }
+        None
+    }
+}
+
+/// Deletes what a question brought into being whose asker gave up as it was answered: nobody will learn of it.
+fn undo(client: &Client, raw: &Raw) {
+    if let Ok((Answer::Put { id } | Answer::Reducing { id }, _)) = raw {
+        drop(client.in_passing().start_delete(vec![id.clone()], None));
     }
 }
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        self.set(State::Over);
+        drop(self.set(State::Over));
     }
 }
 
@@ -68,14 +84,27 @@ impl Drop for Promise {
 pub struct Wait<T> {
     client: Client,
     request: u64,
+    /// When a node that has said nothing does not answer at all.
+    given_up_at: Option<Instant>,
     shared: Arc<Shared>,
     finish: Option<Finish<T>>,
 }
 
-/// A question's two ends. The number of the question is told by [`Wait::asked_as`].
-pub(crate) fn pair<T>(client: Client, finish: Finish<T>) -> (Promise, Wait<T>) {
+/// How long after its deadline a question may be without an answer. A node answers at the deadline; one that does not
+/// for so long is frozen.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// A question's two ends. The number of the question is told by [`Wait::asked_as`]; `timeout` is that of the question.
+pub(crate) fn pair<T>(
+    client: Client,
+    timeout: Option<Duration>,
+    finish: Finish<T>,
+) -> (Promise, Wait<T>) {
     let shared = Arc::new(Shared::default());
-    let wait = Wait { client, request: 0, shared: shared.clone(), finish: Some(finish) };
+    let given_up_at =
+        timeout.and_then(|timeout| Instant::now().checked_add(timeout)?.checked_add(SILENCE_MAX));
+    let (request, finish) = (0, Some(finish));
+    let wait = Wait { client, request, given_up_at, shared: shared.clone(), finish };
     (Promise(shared), wait)
 }
 
@@ -87,7 +116,7 @@ impl<T> Wait<T> {
 
     /// Whether there is an answer, or will be none.
     pub fn is_over(&self) -> bool {
-        matches!(*lock(&self.shared.state), State::Answered(_) | State::Over)
+        !matches!(*lock(&self.shared.state), State::Open | State::Watched(_))
     }
 
     /// Waits for at most `time`; whether there is an answer, or will be none.
@@ -120,18 +149,24 @@ impl<T> Wait<T> {
                     drop(state);
                     return Some(self.end(raw));
                 }
-                State::Over => {
+                State::Over | State::Abandoned => {
                     *state = State::Over;
                     drop(state);
                     return Some(Err(self.no_answer()));
                 }
                 open => *state = open,
             }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let now = Instant::now();
+            if self.given_up_at.is_some_and(|at| at <= now) {
+                drop(state);
+                return Some(Err(Error::node_down("it does not answer: is its process stopped?")));
+            }
+            let left = until.map(|until| until.saturating_duration_since(now));
             if left.is_some_and(|left| left.is_zero()) {
                 return None;
             }
-            let left = left.unwrap_or(Duration::MAX);
+            let silence = self.given_up_at.map(|at| at.saturating_duration_since(now));
+            let left = left.into_iter().chain(silence).min().unwrap_or(Duration::MAX);
             let waited = shared.answered.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -173,8 +208,14 @@ impl<T> std::fmt::Debug for Wait<T> {
 
 impl<T> Drop for Wait<T> {
     fn drop(&mut self) {
-        if self.finish.is_some() && !self.is_over() {
-            self.client.cancel(self.request);
+        if self.finish.is_none() {
+            return;
+        }
+        let before = mem::replace(&mut *lock(&self.shared.state), State::Abandoned);
+        match before {
+            State::Open | State::Watched(_) => self.client.cancel(self.request),
+            State::Answered(raw) => undo(&self.client, &raw),
+            State::Over | State::Abandoned => {}
         }
     }
 }

@@ -40,7 +40,8 @@ pub enum Error {
     },
     /// The name belongs to a living object. Delete that first, or choose another name.
     #[error(
-        "the name {id} is taken by a living object of node {holder}: delete it first or choose another name"
+        "the name {id} is taken by a living object of node {holder}, or by a reduce there that is to make it: delete it \
+         first or choose another name"
     )]
     NameTaken {
         /// The name.

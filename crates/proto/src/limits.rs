@@ -32,6 +32,9 @@ pub const WINDOW_BLOCKS: usize = 32;
 /// Inputs of one reduce.
 pub const REDUCE_INPUTS_MAX: usize = 65_536;
 
+/// Objects that one wait may listen to: each is a message and an entry at its owner.
+pub const WAIT_OBJECTS_MAX: usize = 65_536;
+
 /// How long a deletion is remembered, so that a late message does not bring the object back: 10 minutes.
 pub const TOMBSTONE_NS: u64 = 600 * 1_000_000_000;
 

@@ -204,6 +204,11 @@ pub enum Message {
         request: RequestId,
     },
 
+    /// To whoever asked [`Message::Latest`] or [`Message::Locations`]: there is nothing new yet; the question is kept.
+    NothingYet {
+        /// Of the question.
+        request: RequestId,
+    },
     /// To the owner of the prefix: which names under it are older than `name`, but for the newest `keep - 1` of them?
     Older {
         /// A name with a number.

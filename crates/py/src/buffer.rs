@@ -209,7 +209,11 @@ impl Space {
         }
         let room = std::mem::replace(&mut *self.room(), Room::Gone);
         let sealing = py.detach(|| match room {
-            Room::Untouched(writer) => Some(writer.seal()),
+            Room::Untouched(writer) if writer.is_complete() => Some(writer.seal()),
+            // Nobody wrote into it: the object is what the memory held, as with a view that was not used.
+            Room::Untouched(writer) => {
+                Some(writer.into_space().and_then(hoplite_node::Space::seal))
+            }
             Room::Exported(space) => Some(space.seal()),
             Room::Gone => None,
         });

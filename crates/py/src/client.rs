@@ -59,6 +59,15 @@ pub(crate) fn connect(py: Python<'_>, path: &str, timeout: Option<f64>) -> PyRes
     attached.map(Client::new).map_err(|error| errors::of(py, &error))
 }
 
+/// Pins what all clients of this process read until nobody has the other end of the pipe `end`; for what comes after
+/// a fork. Returns false, and does nothing, if nothing is read.
+#[pyfunction]
+pub(crate) fn hold_all(py: Python<'_>, end: RawFd) -> PyResult<bool> {
+    // By its path in /proc: a number may be anything, and taking it over would be unsafe.
+    let end = OwnedFd::from(File::open(format!("/proc/self/fd/{end}"))?);
+    Ok(py.detach(|| Native::hold_all(&end))?)
+}
+
 #[pymethods]
 impl Client {
     /// Puts a value of which `what` says what it is, and waits until it is in the store.
@@ -297,19 +306,6 @@ impl Client {
         Ok(Pending::new(waiting, |py, rows| {
             Ok(PyString::new(py, &hoplite_node::describe_objects(&rows)).into_any().unbind())
         }))
-    }
-
-    /// Pins what this process reads until nobody has the other end of the pipe `end`; for what comes after a fork.
-    /// Returns false, and does nothing, if it reads nothing.
-    fn hold(&self, py: Python<'_>, end: RawFd) -> PyResult<bool> {
-        let client = self.0.read().ok().and_then(|client| client.clone());
-        let Some(client) = client.filter(|client| !client.is_forked() && client.reads() > 0) else {
-            return Ok(false);
-        };
-        // By its path in /proc: a number may be anything, and taking it over would be unsafe.
-        let end = OwnedFd::from(File::open(format!("/proc/self/fd/{end}"))?);
-        py.detach(|| client.hold(end));
-        Ok(true)
     }
 
     fn close(&self, py: Python<'_>) {

@@ -564,6 +564,9 @@ impl Directory {
         entry.locators.retain(|locator| !locator.is(from, request));
         entry.locators.push(Locator { node: from, request, known });
         entry.answer_locators(mail);
+        if entry.locators.iter().any(|locator| locator.is(from, request)) {
+            mail.push((from, Message::NothingYet { request }));
+        }
         self.check_orphan(now, id, members);
         self.forget_if_empty(id);
     }

@@ -42,6 +42,9 @@ impl Directory {
         if let Some((version, name)) = newest.map(|(version, name)| (version, name.clone())) {
             self.answer_latest(prefix, version, &name, mail);
         }
+        if self.latest.iter().any(|waiter| (waiter.node, waiter.request) == (from, request)) {
+            mail.push((from, Message::NothingYet { request }));
+        }
     }
 
     /// Answers those for whom this name, the newest under its prefix, is new.

@@ -128,7 +128,8 @@ impl Node {
             return Some(Err(Error::InvalidArgument(said)));
         };
         let request = asked.request;
-        self.remember(asked, Waiting::Latest { prefix: prefix.clone(), after });
+        let is_answered = false;
+        self.remember(asked, Waiting::Latest { prefix: prefix.clone(), after, is_answered });
         self.send(owner, Message::Latest { prefix, after, request }, out);
         None
     }
@@ -201,7 +202,7 @@ impl Node {
         let question = |(request, pending): (&RequestId, &super::Pending)| {
             let request = *request;
             match &pending.kind {
-                Waiting::Latest { prefix, after } => {
+                Waiting::Latest { prefix, after, .. } => {
                     // Whatever is under the prefix has its owner.
                     let any = format!("{prefix}0").parse().ok()?;
                     let (prefix, after) = (prefix.clone(), *after);
@@ -211,7 +212,7 @@ impl Node {
                     let (name, keep) = (name.clone(), *keep);
                     Some((ObjectId::Named(name.clone()), Message::Older { name, keep, request }))
                 }
-                Waiting::Locations { id, known } => {
+                Waiting::Locations { id, known, .. } => {
                     let (id, known) = (id.clone(), known.clone());
                     Some((id.clone(), Message::Locations { id, known, request }))
                 }

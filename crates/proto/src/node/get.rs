@@ -147,6 +147,10 @@ impl Node {
             if copy.is_complete() {
                 return Some(Ok(Answer::Done));
             }
+            if copy.state == State::Filling(asked.client) {
+                // It has the memory to write, which it can't have to read as well before it is complete.
+                return Some(Ok(Answer::Done));
+            }
             if !self.pull_awaits_memory(&id) {
                 let meta = copy.meta.clone();
                 return Some(Ok(Answer::Growing { meta, instance }));
@@ -164,9 +168,12 @@ impl Node {
     /// There is memory for a copy that begins to arrive.
     pub(super) fn growing(&mut self, instance: Instance, out: &mut Vec<Action>) {
         let Some(copy) = self.table.get(instance) else { return };
-        let (id, meta) = (copy.id.clone(), copy.meta.clone());
+        let (id, meta, state) = (copy.id.clone(), copy.meta.clone(), copy.state);
         for request in self.followers.remove(&id).unwrap_or_default() {
-            self.reply(request, Ok(Answer::Growing { meta: meta.clone(), instance }), out);
+            let client = self.requests.get(&request).map(|pending| pending.client);
+            let is_own = client.is_some_and(|client| state == State::Filling(client));
+            let growing = Answer::Growing { meta: meta.clone(), instance };
+            self.reply(request, Ok(if is_own { Answer::Done } else { growing }), out);
         }
     }
 

@@ -38,6 +38,7 @@ use crate::{
     error::{Error, List},
     id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId, ServeId},
     inline::Inline,
+    limits::OWNER_PATIENCE_NS,
     members::{Member, Members},
     message::{Announce, FoldKey, Holding, Message, Progress},
     ranges::Ranges,
@@ -96,7 +97,10 @@ pub struct Node {
 struct Pending {
     client: ClientId,
     since: Instant,
+    /// When it is looked at again: the client's own deadline, or a moment later.
     deadline: Option<Instant>,
+    /// Whether the client's deadline has passed and only the first word of an owner is waited for.
+    is_late: bool,
     kind: Waiting,
 }
 
@@ -115,6 +119,8 @@ enum Waiting {
     Latest {
         prefix: String,
         after: Option<u64>,
+        /// Whether its owner has said that there is none yet.
+        is_answered: bool,
     },
     /// For the list of names to delete.
     Older {
@@ -125,6 +131,8 @@ enum Waiting {
     Locations {
         id: ObjectId,
         known: Option<Vec<Holding>>,
+        /// Whether its owner has said that there is nothing new.
+        is_answered: bool,
     },
 }
 
@@ -136,6 +144,9 @@ enum SpaceFor {
     Result(Instance),
     SmallResult(ReduceId),
 }
+
+/// Of an owner who was asked.
+const SILENT: &str = "its owner has not answered";
 
 impl Node {
     /// A node alone in its cluster.
@@ -352,6 +363,7 @@ impl Node {
                 self.drop_copy(from, &id, instance, error, out);
             }
             Message::LatestIs { name, request } => self.latest_is(from, name, request, out),
+            Message::NothingYet { request } => self.nothing_yet(request, out),
             Message::OlderAre { names, request } => self.prune_these(request, names, out),
             Message::LocationsAre { request, holdings } => {
                 self.located_all(from, request, holdings, out)
@@ -429,7 +441,8 @@ impl Node {
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, request));
         }
-        self.requests.insert(request, Pending { client, since: self.now, deadline, kind });
+        self.requests
+            .insert(request, Pending { client, since: self.now, deadline, is_late: false, kind });
     }
 
     fn forget(&mut self, request: RequestId) -> Option<Pending> {
@@ -461,7 +474,55 @@ impl Node {
             if at > self.now {
                 break;
             }
+            if !self.postpone(request) {
+                self.time_out(request, out);
+            }
+        }
+    }
+
+    /// A question about what others know is not over before they have been asked: whoever gives it no time wants to
+    /// hear what is so now. Whether it was put off until its owner should have answered.
+    fn postpone(&mut self, request: RequestId) -> bool {
+        let now = self.now;
+        let Some(pending) = self.requests.get_mut(&request) else { return false };
+        let is_answered = match &pending.kind {
+            Waiting::Several(waited) => waited.is_answered(),
+            Waiting::Latest { is_answered, .. } | Waiting::Locations { is_answered, .. } => {
+                *is_answered
+            }
+            Waiting::Create(instance) => {
+                !self.creates.get(instance).is_some_and(Create::awaits_its_name)
+            }
+            Waiting::Reservation(_) | Waiting::Older { .. } => false,
+            _ => true,
+        };
+        let until = pending.since + OWNER_PATIENCE_NS;
+        if is_answered || until <= now {
+            return false;
+        }
+        pending.is_late = true;
+        if let Some(before) = pending.deadline.replace(until) {
+            self.deadlines.remove(&(before, request));
+        }
+        self.deadlines.insert((until, request));
+        true
+    }
+
+    /// All owners have spoken: a question that only waited for that is over.
+    fn answered_at_last(&mut self, request: RequestId, out: &mut Vec<Action>) {
+        if self.requests.get(&request).is_some_and(|pending| pending.is_late) {
             self.time_out(request, out);
+        }
+    }
+
+    /// An owner has nothing to say yet.
+    fn nothing_yet(&mut self, request: RequestId, out: &mut Vec<Action>) {
+        let Some(pending) = self.requests.get_mut(&request) else { return };
+        if let Waiting::Latest { is_answered, .. } | Waiting::Locations { is_answered, .. } =
+            &mut pending.kind
+        {
+            *is_answered = true;
+            self.answered_at_last(request, out);
         }
     }
 
@@ -502,13 +563,14 @@ impl Node {
                     "its owner has not answered".to_string(),
                 )
             }
-            Waiting::Latest { prefix, after } => {
+            Waiting::Latest { prefix, after, is_answered } => {
                 self.stop_latest(prefix, request, out);
                 let newer = after.map_or_else(String::new, |after| format!(" newer than {after}"));
-                (format!("a name under {prefix:?}{newer}"), "nobody has put one".to_string())
+                let state = if *is_answered { "nobody has put one" } else { SILENT };
+                (format!("a name under {prefix:?}{newer}"), state.to_string())
             }
             Waiting::Older { name, .. } => {
-                (format!("the names before {name:?}"), "their owner has not answered".to_string())
+                (format!("the names before {name:?}"), SILENT.to_string())
             }
             Waiting::Several(waited) => {
                 // Time that is over is an answer too.
@@ -517,9 +579,10 @@ impl Node {
                 out.push(Action::Reply { client: pending.client, request, answer });
                 return;
             }
-            Waiting::Locations { id, .. } => {
+            Waiting::Locations { id, is_answered, .. } => {
                 self.stop_locating(id, request, out);
-                (format!("news of the holders of {id}"), "they have not changed".to_string())
+                let state = if *is_answered { "they have not changed" } else { SILENT };
+                (format!("news of the holders of {id}"), state.to_string())
             }
         };
         let answer = Err(Error::Timeout { what, waited_ns, state });

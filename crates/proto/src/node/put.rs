@@ -32,6 +32,13 @@ pub(super) struct Create {
     phase: Phase,
 }
 
+impl Create {
+    /// Whether the owner of its name has been asked and has not answered.
+    pub(super) fn awaits_its_name(&self) -> bool {
+        self.phase == Phase::Name
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Room,

@@ -133,6 +133,8 @@ impl Node {
         }
         if found.is_some_and(|found| found.complete) {
             self.awaited_settled(id, out);
+        } else {
+            self.awaited_absent(id, out);
         }
     }
 

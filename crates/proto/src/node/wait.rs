@@ -1,12 +1,17 @@
 //! Wait: which of several objects have come; and who holds an object, now or as that changes.
 
-use alloc::{collections::BTreeMap, format, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    vec::Vec,
+};
 
 use super::{Action, Asked, Node, Waiting};
 use crate::{
     ask::{Answer, Location},
     error::Error,
     id::{NodeId, ObjectId, RequestId},
+    limits::WAIT_OBJECTS_MAX,
     message::{Holding, Message},
     table::Copy,
 };
@@ -19,15 +24,22 @@ pub(super) struct Waited {
     /// Places of those that have, in the order in which they were seen.
     ready: Vec<u32>,
     count: usize,
+    /// Those that no owner has spoken of: a question whose time is over waits for their word, if that is not long.
+    unanswered: BTreeSet<ObjectId>,
 }
 
 impl Waited {
+    pub(super) fn is_answered(&self) -> bool {
+        self.unanswered.is_empty()
+    }
+
     /// The first that came, as many as were asked for.
     pub(super) fn ready(&self) -> Vec<u32> {
         self.ready.iter().take(self.count).copied().collect()
     }
 
     fn settle(&mut self, id: &ObjectId) -> bool {
+        self.unanswered.remove(id);
         self.ready.extend(self.missing.remove(id));
         self.ready.len() >= self.count
     }
@@ -44,13 +56,19 @@ impl Node {
         out: &mut Vec<Action>,
     ) -> Option<Result<Answer, Error>> {
         let places = ids.len();
+        if places > WAIT_OBJECTS_MAX {
+            let said =
+                format!("a wait for {places} objects: at most {WAIT_OBJECTS_MAX} in one call");
+            return Some(Err(Error::InvalidArgument(said)));
+        }
         let missing: BTreeMap<ObjectId, u32> = ids.into_iter().zip(0..).collect();
         if missing.len() < places || count as usize > places {
             let said =
                 format!("a wait for {count} of {places} refs, {} of them different", missing.len());
             return Some(Err(Error::InvalidArgument(said)));
         }
-        let mut waited = Waited { missing, ready: Vec::new(), count: count as usize };
+        let (ready, unanswered) = (Vec::new(), BTreeSet::new());
+        let mut waited = Waited { missing, ready, count: count as usize, unanswered };
         let is_here = |id: &ObjectId| {
             let current = self.table.current(id).and_then(|instance| self.table.get(instance));
             current.is_some_and(Copy::is_complete)
@@ -71,6 +89,7 @@ impl Node {
         let mut missing: Vec<(u32, ObjectId)> =
             waited.missing.iter().map(|(id, place)| (*place, id.clone())).collect();
         missing.sort_unstable();
+        waited.unanswered = waited.missing.keys().cloned().collect();
         self.remember(asked, Waiting::Several(waited));
         for (_, id) in missing {
             self.awaited.entry(id.clone()).or_default().insert(asked.request);
@@ -78,6 +97,17 @@ impl Node {
             self.send(owner, Message::Watch { id }, out);
         }
         None
+    }
+
+    /// An owner says that an object has not come.
+    pub(super) fn awaited_absent(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+        for request in self.awaited.get(id).cloned().unwrap_or_default() {
+            let Some(pending) = self.requests.get_mut(&request) else { continue };
+            let Waiting::Several(waited) = &mut pending.kind else { continue };
+            if waited.unanswered.remove(id) && waited.is_answered() {
+                self.answered_at_last(request, out);
+            }
+        }
     }
 
     /// An object has come, or can't.
@@ -89,6 +119,8 @@ impl Node {
                 let waited = waited.clone();
                 self.stop_listening(&waited, request, out);
                 self.reply(request, Ok(Answer::Waited { ready: waited.ready() }), out);
+            } else if waited.is_answered() {
+                self.answered_at_last(request, out);
             }
         }
         self.awaited.remove(id);
@@ -128,7 +160,8 @@ impl Node {
         out: &mut Vec<Action>,
     ) -> Option<Result<Answer, Error>> {
         let (owner, request) = (self.members.owners(&id).first, asked.request);
-        self.remember(asked, Waiting::Locations { id: id.clone(), known: known.clone() });
+        let (kept, is_answered) = (known.clone(), false);
+        self.remember(asked, Waiting::Locations { id: id.clone(), known: kept, is_answered });
         self.send(owner, Message::Locations { id, known, request }, out);
         None
     }

@@ -142,10 +142,15 @@ fn a_copy_is_followed_from_its_first_byte_on() {
     assert!(!cluster.replies.contains_key(&early));
     let (_, instance) = cluster.create(1, Some("x/1"));
     let growing = Ok(Answer::Growing { meta: array(LARGE), instance });
-    let late = [cluster.ask(2, follow()), cluster.ask(1, follow())];
-    for request in late.into_iter().chain([early]) {
-        assert_eq!(cluster.reply(request), &growing, "at the receiver and at the putter");
+    for request in [cluster.ask(2, follow()), early] {
+        assert_eq!(cluster.reply(request), &growing);
     }
+    let own = cluster.ask(1, follow());
+    assert_eq!(
+        cluster.reply(own),
+        &Ok(Answer::Done),
+        "a client does not follow what it fills itself"
+    );
     cluster.ask(1, Ask::Seal { instance });
     let request = cluster.ask(2, follow());
     assert_eq!(cluster.reply(request), &Ok(Answer::Done), "there is nothing to follow");
@@ -171,7 +176,34 @@ fn whoever_follows_is_told_when_there_will_be_nothing_to_follow() {
     let deleted = follow(&mut cluster, &id);
     cluster.ask(1, Ask::Delete { ids: vec![id] });
     assert_eq!(cluster.reply(deleted), &Ok(Answer::Done), "the get says why");
-    cluster.assert_ends(2, &Ask::Follow { id: named("never") }, is_timeout);
+    let alone = cluster.ask(2, Ask::Follow { id: named("never") });
+    assert_eq!(cluster.reply(alone), &Ok(Answer::Done), "there is no get that would bring it");
+}
+
+#[test]
+fn a_question_without_time_still_hears_what_its_owner_knows() {
+    let mut cluster = Cluster::new(3);
+    for owner in 1..=3 {
+        let name = cluster.owned_name(owner, owner % 3 + 1, "1");
+        cluster.put_large(1, Some(&name));
+        let id = named(&name);
+        let until = Some(cluster.now);
+        let (prefix, _) = name.rsplit_once('/').unwrap();
+        let latest = |after| Ask::Latest { prefix: format!("{prefix}/"), after };
+        let never = named(&format!("{prefix}/2"));
+        let waited = cluster.ask_until(2, wait(&[&never, &id], 2), until);
+        assert_eq!(cluster.reply(waited), &Ok(Answer::Waited { ready: vec![1] }));
+        let newest = cluster.ask_until(2, latest(None), until);
+        assert!(matches!(cluster.reply(newest), Ok(Answer::Latest { .. })));
+        for ask in [latest(Some(1)), locations(&id, Some(vec![holding(1, true)]))] {
+            let nothing = cluster.ask_until(2, ask, until);
+            assert!(is_timeout(cluster.reply(nothing)));
+        }
+        let (name, bytes) = (Some(format!("{prefix}/3").parse().unwrap()), vec![7; 8].into());
+        let put = cluster.ask_until(3, Ask::Put { name, meta: array(8), bytes }, until);
+        assert!(matches!(cluster.reply(put), Ok(Answer::Put { .. })));
+    }
+    cluster.assert_at_rest();
 }
 
 #[test]
