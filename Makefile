@@ -96,9 +96,10 @@ test-sim: ## 500 simulated clusters, each from its seed
 	@mkdir -p $(LOGS)
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds $(or $(SEEDS),500) 2>&1 | tee $(LOGS)/sim
 
+# Two at a time: most of them wait for processes and for each other.
 test-python: build ## Python tests by verb, across threads, processes and nodes
 	@mkdir -p $(LOGS)
-	timeout --kill-after=10 900 $(BIN)/pytest 2>&1 | tee $(LOGS)/python
+	timeout --kill-after=10 900 $(BIN)/pytest -n 2 2>&1 | tee $(LOGS)/python
 
 test-wheel: wheel ## What is in the wheel, and that it runs with nothing else installed, on this Python and the newest
 	@mkdir -p $(LOGS)

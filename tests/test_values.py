@@ -397,9 +397,7 @@ def test_a_dtype_is_read_however_it_is_written(name: str) -> None:
     assert values.check_dtype(type("OfAnotherLibrary", (), {"dtype": dtype})) == name
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float128", "f4", "", None, 3, float, np.bool_, np.dtype("c8"), object(), []], ids=repr
-)
+@pytest.mark.parametrize("dtype", ["float128", "f4", "", None, 3, float, np.bool_, np.dtype("c8"), []], ids=repr)
 def test_an_unknown_dtype_is_refused_with_what_is_known(dtype: object) -> None:
     with pytest.raises(UnsupportedDtype, match=r"supported are float16, bfloat16, .*uint64 and bytes") as caught:
         values.check_dtype(dtype)

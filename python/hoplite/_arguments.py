@@ -78,8 +78,6 @@ def check_refs(refs: Ref | str | Iterable[Ref | str]) -> list[str]:
     """Reads one ref or several; a text alone is one name, not its letters."""
     if isinstance(refs, Ref | str):
         return [check_ref(refs)]
-    if isinstance(refs, Mapping):
-        raise InvalidArgument("expected a list of refs, got a mapping; say whether its keys or its values are meant")
     if not isinstance(refs, Iterable):
         raise InvalidArgument(f"expected refs, got {_a(refs)}")
     return [check_ref(ref) for ref in refs]
@@ -102,6 +100,8 @@ def check_list(what: str, refs: Iterable[Ref | str]) -> list[str]:
     """Reads several refs; a single one is a mistake that would read as its letters."""
     if isinstance(refs, Ref | str):
         raise InvalidArgument(f"expected a list of {what}, got a single one; write [{str(refs)!r}]")
+    if isinstance(refs, Mapping):
+        raise InvalidArgument(f"expected a list of {what}, got a mapping: are its keys meant, or its values?")
     return check_refs(refs)
 
 
