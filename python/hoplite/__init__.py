@@ -9,36 +9,11 @@ value = hp.get(total, timeout=30)
 """
 
 import warnings as _warnings
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from hoplite import _native
 from hoplite.buffer import Buffer
 from hoplite.client import Client
-from hoplite.default import (
-    create,
-    create_async,
-    delete,
-    delete_async,
-    get,
-    get_async,
-    inputs,
-    inputs_async,
-    latest,
-    latest_async,
-    locations,
-    locations_async,
-    objects,
-    objects_async,
-    put,
-    put_async,
-    reduce,
-    reduce_async,
-    stats,
-    stats_async,
-    status,
-    status_async,
-    wait,
-    wait_async,
-)
 from hoplite.errors import (
     AddressInUse,
     ConnectError,
@@ -61,6 +36,34 @@ from hoplite.location import Location
 from hoplite.node import Node
 from hoplite.ref import Ref
 from hoplite.session import connect, init, shutdown
+
+if _TYPE_CHECKING:
+    from hoplite.default import (
+        create,
+        create_async,
+        delete,
+        delete_async,
+        get,
+        get_async,
+        inputs,
+        inputs_async,
+        latest,
+        latest_async,
+        locations,
+        locations_async,
+        objects,
+        objects_async,
+        put,
+        put_async,
+        reduce,
+        reduce_async,
+        stats,
+        stats_async,
+        status,
+        status_async,
+        wait,
+        wait_async,
+    )
 
 __all__ = [
     "AddressInUse",
@@ -121,3 +124,18 @@ if _native.DEBUG_BUILD:
         RuntimeWarning,
         stacklevel=2,
     )
+
+
+def __getattr__(name: str) -> object:
+    """Fetches the verbs as functions when the first is used: most scripts hold a client and use none."""
+    if name in __all__:
+        from hoplite import default
+
+        value: object = getattr(default, name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'hoplite' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import select
 import time
 import weakref
@@ -29,8 +28,6 @@ T = TypeVar("T")
 # As long as a thread's wait is silent; then twice as long each time, up to the maximum.
 FIRST_WORD_AFTER_S = 10.0
 SILENCE_MAX_S = 300.0
-
-_log = logging.getLogger("hoplite")
 
 
 class _Waiting:
@@ -159,7 +156,10 @@ async def _say(ref: str, waited: float, explain: Callable[[str], Pending[Any]]) 
         state = await answer(explain(ref))
     except HopliteError as error:
         state = str(error)
-    _log.warning("still waiting for %s after %.0f s: %s", ref, waited, state)
+    # Long to import for what is seldom said.
+    import logging
+
+    logging.getLogger("hoplite").warning("still waiting for %s after %.0f s: %s", ref, waited, state)
 
 
 class Several(Generic[T]):

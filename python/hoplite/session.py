@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import ipaddress
 import os
 import socket
 import threading
@@ -361,6 +360,8 @@ def _check_cluster(client: Client, values: Values, path: str) -> None:
 
 def _listen_address(join: list[str]) -> str:
     """Chooses where a node listens so that the nodes it joins can reach it."""
+    import ipaddress
+
     for seed in join:
         host, port = settings.split_address(seed)
         try:

@@ -12,9 +12,8 @@ import os
 import stat
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hoplite._arguments import check_capacity, check_text, check_timeout
 from hoplite.errors import InvalidArgument
@@ -41,8 +40,7 @@ class SettingsWarning(UserWarning):
     """A setting is probably not what its author meant: a variable that nothing reads, a token that others can read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """What values a setting takes.
 
     Attributes:
@@ -60,8 +58,7 @@ class Kind:
     check: Callable[[str, Any], object]
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One row of the table.
 
     Attributes:

@@ -189,6 +189,10 @@ pub(crate) struct Session {
     /// Copies that it reads while they arrive, by its question. Their memory serves nobody else meanwhile, whatever
     /// becomes of the copy.
     growing: Mutex<HashMap<u64, Arc<Held>>>,
+    stream: Arc<UnixStream>,
+    /// Frames that wait for room in the socket. As long as there are none, a frame goes out on the thread that has it:
+    /// a task to write it would wake up later.
+    queued: Arc<Mutex<usize>>,
 }
 
 struct Outgoing {
@@ -201,12 +205,25 @@ async fn attend(core: Arc<Core>, stream: UnixStream) {
     let (out, queue) = unbounded_channel();
     let stream = Arc::new(stream);
     let (known, asked, growing) = (Mutex::default(), Mutex::default(), Mutex::default());
-    let session = Arc::new(Session { core: core.clone(), client, out, known, asked, growing });
+    let (of_session, queued) = (stream.clone(), Arc::new(Mutex::new(0)));
+    let counted = queued.clone();
+    let core_of_session = core.clone();
+    let session = Session {
+        core: core_of_session,
+        client,
+        out,
+        known,
+        asked,
+        growing,
+        stream: of_session,
+        queued,
+    };
+    let session = Arc::new(session);
     core.attach(client);
     let alive = stream.peer_cred().ok().and_then(|peer| peer.pid());
     let alive =
         alive.and_then(Pid::from_raw).and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
-    let writing = tokio::spawn(write(stream.clone(), queue));
+    let writing = tokio::spawn(write(stream.clone(), queue, counted));
     lock(&core.sessions).insert(client, Arc::downgrade(&session));
     let result = session.read(&stream).await;
     lock(&core.sessions).remove(&client);
@@ -245,7 +262,11 @@ fn has_ended(process: &OwnedFd) -> bool {
 }
 
 /// Writes what is queued until the session is over or the process gone.
-async fn write(stream: Arc<UnixStream>, mut queue: UnboundedReceiver<Outgoing>) {
+async fn write(
+    stream: Arc<UnixStream>,
+    mut queue: UnboundedReceiver<Outgoing>,
+    queued: Arc<Mutex<usize>>,
+) {
     while let Some(Outgoing { bytes, mut descriptor }) = queue.recv().await {
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
@@ -263,6 +284,7 @@ async fn write(stream: Arc<UnixStream>, mut queue: UnboundedReceiver<Outgoing>) 
                 Err(_) => return,
             }
         }
+        *lock(&queued) -= 1;
     }
 }
 
@@ -438,7 +460,23 @@ impl Session {
             let answer = Err(CallError::InvalidArgument(said));
             bytes = frame(&FromNode::Answer { request: *request, answer, place: None });
         }
+        let mut queued = lock(&self.queued);
+        let mut rest = Outgoing { bytes, descriptor };
+        if *queued == 0 {
+            let sent = self.stream.try_io(Interest::WRITABLE, || {
+                let fds: Vec<_> = rest.descriptor.iter().map(|fd| fd.as_fd()).collect();
+                send_with_fds(&*self.stream, &rest.bytes, &fds)
+            });
+            if let Ok(count) = sent {
+                if count == rest.bytes.len() {
+                    return;
+                }
+                rest.bytes.drain(..count);
+                rest.descriptor = None;
+            }
+        }
+        *queued += 1;
         // A process that is gone is noticed by whoever reads from it.
-        let _ = self.out.send(Outgoing { bytes, descriptor });
+        let _ = self.out.send(rest);
     }
 }

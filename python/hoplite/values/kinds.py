@@ -8,8 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hoplite.errors import Undecodable, UnsupportedDtype
 
@@ -41,8 +40,7 @@ ITEM_BYTES = {
 DTYPES = tuple(ITEM_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """A value taken apart into what the store keeps.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hoplite.errors import InvalidArgument, ShapeMismatch, UnsupportedDtype
 from hoplite.values.buffers import format_kind
@@ -10,8 +10,7 @@ from hoplite.values.kinds import BYTES, DTYPES, PICKLE, loaded
 from hoplite.values.tensors import writable_tensor
 
 
-@dataclass(frozen=True, slots=True)
-class OutBuffer:
+class OutBuffer(NamedTuple):
     """Memory to copy an object into.
 
     Attributes:
