@@ -110,7 +110,7 @@ def _gets_per_second(client: Client, refs: list[Ref], threads: int) -> float:
 
 
 def many_coroutines() -> dict[str, Any]:
-    """Compares 10 000 gets of small objects one after the other with the same by asyncio.gather.
+    """Compares 10 000 gets of small objects one after the other with the same by asyncio.gather, and by one list.
 
     Three times: as an attached client; from another node than the objects'; and embedded, where each object is in the
     same process and a get is a few microseconds. "gather" is what asyncio.gather of as many coroutines that do nothing
@@ -141,7 +141,7 @@ def _sync_and_async(client: Client, refs: list[Ref]) -> dict[str, Any]:
         return await asyncio.gather(*[client.get_async(ref, timeout=PATIENCE_S) for ref in refs])
 
     expected = [_content(number) for number in range(len(refs))]
-    one_by_one, together = [], []
+    one_by_one, together, as_list = [], [], []
     for _ in range(ROUNDS):
         took, values = _timed(lambda: [client.get(ref, timeout=PATIENCE_S) for ref in refs])
         one_by_one.append(took)
@@ -149,10 +149,14 @@ def _sync_and_async(client: Client, refs: list[Ref]) -> dict[str, Any]:
         took, values = _timed(lambda: asyncio.run(gather()))
         together.append(took)
         _verify(values, expected)
+        took, values = _timed(lambda: client.get(refs, timeout=PATIENCE_S))
+        as_list.append(took)
+        _verify(values, expected)
     sync, asynchronous = statistics.median(one_by_one), statistics.median(together)
     return {
         "sync_seconds": round(sync, 4),
         "async_seconds": round(asynchronous, 4),
+        "list_seconds": round(statistics.median(as_list), 4),
         "speedup": round(sync / asynchronous, 2),
         "n": ROUNDS,
     }
@@ -213,13 +217,16 @@ def summary(report: dict[str, Any]) -> str:
 
     def compared(where: str) -> str:
         figures = coroutines[where]
-        return f"{figures['sync_seconds']:.3f} s and {figures['async_seconds']:.3f} s ({figures['speedup']:.2f} times)"
+        return (
+            f"{figures['sync_seconds']:.3f} s, {figures['async_seconds']:.3f} s "
+            f"({figures['speedup']:.2f} times as fast), {figures['list_seconds']:.3f} s"
+        )
 
     return f"""\
 connect and get by {clients["clients"]} attached clients: {clients["seconds"]:.2f} s in all
 gets a second by one attached client: {threads["few"]["gets_per_second"]} with {threads["few"]["threads"]} threads, \
 {threads["many"]["gets_per_second"]} with {threads["many"]["threads"]} ({threads["ratio"]:.2f} times)
-{coroutines["gets"]} gets of {coroutines["bytes"]} B one by one, and by asyncio.gather:
+{coroutines["gets"]} gets of {coroutines["bytes"]} B one by one, by asyncio.gather, and as a list:
     attached {compared("attached")}
     at another node {compared("other_node")}
     embedded {compared("embedded")}; gather alone {coroutines["gather_seconds"]:.3f} s
