@@ -25,14 +25,13 @@ from hoplite._arguments import (
     check_outs,
     check_ref,
     check_refs,
-    check_shape,
     check_timeout,
 )
 from hoplite._into import fill_async
 from hoplite._loop import Several, answer
 from hoplite.buffer import Buffer
 from hoplite.errors import GetTimeout, NameTaken
-from hoplite.location import Location
+from hoplite.location import Location, Watch
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
@@ -87,13 +86,10 @@ class Twins:
         timeout: float | None = None,
     ) -> Buffer:
         """`create`, for asyncio; `async with await hp.create_async(...) as buf:` seals at the end."""
-        what = check_shape(shape, dtype)
-        text = None if name is None else check_ref(name)
-        limit = check_timeout(timeout)
-        native = self._open()
-        if what.nbytes <= _native.INLINE_BYTES_MAX:
+        what, text, pending = self._start_create(shape, dtype, name, timeout)
+        if pending is None:
             return Buffer(self, what, text, None)
-        space = await answer(native.start_create(what, text, limit))
+        space = await answer(pending)
         return Buffer(self, what, text, space)
 
     @overload
@@ -127,17 +123,14 @@ class Twins:
             if outs is not None:
                 return await fill_async(native, texts, outs, limit)
             views = await Several([native.start_get(text, limit) for text in texts]).answers()
-            return [values.decode(view, copy=copy, allow_pickle=self._allow_pickle) for view in views]
+            return [self._decode(view, copy) for view in views]
         text = check_ref(ref)
         native = self._open()
         if out is not None:
             return (await fill_async(native, [text], [out], limit))[0]
-        pending = native.start_get(text, limit)
-        if pending.is_over():
-            view = pending.result()
-        else:
-            view = await answer(pending, ref=text if limit is None else None, explain=native.start_explain)
-        return values.decode(view, copy=copy, allow_pickle=self._allow_pickle)
+        about = text if limit is None else None
+        view = await answer(native.start_get(text, limit), ref=about, explain=native.start_explain)
+        return self._decode(view, copy)
 
     async def wait_async(
         self: Client, refs: Iterable[Ref | str], count: int | None = None, *, timeout: float | None = None
@@ -268,11 +261,8 @@ async def _locations(client: Client, text: str, limit: float | None) -> list[Loc
 
 
 async def _watch_locations(client: Client, text: str, limit: float | None) -> AsyncIterator[Location]:
-    known: list[tuple[str, bool]] = []
+    watch = Watch()
     while True:
-        rows = await answer(client._open().start_locations(text, known, limit))
-        before = set(known)
-        for row in rows:
-            if (row[0], row[2]) not in before:
-                yield Location(*row)
-        known = [(node, complete) for node, _, complete in rows]
+        rows = await answer(client._open().start_locations(text, watch.known, limit))
+        for location in watch.news(rows):
+            yield location

@@ -26,7 +26,7 @@ from hoplite._loop import Several
 from hoplite._twins import Twins
 from hoplite.buffer import Buffer
 from hoplite.errors import ForkedClient, GetTimeout, HopliteError, InvalidArgument, NameTaken, NodeDown
-from hoplite.location import Location
+from hoplite.location import Location, Watch
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
@@ -178,13 +178,19 @@ class Client(Twins):
             >>> int(hp.get("counts/1").sum())
             42
         """
+        what, text, pending = self._start_create(shape, dtype, name, timeout)
+        return Buffer(self, what, text, None if pending is None else pending.result())
+
+    def _start_create(
+        self, shape: int | Sequence[int], dtype: object, name: str | None, timeout: float | None
+    ) -> tuple[values.Encoded, str | None, _native.Pending[_native.Space] | None]:
+        """Asks for the space of an array; of one so small that it needs none, it asks nothing."""
         what = check_shape(shape, dtype)
         text = None if name is None else check_ref(name)
         limit = check_timeout(timeout)
         native = self._open()
-        if what.nbytes <= _native.INLINE_BYTES_MAX:
-            return Buffer(self, what, text, None)
-        return Buffer(self, what, text, native.start_create(what, text, limit).result())
+        is_small = what.nbytes <= _native.INLINE_BYTES_MAX
+        return what, text, None if is_small else native.start_create(what, text, limit)
 
     @overload
     def get(
@@ -248,7 +254,7 @@ class Client(Twins):
             return self._get_several(check_list("refs to get", ref), out, copy, limit)
         text = check_ref(ref)
         if out is None:
-            return values.decode(self._open().get(text, limit), copy=copy, allow_pickle=self._allow_pickle)
+            return self._decode(self._open().get(text, limit), copy)
         return fill(self._open(), [text], [out], limit)[0]
 
     def _get_several(self, texts: list[str], out: Any, copy: bool | None, limit: float | None) -> list[Any]:
@@ -257,7 +263,10 @@ class Client(Twins):
         if outs is not None:
             return fill(native, texts, outs, limit)
         views = Several([native.start_get(text, limit) for text in texts]).results()
-        return [values.decode(view, copy=copy, allow_pickle=self._allow_pickle) for view in views]
+        return [self._decode(view, copy) for view in views]
+
+    def _decode(self, view: _native.View, copy: bool | None) -> Any:
+        return values.decode(view, copy=copy, allow_pickle=self._allow_pickle)
 
     def wait(
         self, refs: Iterable[Ref | str], count: int | None = None, *, timeout: float | None = None
@@ -452,11 +461,9 @@ class Client(Twins):
         return self._watch_locations(text, limit)
 
     def _watch_locations(self, text: str, limit: float | None) -> Iterator[Location]:
-        known: list[tuple[str, bool]] = []
+        watch = Watch()
         while True:
-            rows = self._open().start_locations(text, known, limit).result()
-            yield from _news(rows, known)
-            known = [(node, complete) for node, _, complete in rows]
+            yield from watch.news(self._open().start_locations(text, watch.known, limit).result())
 
     def status(self) -> dict[str, Any]:
         """Tells how the node is.
@@ -555,12 +562,6 @@ class Client(Twins):
     def __repr__(self) -> str:
         where = f"node {self._node.id}" if self._node is not None else "attached"
         return f"<hoplite.Client {'closed' if self._closed else where}>"
-
-
-def _news(rows: list[tuple[str, str, bool]], known: list[tuple[str, bool]]) -> Iterator[Location]:
-    """Those of all locations that were not known as they are now."""
-    before = set(known)
-    return (Location(*row) for row in rows if (row[0], row[2]) not in before)
 
 
 def _numbers(status: dict[str, Any]) -> dict[str, int]:

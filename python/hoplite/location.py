@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    # Node, address, and whether the copy is complete, as the extension tells them.
+    Row = tuple[str, str, bool]
 
 
 class Location(NamedTuple):
@@ -17,3 +21,17 @@ class Location(NamedTuple):
     node: str
     address: str
     complete: bool
+
+
+class Watch:
+    """What has been told of an object's locations, so that only news are told again."""
+
+    def __init__(self) -> None:
+        # Pairs of node and whether its copy is complete, for the node to compare.
+        self.known: list[tuple[str, bool]] = []
+
+    def news(self, rows: list[Row]) -> list[Location]:
+        """Those of all locations that were not known as they are now; from now on they are."""
+        before = set(self.known)
+        self.known = [(node, complete) for node, _, complete in rows]
+        return [Location(*row) for row, now in zip(rows, self.known, strict=True) if now not in before]
