@@ -1,0 +1,163 @@
+"""One cell of a measurement as one JSON line: what was measured, with what, where, and what came out.
+
+The only thing that the bench writes and the report reads. Knows neither how a cell is measured nor how it is shown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from hoplite.errors import HopliteError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+# The yardstick: one plain TCP stream of the same bytes from one host to another.
+WIRE = "wire"
+STREAM = "stream"
+
+
+class BadRow(HopliteError):
+    """A line is no row of a measurement; names the line and what is wrong with it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """What one system did for one operation, one size and one number of hosts.
+
+    A system that could not run is a row too: `samples` is empty, `seconds` is None and `note` says why.
+
+    Attributes:
+        system: wire, hoplite, mpich, openmpi, gloo, ray, dask; of one host also memcpy.
+        variant: how the system did it: "default" is its own choice, others are forced.
+        version: of the system.
+        op: rtt, broadcast, gather, reduce, allreduce; of one host put, get and others.
+        hosts: how many took part.
+        bytes: of each participant's array, exactly.
+        arrival_s: seconds between the calls of one participant and the next; 0 is all at once.
+        repeats: how many samples were asked for.
+        samples: seconds of each repeat, in the order taken: from the last participant's call to the end of the last
+            to finish.
+        seconds: "min", "median" and "max" of the samples.
+        wire_ratio: median over the median of the wire of the same bytes in the same run.
+        verified: whether the content of the result was compared, in every repeat, and right.
+        cpu_seconds: processor time of one repeat, of all the system's processes on all hosts; the median.
+        peak_rss_bytes: most memory that the system's processes held on any one host.
+        lab: the network: "kind" is lab or hosts, and what is known of rate, latency, racks.
+        machine: processor, cores, memory, kernel.
+        commit: of hoplite's checkout; "+" marks uncommitted changes.
+        build: of hoplite's extension: release or debug.
+        note: why there is no figure, or what a reader must know about it.
+    """
+
+    system: str
+    variant: str
+    version: str
+    op: str
+    hosts: int
+    bytes: int
+    arrival_s: float
+    repeats: int
+    seconds: dict[str, float] | None
+    samples: list[float]
+    wire_ratio: float | None
+    verified: bool
+    cpu_seconds: float | None
+    peak_rss_bytes: int | None
+    lab: dict[str, Any]
+    machine: dict[str, Any]
+    commit: str
+    build: str
+    note: str
+
+    def key(self) -> tuple[str, str, str, int, int, float]:
+        """What tells this cell from others of a run."""
+        return self.system, self.variant, self.op, self.hosts, self.bytes, self.arrival_s
+
+
+def spread(samples: list[float]) -> dict[str, float] | None:
+    """The least, middle and greatest of some seconds, or None if there are none."""
+    if not samples:
+        return None
+    return {"min": min(samples), "median": statistics.median(samples), "max": max(samples)}
+
+
+def to_line(row: Row) -> str:
+    """Writes a row, without the end of the line."""
+    return json.dumps(dataclasses.asdict(row))
+
+
+def from_line(line: str) -> Row:
+    """Reads a row.
+
+    Raises:
+        BadRow: it is none.
+    """
+    try:
+        fields = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise BadRow(f"not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise BadRow(f"a {type(fields).__name__} is no row; a row is a JSON object")
+    names = {field.name: str(field.type) for field in dataclasses.fields(Row)}
+    if missing := names.keys() - fields.keys():
+        raise BadRow(f"has no {', '.join(sorted(missing))}")
+    if unknown := fields.keys() - names.keys():
+        raise BadRow(f"has {', '.join(sorted(unknown))}, which no row has")
+    for name, kind in names.items():
+        if not _fits(fields[name], kind):
+            raise BadRow(f"{name} is {fields[name]!r}, not {kind.replace(' | ', ' or ')}")
+    row = Row(**fields)
+    if row.seconds != spread(row.samples):
+        raise BadRow(f"seconds are {row.seconds}, but the samples say {spread(row.samples)}")
+    if not row.samples and not row.note:
+        raise BadRow("has no samples and no note that says why")
+    return row
+
+
+def read(paths: Iterable[Path]) -> list[Row]:
+    """Reads files of rows; blank lines are skipped.
+
+    Raises:
+        BadRow: a line is no row; named by file and number.
+    """
+    rows = []
+    for path in paths:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if line.strip():
+                try:
+                    rows.append(from_line(line))
+                except BadRow as error:
+                    raise BadRow(f"{path}:{number}: {error}") from None
+    return rows
+
+
+def _fits(value: object, kind: str) -> bool:
+    """Whether a JSON value is of a field's kind, as its annotation says."""
+    optional = kind.endswith(" | None")
+    match kind.removesuffix(" | None"):
+        case "str":
+            fits = isinstance(value, str)
+        case "bool":
+            fits = isinstance(value, bool)
+        case "int":
+            fits = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        case "float":
+            fits = _number(value)
+        case "list[float]":
+            fits = isinstance(value, list) and all(_number(one) for one in value)
+        case "dict[str, float]":
+            fits = isinstance(value, dict) and all(_number(one) for one in value.values())
+        case "dict[str, Any]":
+            fits = isinstance(value, dict)
+        case other:
+            raise AssertionError(f"a row has a field of kind {other}")
+    return fits or (optional and value is None)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

@@ -1,0 +1,141 @@
+"""What the bench asks of a system, and what a system may ask of the bench.
+
+A system is started in groups: all its processes on all hosts under one set of settings. A group stays up from the first
+cell to the last, and is frozen (SIGSTOP) while another is measured, so that repeats can take turns between systems.
+Each of its ranks, or one driver for all of them, connects to the bench and speaks the lines of `ranks/rank.py`.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hoplite.errors import HopliteError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hoplite.bench.environments import Environments
+
+OPS = ("rtt", "broadcast", "gather", "reduce", "allreduce")
+RANKS = Path(__file__).parent.parent / "ranks"
+
+
+class Unavailable(HopliteError):
+    """A system can't run here; the message says why, and what to do about it where something can be done."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """One participant's machine.
+
+    Attributes:
+        number: 0 is the root of every operation.
+        name: what the host calls itself and others find it by.
+        address: where the others reach it, on the network that is measured.
+        interface: of that network; empty if it is not known.
+    """
+
+    number: int
+    name: str
+    address: str
+    interface: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One way of one system to do an operation; each is a row.
+
+    Attributes:
+        name: "default" is what a user gets who says nothing.
+        group: the settings that its processes are started with; variants of one group share processes.
+    """
+
+    name: str = "default"
+    group: str = "default"
+
+
+class Launch(abc.ABC):
+    """What a system's `start` may use. Processes that it starts are ended, frozen and measured by the bench.
+
+    Attributes:
+        hosts: who takes part; a rank's number is its host's.
+        control: where ranks connect to, "unix:/path" or "host:port".
+        rsh: an executable that takes a host's name and a command, like ssh.
+        folder: of this group, empty at first and removed at the end; on the host that runs the bench.
+        network: the network of the hosts in CIDR notation, "10.77.0.0/16"; empty if it is not known.
+        memory_bytes: what this group's processes may use of each host.
+    """
+
+    hosts: Sequence[Host]
+    control: str
+    rsh: Path
+    folder: Path
+    network: str
+    memory_bytes: int
+
+    @abc.abstractmethod
+    def spawn(self, host: Host, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> None:
+        """Starts a process on a host and returns at once.
+
+        Args:
+            host: where.
+            argv: the command; paths are the same on all hosts.
+            env: variables to set beside those of the bench.
+        """
+
+    def rank_options(self, host: Host | None = None) -> list[str]:
+        """The options of a program in `ranks/`; without a host, for one that finds its number itself or a driver."""
+        options = ["--control", self.control, "--ranks", str(len(self.hosts))]
+        return options if host is None else [*options, "--rank", str(host.number)]
+
+
+class System(abc.ABC):
+    """One system under measurement.
+
+    Attributes:
+        name: as in `--systems` and in the rows.
+        driver: whether one connection speaks for all ranks.
+        fewest: hosts without which there is nothing to run.
+    """
+
+    name: str
+    driver: bool = False
+    fewest: int = 2
+
+    @abc.abstractmethod
+    def prepare(self, environments: Environments) -> None:
+        """Installs on this host what is missing; quick if all is there. Called before any other method but `variants`.
+
+        Raises:
+            Unavailable: it can't be had here.
+        """
+
+    @abc.abstractmethod
+    def variants(self, op: str) -> list[Variant]:
+        """The ways to do an operation; empty if the system has none for it."""
+
+    @abc.abstractmethod
+    def start(self, launch: Launch, group: str) -> None:
+        """Starts a group's processes; its ranks connect when they are ready.
+
+        Raises:
+            Unavailable: not with so many hosts, or not on these.
+        """
+
+    def memory(self, op: str, hosts: int, nbytes: int) -> int:
+        """Bytes of memory that one round takes on all hosts together: inputs, results and the system's own copies.
+
+        An estimate that must not be too small: a round that does not fit into the machine is not begun.
+        """
+        results = {"rtt": 4, "broadcast": hosts, "gather": 2 * hosts, "reduce": hosts + 1, "allreduce": 2 * hosts}
+        # And what the comparison of one result with the right one takes at each host.
+        return (results[op] + hosts) * nbytes
+
+
+def this_python() -> list[str]:
+    """The interpreter that runs the bench, which has hoplite."""
+    return [sys.executable]
