@@ -11,6 +11,7 @@ import socket
 import time
 
 import numpy as np
+
 from content import DTYPE, fill, wrong
 from rank import Rank, Task, arguments, serve
 
