@@ -3,7 +3,7 @@
 A line is a word and then key=value, percent-encoded, with spaces between, so that a C++ program reads it as easily:
 
     rank -> bench   hello    rank=3 version=5.0.2            once; a driver that speaks for all ranks says rank=all
-    bench -> rank   prepare  op=reduce bytes=4096 variant=default round=7 seed=7
+    bench -> rank   prepare  op=reduce bytes=4096 variant=default round=7 seed=7 arrival=0
     rank -> bench   ready    token=...                       inputs are made, memory is warm; what others need to know
     bench -> rank   go       at=81723123123 tokens=a,b,c     all tokens in order of rank
     rank -> bench   done     start=... end=...               nanoseconds of the monotonic clock of this host
@@ -11,7 +11,8 @@ A line is a word and then key=value, percent-encoded, with spaces between, so th
     rank -> bench   checked  wrong=...                       empty if all is right
     rank -> bench   failed   why=...                         instead of any answer; the round is over for this rank
 
-`go` says when to call: at that instant of the monotonic clock, or at once if it is over or 0. The connection's end is
+`go` says when rank 0 calls: at that instant of the monotonic clock, or at once if it is over or 0. Each other rank calls
+`arrival` nanoseconds after the one before it; a driver sees to that itself. The connection's end is
 the rank's. Knows neither what is measured nor how often.
 
 The programs of this folder run in environments of their own, where hoplite is not installed: they import the standard
@@ -41,6 +42,7 @@ class Task:
         seed: of the content.
         ranks: how many take part.
         rank: which of them this is; -1 of a driver that speaks for all.
+        arrival_ns: nanoseconds between the call of one rank and the next's.
     """
 
     op: str
@@ -50,6 +52,7 @@ class Task:
     seed: int
     ranks: int
     rank: int
+    arrival_ns: int
 
 
 class Rank:
@@ -64,7 +67,7 @@ class Rank:
 
         Returns:
             When it was called and when it was done, nanoseconds of the monotonic clock, if it took these itself, as a
-            driver of many does; it then also waits for `at` itself.
+            driver of many does; it then also waits for `at`, and lets rank after rank call, itself.
         """
         raise NotImplementedError
 
@@ -140,6 +143,7 @@ def serve(rank: Rank, *, control: str, number: int, ranks: int, version: str) ->
                         seed=int(fields["seed"]),
                         ranks=ranks,
                         rank=number,
+                        arrival_ns=int(fields["arrival"]),
                     )
                     say("ready", token=rank.prepare(task))
                 elif word == "go":
@@ -147,7 +151,7 @@ def serve(rank: Rank, *, control: str, number: int, ranks: int, version: str) ->
                     tokens = fields["tokens"].split(",")
                     at = int(fields["at"])
                     if number >= 0:
-                        sleep_until(at)
+                        sleep_until(at + number * task.arrival_ns)
                     start = time.monotonic_ns()
                     times = rank.run(task, tokens, at)
                     end = time.monotonic_ns()
