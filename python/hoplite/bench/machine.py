@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import subprocess
@@ -15,6 +16,11 @@ def refuse_debug_build() -> None:
     """Raises if the extension was built without optimisation."""
     if _native.DEBUG_BUILD:
         raise HopliteError("a debug build measures nothing; build with make build")
+
+
+def build() -> str:
+    """How the extension was built: "debug" or "release"."""
+    return "debug" if _native.DEBUG_BUILD else "release"
 
 
 def facts() -> dict[str, str | int | float]:
@@ -37,6 +43,7 @@ def _processor() -> str:
     return platform.machine()
 
 
+@functools.cache
 def _commit() -> str:
     """The commit this package was installed from, if it lies in a checkout; "+" marks uncommitted changes."""
     here = Path(__file__).parent

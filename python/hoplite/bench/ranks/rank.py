@@ -11,9 +11,9 @@ A line is a word and then key=value, percent-encoded, with spaces between, so th
     rank -> bench   checked  wrong=...                       empty if all is right
     rank -> bench   failed   why=...                         instead of any answer; the round is over for this rank
 
-`go` says when rank 0 calls: at that instant of the monotonic clock, or at once if it is over or 0. Each other rank calls
-`arrival` nanoseconds after the one before it; a driver sees to that itself. The connection's end is
-the rank's. Knows neither what is measured nor how often.
+`go` says when rank 0 calls: at that instant of the monotonic clock, or at once if it is over or 0. Each other rank
+calls `arrival` nanoseconds after the one before it; a driver sees to that itself. The connection's end is the rank's.
+Knows neither what is measured nor how often.
 
 The programs of this folder run in environments of their own, where hoplite is not installed: they import the standard
 library, NumPy, what they measure and each other, by the name of the file; so the folder is no package.

@@ -1,0 +1,133 @@
+"""What is to be measured and what each step of it may take; pure: knows no process and no clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING
+
+from hoplite.bench.row import STREAM, WIRE
+from hoplite.bench.systems.base import OPS
+from hoplite.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from hoplite.bench.row import Row
+    from hoplite.bench.systems.base import System
+
+# Small operations take less than a process's turn on the processor, so one says little: rounds in a sample, by size.
+ROUNDS = ((64 * 2**10, 15), (2**20, 5))
+# What the slowest system took of the wire's time, per host (Ray's allreduce, 2 for each), and as much again.
+SLOWEST = 4
+# Of each step of a round beside moving bytes: a machine that swaps, a process that starts.
+PATIENCE_S = 30.0
+# Where the rate is not known.
+SLOW_LINK = 10**9
+# Bytes a second that two cores fill or compare, of all hosts together.
+MEMORY_RATE = 10**9
+# Making ready, freezing and checking, of one round of nothing: as seen with eight hosts on two cores.
+OVERHEAD_S = 0.15
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One operation of one size: a row for each system and variant.
+
+    Attributes:
+        op: one of OPS.
+        nbytes: of each participant's array.
+        arrival_s: seconds between the calls of one participant and the next.
+    """
+
+    op: str
+    nbytes: int
+    arrival_s: float = 0.0
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds a sample is the median of."""
+        return next((rounds for limit, rounds in ROUNDS if self.nbytes <= limit), 1)
+
+    def __str__(self) -> str:
+        late = f" arriving every {self.arrival_s:g} s" if self.arrival_s else ""
+        return f"{self.op} of {self.nbytes} bytes{late}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """One variant of one system: what a row is of.
+
+    Attributes:
+        system: its name.
+        variant: how it does the operation.
+        group: the settings that its processes run with.
+    """
+
+    system: str
+    variant: str
+    group: str
+
+    @property
+    def yardstick(self) -> bool:
+        """Whether the others are compared to this one."""
+        return self.system == WIRE and self.variant == STREAM
+
+
+def cells(ops: Iterable[str], sizes: Iterable[int], arrivals: Iterable[float]) -> list[Cell]:
+    """All combinations, small sizes first, so that an interrupted run has something of everything.
+
+    Raises:
+        InvalidArgument: an operation is unknown, a size is not that of an array of float32, an interval is negative.
+    """
+    for op in (ops := list(ops)):
+        if op not in OPS:
+            raise InvalidArgument(f"no operation {op!r}; there are {', '.join(OPS)}")
+    for size in (sizes := sorted(set(sizes))):
+        if size < 4 or size % 4:
+            raise InvalidArgument(f"{size} bytes are no array of float32: say a multiple of 4")
+    for arrival in (arrivals := list(arrivals)):
+        if not 0 <= arrival <= 60:
+            raise InvalidArgument(f"an arrival interval of {arrival} s; say 0 to 60")
+    return [Cell(op, size, arrival) for size, arrival, op in itertools.product(sizes, arrivals, ops)]
+
+
+def contenders(systems: Iterable[System], op: str) -> list[Contender]:
+    """Who has a row for an operation."""
+    return [
+        Contender(system.name, variant.name, variant.group) for system in systems for variant in system.variants(op)
+    ]
+
+
+def turns(who: Sequence[Contender], repeats: int) -> Iterator[tuple[int, Contender]]:
+    """Repeats that take turns: each round of turns begins with another contender, so that nobody is always first."""
+    for repeat in range(repeats):
+        shift = repeat % len(who) if who else 0
+        for one in (*who[shift:], *who[:shift]):
+            yield repeat, one
+
+
+def step_timeout_s(cell: Cell, hosts: int, rate: int) -> float:
+    """How long one step of a round may take before the system counts as hanging.
+
+    Args:
+        cell: of which cell.
+        hosts: how many take part.
+        rate: of a link in bits per second; 0 if it is not known.
+    """
+    wire = cell.nbytes * 8 / (rate or SLOW_LINK)
+    return PATIENCE_S + hosts * (SLOWEST * wire + cell.arrival_s + 4 * cell.nbytes / MEMORY_RATE)
+
+
+def expected_s(cell: Cell, hosts: int, rate: int, repeats: int) -> float:
+    """About how long one contender of a cell takes, with its warm-up; for the time left, not for a deadline."""
+    copies = {"rtt": 2, "broadcast": 3, "gather": hosts, "reduce": 3, "allreduce": 4}[cell.op]
+    wire = cell.nbytes * 8 / (rate or SLOW_LINK)
+    one = copies * wire + 2 * hosts * cell.nbytes / MEMORY_RATE + OVERHEAD_S + cell.arrival_s * hosts
+    return one * (1 + repeats * cell.rounds)
+
+
+def done(rows: Iterable[Row], network: dict[str, object]) -> set[tuple[str, str, str, int, int, float]]:
+    """The keys of cells that an interrupted run has measured on the same network."""
+    same = ("kind", "rate", "uplink", "racks", "names")
+    return {row.key() for row in rows if all(row.lab.get(name) == network.get(name) for name in same)}

@@ -1,0 +1,220 @@
+"""Measures cells one by one: starts groups, lets them take turns, and turns their times into rows.
+
+Knows no system but the wire, to which all are compared. Whatever a system does wrong becomes a row with the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from hoplite.bench import machine, plan
+from hoplite.bench.group import Group, GroupFailed
+from hoplite.bench.hosts import AgentFailed
+from hoplite.bench.row import WIRE, Row, spread
+from hoplite.bench.systems.base import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from hoplite.bench.environments import Environments
+    from hoplite.bench.hosts import Agents, Network
+    from hoplite.bench.plan import Cell, Contender
+    from hoplite.bench.systems.base import System
+
+# A group that fails so often, in different cells, is not started again.
+FAILURES_MAX = 4
+# Left to the machine itself when a round's memory is counted.
+SPARE_BYTES = 1 << 30
+# Of the memory that is there at first, all hosts' stores together.
+STORE_SHARE = 0.5
+# Below this the processor's clock ticks and the looking itself are larger than what is measured.
+WEIGH_BYTES = 1 << 20
+
+
+@dataclasses.dataclass
+class Measured:
+    """What is known of one contender in one cell."""
+
+    contender: Contender
+    version: str = ""
+    samples: list[float] = dataclasses.field(default_factory=list)
+    cpu_seconds: list[float] = dataclasses.field(default_factory=list)
+    peak_rss_bytes: int = 0
+    failure: str = ""
+
+
+class Runner:
+    """Measures cells on one network.
+
+    Args:
+        network: on which hosts.
+        agents: of these hosts.
+        systems: by name; the wire first.
+        repeats: samples of each cell.
+        environments: where systems are installed.
+        tell: called with a line for people when something begins.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        agents: Agents,
+        systems: Sequence[System],
+        *,
+        repeats: int,
+        environments: Environments,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.network = network
+        self.agents = agents
+        self.systems = {system.name: system for system in systems}
+        self.repeats = repeats
+        self.tell = tell
+        self.unavailable: dict[str, str] = {}
+        self._environments = environments
+        self._groups: dict[tuple[str, str], Group] = {}
+        self._failures: dict[tuple[str, str], list[str]] = {}
+        self._seed = 0
+        available = min(one["available_bytes"] for one in agents.hello)
+        # Hosts of a lab share one machine's memory.
+        sharers = len(network.hosts) if network.shared_clock else 1
+        self._memory_bytes = int(available * STORE_SHARE / sharers)
+
+    def prepare(self) -> None:
+        """Installs what is missing; who can't be had is remembered with the reason."""
+        for name, system in self.systems.items():
+            self.tell(f"preparing {name}")
+            try:
+                if len(self.network.hosts) < system.fewest:
+                    raise Unavailable(f"needs {system.fewest} hosts")
+                system.prepare(self._environments)
+                if not self.network.shared_clock:
+                    for host in self.network.hosts:
+                        answer = self.agents.one(host, {"do": "prepare", "system": name}, timeout_s=900.0)
+                        if "unavailable" in answer:
+                            raise Unavailable(f"{host.name}: {answer['unavailable']}")
+            except (Unavailable, AgentFailed) as error:
+                self.unavailable[name] = str(error)
+
+    def measure(self, cell: Cell) -> Iterator[Row]:
+        """Measures one cell of all systems; yields their rows, the wire's first, when all have taken their turns."""
+        who = plan.contenders(self.systems.values(), cell.op)
+        measured = {one: Measured(one) for one in who}
+        for one, found in measured.items():
+            found.failure = self.unavailable.get(one.system, "")
+            if not found.failure:
+                # A first round warms memory and connections and shows whether the answer is right.
+                self._turn(cell, found, rounds=1, warm=True)
+        for _, one in plan.turns(who, self.repeats):
+            if not measured[one].failure:
+                self._turn(cell, measured[one], rounds=cell.rounds, warm=False)
+        yard = next((found for one, found in measured.items() if one.yardstick), None)
+        wire = statistics.median(yard.samples) if yard is not None and yard.samples and not yard.failure else None
+        for found in measured.values():
+            yield self._row(cell, found, wire)
+
+    def _turn(self, cell: Cell, found: Measured, *, rounds: int, warm: bool) -> None:
+        """One contender's turn: alone on the machine, for one sample."""
+        one = found.contender
+        try:
+            self._check_memory(cell, one)
+            group = self._group(one)
+            self.tell(f"{one.system} {one.variant}: {cell}")
+            found.version = group.version
+            group.thaw()
+            times = []
+            # After it was frozen its caches are cold: a small operation shows that in its first round.
+            for number in range(rounds + (not warm and rounds > 1)):
+                self._seed += 1
+                weigh = cell.nbytes >= WEIGH_BYTES and not warm
+                result = group.round(
+                    cell.op,
+                    cell.nbytes,
+                    variant=one.variant,
+                    seed=self._seed,
+                    # One stream has nobody to wait for.
+                    arrival_s=0.0 if one.system == WIRE else cell.arrival_s,
+                    timeout_s=plan.step_timeout_s(cell, len(self.network.hosts), self.network.rate),
+                    weigh=weigh,
+                )
+                if number or rounds == 1:
+                    times.append(result.seconds)
+                if weigh:
+                    found.cpu_seconds.append(result.cpu_seconds)
+                    found.peak_rss_bytes = max(found.peak_rss_bytes, result.peak_rss_bytes)
+            group.freeze()
+        except (Unavailable, GroupFailed, AgentFailed) as error:
+            found.failure = str(error)
+            if isinstance(error, GroupFailed):
+                self._groups.pop((one.system, one.group), None)
+                self._failures.setdefault((one.system, one.group), []).append(str(error))
+        else:
+            if not warm:
+                found.samples.append(statistics.median(times))
+
+    def _group(self, one: Contender) -> Group:
+        """The running group of a contender, frozen; started if it does not run."""
+        key = one.system, one.group
+        if key not in self._groups:
+            failures = self._failures.get(key, [])
+            if len(failures) >= FAILURES_MAX:
+                raise Unavailable(f"failed {len(failures)} times before, the last time: {failures[-1]}")
+            self.tell(f"starting {one.system} ({one.group})")
+            group = Group(self.systems[one.system], one.group, self.network, self.agents, self._memory_bytes)
+            group.start()
+            self._groups[key] = group
+        return self._groups[key]
+
+    def _check_memory(self, cell: Cell, one: Contender) -> None:
+        """Hosts of a lab share this machine's memory, which a large cell may exceed."""
+        if not self.network.shared_clock:
+            return
+        needed = self.systems[one.system].memory(cell.op, len(self.network.hosts), cell.nbytes)
+        available = self._available()
+        if needed > available:
+            # What frozen groups keep of earlier cells may be what is missing; they start again at their next turn.
+            for key in [key for key in self._groups if key != (one.system, one.group)]:
+                self._groups.pop(key).stop()
+            available = self._available()
+        if needed > available:
+            raise Unavailable(
+                f"does not fit: it takes about {needed / 2**30:.1f} GiB, and {available / 2**30:.1f} GiB are free here"
+            )
+
+    def _available(self) -> int:
+        answer = self.agents.one(self.network.hosts[0], {"do": "hello"})
+        return int(answer["available_bytes"]) - SPARE_BYTES
+
+    def _row(self, cell: Cell, found: Measured, wire: float | None) -> Row:
+        one = found.contender
+        samples = [] if found.failure else found.samples
+        facts: dict[str, Any] = machine.facts()
+        return Row(
+            system=one.system,
+            variant=one.variant,
+            version=found.version,
+            op=cell.op,
+            hosts=len(self.network.hosts),
+            bytes=cell.nbytes,
+            arrival_s=cell.arrival_s,
+            repeats=self.repeats,
+            seconds=spread(samples),
+            samples=samples,
+            wire_ratio=statistics.median(samples) / wire if samples and wire else None,
+            verified=bool(samples),
+            cpu_seconds=statistics.median(found.cpu_seconds) if found.cpu_seconds and samples else None,
+            peak_rss_bytes=found.peak_rss_bytes or None if samples else None,
+            lab=self.network.facts,
+            machine=facts,
+            commit=facts.pop("commit"),
+            build=machine.build(),
+            note=found.failure,
+        )
+
+    def close(self) -> None:
+        """Ends all groups."""
+        for group in self._groups.values():
+            group.stop()
+        self._groups.clear()
