@@ -99,16 +99,20 @@ class Agent:
 
     def look(self, group: str) -> None:
         """Finds the group's processes on this host's network."""
-        self.reap()
-        # One pass over all processes: their parents, and which of them carry the mark.
+        # One pass over all processes: their parents, and which of them carry the mark. By hand, since psutil takes five
+        # times as long (0.2 ms a process), and sixteen agents look at hundreds of processes before each turn.
         mark = f"{GROUP_VARIABLE}={group}".encode()
         marked: set[int] = {process.pid for process, _ in self.started.get(group, []) if process.poll() is None}
         children: dict[int, list[int]] = {}
-        for process in psutil.process_iter(["ppid"]):
-            children.setdefault(process.info["ppid"], []).append(process.pid)
-            with contextlib.suppress(OSError):
-                if mark in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
-                    marked.add(process.pid)
+        for entry in os.scandir("/proc"):
+            if not entry.name.isdigit():
+                continue
+            pid = int(entry.name)
+            with contextlib.suppress(OSError, IndexError):
+                children.setdefault(_parent(pid), []).append(pid)
+                if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    marked.add(pid)
+        self.reap(children.get(os.getpid(), []))
         # A process may hide its environment when it names itself, as Ray's do: its parent tells.
         unseen = list(marked)
         while unseen:
@@ -121,13 +125,13 @@ class Agent:
                 if Path(f"/proc/{pid}/ns/net").stat().st_ino == self.network:
                     self.members[group].append(psutil.Process(pid))
 
-    def reap(self) -> None:
+    def reap(self, children: list[int]) -> None:
         """Takes the exit codes of orphans that became this process's children."""
         own = {process.pid for started in self.started.values() for process, _ in started}
-        for child in psutil.Process().children():
-            if child.pid not in own and child.status() == psutil.STATUS_ZOMBIE:
+        for pid in children:
+            if pid not in own:
                 with contextlib.suppress(ChildProcessError):
-                    os.waitpid(child.pid, os.WNOHANG)
+                    os.waitpid(pid, os.WNOHANG)
 
     def signal(self, group: str, number: signal.Signals) -> None:
         """Sends a signal to all that the last look found."""
@@ -171,6 +175,11 @@ class Agent:
             log.unlink(missing_ok=True)
         del self.members[group]
         return {}
+
+
+def _parent(pid: int) -> int:
+    # "pid (name) state parent ...", where the name may hold anything.
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
 
 
 def _peak_rss(pid: int) -> int:
