@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 FAILURES_MAX = 4
 # Left to the machine itself when a round's memory is counted.
 SPARE_BYTES = 1 << 30
-# Of the memory that is there at first, all hosts' stores together.
-STORE_SHARE = 0.5
+# Of the memory that is there at first, the most that a host's store may take.
+STORE_SHARE = 0.6
 # Below this the processor's clock ticks and the looking itself are larger than what is measured.
 WEIGH_BYTES = 1 << 20
 
@@ -77,10 +77,8 @@ class Runner:
         self._groups: dict[tuple[str, str], Group] = {}
         self._failures: dict[tuple[str, str], list[str]] = {}
         self._seed = 0
-        available = min(one["available_bytes"] for one in agents.hello)
-        # Hosts of a lab share one machine's memory.
-        sharers = len(network.hosts) if network.shared_clock else 1
-        self._memory_bytes = int(available * STORE_SHARE / sharers)
+        # Hosts of a lab share one machine's memory, but the root of a gather needs most of it: a limit, not a share.
+        self._memory_bytes = int(min(one["available_bytes"] for one in agents.hello) * STORE_SHARE)
 
     def prepare(self) -> None:
         """Installs what is missing; who can't be had is remembered with the reason."""
