@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hoplite import __version__
-from hoplite.cli import bench, completion, demo, files, node, objects, status
+from hoplite.cli import bench, completion, demo, files, lab, node, objects, status
 from hoplite.cli.output import Failure, fail
 from hoplite.errors import HopliteError
 from hoplite.settings import SettingsWarning, closest
@@ -64,6 +64,7 @@ for _command in (
     objects.delete,
     demo.demo,
     bench.bench,
+    lab.lab,
     completion.completion,
 ):
     hoplite.add_command(_command)

@@ -38,6 +38,7 @@ NEXT_STEP = {
     errors.StoreFull: "delete objects, or start the node with more --capacity",
     errors.Undecodable: "get it in Python, where it was put: hoplite.init().get(ref)",
     errors.UnsupportedDtype: "put arrays of numbers or bytes; Python puts more kinds of values",
+    errors.LabError: "hoplite lab --help; docs/lab.md says what a lab needs",
     errors.InvalidArgument: "see the command's --help",
 }
 

@@ -68,7 +68,6 @@ class Lab:
     agent: Path
     _record: Record
     _closed: bool
-    _rtt_us: float | None
     _keepers: namespaces.Keepers | None
 
     def __init__(
@@ -91,7 +90,7 @@ class Lab:
         owner = records.this_process()
         record = Record(
             name=_name(name) if name is not None else f"{owner.process}-{owner.started}-{next(_numbers)}",
-            owner=None if keep else owner,
+            owner=owner,
             boot=records.boot_id(),
             outside=namespaces.own_network(),
             rate=bits,
@@ -102,9 +101,15 @@ class Lab:
         with ExitStack() as undo:
             records.make_folder(record.name)
             undo.callback(lambda: records.remove(record))
+            records.write(record)
             record = self._made(record, sizes, undo)
+            self._set(record)
+            if len(self.hosts) > 1:
+                rtt_us = round(self.measure_rtt(self.hosts[0], self.hosts[-1]) * 1e6, 1)
+                self._record = replace(record, rtt_us=rtt_us)
+            self._record = replace(self._record, owner=None if keep else owner)
+            records.write(self._record)
             undo.pop_all()
-        self._set(record)
         if keep:
             assert self._keepers is not None
             self._keepers.leave()
@@ -146,6 +151,11 @@ class Lab:
         """The words in front of a host and a command, as one would write ["ssh"]: the agent."""
         return [str(self.agent)]
 
+    @property
+    def owner(self) -> int | None:
+        """The id of the process whose end is the lab's; None if the lab stays."""
+        return None if self._record.owner is None else self._record.owner.process
+
     def host(self, name: str) -> Host:
         """A host by its name or address.
 
@@ -159,9 +169,10 @@ class Lab:
         raise InvalidArgument(f"host {name!r} is not in the lab, which has {names}")
 
     def facts(self) -> dict[str, Any]:
-        """What the lab is, ready for JSON: rates in bit/s, times in seconds; the idle round trip in microseconds."""
-        if self._rtt_us is None and len(self.hosts) > 1:
-            self._rtt_us = round(self.measure_rtt(self.hosts[0], self.hosts[-1]) * 1e6, 1)
+        """What the lab is, ready for JSON.
+
+        Rates are in bit/s, times in seconds, and the round trip that was measured when nothing ran is in microseconds.
+        """
         return {
             "name": self.name,
             "hosts": len(self.hosts),
@@ -171,7 +182,7 @@ class Lab:
             "latency_s": self._record.latency_s,
             "latency_by": self._record.latency_by,
             "bridges_per_link": self._record.bridges,
-            "rtt_us": self._rtt_us,
+            "rtt_us": self._record.rtt_us,
         }
 
     def measure_rtt(self, a: Host, b: Host) -> float:
@@ -226,7 +237,6 @@ class Lab:
     def _set(self, record: Record) -> None:
         self._record = record
         self._closed = False
-        self._rtt_us = None
         self.name = record.name
         self.agent = records.folder_of(record.name) / "agent"
         self.hosts = [Host(record, number) for number in range(len(record.hosts))]
@@ -307,15 +317,17 @@ def _with_latency(record: Record) -> Record:
 def _sizes(hosts: int | None, racks: Sequence[int] | None) -> list[int]:
     if (hosts is None) == (racks is None):
         raise InvalidArgument("say either hosts=8 or racks=[4, 4]")
-    sizes = [hosts] if racks is None else list(racks)
-    what = "hosts" if racks is None else "racks"
-    if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
-        raise InvalidArgument(f"{what} must be {'a number of 1 or more' if racks is None else 'numbers of 1 or more'}, "
-                              f"not {hosts if racks is None else racks!r}")  # fmt: skip
-    counted = [size for size in sizes if size is not None]
-    if sum(counted) > HOSTS_MAX:
-        raise InvalidArgument(f"{what} may make {HOSTS_MAX} hosts together, not {sum(counted)}")
-    return counted
+    name, kind, given = ("hosts", "a number", hosts) if racks is None else ("racks", "numbers", racks)
+    sizes = [given] if racks is None else given
+    if not isinstance(sizes, list | tuple) or not sizes or not all(_is_count(size) for size in sizes):
+        raise InvalidArgument(f"{name} must be {kind} of 1 or more, not {given!r}")
+    if sum(sizes) > HOSTS_MAX:
+        raise InvalidArgument(f"{name} may make {HOSTS_MAX} hosts together, not {sum(sizes)}")
+    return list(sizes)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _uplink(uplink: float | str | None, sizes: list[int], rate: int) -> int | None:

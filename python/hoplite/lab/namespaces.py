@@ -124,9 +124,10 @@ class Keepers:
                 process.stdin.close()
         for name, process in zip(self._names, self._processes, strict=True):
             if not _is_ready(process):
-                self.abandon()
+                process.kill()
                 assert process.stderr is not None
                 said = process.stderr.read().strip() or f"not ready after {DEADLINE_S:g} s"
+                self.abandon()
                 raise LabError(
                     f"the namespaces of {'the switch' if name == '-' else name} could not be made: {said}; "
                     "in a container they need CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged)"
@@ -138,6 +139,7 @@ class Keepers:
         for process in self._processes:
             process.kill()
             process.wait()
+        self._close_pipes()
 
     def reap(self) -> None:
         """Waits for the ends of keepers that were killed, and closes what is open."""

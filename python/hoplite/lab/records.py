@@ -39,7 +39,7 @@ class Record:
 
     Attributes:
         name: of the lab.
-        owner: the process that takes it away at its end; None if it stays until someone does.
+        owner: the process that takes it away at its end, or that makes it; None once it stays until someone does.
         boot: of which start of the machine it is; no process survives that.
         outside: identity of the maker's network namespace, in which nothing is ever killed.
         hosts: the hosts, in order.
@@ -49,6 +49,7 @@ class Record:
         latency_s: the extra delay between two hosts that was asked, in seconds.
         latency_by: how it is made: "netem", "chained bridges" or "none".
         bridges: extra bridges in each host's link.
+        rtt_us: microseconds of a round trip from the first host to the last, measured when nothing ran there.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Record:
     latency_s: float
     latency_by: str = "none"
     bridges: int = 0
+    rtt_us: float | None = None
     hosts: tuple[HostRecord, ...] = ()
     switch: Keeper | None = None
 

@@ -1,0 +1,406 @@
+"""A lab from its making to its end: hosts with names and rates, programs on them, and nothing left afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hoplite.errors import InvalidArgument
+from hoplite.lab import Lab, LabError, namespaces, needs, records
+from labs import needs_lab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hoplite.lab.namespaces import Keeper
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """Two hosts at 10 Mbit/s that no test breaks."""
+    with Lab(hosts=2, rate="10mbit") as lab:
+        yield lab
+
+
+def machine_links() -> tuple[list[str], list[str]]:
+    """The links and the named namespaces of the machine itself."""
+    names = Path("/run/netns")
+    return sorted(name for _, name in socket.if_nameindex()), sorted(
+        path.name for path in names.glob("*")
+    ) if names.exists() else []
+
+
+def keepers(lab: Lab) -> list[Keeper]:
+    return next(record for record in records.read_all() if record.name == lab.name).keepers()
+
+
+@needs_lab
+def test_a_host_has_its_name_address_and_interface(lab: Lab) -> None:
+    host = lab.hosts[1]
+    assert (host.name, host.number, host.rack, host.interface) == ("node1", 1, 0, "e0")
+    assert host.run(["hostname"]).stdout == "node1\n"
+    # Of the files of /sys, those of the host's own links.
+    assert host.run(["ls", "/sys/class/net"]).stdout.split() == ["e0", "lo"]
+    assert host.run(["hostname", "--all-ip-addresses"]).stdout.split()[0] == host.address
+
+
+@needs_lab
+def test_hosts_find_each_other_by_name(lab: Lab) -> None:
+    for host in lab.hosts:
+        for other in lab.hosts:
+            assert host.run(["getent", "ahostsv4", other.name]).stdout.split()[0] == other.address
+
+
+@needs_lab
+def test_a_host_has_shared_memory_of_its_own_and_all_other_files_are_the_machines(lab: Lab, tmp_path: Path) -> None:
+    lab.hosts[0].run(["touch", "/dev/shm/hoplite-lab-test"], check=True)
+    assert not Path("/dev/shm/hoplite-lab-test").exists()
+    assert lab.hosts[1].run(["test", "-e", "/dev/shm/hoplite-lab-test"]).returncode == 1
+    lab.hosts[0].run(["touch", str(tmp_path / "file")], check=True)
+    assert (tmp_path / "file").exists()
+
+
+@needs_lab
+def test_a_link_brings_its_rate_and_no_more(lab: Lab) -> None:
+    # Without a limit it would be a thousand times that; the exact figure is for `hoplite lab check`.
+    rate = lab.measure_rate(lab.hosts[0], lab.hosts[1])
+    assert 2e6 < rate < 10.1e6
+
+
+@needs_lab
+def test_both_directions_have_the_rate_each(lab: Lab) -> None:
+    a, b = lab.hosts
+    assert all(2e6 < rate < 10.1e6 for rate in lab.measure_rates_at_once([(a, b), (b, a)]))
+
+
+@needs_lab
+def test_facts_are_json_and_name_the_round_trip(lab: Lab) -> None:
+    facts = json.loads(json.dumps(lab.facts()))
+    rtt_us = facts.pop("rtt_us")
+    assert 0 < rtt_us < 1e6
+    assert facts == {
+        "name": lab.name,
+        "hosts": 2,
+        "racks": [2],
+        "rate": 10_000_000,
+        "uplink": None,
+        "latency_s": 0.0,
+        "latency_by": "none",
+        "bridges_per_link": 0,
+    }
+
+
+@needs_lab
+def test_latency_is_added_and_says_how() -> None:
+    with Lab(hosts=2) as plain, Lab(hosts=2, latency="50us") as far:
+        assert plain.facts()["latency_by"] == "none"
+        assert far.facts()["latency_by"] in ("netem", "chained bridges")
+        # A busy machine makes both longer, so only a part of the 100 us is asked for.
+        best = [min(lab.measure_rtt(*lab.hosts) for _ in range(5)) for lab in (plain, far)]
+        assert best[1] - best[0] > 25e-6
+
+
+@needs_lab
+def test_a_program_gets_exit_code_input_environment_and_folder(lab: Lab, tmp_path: Path) -> None:
+    host = lab.hosts[0]
+    assert host.run(["sh", "-c", "exit 7"]).returncode == 7
+    assert host.run(["cat"], input="words").stdout == "words"
+    assert host.run(["sh", "-c", "echo $COLOUR"], env={**os.environ, "COLOUR": "red"}).stdout == "red\n"
+    assert host.run(["pwd"], cwd=tmp_path).stdout == f"{tmp_path}\n"
+    assert host.run(["pwd"]).stdout == f"{Path.cwd()}\n"
+    assert host.run(["no-such-program"]).returncode == 127
+    with pytest.raises(subprocess.CalledProcessError):
+        host.run(["false"], check=True)
+
+
+@needs_lab
+def test_a_program_that_takes_too_long_is_killed_with_its_children(lab: Lab) -> None:
+    host = lab.hosts[0]
+    with pytest.raises(subprocess.TimeoutExpired):
+        host.run(["sh", "-c", "sleep 100 & sleep 100"], timeout=0.2)
+    namespaces.wait_until(host.processes, lambda _: None, "are children that were not killed")
+
+
+@needs_lab
+def test_popen_is_the_program_itself(lab: Lab) -> None:
+    host = lab.hosts[0]
+    with host.popen(["sh", "-c", "echo $$; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) == process.pid
+        assert host.processes() == [process.pid]
+        assert lab.hosts[1].processes() == []
+        assert os.getsid(process.pid) == process.pid
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == -signal.SIGTERM
+
+
+@needs_lab
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["node1", "hostname; exit", "3"],
+        ["-x", "-T", "-n", "-q", "node1", "hostname;", "exit 3"],
+        ["-o", "StrictHostKeyChecking=no", "-oBatchMode=yes", "-l", "root", "-p22", "root@node1", "hostname; exit 3"],
+        ["node1", "-x", "-o", "A=b", "hostname; exit 3"],
+        ["-x", "--", "node1", "hostname; exit 3"],
+        ["10.77.0.2", "hostname; exit 3"],
+    ],
+    ids=" ".join,
+)
+def test_the_agent_drops_what_is_for_ssh_and_runs_the_rest(lab: Lab, words: list[str]) -> None:
+    for shell in ([], ["bash"]):
+        done = subprocess.run([*shell, *lab.rsh, *words], capture_output=True, text=True, timeout=30, check=False)
+        assert (done.returncode, done.stdout) == (3, "node1\n"), done.stderr
+
+
+@needs_lab
+def test_the_agent_passes_input_environment_folder_and_options_of_the_command(lab: Lab, tmp_path: Path) -> None:
+    def run(*words: str) -> str:
+        return subprocess.run(
+            [str(lab.agent), *words],
+            input="words\n",
+            env={**os.environ, "COLOUR": "red"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout
+
+    assert run("node0", "cat") == "words\n"
+    assert run("-n", "node0", "cat") == ""
+    assert run("node0", "echo $COLOUR; pwd") == f"red\n{tmp_path}\n"
+    assert run("node0", "echo", "-n", "-x") == "-x"
+
+
+@needs_lab
+def test_the_agent_works_from_host_to_host(lab: Lab) -> None:
+    # As a launcher does that runs on the first host and starts daemons on the others, and these on others again.
+    assert lab.hosts[0].run([lab.agent, "node1", "hostname"]).stdout == "node1\n"
+    assert lab.hosts[0].run([lab.agent, "node1", f"{lab.agent} node0 hostname"]).stdout == "node0\n"
+
+
+@needs_lab
+def test_a_signal_to_the_agent_ends_the_command(lab: Lab) -> None:
+    with subprocess.Popen([*lab.rsh, "node0", "echo here; exec sleep 100"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        assert lab.hosts[0].processes() == [process.pid]
+        process.terminate()
+        assert process.wait(10) == -signal.SIGTERM
+
+
+@needs_lab
+def test_the_agent_names_a_host_that_is_not_there(lab: Lab) -> None:
+    for words, complaint in ((["node9", "true"], "host node9 is not in the lab"), (["-x"], "usage:"), (["-:"], "")):
+        done = subprocess.run([*lab.rsh, *words], capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 255
+        assert complaint in done.stderr
+
+
+@needs_lab
+def test_nothing_is_left_at_the_end_nor_shown_on_the_machine_meanwhile() -> None:
+    before = machine_links()
+    with Lab(racks=[1, 1]) as lab:
+        assert machine_links() == before
+        process = lab.hosts[0].popen(["sh", "-c", "sleep 100 & exec sleep 100"])
+        networks = [keeper.network() for keeper in keepers(lab)]
+        assert len(set(networks)) == 3
+        files = lab.agent.parent
+        assert files.exists()
+    assert process.returncode == -signal.SIGKILL
+    assert namespaces.processes_in(networks) == []
+    assert machine_links() == before
+    assert not files.exists()
+    assert lab.name not in [record.name for record in records.read_all()]
+    with pytest.raises(LabError, match="the lab is closed"):
+        lab.hosts[0].run(["true"])
+    lab.close()
+
+
+@needs_lab
+def test_an_error_in_the_block_ends_the_lab_too() -> None:
+    held: list[Keeper] = []
+
+    def fail() -> None:
+        with Lab(hosts=1) as lab:
+            held.extend(keepers(lab))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert held
+    assert not any(keeper.is_alive() for keeper in held)
+
+
+@needs_lab
+def test_a_lab_that_can_not_be_made_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "KEEPER", "echo no such thing >&2; exit 1")
+    before = [record.name for record in records.read_all()]
+    with pytest.raises(LabError, match=r"node0 could not be made: no such thing; in a container .* CAP_SYS_ADMIN"):
+        Lab(hosts=2)
+    assert [record.name for record in records.read_all()] == before
+
+
+@needs_lab
+def test_the_next_lab_takes_away_what_a_killed_one_left() -> None:
+    program = """
+import sys
+from hoplite.lab import Lab
+lab = Lab(racks=[2, 1])
+lab.hosts[0].popen(["sh", "-c", "sleep 1000 & echo; exec sleep 1000"], stdout=sys.stdout).pid
+print(lab.name, flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        lines = {owner.stdout.readline().strip(), owner.stdout.readline().strip()}
+        record = next(record for record in records.read_all() if record.name in lines)
+        networks = [keeper.network() for keeper in record.keepers()]
+        assert len(namespaces.processes_in(networks)) == 4 + 2
+        # While its owner lives, no other lab touches it.
+        with Lab(hosts=1):
+            assert all(keeper.is_alive() for keeper in record.keepers())
+        owner.kill()
+    assert record.is_abandoned()
+    assert len(namespaces.processes_in(networks)) == 4 + 2
+    with Lab(hosts=1):
+        assert namespaces.processes_in(networks) == []
+        assert record.name not in [record.name for record in records.read_all()]
+        assert not records.folder_of(record.name).exists()
+
+
+@needs_lab
+def test_two_labs_at_once_do_not_see_each_other() -> None:
+    with Lab(hosts=2, rate="20mbit") as one, Lab(hosts=2, rate="20mbit") as other:
+        assert one.name != other.name
+        with one.hosts[0].popen(["sleep", "100"]) as process:
+            assert other.hosts[0].processes() == []
+            other.close()
+            assert process.poll() is None
+            assert one.measure_rtt(*one.hosts) > 0
+            one.hosts[0].kill()
+
+
+@needs_lab
+def test_racks_share_their_uplink() -> None:
+    with Lab(racks=[2, 2], rate="20mbit", uplink="10mbit") as lab:
+        a, b, c, d = lab.hosts
+        assert [host.rack for host in lab.hosts] == [0, 0, 1, 1]
+        assert [rack.hosts for rack in lab.racks] == [[a, b], [c, d]]
+        assert sum(lab.measure_rates_at_once([(a, c), (b, d)])) < 10.5e6
+        assert lab.measure_rate(a, b) > 10.5e6
+        assert lab.facts()["uplink"] == 10_000_000
+
+
+@needs_lab
+def test_a_lab_that_is_to_stay_is_found_again_by_its_name() -> None:
+    name = f"test-{os.getpid()}"
+    made = Lab(hosts=1, name=name, keep=True)
+    try:
+        with pytest.raises(LabError, match="there already"):
+            Lab(hosts=1, name=name)
+        found = Lab.find(name)
+        assert found.host("node0").run(["hostname"]).stdout == "node0\n"
+        assert found.owner is None
+    finally:
+        Lab.find(name).close()
+    with pytest.raises(LabError, match=f"no lab named '{name}' is up"):
+        Lab.find(name)
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({}, "hosts=8 or racks="),
+        ({"hosts": 2, "racks": [1, 1]}, "hosts=8 or racks="),
+        ({"hosts": 0}, "hosts must be a number of 1 or more, not 0"),
+        ({"hosts": "8"}, "not '8'"),
+        ({"hosts": True}, "not True"),
+        ({"racks": []}, r"racks must be numbers of 1 or more, not \[\]"),
+        ({"racks": [4, 0]}, r"not \[4, 0\]"),
+        ({"racks": 4}, "racks must be"),
+        ({"hosts": 201}, "200 hosts together, not 201"),
+        ({"hosts": 2, "rate": "1GB"}, "rate must be a rate such as \"1gbit\".* not '1GB'"),
+        ({"hosts": 2, "rate": -1}, "rate must be between 100kbit and 34gbit, not -1"),
+        ({"hosts": 2, "rate": "100gbit"}, "34gbit"),
+        ({"hosts": 2, "rate": float("nan")}, "rate must be"),
+        ({"hosts": 2, "rate": None}, "not None"),
+        ({"hosts": 2, "uplink": "1gbit"}, "two or more racks"),
+        ({"racks": [1, 1], "uplink": "fast"}, "uplink must be a rate"),
+        ({"hosts": 2, "latency": "1 minute"}, "latency must be a time"),
+        ({"hosts": 2, "latency": -1}, "latency must be a time"),
+        ({"hosts": 2, "name": "../x"}, "name must be"),
+    ],
+    ids=str,
+)
+def test_a_bad_argument_is_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidArgument, match=named):
+        Lab(**options)
+
+
+@needs_lab
+def test_bad_arguments_of_a_lab_that_is_up_are_named(lab: Lab) -> None:
+    a, b = lab.hosts
+    with pytest.raises(InvalidArgument, match="'sideways'"):
+        a.cut("sideways")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="'fast'"):
+        b.slow("fast")
+    with pytest.raises(InvalidArgument, match="'node9' is not in the lab, which has node0 to node1"):
+        lab.host("node9")
+    with pytest.raises(InvalidArgument, match="from node0 to itself"):
+        lab.measure_rate(a, a)
+    with pytest.raises(LabError, match="rack0 is the only rack"):
+        lab.racks[0].cut()
+
+
+@needs_lab
+def test_without_root_the_error_says_so() -> None:
+    program = """
+import os
+from hoplite.lab import Lab, LabError
+os.setuid(65534)
+try:
+    Lab(hosts=2)
+except LabError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.startswith("a lab needs root")
+
+
+def test_without_linux_a_tool_or_pyroute2_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("shutil.which", str)
+    with pytest.raises(LabError, match=r"pip install 'hoplite-collectives\[lab\]'"):
+        needs.check()
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(LabError, match="apt-get install util-linux"):
+        needs.check()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(LabError, match="Linux network namespaces; this is darwin"):
+        needs.check()
+
+
+@needs_lab
+def test_a_lab_is_made_inside_a_running_event_loop_and_on_a_thread() -> None:
+    import asyncio
+
+    async def use() -> str:
+        with Lab(hosts=1) as lab:
+            return lab.hosts[0].run(["hostname"]).stdout
+
+    assert asyncio.run(use()) == "node0\n"
+    assert asyncio.run(asyncio.wait_for(asyncio.to_thread(lambda: asyncio.run(use())), 30)) == "node0\n"
