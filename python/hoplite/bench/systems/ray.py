@@ -26,6 +26,9 @@ PORT = 6389
 SOCKET_PATH_MAX = 107
 SESSION_PATH_BYTES = 65
 
+# So many nodes start at once where hosts share a machine; sixteen take a minute on two cores.
+TURNS = 2
+
 # Ray refuses to start a store of less.
 STORE_BYTES_MIN = 80 * 2**20
 
@@ -125,17 +128,15 @@ def node_command(python: Path, launch: Launch, host: Host) -> list[str | Path]:
             f"Ray's sockets in {folder} would have paths of more than {SOCKET_PATH_MAX} bytes; "
             f"set TMPDIR to a folder of at most {SOCKET_PATH_MAX - SESSION_PATH_BYTES - 30} bytes, such as /tmp"
         )
-    whose = ["--address", address(launch)]
     if host.number == 0:
-        whose = ["--head", "--port", str(PORT), "--include-dashboard", "false"]
+        # All others wait for it.
+        whose = ["--", "--head", "--port", str(PORT), "--include-dashboard", "false"]
+    else:
+        whose = ["--turn", launch.folder / f"turn{host.number % TURNS}", "--", "--address", address(launch)]
     return [
-        # Not the script, whose first line has the path of its interpreter, which may be too long for the kernel.
         python,
-        "-m",
-        "ray.scripts.scripts",
-        "start",
+        RANKS / "ray_node.py",
         *whose,
-        "--block",
         "--node-ip-address",
         host.address,
         "--num-cpus",
