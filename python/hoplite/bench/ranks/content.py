@@ -7,7 +7,12 @@ one rank twice, or with blocks out of place differs from the right one.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DTYPE = np.dtype(np.float32)
 # A prime, so that no block size is a multiple of it and a block in another's place shows.
@@ -47,3 +52,23 @@ def wrong(found: np.ndarray, *, ranks: range, seed: int) -> str:
         f"element {at} of {found.size} is {found[at]!s} and not {expected[at]!s}, "
         f"{np.count_nonzero(found != expected)} differ"
     )
+
+
+def wrong_at(came: Sequence[np.ndarray], *, op: str, rank: int, ranks: int, seed: int) -> str:
+    """Compares all arrays that came to a rank, its own result among them, with what should have come.
+
+    Returns:
+        What is wrong first, or nothing if all is right.
+    """
+    everybody = range(ranks)
+    expected: list[range] = []
+    if op == "allreduce" or (op == "reduce" and rank == 0):
+        expected = [everybody]
+    elif op == "gather" and rank == 0:
+        expected = [range(one, one + 1) for one in everybody]
+    elif (op == "broadcast" and rank > 0) or (op == "rtt" and rank < 2):
+        expected = [range(1)]
+    if len(came) != len(expected):
+        return f"{len(came)} arrays came and not {len(expected)}"
+    said = (wrong(array, ranks=of, seed=seed) for array, of in zip(came, expected, strict=True))
+    return next(filter(None, said), "")

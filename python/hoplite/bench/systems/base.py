@@ -68,6 +68,8 @@ class Launch(abc.ABC):
         folder: of this group, empty at first and removed at the end; on the host that runs the bench.
         network: the network of the hosts in CIDR notation, "10.77.0.0/16"; empty if it is not known.
         memory_bytes: what this group's processes may use of each host.
+        shared_clock: whether all hosts have one monotonic clock, as those of a lab do; then a driver may take the time
+            of an end where it happens.
     """
 
     hosts: Sequence[Host]
@@ -76,6 +78,7 @@ class Launch(abc.ABC):
     folder: Path
     network: str
     memory_bytes: int
+    shared_clock: bool
 
     @abc.abstractmethod
     def spawn(self, host: Host, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> None:

@@ -1,0 +1,182 @@
+"""Speaks for all ranks of Dask: submits tasks to the worker of each host, whose arguments Dask moves.
+
+What a user of Dask would write. Arrays are results of tasks and stay where they were made; futures of them are the
+arguments of tasks on other hosts; a sum is made by one task that takes all arrays.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+from distributed import Client, Future, __version__, get_worker, wait
+
+from content import DTYPE, fill, wrong_at
+from rank import Rank, Task, arguments, serve, sleep_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Sixteen workers start in half a minute on two cores.
+START_TIMEOUT_S = 300.0
+# Of one task; the bench gives up sooner.
+TASK_TIMEOUT_S = 900.0
+REPLICATE = "replicate"
+
+
+def make(nbytes: int, rank: int, seed: int) -> np.ndarray:
+    """Makes a host's array."""
+    own = np.empty(nbytes // DTYPE.itemsize, DTYPE)
+    fill(own, rank=rank, seed=seed)
+    return own
+
+
+def keep(*arrays: np.ndarray) -> None:
+    """Holds what came to this worker in this round, and notes when the last did."""
+    worker = get_worker()
+    worker.came = [*getattr(worker, "came", []), *arrays]
+    worker.ended = time.monotonic_ns()
+
+
+def take(*arrays: np.ndarray) -> None:
+    """Takes arrays, which Dask has brought."""
+    keep(*arrays)
+
+
+def take_and_return(array: np.ndarray) -> np.ndarray:
+    """Takes an array, and makes a future of it."""
+    keep(array)
+    return array
+
+
+def give(array: np.ndarray) -> np.ndarray:
+    """Makes another future of an array."""
+    return array
+
+
+def add(*arrays: np.ndarray) -> np.ndarray:
+    """Adds arrays, and keeps the sum as all that came."""
+    total = arrays[0].copy()
+    for array in arrays[1:]:
+        np.add(total, array, out=total)
+    get_worker().came = []
+    keep(total)
+    return total
+
+
+def ended() -> int:
+    """When the last array came to this worker."""
+    at: int = getattr(get_worker(), "ended", 0)
+    return at
+
+
+def compare(task: Task, rank: int) -> str:
+    """Compares what came with what should have, and lets it go."""
+    worker = get_worker()
+    arrays, worker.came = getattr(worker, "came", []), []
+    return wrong_at(arrays, op=task.op, rank=rank, ranks=task.ranks, seed=task.seed)
+
+
+class DaskDriver(Rank):
+    """The program that a user of Dask runs."""
+
+    def __init__(self, client: Client, *, ranks: int, shared_clock: bool) -> None:
+        self.client = client
+        self.shared_clock = shared_clock
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        addresses = {worker["name"]: address for address, worker in workers.items()}
+        self.workers = [addresses[f"rank{rank}"] for rank in range(ranks)]
+        self.arrays: list[Future] = []
+
+    def prepare(self, task: Task) -> str:
+        """Has the workers make their arrays."""
+        self.arrays = []
+        owners = 1 if task.op in ("rtt", "broadcast") else task.ranks
+        self.arrays = [self.submit(make, task.nbytes, rank, task.seed, rank=rank) for rank in range(owners)]
+        settle(self.arrays)
+        return ""
+
+    def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int]:  # noqa: ARG002
+        """Submits, and waits for the last that has what it should."""
+        sleep_until(at)
+        called = time.monotonic_ns()
+        if task.variant == REPLICATE:
+            end = self.replicate()
+        else:
+            settle(self.call(task, called))
+            end = time.monotonic_ns()
+            if self.shared_clock:
+                end = max(self.client.run(ended).values())
+        last = 1 if task.op == "rtt" else task.ranks - 1
+        return called + last * task.arrival_ns, end
+
+    def call(self, task: Task, called: int) -> list[Future]:
+        """Submits what the operation needs, rank after rank as they arrive."""
+        others = range(1, task.ranks)
+        if task.op == "rtt":
+            sleep_until(called + task.arrival_ns)
+            there = self.submit(take_and_return, self.submit(give, *self.arrays, rank=0), rank=1)
+            return [self.submit(take, there, rank=0)]
+        if task.op == "broadcast":
+            takes = []
+            for rank in others:
+                sleep_until(called + rank * task.arrival_ns)
+                takes.append(self.submit(take, *self.arrays, rank=rank))
+            return takes
+        # All arrays in one task, or one task for each that arrives.
+        batches = [[array] for array in self.arrays] if task.arrival_ns else [self.arrays]
+        done = []
+        for number, arrays in enumerate(batches):
+            sleep_until(called + number * task.arrival_ns)
+            if task.op == "gather":
+                done.append(self.submit(take, *arrays, rank=0))
+            else:
+                done = [self.submit(add, *done, *arrays, rank=0)]
+        if task.op == "allreduce":
+            done += [self.submit(take, *done, rank=rank) for rank in others]
+        return done
+
+    def replicate(self) -> int:
+        """Copies the array to all workers; they are told after the clock was stopped."""
+        self.client.replicate(self.arrays, workers=self.workers)
+        end = time.monotonic_ns()
+        settle([self.submit(take, *self.arrays, rank=rank) for rank in range(1, len(self.workers))])
+        return end
+
+    def check(self, task: Task) -> str:
+        """Has every worker compare what came to it; lets all futures go."""
+        self.arrays = []
+        compared = [self.submit(compare, task, rank, rank=rank) for rank in range(task.ranks)]
+        said = self.client.gather(compared)
+        return "; ".join(f"rank {rank}: {why}" for rank, why in enumerate(said) if why)
+
+    def submit(self, function: Callable[..., object], *values: object, rank: int) -> Future:
+        """Has a function run once, on the worker of a rank and nowhere else."""
+        return self.client.submit(
+            function, *values, workers=[self.workers[rank]], allow_other_workers=False, pure=False
+        )
+
+
+def settle(futures: list[Future]) -> None:
+    """Waits until all tasks are done; raises what one of them raised."""
+    wait(futures, timeout=TASK_TIMEOUT_S)
+    for future in futures:
+        if future.status != "finished":
+            future.result(timeout=TASK_TIMEOUT_S)
+
+
+def main() -> None:
+    """Takes part until the bench hangs up."""
+    parser = arguments()
+    parser.add_argument("--scheduler", required=True, help="tcp://host:port")
+    parser.add_argument("--shared-clock", action="store_true", help="all hosts have one monotonic clock")
+    options = parser.parse_args()
+    with Client(options.scheduler, timeout=START_TIMEOUT_S) as client:
+        client.wait_for_workers(options.ranks, timeout=START_TIMEOUT_S)
+        driver = DaskDriver(client, ranks=options.ranks, shared_clock=options.shared_clock)
+        serve(driver, control=options.control, number=-1, ranks=options.ranks, version=__version__)
+
+
+if __name__ == "__main__":
+    main()
