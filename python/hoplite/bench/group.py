@@ -63,7 +63,7 @@ class Group(Launch):
         settings: the name of the settings that it starts them with.
         network: on which hosts.
         agents: of these hosts.
-        memory_bytes: what it may use of each host.
+        memory_bytes: the most that its store on one host may take.
     """
 
     def __init__(self, system: System, settings: str, network: Network, agents: Agents, memory_bytes: int) -> None:

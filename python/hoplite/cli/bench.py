@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hoplite._arguments import check_capacity
+from hoplite.cli import bench_report
 from hoplite.cli.output import fail_with, print_json, print_table
 from hoplite.errors import HopliteError
 
@@ -195,3 +196,6 @@ def smoke(as_json: bool) -> None:
         print_json(report)
     else:
         click.echo(job.summary(report))
+
+
+bench.add_command(bench_report.report)

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
-from distributed import Client, Future, __version__, get_worker, wait
+from distributed import Client, Future, Worker, __version__, get_worker, wait
 
 from content import DTYPE, fill, wrong_at
 from rank import Rank, Task, arguments, serve, sleep_until
@@ -65,9 +65,9 @@ def add(*arrays: np.ndarray) -> np.ndarray:
     return total
 
 
-def ended() -> int:
-    """When the last array came to this worker."""
-    at: int = getattr(get_worker(), "ended", 0)
+def ended(dask_worker: Worker) -> int:
+    """When the last array came to a worker; run outside of any task, where Dask gives the worker by this name."""
+    at: int = getattr(dask_worker, "ended", 0)
     return at
 
 

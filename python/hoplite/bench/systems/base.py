@@ -67,7 +67,8 @@ class Launch(abc.ABC):
         rsh: an executable that takes a host's name and a command, like ssh.
         folder: of this group, empty at first and removed at the end; on the host that runs the bench.
         network: the network of the hosts in CIDR notation, "10.77.0.0/16"; empty if it is not known.
-        memory_bytes: what this group's processes may use of each host.
+        memory_bytes: the most that the group's store on one host may take. Not a share: the root of a gather takes much
+            more than others, and what all take together is told by `memory`.
         shared_clock: whether all hosts have one monotonic clock, as those of a lab do; then a driver may take the time
             of an end where it happens.
     """

@@ -7,6 +7,7 @@ called is in `ranks/ray_driver.py`.
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 from hoplite.bench.systems.base import OPS, RANKS, System, Unavailable, Variant
@@ -111,6 +112,12 @@ class Ray(System):
         return (inputs + stored[op] + 2 * hosts) * nbytes
 
 
+def shared_memory_bytes() -> int:
+    """What Ray accepts as the limit of a store: half of what /dev/shm has, taken from this host for all."""
+    free = os.statvfs("/dev/shm")
+    return int(free.f_bavail * free.f_frsize * 0.45)
+
+
 def address(launch: Launch) -> str:
     """Where the head of the cluster listens."""
     return f"{launch.hosts[0].address}:{PORT}"
@@ -143,10 +150,9 @@ def node_command(python: Path, launch: Launch, host: Host) -> list[str | Path]:
         "1",
         "--resources",
         json.dumps({f"rank{host.number}": 1}),
-        # A limit, of which pages are taken as they are written. Where hosts share one memory it is that of all: the
-        # root of a gather needs many times what others do, and what all take together is told by `memory`.
+        # A limit, of which pages are taken as they are written.
         "--object-store-memory",
-        str(launch.memory_bytes * (len(launch.hosts) if launch.shared_clock else 1)),
+        str(min(launch.memory_bytes, shared_memory_bytes())),
         "--temp-dir",
         folder,
         # It sends what workers print to the driver, which nobody reads.
