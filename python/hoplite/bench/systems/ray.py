@@ -143,10 +143,9 @@ def node_command(python: Path, launch: Launch, host: Host) -> list[str | Path]:
         "1",
         "--resources",
         json.dumps({f"rank{host.number}": 1}),
-        # A limit, of which pages are taken as they are written. Where hosts share one memory it is that of all: the
-        # root of a gather needs many times what others do, and what all take together is told by `memory`.
+        # A limit, of which pages are taken as they are written.
         "--object-store-memory",
-        str(launch.memory_bytes * (len(launch.hosts) if launch.shared_clock else 1)),
+        str(launch.memory_bytes),
         "--temp-dir",
         folder,
         # It sends what workers print to the driver, which nobody reads.
