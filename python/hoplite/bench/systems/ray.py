@@ -137,7 +137,7 @@ def node_command(python: Path, launch: Launch, host: Host) -> list[str | Path]:
         )
     if host.number == 0:
         # All others wait for it.
-        whose = ["--", "--head", "--port", str(PORT), "--include-dashboard", "false"]
+        whose: list[str | Path] = ["--", "--head", "--port", str(PORT), "--include-dashboard", "false"]
     else:
         whose = ["--turn", launch.folder / f"turn{host.number % TURNS}", "--", "--address", address(launch)]
     return [
