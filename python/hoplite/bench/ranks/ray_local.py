@@ -1,6 +1,6 @@
-"""Puts and gets of Ray on one host: reads "put 1024 10" on stdin, that is what, bytes and times; prints seconds as JSON.
+"""Puts and gets of Ray on one host: reads "put 1024 10", that is what, bytes and times; answers with seconds, as JSON.
 
-The bench says when, so that Ray takes turns with others. The first line that is printed is Ray's version.
+The bench says when, so that Ray takes turns with others. The first answer, before any question, is Ray's version.
 """
 
 from __future__ import annotations
@@ -46,6 +46,12 @@ def put_get(value: np.ndarray) -> tuple[float, np.ndarray]:
 OPS: dict[str, Callable[[np.ndarray], tuple[float, np.ndarray]]] = {"put": put, "get": get, "put_get": put_get}
 
 
+def answer(**fields: object) -> None:
+    """Writes one line."""
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     """Answers until stdin ends."""
     parser = argparse.ArgumentParser()
@@ -59,19 +65,17 @@ def main() -> None:
         log_to_driver=False,
         _temp_dir=options.folder,
     )
-    print(json.dumps({"version": ray.__version__}), flush=True)
+    answer(version=ray.__version__)
     for seed, line in enumerate(sys.stdin):
         op, nbytes, times = line.split()
         value = np.empty(int(nbytes) // DTYPE.itemsize, DTYPE)
         fill(value, rank=0, seed=seed)
         seconds = []
-        said = ""
         for _ in range(int(times)):
             took, view = OPS[op](value)
             seconds.append(took)
-        said = wrong(view, ranks=range(1), seed=seed)
+        answer(seconds=seconds, wrong=wrong(view, ranks=range(1), seed=seed))
         del view
-        print(json.dumps({"seconds": seconds, "wrong": said}), flush=True)
 
 
 if __name__ == "__main__":

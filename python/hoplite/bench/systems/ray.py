@@ -135,6 +135,7 @@ def node_command(python: Path, launch: Launch, host: Host) -> list[str | Path]:
             f"Ray's sockets in {folder} would have paths of more than {SOCKET_PATH_MAX} bytes; "
             f"set TMPDIR to a folder of at most {SOCKET_PATH_MAX - SESSION_PATH_BYTES - 30} bytes, such as /tmp"
         )
+    whose: list[str | Path]
     if host.number == 0:
         # All others wait for it.
         whose: list[str | Path] = ["--", "--head", "--port", str(PORT), "--include-dashboard", "false"]
@@ -153,6 +154,9 @@ def node_command(python: Path, launch: Launch, host: Host) -> list[str | Path]:
         # A limit, of which pages are taken as they are written.
         "--object-store-memory",
         str(min(launch.memory_bytes, shared_memory_bytes())),
+        # Of tasks, none of which asks for any: else Ray refuses a store that is not free at this moment.
+        "--memory",
+        "1",
         "--temp-dir",
         folder,
         # It sends what workers print to the driver, which nobody reads.
