@@ -138,7 +138,7 @@ def node_command(python: Path, launch: Launch, host: Host) -> list[str | Path]:
     whose: list[str | Path]
     if host.number == 0:
         # All others wait for it.
-        whose: list[str | Path] = ["--", "--head", "--port", str(PORT), "--include-dashboard", "false"]
+        whose = ["--", "--head", "--port", str(PORT), "--include-dashboard", "false"]
     else:
         whose = ["--turn", launch.folder / f"turn{host.number % TURNS}", "--", "--address", address(launch)]
     return [
