@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import InvalidArgument, LabError
 from hoplite.lab import agent, links, measure, namespaces, needs, quantities, records
-from hoplite.lab.hosts import INTERFACE, Host, Rack
+from hoplite.lab.hosts import INTERFACE, Host, Rack, reap, set_up
 from hoplite.lab.records import HostRecord, Record
 from hoplite.sockets import runtime_dir
 
@@ -214,7 +214,7 @@ class Lab:
         records.remove(self._record)
         self._closed = True
         for host in self.hosts:
-            host.reap()
+            reap(host)
         if self._keepers is not None:
             self._keepers.reap()
 
@@ -283,14 +283,14 @@ def _wire(record: Record, racks: int) -> None:
             bridge = chained
         links.make_cable(switch, bridge, links.port_of(number), INTERFACE, host.keeper)
         links.set_address(host.keeper, INTERFACE, host.address, PREFIX)
-        Host(record, number).make()
+        set_up(Host(record, number))
     if record.uplink is not None:
         links.make_bridge(switch, links.CORE)
         for rack in range(racks):
             near, far = links.uplink_of(rack)
             links.make_cable(switch, links.bridge_of(rack), near, far, switch)
             links.connect(switch, far, links.CORE)
-            Rack(record, rack, []).make()
+            set_up(Rack(record, rack, []))
 
 
 def _with_latency(record: Record) -> Record:
