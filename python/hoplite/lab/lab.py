@@ -30,6 +30,9 @@ HOSTS_MAX = 200
 BRIDGE_DELAY_S = 2.5e-6
 BRIDGES_MAX = 50
 
+# How long an echo may take, in seconds, besides two round trips: the first one asks for an address.
+ECHO_TIMEOUT_S = 2.0
+
 _numbers = itertools.count()
 
 
@@ -181,8 +184,12 @@ class Lab:
         }
 
     def measure_rtt(self, a: Host, b: Host) -> float:
-        """Measures the round trip between two hosts, in seconds: the median of 50 echoes of the kernel."""
-        return measure.round_trip(a, b)
+        """Measures the round trip between two hosts, in seconds: the median of up to 50 echoes of the kernel.
+
+        Raises:
+            LabError: no echo came, for a link is cut.
+        """
+        return measure.round_trip(a, b, ECHO_TIMEOUT_S + 4 * self._record.latency_s)
 
     def measure_rate(self, a: Host, b: Host) -> float:
         """Measures what one TCP stream from host to host brings, in bit/s of payload, for a second."""
