@@ -62,6 +62,7 @@ def page() -> str:
         and not member.name.startswith("_")
         and isinstance(member, griffe.Class | griffe.Function)
     ]
+    lab = [target(package["lab"][name]) for name in ("Lab", "hosts.Link", "Host", "Rack")]
     body = [
         *(block for member in (*functions, *classes) for block in document(member, "hoplite.", 2)),
         *twins(package["_twins.Twins"]),
@@ -70,6 +71,9 @@ def page() -> str:
         "## `hoplite.testing`",
         text(package["testing"]),
         *(block for member in testing for block in document(member, "hoplite.testing.", 3)),
+        "## `hoplite.lab`",
+        text(package["lab"]),
+        *(block for member in lab for block in document(member, "hoplite.lab.", 3)),
     ]
     return "\n\n".join([OPENING.rstrip(), contents(body), *body]) + "\n"
 
@@ -133,8 +137,9 @@ def document(member: griffe.Object, prefix: str, level: int) -> Iterator[str]:
 
 
 def is_public(constructor: griffe.Function) -> bool:
-    """Whether users can make one: not where an argument is the extension's. Then the text says who makes it."""
-    return not any("_native" in str(parameter.annotation) for parameter in constructor.parameters)
+    """Whether users can make one: not where an argument is this package's own. Then the text says who makes it."""
+    own = re.compile(r"_native|\bRecord\b|\bKeeper\b")
+    return not any(own.search(str(parameter.annotation)) for parameter in constructor.parameters)
 
 
 def public_methods(member: griffe.Class) -> list[griffe.Function]:
@@ -162,7 +167,7 @@ def signature(function: griffe.Function, name: str) -> str:
     parts: list[str] = []
     keyword_only = False
     for parameter in function.parameters:
-        if parameter.name == "self":
+        if parameter.name in ("self", "cls"):
             continue
         kind = parameter.kind
         if kind is griffe.ParameterKind.keyword_only and not keyword_only:

@@ -404,3 +404,23 @@ def test_a_lab_is_made_inside_a_running_event_loop_and_on_a_thread() -> None:
 
     assert asyncio.run(use()) == "node0\n"
     assert asyncio.run(asyncio.wait_for(asyncio.to_thread(lambda: asyncio.run(use())), 30)) == "node0\n"
+
+
+@needs_lab
+def test_each_host_runs_a_node_of_its_own_at_the_usual_address_and_socket() -> None:
+    with Lab(hosts=2) as lab:
+        nodes = []
+        for host in lab.hosts:
+            options = ["--listen", f"{host.address}:7420", "--join", f"{lab.hosts[0].name}:7420", "--capacity", "64MiB"]
+            command = [sys.executable, "-m", "hoplite.cli", "node", "--insecure", "--json", *options]
+            nodes.append(host.popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+            assert nodes[-1].stdout is not None
+            ready = json.loads(nodes[-1].stdout.readline())
+            assert ready["address"] == f"{host.address}:7420"
+        put = "import hoplite; hoplite.init().put(b'here', name='from/1')"
+        get = "import hoplite; print(bytes(hoplite.init().get('from/1', timeout=20)))"
+        lab.hosts[0].run([sys.executable, "-c", put], check=True)
+        assert lab.hosts[1].run([sys.executable, "-c", get], check=True).stdout == "b'here'\n"
+        for host, node in zip(lab.hosts, nodes, strict=True):
+            host.kill()
+            node.communicate(timeout=10)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
 
+from hoplite import cli
 from hoplite.lab import Lab, records
 from labs import needs_lab
 
@@ -19,9 +22,34 @@ if TYPE_CHECKING:
 pytestmark = needs_lab
 
 
-def hoplite(*words: str, input: str = "") -> subprocess.CompletedProcess[str]:  # noqa: A002 - as in subprocess
-    command = [sys.executable, "-m", "hoplite.cli", "lab", *words]
-    return subprocess.run(command, input=input, capture_output=True, text=True, timeout=50, check=False)
+class Command:
+    """The command `hoplite lab`, in this process: starting Python for each would take most of the time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        """Its exit code and what it says on stdout and stderr."""
+        self._monkeypatch.setattr(sys, "argv", ["hoplite", "lab", *words])
+        # Which the command sets for its process; it is put back at the end of the test.
+        self._monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert isinstance(ended.value.code, int)
+        told = self._capsys.readouterr()
+        return ended.value.code, told.out, told.err
+
+
+@pytest.fixture
+def hoplite_lab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """`hoplite lab run`, which becomes the program that it runs."""
+    command = [sys.executable, "-m", "hoplite.cli", "lab", "run", *words]
+    return subprocess.run(command, input="words", capture_output=True, text=True, timeout=50, check=False)
 
 
 @pytest.fixture
@@ -33,63 +61,72 @@ def name() -> Iterator[str]:
         Lab.find(name).close()
 
 
-def test_up_run_cut_status_and_down(name: str) -> None:
-    up = hoplite("up", "--racks", "1,1", "--rate", "20mbit", "--name", name)
-    assert (up.returncode, up.stdout) == (0, "node0 10.77.0.1\nnode1 10.77.1.1\n"), up.stderr
+def test_up_run_cut_status_and_down(name: str, hoplite_lab: Command) -> None:
+    code, told, errors = hoplite_lab("up", "--racks", "1,1", "--rate", "20mbit", "--name", name)
+    assert (code, told) == (0, "node0 10.77.0.1\nnode1 10.77.1.1\n"), errors
 
-    # Options after the host are the command's, with and without the dashes; so are input and exit code.
-    run = hoplite("run", "--name", name, "node1", "--", "sh", "-c", "hostname; cat; exit 3", input="words")
-    assert (run.returncode, run.stdout) == (3, "node1\nwords"), run.stderr
-    assert hoplite("run", "--name", name, "node1", "sh", "-c", "exit 4").returncode == 4
+    # Options after the host are the command's; so are input and exit code.
+    done = run("--name", name, "node1", "--", "sh", "-c", "hostname; cat; exit 3")
+    assert (done.returncode, done.stdout) == (3, "node1\nwords"), done.stderr
+    assert run("--name", name, "node1", "sh", "-c", "exit 4").returncode == 4
 
-    assert hoplite("cut", "--name", name, "node0", "--direction", "in").returncode == 0
-    assert hoplite("cut", "--name", name, "rack1").returncode == 0
-    assert hoplite("slow", "--name", name, "node1", "1mbit").returncode == 0
-    listed = {lab["name"]: lab for lab in json.loads(hoplite("status", "--json").stdout)}[name]
+    assert hoplite_lab("cut", "--name", name, "node0", "--direction", "in")[0] == 0
+    assert hoplite_lab("cut", "--name", name, "rack1")[0] == 0
+    assert hoplite_lab("slow", "--name", name, "node1", "1mbit")[0] == 0
+    listed = {lab["name"]: lab for lab in json.loads(hoplite_lab("status", "--json")[1])}[name]
     assert listed["owner"] is None
     assert (listed["rate"], listed["uplink"]) == (20_000_000, 20_000_000)
     assert [host["cut"] for host in listed["hosts"]] == [["in"], []]
     assert [rack["cut"] for rack in listed["racks"]] == [[], ["out", "in"]]
-    assert hoplite("heal", "--name", name, "rack1").returncode == 0
-    assert name in hoplite("status").stdout
+    assert hoplite_lab("heal", "--name", name, "rack1")[0] == 0
+    assert name in hoplite_lab("status")[1]
 
     process = Lab.find(name).hosts[0].popen(["sleep", "1000"])
-    assert hoplite("down", "--name", name).returncode == 0
-    assert process.wait(10) == -9
-    assert name not in hoplite("status").stdout
+    assert hoplite_lab("down", "--name", name)[0] == 0
+    assert process.wait(10) == -signal.SIGKILL
+    assert name not in hoplite_lab("status")[1]
 
 
-def test_mistakes_end_with_what_to_try(name: str) -> None:
+def test_mistakes_end_with_what_to_try(name: str, hoplite_lab: Command) -> None:
     for words, complaint in (
         (["run", "--name", name, "node0", "true"], f"no lab named '{name}' is up"),
         (["down", "--name", name], "make one: hoplite lab up"),
         (["up", "--name", name, "--rate", "fast"], "rate must be a rate"),
     ):
-        done = hoplite(*words)
-        assert done.returncode == 1
-        assert complaint in done.stderr
-        assert "\ntry: " in done.stderr
-    done = hoplite("up", "--racks", "4,x")
-    assert done.returncode == 2
-    assert "'4,x' is not a list of numbers of hosts, such as 4,4" in done.stderr
+        code, _, errors = hoplite_lab(*words)
+        assert code == 1
+        assert complaint in errors
+        assert "\ntry: " in errors
+    code, _, errors = hoplite_lab("up", "--racks", "4,x")
+    assert code == 2
+    assert "'4,x' is not a list of numbers of hosts, such as 4,4" in errors
 
 
-def test_a_lab_of_a_running_process_is_listed_but_not_taken_away() -> None:
+def test_a_lab_of_a_running_process_is_listed_but_not_taken_away(hoplite_lab: Command) -> None:
     with Lab(hosts=1) as lab:
-        listed = {entry["name"]: entry for entry in json.loads(hoplite("status", "--json").stdout)}
+        listed = {entry["name"]: entry for entry in json.loads(hoplite_lab("status", "--json")[1])}
         assert listed[lab.name]["owner"] == os.getpid()
-        down = hoplite("down", "--name", lab.name)
-        assert down.returncode == 1
-        assert f"belongs to process {os.getpid()}, which runs" in down.stderr
+        code, _, errors = hoplite_lab("down", "--name", lab.name)
+        assert code == 1
+        assert f"belongs to process {os.getpid()}, which runs" in errors
         assert lab.hosts[0].run(["hostname"]).stdout == "node0\n"
 
 
-def test_check_prints_rates_round_trip_and_a_verdict_that_is_its_exit_code() -> None:
-    done = hoplite("check", "--hosts", "2", "--rate", "10mbit", "--rounds", "1")
-    assert "2 streams at once, asked 10 Mbit/s each: " in done.stdout, done.stderr
-    assert "round trip" in done.stdout
-    assert done.stdout.splitlines()[-1] == ("good" if done.returncode == 0 else "not good")
-    report = json.loads(hoplite("check", "--racks", "1,1", "--rate", "10mbit", "--rounds", "1", "--json").stdout)
+def test_check_prints_rates_round_trip_and_a_verdict_that_is_its_exit_code(hoplite_lab: Command) -> None:
+    code, told, errors = hoplite_lab("check", "--hosts", "2", "--rate", "10mbit", "--rounds", "1")
+    assert "2 streams at once, asked 10 Mbit/s each: " in told, errors
+    assert "round trip" in told
+    assert told.splitlines()[-1] == ("good" if code == 0 else "not good")
+    code, told, _ = hoplite_lab("check", "--racks", "1,1", "--rate", "10mbit", "--rounds", "1", "--json")
+    report = json.loads(told)
     assert [len(streams) for streams in report["rounds"]] == [2]
-    assert report["good"] == all(stream["good"] for stream in report["rounds"][0])
+    assert report["good"] == (code == 0) == all(stream["good"] for stream in report["rounds"][0])
     assert {stream["asked"] for stream in report["rounds"][0]} == {10_000_000}
+
+
+def test_check_fails_where_a_link_misses_its_rate(hoplite_lab: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lab, "measure_rates_at_once", lambda _, pairs: [9.2e6] * len(pairs))
+    code, told, errors = hoplite_lab("check", "--hosts", "2", "--rate", "10mbit", "--rounds", "2")
+    assert code == 1
+    assert told.count("2 streams at once, asked 10 Mbit/s each: 9.2 Mbit/s to 9.2 Mbit/s; off by more than 7 %") == 2
+    assert "misses its rate by more than 7 %" in errors

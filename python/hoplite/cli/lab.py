@@ -108,7 +108,11 @@ def down(name: str | None) -> None:
     """Kill everything on the hosts and take them away.
 
     Labs that a killed process left are taken away too.
-    """
+
+    \b
+    Example:
+      hoplite lab down
+    """  # noqa: D301 - as above
     from hoplite.lab import needs, records
 
     needs.check()
@@ -127,7 +131,12 @@ def down(name: str | None) -> None:
 @lab.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
 def status(as_json: bool) -> None:
-    """List the labs of this machine, their hosts, what is cut and how many processes run there."""
+    """List the labs of this machine, their hosts, what is cut and how many processes run there.
+
+    \b
+    Example:
+      hoplite lab status --json
+    """  # noqa: D301 - as above
     from hoplite.lab import needs, records
 
     needs.check()
@@ -182,7 +191,12 @@ def cut(name: str | None, direction: Any, target: str) -> None:  # noqa: ANN401 
 @DIRECTION_OPTION
 @click.argument("target", metavar="HOST|RACK")
 def heal(name: str | None, direction: Any, target: str) -> None:  # noqa: ANN401 - as above
-    """Put the cable back."""
+    """Put the cable back.
+
+    \b
+    Example:
+      hoplite lab heal rack1
+    """  # noqa: D301 - as above
     _target(name, target).heal(direction)
 
 
@@ -217,7 +231,11 @@ def check(
 
     One TCP stream from each host to the next, at the same time. The exit code is 1 if one is more than 7 % off in
     every round: the lab is too large or too fast for this machine, or other programs were running.
-    """
+
+    \b
+    Example:
+      hoplite lab check --hosts 16 --rate 500mbit
+    """  # noqa: D301 - as above
     from hoplite.lab import check as test
     from hoplite.lab.quantities import write_rate
 

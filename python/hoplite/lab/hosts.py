@@ -77,13 +77,6 @@ class Link:
         """The directions that are cut: some of "out" and "in"."""
         return [direction for direction, end in self._ends.items() if links.is_cut(end[0], end[1])]
 
-    def make(self) -> None:
-        """Gives a new link its rate and its delay."""
-        self.slow(None)
-        for keeper, interface, delay_s in self._ends.values():
-            if delay_s:
-                links.set_cut(keeper, interface, False, delay_s)
-
     def _chosen(self, direction: Direction) -> list[tuple[Keeper, str, float]]:
         if direction not in get_args(Direction):
             raise InvalidArgument(f'direction must be "both", "in" or "out", not {direction!r}')
@@ -130,7 +123,7 @@ class Host(Link):
             options: those of subprocess.Popen. The program gets a session of its own unless `start_new_session=False`.
 
         Returns:
-            The program itself: its id, signals and exit code are not those of a wrapper. It is killed with the lab.
+            The program itself; its id, signals and exit code are not those of a wrapper. It is killed with the lab.
 
         Raises:
             LabError: the lab is closed.
@@ -215,11 +208,6 @@ class Host(Link):
         """
         namespaces.kill_all([self.keeper.network()], spare=[self.keeper.process])
 
-    def reap(self) -> None:
-        """Reads the ends of the programs that this object started, once all are killed."""
-        for process in self._started:
-            process.wait(namespaces.DEADLINE_S)
-
     def __repr__(self) -> str:
         return f"<Host {self.name} {self.address} in rack {self.rack}>"
 
@@ -261,3 +249,17 @@ class Rack(Link):
 
     def __repr__(self) -> str:
         return f"<Rack {self.name} of {len(self.hosts)} hosts>"
+
+
+def set_up(link: Link) -> None:
+    """Gives a new link its rate and its delay."""
+    link.slow(None)
+    for keeper, interface, delay_s in link._ends.values():
+        if delay_s:
+            links.set_cut(keeper, interface, False, delay_s)
+
+
+def reap(host: Host) -> None:
+    """Reads the ends of the programs that were started through a host, once all are killed."""
+    for process in host._started:
+        process.wait(namespaces.DEADLINE_S)

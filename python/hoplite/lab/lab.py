@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import InvalidArgument, LabError
 from hoplite.lab import agent, links, measure, namespaces, needs, quantities, records
-from hoplite.lab.hosts import INTERFACE, Host, Rack
+from hoplite.lab.hosts import INTERFACE, Host, Rack, reap, set_up
 from hoplite.lab.records import HostRecord, Record
 from hoplite.sockets import runtime_dir
 
@@ -29,6 +29,9 @@ HOSTS_MAX = 200
 # number of them, and a packet passes two links.
 BRIDGE_DELAY_S = 2.5e-6
 BRIDGES_MAX = 50
+
+# How long an echo may take, in seconds, besides two round trips: the first one asks for an address.
+ECHO_TIMEOUT_S = 2.0
 
 _numbers = itertools.count()
 
@@ -186,8 +189,12 @@ class Lab:
         }
 
     def measure_rtt(self, a: Host, b: Host) -> float:
-        """Measures the round trip between two hosts, in seconds: the median of 50 echoes of the kernel."""
-        return measure.round_trip(a, b)
+        """Measures the round trip between two hosts, in seconds: the median of up to 50 echoes of the kernel.
+
+        Raises:
+            LabError: no echo came, for a link is cut.
+        """
+        return measure.round_trip(a, b, ECHO_TIMEOUT_S + 4 * self._record.latency_s)
 
     def measure_rate(self, a: Host, b: Host) -> float:
         """Measures what one TCP stream from host to host brings, in bit/s of payload, for a second."""
@@ -219,7 +226,7 @@ class Lab:
         records.remove(self._record)
         self._closed = True
         for host in self.hosts:
-            host.reap()
+            reap(host)
         if self._keepers is not None:
             self._keepers.reap()
 
@@ -288,14 +295,14 @@ def _wire(record: Record, racks: int) -> None:
             bridge = chained
         links.make_cable(switch, bridge, links.port_of(number), INTERFACE, host.keeper)
         links.set_address(host.keeper, INTERFACE, host.address, PREFIX)
-        Host(record, number).make()
+        set_up(Host(record, number))
     if record.uplink is not None:
         links.make_bridge(switch, links.CORE)
         for rack in range(racks):
             near, far = links.uplink_of(rack)
             links.make_cable(switch, links.bridge_of(rack), near, far, switch)
             links.connect(switch, far, links.CORE)
-            Rack(record, rack, []).make()
+            set_up(Rack(record, rack, []))
 
 
 def _with_latency(record: Record) -> Record:

@@ -50,8 +50,8 @@ def parse_time(time: float | str, name: str) -> float:
         InvalidArgument: it is no time, or negative.
     """
     value = _number(time, TIME_UNITS)
-    if value is None or not 0 <= value <= 10:
-        raise InvalidArgument(f'{name} must be a time up to 10 s such as "50us" or "1ms", not {time!r}')
+    if value is None or not 0 <= value <= 1:
+        raise InvalidArgument(f'{name} must be a time of up to 1 s such as "50us" or "1ms", not {time!r}')
     return value
 
 

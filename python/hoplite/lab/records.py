@@ -8,6 +8,7 @@ any namespace is made, so nothing can be left that no record tells of. Knows not
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -162,7 +163,9 @@ def boot_id() -> str:
 
 
 def _record(fields: dict[str, object]) -> Record:
-    values = dict(fields)
+    # Another version of this package may write down more.
+    known = {field.name for field in dataclasses.fields(Record)}
+    values = {name: value for name, value in fields.items() if name in known}
     for name in ("owner", "switch"):
         values[name] = _keeper(values[name])
     hosts = values["hosts"]
