@@ -143,7 +143,8 @@ def _against_size(op: str, cases: dict[Case, list[Row]]) -> Picture:
         axes.set_title(f"{words.title(op)}, {words.count(hosts, 'host')}, {_short(str(place))}")
         _lines(axes, here, lambda case: case.bytes)
         sizes = [case.bytes for case in here]
-        axes.set_xscale("log", base=2)
+        if all(sizes):
+            axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [words.size(size).replace(" ", "\n") for size in sizes])
         axes.minorticks_off()
         _latency(axes)
@@ -299,9 +300,11 @@ def _engineer() -> Any:  # noqa: ANN401 - a type of Matplotlib's, which is impor
 
 
 def _latency(axes: Axes) -> None:
-    """A logarithmic axis of seconds, with as many ticks as there is room for."""
+    """A logarithmic axis of seconds, with as many ticks as there is room for; none if nothing took any time."""
     from matplotlib.ticker import LogLocator
 
+    if not math.isfinite(axes.dataLim.minposy):
+        return
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     # Above the highest there is room for words.
