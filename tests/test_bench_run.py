@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -308,10 +309,23 @@ def test_a_run_that_is_resumed_measures_only_what_is_missing(
     assert [to_line(row) for row in read([out])] == [to_line(row) for row in rows]
 
 
-def test_rows_of_another_network_are_not_taken_for_done() -> None:
-    row = next(iter(_rows()))
-    assert plan.done([row], {"kind": "lab", "rate": 10**9}) == {row.key()}
-    assert plan.done([row], {"kind": "lab", "rate": 10**8}) == set()
+def test_a_cell_of_which_a_system_is_missing_is_measured_again_for_all(
+    network: Network, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "rows.jsonl"
+    cells = plan.cells(["broadcast"], [4], [0.0])
+    elsewhere = replace(next(_rows()), op="broadcast", lab={"kind": "lab", "rate": 1})
+    out.write_text(to_line(elsewhere) + "\n")
+    monkeypatch.setattr(session, "choose", lambda _: [Wire()])
+    alone = session.measure(network, session.Settings([], cells, 1, out, resume=True))
+    monkeypatch.setattr(session, "choose", lambda _: [Wire(), Fake("good", program)])
+    both = session.measure(network, session.Settings([], cells, 1, out, resume=True))
+    assert [row.system for row in alone] == ["wire", "wire"]
+    assert [row.system for row in both] == ["wire", "wire", "good"]
+    # The row of another network stays; the wire's is another one now.
+    assert both[0] == alone[0] == elsewhere
+    assert both[1].samples != alone[1].samples
+    assert read([out]) == both
 
 
 def _rows() -> Iterator[Row]:

@@ -186,7 +186,9 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"], ids=lambda page: page.name
+    "page",
+    [*PAGES, ROOT / "docs" / "benchmarks" / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"],
+    ids=lambda page: page.name,
 )
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):

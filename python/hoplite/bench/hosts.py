@@ -138,7 +138,9 @@ class Agents:
 def of_lab(lab: Lab) -> Network:
     """The hosts of a lab."""
     hosts = [Host(host.number, host.name, host.address, host.interface) for host in lab.hosts]
-    facts = {"kind": "lab", **{name: value for name, value in lab.facts().items() if name != "name"}}
+    # Without its name, which says nothing, and what it does not have.
+    told = {name: value for name, value in lab.facts().items() if name != "name" and value is not None}
+    facts = {"kind": "lab", **told}
     return Network(hosts, lab.agent, "", shared_clock=True, cidr=lab.network, rate=facts["rate"], facts=facts)
 
 

@@ -11,7 +11,7 @@ from hoplite.bench.systems.base import OPS
 from hoplite.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from hoplite.bench.row import Row
     from hoplite.bench.systems.base import System
@@ -127,7 +127,6 @@ def expected_s(cell: Cell, hosts: int, rate: int, repeats: int) -> float:
     return one * (1 + repeats * cell.rounds)
 
 
-def done(rows: Iterable[Row], network: dict[str, object]) -> set[tuple[str, str, str, int, int, float]]:
-    """The keys of cells that an interrupted run has measured on the same network."""
-    same = ("kind", "rate", "uplink", "racks", "names")
-    return {row.key() for row in rows if all(row.lab.get(name) == network.get(name) for name in same)}
+def is_on(row: Row, network: Mapping[str, object]) -> bool:
+    """Whether a row was measured on a network like this one."""
+    return all(row.lab.get(name) == network.get(name) for name in ("kind", "rate", "uplink", "racks", "names"))

@@ -113,6 +113,7 @@ def _against_hosts(op: str, cases: dict[Case, list[Row]]) -> Picture:
         for place in places:
             here = {case: rows for case, rows in cases.items() if (case.place, case.bytes) == (place, size)}
             _lines(axes, here, lambda case: stops.index((case.place, case.hosts)))
+        _absent(axes, {case: rows for case, rows in cases.items() if case.bytes == size})
         axes.set_xticks(range(len(stops)), [str(hosts) for _, hosts in stops])
         axes.set_xlim(-0.4, len(stops) - 0.6)
         axes.grid(visible=False, axis="x")
@@ -142,8 +143,10 @@ def _against_size(op: str, cases: dict[Case, list[Row]]) -> Picture:
         here = {case: rows for case, rows in cases.items() if (case.place, case.hosts) == (place, hosts)}
         axes.set_title(f"{words.title(op)}, {words.count(hosts, 'host')}, {_short(str(place))}")
         _lines(axes, here, lambda case: case.bytes)
+        _absent(axes, here)
         sizes = [case.bytes for case in here]
-        axes.set_xscale("log", base=2)
+        if all(sizes):
+            axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [words.size(size).replace(" ", "\n") for size in sizes])
         axes.minorticks_off()
         _latency(axes)
@@ -170,6 +173,7 @@ def _against_arrival(cases: dict[Case, list[Row]]) -> Picture:
         since_first.set_ylim(bottom=0)
         since_first.yaxis.set_major_formatter(_engineer())
         for axes in (since_last, since_first):
+            _absent(axes, here)
             axes.set_xticks(intervals, [f"{interval:g}" for interval in intervals])
     title = f"{words.size(some.bytes)}, {words.count(some.hosts, 'host')}, {_short(str(some.place))}"
     name = f"arrival-{some.hosts}-hosts-{words.size(some.bytes).replace(' ', '-')}.svg"
@@ -273,6 +277,16 @@ def _lines(
         axes.plot(*zip(*limits, strict=True), **dashes, **_alone(limits), label="limit")
 
 
+def _absent(axes: Axes, cases: dict[Case, list[Row]]) -> None:
+    """Names the systems that have rows in a panel but no figure in any."""
+    rows = [row for own in cases.values() for row in own]
+    absent = set(tables.systems(rows)) - {row.system for row in rows if row.samples}
+    if absent:
+        named = ", ".join(words.name(system) for system in sorted(absent, key=tables.rank))
+        place: dict[str, Any] = {"transform": axes.transAxes, **_SMALL, "ha": "right", "va": "bottom"}
+        axes.text(0.99, 0.01, f"no figure: {named}", **place)
+
+
 def _alone(points: Sequence[object]) -> dict[str, Any]:
     """What makes a line of one point visible."""
     return {"marker": "_", "markersize": 18} if len(points) == 1 else {}
@@ -299,9 +313,11 @@ def _engineer() -> Any:  # noqa: ANN401 - a type of Matplotlib's, which is impor
 
 
 def _latency(axes: Axes) -> None:
-    """A logarithmic axis of seconds, with as many ticks as there is room for."""
+    """A logarithmic axis of seconds, with as many ticks as there is room for; none if nothing took any time."""
     from matplotlib.ticker import LogLocator
 
+    if not math.isfinite(axes.dataLim.minposy):
+        return
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     # Above the highest there is room for words.
@@ -346,12 +362,13 @@ def _finish(
             named.setdefault(label, handle[0] if isinstance(handle, ErrorbarContainer) else handle)
     systems = [words.name(system) for system in tables.systems(row for rows in cases.values() for row in rows)]
     order = [label for label in unique([*systems, *named]) if label in named]
-    # An inch for each, and rows of about the same length.
-    down = math.ceil(len(order) / (figure.get_figwidth() // 1.05))
-    across = math.ceil(len(order) / down)
-    # A legend is filled column by column; read row by row it should have the order of the tables.
-    order = [order[at] for column in range(across) for at in range(column, len(order), across)]
-    figure.legend(handles=[named[label] for label in order], labels=order, loc="outside upper center", ncols=across)
+    if order:
+        # An inch for each, and rows of about the same length.
+        down = math.ceil(len(order) / (figure.get_figwidth() // 1.05))
+        across = math.ceil(len(order) / down)
+        # A legend is filled column by column; read row by row it should have the order of the tables.
+        order = [order[at] for column in range(across) for at in range(column, len(order), across)]
+        figure.legend(handles=[named[label] for label in order], labels=order, loc="outside upper center", ncols=across)
     if x:
         figure.supxlabel(x, fontsize=9)
     figure.supylabel(y, fontsize=9)

@@ -48,7 +48,7 @@ def write(rows: Sequence[Row], folder: Path, *, pictures: bool = True) -> list[P
     files = {NAME: page(measurement, drawn)} | {picture.name: picture.svg for picture in drawn}
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        (folder / name).write_text(text)
+        (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in files]
 
 
