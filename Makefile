@@ -58,6 +58,10 @@ demo: build ## Four nodes and eight workers on loopback train a network on real 
 bench-smoke: build ## The figures of one broadcast, one local get and one small object
 	@$(BIN)/hoplite bench smoke
 
+bench-packages: ## Installs by apt-get, as root, what the bench compiles against: Debian's libgloo-dev, with g++
+	apt-get update --quiet
+	apt-get install --quiet --yes --no-install-recommends libgloo-dev g++
+
 sim: ## A simulated cluster from one seed: make sim SEED=42
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seed $(or $(SEED),$(error say which: make sim SEED=42))
 
@@ -128,5 +132,5 @@ help: ## This list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel docs demo bench-smoke sim test lint lint-python lint-rust test-rust test-loom test-sim test-python \
-    test-wheel test-frameworks test-long format clean help
+.PHONY: build wheel docs demo bench-smoke bench-packages sim test lint lint-python lint-rust test-rust test-loom \
+    test-sim test-python test-wheel test-frameworks test-long format clean help

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 DTYPE = np.dtype(np.float32)
 # A prime, so that no block size is a multiple of it and a block in another's place shows.
 PERIOD = 1021
+# Elements that are written and compared at once, a multiple of the period: 4 MiB, so that to verify a large array takes
+# no other of its size, which would halve what fits into a machine.
+PIECE = PERIOD << 10
 # Of the rounds: as many constants follow one another before one comes again.
 ROUNDS = 61
 
@@ -26,14 +29,20 @@ def constant(rank: int, seed: int) -> int:
     return (1 << rank) % 65521 + seed % ROUNDS
 
 
-def pattern(nbytes: int) -> np.ndarray:
-    """The values 0 to PERIOD - 1, again and again, as float32 of `nbytes` bytes."""
-    return np.resize(np.arange(PERIOD, dtype=DTYPE), nbytes // DTYPE.itemsize)
+def summed(size: int, ranks: range, seed: int) -> np.ndarray:
+    """The first elements, a piece at most, of the sum of the inputs of some ranks; each piece is the same."""
+    piece = np.resize(np.arange(PERIOD, dtype=DTYPE), min(size, PIECE))
+    piece *= len(ranks)
+    piece += sum(constant(rank, seed) for rank in ranks)
+    return piece
 
 
 def fill(out: np.ndarray, *, rank: int, seed: int) -> None:
     """Writes the input of a rank into a float32 array."""
-    np.add(pattern(out.nbytes), DTYPE.type(constant(rank, seed)), out=out)
+    piece = summed(out.size, range(rank, rank + 1), seed)
+    for at in range(0, out.size, PIECE):
+        part = out[at : at + PIECE]
+        part[:] = piece[: part.size]
 
 
 def wrong(found: np.ndarray, *, ranks: range, seed: int) -> str:
@@ -42,16 +51,14 @@ def wrong(found: np.ndarray, *, ranks: range, seed: int) -> str:
     Returns:
         What differs first, or nothing if all is right.
     """
-    expected = pattern(found.nbytes)
-    expected *= len(ranks)
-    expected += sum(constant(rank, seed) for rank in ranks)
-    if np.array_equal(found, expected):
-        return ""
-    at = int(np.argmax(found != expected))
-    return (
-        f"element {at} of {found.size} is {found[at]!s} and not {expected[at]!s}, "
-        f"{np.count_nonzero(found != expected)} differ"
-    )
+    piece = summed(found.size, ranks, seed)
+    for start in range(0, found.size, PIECE):
+        part = found[start : start + PIECE]
+        expected = piece[: part.size]
+        if not np.array_equal(part, expected):
+            at = int(np.argmax(part != expected))
+            return f"element {start + at} of {found.size} is {part[at]!s} and not {expected[at]!s}"
+    return ""
 
 
 def wrong_at(came: Sequence[np.ndarray], *, op: str, rank: int, ranks: int, seed: int) -> str:

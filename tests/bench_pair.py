@@ -1,0 +1,49 @@
+"""Two hosts to run a system of the bench on, and a launch that only writes down what it is asked to start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hoplite.bench.environments import Environments
+from hoplite.bench.hosts import Agents, of_lab
+from hoplite.bench.plan import Cell
+from hoplite.bench.run import Runner
+from hoplite.bench.systems import OPS, Host, Launch
+from hoplite.lab import Lab
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from hoplite.bench.row import Row
+    from hoplite.bench.systems import System
+
+
+class Written(Launch):
+    """Starts nothing; `spawned` is what it was asked to."""
+
+    shared_clock = True
+    memory_bytes = 2**30
+
+    def __init__(self, folder: Path, *, interface: str = "", network: str = "") -> None:
+        self.hosts = [Host(number, f"n{number}", f"10.9.0.{number + 1}", interface) for number in range(3)]
+        self.control = "unix:/control"
+        self.rsh = folder / "rsh"
+        self.folder = folder
+        self.network = network
+        self.spawned: list[tuple[int, list[str], dict[str, str]]] = []
+
+    def spawn(self, host: Host, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> None:
+        self.spawned.append((host.number, [str(word) for word in argv], dict(env or {})))
+
+
+def measured(system: System) -> list[Row]:
+    """The rows of all operations of a small and a middling size on a lab of two hosts."""
+    said: list[str] = []
+    with Lab(hosts=2) as lab, Agents(of_lab(lab)) as agents:
+        runner = Runner(of_lab(lab), agents, [system], repeats=1, environments=Environments(), tell=said.append)
+        runner.prepare()
+        try:
+            return [row for op in OPS for nbytes in (4096, 2**20) for row in runner.measure(Cell(op, nbytes))]
+        finally:
+            runner.close()
