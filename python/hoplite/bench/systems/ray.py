@@ -49,6 +49,8 @@ PATIENCE = {
 }
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Else Ray leaves a token in the user's home, or takes up one that is there on some hosts and not on others.
+    "RAY_AUTH_MODE": "disabled",
     # It looks at the whole machine, which in a lab is shared by all hosts and all systems, and would end workers.
     "RAY_memory_monitor_refresh_ms": "0",
     # What does not fit shall fail and not be timed at the speed of a disk.
