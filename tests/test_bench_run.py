@@ -281,7 +281,7 @@ def marked() -> list[psutil.Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             environment = process.environ()
-            if MARK.items() <= environment.items() and "HOPLITE_BENCH_GROUP" in environment:
+            if MARK.items() <= environment.items() and "_HOPLITE_BENCH_GROUP" in environment:
                 found.append(process)
     return found
 

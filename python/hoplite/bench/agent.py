@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-GROUP_VARIABLE = "HOPLITE_BENCH_GROUP"
+GROUP_VARIABLE = "_HOPLITE_BENCH_GROUP"
 # Of prctl(2): orphans become this process's children, so that they are found.
 PR_SET_CHILD_SUBREAPER = 36
 # Of what a process said, so much is told when it fails.
