@@ -198,7 +198,7 @@ def test_a_system_that_always_fails_is_given_up(network: Network, agents: Agents
 
 def test_what_does_not_fit_says_how_much_it_takes(network: Network, agents: Agents, program: Path) -> None:
     (row,) = measure(network, agents, [Fake("good", program)], [Cell("allreduce", 2**40)])
-    assert row.note.startswith("does not fit: it takes about 6144.0 GiB, and ")
+    assert row.note.startswith("does not fit: it takes about 4096.0 GiB, and ")
 
 
 def test_a_group_that_is_not_measured_does_not_run(network: Network, agents: Agents, program: Path) -> None:

@@ -42,6 +42,6 @@ class Hoplite(System):
             )
 
     def memory(self, op: str, hosts: int, nbytes: int) -> int:
-        """Every array lies once in a store, results and copies too, and once more while it is put or compared."""
-        objects = {"rtt": 4, "broadcast": hosts, "gather": 2 * hosts, "reduce": hosts + 1, "allreduce": 2 * hosts}
-        return (objects[op] + hosts) * nbytes
+        """Every array lies once in a store, results and copies too; while it is put, also in the program's memory."""
+        arrays = {"rtt": 4, "broadcast": hosts, "gather": 2 * hosts, "reduce": 2 * hosts, "allreduce": 2 * hosts}
+        return arrays[op] * nbytes
