@@ -101,15 +101,16 @@ class DaskDriver(Rank):
         """Submits, and waits for the last that has what it should."""
         sleep_until(at)
         called = time.monotonic_ns()
+        last = called + (1 if task.op == "rtt" else task.ranks - 1) * task.arrival_ns
         if task.variant == REPLICATE:
-            end = self.replicate()
-        else:
-            settle(self.call(task, called))
-            end = time.monotonic_ns()
-            if self.shared_clock:
-                end = max(self.client.run(ended).values())
-        last = 1 if task.op == "rtt" else task.ranks - 1
-        return called + last * task.arrival_ns, end
+            # One call makes all copies, so it comes with the last who wants one.
+            sleep_until(last)
+            return last, self.replicate()
+        settle(self.call(task, called))
+        end = time.monotonic_ns()
+        if self.shared_clock:
+            end = max(self.client.run(ended).values())
+        return last, end
 
     def call(self, task: Task, called: int) -> list[Future]:
         """Submits what the operation needs, rank after rank as they arrive."""

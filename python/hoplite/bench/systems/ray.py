@@ -27,7 +27,7 @@ PORT = 6389
 SOCKET_PATH_MAX = 107
 SESSION_PATH_BYTES = 65
 
-# So many nodes start at once where hosts share a machine; sixteen take a minute on two cores.
+# So many nodes start at once where hosts share a machine; sixteen take a minute and a half on two busy cores.
 TURNS = 2
 
 # Ray refuses to start a store of less.
