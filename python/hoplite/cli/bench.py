@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hoplite._arguments import check_capacity
-from hoplite.cli import bench_report
+from hoplite.cli import bench_local, bench_report
 from hoplite.cli.output import fail_with, print_json, print_table
 from hoplite.errors import HopliteError
 
@@ -65,6 +65,7 @@ def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
       hoplite bench --lab 8 --rate 1gbit --sizes 1KiB,1MiB,32MiB --out rows.jsonl
       hoplite bench --hosts hosts.txt --systems hoplite,mpich --out rows.jsonl
       hoplite bench report rows.jsonl --out report
+      hoplite bench local
       hoplite bench smoke
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     if context.invoked_subcommand is not None:
@@ -199,3 +200,4 @@ def smoke(as_json: bool) -> None:
 
 
 bench.add_command(bench_report.report)
+bench.add_command(bench_local.local)
