@@ -86,10 +86,11 @@ sim: ## A simulated cluster from one seed: make sim SEED=42
 
 # Each runner's words go to a log too, from which .ci/count makes the closing line. All runners run, even after one
 # failed; any failure fails the target.
-test: ## Everything that CI runs: lint, Rust, loom, 500 simulated clusters, Python, wheel, torch; ends with the count
+test: ## Everything that CI runs: lint, Rust, loom, 500 simulated clusters, Python, lab, peers, wheel, torch; and a count
 	@rm -rf $(LOGS); mkdir -p $(LOGS)
-	@failed=0; $(MAKE) -k -j1 lint test-rust test-loom test-sim test-python test-wheel test-frameworks || failed=1; \
-	.ci/count $(addprefix $(LOGS)/,rust loom sim python wheel frameworks) || failed=1; \
+	@failed=0; $(MAKE) -k -j1 lint test-rust test-loom test-sim test-python test-lab test-peers test-wheel test-frameworks || \
+	    failed=1; \
+	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab peers wheel frameworks) || failed=1; \
 	exit $$failed
 
 lint: lint-python lint-rust ## ruff, mypy, rustfmt, clippy
@@ -122,6 +123,18 @@ test-python: build ## Python tests by verb, across threads, processes and nodes
 	@mkdir -p $(LOGS)
 	timeout --kill-after=10 900 $(BIN)/pytest -n 2 2>&1 | tee $(LOGS)/python
 
+# One at a time: a lab of a test may have the machine's links to itself.
+test-lab: build ## Hosts of network namespaces on this machine, which needs root: set-up, faults, clean-up, the bench on it
+	@mkdir -p $(LOGS)
+	timeout --kill-after=10 600 $(BIN)/pytest -m lab 2>&1 | tee $(LOGS)/lab
+
+test-peers: build ## The bench's systems between two hosts, as root: installs them from PyPI and, by apt-get, libgloo-dev
+	@mkdir -p $(LOGS)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s libgloo-dev g++ >/dev/null 2>&1; then \
+	    $(MAKE) bench-packages >$(LOGS)/apt-peers 2>&1 || echo "can't install libgloo-dev: $$(tail -n 1 $(LOGS)/apt-peers)"; \
+	fi
+	timeout --kill-after=10 900 $(BIN)/pytest -m peers 2>&1 | tee $(LOGS)/peers
+
 test-wheel: wheel ## What is in the wheel, and that it runs with nothing else installed, on this Python and the newest
 	@mkdir -p $(LOGS)
 	timeout --kill-after=10 300 $(BIN)/pytest -m 'wheel and not long' tests/test_wheel.py 2>&1 | tee $(LOGS)/wheel
@@ -150,4 +163,4 @@ help: ## This list
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build wheel docs demo bench-smoke bench-matrix bench-packages sim test lint lint-python lint-rust test-rust test-loom \
-    test-sim test-python test-wheel test-frameworks test-long format clean help
+    test-sim test-python test-lab test-peers test-wheel test-frameworks test-long format clean help

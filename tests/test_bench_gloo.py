@@ -58,6 +58,7 @@ def test_every_host_has_a_rank_bound_to_its_address(tmp_path: Path) -> None:
         assert options["--ranks"] == "3"
 
 
+@pytest.mark.peers
 def test_one_source_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     program = prepared().program
     monkeypatch.setattr(Environments, "command", lambda *_: pytest.fail("compiled again"))
@@ -70,6 +71,7 @@ def said(lines: TextIO) -> tuple[str, dict[str, str]]:
     return word, {key: unquote(value) for key, _, value in (pair.partition("=") for pair in pairs)}
 
 
+@pytest.mark.peers
 def test_a_rank_says_what_it_can_not_do_and_goes_on(tmp_path: Path) -> None:
     system = prepared()
     assert system.program is not None
@@ -108,6 +110,7 @@ def test_a_rank_says_what_it_can_not_do_and_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 @needs_lab
+@pytest.mark.peers
 @pytest.mark.timeout(120)  # the first time it is compiled
 def test_two_hosts_measure_all_operations_and_variants() -> None:
     system = prepared()

@@ -116,6 +116,7 @@ def prepared(kind: type[Mpi]) -> Mpi:
 
 
 @needs_lab
+@pytest.mark.peers
 @pytest.mark.timeout(300)  # the first time it is installed
 @of_both
 def test_two_hosts_measure_all_operations_and_variants(kind: type[Mpi]) -> None:
@@ -128,6 +129,7 @@ def test_two_hosts_measure_all_operations_and_variants(kind: type[Mpi]) -> None:
     }
 
 
+@pytest.mark.peers
 @pytest.mark.timeout(300)  # the first time it is installed
 def test_open_mpi_knows_the_algorithms_by_these_names() -> None:
     # Names that it does not know end mpirun; a setting that it does not have would be passed over in silence.
@@ -145,6 +147,7 @@ def test_open_mpi_knows_the_algorithms_by_these_names() -> None:
                 assert any(line.endswith(f":{value}") for line in said.splitlines() if f"_{name}:enumerator" in line)
 
 
+@pytest.mark.peers
 @pytest.mark.timeout(300)  # the first time it is installed
 def test_mpich_knows_the_controls_by_these_names() -> None:
     # It ends for a value that it does not know, but passes over a variable that it does not have.

@@ -94,6 +94,7 @@ def test_a_round_takes_at_least_its_inputs_and_results(op: str) -> None:
 
 @needs_lab
 # What is installed for the first time takes longer than the tests' minute; sixteen seconds otherwise.
+@pytest.mark.peers
 @pytest.mark.timeout(600)
 def test_every_operation_between_two_hosts() -> None:
     smoke(Ray())

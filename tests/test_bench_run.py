@@ -32,6 +32,7 @@ from hoplite.bench.systems import Host, Launch, System, Unavailable, Variant
 from hoplite.bench.systems.base import RANKS, this_python
 from hoplite.bench.systems.wire import Wire
 from hoplite.errors import InvalidArgument
+from labs import needs_lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -361,7 +362,9 @@ def test_cells_come_small_ones_first_and_bad_ones_are_named() -> None:
 
 
 def test_small_cells_have_more_rounds_and_every_step_a_deadline() -> None:
-    assert [Cell("rtt", size).rounds for size in (4, 2**16, 2**20, 2**25)] == [15, 15, 5, 1]
+    assert [Cell("rtt", size).rounds(1e-4) for size in (4, 2**16, 2**20, 2**25)] == [15, 15, 5, 1]
+    assert [Cell("rtt", 4).rounds(seconds) for seconds in (0.0, 0.005, 0.02, 2.0)] == [15, 10, 3, 3]
+    assert [Cell("rtt", 2**25).rounds(seconds) for seconds in (0.0, 2.0)] == [1, 1]
     # The slowest peer, on 8 hosts at 1 Gbit/s, takes 15 wire times for 32 MiB: 4 s.
     assert plan.step_timeout_s(Cell("allreduce", 2**25), 8, 10**9) > 8
 
@@ -442,7 +445,8 @@ def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
     assert "rows.jsonl:1: has no arrival_s" in done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a lab needs root")
+@needs_lab
+@pytest.mark.lab
 def test_two_hosts_of_a_lab_measure_hoplite(tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
     done = subprocess.run(

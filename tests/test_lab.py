@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from hoplite.lab.namespaces import Keeper
 
+pytestmark = pytest.mark.lab
+
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
@@ -370,6 +372,7 @@ def test_without_root_the_error_says_so() -> None:
     program = """
 import os
 from hoplite.lab import Lab, LabError
+
 os.setuid(65534)
 try:
     Lab(hosts=2)

@@ -19,7 +19,7 @@ from labs import needs_lab
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = needs_lab
+pytestmark = [needs_lab, pytest.mark.lab]
 
 
 class Command:

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from labs import needs_lab
+
+pytestmark = pytest.mark.lab
 
 PAGE = Path(__file__).parent.parent / "docs" / "lab.md"
 

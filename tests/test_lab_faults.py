@@ -15,7 +15,7 @@ from labs import needs_lab
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = needs_lab
+pytestmark = [needs_lab, pytest.mark.lab]
 
 # What gets through arrives in some 30 us; a busy machine may take a thousand times that.
 ARRIVAL_S = 2.0

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from hoplite.bench.row import Row
     from hoplite.bench.systems.base import System
 
-# Small operations take less than a process's turn on the processor, so one says little: rounds in a sample, by size.
-ROUNDS = ((64 * 2**10, 15), (2**20, 5))
+# Small operations take less than a process's turn on the processor, so one says little: most rounds in a sample, by
+# size. As many as take so long, but three of those that are slower: they vary less.
+ROUNDS_MAX = ((64 * 2**10, 15), (2**20, 5))
+ROUNDS_MIN = 3
+SAMPLE_S = 0.05
 # What the slowest system took of the wire's time, per host (Ray's allreduce, 2 for each), and as much again.
 SLOWEST = 4
 # Of each step of a round beside moving bytes: a machine that swaps, a process that starts.
@@ -44,10 +47,10 @@ class Cell:
     nbytes: int
     arrival_s: float = 0.0
 
-    @property
-    def rounds(self) -> int:
-        """How many rounds a sample is the median of."""
-        return next((rounds for limit, rounds in ROUNDS if self.nbytes <= limit), 1)
+    def rounds(self, seconds: float) -> int:
+        """How many rounds a sample is the median of, if one takes so long."""
+        most = next((rounds for limit, rounds in ROUNDS_MAX if self.nbytes <= limit), 1)
+        return max(min(most, ROUNDS_MIN), min(most, int(SAMPLE_S / max(seconds, 1e-6))))
 
     def __str__(self) -> str:
         late = f" arriving every {self.arrival_s:g} s" if self.arrival_s else ""
@@ -124,7 +127,7 @@ def expected_s(cell: Cell, hosts: int, rate: int, repeats: int) -> float:
     copies = {"rtt": 2, "broadcast": 3, "gather": hosts, "reduce": 3, "allreduce": 4}[cell.op]
     wire = cell.nbytes * 8 / (rate or SLOW_LINK)
     one = copies * wire + 2 * hosts * cell.nbytes / MEMORY_RATE + OVERHEAD_S + cell.arrival_s * hosts
-    return one * (1 + repeats * cell.rounds)
+    return one * (1 + repeats * (1 + cell.rounds(one)))
 
 
 def is_on(row: Row, network: Mapping[str, object]) -> bool:

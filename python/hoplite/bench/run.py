@@ -39,6 +39,7 @@ class Measured:
 
     contender: Contender
     version: str = ""
+    warm_s: float = 0.0
     samples: list[float] = dataclasses.field(default_factory=list)
     cpu_seconds: list[float] = dataclasses.field(default_factory=list)
     peak_rss_bytes: int = 0
@@ -104,17 +105,17 @@ class Runner:
             found.failure = self.unavailable.get(one.system, "")
             if not found.failure:
                 # A first round warms memory and connections and shows whether the answer is right.
-                self._turn(cell, found, rounds=1, warm=True)
+                self._turn(cell, found, warm=True)
         for _, one in plan.turns(who, self.repeats):
             if not measured[one].failure:
-                self._turn(cell, measured[one], rounds=cell.rounds, warm=False)
+                self._turn(cell, measured[one], warm=False)
         yard = next((found for one, found in measured.items() if one.yardstick), None)
         wire = statistics.median(yard.samples) if yard is not None and yard.samples and not yard.failure else None
         for found in measured.values():
             yield self._row(cell, found, wire)
 
-    def _turn(self, cell: Cell, found: Measured, *, rounds: int, warm: bool) -> None:
-        """One contender's turn: alone on the machine, for one sample."""
+    def _turn(self, cell: Cell, found: Measured, *, warm: bool) -> None:
+        """One turn of a contender, alone on the machine: one sample, or the round that comes before all samples."""
         one = found.contender
         try:
             self._check_memory(cell, one)
@@ -122,6 +123,7 @@ class Runner:
             self.tell(f"{one.system} {one.variant}: {cell}")
             found.version = group.version
             group.thaw()
+            rounds = 1 if warm else cell.rounds(found.warm_s)
             times = []
             # After it was frozen its caches are cold: a small operation shows that in its first round.
             for number in range(rounds + (not warm and rounds > 1)):
@@ -149,7 +151,9 @@ class Runner:
                 self._groups.pop((one.system, one.group), None)
                 self._failures.setdefault((one.system, one.group), []).append(str(error))
         else:
-            if not warm:
+            if warm:
+                found.warm_s = times[0]
+            else:
                 found.samples.append(statistics.median(times))
 
     def _group(self, one: Contender) -> Group:
@@ -163,6 +167,7 @@ class Runner:
             group = Group(self.systems[one.system], one.group, self.network, self.agents, self._memory_bytes)
             group.start()
             self._groups[key] = group
+            group.freeze()
         return self._groups[key]
 
     def _check_memory(self, cell: Cell, one: Contender) -> None:
