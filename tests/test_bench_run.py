@@ -194,7 +194,7 @@ def test_a_system_that_always_fails_is_given_up(network: Network, agents: Agents
     crash = Fake("crash", program)
     rows = measure(network, agents, [crash], [Cell("gather", 4 * size) for size in range(1, 8)], repeats=1)
     assert crash.starts == 4
-    assert rows[-1].note.startswith("failed 4 times before, the last time: crash's rank 1 has hung up")
+    assert rows[-1].note.startswith("failed in 4 cells before, the last time: crash's rank 1 has hung up")
 
 
 def test_what_does_not_fit_says_how_much_it_takes(network: Network, agents: Agents, program: Path) -> None:
@@ -227,6 +227,30 @@ def test_late_participants_count_from_the_last_call(network: Network, agents: Ag
         assert late.seconds < 0.5
     finally:
         group.stop()
+
+
+def test_hosts_without_a_common_clock_are_timed_by_the_bench(network: Network, agents: Agents, program: Path) -> None:
+    far = replace(network, shared_clock=False)
+    group = Group(Fake("good", program), "default", far, agents, 2**20)
+    group.start()
+    try:
+        began = time.monotonic()
+        late = group.round("reduce", 4, variant="default", seed=1, arrival_s=0.5, timeout_s=20, weigh=False)
+        assert time.monotonic() - began >= 0.5
+        # The second rank slept half a second, which is not counted, and then 2 ms, which is.
+        assert 0.002 <= late.seconds < 0.5
+        trip = group.round("rtt", 4, variant="default", seed=1, arrival_s=0.5, timeout_s=20, weigh=False)
+        assert 0.002 <= trip.seconds < 0.5
+    finally:
+        group.stop()
+
+
+def test_a_group_that_was_ended_does_no_round(network: Network, agents: Agents, program: Path) -> None:
+    group = Group(Fake("good", program), "default", network, agents, 2**20)
+    group.start()
+    group.stop()
+    with pytest.raises(GroupFailed):
+        group.round("reduce", 4, variant="default", seed=1, timeout_s=5, weigh=False)
 
 
 def test_ranks_that_never_come_are_named_by_number(
@@ -337,11 +361,14 @@ def _rows() -> Iterator[Row]:
     )  # fmt: skip
 
 
-def test_everybody_is_first_in_some_round_of_turns() -> None:
-    who = [Contender(name, "default", "default") for name in "abc"]
-    order = [one.system for _, one in plan.turns(who, 4)]
-    assert "".join(order) == "abcbcacababc"
-    assert list(plan.turns([], 3)) == []
+def test_turns_come_in_another_order_each_time_and_the_same_from_the_same_seed() -> None:
+    who = [Contender(name, "default", "default") for name in "abcdef"]
+    order = [one.system for one in plan.turns(who, 4, seed=7)]
+    assert order == [one.system for one in plan.turns(who, 4, seed=7)]
+    repeats = ["".join(order[at : at + 6]) for at in range(0, 24, 6)]
+    assert {"".join(sorted(repeat)) for repeat in repeats} == {"abcdef"}
+    assert len(set(repeats)) == 4
+    assert list(plan.turns([], 3, seed=1)) == []
 
 
 def test_cells_come_small_ones_first_and_bad_ones_are_named() -> None:

@@ -31,9 +31,15 @@ if TYPE_CHECKING:
 # Sixteen Ray nodes take a minute on two cores.
 START_TIMEOUT_S = 240.0
 POLL_S = 0.2
+# Between a rank's connection and its first word, on a machine that starts sixteen of them.
+HELLO_TIMEOUT_S = 20.0
 # Between the word to call and the call: all ranks have read it by then. In nanoseconds, and for each rank.
 LEAD_NS = 4_000_000
 LEAD_NS_RANK = 500_000
+# An agent gives processes ten seconds to end, and then says which do not.
+KILL_TIMEOUT_S = 60.0
+# What an answer that is none, or none that comes, raises.
+BROKEN = (Lost, AgentFailed, OSError, KeyError, ValueError)
 
 
 class GroupFailed(HopliteError):
@@ -99,8 +105,8 @@ class Group(Launch):
             with self._listen() as listener:
                 self.system.start(self, self.settings)
                 self._accept(listener, 1 if self.system.driver else len(self.hosts))
-        except (Lost, AgentFailed, OSError) as error:
-            raise self._failed(str(error)) from None
+        except BROKEN as error:
+            raise self._failed(_why(error)) from None
         except BaseException:
             self.stop()
             raise
@@ -133,7 +139,7 @@ class Group(Launch):
             self._sockets.append(connection)
             connection.setblocking(True)
             channel = Channel(f"{self.system.name}'s new rank", connection.fileno(), connection.fileno())
-            word, fields = parse(gather([channel], START_TIMEOUT_S)[0])
+            word, fields = parse(gather([channel], HELLO_TIMEOUT_S)[0])
             if word != "hello":
                 raise Lost(f"a rank said {word!r} before hello: {fields}")
             number = 0 if self.system.driver else int(fields["rank"])
@@ -184,18 +190,26 @@ class Group(Launch):
             ended = time.monotonic()
             after = self._weigh("usage") if weigh else (0.0, 0)
             checked = self._ask("check", "checked", timeout_s)
-        except (Lost, AgentFailed) as error:
-            raise self._failed(str(error)) from None
+            if len(done) != len(self._sockets):
+                raise Lost(f"{len(done)} of {len(self._sockets)} ranks answered")
+            seconds = self._seconds(op, done, ended - called, arrival_s)
+        except (*BROKEN, IndexError) as error:
+            raise self._failed(_why(error)) from None
         for channel, fields in zip(self._channels, checked, strict=True):
             if fields["wrong"]:
                 raise self._failed(f"wrong result: {channel.name}: {fields['wrong']}")
-        if self.shared_clock:
-            # Of a round trip, only the two that make it.
-            took = done[:2] if op == "rtt" and not self.system.driver else done
-            seconds = (max(int(one["end"]) for one in took) - max(int(one["start"]) for one in took)) / 1e9
-        else:
-            seconds = ended - called - arrival_s * (len(self.hosts) - 1)
         return Round(seconds, after[0] - before[0], after[1])
+
+    def _seconds(self, op: str, done: list[dict[str, str]], waited_s: float, arrival_s: float) -> float:
+        """From the last participant's call to the last end, by the ranks' own clock if they share it."""
+        pair = op == "rtt" and not self.system.driver
+        if self.shared_clock:
+            took = done[:2] if pair else done
+            return (max(int(one["end"]) for one in took) - max(int(one["start"]) for one in took)) / 1e9
+        seconds = waited_s - arrival_s * (1 if op == "rtt" else len(self.hosts) - 1)
+        if seconds <= 0:
+            raise Lost(f"all was over {-seconds:.3f} s before the last rank was to call")
+        return seconds
 
     def _ask(self, line: str, answer: str, timeout_s: float) -> list[dict[str, str]]:
         def look(channel: Channel, said: str) -> None:
@@ -216,10 +230,11 @@ class Group(Launch):
     def _failed(self, why: str) -> GroupFailed:
         """Stops the group; the reason with what its ended processes said last."""
         said: list[str] = []
+        # What an agent can't do here it can't do for the next group either, and that one will say so.
         with contextlib.suppress(AgentFailed):
             for answer in self._agents.all({"do": "exited", "group": self._id}):
                 said += [_last(one["said"], one["code"]) for one in answer["exited"]]
-        self.stop()
+            self.stop()
         return GroupFailed("; ".join([why, *said[:2]]))
 
     def stop(self) -> None:
@@ -228,10 +243,19 @@ class Group(Launch):
             connection.close()
         self._sockets.clear()
         self._channels.clear()
-        answers: list[dict[str, Any]] = self._agents.all({"do": "kill", "group": self._id})
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            answers: list[dict[str, Any]] = self._agents.all(
+                {"do": "kill", "group": self._id}, timeout_s=KILL_TIMEOUT_S
+            )
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
         if left := [pid for answer in answers for pid in answer.get("left", [])]:
             raise AgentFailed(f"{self.system.name}'s processes {left} do not end")
+
+
+def _why(error: Exception) -> str:
+    """What broke, in words; an odd answer by the kind of error that reading it was."""
+    return str(error) if isinstance(error, HopliteError | OSError) else f"an answer is not understood: {error!r}"
 
 
 def _last(said: str, code: int) -> str:

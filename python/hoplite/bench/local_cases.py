@@ -200,7 +200,7 @@ def _reduces(client: Client, nbytes: int) -> Callable[[int], list[float]]:
             ref = client.reduce(inputs, timeout=PATIENCE_S)
             found = client.get(ref, timeout=PATIENCE_S)
             took.append(time.perf_counter() - start)
-            if number == rounds and (why := wrong(found, ranks=range(INPUTS), seed=0)):
+            if number == rounds and (why := wrong(found, nbytes=nbytes, ranks=range(INPUTS), seed=0)):
                 raise WrongResult(why)
             del found
             client.delete(ref, timeout=PATIENCE_S)

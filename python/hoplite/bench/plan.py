@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import random
 from typing import TYPE_CHECKING
 
 from hoplite.bench.row import STREAM, WIRE
@@ -102,12 +103,17 @@ def contenders(systems: Iterable[System], op: str) -> list[Contender]:
     ]
 
 
-def turns(who: Sequence[Contender], repeats: int) -> Iterator[tuple[int, Contender]]:
-    """Repeats that take turns: each round of turns begins with another contender, so that nobody is always first."""
-    for repeat in range(repeats):
-        shift = repeat % len(who) if who else 0
-        for one in (*who[shift:], *who[:shift]):
-            yield repeat, one
+def turns(who: Sequence[Contender], repeats: int, seed: int) -> Iterator[Contender]:
+    """Repeats that take turns, each in another order: whatever one leaves to the next hits all alike.
+
+    Args:
+        who: has a turn in each repeat.
+        repeats: how many.
+        seed: of the orders; the same seed gives the same.
+    """
+    orders = random.Random(seed)
+    for _ in range(repeats):
+        yield from orders.sample(who, len(who))
 
 
 def step_timeout_s(cell: Cell, hosts: int, rate: int) -> float:

@@ -5,12 +5,14 @@ Knows no system but the wire, to which all are compared. Whatever a system does 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import statistics
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hoplite.bench import machine, plan
-from hoplite.bench.group import Group, GroupFailed
+from hoplite.bench.group import Group, GroupFailed, Round
 from hoplite.bench.hosts import AgentFailed
 from hoplite.bench.row import WIRE, Row, spread
 from hoplite.bench.systems.base import Unavailable
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
     from hoplite.bench.plan import Cell, Contender
     from hoplite.bench.systems.base import System
 
-# A group that fails so often, in different cells, is not started again.
+# A group that fails in so many cells is not started again.
 FAILURES_MAX = 4
+# Of the round that comes before a large one in each turn: enough for every connection.
+SMALL_BYTES = 1 << 16
 # Left to the machine itself when a round's memory is counted.
 SPARE_BYTES = 1 << 30
 # Of the memory that is there at first, the most that a host's store may take.
@@ -40,6 +44,7 @@ class Measured:
     contender: Contender
     version: str = ""
     warm_s: float = 0.0
+    warmed: Group | None = None
     samples: list[float] = dataclasses.field(default_factory=list)
     cpu_seconds: list[float] = dataclasses.field(default_factory=list)
     peak_rss_bytes: int = 0
@@ -76,7 +81,7 @@ class Runner:
         self.unavailable: dict[str, str] = {}
         self._environments = environments
         self._groups: dict[tuple[str, str], Group] = {}
-        self._failures: dict[tuple[str, str], list[str]] = {}
+        self._failures: dict[tuple[str, str], dict[Cell, str]] = {}
         self._seed = 0
         # Hosts of a lab share one machine's memory, but the root of a gather needs most of it: a limit, not a share.
         self._memory_bytes = int(min(one["available_bytes"] for one in agents.hello) * STORE_SHARE)
@@ -106,7 +111,7 @@ class Runner:
             if not found.failure:
                 # A first round warms memory and connections and shows whether the answer is right.
                 self._turn(cell, found, warm=True)
-        for _, one in plan.turns(who, self.repeats):
+        for one in plan.turns(who, self.repeats, seed=self._seed):
             if not measured[one].failure:
                 self._turn(cell, measured[one], warm=False)
         yard = next((found for one, found in measured.items() if one.yardstick), None)
@@ -118,51 +123,57 @@ class Runner:
         """One turn of a contender, alone on the machine: one sample, or the round that comes before all samples."""
         one = found.contender
         try:
-            self._check_memory(cell, one)
+            self._make_room(cell, one)
             group = self._group(one)
             self.tell(f"{one.system} {one.variant}: {cell}")
             found.version = group.version
             group.thaw()
             rounds = 1 if warm else cell.rounds(found.warm_s)
-            times = []
-            # After it was frozen its caches are cold: a small operation shows that in its first round.
-            for number in range(rounds + (not warm and rounds > 1)):
-                self._seed += 1
-                weigh = cell.nbytes >= WEIGH_BYTES and not warm
-                result = group.round(
-                    cell.op,
-                    cell.nbytes,
-                    variant=one.variant,
-                    seed=self._seed,
-                    # One stream has nobody to wait for.
-                    arrival_s=0.0 if one.system == WIRE else cell.arrival_s,
-                    timeout_s=plan.step_timeout_s(cell, len(self.network.hosts), self.network.rate),
-                    weigh=weigh,
-                )
-                if number or rounds == 1:
-                    times.append(result.seconds)
-                if weigh:
-                    found.cpu_seconds.append(result.cpu_seconds)
-                    found.peak_rss_bytes = max(found.peak_rss_bytes, result.peak_rss_bytes)
+            if not warm:
+                # After it was frozen its caches are cold and its heartbeats late, which the first round shows. A large
+                # one takes as long as what it would spoil, unless the group is another than the one that was warmed.
+                small = rounds == 1 and found.warmed is group
+                self._round(replace(cell, nbytes=min(cell.nbytes, SMALL_BYTES)) if small else cell, group, one)
+            weigh = cell.nbytes >= WEIGH_BYTES and not warm
+            results = [self._round(cell, group, one, weigh=weigh) for _ in range(rounds)]
             group.freeze()
-        except (Unavailable, GroupFailed, AgentFailed) as error:
+        except Unavailable as error:
             found.failure = str(error)
-            if isinstance(error, GroupFailed):
-                self._groups.pop((one.system, one.group), None)
-                self._failures.setdefault((one.system, one.group), []).append(str(error))
+        except (GroupFailed, AgentFailed) as error:
+            found.failure = str(error)
+            self._failures.setdefault((one.system, one.group), {})[cell] = str(error)
+            self._drop((one.system, one.group))
         else:
+            found.warmed = group
+            seconds = statistics.median(result.seconds for result in results)
             if warm:
-                found.warm_s = times[0]
+                found.warm_s = seconds
             else:
-                found.samples.append(statistics.median(times))
+                found.samples.append(seconds)
+            if weigh:
+                found.cpu_seconds += [result.cpu_seconds for result in results]
+                found.peak_rss_bytes = max(found.peak_rss_bytes, *(result.peak_rss_bytes for result in results))
+
+    def _round(self, cell: Cell, group: Group, one: Contender, *, weigh: bool = False) -> Round:
+        self._seed += 1
+        return group.round(
+            cell.op,
+            cell.nbytes,
+            variant=one.variant,
+            seed=self._seed,
+            # One stream has nobody to wait for.
+            arrival_s=0.0 if one.system == WIRE else cell.arrival_s,
+            timeout_s=plan.step_timeout_s(cell, len(self.network.hosts), self.network.rate),
+            weigh=weigh,
+        )
 
     def _group(self, one: Contender) -> Group:
         """The running group of a contender, frozen; started if it does not run."""
         key = one.system, one.group
         if key not in self._groups:
-            failures = self._failures.get(key, [])
+            failures = list(self._failures.get(key, {}).values())
             if len(failures) >= FAILURES_MAX:
-                raise Unavailable(f"failed {len(failures)} times before, the last time: {failures[-1]}")
+                raise Unavailable(f"failed in {len(failures)} cells before, the last time: {failures[-1]}")
             self.tell(f"starting {one.system} ({one.group})")
             group = Group(self.systems[one.system], one.group, self.network, self.agents, self._memory_bytes)
             group.start()
@@ -170,17 +181,31 @@ class Runner:
             group.freeze()
         return self._groups[key]
 
-    def _check_memory(self, cell: Cell, one: Contender) -> None:
-        """Hosts of a lab share this machine's memory, which a large cell may exceed."""
+    def _drop(self, key: tuple[str, str]) -> None:
+        """Ends a group, if it runs, that is to be started anew at its next turn."""
+        group = self._groups.pop(key, None)
+        if group is not None:
+            # Whoever does not end has been named, and takes part in nothing any more.
+            with contextlib.suppress(AgentFailed):
+                group.stop()
+
+    def _make_room(self, cell: Cell, one: Contender) -> None:
+        """Sees to the memory that a cell takes: hosts of a lab share this machine's.
+
+        Frozen groups keep some of what earlier cells took, the one whose turn it is too. They are ended one by one.
+
+        Raises:
+            Unavailable: it does not fit even so.
+        """
         if not self.network.shared_clock:
             return
         needed = self.systems[one.system].memory(cell.op, len(self.network.hosts), cell.nbytes)
+        own = (one.system, one.group)
+        for key in sorted(self._groups, key=lambda key: key == own):
+            if needed <= self._available():
+                return
+            self._drop(key)
         available = self._available()
-        if needed > available:
-            # What frozen groups keep of earlier cells may be what is missing; they start again at their next turn.
-            for key in [key for key in self._groups if key != (one.system, one.group)]:
-                self._groups.pop(key).stop()
-            available = self._available()
         if needed > available:
             raise Unavailable(
                 f"does not fit: it takes about {needed / 2**30:.1f} GiB, and {available / 2**30:.1f} GiB are free here"
@@ -218,6 +243,5 @@ class Runner:
 
     def close(self) -> None:
         """Ends all groups."""
-        for group in self._groups.values():
-            group.stop()
-        self._groups.clear()
+        for key in list(self._groups):
+            self._drop(key)

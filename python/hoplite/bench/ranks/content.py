@@ -25,7 +25,7 @@ ROUNDS = 61
 
 
 def constant(rank: int, seed: int) -> int:
-    """What a rank adds to the pattern: no two ranks of at most 16 sum to what other ranks do."""
+    """What a rank adds to the pattern: each another, and of 16 no two sets of ranks have the same sum."""
     return (1 << rank) % 65521 + seed % ROUNDS
 
 
@@ -45,12 +45,14 @@ def fill(out: np.ndarray, *, rank: int, seed: int) -> None:
         part[:] = piece[: part.size]
 
 
-def wrong(found: np.ndarray, *, ranks: range, seed: int) -> str:
-    """Compares an answer with the sum of the inputs of `ranks`; of one rank, with its input.
+def wrong(found: np.ndarray, *, nbytes: int, ranks: range, seed: int) -> str:
+    """Compares an answer with the sum of the inputs of `ranks`, of `nbytes` each; of one rank, with its input.
 
     Returns:
         What differs first, or nothing if all is right.
     """
+    if (found.dtype, found.shape) != (DTYPE, (nbytes // DTYPE.itemsize,)):
+        return f"an array of {found.dtype} {found.shape} and not of {DTYPE} {(nbytes // DTYPE.itemsize,)}"
     piece = summed(found.size, ranks, seed)
     for start in range(0, found.size, PIECE):
         part = found[start : start + PIECE]
@@ -61,7 +63,7 @@ def wrong(found: np.ndarray, *, ranks: range, seed: int) -> str:
     return ""
 
 
-def wrong_at(came: Sequence[np.ndarray], *, op: str, rank: int, ranks: int, seed: int) -> str:
+def wrong_at(came: Sequence[np.ndarray], *, op: str, nbytes: int, rank: int, ranks: int, seed: int) -> str:
     """Compares all arrays that came to a rank, its own result among them, with what should have come.
 
     Returns:
@@ -77,5 +79,5 @@ def wrong_at(came: Sequence[np.ndarray], *, op: str, rank: int, ranks: int, seed
         expected = [range(1)]
     if len(came) != len(expected):
         return f"{len(came)} arrays came and not {len(expected)}"
-    said = (wrong(array, ranks=of, seed=seed) for array, of in zip(came, expected, strict=True))
+    said = (wrong(array, nbytes=nbytes, ranks=of, seed=seed) for array, of in zip(came, expected, strict=True))
     return next(filter(None, said), "")

@@ -75,7 +75,7 @@ def compare(task: Task, rank: int) -> str:
     """Compares what came with what should have, and lets it go."""
     worker = get_worker()
     arrays, worker.came = getattr(worker, "came", []), []
-    return wrong_at(arrays, op=task.op, rank=rank, ranks=task.ranks, seed=task.seed)
+    return wrong_at(arrays, op=task.op, nbytes=task.nbytes, rank=rank, ranks=task.ranks, seed=task.seed)
 
 
 class DaskDriver(Rank):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import hoplite
-from content import DTYPE, fill, wrong
+from content import DTYPE, fill, wrong_at
 from rank import Rank, Task, arguments, serve
 
 START_TIMEOUT_S = 60.0
@@ -25,17 +25,29 @@ class HopliteRank(Rank):
     def __init__(self, client: hoplite.Client) -> None:
         self.client = client
         self.made: list[hoplite.Ref | str] = []
-        self.results: list[tuple[np.ndarray, range]] = []
+        self.came: list[np.ndarray] = []
+        self.own: np.ndarray | hoplite.Buffer | None = None
 
     def prepare(self, task: Task) -> str:
-        """Puts this rank's input, if the operation has one of it; for rtt it is made, but put in the round."""
-        takes_part = task.rank == 0 or task.op in ("gather", "reduce", "allreduce")
-        if not takes_part:
+        """Makes this rank's input, if the operation has one of it, and puts it: it is there before all call.
+
+        Where ranks call one after another it is made in the store and named, but sealed at the call; and for a round
+        trip it is put in the round.
+        """
+        self.own = None
+        if task.rank > 0 and task.op in ("rtt", "broadcast"):
             return ""
-        array = np.empty(task.nbytes // DTYPE.itemsize, DTYPE)
+        count = task.nbytes // DTYPE.itemsize
+        if task.op != "rtt" and task.arrival_ns:
+            name = f"in/{task.round}/{task.rank}"
+            self.own = self.client.create(count, DTYPE, name=name)
+            fill(self.own.array, rank=task.rank, seed=task.seed)
+            self.made.append(name)
+            return name
+        array = np.empty(count, DTYPE)
         fill(array, rank=task.rank, seed=task.seed)
         if task.op == "rtt":
-            self.array = array
+            self.own = array
             return ""
         ref = self.client.put(array)
         self.made.append(ref)
@@ -44,41 +56,44 @@ class HopliteRank(Rank):
     def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int] | None:  # noqa: ARG002
         """Gets or reduces, and keeps what came out for `check`."""
         client, root = self.client, task.rank == 0
-        everyone = range(task.ranks)
+        sealed = isinstance(self.own, hoplite.Buffer)
+        if isinstance(self.own, hoplite.Buffer):
+            self.own.seal()
+            self.own = None
         match task.op:
-            case "rtt" if task.rank < 2:
+            case "rtt" if root:
                 there, back = f"rtt/{task.round}/0", f"rtt/{task.round}/1"
-                if root:
-                    self.made += [there, back]
-                    client.put(self.array, name=there)
-                    self.results.append((client.get(back, timeout=PATIENCE_S), range(1)))
-                else:
-                    client.put(client.get(there, timeout=PATIENCE_S), name=back)
+                self.made += [there, back]
+                client.put(self.own, name=there)
+                self.came.append(client.get(back, timeout=PATIENCE_S))
+            case "rtt" if task.rank == 1:
+                self.came.append(client.get(f"rtt/{task.round}/0", timeout=PATIENCE_S))
+                client.put(self.came[0], name=f"rtt/{task.round}/1")
             case "broadcast" if not root:
-                self.results.append((client.get(tokens[0], timeout=PATIENCE_S), range(1)))
+                self.came.append(client.get(tokens[0], timeout=PATIENCE_S))
             case "gather" if root:
-                arrays = client.get(tokens, timeout=PATIENCE_S)
-                self.results += [(array, range(rank, rank + 1)) for rank, array in enumerate(arrays)]
+                self.came += client.get(tokens, timeout=PATIENCE_S)
             case "reduce" if root:
                 self.made.append(client.reduce(tokens, op="sum"))
-                self.results.append((client.get(self.made[-1], timeout=PATIENCE_S), everyone))
+                self.came.append(client.get(self.made[-1], timeout=PATIENCE_S))
             case "allreduce":
                 name = f"sum/{task.round}"
                 if root:
                     self.made.append(client.reduce(tokens, op="sum", name=name))
-                self.results.append((client.get(name, timeout=PATIENCE_S), everyone))
-            case _:
-                # Only the source of a broadcast, or one of whom nothing is asked.
+                self.came.append(client.get(name, timeout=PATIENCE_S))
+            case _ if not sealed:
+                # Nothing is asked of one whose input is there already: it does not call.
                 return 0, 0
         return None
 
     def check(self, task: Task) -> str:
         """Compares all results, then deletes what this rank made."""
-        found = [wrong(array, ranks=ranks, seed=task.seed) for array, ranks in self.results]
-        self.results.clear()
+        came, self.came, self.own = self.came, [], None
+        said = wrong_at(came, op=task.op, nbytes=task.nbytes, rank=task.rank, ranks=task.ranks, seed=task.seed)
+        del came
         self.client.delete(self.made)
         self.made.clear()
-        return next((one for one in found if one), "")
+        return said
 
 
 def main() -> None:

@@ -67,7 +67,7 @@ class MpiRank(Rank):
     def check(self, task: Task) -> str:
         """Compares what arrived, then lets it go."""
         came = [] if self.received is None else list(self.received) if task.op == "gather" else [self.received]
-        differs = wrong_at(came, op=task.op, rank=task.rank, ranks=task.ranks, seed=task.seed)
+        differs = wrong_at(came, op=task.op, nbytes=task.nbytes, rank=task.rank, ranks=task.ranks, seed=task.seed)
         self.sent = self.received = None
         return differs
 

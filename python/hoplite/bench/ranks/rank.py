@@ -13,7 +13,8 @@ A line is a word and then key=value, percent-encoded, with spaces between, so th
 
 `go` says when rank 0 calls: at that instant of the monotonic clock, or at once if it is over or 0. Each other rank
 calls `arrival` nanoseconds after the one before it; a driver sees to that itself. The connection's end is the rank's.
-Knows neither what is measured nor how often.
+In a round trip rank 0 calls a little later, so that rank 1 is there: else what rank 1 comes too late would be cut off
+the time. Knows neither what is measured nor how often.
 
 The programs of this folder run in environments of their own, where hoplite is not installed: they import the standard
 library, NumPy, what they measure and each other, by the name of the file; so the folder is no package.
@@ -28,6 +29,9 @@ import socket
 import time
 import traceback
 from urllib.parse import quote, unquote
+
+# How much later the first calls whom the second waits for: some turns of a process on a busy processor.
+HEAD_START_NS = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +60,13 @@ class Task:
 
 
 class Rank:
-    """What a system's program fills in; an exception of any of these ends the round with its message."""
+    """What a system's program fills in; an exception of any of these ends the round with its message.
+
+    Attributes:
+        leads: whether, in every operation, rank 0 begins what the others wait for, as a stream's sender does.
+    """
+
+    leads = False
 
     def prepare(self, task: Task) -> str:
         """Makes the inputs and touches all memory that the operation writes; what it returns is told to all ranks."""
@@ -149,9 +159,10 @@ def serve(rank: Rank, *, control: str, number: int, ranks: int, version: str) ->
                 elif word == "go":
                     assert task is not None, "go came before prepare"
                     tokens = fields["tokens"].split(",")
-                    at = int(fields["at"])
+                    at = int(fields["at"]) or time.monotonic_ns()
                     if number >= 0:
-                        sleep_until(at + number * task.arrival_ns)
+                        first = number == 0 and (rank.leads or task.op == "rtt")
+                        sleep_until(at + number * task.arrival_ns + first * HEAD_START_NS)
                     start = time.monotonic_ns()
                     times = rank.run(task, tokens, at)
                     end = time.monotonic_ns()

@@ -67,7 +67,7 @@ class Holder:
     def compare(self, task: Task, rank: int) -> str:
         """Compares what came with what should have, and lets it go."""
         came, self.came, self.own = self.came, [], np.empty(0, DTYPE)
-        return wrong_at(came, op=task.op, rank=rank, ranks=task.ranks, seed=task.seed)
+        return wrong_at(came, op=task.op, nbytes=task.nbytes, rank=rank, ranks=task.ranks, seed=task.seed)
 
 
 class RayDriver(Rank):

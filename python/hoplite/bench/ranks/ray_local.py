@@ -74,7 +74,7 @@ def main() -> None:
         for _ in range(int(times)):
             took, view = OPS[op](value)
             seconds.append(took)
-        answer(seconds=seconds, wrong=wrong(view, ranks=range(1), seed=seed))
+        answer(seconds=seconds, wrong=wrong(view, nbytes=int(nbytes), ranks=range(1), seed=seed))
         del view
 
 

@@ -22,6 +22,8 @@ ROUND_TRIP = "round trip"
 class WireRank(Rank):
     """One end of the connection, or none."""
 
+    leads = True
+
     def __init__(self, peer: str, number: int) -> None:
         host, _, port = peer.rpartition(":")
         self.connection: socket.socket | None = None
@@ -63,7 +65,7 @@ class WireRank(Rank):
     def check(self, task: Task) -> str:
         """Compares what arrived."""
         receives = task.rank == 1 or (task.rank == 0 and task.variant == ROUND_TRIP)
-        return wrong(self.received, ranks=range(1), seed=task.seed) if receives else ""
+        return wrong(self.received, nbytes=task.nbytes, ranks=range(1), seed=task.seed) if receives else ""
 
 
 def receive(connection: socket.socket, out: np.ndarray) -> None:
