@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 
 from bench_smoke import smoke
 from hoplite.bench.systems import OPS
+from hoplite.bench.systems.base import RANKS
 from hoplite.bench.systems.dask import REPLICATE, Dask
 from labs import needs_lab
 from test_bench_ray import Installed, Spawns
@@ -43,6 +50,46 @@ def test_a_round_takes_at_least_its_inputs_and_results(op: str) -> None:
     inputs = {"rtt": 1, "broadcast": 1, "gather": 8, "reduce": 8, "allreduce": 8}
     results = {"rtt": 2, "broadcast": 7, "gather": 7, "reduce": 1, "allreduce": 8}
     assert Dask().memory(op, 8, 2**28) >= (inputs[op] + results[op]) * 2**28
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401 - a program, which mypy knows by another name
+    """The driver's program, whose tasks find a worker without Dask."""
+    worker = SimpleNamespace()
+    distributed = ModuleType("distributed")
+    for name in ("Client", "Future", "Worker", "wait", "__version__"):
+        setattr(distributed, name, None)
+    distributed.get_worker = lambda: worker  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "distributed", distributed)
+    # The programs import each other by the names of their files.
+    monkeypatch.syspath_prepend(str(RANKS))
+    monkeypatch.delitem(sys.modules, "dask_driver", raising=False)
+    yield importlib.import_module("dask_driver")
+    monkeypatch.delitem(sys.modules, "dask_driver")
+
+
+def task(driver: Any, op: str) -> Any:  # noqa: ANN401 - as above
+    return driver.Task(op=op, nbytes=4096, variant="default", round=1, seed=5, ranks=3, rank=-1, arrival_ns=1)
+
+
+def test_a_gather_whose_tasks_end_in_another_order_than_they_began_is_right(driver: Any) -> None:  # noqa: ANN401
+    arrays = [driver.make(4096, rank, 5) for rank in range(3)]
+    for rank in (2, 0, 1):
+        driver.take(rank, arrays[rank])
+    assert driver.compare(task(driver, "gather"), 0) == ""
+    driver.take(0, arrays[1], arrays[0], arrays[2])
+    assert "and not" in driver.compare(task(driver, "gather"), 0)
+    # What should be rank 2's is rank 1's once more.
+    driver.take(0, arrays[0], arrays[1])
+    driver.take(2, arrays[1])
+    assert "and not" in driver.compare(task(driver, "gather"), 0)
+
+
+def test_of_sums_only_the_last_is_held(driver: Any) -> None:  # noqa: ANN401 - as above
+    arrays = [driver.make(4096, rank, 5) for rank in range(3)]
+    driver.add(driver.add(*arrays[:2]), arrays[2])
+    assert driver.compare(task(driver, "reduce"), 0) == ""
+    assert np.array_equal(arrays[0], driver.make(4096, 0, 5))
 
 
 @needs_lab

@@ -7,6 +7,7 @@ arguments of tasks on other hosts; a sum is made by one task that takes all arra
 from __future__ import annotations
 
 import time
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,21 +33,22 @@ def make(nbytes: int, rank: int, seed: int) -> np.ndarray:
     return own
 
 
-def keep(*arrays: np.ndarray) -> None:
-    """Holds what came to this worker in this round, and notes when the last did."""
+def take(first: int, *arrays: np.ndarray) -> None:
+    """Holds arrays that Dask has brought, with the rank of each, and notes when the last came.
+
+    Args:
+        first: the rank whose array the first one is; the others are those of the ranks after it. Tasks of one worker
+            end in any order, so the rank is all that tells whose an array is.
+        arrays: what came.
+    """
     worker = get_worker()
-    worker.came = [*getattr(worker, "came", []), *arrays]
+    worker.came = [*getattr(worker, "came", []), *enumerate(arrays, first)]
     worker.ended = time.monotonic_ns()
 
 
-def take(*arrays: np.ndarray) -> None:
-    """Takes arrays, which Dask has brought."""
-    keep(*arrays)
-
-
 def take_and_return(array: np.ndarray) -> np.ndarray:
-    """Takes an array, and makes a future of it."""
-    keep(array)
+    """Takes an array of rank 0, and makes a future of it."""
+    take(0, array)
     return array
 
 
@@ -61,7 +63,7 @@ def add(*arrays: np.ndarray) -> np.ndarray:
     for array in arrays[1:]:
         np.add(total, array, out=total)
     get_worker().came = []
-    keep(total)
+    take(0, total)
     return total
 
 
@@ -74,7 +76,8 @@ def ended(dask_worker: Worker) -> int:
 def compare(task: Task, rank: int) -> str:
     """Compares what came with what should have, and lets it go."""
     worker = get_worker()
-    arrays, worker.came = getattr(worker, "came", []), []
+    came, worker.came = getattr(worker, "came", []), []
+    arrays = [array for _, array in sorted(came, key=itemgetter(0))]
     return wrong_at(arrays, op=task.op, nbytes=task.nbytes, rank=rank, ranks=task.ranks, seed=task.seed)
 
 
@@ -118,12 +121,12 @@ class DaskDriver(Rank):
         if task.op == "rtt":
             sleep_until(called + task.arrival_ns)
             there = self.submit(take_and_return, self.submit(give, *self.arrays, rank=0), rank=1)
-            return [self.submit(take, there, rank=0)]
+            return [self.submit(take, 0, there, rank=0)]
         if task.op == "broadcast":
             takes = []
             for rank in others:
                 sleep_until(called + rank * task.arrival_ns)
-                takes.append(self.submit(take, *self.arrays, rank=rank))
+                takes.append(self.submit(take, 0, *self.arrays, rank=rank))
             return takes
         # All arrays in one task, or one task for each that arrives.
         batches = [[array] for array in self.arrays] if task.arrival_ns else [self.arrays]
@@ -131,18 +134,18 @@ class DaskDriver(Rank):
         for number, arrays in enumerate(batches):
             sleep_until(called + number * task.arrival_ns)
             if task.op == "gather":
-                done.append(self.submit(take, *arrays, rank=0))
+                done.append(self.submit(take, number, *arrays, rank=0))
             else:
                 done = [self.submit(add, *done, *arrays, rank=0)]
         if task.op == "allreduce":
-            done += [self.submit(take, *done, rank=rank) for rank in others]
+            done += [self.submit(take, 0, *done, rank=rank) for rank in others]
         return done
 
     def replicate(self) -> int:
         """Copies the array to all workers; they are told after the clock was stopped."""
         self.client.replicate(self.arrays, workers=self.workers)
         end = time.monotonic_ns()
-        settle([self.submit(take, *self.arrays, rank=rank) for rank in range(1, len(self.workers))])
+        settle([self.submit(take, 0, *self.arrays, rank=rank) for rank in range(1, len(self.workers))])
         return end
 
     def check(self, task: Task) -> str:
