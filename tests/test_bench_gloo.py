@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-from typing import TYPE_CHECKING, TextIO
+from pathlib import Path
+from typing import TextIO
 from urllib.parse import unquote
 
 import pytest
@@ -14,11 +15,9 @@ from bench_pair import Written, measured
 from hoplite.bench.environments import Environments
 from hoplite.bench.ranks.rank import write
 from hoplite.bench.systems import OPS, Unavailable, gloo
+from hoplite.bench.systems.base import RANKS
 from hoplite.bench.systems.gloo import Gloo
 from labs import needs_lab
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def prepared() -> Gloo:
@@ -42,6 +41,28 @@ def test_without_a_compiler_it_says_which_packages_to_install(monkeypatch: pytes
     monkeypatch.setattr(gloo, "COMPILE", (str(tmp_path / "g++"),))
     with pytest.raises(Unavailable, match=r"can't compile gloo_rank.cpp; .*apt-get install .*g\+\+"):
         Gloo().prepare(Environments(tmp_path))
+
+
+def test_a_change_in_any_source_is_compiled_anew_and_no_change_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sources = [Path(shutil.copy(source, tmp_path)) for source in gloo.SOURCES]
+    assert {source.name for source in sources} == {path.name for path in RANKS.glob("*.[ch]pp")}
+    compiled = tmp_path / "compiled"
+    compiler = tmp_path / "g++"
+    compiler.write_text(f'#!/bin/sh\necho once >>{compiled}\n: >"$2"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setattr(gloo, "HEADERS", tmp_path)
+    monkeypatch.setattr(gloo, "SOURCES", sources)
+    monkeypatch.setattr(gloo, "COMPILE", (str(compiler),))
+    programs = set()
+    for changed in [None, None, *sources]:
+        if changed is not None:
+            changed.write_text(changed.read_text() + "// changed\n")
+        system = Gloo()
+        system.prepare(Environments(tmp_path / "root"))
+        programs.add(system.program)
+    assert len(programs) == len(compiled.read_text().split()) == 1 + len(sources)
 
 
 def test_every_host_has_a_rank_bound_to_its_address(tmp_path: Path) -> None:

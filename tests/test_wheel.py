@@ -49,7 +49,7 @@ def only(pattern: str) -> Path:
 def package_files() -> set[str]:
     """Every file of the package but the built module, by its path in a wheel."""
     package = ROOT / "python" / "hoplite"
-    kinds = ("*.py", "*.pyi", "py.typed")
+    kinds = ("*.py", "*.pyi", "py.typed", "*.cpp", "*.hpp")
     return {str(path.relative_to(package.parent)) for kind in kinds for path in package.rglob(kind)}
 
 
@@ -103,7 +103,7 @@ def test_the_wheel_requires_only_what_the_command_line_needs() -> None:
     required = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", metadata, re.MULTILINE)
     assert required == ["click", "rich"]
     extras = set(re.findall(r"^Provides-Extra: (\S+)$", metadata, re.MULTILINE))
-    assert extras == {"numpy", "bfloat16", "torch", "arrow", "demo"}
+    assert extras == {"numpy", "bfloat16", "torch", "arrow", "demo", "lab", "bench"}
 
 
 def test_the_sdist_holds_all_that_a_build_needs() -> None:

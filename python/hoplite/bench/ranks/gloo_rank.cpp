@@ -1,30 +1,19 @@
 // One rank of Gloo, as far as Debian's libgloo has it: what rank.py and content.py of this folder are for Python, and the
 // collectives of one C++ library. The meaning of the lines is told in rank.py.
 //
-// Knows neither what is measured nor how often. Ranks find each other through rank 0, which hands everyone's addresses
-// to everyone; no folder need be shared.
+// Knows neither what is measured nor how often.
 
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <iostream>
 #include <limits>
-#include <map>
 #include <memory>
-#include <sstream>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -36,19 +25,17 @@
 #include <gloo/math.h>
 #include <gloo/reduce.h>
 #include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
+
+#include "gloo_exchange.hpp"
+#include "gloo_lines.hpp"
 
 namespace {
 
-using Fields = std::map<std::string, std::string>;
 using Array = std::vector<float>;
 
 // Longer than any round takes, and than the bench waits for one: 1 GiB from each of 16 hosts takes 260 s at 500 Mbit/s.
 constexpr std::chrono::minutes TIMEOUT(60);
-constexpr std::chrono::seconds CONNECT_TIMEOUT(30);
-
-[[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }
 
 // ---- Time -----------------------------------------------------------------------------------------------------------
 
@@ -62,140 +49,6 @@ void sleep_until(int64_t at_ns) {
   timespec at{at_ns / 1000000000LL, at_ns % 1000000000LL};
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr) == EINTR) {
   }
-}
-
-// ---- Connections ----------------------------------------------------------------------------------------------------
-
-// A socket that is closed at the end of its scope.
-class Socket {
- public:
-  explicit Socket(int descriptor) : descriptor_(descriptor) {}
-  Socket(Socket&& other) noexcept
-      : descriptor_(std::exchange(other.descriptor_, -1)), read_(std::move(other.read_)) {}
-  ~Socket() {
-    if (descriptor_ >= 0) {
-      close(descriptor_);
-    }
-  }
-  int descriptor() const { return descriptor_; }
-
-  void send(const std::string& bytes) {
-    for (size_t at = 0; at < bytes.size();) {
-      const ssize_t sent = ::send(descriptor_, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
-      if (sent < 0) {
-        fail("send");
-      }
-      at += sent;
-    }
-  }
-
-  // Up to the next end of line, without it; false if the other end hung up.
-  bool line(std::string& out) {
-    size_t end;
-    while ((end = read_.find('\n')) == std::string::npos) {
-      char chunk[4096];
-      const ssize_t got = recv(descriptor_, chunk, sizeof chunk, 0);
-      if (got < 0) {
-        fail("receive");
-      }
-      if (got == 0) {
-        return false;
-      }
-      read_.append(chunk, got);
-    }
-    out = read_.substr(0, end);
-    read_.erase(0, end + 1);
-    return true;
-  }
-
- private:
-  int descriptor_;
-  std::string read_;
-};
-
-struct Freed {
-  void operator()(addrinfo* found) const { freeaddrinfo(found); }
-};
-
-// What "host:port" stands for.
-std::unique_ptr<addrinfo, Freed> resolve(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int code = getaddrinfo(address.substr(0, colon).c_str(), address.substr(colon + 1).c_str(), &wanted, &found);
-  if (code != 0) {
-    throw std::runtime_error(address + ": " + gai_strerror(code));
-  }
-  return std::unique_ptr<addrinfo, Freed>(found);
-}
-
-// Connects to "unix:/path" or to "host:port", where a listener may come a little later.
-Socket connect(const std::string& address) {
-  if (address.rfind("unix:", 0) == 0) {
-    sockaddr_un path{};
-    path.sun_family = AF_UNIX;
-    std::strncpy(path.sun_path, address.c_str() + 5, sizeof path.sun_path - 1);
-    Socket connection(socket(AF_UNIX, SOCK_STREAM, 0));
-    if (::connect(connection.descriptor(), reinterpret_cast<sockaddr*>(&path), sizeof path) != 0) {
-      fail(address);
-    }
-    return connection;
-  }
-  const auto found = resolve(address);
-  const auto deadline = std::chrono::steady_clock::now() + CONNECT_TIMEOUT;
-  while (true) {
-    Socket connection(socket(found->ai_family, SOCK_STREAM, 0));
-    if (::connect(connection.descriptor(), found->ai_addr, found->ai_addrlen) == 0) {
-      const int on = 1;
-      setsockopt(connection.descriptor(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-      return connection;
-    }
-    if (errno != ECONNREFUSED || std::chrono::steady_clock::now() > deadline) {
-      fail(address);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-}
-
-// ---- Lines ----------------------------------------------------------------------------------------------------------
-
-std::string encode(const std::string& text) {
-  static const char hex[] = "0123456789ABCDEF";
-  std::string out;
-  for (const unsigned char c : text) {
-    if (std::isalnum(c) || std::string("_.-~,:/").find(c) != std::string::npos) {
-      out += static_cast<char>(c);
-    } else {
-      (out += '%') += hex[c >> 4];
-      out += hex[c & 15];
-    }
-  }
-  return out;
-}
-
-std::string decode(const std::string& text) {
-  std::string out;
-  for (size_t at = 0; at < text.size(); ++at) {
-    if (text[at] == '%') {
-      out += static_cast<char>(std::stoi(text.substr(at + 1, 2), nullptr, 16));
-      at += 2;
-    } else {
-      out += text[at];
-    }
-  }
-  return out;
-}
-
-std::string parse(const std::string& line, Fields& fields) {
-  std::istringstream parts(line);
-  std::string word, part;
-  parts >> word;
-  while (parts >> part) {
-    const size_t equals = part.find('=');
-    fields[part.substr(0, equals)] = decode(part.substr(equals + 1));
-  }
-  return word;
 }
 
 // ---- Content: as in content.py ----------------------------------------------------------------------------------------
@@ -227,96 +80,6 @@ std::string wrong(const float* found, size_t size, int first, int count, int64_t
   }
   return "";
 }
-
-// ---- How ranks find each other ----------------------------------------------------------------------------------------
-
-// Every rank sets a value of its own as often as all others, and then reads those of others: so to set is to exchange them
-// all, through rank 0. A value goes as one line: key, space, percent-encoded bytes.
-class Exchange : public gloo::rendezvous::Store {
- public:
-  Exchange(const std::string& address, int rank, int ranks) : rank_(rank), ranks_(ranks) {
-    if (rank_ == 0) {
-      accept_all(address);
-    } else {
-      connections_.push_back(connect(address));
-    }
-  }
-
-  void set(const std::string& key, const std::vector<char>& data) override {
-    const std::string mine = encode(key) + " " + encode(std::string(data.begin(), data.end())) + "\n";
-    if (rank_ != 0) {
-      connections_.front().send(mine);
-      for (int i = 0; i < ranks_; ++i) {
-        keep(next(connections_.front()));
-      }
-      return;
-    }
-    std::string all = mine;
-    for (auto& connection : connections_) {
-      all += next(connection) + "\n";
-    }
-    for (auto& connection : connections_) {
-      connection.send(all);
-    }
-    std::istringstream lines(all);
-    for (std::string line; std::getline(lines, line);) {
-      keep(line);
-    }
-  }
-
-  std::vector<char> get(const std::string& key) override {
-    wait({key});
-    const std::string& value = values_.at(key);
-    return {value.begin(), value.end()};
-  }
-
-  void wait(const std::vector<std::string>& keys) override {
-    for (const auto& key : keys) {
-      if (values_.count(key) == 0) {
-        throw std::runtime_error("no rank has told " + key);
-      }
-    }
-  }
-
- private:
-  void accept_all(const std::string& address) {
-    const auto found = resolve(address);
-    Socket listener(socket(found->ai_family, SOCK_STREAM, 0));
-    const int on = 1;
-    setsockopt(listener.descriptor(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    // Also of accept: a rank that never comes must not keep this one for ever.
-    const timeval timeout{CONNECT_TIMEOUT.count(), 0};
-    setsockopt(listener.descriptor(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-    if (bind(listener.descriptor(), found->ai_addr, found->ai_addrlen) != 0 || listen(listener.descriptor(), ranks_) != 0) {
-      fail(address);
-    }
-    for (int i = 1; i < ranks_; ++i) {
-      connections_.emplace_back(accept(listener.descriptor(), nullptr, nullptr));
-      if (connections_.back().descriptor() < 0) {
-        fail(address + ": " + std::to_string(i) + " of " + std::to_string(ranks_) + " ranks came");
-      }
-    }
-  }
-
-  static std::string next(Socket& connection) {
-    std::string line;
-    if (!connection.line(line)) {
-      throw std::runtime_error("another rank has gone");
-    }
-    return line;
-  }
-
-  void keep(const std::string& line) {
-    const size_t space = line.find(' ');
-    values_[decode(line.substr(0, space))] = decode(line.substr(space + 1));
-  }
-
-  const int rank_;
-  const int ranks_;
-  // Of rank 0 to all others, of the others to rank 0.
-  std::vector<Socket> connections_;
-  std::map<std::string, std::string> values_;
-};
 
 // ---- The rank -----------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from hoplite.bench.environments import Environments
     from hoplite.bench.systems.base import Launch
 
-SOURCE = RANKS / "gloo_rank.cpp"
+# The first is compiled, and includes the others.
+SOURCES = (RANKS / "gloo_rank.cpp", RANKS / "gloo_exchange.hpp", RANKS / "gloo_lines.hpp")
 HEADERS = Path("/usr/include/gloo/context.h")
 COMPILE = ("g++", "-std=c++17", "-O2")
 LIBRARIES = ("-lgloo", "-pthread")
@@ -32,7 +33,7 @@ class Gloo(System):
         self.version = ""
 
     def prepare(self, environments: Environments) -> None:
-        """Compiles the program, unless this source was compiled against this library before.
+        """Compiles the program, unless these sources were compiled against this library before.
 
         Raises:
             Unavailable: a compiler or the headers are missing, or it does not compile.
@@ -40,13 +41,15 @@ class Gloo(System):
         if not HEADERS.exists():
             raise Unavailable(f"{HEADERS} is missing; {INSTALL} installs it")
         self.version = package_version()
-        made_of = hashlib.sha256(SOURCE.read_bytes() + self.version.encode() + repr(COMPILE).encode())
+        made_of = hashlib.sha256(self.version.encode() + repr(COMPILE).encode())
+        for source in SOURCES:
+            made_of.update(source.read_bytes())
         program = environments.root / f"gloo_rank-{made_of.hexdigest()[:16]}"
         with environments.lock("gloo"):
             if not program.exists():
                 made = program.with_suffix(".new")
                 environments.command(
-                    [*COMPILE, "-o", made, SOURCE, *LIBRARIES], f"can't compile {SOURCE.name}; {INSTALL}"
+                    [*COMPILE, "-o", made, SOURCES[0], *LIBRARIES], f"can't compile {SOURCES[0].name}; {INSTALL}"
                 )
                 made.rename(program)
         self.program = program
