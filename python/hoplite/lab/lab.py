@@ -283,6 +283,7 @@ def _wire(record: Record, racks: int) -> None:
     """Makes all links of a lab."""
     switch = record.switch
     assert switch is not None
+    links.pass_filters(switch)
     for rack in range(racks):
         links.make_bridge(switch, links.bridge_of(rack))
     for number, host in enumerate(record.hosts):

@@ -59,6 +59,22 @@ def uplink_of(rack: int) -> tuple[str, str]:
     return f"up{rack}", f"down{rack}"
 
 
+def pass_filters(switch: Keeper) -> None:
+    """Lets bridges pass packets on without asking iptables, which has no rules here.
+
+    Where br_netfilter is loaded, as Docker does, it looks at each packet on each bridge: sixteen hosts at 1 Gbit/s all
+    at once reach 895 instead of 861 Mbit/s on two processors without it.
+    """
+
+    def work() -> None:
+        for table in ("iptables", "ip6tables", "arptables"):
+            # Not there if it is not loaded; and where a container lets nobody write here, it asks.
+            with contextlib.suppress(OSError):
+                Path(f"/proc/sys/net/bridge/bridge-nf-call-{table}").write_text("0")
+
+    namespaces.inside(switch, work)
+
+
 def make_bridge(switch: Keeper, name: str) -> None:
     """Makes a bridge that forwards at once."""
 
