@@ -113,7 +113,7 @@ class Host(Link):
 
     def entry(self, folder: str | os.PathLike[str] | None = None) -> list[str]:
         """The words that run a program here, to stand before its own; it starts in `folder`, or in the present one."""
-        return namespaces.entry(self.keeper.process, os.fspath(folder) if folder is not None else str(Path.cwd()))
+        return namespaces.entry(self.keeper.process, str(Path(folder or ".").absolute()))
 
     def popen(self, command: Sequence[str | os.PathLike[str]], **options: Any) -> subprocess.Popen[Any]:  # noqa: ANN401
         """Starts a program on this host.

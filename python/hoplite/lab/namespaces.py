@@ -171,13 +171,14 @@ def _is_ready(process: subprocess.Popen[str]) -> bool:
 def entry(keeper: int, folder: str) -> list[str]:
     """The words that run a program in the namespaces of a keeper: the program is to follow.
 
-    nsenter becomes the program, so the process, its signals and its exit code are the program's own. It takes 1 ms.
+    nsenter becomes the program, so the process, its signals and its exit code are the program's own. It takes 2 ms.
 
     Args:
         keeper: the id of its process.
-        folder: where the program starts.
+        folder: where the program starts, as an absolute path.
     """
-    return ["nsenter", f"--target={keeper}", "--net", "--uts", "--mount", f"--wdns={folder}", "--"]
+    # env and not nsenter changes the folder: nsenter does so inside the namespace (--wdns) only since util-linux 2.38.
+    return ["nsenter", f"--target={keeper}", "--net", "--uts", "--mount", "--", "env", f"--chdir={folder}", "--"]
 
 
 def inside(keeper: Keeper, work: Callable[[], Result]) -> Result:
