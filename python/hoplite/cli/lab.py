@@ -216,7 +216,13 @@ def slow(name: str | None, target: str, rate: str | None) -> None:
 
 @lab.command()
 @links
-@click.option("--rounds", default=3, show_default=True, help="How often to measure, until all is well.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="How often to measure, until all is well.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(
     hosts: int | None,

@@ -43,11 +43,13 @@ def rounds(lab: Lab, count: int = 3) -> Iterator[list[Stream]]:
         The streams of each round.
 
     Raises:
-        InvalidArgument: a lab of one host.
+        InvalidArgument: a lab of one host, or no round.
         LabError: a stream did not come up.
     """
     if len(lab.hosts) < 2:
         raise InvalidArgument("a lab of one host has nothing to measure; hosts must be 2 or more")
+    if count < 1:
+        raise InvalidArgument(f"count must be 1 round or more, not {count}")
     pairs = [(host, lab.hosts[(host.number + 1) % len(lab.hosts)]) for host in lab.hosts]
     facts: dict[str, Any] = lab.facts()
     rate, uplink = facts["rate"], facts["uplink"] or facts["rate"]
