@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hoplite.errors import InvalidArgument
-from hoplite.lab import Lab, LabError, namespaces, needs, records
+from hoplite.lab import Host, Lab, LabError, namespaces, needs, records
 from labs import needs_lab
 
 if TYPE_CHECKING:
@@ -42,6 +43,15 @@ def machine_links() -> tuple[list[str], list[str]]:
 
 def keepers(lab: Lab) -> list[Keeper]:
     return next(record for record in records.read_all() if record.name == lab.name).keepers()
+
+
+def sleeping(host: Host) -> subprocess.Popen[str]:
+    """A program that runs on a host already."""
+    process = host.popen(["sh", "-c", "echo; exec sleep 1000 >&-"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout as output:
+        assert output.readline() == "\n"
+    return process
 
 
 @needs_lab
@@ -129,6 +139,28 @@ def test_a_program_that_takes_too_long_is_killed_with_its_children(lab: Lab) -> 
     with pytest.raises(subprocess.TimeoutExpired):
         host.run(["sh", "-c", "sleep 100 & sleep 100"], timeout=0.2)
     namespaces.wait_until(host.processes, lambda _: None, "are children that were not killed")
+
+
+@needs_lab
+def test_programs_are_started_by_any_nsenter(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # That of util-linux 2.37 has no --wdns.
+    old = tmp_path / "nsenter"
+    old.write_text('#!/bin/sh\ncase "$*" in *--wd*) exit 1 ;; esac\nexec /usr/bin/nsenter "$@"\n')
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    assert lab.hosts[1].run(["sh", "-c", "hostname; pwd"]).stdout == f"node1\n{tmp_path}\n"
+    assert lab.hosts[1].run(["pwd"], cwd=".").stdout == f"{tmp_path}\n"
+    agent = subprocess.run([*lab.rsh, "node1", "hostname; pwd"], capture_output=True, text=True, timeout=30, check=True)
+    assert agent.stdout == f"node1\n{tmp_path}\n"
+
+
+@needs_lab
+def test_bridges_ask_no_filter(lab: Lab) -> None:
+    def asks() -> set[str]:
+        return {path.read_text().strip() for path in Path("/proc/sys/net/bridge").glob("bridge-nf-call-*")}
+
+    assert namespaces.inside(keepers(lab)[-1], asks) <= {"0"}
 
 
 @needs_lab
@@ -280,6 +312,78 @@ sys.stdin.read()
         assert namespaces.processes_in(networks) == []
         assert record.name not in [record.name for record in records.read_all()]
         assert not records.folder_of(record.name).exists()
+
+
+@needs_lab
+def test_what_runs_on_a_host_whose_keeper_was_killed_goes_with_the_lab() -> None:
+    with Lab(hosts=2) as lab:
+        process = sleeping(lab.hosts[0])
+        held = keepers(lab)[0]
+        network = held.network()
+        os.kill(held.process, signal.SIGKILL)
+        namespaces.wait_until(lambda: [held.process] if held.is_alive() else [], lambda _: None, "is not gone")
+        assert namespaces.processes_in([network]) == [process.pid]
+    assert process.returncode == -signal.SIGKILL
+    assert namespaces.processes_in([network]) == []
+
+
+@needs_lab
+def test_processes_of_a_lab_whose_record_is_cut_short_are_found() -> None:
+    lab = Lab(hosts=1)
+    networks = [keepers(lab)[0].network()]
+    (records.FOLDER / f"{lab.name}.json").write_text('{"name": "')
+    process = sleeping(lab.hosts[0])
+    assert lab.name in records.abandoned()
+    assert lab.name in records.remove_abandoned()
+    assert process.wait(10) == -signal.SIGKILL
+    assert namespaces.processes_in(networks) == []
+    assert not lab.agent.parent.exists()
+    lab.close()
+
+
+@needs_lab
+def test_a_lab_that_was_killed_while_it_began_or_ended_is_no_obstacle() -> None:
+    name = f"test-began-{os.getpid()}"
+    records.folder_of(name).mkdir(parents=True)
+    with Lab(hosts=1, name=name) as lab:
+        assert lab.hosts[0].run(["hostname"]).stdout == "node0\n"
+    assert not records.folder_of(name).exists()
+
+
+def test_a_record_is_there_before_the_folder_and_after_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # So that whatever kills a maker in between, a folder without a record is nobody's.
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    seen: list[bool] = []
+    make, take = Path.mkdir, shutil.rmtree
+
+    def mkdir(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        if path != tmp_path:
+            seen.append((tmp_path / "one.json").exists())
+        make(path, mode, parents, exist_ok)
+
+    def rmtree(path: Path, *, ignore_errors: bool) -> None:
+        seen.append((tmp_path / "one.json").exists())
+        take(path, ignore_errors)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr("shutil.rmtree", rmtree)
+    tmp_path.chmod(0o755)
+    owner = records.this_process()
+    record = records.Record("one", owner, records.boot_id(), namespaces.own_network(), 10**9, None, 0.0)
+    records.begin(record)
+    with pytest.raises(LabError, match="there already"):
+        records.begin(record)
+    records.remove(record)
+    assert seen
+    assert all(seen)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_of_another_version_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    (tmp_path / "one.json").write_text('{"name": "one"}')
+    with pytest.raises(LabError, match=r"one\.json was written by another version of hoplite"):
+        records.read_all()
 
 
 @needs_lab

@@ -18,6 +18,7 @@ from labs import needs_lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [needs_lab, pytest.mark.lab]
 
@@ -100,6 +101,26 @@ def test_mistakes_end_with_what_to_try(name: str, hoplite_lab: Command) -> None:
     code, _, errors = hoplite_lab("up", "--racks", "4,x")
     assert code == 2
     assert "'4,x' is not a list of numbers of hosts, such as 4,4" in errors
+    code, _, errors = hoplite_lab("check", "--rounds", "0")
+    assert code == 2
+    assert "0 is not in the range x>=1" in errors
+
+
+def test_what_a_power_cut_left_is_told_and_taken_away(
+    name: str, hoplite_lab: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    (tmp_path / "cut-short.json").touch()
+    (tmp_path / name / "cgroup").mkdir(parents=True)
+    code, told, errors = hoplite_lab("status", "--json")
+    assert (code, told) == (0, "[]\n")
+    for left in ("cut-short", name):
+        assert f"{left} was left by a killed process; take it away: hoplite lab down" in errors
+    code, _, errors = hoplite_lab("down", "--name", name)
+    assert code == 0
+    assert f"removed {name}, which a killed process left" in errors
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lab_of_a_running_process_is_listed_but_not_taken_away(hoplite_lab: Command) -> None:

@@ -119,6 +119,8 @@ def down(name: str | None) -> None:
     removed = records.remove_abandoned()
     for left in removed:
         click.echo(f"removed {left}, which a killed process left", err=True)
+    if name in removed:
+        return
     if removed and name is None and not any(record.owner is None for record in records.read_all()):
         return
     found = _find(name)
@@ -140,6 +142,8 @@ def status(as_json: bool) -> None:
     from hoplite.lab import needs, records
 
     needs.check()
+    for left in records.abandoned():
+        click.echo(f"{left} was left by a killed process; take it away: hoplite lab down", err=True)
     labs = []
     for record in records.read_all():
         if record.is_abandoned() or record.switch is None:

@@ -102,9 +102,8 @@ class Lab:
         )
         self._keepers = None
         with ExitStack() as undo:
-            records.make_folder(record.name)
+            records.begin(record)
             undo.callback(lambda: records.remove(record))
-            records.write(record)
             record = self._made(record, sizes, undo)
             self._set(record)
             if len(self.hosts) > 1:

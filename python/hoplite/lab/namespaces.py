@@ -240,6 +240,22 @@ def processes_in(networks: Iterable[int]) -> list[int]:
     return sorted(process for process in processes if network_of(process) in wanted)
 
 
+def processes_that_see(hosts: Path) -> list[int]:
+    """The ids of all processes to which a file is /etc/hosts, lowest first; none if it is not there."""
+    try:
+        wanted = hosts.stat()
+    except OSError:
+        return []
+    found = []
+    for name in os.listdir("/proc"):  # noqa: PTH208 - names are enough
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                seen = os.stat(f"/proc/{name}/root/etc/hosts")  # noqa: PTH116 - as in network_of
+                if os.path.samestat(seen, wanted):
+                    found.append(int(name))
+    return sorted(found)
+
+
 def is_stopped(process: int) -> bool:
     """Whether a process is frozen, or gone."""
     fields = _fields(process)
