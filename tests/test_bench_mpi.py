@@ -92,7 +92,7 @@ def test_every_variant_has_the_settings_of_its_group(kind: type[Mpi], tmp_path: 
         for variant in system.variants(op)[1:]:
             forced = launched(system, Written(tmp_path), variant.group)
             assert forced != (command, variables), variant
-    assert [len(system.variants(op)) for op in OPS] == [1, 3, 1, 3, 3]
+    assert [len(system.variants(op)) for op in OPS] == [1, 3, 2, 3, 3]
 
 
 @of_both

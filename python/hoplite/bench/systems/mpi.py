@@ -103,6 +103,7 @@ class OpenMpi(Mpi):
     launcher = "mpirun"
     forced: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "broadcast": {"ring": "scatter_allgather_ring", "pipeline": "pipeline"},
+        "gather": {"ring": "basic_linear"},
         "reduce": {"ring": "rabenseifner", "pipeline": "pipeline"},
         "allreduce": {"ring": "ring", "pipeline": "rabenseifner"},
     }
@@ -110,6 +111,7 @@ class OpenMpi(Mpi):
     tuned: ClassVar[dict[str, dict[str, str]]] = {
         "ring": {
             "bcast_algorithm": "scatter_allgather_ring",
+            "gather_algorithm": "basic_linear",
             "reduce_algorithm": "rabenseifner",
             "allreduce_algorithm": "ring",
         },
@@ -141,6 +143,8 @@ class OpenMpi(Mpi):
 
 # At 1 Gbit/s it takes 0.5 ms, which is long beside a round trip of 0.1 ms and short beside the 8 ms of a megabyte.
 MPICH_SEGMENT = 64 << 10
+# As many ranks as the bench has at most.
+MPICH_CHILDREN = 16
 
 
 class Mpich(Mpi):
@@ -151,6 +155,7 @@ class Mpich(Mpi):
     launcher = "mpiexec.hydra"
     forced: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "broadcast": {"ring": "scatter_ring_allgather", "pipeline": "pipeline"},
+        "gather": {"ring": "nonblocking flat tree"},
         "reduce": {"ring": "reduce_scatter_gather", "pipeline": "pipeline"},
         "allreduce": {"ring": "nonblocking ring", "pipeline": "k_reduce_scatter_allgather"},
     }
@@ -158,6 +163,11 @@ class Mpich(Mpi):
     controls: ClassVar[dict[str, dict[str, str]]] = {
         "ring": {
             "BCAST_INTRA_ALGORITHM": "scatter_ring_allgather",
+            # A tree in which up to as many ranks are the root's own children: its own choice is a binomial tree, in
+            # which hosts between wait for all that comes from below before they send it on.
+            "GATHER_INTRA_ALGORITHM": "nb",
+            "IGATHER_INTRA_ALGORITHM": "tsp_tree",
+            "IGATHER_TREE_KVAL": str(MPICH_CHILDREN),
             "REDUCE_INTRA_ALGORITHM": "reduce_scatter_gather",
             "ALLREDUCE_INTRA_ALGORITHM": "nb",
             "IALLREDUCE_INTRA_ALGORITHM": "tsp_ring",
