@@ -96,6 +96,7 @@ class Group(Launch):
         """
         self.folder = Path(tempfile.mkdtemp(prefix="hoplite-bench-"))
         try:
+            self._agents.all({"do": "folder", "group": self._id, "path": str(self.folder)})
             with self._listen() as listener:
                 self.system.start(self, self.settings)
                 self._accept(listener, 1 if self.system.driver else len(self.hosts))
