@@ -34,7 +34,7 @@ TAIL_BYTES = 2000
 END_TIMEOUT_S = 10.0
 FREEZE_TIMEOUT_S = 10.0
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-# Between two looks at processes that were told to stop, which one that reads a disk does later.
+# Between two looks at processes that are about to stop or to end.
 STOPPING_S = 0.001
 # Of the clock of all threads of a process, in the number that the kernel has for it: clock_getcpuclockid(3).
 CPUCLOCK_SCHED = 2
@@ -69,7 +69,7 @@ class Agent:
             case "spawn":
                 return self.spawn(group, request["argv"], request["env"])
             case "exited":
-                return self.exited(group)
+                return self.exited(group, request.get("patience_s", 0.0))
             case "freeze":
                 return self.freeze(group)
             case "thaw":
@@ -124,9 +124,17 @@ class Agent:
         started.append((process, log))
         return {"pid": process.pid}
 
-    def exited(self, group: str) -> dict[str, Any]:
-        """Which of the group's processes that were started here have ended, and what each said last."""
-        ended = [(process, log) for process, log in self.started.get(group, []) if process.poll() is not None]
+    def exited(self, group: str, patience_s: float) -> dict[str, Any]:
+        """Which of the group's processes that were started here have ended, and what each said last.
+
+        Waits so long for one that ends: what it had open is closed some time before it has ended.
+        """
+        deadline = time.monotonic() + patience_s
+        started = self.started.get(group, [])
+        while not (ended := [(process, log) for process, log in started if process.poll() is not None]):
+            if not started or time.monotonic() >= deadline:
+                break
+            time.sleep(STOPPING_S)
         return {"exited": [{"code": process.returncode, "said": _tail(log)} for process, log in ended]}
 
     def look(self, group: str) -> None:

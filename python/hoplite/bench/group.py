@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # Sixteen Ray nodes take a minute on two cores.
 START_TIMEOUT_S = 240.0
 POLL_S = 0.2
+# Between the end of a rank's connection and that of its process, which may have said why.
+LAST_WORDS_S = 0.5
 # Between the word to call and the call: all ranks have read it by then. In nanoseconds, and for each rank.
 LEAD_NS = 4_000_000
 LEAD_NS_RANK = 500_000
@@ -218,7 +220,7 @@ class Group(Launch):
         """Stops the group; the reason with what its ended processes said last."""
         said: list[str] = []
         with contextlib.suppress(AgentFailed):
-            for answer in self._agents.all({"do": "exited", "group": self._id}):
+            for answer in self._agents.all({"do": "exited", "group": self._id, "patience_s": LAST_WORDS_S}):
                 said += [_last(one["said"], one["code"]) for one in answer["exited"]]
         self.stop()
         return GroupFailed("; ".join([why, *said[:2]]))
