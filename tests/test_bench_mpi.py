@@ -52,9 +52,8 @@ def after(command: list[str], *words: str) -> list[str]:
 def test_one_rank_a_host_is_started_through_the_agent_in_order(kind: type[Mpi], tmp_path: Path) -> None:
     launch = Written(tmp_path)
     command, variables = launched(installed(kind, tmp_path / "root"), launch, "default")
-    addresses = [host.address for host in launch.hosts]
     [listed] = after(command, "--host") + after(command, "-hosts")
-    assert [one.partition(":")[0] for one in listed.split(",")] == addresses
+    assert [one.partition(":")[0] for one in listed.split(",")] == ["10.9.0.1", "n1", "n2"]
     assert str(launch.rsh) in command
     assert after(command, "-n") == ["3"]
     assert command[-5:] == [str(command[-5]), *launch.rank_options()]

@@ -16,7 +16,16 @@ READ_BYTES = 65536
 
 
 class Lost(HopliteError):
-    """A program hung up, or did not answer in time; named."""
+    """A program hung up, or did not answer in time; named.
+
+    Args:
+        message: what happened.
+        names: of the programs.
+    """
+
+    def __init__(self, message: str, names: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.names = tuple(names)
 
 
 class Channel:
@@ -45,7 +54,7 @@ class Channel:
             while data:
                 data = data[os.write(self.writer, data) :]
         except OSError as error:
-            raise Lost(f"{self.name} has hung up: {error.strerror}") from None
+            raise Lost(f"{self.name} has hung up: {error.strerror}", [self.name]) from None
 
     def line(self) -> str | None:
         """Takes one line out of what was read, if there is a whole one."""
@@ -64,14 +73,18 @@ class Channel:
         try:
             data = os.read(self.reader, READ_BYTES)
         except OSError as error:
-            raise Lost(f"{self.name} has hung up: {error.strerror}") from None
+            raise Lost(f"{self.name} has hung up: {error.strerror}", [self.name]) from None
         if not data:
-            raise Lost(f"{self.name} has hung up")
+            raise Lost(f"{self.name} has hung up", [self.name])
         self._unread += data
 
 
 def gather(
-    channels: Sequence[Channel], timeout_s: float, *, look: Callable[[Channel, str], None] | None = None
+    channels: Sequence[Channel],
+    timeout_s: float,
+    *,
+    look: Callable[[Channel, str], None] | None = None,
+    wanted: Callable[[str], bool] = lambda _: True,
 ) -> list[str]:
     """Waits for one line of each.
 
@@ -79,6 +92,7 @@ def gather(
         channels: of whom.
         timeout_s: seconds for all of them together.
         look: called with each line as it comes; what it raises ends the wait for the others.
+        wanted: whether a line is one that is waited for; others are dropped.
 
     Returns:
         The lines, in the order of the channels.
@@ -92,6 +106,8 @@ def gather(
 
         def take(number: int, channel: Channel) -> bool:
             line = channel.line()
+            while line is not None and not wanted(line):
+                line = channel.line()
             if line is None:
                 return False
             if look is not None:
@@ -106,7 +122,7 @@ def gather(
             ready = selector.select(max(0.0, deadline - time.monotonic()))
             if not ready and time.monotonic() >= deadline:
                 silent = [channel.name for number, channel in enumerate(channels) if number not in lines]
-                raise Lost(f"no answer within {timeout_s:.0f} s from {', '.join(silent)}")
+                raise Lost(f"no answer within {timeout_s:.0f} s from {', '.join(silent)}", silent)
             for key, _ in ready:
                 number, channel = key.data
                 channel.read()

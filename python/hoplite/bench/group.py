@@ -33,6 +33,8 @@ START_TIMEOUT_S = 240.0
 POLL_S = 0.2
 # Between a rank's connection and its first word, on a machine that starts sixteen of them.
 HELLO_TIMEOUT_S = 20.0
+# Between the end of a rank's connection and that of its process, which may have said why.
+LAST_WORDS_S = 0.5
 # Between the word to call and the call: all ranks have read it by then. In nanoseconds, and for each rank.
 LEAD_NS = 4_000_000
 LEAD_NS_RANK = 500_000
@@ -102,6 +104,7 @@ class Group(Launch):
         """
         self.folder = Path(tempfile.mkdtemp(prefix="hoplite-bench-"))
         try:
+            self._agents.all({"do": "folder", "group": self._id, "path": str(self.folder)})
             with self._listen() as listener:
                 self.system.start(self, self.settings)
                 self._accept(listener, 1 if self.system.driver else len(self.hosts))
@@ -232,7 +235,7 @@ class Group(Launch):
         said: list[str] = []
         # What an agent can't do here it can't do for the next group either, and that one will say so.
         with contextlib.suppress(AgentFailed):
-            for answer in self._agents.all({"do": "exited", "group": self._id}):
+            for answer in self._agents.all({"do": "exited", "group": self._id, "patience_s": LAST_WORDS_S}):
                 said += [_last(one["said"], one["code"]) for one in answer["exited"]]
             self.stop()
         return GroupFailed("; ".join([why, *said[:2]]))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import ipaddress
+import itertools
 import json
 import os
 import shlex
@@ -10,9 +13,14 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
+from hoplite import __version__
+from hoplite.bench import machine
+from hoplite.bench.agent import MARK
 from hoplite.bench.channels import Channel, Lost, gather
 from hoplite.bench.systems.base import Host
 from hoplite.errors import HopliteError, InvalidArgument
@@ -21,13 +29,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from hoplite.bench.environments import Environments
     from hoplite.lab import Lab
 
 # Of a login by ssh and the start of an interpreter, on a machine with two cores and sixteen hosts.
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 30.0
-# Of the installation of a system on all hosts.
+# Of the installation of a system, on all hosts at once.
 PREPARE_TIMEOUT_S = 900.0
+# Between the end of an agent's answers and that of the command that reached it, which may still say why.
+LAST_WORDS_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,22 +74,35 @@ class Agents:
     Args:
         network: whose hosts.
 
+    Attributes:
+        hosts: of the network.
+        hello: what each said when it started.
+        machine: what the first host is; "others" tells in what the others differ, if they do.
+        build: of the first host's hoplite, release or debug.
+
     Raises:
-        AgentFailed: a host can't be reached, or has no hoplite where this one has it.
+        AgentFailed: a host can't be reached, or has no hoplite where this one has it, or another one.
     """
 
     def __init__(self, network: Network) -> None:
         self.hosts = list(network.hosts)
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._errors: list[IO[bytes]] = []
         self._channels: list[Channel] = []
-        command = shlex.join([sys.executable, "-m", "hoplite.bench.agent"])
-        path = str(Path(__file__).parents[2])
+        self._numbers = itertools.count()
+        # In words that shells other than POSIX ones have too; and without the folder that it starts in, which Python
+        # would take modules from.
+        path = f"PYTHONPATH={Path(__file__).parents[2]}"
+        command = shlex.join(["exec", "env", path, sys.executable, "-P", "-m", "hoplite.bench.agent"])
         try:
             for host in self.hosts:
+                errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the agent lives
+                self._errors.append(errors)
                 process = subprocess.Popen(
-                    [network.rsh, host.name, f"PYTHONPATH={shlex.quote(path)} exec {command}"],
+                    [network.rsh, host.name, command],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
+                    stderr=errors,
                     # Ctrl-C is for the bench, which then ends what is there in order.
                     start_new_session=True,
                 )
@@ -86,10 +110,36 @@ class Agents:
                 assert process.stdin is not None
                 assert process.stdout is not None
                 self._channels.append(Channel(host.name, process.stdout.fileno(), process.stdin.fileno()))
-            self.hello = self.all({"do": "hello"}, timeout_s=START_TIMEOUT_S)
+            try:
+                self.hello = self.all({"do": "hello"}, timeout_s=START_TIMEOUT_S)
+            except AgentFailed as error:
+                needs = f"each host needs {sys.executable} with hoplite-collectives[bench] {__version__}"
+                raise AgentFailed(f"{error}; {needs}, reached by `{network.rsh} HOST`") from None
+            if network.shared_clock:
+                self.machine: dict[str, Any] = machine.facts()
+                self.build = machine.build()
+            else:
+                self.machine, self.build = self._compare()
         except BaseException:
             self.close()
             raise
+
+    def _compare(self) -> tuple[dict[str, Any], str]:
+        told = self.all({"do": "machine"}, timeout_s=START_TIMEOUT_S)
+        facts: dict[str, Any] = dict(told[0]["facts"])
+        others = []
+        for host, one in zip(self.hosts, told, strict=True):
+            version = one["facts"]["version"]
+            if version != __version__:
+                raise AgentFailed(f"{host.name} has hoplite {version}, and this machine {__version__}; install one")
+            if one["build"] != "release":
+                raise AgentFailed(f"{host.name} has a {one['build']} build, which measures nothing; make build there")
+            differs = [f"{name} {value}" for name, value in one["facts"].items() if value != facts[name]]
+            if differs:
+                others.append(f"{host.name} has {', '.join(differs)}")
+        if others:
+            facts["others"] = "; ".join(others)
+        return facts, told[0]["build"]
 
     def __enter__(self) -> Self:
         return self
@@ -107,18 +157,49 @@ class Agents:
         """Asks the agent of one host."""
         return self._ask([self.hosts.index(host)], request, timeout_s)[0]
 
+    def prepare(self, system: str, environments: Environments) -> str:
+        """Installs a system on all hosts, in the same folder as here.
+
+        Returns:
+            Which host can't have it, and why; empty if all have it.
+        """
+        root = str(environments.root)
+        request = {"do": "prepare", "system": system, "root": root, "install": environments.install}
+        answers = self.all(request, timeout_s=PREPARE_TIMEOUT_S)
+        reasons = zip(self.hosts, (one.get("unavailable", "") for one in answers), strict=True)
+        return next((f"{host.name}: {why}" for host, why in reasons if why), "")
+
     def _ask(self, numbers: list[int], request: dict[str, Any], timeout_s: float) -> list[dict[str, Any]]:
         channels = [self._channels[number] for number in numbers]
+        # An answer to an earlier question, which came too late for it, is not taken for one to this.
+        number = next(self._numbers)
+        mark = f"{MARK} {number} "
         try:
             for channel in channels:
-                channel.send(json.dumps(request))
-            answers = [json.loads(line) for line in gather(channels, timeout_s)]
+                channel.send(json.dumps({**request, "number": number}))
+            lines = gather(channels, timeout_s, wanted=lambda line: line.startswith(mark))
+            answers = [json.loads(line.removeprefix(mark)) for line in lines]
         except (Lost, json.JSONDecodeError) as error:
-            raise AgentFailed(f"an agent failed at {request['do']!r}: {error}") from None
+            names = error.names if isinstance(error, Lost) else ()
+            said = "".join(f"; {line}" for line in self._last_words(names))
+            raise AgentFailed(f"an agent failed at {request['do']!r}: {error}{said}") from None
         for channel, answer in zip(channels, answers, strict=True):
             if "error" in answer:
                 raise AgentFailed(f"the agent of {channel.name} can't {request['do']}: {answer['error']}")
         return answers
+
+    def _last_words(self, names: Sequence[str]) -> list[str]:
+        """What those that are lost said on stderr last."""
+        deadline = time.monotonic() + LAST_WORDS_S
+        said = []
+        for host, process, errors in zip(self.hosts, self._processes, self._errors, strict=True):
+            if host.name in names:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+                errors.seek(0)
+                lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+                said += [f"{host.name} said {line!r}" for line in lines[-1:]]
+        return said
 
     def close(self) -> None:
         """Ends all agents, and they what they started."""
@@ -133,6 +214,8 @@ class Agents:
                 process.wait()
             assert process.stdout is not None
             process.stdout.close()
+        for errors in self._errors:
+            errors.close()
 
 
 def of_lab(lab: Lab) -> Network:
@@ -147,7 +230,8 @@ def of_lab(lab: Lab) -> Network:
 def of_file(path: Path, *, rsh: str = "ssh", rate: int = 0) -> Network:
     """Reads the hosts of a file: on each line a name that ssh reaches, and, if that is not it, the address to measure.
 
-    A third word is the network interface. What follows "#" is a comment. The first is the root of all operations.
+    A third word is the network interface of that address. What follows "#" is a comment. The first host is the root of
+    all operations.
 
     Args:
         path: the file.
@@ -155,7 +239,8 @@ def of_file(path: Path, *, rsh: str = "ssh", rate: int = 0) -> Network:
         rate: bits per second of a host's link, if it is known.
 
     Raises:
-        InvalidArgument: fewer than two hosts, or a line that is not understood.
+        InvalidArgument: fewer than two hosts, one that is there twice, an address that others can't reach, or a line
+            that is not understood.
     """
     executable = shutil.which(rsh)
     if executable is None:
@@ -171,12 +256,34 @@ def of_file(path: Path, *, rsh: str = "ssh", rate: int = 0) -> Network:
             address = socket.gethostbyname(words[1] if len(words) > 1 else words[0])
         except OSError as error:
             raise InvalidArgument(f"{path}:{number}: no address of {words[0]!r}: {error.strerror}") from None
+        for other in hosts:
+            if words[0] == other.name or address == other.address:
+                raise InvalidArgument(f"{path}:{number}: {words[0]} at {address} is {other.name} at {other.address}")
         hosts.append(Host(len(hosts), words[0], address, words[2] if len(words) > 2 else ""))
     if len(hosts) < 2:
         raise InvalidArgument(f"{path} names {len(hosts)} hosts; a measurement needs two or more, one a line")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        # Sends nothing: the kernel says which of our addresses it would send from.
-        probe.connect((hosts[0].address, 9))
-        own: str = probe.getsockname()[0]
+    loopback = [host for host in hosts if ipaddress.ip_address(host.address).is_loopback]
+    if loopback and len(loopback) < len(hosts):
+        raise InvalidArgument(
+            f"{path}: {loopback[0].name} is {loopback[0].address} here, where no other host reaches it; "
+            f"say its address on the network after its name"
+        )
+    own = _own_address(hosts)
     facts = {"kind": "hosts", "names": [host.name for host in hosts], "rate": rate, "clock": os.uname().nodename}
-    return Network(hosts, Path(executable), own, shared_clock=False, cidr="", rate=rate, facts=facts)
+    return Network(hosts, Path(executable).absolute(), own, shared_clock=False, cidr="", rate=rate, facts=facts)
+
+
+def _own_address(hosts: Sequence[Host]) -> str:
+    """Where the hosts reach this machine: its address on the way to the first host that is another machine."""
+    own = ""
+    for host in hosts:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                # Sends nothing: the kernel says which of our addresses it would send from.
+                probe.connect((host.address, 9))
+            except OSError as error:
+                raise InvalidArgument(f"there is no way to {host.name} at {host.address}: {error.strerror}") from None
+            own = probe.getsockname()[0]
+        if own != host.address:
+            break
+    return own

@@ -45,10 +45,12 @@ class Row:
         seconds: "min", "median" and "max" of the samples.
         wire_ratio: median over the median of the wire of the same bytes in the same run.
         verified: whether the content of the result was compared, in every repeat, and right.
-        cpu_seconds: processor time of one repeat, of all the system's processes on all hosts; the median.
-        peak_rss_bytes: most memory that the system's processes held on any one host.
+        cpu_seconds: processor time of one repeat, of all the system's processes on all hosts; the median. The kernel's
+            work for the network that it does in nobody's name (softirq) is not in it.
+        peak_rss_bytes: memory that the system's processes hold on one host when an operation has ended and its results
+            are still there, the most of all repeats and hosts; a page that several processes share counts once.
         lab: the network: "kind" is lab or hosts, and what is known of rate, latency, racks.
-        machine: processor, cores, memory, kernel.
+        machine: processor, cores, memory, kernel, of the first host; "others" is in what other hosts differ.
         commit: of hoplite's checkout; "+" marks uncommitted changes.
         build: of hoplite's extension: release or debug.
         note: why there is no figure, or what a reader must know about it.

@@ -11,7 +11,7 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hoplite.bench import machine, plan
+from hoplite.bench import plan
 from hoplite.bench.group import Group, GroupFailed, Round
 from hoplite.bench.hosts import AgentFailed
 from hoplite.bench.row import WIRE, Row, spread
@@ -94,11 +94,8 @@ class Runner:
                 if len(self.network.hosts) < system.fewest:
                     raise Unavailable(f"needs {system.fewest} hosts")
                 system.prepare(self._environments)
-                if not self.network.shared_clock:
-                    for host in self.network.hosts:
-                        answer = self.agents.one(host, {"do": "prepare", "system": name}, timeout_s=900.0)
-                        if "unavailable" in answer:
-                            raise Unavailable(f"{host.name}: {answer['unavailable']}")
+                if not self.network.shared_clock and (reason := self.agents.prepare(name, self._environments)):
+                    raise Unavailable(reason)
             except (Unavailable, AgentFailed) as error:
                 self.unavailable[name] = str(error)
 
@@ -218,7 +215,7 @@ class Runner:
     def _row(self, cell: Cell, found: Measured, wire: float | None) -> Row:
         one = found.contender
         samples = [] if found.failure else found.samples
-        facts: dict[str, Any] = machine.facts()
+        facts: dict[str, Any] = dict(self.agents.machine)
         return Row(
             system=one.system,
             variant=one.variant,
@@ -237,7 +234,7 @@ class Runner:
             lab=self.network.facts,
             machine=facts,
             commit=facts.pop("commit"),
-            build=machine.build(),
+            build=self.agents.build,
             note=found.failure,
         )
 

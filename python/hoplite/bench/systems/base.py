@@ -34,7 +34,7 @@ class Host:
 
     Attributes:
         number: 0 is the root of every operation.
-        name: what the host calls itself and others find it by.
+        name: what the bench's rsh knows it by, and other hosts' too.
         address: where the others reach it, on the network that is measured.
         interface: of that network; empty if it is not known.
     """
@@ -65,7 +65,7 @@ class Launch(abc.ABC):
         hosts: who takes part; a rank's number is its host's.
         control: where ranks connect to, "unix:/path" or "host:port".
         rsh: an executable that takes a host's name and a command, like ssh.
-        folder: of this group, empty at first and removed at the end; on the host that runs the bench.
+        folder: of this group, on each host under the same path; empty at first and removed at the end.
         network: the network of the hosts in CIDR notation, "10.77.0.0/16"; empty if it is not known.
         memory_bytes: the most that the group's store on one host may take. Not a share: the root of a gather takes much
             more than others, and what all take together is told by `memory`.
@@ -140,5 +140,5 @@ class System(abc.ABC):
 
 
 def this_python() -> list[str]:
-    """The interpreter that runs the bench, which has hoplite."""
-    return [sys.executable]
+    """The interpreter that runs the bench, with the hoplite that it runs, which need not be installed there."""
+    return ["env", f"PYTHONPATH={Path(__file__).parents[3]}", sys.executable]

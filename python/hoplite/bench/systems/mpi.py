@@ -127,7 +127,7 @@ class OpenMpi(Mpi):
     def options(self, launch: Launch, group: str) -> list[str | Path]:
         """One rank a host, unbound, that yields instead of spinning: without that, ranks on few cores crawl."""
         options: list[str | Path] = ["--allow-run-as-root", "--prtemca", "plm_ssh_agent", launch.rsh]
-        options += ["--host", ",".join(f"{host.address}:1" for host in launch.hosts)]
+        options += ["--host", ",".join(f"{name}:1" for name in reached_by(launch))]
         options += ["-n", str(len(launch.hosts)), "--map-by", "node", "--bind-to", "none"]
         options += [part for name in PASSED for part in ("-x", name)]
         settings = {"pml": "ob1", "btl": "tcp,self", "mpi_yield_when_idle": "1"}
@@ -190,7 +190,7 @@ class Mpich(Mpi):
     def options(self, launch: Launch, group: str) -> list[str | Path]:  # noqa: ARG002
         """One rank a host, unbound, with all variables of the launcher; it calls itself by an address that all know."""
         options: list[str | Path] = ["-launcher", "ssh", "-launcher-exec", launch.rsh]
-        options += ["-hosts", ",".join(host.address for host in launch.hosts), "-localhost", launch.hosts[0].address]
+        options += ["-hosts", ",".join(reached_by(launch)), "-localhost", launch.hosts[0].address]
         return [*options, "-n", str(len(launch.hosts)), "-ppn", "1", "-bind-to", "none", "-genvall"]
 
     def environment(self, launch: Launch, group: str) -> dict[str, str]:
@@ -202,6 +202,11 @@ class Mpich(Mpi):
             variables["MPIR_CVAR_COLLECTIVE_FALLBACK"] = "error"
             variables |= {f"MPIR_CVAR_{name}": value for name, value in self.controls[group].items()}
         return variables
+
+
+def reached_by(launch: Launch) -> list[str]:
+    """What the launcher on host 0 calls all hosts: as rsh knows them, and itself by its address."""
+    return [launch.hosts[0].address, *(host.name for host in launch.hosts[1:])]
 
 
 def interfaces(launch: Launch) -> str:
