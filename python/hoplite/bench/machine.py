@@ -30,10 +30,19 @@ def facts() -> dict[str, str | int | float]:
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release(),
+        # It decides how a stream begins, and how it takes losses: for all that speak TCP alike.
+        "congestion_control": _congestion_control(),
         "python": platform.python_version(),
         "version": __version__,
         "commit": _commit(),
     }
+
+
+def _congestion_control() -> str:
+    try:
+        return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    except OSError:
+        return "unknown"
 
 
 def _processor() -> str:

@@ -36,6 +36,7 @@ using Array = std::vector<float>;
 
 // Longer than any round takes, and than the bench waits for one: 1 GiB from each of 16 hosts takes 260 s at 500 Mbit/s.
 constexpr std::chrono::minutes TIMEOUT(60);
+constexpr int64_t HEAD_START_NS = 1000000;
 
 // ---- Time -----------------------------------------------------------------------------------------------------------
 
@@ -115,7 +116,11 @@ class Rank {
     }
   }
 
-  int64_t call_at(int64_t at_ns) const { return at_ns + context_->rank * arrival_ns_; }
+  // As in rank.py: at once if no instant is given, one after the other, and rank 0 of a round trip when rank 1 is there.
+  int64_t call_at(int64_t at_ns) const {
+    const int64_t head_start_ns = op_ == "rtt" && context_->rank == 0 ? HEAD_START_NS : 0;
+    return (at_ns ? at_ns : now_ns()) + context_->rank * arrival_ns_ + head_start_ns;
+  }
 
   void run() {
     if (op_ == "rtt") {
