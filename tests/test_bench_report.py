@@ -125,6 +125,18 @@ def test_racks_make_a_network_of_their_own() -> None:
     assert "### Broadcast, 8 hosts (lab, 1 Gbit/s, racks of 4 + 4, joined at 500 Mbit/s)\n" in made
 
 
+def test_the_limit_is_shown_only_where_bytes_decide() -> None:
+    rows = matrix(labs={8: "1gbit"}, ops=("gather",), sizes=(2**16, 2**20))
+    assert "| limit: 7.00 × wire | - | 59.0 ms · 7.00× |" in page(rows)
+    assert "| limit" not in page(matrix(labs={8: "1gbit"}, ops=("gather",), sizes=(2**16,)))
+
+
+def test_a_rate_that_nobody_knows_is_left_out() -> None:
+    made = page([row(lab={"kind": "hosts", "names": ["a", "b"], "rate": 0})])
+    assert "### Broadcast, 8 hosts (hosts)\n" in made
+    assert "bit/s" not in made
+
+
 def test_only_rows_of_one_host_make_a_page_too() -> None:
     made = page(one_host())
     assert "| put, 64 MiB | Hoplite | 12.0 ms<br>11.0 ms to 13.0 ms, n=3 | 83 | 5.59 | 1.09× |" in made
@@ -191,6 +203,14 @@ def test_there_is_a_picture_of_everything_and_it_shows_every_system() -> None:
     assert shown | {"limit"} <= set(texts(pictures.pop("wire.svg")).splitlines())
     assert shown | {"last participant calls"} <= set(texts(pictures.pop("arrival-8-hosts-32-MiB.svg")).splitlines())
     assert pictures == {}
+
+
+@needs_matplotlib
+def test_no_picture_of_small_arrays_has_a_limit() -> None:
+    small = [texts(picture) for picture in draw(matrix(labs={8: "1gbit"}, ops=("rtt",), sizes=(2**10, 2**16)))]
+    assert not any("limit" in said.splitlines() for said in small)
+    both = {picture.name: texts(picture) for picture in draw(matrix(labs={8: "1gbit"}, ops=("rtt",)))}
+    assert all("limit" in said.splitlines() for said in both.values())
 
 
 @needs_matplotlib

@@ -197,7 +197,7 @@ def _times_the_wire(cases: dict[Case, list[Row]]) -> Picture:
             width = min(0.84 / max(1, len(shown)), 0.2)
             for place, system in enumerate(shown):
                 _bar(axes, at + (place - (len(shown) - 1) / 2) * width, width, system, tables.best(rows, system))
-            if (least := tables.limit(op, case.hosts)) is not None:
+            if (least := tables.least(case)) is not None:
                 axes.hlines(least, at - 0.46, at + 0.46, color="black", linewidth=1, label="limit", zorder=3)
         labels = [f"{words.count(case.hosts, 'host')}\n{_short(str(case.place))}" for case in here]
         axes.set_xticks(range(len(labels)), labels)
@@ -267,12 +267,13 @@ def _lines(
             # Above the others.
             zorder=5 if system == HOPLITE else 3,
         )
+    limited = {case: rows for case, rows in cases.items() if tables.least(case)}
     limits = [
         (x(case), least * wire)
-        for case, rows in cases.items()
-        if (least := tables.limit(case.op, case.hosts)) and (wire := tables.wire_seconds(rows)) and not case.arrival_s
+        for case, rows in limited.items()
+        if (least := tables.least(case)) and (wire := tables.wire_seconds(rows)) and not case.arrival_s
     ]
-    if limits and len(limits) == len(cases):
+    if limits and len(limits) == len(limited):
         dashes: dict[str, Any] = {"color": "black", "linewidth": 1, "linestyle": (0, (4, 2)), "zorder": 2.5}
         axes.plot(*zip(*limits, strict=True), **dashes, **_alone(limits), label="limit")
 

@@ -29,10 +29,9 @@ def operation(measurement: Measurement, op: str, place: Place, hosts: int) -> li
     sizes = [words.size(case.bytes) for case in cases]
     notes = Notes()
     rows = []
-    if (least := tables.limit(op, hosts)) is not None:
-        seconds = [(tables.wire_seconds(own) or 0) * least for own in cases.values()]
-        limits = [f"{words.seconds(one)} · {words.number(least)}×" if one else "wire not measured" for one in seconds]
-        rows.append([f"limit: {words.number(least)} × wire", *limits])
+    if any(tables.least(case) is not None for case in cases):
+        factor = tables.limit(op, hosts) or 0.0
+        rows.append([f"limit: {words.number(factor)} × wire", *(_limit(*one) for one in cases.items())])
     # A system that has no row for this operation is shown as one that has none.
     for system in tables.systems(row for own in here.values() for row in own):
         counting = [(tables.best(own, system), tables.winner(own)) for own in cases.values()]
@@ -145,6 +144,13 @@ def one_host(measurement: Measurement) -> list[str]:
         *markdown.table(["operation", "system", "median, spread", "in a second", "GB/s", "times memcpy"], lines),
         *notes.lines(),
     ]
+
+
+def _limit(case: Case, rows: Sequence[Row]) -> str:
+    if (least := tables.least(case)) is None:
+        return NOTHING
+    wire = tables.wire_seconds(rows)
+    return f"{words.seconds(wire * least)} · {words.number(least)}×" if wire else "wire not measured"
 
 
 def _standing(rows: Sequence[Row]) -> str:

@@ -28,6 +28,8 @@ STATIC = ("mpich", "openmpi", "gloo")
 SYSTEMS = (WIRE, MEMCPY, HOPLITE, *STATIC, "ray", "dask")
 # The order of what one host does.
 ALONE = ("memcpy", "put", "get", "create_seal", "put_get", "reduce", "write_location", "look_up")
+# Below, a stream ends before the link is full: delays decide how long an operation takes, and bytes say nothing of it.
+LIMIT_BYTES = 2**20
 # A list of a thousand rows helps nobody to find what is wrong.
 NAMED_AT_MOST = 10
 
@@ -208,6 +210,11 @@ def limit(op: str, hosts: int) -> float | None:
     return limits.get(op)
 
 
+def least(case: Case) -> float | None:
+    """The limit of a case, in times of the wire; None where it is not bytes that decide, or not known."""
+    return limit(case.op, case.hosts) if case.bytes >= LIMIT_BYTES else None
+
+
 def wire_seconds(rows: Iterable[Row]) -> float | None:
     """What the wire took for the bytes of a case: its median, or what a row's ratio says; None if nobody says."""
     rows = list(rows)
@@ -239,7 +246,8 @@ def _place(row: Row, *, several: bool) -> Place:
         return Place("", "one host", machine)
     kind = str(row.lab.get("kind", "hosts"))
     parts = [kind]
-    if "rate" in row.lab:
+    # Of real hosts nobody may have said it: 0.
+    if row.lab.get("rate"):
         parts.append(words.rate(row.lab["rate"]))
     racks = row.lab.get("racks")
     if isinstance(racks, list) and len(racks) > 1:
