@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hoplite import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 class Failure(Exception):
@@ -38,7 +40,7 @@ NEXT_STEP = {
     errors.StoreFull: "delete objects, or start the node with more --capacity",
     errors.Undecodable: "get it in Python, where it was put: hoplite.init().get(ref)",
     errors.UnsupportedDtype: "put arrays of numbers or bytes; Python puts more kinds of values",
-    errors.LabError: "hoplite lab --help; docs/lab.md says what a lab needs",
+    errors.LabError: "hoplite lab --help",
     errors.InvalidArgument: "see the command's --help",
 }
 
@@ -61,6 +63,18 @@ def fail_with(message: str, step: str) -> NoReturn:
     raise Failure(message, step)
 
 
+@contextlib.contextmanager
+def stepping(steps: Mapping[type[errors.HopliteError], str]) -> Iterator[None]:
+    """What helps with errors of some kinds in one command, where that is not what helps in all."""
+    try:
+        yield
+    except errors.HopliteError as error:
+        step = next((step for kind, step in steps.items() if isinstance(error, kind)), None)
+        if step is None:
+            raise
+        fail_with(str(error), step)
+
+
 def size(count: float) -> str:
     """Writes a number of bytes for people: 1536 is "1.5 KiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -76,10 +90,29 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table, as wide as it needs where nobody is looking."""
+    """Prints a table, as wide as it needs where nobody is looking; no character of a cell means anything."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(Text(column), overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
+
+
+class Notes:
+    """What does not fit into a table's cell: a number there, the text below the table, each text once."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+
+    def mark(self, text: str) -> str:
+        """The number of a text, as "[1]"."""
+        text = " ".join(text.split())
+        if text not in self._texts:
+            self._texts.append(text)
+        return f"[{self._texts.index(text) + 1}]"
+
+    def print(self) -> None:
+        """Prints all texts, one a line."""
+        for number, text in enumerate(self._texts, 1):
+            click.echo(f"[{number}] {text}")
