@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -20,22 +19,22 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from hoplite.bench import hosts, plan, session
+from hoplite.bench import hosts, plan
 from hoplite.bench.channels import Channel, Lost, gather
 from hoplite.bench.environments import Environments
 from hoplite.bench.group import START_TIMEOUT_S, Group, GroupFailed
 from hoplite.bench.hosts import AgentFailed, Agents, Network
 from hoplite.bench.plan import Cell, Contender
-from hoplite.bench.row import Row, read, to_line
 from hoplite.bench.run import Runner
 from hoplite.bench.systems import Host, Launch, System, Unavailable, Variant
 from hoplite.bench.systems.base import RANKS, this_python
 from hoplite.bench.systems.wire import Wire
 from hoplite.errors import InvalidArgument
-from labs import needs_lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from hoplite.bench.row import Row
 
 # What a system of these tests does in a round: right, or not.
 PROGRAM = """
@@ -311,56 +310,6 @@ def marked() -> list[psutil.Process]:
     return found
 
 
-def test_a_run_that_is_resumed_measures_only_what_is_missing(
-    network: Network, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake = Fake("good", program)
-    monkeypatch.setattr(session, "choose", lambda _: [Wire(), fake])
-    out = tmp_path / "rows.jsonl"
-    cells = plan.cells(["broadcast"], [4], [0.0])
-    session.measure(network, session.Settings(["good"], cells, 1, out))
-    first = out.read_text()
-    with pytest.raises(InvalidArgument, match="has rows already; go on with them by --resume"):
-        session.measure(network, session.Settings(["good"], cells, 1, out))
-    cells = plan.cells(["broadcast", "gather"], [4], [0.0])
-    rows = session.measure(network, session.Settings(["good"], cells, 1, out, resume=True))
-    assert out.read_text().startswith(first)
-    assert [(row.op, row.system) for row in rows] == [
-        ("broadcast", "wire"),
-        ("broadcast", "good"),
-        ("gather", "wire"),
-        ("gather", "good"),
-    ]
-    assert [to_line(row) for row in read([out])] == [to_line(row) for row in rows]
-
-
-def test_a_cell_of_which_a_system_is_missing_is_measured_again_for_all(
-    network: Network, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "rows.jsonl"
-    cells = plan.cells(["broadcast"], [4], [0.0])
-    elsewhere = replace(next(_rows()), op="broadcast", lab={"kind": "lab", "rate": 1})
-    out.write_text(to_line(elsewhere) + "\n")
-    monkeypatch.setattr(session, "choose", lambda _: [Wire()])
-    alone = session.measure(network, session.Settings([], cells, 1, out, resume=True))
-    monkeypatch.setattr(session, "choose", lambda _: [Wire(), Fake("good", program)])
-    both = session.measure(network, session.Settings([], cells, 1, out, resume=True))
-    assert [row.system for row in alone] == ["wire", "wire"]
-    assert [row.system for row in both] == ["wire", "wire", "good"]
-    # The row of another network stays; the wire's is another one now.
-    assert both[0] == alone[0] == elsewhere
-    assert both[1].samples != alone[1].samples
-    assert read([out]) == both
-
-
-def _rows() -> Iterator[Row]:
-    yield Row(
-        system="wire", variant="stream", version="", op="rtt", hosts=2, bytes=4, arrival_s=0.0, repeats=1,
-        seconds={"min": 1.0, "median": 1.0, "max": 1.0}, samples=[1.0], wire_ratio=1.0, verified=True, cpu_seconds=None,
-        peak_rss_bytes=None, lab={"kind": "lab", "rate": 10**9}, machine={}, commit="", build="release", note="",
-    )  # fmt: skip
-
-
 def test_turns_come_in_another_order_each_time_and_the_same_from_the_same_seed() -> None:
     who = [Contender(name, "default", "default") for name in "abcdef"]
     order = [one.system for one in plan.turns(who, 4, seed=7)]
@@ -394,11 +343,6 @@ def test_small_cells_have_more_rounds_and_every_step_a_deadline() -> None:
     assert [Cell("rtt", 2**25).rounds(seconds) for seconds in (0.0, 2.0)] == [1, 1]
     # The slowest peer, on 8 hosts at 1 Gbit/s, takes 15 wire times for 32 MiB: 4 s.
     assert plan.step_timeout_s(Cell("allreduce", 2**25), 8, 10**9) > 8
-
-
-def test_an_unknown_system_is_named_with_the_nearest() -> None:
-    with pytest.raises(InvalidArgument, match=r"no system 'mpch'.*mpich"):
-        session.choose(["mpch"])
 
 
 def test_lines_are_gathered_from_many_and_the_silent_are_named() -> None:
@@ -446,48 +390,3 @@ def test_hosts_of_a_file(tmp_path: Path) -> None:
 def test_an_environment_that_cannot_be_had_says_why(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="nothing may be installed"):
         Environments(tmp_path, install=False).python("none", ["numpy==2.4.6"])
-
-
-def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "hoplite.cli", "bench", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
-
-    for words, message in (
-        ((), "say where: --lab 8"),
-        (("--lab", "4", "--racks", "2,2"), "one of them"),
-        (("--lab", "4", "--sizes", "many"), "'many' is no size"),
-        (("--lab", "4", "--ops", "bcast"), "no operation 'bcast'"),
-        (("--lab", "4", "--systems", "nccl"), "no system 'nccl'"),
-        (("--racks", "2,x", "--systems", "hoplite"), "'x' is no number of hosts"),
-    ):
-        done = run(*words)
-        assert done.returncode in (1, 2)
-        assert message in done.stderr, done.stderr
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps({"no": "row"}) + "\n")
-    done = run("--lab", "2", "--systems", "hoplite", "--out", str(rows))
-    assert "go on with them by --resume" in done.stderr
-    done = run("--lab", "2", "--systems", "hoplite", "--out", str(rows), "--resume")
-    assert "rows.jsonl:1: has no arrival_s" in done.stderr
-
-
-@needs_lab
-@pytest.mark.lab
-def test_two_hosts_of_a_lab_measure_hoplite(tmp_path: Path) -> None:
-    out = tmp_path / "rows.jsonl"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "hoplite.cli", "bench", "--lab", "2", "--systems", "hoplite"),
-            *("--sizes", "1KiB,1MiB", "--repeats", "1", "--out", str(out)),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=55,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = read([out])
-    assert {row.op for row in rows if row.system == "hoplite"} == {"rtt", "broadcast", "gather", "reduce", "allreduce"}
-    assert all(row.verified and not row.note for row in rows), [row.note for row in rows]
-    assert {row.lab["rate"] for row in rows} == {10**9}

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from hoplite.bench.environments import Environments
     from hoplite.bench.local_cases import Case
 
+# What a row says of its network.
+NETWORK = {"kind": "local"}
 SIZES = (2**10, 2**20, 2**28)
 REPEATS = 5
 # A sample is the median of as many operations as fit into this, with what is not timed of them.
@@ -37,6 +39,7 @@ def measure(
     repeats: int = REPEATS,
     environments: Environments,
     report_progress: Callable[[str], None] = lambda _: None,
+    is_done: Callable[[Case], bool] = lambda _: False,
 ) -> Iterator[Row]:
     """Measures all cases, size by size.
 
@@ -45,6 +48,7 @@ def measure(
         repeats: samples of each case.
         environments: where Ray is installed; without it its rows say why there is none.
         report_progress: called with a line for people when something begins.
+        is_done: whether a case needs no figure any more; what takes turns is left out only if all of it is done.
 
     Yields:
         A row for each case, as soon as all cases of its size have had their turns.
@@ -66,9 +70,11 @@ def measure(
             ray = str(error)
         for size in sizes:
             with local_cases.of_size(size, ray) as cases:
-                yield from _turns(cases, repeats, facts, report_progress)
+                if not all(map(is_done, cases)):
+                    yield from _turns(cases, repeats, facts, report_progress)
         with local_cases.of_directory() as cases:
-            yield from _turns(cases, repeats, facts, report_progress)
+            if not all(map(is_done, cases)):
+                yield from _turns(cases, repeats, facts, report_progress)
 
 
 @dataclasses.dataclass
@@ -127,7 +133,7 @@ def _row(one: _Measured, repeats: int, facts: dict[str, Any]) -> Row:
         verified=bool(samples),
         cpu_seconds=None,
         peak_rss_bytes=None,
-        lab={"kind": "local"},
+        lab=dict(NETWORK),
         machine={name: value for name, value in facts.items() if name != "commit"},
         commit=facts["commit"],
         build=machine.build(),

@@ -121,21 +121,37 @@ def from_line(line: str) -> Row:
     return row
 
 
-def read(paths: Iterable[Path]) -> list[Row]:
-    """Reads files of rows; blank lines are skipped.
+def parse(data: bytes, name: str) -> list[Row]:
+    """Reads what is in a file of rows; blank lines are skipped.
+
+    Args:
+        data: what is in it.
+        name: of the file, for the error.
 
     Raises:
         BadRow: a line is no row; named by file and number.
     """
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise BadRow(f"{name}: rows are UTF-8 text: {error}") from None
     rows = []
-    for path in paths:
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            if line.strip():
-                try:
-                    rows.append(from_line(line))
-                except BadRow as error:
-                    raise BadRow(f"{path}:{number}: {error}") from None
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                rows.append(from_line(line))
+            except BadRow as error:
+                raise BadRow(f"{name}:{number}: {error}") from None
     return rows
+
+
+def read(paths: Iterable[Path]) -> list[Row]:
+    """Reads files of rows.
+
+    Raises:
+        BadRow: a line is no row; named by file and number.
+    """
+    return [row for path in paths for row in parse(path.read_bytes(), str(path))]
 
 
 def _fits(value: object, kind: str) -> bool:

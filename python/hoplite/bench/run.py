@@ -61,6 +61,7 @@ class Runner:
         repeats: samples of each cell.
         environments: where systems are installed.
         tell: called with a line for people when something begins.
+        turned: called after each turn of a contender in a cell, that of the warm-up too, whether it failed or not.
     """
 
     def __init__(
@@ -72,12 +73,14 @@ class Runner:
         repeats: int,
         environments: Environments,
         tell: Callable[[str], None],
+        turned: Callable[[Contender, Cell], None] = lambda _contender, _cell: None,
     ) -> None:
         self.network = network
         self.agents = agents
         self.systems = {system.name: system for system in systems}
         self.repeats = repeats
         self.tell = tell
+        self.turned = turned
         self.unavailable: dict[str, str] = {}
         self._environments = environments
         self._groups: dict[tuple[str, str], Group] = {}
@@ -150,6 +153,7 @@ class Runner:
             if weigh:
                 found.cpu_seconds += [result.cpu_seconds for result in results]
                 found.peak_rss_bytes = max(found.peak_rss_bytes, *(result.peak_rss_bytes for result in results))
+        self.turned(one, cell)
 
     def _round(self, cell: Cell, group: Group, one: Contender, *, weigh: bool = False) -> Round:
         self._seed += 1

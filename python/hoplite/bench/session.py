@@ -1,27 +1,27 @@
-"""A whole measurement: which cells are still to do, the file that rows go to, and what people see meanwhile."""
+"""A whole measurement on one network: which cells are still to do, who takes part, and where rows and words go."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from hoplite.bench import plan
 from hoplite.bench.environments import Environments
 from hoplite.bench.hosts import Agents
-from hoplite.bench.row import WIRE, Row, read, to_line
+from hoplite.bench.progress import Watch
+from hoplite.bench.row import WIRE
 from hoplite.bench.run import Runner
 from hoplite.bench.systems import SYSTEMS, registry
 from hoplite.errors import InvalidArgument
 from hoplite.settings import closest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     from hoplite.bench.hosts import Network
+    from hoplite.bench.results import Results
+    from hoplite.bench.row import Row
     from hoplite.bench.systems.base import System
 
 
@@ -33,16 +33,12 @@ class Settings:
         systems: by name; the wire is always among them, for all are compared to it.
         cells: what of each.
         repeats: samples of each cell.
-        out: where rows go, one a line; None is nowhere.
-        resume: whether rows that are there already are kept and not measured again.
         install: whether systems may be fetched from package indexes.
     """
 
     systems: Sequence[str]
     cells: Sequence[plan.Cell]
     repeats: int
-    out: Path | None = None
-    resume: bool = False
     install: bool = True
 
 
@@ -58,83 +54,89 @@ def choose(names: Sequence[str]) -> list[System]:
     return list(registry({WIRE, *names}).values())
 
 
-def check(settings: Settings) -> list[Row]:
-    """Looks whether the file can be written before anything is started.
+def measure(network: Network, settings: Settings, results: Results) -> list[Row]:
+    """Measures everything on one network that has no samples in the results yet.
+
+    A cell of which somebody's are missing is measured again as a whole, since only what took turns may be compared;
+    rows of systems that are not among those of now stay as they are.
+
+    Args:
+        network: on which hosts.
+        settings: what.
+        results: what is there already; gets the rows of each cell as soon as it is done.
 
     Returns:
-        The rows that are there, of a run that is resumed.
+        The rows of these cells on this network, also those that were there.
 
     Raises:
-        InvalidArgument: the file is there, and what to do with it was not said.
+        AgentFailed: a host can't be reached.
+        HopliteError: the file of the results can't be written any more.
     """
-    if settings.out is None or not settings.out.exists() or not settings.out.stat().st_size:
-        return []
-    if not settings.resume:
-        raise InvalidArgument(f"{settings.out} has rows already; go on with them by --resume, or say another --out")
-    return read([settings.out])
-
-
-def write(path: Path, rows: Sequence[Row]) -> None:
-    """Replaces a file by these rows, all or nothing."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text("".join(to_line(row) + "\n" for row in rows))
-    fresh.replace(path)
-
-
-def measure(network: Network, settings: Settings) -> list[Row]:
-    """Measures everything on one network.
-
-    Returns:
-        All rows of it, also those of the run that was resumed.
-    """
-    kept = check(settings)
     systems = choose(settings.systems)
-    measured = {row.key() for row in kept if plan.is_on(row, network.facts)}
     hosts = len(network.hosts)
-
-    def is_done(cell: plan.Cell) -> bool:
-        keys = ((one.system, one.variant) for one in plan.contenders(systems, cell.op))
-        return all((*key, cell.op, hosts, cell.nbytes, cell.arrival_s) in measured for key in keys)
-
-    cells = [cell for cell in settings.cells if not is_done(cell)]
-    # A cell of which somebody is missing is measured again as a whole, since only what took turns may be compared.
-    again = {(cell.op, hosts, cell.nbytes, cell.arrival_s) for cell in cells}
-    rows = [row for row in kept if row.key()[2:] not in again or not plan.is_on(row, network.facts)]
-    if settings.out is not None and len(rows) < len(kept):
-        write(settings.out, rows)
-    environments = Environments(install=settings.install)
-    columns = [TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()]
-    with Agents(network) as agents, Progress(*columns, console=Console(stderr=True)) as progress:
-        weights = {cell: _weight(cell, systems, network, settings.repeats) for cell in cells}
-        bar = progress.add_task("", total=sum(weights.values()))
+    with contextlib.ExitStack() as stack:
+        watch = stack.enter_context(Watch())
+        watch.tell(f"reaching {hosts} hosts")
+        agents = stack.enter_context(Agents(network))
         runner = Runner(
             network,
             agents,
             systems,
             repeats=settings.repeats,
-            environments=environments,
-            tell=lambda text: _tell(progress, bar, text),
+            environments=Environments(install=settings.install),
+            tell=watch.tell,
+            turned=watch.turned,
         )
+        stack.callback(runner.close)
         runner.prepare()
         for name, reason in runner.unavailable.items():
-            progress.console.print(f"{name} can't run here: {reason}", highlight=False)
+            watch.say(f"{name} can't run here: {reason}")
+        there = {row.key(): row for row in results.on(network.facts)}
+        cells = [
+            cell for cell in settings.cells if not _is_done(cell, hosts, systems, there, unavailable=runner.unavailable)
+        ]
+        if len(cells) < len(settings.cells):
+            watch.say(f"{len(settings.cells) - len(cells)} of {len(settings.cells)} cells are there already")
+        watch.begin(_turns(cells, systems, runner.unavailable, network, settings.repeats), len(cells))
         for cell in cells:
             fresh = list(runner.measure(cell))
-            rows += fresh
-            if settings.out is not None:
-                with settings.out.open("a") as file:
-                    file.writelines(to_line(row) + "\n" for row in fresh)
+            results.add(fresh)
             for row in fresh:
                 if row.note and row.system not in runner.unavailable:
-                    progress.console.print(f"{row.system} {row.variant}, {cell}: {row.note}", highlight=False)
-            progress.advance(bar, weights[cell])
-        runner.close()
-    return rows
+                    watch.say(f"{row.system} {row.variant}, {cell}: {row.note}")
+            watch.close(cell)
+    wanted = {(cell.op, hosts, cell.nbytes, cell.arrival_s) for cell in settings.cells}
+    return [row for row in results.on(network.facts) if row.key()[2:] in wanted]
 
 
-def _weight(cell: plan.Cell, systems: Sequence[System], network: Network, repeats: int) -> float:
-    return len(plan.contenders(systems, cell.op)) * plan.expected_s(cell, len(network.hosts), network.rate, repeats)
+def _is_done(
+    cell: plan.Cell,
+    hosts: int,
+    systems: Sequence[System],
+    there: Mapping[tuple[str, str, str, int, int, float], Row],
+    *,
+    unavailable: Mapping[str, str],
+) -> bool:
+    """Whether all have samples, or none for the reason for which there would be none now either."""
+
+    def has_row(one: plan.Contender) -> bool:
+        row = there.get((one.system, one.variant, cell.op, hosts, cell.nbytes, cell.arrival_s))
+        return row is not None and bool(row.samples or row.note == unavailable.get(one.system))
+
+    return all(has_row(one) for one in plan.contenders(systems, cell.op))
 
 
-def _tell(progress: Progress, bar: TaskID, text: str) -> None:
-    progress.update(bar, description=text)
+def _turns(
+    cells: Sequence[plan.Cell],
+    systems: Sequence[System],
+    unavailable: Mapping[str, str],
+    network: Network,
+    repeats: int,
+) -> dict[tuple[plan.Contender, plan.Cell], tuple[float, int]]:
+    """What to expect of each contender in each cell: seconds of a turn, and how many turns with the warm-up."""
+    return {
+        (one, cell): (plan.expected_s(cell, len(network.hosts), network.rate, repeats) / (1 + repeats), 1 + repeats)
+        for cell in cells
+        for one in plan.contenders(systems, cell.op)
+        if one.system not in unavailable
+    }

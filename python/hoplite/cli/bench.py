@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hoplite._arguments import check_capacity
-from hoplite.cli import bench_local, bench_report
-from hoplite.cli.output import fail_with, print_json, print_table
-from hoplite.errors import HopliteError
+from hoplite.cli import bench_local, bench_options, bench_report
+from hoplite.cli.lab import read_racks
+from hoplite.cli.output import Notes, fail_with, print_json, print_table
 
 if TYPE_CHECKING:
     from hoplite.bench.row import Row
 
 SYSTEMS = "wire,hoplite,mpich,openmpi,gloo,ray,dask"
 OPS = "rtt,broadcast,gather,reduce,allreduce"
-SIZES = "1KiB,1MiB,32MiB"
-FIGURES = ("median", "min", "max")
 # What a first look takes: the systems that install in seconds, and the operations that tell most.
 QUICK = {
-    "systems": "wire,hoplite,mpich,gloo",
-    "ops": "broadcast,reduce,allreduce",
-    "sizes": "1KiB,1MiB,32MiB",
+    "systems": ["wire", "hoplite", "mpich", "gloo"],
+    "ops": ["broadcast", "reduce", "allreduce"],
+    "sizes": [2**10, 2**20, 2**25],
     "repeats": 3,
     "lab": 4,
 }
@@ -32,22 +30,35 @@ QUICK = {
 
 @click.group(invoke_without_command=True)
 @click.option("--lab", type=click.IntRange(2, 64), help="Measure between so many hosts that are made on this machine.")
-@click.option("--rate", default="1gbit", show_default=True, help="Of each lab host's link, both ways.")
-@click.option("--racks", help="Lab hosts by rack, such as 4,4, instead of --lab.")
+@click.option("--rate", default="1gbit", show_default=True, help="Of each host's link; of --hosts, if it is known.")
+@click.option("--racks", callback=read_racks, help="Lab hosts by rack, such as 4,4, instead of --lab.")
 @click.option("--uplink", help="Of each rack's link to the core; the default is that of all its hosts together.")
 @click.option("--hosts", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file of real hosts.")
 @click.option("--rsh", default="ssh", show_default=True, help="The command that reaches the hosts of --hosts.")
-@click.option("--systems", default=SYSTEMS, show_default=True, help="What to measure; the wire is always measured.")
-@click.option("--ops", default=OPS, show_default=True, help="Which operations.")
-@click.option("--sizes", default=SIZES, show_default=True, help="Of each participant's array.")
+@click.option(
+    "--systems",
+    default=SYSTEMS,
+    callback=bench_options.words,
+    show_default=True,
+    help="What to measure; the wire is always measured.",
+)
+@click.option("--ops", default=OPS, callback=bench_options.words, show_default=True, help="Which operations.")
+@click.option(
+    "--sizes",
+    default="1KiB,1MiB,32MiB",
+    callback=bench_options.sizes,
+    show_default=True,
+    help="Of each participant's array.",
+)
 @click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Samples of each cell.")
 @click.option(
-    "--arrival", default="0", show_default=True, help="Seconds between participants' calls; several with commas."
+    "--arrival",
+    default="0",
+    callback=bench_options.seconds,
+    show_default=True,
+    help="Seconds between participants' calls; several with commas.",
 )
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="A file for the rows, one JSON object a line."
-)
-@click.option("--resume", is_flag=True, help="Go on where an interrupted run left --out.")
+@bench_options.rows_file
 @click.option("--no-install", is_flag=True, help="Take only systems that are installed already.")
 @click.option("--quick", is_flag=True, help="A first table in two minutes: four hosts, few systems, three repeats.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as one JSON list instead of a table.")
@@ -69,109 +80,101 @@ def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
       hoplite bench smoke
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     if context.invoked_subcommand is not None:
+        bench_options.refuse_before(context)
         return
     try:
-        from hoplite.bench import hosts, machine, plan, session
+        from hoplite.bench import hosts, plan, session
+        from hoplite.bench.results import Results
     except ModuleNotFoundError as error:
         fail_with(f"the benchmarks need {error.name}", "pip install 'hoplite-collectives[bench]'")
 
+    bench_options.refuse_debug_build()
     if options["quick"]:
-        unsaid = [name for name in QUICK if context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT]
-        options |= {name: QUICK[name] for name in unsaid}
+        options |= {name: value for name, value in QUICK.items() if not bench_options.said(context, name)}
         if options["hosts"] or options["racks"]:
             options["lab"] = None
-    machine.refuse_debug_build()
-    if sum(bool(options[name]) for name in ("lab", "racks", "hosts")) != 1:
-        raise click.UsageError("say where: --lab 8, --racks 4,4, --hosts FILE or --quick; one of them")
+    _check_where(context, options)
     settings = session.Settings(
-        systems=_words(options["systems"]),
-        cells=plan.cells(
-            _words(options["ops"]),
-            [_size(size) for size in _words(options["sizes"])],
-            [_seconds(interval) for interval in _words(options["arrival"])],
-        ),
+        systems=options["systems"],
+        cells=plan.cells(options["ops"], options["sizes"], options["arrival"]),
         repeats=options["repeats"],
-        out=options["out"],
-        resume=options["resume"],
         install=not options["no_install"],
     )
     session.choose(settings.systems)
-    session.check(settings)
-    if options["hosts"]:
-        rows = session.measure(hosts.of_file(options["hosts"], rsh=options["rsh"]), settings)
-    else:
-        from hoplite.lab import Lab
+    with bench_options.running(options["out"]):
+        if options["hosts"]:
+            network = hosts.of_file(options["hosts"], rsh=options["rsh"], rate=_rate(context, options["rate"]))
+            results = Results(options["out"], resume=options["resume"], warn=bench_options.warn)
+            rows = session.measure(network, settings, results)
+        else:
+            from hoplite.lab import Lab
 
-        size: dict[str, Any] = {"hosts": options["lab"]}
-        if options["racks"]:
-            size = {"racks": [_count(word) for word in _words(options["racks"])], "uplink": options["uplink"]}
-        with Lab(**size, rate=options["rate"]) as lab:
-            rows = session.measure(hosts.of_lab(lab), settings)
+            results = Results(options["out"], resume=options["resume"], warn=bench_options.warn)
+            size = {"racks": options["racks"], "uplink": options["uplink"]} if options["racks"] else {}
+            with Lab(hosts=options["lab"], rate=options["rate"], **size) as lab:
+                rows = session.measure(hosts.of_lab(lab), settings, results)
     if options["as_json"]:
-        import dataclasses
-
         print_json([dataclasses.asdict(row) for row in rows])
     else:
         _print(rows)
+        kept = f"hoplite bench report {options['out']} --out DIR" if options["out"] else "--out FILE keeps them"
+        click.echo(f"of several variants of a system the fastest; for all, with their spread: {kept}", err=True)
+
+
+def _check_where(context: click.Context, options: dict[str, Any]) -> None:
+    """Refuses options that would say nothing beside the others."""
+    if sum(bool(options[name]) for name in ("lab", "racks", "hosts")) != 1:
+        raise click.UsageError("say where: --lab 8, --racks 4,4, --hosts FILE or --quick; one of them")
+    if options["uplink"] and not options["racks"]:
+        raise click.UsageError("--uplink is of a rack's link to the others: say --racks 4,4")
+    if bench_options.said(context, "rsh") and not options["hosts"]:
+        raise click.UsageError("--rsh reaches real hosts: say --hosts FILE")
+    bench_options.check_resume(options["out"], resume=options["resume"])
+
+
+def _rate(context: click.Context, rate: str) -> int:
+    """Of real hosts only what was said is known."""
+    from hoplite.lab.quantities import parse_rate
+
+    return parse_rate(rate) if bench_options.said(context, "rate") else 0
 
 
 def _print(rows: list[Row]) -> None:
-    """A table for a first look; `report` writes the one to keep."""
-    from hoplite.cli.output import size
+    """A table for a first look, systems side by side; `report` writes the one to keep."""
+    from hoplite.bench import tables, words
 
-    print_table(
-        ("op", "hosts", "size", "late by", "system", "variant", *FIGURES, "to the wire"),
-        [
-            (
-                row.op,
-                str(row.hosts),
-                size(row.bytes),
-                f"{row.arrival_s:g} s" if row.arrival_s else "",
-                row.system,
-                row.variant,
-                *(
-                    [_time(row.seconds[name]) for name in ("median", "min", "max")]
-                    if row.seconds
-                    else [row.note, "", ""]
-                ),
-                f"{row.wire_ratio:.2f}" if row.wire_ratio else "",
-            )
-            for row in rows
-        ],
-    )
+    notes = Notes()
+    systems = tables.systems(rows)
+    is_late = any(row.arrival_s for row in rows)
+    lines = []
+    for cell in tables.unique((row.op, row.bytes, row.arrival_s) for row in rows):
+        op, nbytes, late = cell
+        own = [row for row in rows if (row.op, row.bytes, row.arrival_s) == cell]
+        lines.append([op, words.size(nbytes), *([words.seconds(late)] if is_late else [])])
+        lines[-1] += [_figure([row for row in own if row.system == system], notes) for system in systems]
+    print_table(("op", "size", *(["late by"] if is_late else []), *map(words.name, systems)), lines)
+    notes.print()
 
 
-def _time(seconds: float) -> str:
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} us"
-    return f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.3f} s"
+def _figure(rows: list[Row], notes: Notes) -> str:
+    """The median of a system and how many times the wire that is; numbers of notes for what went wrong."""
+    from hoplite.bench import tables, words
+    from hoplite.bench.row import WIRE
 
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _size(text: str) -> int:
-    try:
-        count = check_capacity(text)
-    except HopliteError as error:
-        raise click.BadParameter(f"{text!r} is no size such as 1KiB or 4096", param_hint="--sizes") from error
-    assert count is not None
-    return count
-
-
-def _seconds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no number of seconds", param_hint="--arrival") from None
-
-
-def _count(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no number of hosts", param_hint="--racks") from None
+    if not rows:
+        return "-"
+    best = tables.best(rows, rows[0].system)
+    assert best is not None
+    text = "no figure"
+    if best.seconds is not None:
+        text = words.seconds(best.seconds["median"])
+        if best.wire_ratio is not None and best.system != WIRE:
+            text += f" {words.number(best.wire_ratio)}×"
+    is_alone = all(not row.samples for row in rows)
+    named = [
+        (row.note, words.name(row.system) if is_alone else f"{words.name(row.system)} {row.variant}") for row in rows
+    ]
+    return " ".join([text, *tables.unique(notes.mark(f"{name}: {note}") for note, name in named if note)])
 
 
 @bench.command()
@@ -192,6 +195,7 @@ def smoke(as_json: bool) -> None:
         click.echo("try: pip install 'hoplite-collectives[numpy]'", err=True)
         sys.exit(1)
 
+    bench_options.refuse_debug_build()
     report = job.main()
     if as_json:
         print_json(report)

@@ -37,8 +37,6 @@ def report(files: tuple[Path, ...], out: Path, no_plots: bool) -> None:
         written = job.write(row.read(files), out, pictures=not no_plots)
     except row.BadRow as error:
         fail_with(str(error), "give files that hoplite bench --out has written, or take this line out")
-    except UnicodeDecodeError as error:
-        fail_with(f"rows are UTF-8 text: {error}", "give files that hoplite bench --out has written")
     except tables.Unreportable as error:
         fail_with(str(error), "measure these again with hoplite bench --out")
     except HopliteError as error:
