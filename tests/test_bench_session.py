@@ -133,16 +133,27 @@ def test_rows_are_there_until_those_that_replace_them_are(
 
 
 def test_rows_of_systems_that_are_not_chosen_now_stay(
-    network: Network, program: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+    network: Network, program: Path, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there = [measured(), measured("good"), measured("other")]
     fill(out, there)
     choose(monkeypatch, Fake("good", program))
     assert session.measure(network, settings(), Results(out, resume=True)) == there
+    assert capsys.readouterr().err == "1 of 1 cells are there already\n"
     choose(monkeypatch, Fake("good", program), Fake("new", program))
     rows = session.measure(network, settings(), Results(out, resume=True))
     assert [row.system for row in rows] == ["other", "wire", "good", "new"]
     assert read([out])[0] == there[2]
+    assert "rows of other stay, which took no turns with what is measured now\n" in capsys.readouterr().err
+
+
+def test_rows_come_in_the_order_of_the_cells(
+    network: Network, program: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(out, [measured(op="gather"), measured("good", op="gather")])
+    choose(monkeypatch, Fake("good", program))
+    rows = session.measure(network, settings("reduce", "gather"), Results(out, resume=True))
+    assert [row.op for row in rows] == ["reduce"] * 3 + ["gather"] * 2
 
 
 @pytest.mark.parametrize(("reason", "again"), [("out of luck", True), ("there is no wheel for this machine", False)])

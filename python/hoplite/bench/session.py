@@ -66,7 +66,7 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
         results: what is there already; gets the rows of each cell as soon as it is done.
 
     Returns:
-        The rows of these cells on this network, also those that were there.
+        The rows of these cells on this network, in their order, also those that were there.
 
     Raises:
         AgentFailed: a host can't be reached.
@@ -97,6 +97,10 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
         ]
         if len(cells) < len(settings.cells):
             watch.say(f"{len(settings.cells) - len(cells)} of {len(settings.cells)} cells are there already")
+        again = {(cell.op, hosts, cell.nbytes, cell.arrival_s) for cell in cells}
+        measured = {system.name for system in systems}
+        if others := sorted({key[0] for key in there if key[2:] in again} - measured):
+            watch.say(f"rows of {', '.join(others)} stay, which took no turns with what is measured now")
         watch.begin(_turns(cells, systems, runner.unavailable, network, settings.repeats), len(cells))
         for cell in cells:
             fresh = list(runner.measure(cell))
@@ -105,8 +109,9 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
                 if row.note and row.system not in runner.unavailable:
                     watch.say(f"{row.system} {row.variant}, {cell}: {row.note}")
             watch.close(cell)
-    wanted = {(cell.op, hosts, cell.nbytes, cell.arrival_s) for cell in settings.cells}
-    return [row for row in results.on(network.facts) if row.key()[2:] in wanted]
+    order = {(cell.op, hosts, cell.nbytes, cell.arrival_s): number for number, cell in enumerate(settings.cells)}
+    found = [row for row in results.on(network.facts) if row.key()[2:] in order]
+    return sorted(found, key=lambda row: order[row.key()[2:]])
 
 
 def _is_done(

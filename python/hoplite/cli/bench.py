@@ -152,7 +152,7 @@ def _print(rows: list[Row]) -> None:
         own = [row for row in rows if (row.op, row.bytes, row.arrival_s) == cell]
         lines.append([op, words.size(nbytes), *([words.seconds(late)] if is_late else [])])
         lines[-1] += [_figure([row for row in own if row.system == system], notes) for system in systems]
-    print_table(("op", "size", *(["late by"] if is_late else []), *map(words.name, systems)), lines)
+    print_table(("op", "size", *(["late by"] if is_late else []), *map(words.name, systems)), lines, whole=2)
     notes.print()
 
 
@@ -170,7 +170,7 @@ def _figure(rows: list[Row], notes: Notes) -> str:
         text = words.seconds(best.seconds["median"])
         if best.wire_ratio is not None and best.system != WIRE:
             text += f" {words.number(best.wire_ratio)}×"
-    is_alone = all(not row.samples for row in rows)
+    is_alone = len(rows) == 1 or not any(row.samples for row in rows)
     named = [
         (row.note, words.name(row.system) if is_alone else f"{words.name(row.system)} {row.variant}") for row in rows
     ]

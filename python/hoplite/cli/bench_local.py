@@ -67,7 +67,7 @@ def local(sizes: list[int], repeats: int, out: Path | None, resume: bool, no_ins
     else:
         notes = Notes()
         columns = ("op", "size", "system", "variant", "median", "min", "max", "per second", "notes")
-        print_table(columns, [_cells(row, notes) for row in rows])
+        print_table(columns, [_cells(row, notes) for row in rows], whole=2)
         notes.print()
 
 

@@ -89,11 +89,17 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table, as wide as it needs where nobody is looking; no character of a cell means anything."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole: int = 0) -> None:
+    """Prints a table, as wide as it needs where nobody is looking; no character of a cell means anything.
+
+    Args:
+        columns: their titles.
+        rows: a cell for each column.
+        whole: so many columns, from the left, are never broken into lines.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(Text(column), overflow="fold")
+    for number, column in enumerate(columns):
+        table.add_column(Text(column), overflow="fold", no_wrap=number < whole)
     for row in rows:
         table.add_row(*map(Text, row))
     Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
