@@ -20,6 +20,7 @@ from hoplite.bench import hosts, machine, plan, session
 from hoplite.bench.agent import GROUP_VARIABLE, MARK, Agent
 from hoplite.bench.environments import Environments
 from hoplite.bench.hosts import AgentFailed, Agents, Network
+from hoplite.bench.results import Results
 from hoplite.bench.systems import OPS, Host
 from hoplite.bench.systems.base import this_python
 from hoplite.errors import InvalidArgument
@@ -75,10 +76,9 @@ def test_hosts_of_a_file_are_measured_and_nothing_is_left(tmp_path: Path, monkey
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     file = tmp_path / "hosts"
     file.write_text("one 127.0.0.1\ntwo 127.0.0.2\n")
-    out = tmp_path / "rows.jsonl"
     network = hosts.of_file(file, rsh=str(reach(tmp_path, "echo welcome; printf 'to '")))
-    settings = session.Settings(["hoplite"], plan.cells(OPS, [4, 2**20], [0.0]), 1, out)
-    rows = session.measure(network, settings)
+    settings = session.Settings(["hoplite"], plan.cells(OPS, [4, 2**20], [0.0]), 1)
+    rows = session.measure(network, settings, Results(None))
     assert {row.system for row in rows} == {"wire", "hoplite"}
     assert {row.op for row in rows if row.system == "hoplite"} == set(OPS)
     assert [row.note for row in rows if not row.verified] == []
