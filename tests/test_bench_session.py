@@ -206,12 +206,20 @@ def test_a_broken_line_amid_others_is_refused_and_the_file_left_alone(out: Path)
 
 
 @pytest.mark.parametrize("other", [{"commit": "fedcba"}, {"machine": {"cores": 999}}], ids=["commit", "machine"])
-def test_rows_of_another_state_are_told_in_one_line(out: Path, other: dict[str, Any]) -> None:
+def test_rows_of_another_state_are_told_in_one_line(
+    network: Network,
+    out: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    other: dict[str, Any],
+) -> None:
+    choose(monkeypatch)
+    fill(out, [measured(), measured("good"), measured(lab={"kind": "local"}, **other)])
+    session.measure(network, settings(), Results(out, resume=True))
+    assert "warning" not in capsys.readouterr().err
     fill(out, [measured(), measured("good", **other)])
-    said: list[str] = []
-    Results(out, resume=True, warn=said.append)
-    assert len(said) == 1
-    assert said[0].startswith(f"1 of the 2 rows in {out} are of another commit or machine")
+    session.measure(network, settings(), Results(out, resume=True))
+    assert "warning: 1 of the 2 rows there are of another commit or machine" in capsys.readouterr().err
 
 
 def test_a_link_to_the_file_stays_one(tmp_path: Path, out: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hoplite.bench import machine, plan
+from hoplite.bench import plan
 from hoplite.bench.row import BadRow, Row, from_line, parse, to_line
 from hoplite.errors import HopliteError, InvalidArgument
 
@@ -58,17 +58,18 @@ class Results:
             else:
                 end += last
         self.rows = parse(whole + end, str(path))
-        here = machine.facts()
-        commit = here.pop("commit")
-        if strange := [row for row in self.rows if row.commit != commit or row.machine != here]:
-            warn(
-                f"{len(strange)} of the {len(self.rows)} rows in {path} are of another commit or machine than what is "
-                "measured now: compare with care"
-            )
 
     def on(self, network: Mapping[str, object]) -> list[Row]:
         """The rows of one network."""
         return [row for row in self.rows if plan.is_on(row, network)]
+
+    def strange(self, network: Mapping[str, object], machine: Mapping[str, object]) -> str:
+        """Says how many rows of one network were not measured with this commit or on this machine; empty if none."""
+        rows = self.on(network)
+        count = sum({**row.machine, "commit": row.commit} != machine for row in rows)
+        if not count:
+            return ""
+        return f"{count} of the {len(rows)} rows there are of another commit or machine than now: compare with care"
 
     def add(self, rows: Sequence[Row]) -> None:
         """Adds rows, each in the place of one of the same cell on the same network.

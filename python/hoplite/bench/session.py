@@ -91,6 +91,8 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
         runner.prepare()
         for name, reason in runner.unavailable.items():
             watch.say(f"{name} can't run here: {reason}")
+        if strange := results.strange(network.facts, agents.machine):
+            watch.say(f"warning: {strange}")
         there = {row.key(): row for row in results.on(network.facts)}
         cells = [
             cell for cell in settings.cells if not _is_done(cell, hosts, systems, there, unavailable=runner.unavailable)

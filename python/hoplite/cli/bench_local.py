@@ -38,6 +38,7 @@ def local(sizes: list[int], repeats: int, out: Path | None, resume: bool, no_ins
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     try:
         from hoplite.bench import local as job
+        from hoplite.bench import machine
         from hoplite.bench.environments import Environments
         from hoplite.bench.results import Results
     except ModuleNotFoundError as error:
@@ -47,6 +48,8 @@ def local(sizes: list[int], repeats: int, out: Path | None, resume: bool, no_ins
     bench_options.check_resume(out, resume=resume)
     with bench_options.running(out):
         results = Results(out, resume=resume, warn=bench_options.warn)
+        if strange := results.strange(job.NETWORK, machine.facts()):
+            bench_options.warn(strange)
         there = {row.key(): row for row in results.on(job.NETWORK)}
 
         def is_done(case: Case) -> bool:
