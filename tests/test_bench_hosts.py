@@ -106,7 +106,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(tmp_path: Path)
     ("script", "reason"),
     [
         ("echo 'Permission denied (publickey).' >&2; exit 255", r"one said 'Permission denied \(publickey\)\.'"),
-        ("exit 255", "one has hung up; each host needs .*python.* with hoplite-collectives"),
+        ("exit 255", "one has hung up.*; each host needs .*python.* with hoplite-collectives"),
         (
             """echo 'raise ModuleNotFoundError("no psutil")' > {folder}/psutil.py
             set -- "$(echo "$*" | sed s,PYTHONPATH=,PYTHONPATH={folder}:,)" """,
