@@ -31,6 +31,7 @@ GROUP_VARIABLE = "_HOPLITE_BENCH_GROUP"
 PR_SET_CHILD_SUBREAPER = 36
 # Of what a process said, so much is told when it fails.
 TAIL_BYTES = 2000
+READ_BYTES = 16384
 END_TIMEOUT_S = 10.0
 FREEZE_TIMEOUT_S = 10.0
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
@@ -146,10 +147,10 @@ class Agent:
         children: dict[int, list[int]] = {}
         for pid in psutil.pids():
             with contextlib.suppress(OSError, IndexError):
-                if Path(f"/proc/{pid}/ns/net").stat().st_ino != self.network:
+                if os.stat(f"/proc/{pid}/ns/net").st_ino != self.network:  # noqa: PTH116 - see _read
                     continue
                 children.setdefault(_parent(pid), []).append(pid)
-                if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                if mark in _read(f"/proc/{pid}/environ").split(b"\0"):
                     marked.add(pid)
         self.reap(children.get(os.getpid(), []))
         # A process may hide its environment when it names itself, as Ray's do: its parent tells.
@@ -239,7 +240,19 @@ class Agent:
 
 def _parent(pid: int) -> int:
     # "pid (name) state parent ...", where the name may hold anything.
-    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    return int(_read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
+
+
+def _read(path: str) -> bytes:
+    # By hand, since pathlib takes four times as long, of which a look at a hundred processes has 8 ms.
+    file = os.open(path, os.O_RDONLY)
+    try:
+        parts = []
+        while part := os.read(file, READ_BYTES):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(file)
 
 
 def _is_stopped(process: psutil.Process) -> bool:
