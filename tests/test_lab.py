@@ -216,6 +216,18 @@ def test_the_agent_passes_input_environment_folder_and_options_of_the_command(la
 
 
 @needs_lab
+def test_a_program_is_on_its_host_once_it_is_started(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on a machine that is so busy that it gets there late.
+    late = tmp_path / "nsenter"
+    late.write_text('#!/bin/sh\nsleep 0.2\nexec /usr/bin/nsenter "$@"\n')
+    late.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with lab.hosts[0].popen(["sleep", "100"]) as process:
+        assert lab.hosts[0].processes() == [process.pid]
+        lab.hosts[0].kill()
+
+
+@needs_lab
 def test_the_agent_works_from_host_to_host(lab: Lab) -> None:
     # As a launcher does that runs on the first host and starts daemons on the others, and these on others again.
     assert lab.hosts[0].run([lab.agent, "node1", "hostname"]).stdout == "node1\n"

@@ -126,14 +126,20 @@ class Host(Link):
             The program itself; its id, signals and exit code are not those of a wrapper. It is killed with the lab.
 
         Raises:
-            LabError: the lab is closed.
+            LabError: the lab is closed, or the machine is too busy to start it.
         """
-        self.keeper.network()
+        network = self.keeper.network()
         options.setdefault("start_new_session", True)
         words = [*self.entry(options.pop("cwd", None)), *(os.fspath(word) for word in command)]
         process = subprocess.Popen(words, **options)
         self._started = [earlier for earlier in self._started if earlier.returncode is None]
         self._started.append(process)
+        # Or else what is done to this host next would miss it.
+        namespaces.wait_until(
+            lambda: [] if namespaces.network_of(process.pid) in (network, None) else [process.pid],
+            lambda _: None,
+            f"have not come to {self.name}",
+        )
         return process
 
     def run(
