@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import psutil
 import pytest
 
+import bench_ports
 from hoplite.bench import agent as agent_module
 from hoplite.bench import hosts, machine, plan, session
 from hoplite.bench.agent import GROUP_VARIABLE, MARK, Agent
@@ -28,6 +29,8 @@ from hoplite.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+bench_ports.take()
 
 PYTHON_PATH = str(Path(hosts.__file__).parents[2])
 # Says that it is up and then waits to be ended.

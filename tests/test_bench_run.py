@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+import bench_ports
 from hoplite.bench import hosts, plan
 from hoplite.bench.channels import Channel, Lost, gather
 from hoplite.bench.environments import Environments
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hoplite.bench.row import Row
+
+bench_ports.take()
 
 # What a system of these tests does in a round: right, or not.
 PROGRAM = """

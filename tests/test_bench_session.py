@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+import bench_ports
 from bench_rows import row
 from hoplite.bench import local, local_cases, machine, plan, session
 from hoplite.bench.hosts import AgentFailed, Network
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hoplite.bench.row import Row
+
+bench_ports.take()
 
 FACTS = {"kind": "lab", "rate": 10**9}
 
@@ -325,8 +329,8 @@ def test_the_table_has_systems_side_by_side_and_each_reason_once_below(capsys: p
 def test_a_run_that_is_ended_cleans_up(
     network: Network, program: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    folder = tmp_path / "tmp"
-    folder.mkdir()
+    # With a short path: a Unix socket's has at most 107 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="t-"))
     script = tmp_path / "bench.py"
     script.write_text(
         textwrap.dedent(f"""
@@ -369,7 +373,8 @@ def test_a_run_that_is_ended_cleans_up(
         _, said = run.communicate(timeout=50)
     assert run.returncode == code, said
     assert said.strip() == "ended; what is done is in rows: go on by the same command with --resume"
-    assert list(folder.iterdir()) == []
+    assert [str(path) for path in folder.rglob("*")] == []
+    folder.rmdir()
 
 
 # -- The commands ------------------------------------------------------------------------------------------------------

@@ -102,8 +102,10 @@ class Group(Launch):
             Unavailable: the system can't run on these hosts.
             GroupFailed: a process ended, or not all ranks connected in time.
         """
-        self.folder = Path(tempfile.mkdtemp(prefix="hoplite-bench-"))
+        # Named before it is made, so that whatever ends this takes it away too.
+        self.folder = Path(tempfile.gettempdir()) / f"hoplite-bench-{secrets.token_hex(4)}"
         try:
+            self.folder.mkdir(mode=0o700)
             self._agents.all({"do": "folder", "group": self._id, "path": str(self.folder)})
             with self._listen() as listener:
                 self.system.start(self, self.settings)
@@ -118,7 +120,11 @@ class Group(Launch):
         if self._place.shared_clock:
             listener = socket.socket(socket.AF_UNIX)
             path = self.folder / "control.sock"
-            listener.bind(str(path))
+            try:
+                listener.bind(str(path))
+            except OSError as error:
+                listener.close()
+                raise Lost(f"no socket at {path}: {error}; TMPDIR may name a folder with a shorter path") from None
             self.control = f"unix:{path}"
         else:
             listener = socket.create_server((self._place.control, 0))
