@@ -58,21 +58,21 @@ demo: build ## Four nodes and eight workers on loopback train a network on real 
 bench-smoke: build ## The figures of one broadcast, one local get and one small object
 	@$(BIN)/hoplite bench smoke
 
-# The matrix of docs/benchmarks: two hours of a machine that does nothing else. Goes on where it was interrupted. What
-# is large is repeated less often, and 1 GiB is for those who can hold it.
+# Goes on where it was interrupted. What is large is repeated less often, and 1 GiB is for those who can hold it.
 ROWS ?= docs/benchmarks/rows
+BENCH = $(BIN)/hoplite bench --resume
 MATRIX := --sizes 1KiB,64KiB,1MiB,32MiB
-bench-matrix: build bench-packages ## All systems on 4 to 16 hosts of a lab, as root: two hours; rows in ROWS=
+bench-matrix: build bench-packages ## The rows and the report of docs/benchmarks, as root: two hours of a quiet machine
 	@mkdir -p $(ROWS)
-	$(BIN)/hoplite bench --lab 8 $(MATRIX) --repeats 5 --out $(ROWS)/8-hosts.jsonl --resume >/dev/null
-	$(BIN)/hoplite bench --lab 8 --ops broadcast,reduce,allreduce --sizes 64MiB --arrival 0.05,0.1,0.2 --repeats 3 \
-	    --out $(ROWS)/8-hosts-late.jsonl --resume >/dev/null
-	$(BIN)/hoplite bench --lab 16 --rate 500mbit $(MATRIX) --repeats 3 --out $(ROWS)/16-hosts.jsonl --resume >/dev/null
-	$(BIN)/hoplite bench --lab 4 $(MATRIX) --repeats 5 --out $(ROWS)/4-hosts.jsonl --resume >/dev/null
-	$(BIN)/hoplite bench --lab 8 --sizes 256MiB --repeats 3 --out $(ROWS)/8-hosts-256MiB.jsonl --resume >/dev/null
-	$(BIN)/hoplite bench --lab 8 --systems hoplite,mpich,gloo --sizes 1GiB --repeats 2 --out $(ROWS)/8-hosts-1GiB.jsonl \
-	    --resume >/dev/null
-	$(BIN)/hoplite bench --lab 12 --rate 500mbit $(MATRIX) --repeats 3 --out $(ROWS)/12-hosts.jsonl --resume >/dev/null
+	$(BENCH) --lab 8 $(MATRIX) --repeats 5 --out $(ROWS)/8-hosts.jsonl >/dev/null
+	$(BENCH) --lab 8 --ops broadcast,reduce,allreduce --sizes 64MiB --arrival 0.05,0.1,0.2 --repeats 3 \
+	    --out $(ROWS)/8-hosts-late.jsonl >/dev/null
+	$(BENCH) --lab 4 $(MATRIX) --repeats 5 --out $(ROWS)/4-hosts.jsonl >/dev/null
+	$(BENCH) --lab 16 --rate 500mbit $(MATRIX) --repeats 3 --out $(ROWS)/16-hosts.jsonl >/dev/null
+	$(BENCH) --lab 12 --rate 500mbit $(MATRIX) --repeats 3 --out $(ROWS)/12-hosts.jsonl >/dev/null
+	$(BENCH) --lab 8 --sizes 256MiB --repeats 3 --out $(ROWS)/8-hosts-256MiB.jsonl >/dev/null
+	$(BENCH) --lab 8 --systems hoplite,mpich,gloo --sizes 1GiB --repeats 2 --out $(ROWS)/8-hosts-1GiB.jsonl >/dev/null
+	$(BIN)/hoplite bench local --resume --out $(ROWS)/local.jsonl >/dev/null
 	$(BIN)/hoplite bench report $(ROWS)/*.jsonl --out docs/benchmarks
 
 bench-packages: ## Installs by apt-get, as root, what the bench compiles against: Debian's libgloo-dev, with g++
