@@ -187,7 +187,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "page",
-    [*PAGES, ROOT / "docs" / "benchmarks" / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"],
+    [*PAGES, *sorted((ROOT / "docs" / "benchmarks").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"],
     ids=lambda page: page.name,
 )
 def test_links_lead_somewhere(page: Path) -> None:
