@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
 
 from hoplite.bench.environments import Environments
 from hoplite.bench.hosts import Agents, of_lab
 from hoplite.bench.plan import Cell
 from hoplite.bench.run import Runner
-from hoplite.bench.systems import OPS, Host, Launch
+from hoplite.bench.systems import OPS, Host, Launch, System, Unavailable
 from hoplite.lab import Lab
 
 if TYPE_CHECKING:
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hoplite.bench.row import Row
-    from hoplite.bench.systems import System
+
+Kind = TypeVar("Kind", bound=System)
 
 
 class Written(Launch):
@@ -35,6 +38,16 @@ class Written(Launch):
 
     def spawn(self, host: Host, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> None:
         self.spawned.append((host.number, [str(word) for word in argv], dict(env or {})))
+
+
+def prepared(system: Kind) -> Kind:
+    """The system itself, or a skip with the reason why it can't be had."""
+    try:
+        system.prepare(Environments())
+    except Unavailable as error:
+        # Of a machine that reaches no package index, say; where one does, as in CI, nothing is skipped here.
+        pytest.skip(str(error))
+    return system
 
 
 def measured(system: System) -> list[Row]:

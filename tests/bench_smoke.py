@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from hoplite.bench.environments import Environments
+from bench_pair import prepared
 from hoplite.bench.group import Group
 from hoplite.bench.hosts import Agents, of_lab
-from hoplite.bench.systems import OPS, Unavailable
+from hoplite.bench.systems import OPS
 from hoplite.lab import Lab
 
 if TYPE_CHECKING:
@@ -23,10 +21,7 @@ SIZES = (4096, 2**20)
 
 def smoke(system: System) -> None:
     """Does every variant of every operation between two hosts of a lab; skips if the system can't be had."""
-    try:
-        system.prepare(Environments())
-    except Unavailable as error:
-        pytest.skip(str(error))
+    prepared(system)
     with Lab(hosts=2, rate="1gbit") as lab, Agents(network := of_lab(lab)) as agents:
         group = Group(system, "default", network, agents, MEMORY_BYTES)
         group.start()

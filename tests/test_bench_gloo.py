@@ -11,23 +11,13 @@ from urllib.parse import unquote
 
 import pytest
 
-from bench_pair import Written, measured
+from bench_pair import Written, measured, prepared
 from hoplite.bench.environments import Environments
 from hoplite.bench.ranks.rank import write
 from hoplite.bench.systems import OPS, Unavailable, gloo
 from hoplite.bench.systems.base import RANKS
 from hoplite.bench.systems.gloo import Gloo
 from labs import needs_lab
-
-
-def prepared() -> Gloo:
-    """The system itself, or a skip with the reason why it can't be had."""
-    system = Gloo()
-    try:
-        system.prepare(Environments())
-    except Unavailable as error:
-        pytest.skip(str(error))
-    return system
 
 
 def test_without_the_headers_it_says_which_packages_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -81,9 +71,9 @@ def test_every_host_has_a_rank_bound_to_its_address(tmp_path: Path) -> None:
 
 @pytest.mark.peers
 def test_one_source_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = prepared().program
+    program = prepared(Gloo()).program
     monkeypatch.setattr(Environments, "command", lambda *_: pytest.fail("compiled again"))
-    assert prepared().program == program
+    assert prepared(Gloo()).program == program
 
 
 def said(lines: TextIO) -> tuple[str, dict[str, str]]:
@@ -94,7 +84,7 @@ def said(lines: TextIO) -> tuple[str, dict[str, str]]:
 
 @pytest.mark.peers
 def test_a_rank_says_what_it_can_not_do_and_goes_on(tmp_path: Path) -> None:
-    system = prepared()
+    system = prepared(Gloo())
     assert system.program is not None
     path = tmp_path / "control"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -134,7 +124,7 @@ def test_a_rank_says_what_it_can_not_do_and_goes_on(tmp_path: Path) -> None:
 @pytest.mark.peers
 @pytest.mark.timeout(120)  # the first time it is compiled
 def test_two_hosts_measure_all_operations_and_variants() -> None:
-    system = prepared()
+    system = prepared(Gloo())
     rows = measured(system)
     assert {row.note for row in rows if not row.verified} == set()
     assert {(row.op, row.variant) for row in rows} == {(op, one.name) for op in OPS for one in system.variants(op)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench_pair import Written, measured
+from bench_pair import Written, measured, prepared
 from hoplite.bench.environments import Environments
 from hoplite.bench.systems import OPS, Unavailable
 from hoplite.bench.systems.mpi import Mpi, Mpich, OpenMpi
@@ -104,22 +104,12 @@ def test_an_environment_without_its_launcher_says_what_to_remove(kind: type[Mpi]
         kind().prepare(Environments(tmp_path, install=False))
 
 
-def prepared(kind: type[Mpi]) -> Mpi:
-    """The system itself, or a skip with the reason why it can't be had."""
-    system = kind()
-    try:
-        system.prepare(Environments())
-    except Unavailable as error:
-        pytest.skip(str(error))
-    return system
-
-
 @needs_lab
 @pytest.mark.peers
 @pytest.mark.timeout(300)  # the first time it is installed
 @of_both
 def test_two_hosts_measure_all_operations_and_variants(kind: type[Mpi]) -> None:
-    system = prepared(kind)
+    system = prepared(kind())
     rows = measured(system)
     assert {row.note for row in rows if not row.verified} == set()
     assert {(row.op, row.variant) for row in rows} == {(op, one.name) for op in OPS for one in system.variants(op)}
@@ -132,7 +122,7 @@ def test_two_hosts_measure_all_operations_and_variants(kind: type[Mpi]) -> None:
 @pytest.mark.timeout(300)  # the first time it is installed
 def test_open_mpi_knows_the_algorithms_by_these_names() -> None:
     # Names that it does not know end mpirun; a setting that it does not have would be passed over in silence.
-    system = prepared(OpenMpi)
+    system = prepared(OpenMpi())
     assert system.python is not None
     said = subprocess.run(
         [system.python.parent / "ompi_info", "--param", "coll", "tuned", "--level", "9", "--parsable"],
@@ -150,7 +140,7 @@ def test_open_mpi_knows_the_algorithms_by_these_names() -> None:
 @pytest.mark.timeout(300)  # the first time it is installed
 def test_mpich_knows_the_controls_by_these_names() -> None:
     # It ends for a value that it does not know, but passes over a variable that it does not have.
-    system = prepared(Mpich)
+    system = prepared(Mpich())
     assert system.python is not None
     said = subprocess.run(
         [system.python.parent / "mpivars"], capture_output=True, text=True, check=True, timeout=60

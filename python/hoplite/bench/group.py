@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from hoplite.bench.channels import Channel, Lost, gather
 from hoplite.bench.hosts import AgentFailed
 from hoplite.bench.ranks.rank import parse, write
-from hoplite.bench.systems.base import Launch, Unavailable
+from hoplite.bench.systems.base import Launch
 from hoplite.errors import HopliteError
 
 if TYPE_CHECKING:
@@ -270,6 +270,3 @@ def _why(error: Exception) -> str:
 def _last(said: str, code: int) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return f"a process ended with code {code}, saying {lines[-1] if lines else 'nothing'!r}"
-
-
-__all__ = ["Group", "GroupFailed", "Round", "Unavailable"]

@@ -48,7 +48,7 @@ class Network:
     Attributes:
         hosts: who takes part, in order of rank.
         rsh: an executable that takes a host's name and a command, like ssh.
-        control: where ranks connect to: a folder for a Unix socket that all hosts see, or this machine's address.
+        control: this machine's address, which ranks connect to; empty where a Unix socket does, with a shared clock.
         shared_clock: whether all hosts read one monotonic clock and one file system, as those of a lab do.
         cidr: the network of the hosts, "10.77.0.0/16"; empty if it is not known.
         rate: bits per second of a link; 0 if it is not known.

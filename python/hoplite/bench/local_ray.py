@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite.bench.channels import Channel, Lost, gather
 from hoplite.bench.systems.base import RANKS, Unavailable
-from hoplite.bench.systems.ray import REQUIREMENTS, SETTINGS, STORE_BYTES_MIN
+from hoplite.bench.systems.ray import SETTINGS, STORE_BYTES_MIN, Ray
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -44,7 +44,7 @@ class LocalRay:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            python = self._environments.python("ray", REQUIREMENTS)
+            python = self._environments.python(Ray.name, Ray.requirements)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hoplite-ray-", ignore_cleanup_errors=True))
             log = stack.enter_context((Path(folder) / "log").open("w+"))
             options = ["--store", str(self._store_bytes), "--folder", folder]

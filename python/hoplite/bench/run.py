@@ -33,7 +33,7 @@ SMALL_BYTES = 1 << 16
 SPARE_BYTES = 1 << 30
 # Of the memory that is there at first, the most that a host's store may take.
 STORE_SHARE = 0.6
-# Below this the processor's clock ticks and the looking itself are larger than what is measured.
+# Below this, looking takes longer than what is looked at.
 WEIGH_BYTES = 1 << 20
 
 

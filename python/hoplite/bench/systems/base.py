@@ -139,6 +139,48 @@ class System(abc.ABC):
         return arrays[op] * nbytes
 
 
+class Driven(System):
+    """A system of which one program on host 0 speaks for all ranks, in an environment of its own.
+
+    Attributes:
+        requirements: of the environment, by exact version.
+        program: the driver, in `ranks/`.
+        settings: variables of all its processes.
+    """
+
+    driver = True
+    requirements: Sequence[str]
+    program: str
+    settings: Mapping[str, str]
+
+    def __init__(self) -> None:
+        self._python: Path | None = None
+
+    def prepare(self, environments: Environments) -> None:
+        """Makes the environment.
+
+        Raises:
+            Unavailable: the requirements can't be had.
+        """
+        self._python = environments.python(self.name, self.requirements)
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of the environment."""
+        assert self._python is not None, "start came before prepare"
+        return self._python
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of all processes; what they run finds the programs of `ranks/` by name."""
+        return {**self.settings, "PYTHONPATH": str(RANKS)}
+
+    def drive(self, launch: Launch, *options: str) -> None:
+        """Starts the driver, with options of its own before those of ranks."""
+        words = [*options, *launch.rank_options(), *(["--shared-clock"] if launch.shared_clock else [])]
+        launch.spawn(launch.hosts[0], [self.python, RANKS / self.program, *words], env=self.environment)
+
+
 def this_python() -> list[str]:
     """The interpreter that runs the bench, with the hoplite that it runs, which need not be installed there."""
     return ["env", f"PYTHONPATH={Path(__file__).parents[3]}", sys.executable]

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hoplite.bench.systems.base import OPS, RANKS, System, Variant
+from hoplite.bench.systems.base import OPS, Driven, Variant
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hoplite.bench.environments import Environments
     from hoplite.bench.systems.base import Host, Launch
 
-REQUIREMENTS = ("distributed==2026.8.0", "numpy==2.4.6")
 # Not Dask's own 8786, for a cluster of somebody else's may run on the hosts.
 PORT = 17440
 REPLICATE = "replicate"
@@ -34,18 +30,13 @@ SETTINGS = {
 }
 
 
-class Dask(System):
+class Dask(Driven):
     """A client's tasks, whose arguments Dask brings to where they run."""
 
     name = "dask"
-    driver = True
-
-    def __init__(self) -> None:
-        self._python: Path | None = None
-
-    def prepare(self, environments: Environments) -> None:
-        """Installs Dask's distributed scheduler into an environment of its own."""
-        self._python = environments.python(self.name, REQUIREMENTS)
+    requirements = ("distributed==2026.8.0", "numpy==2.4.6")
+    program = "dask_driver.py"
+    settings = SETTINGS
 
     def variants(self, op: str) -> list[Variant]:
         """Tasks that take the array; and for a broadcast also the client's replicate, which makes a tree."""
@@ -55,8 +46,6 @@ class Dask(System):
 
     def start(self, launch: Launch, group: str) -> None:  # noqa: ARG002 - it has one
         """Starts the scheduler, a worker on every host and the driver."""
-        assert self._python is not None, "start came before prepare"
-        environment = {**SETTINGS, "PYTHONPATH": str(RANKS)}
         head = launch.hosts[0]
         scheduler = f"tcp://{head.address}:{PORT}"
         commands = [
@@ -66,11 +55,8 @@ class Dask(System):
         for host, (what, *command) in commands:
             # Any port for what is left of the web server without its pages.
             command += ["--no-dashboard", "--dashboard-address", f"{host.address}:0"]
-            launch.spawn(host, [self._python, "-m", f"distributed.cli.dask_{what}", *command], env=environment)
-        options = ["--scheduler", scheduler, *launch.rank_options()]
-        if launch.shared_clock:
-            options.append("--shared-clock")
-        launch.spawn(head, [self._python, RANKS / "dask_driver.py", *options], env=environment)
+            launch.spawn(host, [self.python, "-m", f"distributed.cli.dask_{what}", *command], env=self.environment)
+        self.drive(launch, "--scheduler", scheduler)
 
     def memory(self, op: str, hosts: int, nbytes: int) -> int:
         """Inputs, what came over the network, and sums, all in the workers' own memory; and the comparison's two.

@@ -10,15 +10,13 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from hoplite.bench.systems.base import OPS, RANKS, System, Unavailable, Variant
+from hoplite.bench.systems.base import OPS, RANKS, Driven, Unavailable, Variant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hoplite.bench.environments import Environments
     from hoplite.bench.systems.base import Host, Launch
 
-REQUIREMENTS = ("ray==2.60.0", "numpy==2.4.6")
 # Not Ray's own 6379, for a cluster of somebody else's may run on the hosts; below 10002, where its workers' begin.
 PORT = 6389
 
@@ -59,18 +57,14 @@ SETTINGS = {
 }
 
 
-class Ray(System):
+class Ray(Driven):
     """A driver's calls, whose arguments and results Ray brings to where they are needed."""
 
     name = "ray"
-    driver = True
-
-    def __init__(self) -> None:
-        self._python: Path | None = None
-
-    def prepare(self, environments: Environments) -> None:
-        """Installs Ray, some 70 MB, into an environment of its own."""
-        self._python = environments.python(self.name, REQUIREMENTS)
+    # Some 70 MB.
+    requirements = ("ray==2.60.0", "numpy==2.4.6")
+    program = "ray_driver.py"
+    settings = SETTINGS
 
     def variants(self, op: str) -> list[Variant]:
         """One: Ray leaves no choice of how an object travels."""
@@ -78,21 +72,15 @@ class Ray(System):
 
     def start(self, launch: Launch, group: str) -> None:  # noqa: ARG002 - it has one
         """Starts a node on every host and the driver."""
-        assert self._python is not None, "start came before prepare"
         if launch.memory_bytes < STORE_BYTES_MIN:
             raise Unavailable(
                 f"Ray's object store needs {STORE_BYTES_MIN} bytes on each host, and there are {launch.memory_bytes}"
             )
-        environment = {**SETTINGS, "PYTHONPATH": str(RANKS)}
         # Checked before the first is started.
-        commands = [(host, node_command(self._python, launch, host)) for host in launch.hosts]
+        commands = [(host, node_command(self.python, launch, host)) for host in launch.hosts]
         for host, command in commands:
-            launch.spawn(host, command, env=environment)
-        head = launch.hosts[0]
-        options = ["--address", address(launch), "--host", head.address, *launch.rank_options()]
-        if launch.shared_clock:
-            options.append("--shared-clock")
-        launch.spawn(head, [self._python, RANKS / "ray_driver.py", *options], env=environment)
+            launch.spawn(host, command, env=self.environment)
+        self.drive(launch, "--address", address(launch), "--host", launch.hosts[0].address)
 
     def memory(self, op: str, hosts: int, nbytes: int) -> int:
         """What is in the stores, what numpy makes outside of them, and what the results are compared with.
