@@ -70,8 +70,8 @@ bench-matrix: build bench-packages ## The rows and the report of docs/benchmarks
 	$(BENCH) --lab 4 $(MATRIX) --repeats 5 --out $(ROWS)/4-hosts.jsonl >/dev/null
 	$(BENCH) --lab 16 --rate 500mbit $(MATRIX) --repeats 3 --out $(ROWS)/16-hosts.jsonl >/dev/null
 	$(BENCH) --lab 12 --rate 500mbit $(MATRIX) --repeats 3 --out $(ROWS)/12-hosts.jsonl >/dev/null
-	$(BENCH) --lab 8 --sizes 256MiB --repeats 3 --out $(ROWS)/8-hosts-256MiB.jsonl >/dev/null
-	$(BENCH) --lab 8 --systems hoplite,mpich,gloo --sizes 1GiB --repeats 2 --out $(ROWS)/8-hosts-1GiB.jsonl >/dev/null
+	$(BENCH) --lab 8 --sizes 256MiB --repeats 2 --out $(ROWS)/8-hosts-256MiB.jsonl >/dev/null
+	$(BENCH) --lab 8 --systems hoplite,mpich,gloo --sizes 1GiB --repeats 1 --out $(ROWS)/8-hosts-1GiB.jsonl >/dev/null
 	$(BIN)/hoplite bench local --resume --out $(ROWS)/local.jsonl >/dev/null
 	$(BIN)/hoplite bench report $(ROWS)/*.jsonl --out docs/benchmarks
 
