@@ -44,11 +44,15 @@ if TYPE_CHECKING:
 class Twins:
     """What `Client` inherits."""
 
+    async def promise_async(self: Client) -> Ref:
+        """`promise`, for asyncio."""
+        return Ref(await answer(self._open().start_promise()), self)
+
     async def put_async(
         self: Client,
         value: object,
         *,
-        name: str | None = None,
+        name: Ref | str | None = None,
         keep: int | None = None,
         exist_ok: bool = False,
         timeout: float | None = None,
@@ -82,7 +86,7 @@ class Twins:
         shape: int | Sequence[int],
         dtype: object = "float32",
         *,
-        name: str | None = None,
+        name: Ref | str | None = None,
         timeout: float | None = None,
     ) -> Buffer:
         """`create`, for asyncio; `async with await hp.create_async(...) as buf:` seals at the end."""
@@ -148,7 +152,7 @@ class Twins:
         op: str = "sum",
         *,
         count: int | None = None,
-        name: str | None = None,
+        name: Ref | str | None = None,
         timeout: float | None = None,
     ) -> Ref:
         """`reduce`, for asyncio. It returns as soon as the reduce is accepted; cancel that by `delete`."""

@@ -36,7 +36,7 @@ class Buffer:
     Args:
         client: whose object it will be.
         what: dtype, shape and size.
-        name: what to call the object.
+        name: what to call the object; a name, or a ref that was promised.
         space: memory in the store; None for an object so small that it needs none.
 
     Raises:
@@ -51,6 +51,10 @@ class Buffer:
         self._what = what
         self._name = name
         self._space = space
+        # Known before the object is, if somebody asks.
+        self._ref: Ref | None = None
+        # Whether it was promised for this buffer, which is small, and so has to be taken back with it.
+        self._promised = False
         # What is small travels in messages and is put as a whole.
         self._small = bytearray(what.nbytes) if space is None else None
         self._open = True
@@ -71,6 +75,23 @@ class Buffer:
     def nbytes(self) -> int:
         """Size in bytes."""
         return self._what.nbytes
+
+    @property
+    def ref(self) -> Ref:
+        """The ref that the object will have. Whoever is told waits for the seal; of a large object, bytes that are there.
+
+        Raises:
+            InvalidArgument: the buffer was given up.
+            ObjectLost: it belongs to the process that this one was forked from.
+        """
+        if self._ref is None:
+            self._check_open()
+            text = self._name if self._space is None else self._space.ref
+            if text is None:
+                text = self._name = self._client._open().start_promise().result()
+                self._promised = True
+            self._ref = Ref(text, self._client)
+        return self._ref
 
     @property
     def array(self) -> Any:  # noqa: ANN401 - NumPy is optional
@@ -100,11 +121,13 @@ class Buffer:
             NameTaken: somebody has put the name of a small object meanwhile.
             ObjectDeleted: somebody has deleted the name meanwhile.
         """
-        return Ref(self._seal(timeout).result(), self._client)
+        self._ref = Ref(self._seal(timeout).result(), self._client)
+        return self._ref
 
     async def seal_async(self, *, timeout: float | None = None) -> Ref:
         """The same as `seal`, for asyncio."""
-        return Ref(await answer(self._seal(timeout)), self._client)
+        self._ref = Ref(await answer(self._seal(timeout)), self._client)
+        return self._ref
 
     def discard(self) -> None:
         """Gives the space back, now or with the last view of it; there is no object. Twice is fine."""
@@ -112,6 +135,8 @@ class Buffer:
             self._space.discard()
             # Views hold it; with the last of them it goes.
             self._space = None
+        self._break_promise()
+        self._ref = None
         self._open = False
 
     def _seal(self, timeout: float | None) -> _native.Pending[str]:
@@ -124,6 +149,11 @@ class Buffer:
             pending = self._client._open().start_put(self._what, [small], self._name, limit)
         self._open = False
         return pending
+
+    def _break_promise(self) -> None:
+        """Tells those who wait for a small object that there will be none; of a large one the node does."""
+        if self._promised and self._open and self._is_mine() and self._name is not None:
+            self._client._discard(self._name)
 
     def _check_open(self) -> None:
         if not self._open:
@@ -179,7 +209,7 @@ class Buffer:
         if error is not None:
             self.discard()
         elif self._open:
-            self.ref = self.seal()
+            self.seal()
 
     async def __aenter__(self) -> Self:
         return self
@@ -190,10 +220,11 @@ class Buffer:
         if error is not None:
             self.discard()
         elif self._open:
-            self.ref = await self.seal_async()
+            await self.seal_async()
 
     def __del__(self) -> None:
         if getattr(self, "_open", False) and self._is_mine():
+            self._break_promise()
             warnings.warn(f"{self!r} was dropped unsealed: there is no object", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:

@@ -83,11 +83,31 @@ class Client(Twins):
         """Whether `close` was called."""
         return self._closed
 
+    def promise(self) -> Ref:
+        """Returns the ref of an object that does not exist yet, so that others can wait for it, or reduce it, already.
+
+        Keep the promise by `put`, `create` or `reduce` with `name=` the ref; only this client can. Whoever waits is told
+        by this host, while a name is known to whichever hosts its hash says: small objects arrive sooner.
+
+        If this client closes, or its process ends, before it has made the object, whoever waits gets `ObjectLost`;
+        `delete` takes the promise back.
+
+        Examples:
+            >>> ref = hp.promise()
+            >>> hp.get(ref, timeout=0)
+            Traceback (most recent call last):
+            hoplite.errors.GetTimeout: ...
+            >>> _ = hp.put(b"as I said", name=ref)
+            >>> bytes(hp.get(ref))
+            b'as I said'
+        """
+        return Ref(self._open().start_promise().result(), self)
+
     def put(
         self,
         value: object,
         *,
-        name: str | None = None,
+        name: Ref | str | None = None,
         keep: int | None = None,
         exist_ok: bool = False,
         timeout: float | None = None,
@@ -102,7 +122,8 @@ class Client(Twins):
                 too, copied once more if it is strided or in Fortran order; a pyarrow array, record batch or table;
                 bytes; or any other object, by pickle protocol 5, where arrays inside it are not copied into the
                 pickle.
-            name: what to call the object, such as "policy/17"; None mints an id.
+            name: what to call the object, such as "policy/17", or a ref that this client's `promise` returned; None
+                mints an id.
             keep: how many to keep of this name and those under the same prefix with lower numbers; `keep=2` of
                 "policy/17" deletes "policy/15" and older, if "policy/16" is alive; that they are gone everywhere is
                 not waited for. None keeps all.
@@ -113,8 +134,8 @@ class Client(Twins):
             The object's ref, when its bytes are in the store.
 
         Raises:
-            InvalidArgument: the name is empty or too long, `keep` is below 1 or the name has no number; or pickle
-                can't take the value.
+            InvalidArgument: the name is empty or too long, or a ref that this client did not promise or has put
+                already; `keep` is below 1 or the name has no number; or pickle can't take the value.
             NameTaken: an object of that name is alive.
             StoreFull: there was no room in time, or the object is larger than the store.
             UnsupportedDtype: the value takes a pickle, and this client has `allow_pickle=False`; or it is on another
@@ -151,7 +172,7 @@ class Client(Twins):
         shape: int | Sequence[int],
         dtype: object = "float32",
         *,
-        name: str | None = None,
+        name: Ref | str | None = None,
         timeout: float | None = None,
     ) -> Buffer:
         """Makes space for an array in the store, to be filled in place and sealed: no copy at all.
@@ -160,7 +181,7 @@ class Client(Twins):
             shape: length of each axis, or of the only one.
             dtype: "float32", numpy.float32, torch.float32, ml_dtypes.bfloat16 and the like; or "bytes", whose shape is
                 their number.
-            name: what to call the object; None mints an id.
+            name: what to call the object, as for `put`; None mints an id. Either way `buf.ref` is known at once.
             timeout: seconds to wait for room in the store.
 
         Returns:
@@ -182,7 +203,7 @@ class Client(Twins):
         return Buffer(self, what, text, None if pending is None else pending.result())
 
     def _start_create(
-        self, shape: int | Sequence[int], dtype: object, name: str | None, timeout: float | None
+        self, shape: int | Sequence[int], dtype: object, name: Ref | str | None, timeout: float | None
     ) -> tuple[values.Encoded, str | None, _native.Pending[_native.Space] | None]:
         """Asks for the space of an array; of one so small that it needs none, it asks nothing."""
         what = check_shape(shape, dtype)
@@ -315,7 +336,7 @@ class Client(Twins):
         op: str = "sum",
         *,
         count: int | None = None,
-        name: str | None = None,
+        name: Ref | str | None = None,
         timeout: float | None = None,
     ) -> Ref:
         """Folds the first `count` inputs to arrive into one new object.
@@ -329,7 +350,7 @@ class Client(Twins):
                 of floats are NaN where an element is; mean is for floats. Floats are added in order of arrival, so
                 the last bits of a sum can differ from run to run.
             count: how many inputs to fold; None means all of them. Spares that arrive later are left alone.
-            name: what to call the result; None mints an id. Nobody else can put the name from now on.
+            name: what to call the result, as for `put`; None mints an id. Nobody else can put the name from now on.
             timeout: seconds until the inputs must have arrived and the result be folded. After that the reduce is
                 given up, and `get` and `inputs` raise `GetTimeout`, which names the inputs that are missing.
 
@@ -358,7 +379,7 @@ class Client(Twins):
         return Ref(self._start_reduce(inputs, op, count, name, timeout).result(), self)
 
     def _start_reduce(
-        self, inputs: Iterable[Ref | str], op: str, count: int | None, name: str | None, timeout: float | None
+        self, inputs: Iterable[Ref | str], op: str, count: int | None, name: Ref | str | None, timeout: float | None
     ) -> _native.Pending[str]:
         texts = check_inputs(inputs)
         number = check_count(count, len(texts))

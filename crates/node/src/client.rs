@@ -165,20 +165,30 @@ impl Client {
         }
     }
 
-    /// Puts an object and waits until its bytes are in the store; others can stream them earlier.
+    /// Begins to ask for the id of an object that this client will put, create or reduce, for others to wait for
+    /// meanwhile. When the client goes without having made it, whoever waits gets [`CallError::ObjectLost`].
+    pub fn start_promise(&self) -> Wait<ObjectId> {
+        self.start(Ask::Promise, None, |answer, _| match answer {
+            Answer::Promised { id } => Ok(id),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Puts an object and waits until its bytes are in the store; others can stream them earlier. `id` is a name, an id
+    /// that was promised, or none for a new id.
     ///
     /// # Errors
     /// [`CallError::NameTaken`], [`CallError::StoreFull`] after `timeout`, [`CallError::NodeDown`].
     pub fn put(
         &self,
-        name: Option<Name>,
+        id: Option<ObjectId>,
         value: Value<'_>,
         timeout: Option<Duration>,
     ) -> Result<ObjectId, Error> {
         if value.meta.size <= INLINE_BYTES_MAX {
-            return self.start_put_small(name, &value, timeout).join();
+            return self.start_put_small(id, &value, timeout).join();
         }
-        let writer = self.start_create(name, value.meta.clone(), timeout).join()?;
+        let writer = self.start_create(id, value.meta.clone(), timeout).join()?;
         writer.write_all(value.bytes)?;
         writer.seal()?.join()
     }
@@ -186,11 +196,11 @@ impl Client {
     /// Puts an object of at most [`INLINE_BYTES_MAX`] bytes.
     pub fn start_put_small(
         &self,
-        name: Option<Name>,
+        id: Option<ObjectId>,
         value: &Value<'_>,
         timeout: Option<Duration>,
     ) -> Wait<ObjectId> {
-        let ask = Ask::Put { name, meta: value.meta.clone(), bytes: value.bytes.into() };
+        let ask = Ask::Put { id, meta: value.meta.clone(), bytes: value.bytes.into() };
         self.start(ask, timeout, |answer, _| match answer {
             Answer::Put { id } => Ok(id),
             other => Err(unexpected(&other)),
@@ -200,11 +210,11 @@ impl Client {
     /// Asks for space for an object of more than [`INLINE_BYTES_MAX`] bytes.
     pub fn start_create(
         &self,
-        name: Option<Name>,
+        id: Option<ObjectId>,
         meta: Meta,
         timeout: Option<Duration>,
     ) -> Wait<Writer> {
-        self.start(Ask::Create { name, meta }, timeout, |answer, guard| match (answer, guard) {
+        self.start(Ask::Create { id, meta }, timeout, |answer, guard| match (answer, guard) {
             (Answer::Created { id, .. }, Some(guard)) => Ok(Writer { id, guard }),
             (other, _) => Err(unexpected(&other)),
         })
@@ -306,11 +316,11 @@ impl Client {
         inputs: Vec<ObjectId>,
         op: Op,
         count: Option<u32>,
-        name: Option<Name>,
+        id: Option<ObjectId>,
         timeout: Option<Duration>,
     ) -> Wait<ObjectId> {
         let count = count.unwrap_or_else(|| u32::try_from(inputs.len()).unwrap_or(u32::MAX));
-        self.start(Ask::Reduce { inputs, op, count, name }, timeout, |answer, _| match answer {
+        self.start(Ask::Reduce { inputs, op, count, id }, timeout, |answer, _| match answer {
             Answer::Reducing { id } => Ok(id),
             other => Err(unexpected(&other)),
         })

@@ -23,7 +23,7 @@ fn cluster(size: usize) -> Vec<Node> {
     nodes
 }
 
-fn name(text: &str) -> hoplite_node::proto::id::Name {
+fn name(text: &str) -> ObjectId {
     text.parse().unwrap()
 }
 

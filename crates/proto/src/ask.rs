@@ -18,17 +18,19 @@ use crate::{
 pub enum Ask {
     /// Store these few bytes.
     Put {
-        /// A name, or none for a minted id.
-        name: Option<Name>,
+        /// A name, an id that was promised to this client, or none for a new id.
+        id: Option<ObjectId>,
         /// Their metadata.
         meta: Meta,
         /// The bytes, at most [`crate::limits::INLINE_BYTES_MAX`].
         bytes: Inline,
     },
+    /// Give me the id of an object that I will make, so that others can wait for it.
+    Promise,
     /// Give me space to fill.
     Create {
-        /// A name, or none for a minted id.
-        name: Option<Name>,
+        /// As in `Put`.
+        id: Option<ObjectId>,
         /// Metadata of what will be there.
         meta: Meta,
     },
@@ -73,8 +75,8 @@ pub enum Ask {
         op: Op,
         /// How many.
         count: u32,
-        /// A name for the result, or none for a minted id.
-        name: Option<Name>,
+        /// What the result is to be: as in `Put`.
+        id: Option<ObjectId>,
     },
     /// Which inputs were folded into the result of a reduce of this node, once it is there.
     Inputs {
@@ -124,6 +126,11 @@ pub enum Answer {
     /// The object is in the store.
     Put {
         /// Its id.
+        id: ObjectId,
+    },
+    /// An object of this id can come into being, and only if this client makes it.
+    Promised {
+        /// To be given to others now, and to this node with the object.
         id: ObjectId,
     },
     /// There is space.

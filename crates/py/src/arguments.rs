@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hoplite_node::proto::{
-    id::{Name, ObjectId},
+    id::ObjectId,
     meta::{Dtype, Form, Kind, Meta, Op},
 };
 use pyo3::prelude::*;
@@ -31,8 +31,9 @@ pub(crate) fn objects(py: Python<'_>, texts: &[String]) -> PyResult<Vec<ObjectId
     texts.iter().map(|text| object(py, text)).collect()
 }
 
-pub(crate) fn name(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Name>> {
-    text.map(|text| text.parse().map_err(|error| errors::argument(py, &error))).transpose()
+/// What an object is to be called: a name, or a ref that was promised.
+pub(crate) fn name(py: Python<'_>, text: Option<&str>) -> PyResult<Option<ObjectId>> {
+    text.map(|text| object(py, text)).transpose()
 }
 
 /// Refuses a text that is no name, before there is anything to be named.

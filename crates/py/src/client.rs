@@ -118,6 +118,13 @@ impl Client {
         Ok(Pending::new(waiting, text))
     }
 
+    /// Begins to ask for a ref of what will be put.
+    fn start_promise(&self, py: Python<'_>) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let waiting = py.detach(|| client.start_promise());
+        Ok(Pending::new(waiting, text))
+    }
+
     /// Begins to ask for the space of a larger value.
     fn start_create(
         &self,

@@ -353,13 +353,13 @@ impl World {
         let known = &mut self.users.objects[object];
         known.node = Some(node);
         known.contents.insert(Content::of(tag));
-        let (name, meta) = (known.spec.name.clone(), known.spec.meta.clone());
+        let (id, meta) = (known.spec.name.clone().map(ObjectId::Named), known.spec.meta.clone());
         if meta.size <= INLINE_BYTES_MAX {
-            let ask = Ask::Put { name, meta, bytes: Content::of(tag).to_inline() };
+            let ask = Ask::Put { id, meta, bytes: Content::of(tag).to_inline() };
             self.ask(node, client, ask, Purpose::Put { object, tag }, None);
         } else {
             let patience_ns = self.dice.chance(20).then_some(self.plan.end.0 / 4);
-            let ask = Ask::Create { name, meta };
+            let ask = Ask::Create { id, meta };
             self.ask(node, client, ask, Purpose::Create { object, tag }, patience_ns);
         }
     }
@@ -377,7 +377,8 @@ impl World {
         let Some((node, client)) = self.somebody(at) else { return };
         self.users.objects[object].node = Some(node);
         let count = count.min(ids.len()) as u32;
-        let ask = Ask::Reduce { inputs: ids, op: Op::Sum, count, name };
+        let id = name.map(ObjectId::Named);
+        let ask = Ask::Reduce { inputs: ids, op: Op::Sum, count, id };
         let request = self.ask(node, client, ask, Purpose::Reduce { object }, patience_ns);
         self.cancel_after(request, cancel_ns);
     }

@@ -1,7 +1,7 @@
 //! The state machine of a node: every decision it takes, and nothing it does.
 //!
 //! [`Node::handle`] takes a fact and appends orders; [`Node::deadline`] says when to hand it
-//! [`Event::DeadlinePassed`]. The files follow the journey of an object: [`put`], [`get`], [`serve`], [`reduce`],
+//! [`Event::DeadlinePassed`]. The files follow the journey of an object: [`promise`], [`put`], [`get`], [`serve`], [`reduce`],
 //! then [`delete`], [`wait`] and [`membership`]. The directory that this node owns a part of is [`crate::directory`].
 //!
 //! Every question of a client is in `requests` from `Asked` until its one `Reply`.
@@ -10,6 +10,7 @@ mod delete;
 mod event;
 mod get;
 mod membership;
+mod promise;
 mod put;
 mod reduce;
 mod reserve;
@@ -64,6 +65,8 @@ pub struct Node {
     waiting: BTreeMap<ObjectId, Vec<RequestId>>,
     pulls: BTreeMap<ObjectId, Pull>,
     creates: BTreeMap<Instance, Create>,
+    /// Ids of objects that clients have said they will make.
+    promises: BTreeMap<ObjectId, ClientId>,
     /// Those that wait for room, in order of asking.
     space: VecDeque<SpaceFor>,
     /// Copies that clients read, and how often each.
@@ -164,6 +167,7 @@ impl Node {
             waiting: BTreeMap::new(),
             pulls: BTreeMap::new(),
             creates: BTreeMap::new(),
+            promises: BTreeMap::new(),
             space: VecDeque::new(),
             reads: BTreeMap::new(),
             serves: BTreeMap::new(),
@@ -234,6 +238,7 @@ impl Node {
             ("pulls", self.pulls.len()),
             ("gets", self.waiting.len()),
             ("creates", self.creates.len()),
+            ("promises", self.promises.len()),
             ("that wait for room", self.space.len()),
             ("reads", self.reads.values().map(BTreeMap::len).sum()),
             ("serves", self.serves.len()),
@@ -303,8 +308,9 @@ impl Node {
         }
         let asked = Asked { client, request, deadline };
         let answer = match ask {
-            Ask::Put { name, meta, bytes } => self.put_inline(&asked, name, meta, bytes, out),
-            Ask::Create { name, meta } => self.create(&asked, name, meta, out),
+            Ask::Put { id, meta, bytes } => self.put_inline(&asked, id, meta, bytes, out),
+            Ask::Promise => Some(Ok(self.promise(client))),
+            Ask::Create { id, meta } => self.create(&asked, id, meta, out),
             Ask::Seal { instance } => Some(self.seal(client, instance, out)),
             Ask::Abort { instance } => Some(self.abort(client, instance, out)),
             Ask::Get { id } => self.get(&asked, id, out),
@@ -314,8 +320,8 @@ impl Node {
             }
             Ask::Follow { id } => self.follow(&asked, id),
             Ask::Wait { ids, count } => self.wait(&asked, ids, count, out),
-            Ask::Reduce { inputs, op, count, name } => {
-                self.begin_reduce(&asked, inputs, op, count, name, out)
+            Ask::Reduce { inputs, op, count, id } => {
+                self.begin_reduce(&asked, inputs, op, count, id, out)
             }
             Ask::Inputs { id } => self.inputs(&asked, id),
             Ask::Delete { ids } => self.delete(&asked, ids, out),
@@ -603,6 +609,7 @@ impl Node {
         for instance in unsealed {
             let _ = self.abort(client, instance, out);
         }
+        self.break_promises(client, out);
     }
 
     fn client_forked(&mut self, client: ClientId, heir: ClientId) {

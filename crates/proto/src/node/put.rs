@@ -11,7 +11,7 @@ use super::{Action, Asked, Node, SpaceFor, Waiting};
 use crate::{
     ask::Answer,
     error::Error,
-    id::{ClientId, Instance, Name, NodeId, ObjectId, RequestId},
+    id::{ClientId, Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
     limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
     message::{Announce, Message, Progress},
@@ -26,6 +26,8 @@ pub(super) struct Create {
     pub(super) client: ClientId,
     request: Option<RequestId>,
     id: ObjectId,
+    /// Whether its id was promised before.
+    is_promised: bool,
     meta: Meta,
     /// The bytes, if they came with the question.
     inline: Option<Inline>,
@@ -51,7 +53,7 @@ impl Node {
     pub(super) fn put_inline(
         &mut self,
         asked: &Asked,
-        name: Option<Name>,
+        id: Option<ObjectId>,
         meta: Meta,
         bytes: Inline,
         out: &mut Vec<Action>,
@@ -61,13 +63,13 @@ impl Node {
                 format!("{} bytes were sent for an object of {} bytes", bytes.len(), meta.size);
             return Some(Err(Error::InvalidArgument(said)));
         }
-        self.begin_create(asked, name, meta, Some(bytes), out)
+        self.begin_create(asked, id, meta, Some(bytes), out)
     }
 
     pub(super) fn create(
         &mut self,
         asked: &Asked,
-        name: Option<Name>,
+        id: Option<ObjectId>,
         meta: Meta,
         out: &mut Vec<Action>,
     ) -> Option<Result<Answer, Error>> {
@@ -77,13 +79,13 @@ impl Node {
                 format!("an object of {} bytes can't be created in place: {limits}", meta.size);
             return Some(Err(Error::InvalidArgument(said)));
         }
-        self.begin_create(asked, name, meta, None, out)
+        self.begin_create(asked, id, meta, None, out)
     }
 
     fn begin_create(
         &mut self,
         asked: &Asked,
-        name: Option<Name>,
+        id: Option<ObjectId>,
         meta: Meta,
         inline: Option<Inline>,
         out: &mut Vec<Action>,
@@ -94,7 +96,11 @@ impl Node {
         if !self.table.could_hold(meta.size) {
             return Some(Err(self.store_full(meta.size)));
         }
-        let id = name.map_or_else(|| self.mint(), ObjectId::Named);
+        let is_promised = id.as_ref().is_some_and(|id| id.minter().is_some());
+        let id = match self.id_for(asked.client, id) {
+            Ok(id) => id,
+            Err(error) => return Some(Err(error)),
+        };
         if self.reduce_of.contains_key(&id) {
             // Its owner may not have heard of the reduce yet.
             return Some(Err(Error::NameTaken { id, holder: self.me.id }));
@@ -102,7 +108,8 @@ impl Node {
         let instance = self.next_instance();
         self.remember(asked, Waiting::Create(instance));
         let (client, request) = (asked.client, Some(asked.request));
-        let create = Create { client, request, id, meta, inline, phase: Phase::Room };
+        let phase = Phase::Room;
+        let create = Create { client, request, id, is_promised, meta, inline, phase };
         self.creates.insert(instance, create);
         self.space.push_back(SpaceFor::Create(instance));
         self.grant_space(out);
@@ -294,6 +301,9 @@ impl Node {
                 }
             };
             self.send_owners(&create.id, &message, out);
+        } else if create.is_promised {
+            // Nobody has heard of it: its client may try again.
+            self.promises.insert(create.id.clone(), create.client);
         }
         // Gets that found the object growing here look elsewhere now.
         self.pull_if_wanted(&create.id, out);

@@ -8,7 +8,7 @@ use super::{Action, Asked, Node, Note, SpaceFor, Waiting};
 use crate::{
     ask::Answer,
     error::Error,
-    id::{Instance, Name, NodeId, ObjectId, ReduceId},
+    id::{Instance, NodeId, ObjectId, ReduceId},
     inline::Inline,
     limits::REDUCE_INPUTS_MAX,
     message::{FoldKey, FoldOrder, Found, Message},
@@ -43,7 +43,7 @@ impl Node {
         inputs: Vec<ObjectId>,
         op: Op,
         count: u32,
-        name: Option<Name>,
+        id: Option<ObjectId>,
         out: &mut Vec<Action>,
     ) -> Option<Result<Answer, Error>> {
         let count = count as usize;
@@ -64,17 +64,18 @@ impl Node {
                 "{repeated} of {} inputs are there twice: a reduce takes each input once",
                 inputs.len()
             )
-        } else if let Some(name) =
-            name.iter().find(|name| distinct.contains(&ObjectId::Named((*name).clone())))
-        {
-            format!("{name:?} is an input: the result needs a name of its own")
+        } else if let Some(id) = id.as_ref().filter(|id| distinct.contains(id)) {
+            format!("{id:?} is an input: the result needs a name of its own")
         } else {
             String::new()
         };
         if !said.is_empty() {
             return Some(Err(Error::InvalidArgument(said)));
         }
-        let id = name.map_or_else(|| self.mint(), ObjectId::Named);
+        let id = match self.id_for(asked.client, id) {
+            Ok(id) => id,
+            Err(error) => return Some(Err(error)),
+        };
         self.next_serial += 1;
         let key = ReduceId { node: self.me.id, serial: self.next_serial };
         let (now, forced) = (self.now, self.config.degree);

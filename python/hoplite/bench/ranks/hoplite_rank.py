@@ -27,16 +27,22 @@ class HopliteRank(Rank):
         self.made: list[hoplite.Ref | str] = []
         self.came: list[np.ndarray] = []
         self.own: np.ndarray | hoplite.Buffer | None = None
+        self.promised: hoplite.Ref | None = None
 
     def prepare(self, task: Task) -> str:
         """Makes this rank's input, if the operation has one of it, and puts it: it is there before all call.
 
         Where ranks call one after another it is made in the store and named, but sealed at the call; and for a round
-        trip it is put in the round.
+        trip it is put in the round, under a ref that the other side was told before, as a caller is told of its results.
         """
         self.own = None
-        if task.rank > 0 and task.op in ("rtt", "broadcast"):
+        if (task.rank > 1 and task.op == "rtt") or (task.rank > 0 and task.op == "broadcast"):
             return ""
+        if task.op == "rtt":
+            self.promised = self.client.promise()
+            self.made.append(self.promised)
+            if task.rank == 1:
+                return str(self.promised)
         count = task.nbytes // DTYPE.itemsize
         if task.op != "rtt" and task.arrival_ns:
             name = f"in/{task.round}/{task.rank}"
@@ -48,7 +54,7 @@ class HopliteRank(Rank):
         fill(array, rank=task.rank, seed=task.seed)
         if task.op == "rtt":
             self.own = array
-            return ""
+            return str(self.promised)
         ref = self.client.put(array)
         self.made.append(ref)
         return str(ref)
@@ -62,13 +68,11 @@ class HopliteRank(Rank):
             self.own = None
         match task.op:
             case "rtt" if root:
-                there, back = f"rtt/{task.round}/0", f"rtt/{task.round}/1"
-                self.made += [there, back]
-                client.put(self.own, name=there)
-                self.came.append(client.get(back, timeout=PATIENCE_S))
+                client.put(self.own, name=self.promised)
+                self.came.append(client.get(tokens[1], timeout=PATIENCE_S))
             case "rtt" if task.rank == 1:
-                self.came.append(client.get(f"rtt/{task.round}/0", timeout=PATIENCE_S))
-                client.put(self.came[0], name=f"rtt/{task.round}/1")
+                self.came.append(client.get(tokens[0], timeout=PATIENCE_S))
+                client.put(self.came[0], name=self.promised)
             case "broadcast" if not root:
                 self.came.append(client.get(tokens[0], timeout=PATIENCE_S))
             case "gather" if root:

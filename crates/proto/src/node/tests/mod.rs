@@ -3,6 +3,7 @@
 //! The shells are obedient and infinitely fast; those with a clock and a network are in the simulation.
 
 mod names;
+mod promise;
 mod wait;
 
 use alloc::{format, vec};
@@ -226,17 +227,17 @@ impl Cluster {
     }
 
     fn put_small(&mut self, node: u64, name: Option<&str>) -> ObjectId {
-        let name = name.map(|name| name.parse().unwrap());
+        let id = name.map(|name| name.parse().unwrap());
         let bytes: Inline = vec![7; 8].into();
-        let ask = Ask::Put { name, meta: array(8), bytes };
+        let ask = Ask::Put { id, meta: array(8), bytes };
         let request = self.ask(node, ask);
         let Ok(Answer::Put { id }) = self.reply(request) else { panic!("{:?}", self.replies) };
         id.clone()
     }
 
     fn create(&mut self, node: u64, name: Option<&str>) -> (ObjectId, Instance) {
-        let name = name.map(|name| name.parse().unwrap());
-        let request = self.ask(node, Ask::Create { name, meta: array(LARGE) });
+        let id = name.map(|name| name.parse().unwrap());
+        let request = self.ask(node, Ask::Create { id, meta: array(LARGE) });
         let Ok(Answer::Created { id, instance }) = self.reply(request) else {
             panic!("{:?}", self.replies)
         };
@@ -370,7 +371,7 @@ fn a_put_that_is_given_up_fails_its_readers() {
 fn a_name_is_taken_until_it_is_deleted() {
     let mut cluster = Cluster::new(3);
     cluster.put_small(1, Some("x"));
-    let again = Ask::Create { name: Some("x".parse().unwrap()), meta: array(LARGE) };
+    let again = Ask::Create { id: Some("x".parse().unwrap()), meta: array(LARGE) };
     let request = cluster.ask(2, again);
     assert!(matches!(cluster.reply(request), Err(Error::NameTaken { holder: NodeId(1), .. })));
     let request = cluster.ask(3, Ask::Delete { ids: vec!["x".parse().unwrap()] });
@@ -415,7 +416,7 @@ fn a_reduce_folds_at_the_nodes_of_its_inputs() {
     let mut cluster = Cluster::new(3);
     let inputs: Vec<ObjectId> = (1..=3).map(|node| cluster.put_large(node, None)).collect();
     let request =
-        cluster.ask(1, Ask::Reduce { inputs: inputs.clone(), op: Op::Sum, count: 3, name: None });
+        cluster.ask(1, Ask::Reduce { inputs: inputs.clone(), op: Op::Sum, count: 3, id: None });
     let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let at: BTreeSet<NodeId> = cluster.folds.iter().map(|(node, _)| *node).collect();
     assert_eq!(at, BTreeSet::from([NodeId(1), NodeId(2), NodeId(3)]));
@@ -432,7 +433,7 @@ fn a_reduce_folds_at_the_nodes_of_its_inputs() {
 fn a_reduce_of_small_inputs_needs_no_transfer() {
     let mut cluster = Cluster::new(3);
     let inputs: Vec<ObjectId> = (1..=3).map(|node| cluster.put_small(node, None)).collect();
-    let request = cluster.ask(2, Ask::Reduce { inputs, op: Op::Max, count: 2, name: None });
+    let request = cluster.ask(2, Ask::Reduce { inputs, op: Op::Max, count: 2, id: None });
     let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let request = cluster.get(3, &id);
     got(cluster.reply(request));
@@ -444,7 +445,7 @@ fn a_reduce_of_small_inputs_needs_no_transfer() {
 fn the_result_of_a_reduce_can_be_deleted_before_its_inputs_are_there() {
     let mut cluster = Cluster::new(2);
     let inputs = vec!["never".parse().unwrap()];
-    let request = cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count: 1, name: None });
+    let request = cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count: 1, id: None });
     let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let reader = cluster.get(2, &id);
     let request = cluster.ask(2, Ask::Delete { ids: vec![id.clone()] });
@@ -502,7 +503,7 @@ fn a_put_waits_for_room_and_gets_it_when_something_is_deleted() {
     let mut cluster = Cluster::with_capacity(1, LARGE + LARGE / 2);
     let first = cluster.put_large(1, None);
     let until = Some(cluster.now + SECOND);
-    let create = || Ask::Create { name: None, meta: array(LARGE) };
+    let create = || Ask::Create { id: None, meta: array(LARGE) };
     let impatient = cluster.ask_until(1, create(), until);
     cluster.wait(SECOND);
     assert!(matches!(cluster.reply(impatient), Err(Error::StoreFull { .. })));
@@ -518,7 +519,7 @@ fn a_copy_that_nobody_reads_makes_room() {
     let id = cluster.put_large(1, None);
     let request = cluster.get(2, &id);
     let instance = got(cluster.reply(request));
-    let create = cluster.ask(2, Ask::Create { name: None, meta: array(LARGE) });
+    let create = cluster.ask(2, Ask::Create { id: None, meta: array(LARGE) });
     assert!(!cluster.replies.contains_key(&create), "it is being read");
     cluster.ask(2, Ask::Release { instance });
     assert!(matches!(cluster.reply(create), Ok(Answer::Created { .. })));
@@ -529,8 +530,8 @@ fn a_copy_that_nobody_reads_makes_room() {
 fn nobody_waits_for_room_behind_one_for_whom_there_is_none() {
     let mut cluster = Cluster::with_capacity(1, LARGE + LARGE / 2);
     cluster.put_large(1, None);
-    let large = cluster.ask(1, Ask::Create { name: None, meta: array(LARGE) });
-    let small = cluster.ask(1, Ask::Create { name: None, meta: array(LARGE / 4) });
+    let large = cluster.ask(1, Ask::Create { id: None, meta: array(LARGE) });
+    let small = cluster.ask(1, Ask::Create { id: None, meta: array(LARGE / 4) });
     assert!(!cluster.replies.contains_key(&large));
     assert!(matches!(cluster.reply(small), Ok(Answer::Created { .. })));
 }
@@ -554,7 +555,7 @@ fn every_question_is_answered_by_its_deadline() {
     let mut cluster = Cluster::new(2);
     let until = Some(cluster.now + SECOND);
     let never: ObjectId = "never/1".parse().unwrap();
-    let reduce = Ask::Reduce { inputs: vec![never.clone()], op: Op::Sum, count: 1, name: None };
+    let reduce = Ask::Reduce { inputs: vec![never.clone()], op: Op::Sum, count: 1, id: None };
     let request = cluster.ask_until(1, reduce, until);
     let Ok(Answer::Reducing { id: result }) = cluster.reply(request).clone() else { panic!() };
     let requests = [

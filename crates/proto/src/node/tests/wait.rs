@@ -122,7 +122,7 @@ fn a_wait_that_can_not_be_meant_is_refused() {
 fn an_input_of_a_reduce_is_still_listened_to_when_a_wait_for_it_ends() {
     let mut cluster = Cluster::new(2);
     let input = named("later/1");
-    let reduce = Ask::Reduce { inputs: vec![input.clone()], op: Op::Sum, count: 1, name: None };
+    let reduce = Ask::Reduce { inputs: vec![input.clone()], op: Op::Sum, count: 1, id: None };
     let request = cluster.ask(2, reduce);
     let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let waiting = cluster.ask(2, wait(&[&input], 1));
@@ -170,7 +170,7 @@ fn whoever_follows_is_told_when_there_will_be_nothing_to_follow() {
     assert_eq!(cluster.reply(small), &Ok(Answer::Done), "it came inside a message");
 
     let inputs = vec![named("never")];
-    let reduce = Ask::Reduce { inputs, op: Op::Sum, count: 1, name: None };
+    let reduce = Ask::Reduce { inputs, op: Op::Sum, count: 1, id: None };
     let request = cluster.ask(1, reduce);
     let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let deleted = follow(&mut cluster, &id);
@@ -199,8 +199,8 @@ fn a_question_without_time_still_hears_what_its_owner_knows() {
             let nothing = cluster.ask_until(2, ask, until);
             assert!(is_timeout(cluster.reply(nothing)));
         }
-        let (name, bytes) = (Some(format!("{prefix}/3").parse().unwrap()), vec![7; 8].into());
-        let put = cluster.ask_until(3, Ask::Put { name, meta: array(8), bytes }, until);
+        let (id, bytes) = (Some(format!("{prefix}/3").parse().unwrap()), vec![7; 8].into());
+        let put = cluster.ask_until(3, Ask::Put { id, meta: array(8), bytes }, until);
         assert!(matches!(cluster.reply(put), Ok(Answer::Put { .. })));
     }
     cluster.assert_at_rest();

@@ -1,0 +1,62 @@
+//! Promises: ids that are given out before their objects exist, so that others can wait for them.
+//!
+//! ```text
+//!   promised --> kept (the object is put, created or reduced)
+//!      |
+//!      +-------> broken (its client is gone): whoever waits is told; or deleted by anybody
+//! ```
+//! This node owns the ids that it mints, so a get of one waits here, and what is small goes to it in one message.
+
+use alloc::{format, vec::Vec};
+
+use super::{Action, Node};
+use crate::{
+    ask::Answer,
+    error::Error,
+    id::{ClientId, ObjectId},
+    message::Message,
+};
+
+impl Node {
+    pub(super) fn promise(&mut self, client: ClientId) -> Answer {
+        let id = self.mint();
+        self.promises.insert(id.clone(), client);
+        Answer::Promised { id }
+    }
+
+    /// The id of what a client is about to make: a name of its choice, one that it was promised, or a new one.
+    pub(super) fn id_for(
+        &mut self,
+        client: ClientId,
+        id: Option<ObjectId>,
+    ) -> Result<ObjectId, Error> {
+        let Some(id) = id else { return Ok(self.mint()) };
+        if id.minter().is_none() {
+            return Ok(id);
+        }
+        if self.promises.get(&id) != Some(&client) {
+            let said = format!(
+                "{id} was not promised to this client, or was put before: put with a name, or with a ref that \
+                 promise() returned here"
+            );
+            return Err(Error::InvalidArgument(said));
+        }
+        self.promises.remove(&id);
+        match self.directory.why_gone(&id) {
+            Some(error) => Err(error.clone()),
+            None => Ok(id),
+        }
+    }
+
+    /// A client is gone: nobody else makes what it promised.
+    pub(super) fn break_promises(&mut self, client: ClientId, out: &mut Vec<Action>) {
+        let broken = self.promises.iter().filter(|(_, promiser)| **promiser == client);
+        let broken: Vec<ObjectId> = broken.map(|(id, _)| id.clone()).collect();
+        for id in broken {
+            self.promises.remove(&id);
+            let detail = "its client promised it and is gone".into();
+            let error = Error::ObjectLost { id: id.clone(), detail };
+            self.send_owners(&id, &Message::Fail { id: id.clone(), error }, out);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Ids that are given out before their objects.
+
+use super::*;
+
+fn promised(cluster: &mut Cluster, node: u64) -> ObjectId {
+    let request = cluster.ask(node, Ask::Promise);
+    let Ok(Answer::Promised { id }) = cluster.reply(request) else {
+        panic!("{:?}", cluster.replies)
+    };
+    assert_eq!(id.minter(), Some(NodeId(node)));
+    id.clone()
+}
+
+fn put(id: &ObjectId) -> Ask {
+    Ask::Put { id: Some(id.clone()), meta: array(8), bytes: vec![7; 8].into() }
+}
+
+fn is_invalid(reply: &Result<Answer, Error>) -> bool {
+    matches!(reply, Err(Error::InvalidArgument(said)) if said.contains("was not promised"))
+}
+
+#[test]
+fn who_waits_for_a_promise_gets_what_is_put() {
+    for is_large in [false, true] {
+        let mut cluster = Cluster::new(3);
+        let id = promised(&mut cluster, 1);
+        let gets = [1, 2, 3].map(|node| (node, cluster.get(node, &id)));
+        assert!(gets.iter().all(|(_, get)| !cluster.replies.contains_key(get)));
+        if is_large {
+            let request = cluster.ask(1, Ask::Create { id: Some(id.clone()), meta: array(LARGE) });
+            let Ok(Answer::Created { id: created, instance }) = cluster.reply(request).clone()
+            else {
+                panic!("{:?}", cluster.replies)
+            };
+            assert_eq!(created, id);
+            cluster.ask(1, Ask::Seal { instance });
+        } else {
+            let request = cluster.ask(1, put(&id));
+            assert_eq!(cluster.reply(request), &Ok(Answer::Put { id: id.clone() }));
+        }
+        for (node, get) in gets {
+            let instance = got(cluster.reply(get));
+            cluster.ask(node, Ask::Release { instance });
+        }
+        cluster.assert_at_rest();
+    }
+}
+
+#[test]
+fn a_reduce_keeps_a_promise_too() {
+    let mut cluster = Cluster::new(2);
+    let inputs: Vec<ObjectId> = (1..=2).map(|node| cluster.put_small(node, None)).collect();
+    let id = promised(&mut cluster, 2);
+    let get = cluster.get(1, &id);
+    let reduce = Ask::Reduce { inputs, op: Op::Sum, count: 2, id: Some(id.clone()) };
+    let request = cluster.ask(2, reduce);
+    assert_eq!(cluster.reply(request), &Ok(Answer::Reducing { id }));
+    got(cluster.reply(get));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_promise_is_kept_once_and_by_nobody_else() {
+    let mut cluster = Cluster::new(2);
+    let id = promised(&mut cluster, 1);
+    let elsewhere = cluster.ask(2, put(&id));
+    assert!(is_invalid(cluster.reply(elsewhere)));
+    let (client, request) = (ClientId(2), RequestId(1 << 40));
+    cluster.tell(1, Event::Asked { client, request, ask: put(&id), deadline: None });
+    assert!(is_invalid(cluster.reply(request)));
+    let first = cluster.ask(1, put(&id));
+    assert!(cluster.reply(first).is_ok());
+    let again = cluster.ask(1, put(&id));
+    assert!(is_invalid(cluster.reply(again)));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_promise_whose_client_goes_is_lost_to_those_who_wait() {
+    let mut cluster = Cluster::new(2);
+    let id = promised(&mut cluster, 1);
+    let before = cluster.get(2, &id);
+    cluster.tell(1, Event::ClientGone { client: CLIENT });
+    let after = cluster.get(2, &id);
+    for request in [before, after] {
+        assert!(matches!(cluster.reply(request), Err(Error::ObjectLost { .. })));
+    }
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_promise_that_is_deleted_can_not_be_kept() {
+    let mut cluster = Cluster::new(2);
+    let id = promised(&mut cluster, 1);
+    let get = cluster.get(2, &id);
+    cluster.ask(2, Ask::Delete { ids: vec![id.clone()] });
+    assert_eq!(cluster.reply(get), &Err(Error::ObjectDeleted { id: id.clone() }));
+    let late = cluster.ask(1, put(&id));
+    assert_eq!(cluster.reply(late), &Err(Error::ObjectDeleted { id }));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_promise_for_which_there_was_no_room_can_be_kept_later() {
+    let mut cluster = Cluster::with_capacity(1, LARGE + LARGE / 2);
+    let pinned = cluster.put_large(1, None);
+    let id = promised(&mut cluster, 1);
+    let create = Ask::Create { id: Some(id.clone()), meta: array(LARGE) };
+    let full = cluster.ask_until(1, create.clone(), Some(cluster.now + SECOND));
+    cluster.wait(SECOND);
+    assert!(matches!(cluster.reply(full), Err(Error::StoreFull { .. })));
+    cluster.ask(1, Ask::Delete { ids: vec![pinned] });
+    let request = cluster.ask(1, create);
+    assert!(
+        matches!(cluster.reply(request), Ok(Answer::Created { id: created, .. }) if *created == id)
+    );
+}

@@ -1,0 +1,103 @@
+"""Promises: refs that are given out before their objects exist."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import hoplite
+from support import SOON, Later, numbers, same
+
+if TYPE_CHECKING:
+    from contract import Crew
+
+pytest_plugins = ["contract"]
+
+# Elements of float32: one object that travels in messages, and one in memory of its own.
+SIZES = pytest.mark.parametrize("size", [100, 50_000], ids=["small", "large"])
+NO_OBJECT = (hoplite.ObjectLost, hoplite.ObjectDeleted)
+
+
+@SIZES
+def test_who_waits_for_a_promise_gets_what_is_put(crew: Crew, size: int) -> None:
+    ref = crew.putter.promise()
+    waiting = Later(crew.getter.get, ref, timeout=SOON)
+    assert not waiting.done(within=0.05)
+    assert crew.putter.put(numbers(size), name=ref) == ref
+    same(waiting.result(), numbers(size))
+
+
+@SIZES
+def test_a_buffer_keeps_a_promise(crew: Crew, size: int) -> None:
+    ref = crew.putter.promise()
+    with crew.putter.create(size, name=ref) as buffer:
+        assert buffer.ref == ref
+        buffer[...] = 5
+    same(crew.getter.get(ref, timeout=SOON), np.full(size, 5, "float32"))
+
+
+def test_a_reduce_keeps_a_promise_and_takes_promised_inputs(crew: Crew) -> None:
+    inputs = [crew.putter.promise() for _ in range(3)]
+    ref = crew.reducer.promise()
+    waiting = Later(crew.getter.get, ref, timeout=SOON)
+    assert crew.reducer.reduce(inputs, name=ref) == ref
+    for place, promised in enumerate(inputs):
+        crew.putter.put(np.full(50_000, float(place)), name=promised)
+    same(waiting.result(), np.full(50_000, 3.0))
+
+
+@SIZES
+def test_a_buffer_knows_its_ref_before_the_seal(crew: Crew, size: int) -> None:
+    for name in (None, crew.name()):
+        buffer = crew.putter.create(size, name=name)
+        ref = buffer.ref
+        waiting = Later(crew.getter.get, ref, timeout=SOON)
+        buffer[...] = 7
+        assert not waiting.done(within=0.05)
+        assert buffer.seal() == ref == buffer.ref
+        same(waiting.result(), np.full(size, 7, "float32"))
+
+
+@SIZES
+def test_who_waits_for_a_buffer_is_told_when_it_is_given_up(crew: Crew, size: int) -> None:
+    buffer = crew.putter.create(size)
+    waiting = Later(crew.getter.get, buffer.ref, timeout=SOON)
+    assert not waiting.done(within=0.05)
+    buffer.discard()
+    with pytest.raises(NO_OBJECT):
+        waiting.result()
+    with pytest.raises(hoplite.InvalidArgument, match="given up"):
+        _ = buffer.ref
+
+
+def test_a_promise_is_kept_once_and_by_nobody_else(crew: Crew) -> None:
+    ref = crew.putter.promise()
+    with crew.another() as other, pytest.raises(hoplite.InvalidArgument, match="not promised to this client"):
+        other.put(b"mine", name=ref)
+    crew.putter.put(b"kept", name=ref)
+    for value in (b"kept", numbers(50_000)):
+        with pytest.raises(hoplite.InvalidArgument, match="was put before"):
+            crew.putter.put(value, name=ref)
+    assert crew.getter.get(ref, timeout=SOON) == b"kept"
+
+
+def test_a_promise_is_lost_with_its_client(crew: Crew) -> None:
+    with crew.another() as other:
+        ref = other.promise()
+        waiting = Later(crew.getter.get, ref, timeout=SOON)
+        assert not waiting.done(within=0.05)
+    with pytest.raises(hoplite.ObjectLost, match="promised it and is gone"):
+        waiting.result()
+
+
+def test_a_deleted_promise_can_not_be_kept(crew: Crew) -> None:
+    ref = crew.putter.promise()
+    waiting = Later(crew.getter.get, ref, timeout=SOON)
+    assert not waiting.done(within=0.05)
+    crew.getter.delete(ref)
+    with pytest.raises(hoplite.ObjectDeleted):
+        waiting.result()
+    with pytest.raises(hoplite.ObjectDeleted):
+        crew.putter.put(b"late", name=ref)
