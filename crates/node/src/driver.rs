@@ -61,7 +61,7 @@ pub(crate) struct Core {
     pub(crate) runtime: Handle,
     door: Mutex<Door>,
     inbox: Mutex<VecDeque<Event>>,
-    /// The deadline that the timer sleeps for.
+    /// The deadline that the timer sleeps for, which is not after the machine's.
     armed: Mutex<Option<Instant>>,
     begun: Clock,
     timer: Notify,
@@ -94,9 +94,16 @@ struct Measured {
 
 /// An order that takes a while.
 enum Slow {
-    CreateSlot { instance: Instance, size: u64, writer: Option<ClientId> },
+    CreateSlot { instance: Instance, size: u64, writer: Option<WriterId> },
     FoldInline { reduce: ReduceId, epoch: u32, op: Op, dtype: Dtype, inputs: Vec<Inline> },
 }
+
+/// Bytes of inputs that are folded at the door: 10 us, less than another thread takes to wake up.
+const QUICK_FOLD_BYTES_MAX: u64 = 64 * 1024;
+
+/// Bytes of the largest object for which warm memory is taken at the door: its progress, which is set to zero, is a bit
+/// for each block, 32 KiB of them.
+const WARM_BYTES_MAX: u64 = 4 << 30;
 
 impl Core {
     pub(crate) fn new(identity: Identity, config: Config, runtime: Handle) -> Arc<Self> {
@@ -294,7 +301,10 @@ impl Core {
         door.actions = actions;
         let deadline = door.machine.deadline();
         let mut armed = lock(&self.armed);
-        if deadline != *armed {
+        // A timer that goes off too early looks again. Most questions are answered long before their deadlines, and to
+        // wake its task for each of them twice would cost more than the question itself.
+        let is_late = |deadline: Instant| armed.is_none_or(|armed| deadline < armed);
+        if deadline.is_some_and(is_late) {
             *armed = deadline;
             self.timer.notify_one();
         }
@@ -321,7 +331,13 @@ impl Core {
                 self.peers.remove(node);
             }
             Action::CreateSlot { instance, size, writer } => {
-                slow.push(Slow::CreateSlot { instance, size, writer });
+                let is_attached = |client: &ClientId| lock(&self.attached).contains(client);
+                let writer = writer.filter(is_attached).map(|client| WriterId(client.0));
+                if size <= WARM_BYTES_MAX && self.store.create_warm(instance, size, writer) {
+                    self.drive(Event::SlotReady { instance });
+                } else {
+                    slow.push(Slow::CreateSlot { instance, size, writer });
+                }
             }
             Action::FreeSlot { instance } => self.store.free(instance),
             Action::Fetch { id, instance, source } => {
@@ -356,7 +372,13 @@ impl Core {
                 drop(lock(&self.folds).remove(&key));
             }
             Action::FoldInline { reduce, epoch, op, dtype, inputs } => {
-                slow.push(Slow::FoldInline { reduce, epoch, op, dtype, inputs });
+                let bytes: u64 = inputs.iter().map(Inline::len).sum();
+                let fold = Slow::FoldInline { reduce, epoch, op, dtype, inputs };
+                if bytes <= QUICK_FOLD_BYTES_MAX {
+                    self.perform_slow(fold);
+                } else {
+                    slow.push(fold);
+                }
             }
             Action::Note(note) => self.note(&note),
             Action::Left => {
@@ -386,8 +408,6 @@ impl Core {
     fn perform_slow(self: &Arc<Self>, order: Slow) {
         match order {
             Slow::CreateSlot { instance, size, writer } => {
-                let is_attached = |client: &ClientId| lock(&self.attached).contains(client);
-                let writer = writer.filter(is_attached).map(|client| WriterId(client.0));
                 let event = match self.store.create(instance, size, writer) {
                     Ok(gone) => {
                         let sessions: Vec<_> = lock(&self.sessions).values().cloned().collect();
@@ -549,6 +569,7 @@ async fn keep_time(core: Arc<Core>) {
         };
         let wait = Duration::from_nanos(deadline.since(core.now()));
         if wait.is_zero() {
+            *lock(&core.armed) = None;
             core.drive(Event::DeadlinePassed);
             // Whoever is at the door may still have to take it.
             tokio::task::yield_now().await;

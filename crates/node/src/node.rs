@@ -44,6 +44,10 @@ struct Running {
     accepting: Vec<AbortHandle>,
 }
 
+/// Threads that move bytes. On two cores one is enough for what links carry, and a second would mostly be woken by the
+/// first; beyond four a host's network is slower than they are.
+const THREADS_MAX: usize = 4;
+
 /// How long members that are named but do not listen yet are called again: two nodes that a script starts together.
 const JOIN_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -67,8 +71,8 @@ impl Node {
                     .into(),
             });
         }
-        let threads =
-            std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 4));
+        let threads = std::thread::available_parallelism()
+            .map_or(1, |cores| (cores.get() / 2).clamp(1, THREADS_MAX));
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name("hoplite")

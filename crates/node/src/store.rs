@@ -99,9 +99,12 @@ impl Store {
         len: u64,
         writer: Option<WriterId>,
     ) -> Result<Vec<ExtentId>, ShmError> {
+        if self.create_warm(instance, len, writer) {
+            return Ok(Vec::new());
+        }
         let mut gone = Vec::new();
         let is_full = self.arena.stats().mapped_bytes.saturating_add(len) > self.mapped_max;
-        if is_full && !self.arena.has_room(len, writer) {
+        if is_full {
             gone = self.arena.trim_all();
         }
         let slot = match self.arena.allocate(len, writer) {
@@ -112,11 +115,26 @@ impl Store {
             }
             other => other?,
         };
+        self.insert(instance, slot);
+        Ok(gone)
+    }
+
+    /// The same without a wait, if there is room in memory that was used before.
+    pub(crate) fn create_warm(
+        &self,
+        instance: Instance,
+        len: u64,
+        writer: Option<WriterId>,
+    ) -> bool {
+        let slot = self.arena.allocate_warm(len, writer);
+        slot.map(|slot| self.insert(instance, slot)).is_some()
+    }
+
+    fn insert(&self, instance: Instance, slot: Slot) {
         let held = Held { slot, changed: Notify::new(), abandoned: AtomicBool::new(false) };
         // If the same copy was given up and asked for again while memory was made, the first to be ready stays.
         self.held().entry(instance).or_insert_with(|| Arc::new(held));
         self.created.notify_waiters();
-        Ok(gone)
     }
 
     /// The copy, as soon as it has memory.

@@ -57,6 +57,9 @@ struct State {
     extents: BTreeMap<ExtentId, Extent>,
 }
 
+/// Where there is room: an extent, its memory and an offset in it.
+type Placed = (ExtentId, Arc<Mapping>, u64);
+
 #[derive(Debug)]
 struct Extent {
     mapping: Arc<Mapping>,
@@ -89,32 +92,33 @@ impl Arena {
     /// [`ShmError::NoMemory`] and [`ShmError::TooLarge`].
     pub fn allocate(&self, len: u64, writer: Option<WriterId>) -> Result<Slot, ShmError> {
         let bytes = slot_bytes(len).ok_or(ShmError::TooLarge { len, max: MAPPING_BYTES_MAX })?;
-        let placed = self.state().place(bytes, writer);
-        let (id, mapping, offset) = match placed {
-            Some(placed) => placed,
-            None => {
-                let extent = self.make(bytes, writer)?;
-                let mut state = self.state();
-                state.insert(extent);
-                // Under the same lock, so that nobody takes the new space first.
-                match state.place(bytes, writer) {
-                    Some(placed) => placed,
-                    None => unreachable!("{bytes} bytes do not fit in an extent made for them"),
-                }
-            }
-        };
-        let lease = Lease { arena: Arc::downgrade(&self.0), extent: id, offset };
-        let slot = Slot::new(mapping, offset, len, writer.is_none(), Some(lease));
-        slot.reset();
-        Ok(slot)
+        if let Some(slot) = self.allocate_warm(len, writer) {
+            return Ok(slot);
+        }
+        let extent = self.make(bytes, writer)?;
+        let mut state = self.state();
+        state.insert(extent);
+        // Under the same lock, so that nobody takes the new space first.
+        let placed = state.place(bytes, writer);
+        drop(state);
+        match placed {
+            Some(placed) => Ok(self.slot_at(placed, len, writer)),
+            None => unreachable!("{bytes} bytes do not fit in an extent made for them"),
+        }
     }
 
-    /// Whether a slot for `len` bytes would need no new extent.
-    pub fn has_room(&self, len: u64, writer: Option<WriterId>) -> bool {
-        let Some(bytes) = slot_bytes(len) else { return false };
-        let fits =
-            |extent: &Extent| extent.writer == writer && extent.allocator.largest_free() >= bytes;
-        self.state().extents.values().any(fits)
+    /// The same out of memory that is there already, which takes microseconds; none if there is no room in it.
+    pub fn allocate_warm(&self, len: u64, writer: Option<WriterId>) -> Option<Slot> {
+        let placed = self.state().place(slot_bytes(len)?, writer)?;
+        Some(self.slot_at(placed, len, writer))
+    }
+
+    fn slot_at(&self, placed: Placed, len: u64, writer: Option<WriterId>) -> Slot {
+        let (extent, mapping, offset) = placed;
+        let lease = Lease { arena: Arc::downgrade(&self.0), extent, offset };
+        let slot = Slot::new(mapping, offset, len, writer.is_none(), Some(lease));
+        slot.reset();
+        slot
     }
 
     /// Makes an extent ahead of use, unless the pool or that writer has one that is wholly free.
@@ -270,11 +274,7 @@ impl State {
     }
 
     /// Takes space in the tightest extent of the writer, so that long free ranges stay whole for long objects.
-    fn place(
-        &mut self,
-        bytes: u64,
-        writer: Option<WriterId>,
-    ) -> Option<(ExtentId, Arc<Mapping>, u64)> {
+    fn place(&mut self, bytes: u64, writer: Option<WriterId>) -> Option<Placed> {
         let (&id, extent) = self
             .extents
             .iter_mut()

@@ -190,10 +190,10 @@ fn all_free_memory_can_be_given_back() {
     for writer in [None, Some(WriterId(1)), Some(WriterId(2))] {
         drop(arena.allocate(10, writer).unwrap());
     }
-    assert!(arena.has_room(10, None));
-    assert!(!arena.has_room(2 * EXTENT, None));
+    assert!(arena.allocate_warm(10, None).is_some());
+    assert!(arena.allocate_warm(2 * EXTENT, None).is_none());
     assert!(arena.trim().is_empty(), "one spare each stays warm");
     assert_eq!(arena.trim_all().len(), 3);
     assert_eq!(arena.stats().mapped_bytes, 0);
-    assert!(!arena.has_room(10, None));
+    assert!(arena.allocate_warm(10, None).is_none());
 }
