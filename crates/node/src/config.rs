@@ -2,10 +2,7 @@
 
 use std::path::PathBuf;
 
-use hoplite_proto::{
-    limits::BLOCK_BYTES,
-    reduce::{cost::Link, shape::Degree},
-};
+use hoplite_proto::reduce::{cost::Link, shape::Degree};
 
 /// Settings of a node; each has a default that works on one host.
 #[derive(Clone, Debug)]
@@ -53,9 +50,9 @@ impl Default for NodeConfig {
 /// 10 Gbit/s with 50 us one way: what the cloud machines of the papers have. Only the first transfers use it.
 const LINK_ASSUMED: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
 
-/// Bytes of an extent of shared memory. New memory costs some 0.7 ms per MiB whatever the size; 64 MiB hold a
-/// thousand blocks, so that objects of a few MiB share extents and waste little.
-pub(crate) const EXTENT_BYTES: u64 = 1024 * BLOCK_BYTES;
+/// Bytes of an extent of shared memory. New memory costs some 0.7 ms per MiB whatever the size; in 64 MiB objects of a
+/// few MiB share an extent and waste little.
+pub(crate) const EXTENT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The share of the host's memory that a node may fill by default, in percent.
 const CAPACITY_PERCENT: u64 = 30;

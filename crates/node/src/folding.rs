@@ -1,4 +1,4 @@
-//! A position of a reduce at work: its own inputs and its children's streams, folded block by block.
+//! A position of a reduce at work: its own inputs and its children's streams, folded frame by frame.
 //!
 //! A position that has a parent keeps its stream in a bounded window until the parent fetches it; the caller's own
 //! folds into the copy of the result, which is read by others while it grows. Arithmetic is in [`crate::fold`].
@@ -14,7 +14,7 @@ use std::{
 
 use hoplite_proto::{
     id::Instance,
-    limits::{BLOCK_BYTES, WINDOW_BLOCKS},
+    limits::WINDOW_BYTES,
     message::{FoldKey, FoldOrder},
     node::Event,
 };
@@ -28,12 +28,12 @@ use crate::{
 
 /// A piece of the stream of a position.
 #[derive(Debug)]
-pub(crate) enum Block {
-    /// One block of the partial result.
+pub(crate) enum Frame {
+    /// A few blocks of the partial result.
     Bytes {
         /// Where it belongs.
         offset: u64,
-        /// The partial result.
+        /// What was folded.
         bytes: Vec<u8>,
     },
     /// All was folded. A stream that ends without this broke off.
@@ -47,7 +47,7 @@ const ORDER_PATIENCE: Duration = Duration::from_secs(30);
 /// The streams of the positions at this node, until their parents take them; and how many transfers are under way.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
-    ready: Mutex<HashMap<FoldKey, mpsc::Receiver<Block>>>,
+    ready: Mutex<HashMap<FoldKey, mpsc::Receiver<Frame>>>,
     arrived: Notify,
     active: Arc<AtomicUsize>,
 }
@@ -64,7 +64,7 @@ impl Drop for Active {
 
 impl Streams {
     /// Takes the stream of a position, waiting for its order; none if it does not come.
-    pub(crate) async fn take(&self, key: FoldKey) -> Option<mpsc::Receiver<Block>> {
+    pub(crate) async fn take(&self, key: FoldKey) -> Option<mpsc::Receiver<Frame>> {
         let taken = async {
             loop {
                 let arrived = self.arrived.notified();
@@ -90,7 +90,7 @@ impl Streams {
         self.active.load(Ordering::Acquire) == 0
     }
 
-    fn put(&self, key: FoldKey, stream: mpsc::Receiver<Block>) {
+    fn put(&self, key: FoldKey, stream: mpsc::Receiver<Frame>) {
         lock(&self.ready).insert(key, stream);
         self.arrived.notify_waiters();
     }
@@ -102,7 +102,7 @@ impl Streams {
 
 /// Where a position's results go.
 enum Sink {
-    Parent(mpsc::Sender<Block>),
+    Parent(mpsc::Sender<Frame>),
     Result { held: Arc<Held>, count: u64 },
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn start(
 ) {
     let key = order.key;
     let sender = target.is_none().then(|| {
-        let (sender, receiver) = mpsc::channel(WINDOW_BLOCKS);
+        let (sender, receiver) = mpsc::channel(window_frames(&order));
         core.streams.put(key, receiver);
         sender
     });
@@ -149,6 +149,11 @@ pub(crate) fn start(
     });
 }
 
+/// Frames that a position keeps between its children and its parent.
+fn window_frames(order: &FoldOrder) -> usize {
+    (WINDOW_BYTES / u64::from(order.frame)) as usize
+}
+
 async fn memory_of(core: &Core, instance: Instance) -> Result<Arc<Held>, String> {
     let held = tokio::time::timeout(ORDER_PATIENCE, core.store.wait_for(instance)).await;
     held.map_err(|_| format!("instance {instance} has no memory"))
@@ -160,14 +165,15 @@ async fn run(
     inputs: Vec<Arc<Held>>,
     sink: Sink,
 ) -> Result<(), String> {
+    let (frame, mut at) = (u64::from(order.frame), 0);
     let mut children = Vec::new();
     // Ends the receivers of the children's streams with this fold.
     let mut receivers = tokio::task::JoinSet::new();
     for (node, position) in &order.children {
-        // The child's own window holds the rest; here a few blocks let reading overlap with folding.
-        let (sender, receiver) = mpsc::channel(WINDOW_BLOCKS / 4);
+        // The child's own window holds the rest; here a few frames let reading overlap with folding.
+        let (sender, receiver) = mpsc::channel(window_frames(order).div_ceil(4));
         let key = FoldKey { position: *position, ..order.key };
-        receivers.spawn(receive::partial(core.clone(), *node, key, order.size, sender));
+        receivers.spawn(receive::partial(core.clone(), *node, key, order.size, frame, sender));
         children.push(receiver);
     }
     let folded = if order.key.position == FoldKey::RESULT {
@@ -175,18 +181,17 @@ async fn run(
     } else {
         &core.counters.bytes_folded_remote
     };
-    let mut at = 0;
     while at < order.size {
-        let range = at..(at + BLOCK_BYTES).min(order.size);
+        let range = at..(at + frame).min(order.size);
         let mut sum: Option<Vec<u8>> = None;
         for child in &mut children {
-            let block =
+            let theirs =
                 child.recv().await.unwrap_or_else(|| Err("a child's stream ended".into()))?;
             match &mut sum {
-                None => sum = Some(block),
+                None => sum = Some(theirs),
                 Some(sum) => {
-                    fold::fold(order.op, order.dtype, sum, &block);
-                    folded.add(block.len() as u64);
+                    fold::fold(order.op, order.dtype, sum, &theirs);
+                    folded.add(theirs.len() as u64);
                 }
             }
         }
@@ -203,12 +208,12 @@ async fn run(
         }
         let bytes = sum.ok_or_else(|| "nothing to fold".to_string())?;
         put(&sink, order, range, bytes).await?;
-        at = (at + BLOCK_BYTES).min(order.size);
+        at = (at + frame).min(order.size);
         // Inputs that are all here never wait: the streams beside this fold want their turn too.
         tokio::task::coop::consume_budget().await;
     }
     if let Sink::Parent(parent) = &sink {
-        parent.send(Block::End).await.map_err(|_| "the parent is gone".to_string())?;
+        parent.send(Frame::End).await.map_err(|_| "the parent is gone".to_string())?;
         // The stream is kept for a parent that has not come yet; until then this fold can still be stopped.
         parent.closed().await;
     }
@@ -223,8 +228,8 @@ async fn put(
 ) -> Result<(), String> {
     match sink {
         Sink::Parent(parent) => {
-            let block = Block::Bytes { offset: range.start, bytes };
-            parent.send(block).await.map_err(|_| "the parent is gone".to_string())
+            let frame = Frame::Bytes { offset: range.start, bytes };
+            parent.send(frame).await.map_err(|_| "the parent is gone".to_string())
         }
         Sink::Result { held, count } => {
             fold::finish(order.op, order.dtype, &mut bytes, *count);

@@ -10,7 +10,7 @@ use std::{
 
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId},
-    limits::{BLOCK_BYTES, CREDIT_BYTES, WINDOW_BLOCKS},
+    limits::{BLOCK_BYTES, CREDIT_BYTES, WINDOW_BYTES},
     message::FoldKey,
     node::Event,
     wire::{Fetch, FrameKind, Header, Unavailable, What, WireError},
@@ -80,23 +80,23 @@ async fn receive_copy(
     let mut ungranted = 0;
     loop {
         let header = next(&mut stream, transfer).await?;
-        if header.kind != FrameKind::Block {
+        if header.kind != FrameKind::Blocks {
             let end = ended(&mut stream, &header).await?;
             core.peers.keep_idle(source, stream);
             pace.report(core);
             return Ok(end);
         }
-        let range = block_range(&header, held.slot.len())?;
-        let Some(mut block) = held.slot.claim_owned(range) else {
+        let range = blocks_range(&header, held.slot.len())?;
+        let Some(mut blocks) = held.slot.claim_owned(range) else {
             // Nobody else fills this copy, and what is there was not asked for.
-            return Err(WireError::Unexpected(format!("block at {}", header.offset)).into());
+            return Err(WireError::Unexpected(format!("blocks at {}", header.offset)).into());
         };
-        stream.read_exact(&mut block).await?;
-        if let Err(error) = frame::check(&header, &block) {
+        stream.read_exact(&mut blocks).await?;
+        if let Err(error) = frame::check(&header, &blocks) {
             core.counters.blocks_corrupt.add(1);
             return Err(error.into());
         }
-        block.commit();
+        blocks.commit();
         held.grew();
         core.counters.bytes_received.add(u64::from(header.length));
         pace.step(u64::from(header.length));
@@ -114,9 +114,10 @@ pub(crate) async fn partial(
     child: NodeId,
     key: FoldKey,
     size: u64,
+    frame: u64,
     window: mpsc::Sender<Result<Vec<u8>, String>>,
 ) {
-    if let Err(error) = receive_partial(&core, child, key, size, &window).await {
+    if let Err(error) = receive_partial(&core, child, key, size, frame, &window).await {
         let said = format!("the stream of position {} at node {child}: {error}", key.position);
         let _ = window.send(Err(said)).await;
     }
@@ -127,23 +128,23 @@ async fn receive_partial(
     child: NodeId,
     key: FoldKey,
     size: u64,
+    frame: u64,
     window: &mpsc::Sender<Result<Vec<u8>, String>>,
 ) -> Result<(), LinkError> {
     let mut stream = core.peers.payload(core, child).await?;
     let transfer = core.next_id();
-    ask(&mut stream, transfer, What::Partial(key), WINDOW_BLOCKS as u64 * BLOCK_BYTES).await?;
+    ask(&mut stream, transfer, What::Partial(key), WINDOW_BYTES).await?;
     let mut at = 0;
     while at < size {
         let header = next(&mut stream, transfer).await?;
-        if header.kind != FrameKind::Block {
+        if header.kind != FrameKind::Blocks {
             let _ = ended(&mut stream, &header).await?;
             return Err(WireError::Unexpected(format!("its end after {at} of {size} bytes")).into());
         }
-        let range = block_range(&header, size)?;
-        if range.start != at {
-            return Err(
-                WireError::Unexpected(format!("block at {} instead of {at}", range.start)).into()
-            );
+        let range = blocks_range(&header, size)?;
+        let due = at..(at + frame).min(size);
+        if range != due {
+            return Err(WireError::Unexpected(format!("bytes {range:?} instead of {due:?}")).into());
         }
         let length = header.length as usize;
         let mut block = Vec::with_capacity(length);
@@ -200,16 +201,17 @@ async fn ended(stream: &mut TcpStream, header: &Header) -> Result<End, LinkError
     }
 }
 
-/// The place of a block in an object of `size` bytes: whole, and on a boundary.
-fn block_range(header: &Header, size: u64) -> Result<Range<u64>, WireError> {
+/// The place of a run of blocks in an object of `size` bytes: whole ones, and at least one.
+fn blocks_range(header: &Header, size: u64) -> Result<Range<u64>, WireError> {
     let Header { offset, length, .. } = *header;
-    let is_boundary = offset % BLOCK_BYTES == 0 && offset < size;
-    if !is_boundary || u64::from(length) != BLOCK_BYTES.min(size - offset) {
-        return Err(WireError::Unexpected(format!(
-            "a block of {length} bytes at {offset} of {size}"
-        )));
+    let end = offset.saturating_add(length.into());
+    let is_whole =
+        offset.is_multiple_of(BLOCK_BYTES) && (end.is_multiple_of(BLOCK_BYTES) || end == size);
+    if !is_whole || length == 0 || end > size {
+        let said = format!("blocks of {length} bytes at {offset} of {size}");
+        return Err(WireError::Unexpected(said));
     }
-    Ok(offset..offset + u64::from(length))
+    Ok(offset..end)
 }
 
 /// How fast blocks come: the best run of a window, or the whole of a transfer that is shorter.

@@ -14,9 +14,10 @@ use std::{
 
 use hoplite_proto::{
     id::{Instance, ObjectId},
-    limits::BLOCK_BYTES,
+    limits::{BLOCK_BYTES, FRAME_BYTES_MAX},
     message::FoldKey,
     node::Event,
+    pipeline::frame_bytes,
     ranges::Ranges,
     wire::{Fetch, FrameKind, HEADER_BYTES, Header, Unavailable, What, WireError},
 };
@@ -29,7 +30,7 @@ use tokio::{
     sync::{Notify, mpsc},
 };
 
-use crate::{driver::Core, error::LinkError, folding::Block, frame, store::Held};
+use crate::{driver::Core, error::LinkError, folding::Frame, frame, store::Held};
 
 /// What the machine lets a receiver have.
 #[derive(Debug)]
@@ -39,8 +40,8 @@ pub(crate) struct Serving {
     pub(crate) relayed: bool,
 }
 
-/// Blocks that are written with one system call.
-const BATCH_BLOCKS: u64 = 8;
+/// Bytes that are written with one system call, if as many are there.
+const BATCH_BYTES: u64 = 2 * FRAME_BYTES_MAX;
 
 /// What the receiver has granted to the transfer under way.
 #[derive(Debug, Default)]
@@ -208,6 +209,7 @@ async fn send_ranges(
     ranges: &Ranges,
 ) -> Result<Option<Unavailable>, LinkError> {
     let len = held.slot.len();
+    let frame = frame_bytes(len, core.link());
     let counter = if relayed { &core.counters.bytes_relayed } else { &core.counters.bytes_direct };
     for range in ranges.intersect(&Ranges::full(len)).iter() {
         let mut at = range.start;
@@ -215,7 +217,7 @@ async fn send_ranges(
             return Err(WireError::Unexpected(format!("a range that begins at {at}")).into());
         }
         while at < range.end {
-            let first = at..(at + BLOCK_BYTES).min(range.end);
+            let first = at..(at + frame).min(range.end);
             let here = tokio::select! {
                 here = held.wait(first.clone()) => here.is_ok(),
                 () = credit.closed() => return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()),
@@ -223,18 +225,18 @@ async fn send_ranges(
             if !here {
                 return Ok(Some(Unavailable::Dropped));
             }
-            let batch = ready_run(held, at, range.end);
+            let batch = ready_run(held, first.clone(), range.end, frame);
             let least = first.end - first.start;
             let granted = credit.take(least, batch.end - batch.start).await?;
-            // Whole blocks only: what is granted beyond them is for the next.
+            // Whole frames only: what is granted beyond them is for the next.
             let end = if granted == batch.end - batch.start {
                 batch.end
             } else {
-                at + granted / BLOCK_BYTES * BLOCK_BYTES
+                at + granted / frame * frame
             };
             credit.give_back(granted - (end - at));
             let Some(bytes) = held.slot.ready(at..end) else { continue };
-            write_blocks(writer, transfer, at, bytes).await?;
+            write_blocks(writer, transfer, at, bytes, frame).await?;
             counter.add(bytes.len() as u64);
             at = end;
         }
@@ -242,35 +244,36 @@ async fn send_ranges(
     Ok(None)
 }
 
-/// The blocks from `at` on that are there, up to a batch.
-fn ready_run(held: &Held, at: u64, end: u64) -> Range<u64> {
+/// The frames from the `first` on that are there, up to a batch.
+fn ready_run(held: &Held, first: Range<u64>, end: u64, frame: u64) -> Range<u64> {
     let progress = held.slot.progress();
-    let limit = (at + BATCH_BLOCKS * BLOCK_BYTES).min(end);
-    let mut to = (at + BLOCK_BYTES).min(limit);
-    while to < limit && progress.is_ready(to / BLOCK_BYTES) {
-        to = (to + BLOCK_BYTES).min(limit);
+    let limit = (first.start + BATCH_BYTES).min(end);
+    let mut to = first.end;
+    while to < limit && progress.is_range_ready(to..(to + frame).min(end)) {
+        to = (to + frame).min(end);
     }
-    at..to
+    first.start..to
 }
 
-/// Writes `bytes`, which begin at `offset` of the object, block by block with their checksums.
+/// Writes `bytes`, which begin at `offset` of the object, in frames of `frame` bytes with their checksums.
 async fn write_blocks(
     writer: &mut OwnedWriteHalf,
     transfer: u64,
     offset: u64,
     bytes: &[u8],
+    frame: u64,
 ) -> Result<(), LinkError> {
-    let header = |(index, block): (usize, &[u8])| {
-        let offset = offset + index as u64 * BLOCK_BYTES;
-        let (kind, length, checksum) = (FrameKind::Block, block.len() as u32, frame::crc(block));
+    let header = |(index, run): (usize, &[u8])| {
+        let offset = offset + index as u64 * frame;
+        let (kind, length, checksum) = (FrameKind::Blocks, run.len() as u32, frame::crc(run));
         Header { kind, length, checksum, transfer, offset }.encode()
     };
-    let blocks = bytes.chunks(BLOCK_BYTES as usize);
-    let headers: Vec<[u8; HEADER_BYTES]> = blocks.clone().enumerate().map(header).collect();
+    let runs = bytes.chunks(frame as usize);
+    let headers: Vec<[u8; HEADER_BYTES]> = runs.clone().enumerate().map(header).collect();
     let mut pieces: Vec<IoSlice<'_>> = headers
         .iter()
-        .zip(blocks)
-        .flat_map(|(header, block)| [IoSlice::new(header), IoSlice::new(block)])
+        .zip(runs)
+        .flat_map(|(header, run)| [IoSlice::new(header), IoSlice::new(run)])
         .collect();
     Ok(frame::write_pieces(writer, &mut pieces).await?)
 }
@@ -283,20 +286,21 @@ async fn send_partial(
     transfer: u64,
     key: FoldKey,
 ) -> Result<Option<Unavailable>, LinkError> {
-    let blocks = tokio::select! {
-        blocks = core.streams.take(key) => blocks,
+    let frames = tokio::select! {
+        frames = core.streams.take(key) => frames,
         () = credit.closed() => None,
     };
-    let Some(mut blocks) = blocks else { return Ok(Some(Unavailable::Stopped)) };
+    let Some(mut frames) = frames else { return Ok(Some(Unavailable::Stopped)) };
     let _active = core.streams.active();
     loop {
-        match blocks.recv().await {
-            Some(Block::Bytes { offset, bytes }) => {
-                credit.take(bytes.len() as u64, bytes.len() as u64).await?;
-                write_blocks(writer, transfer, offset, &bytes).await?;
-                core.counters.bytes_partial.add(bytes.len() as u64);
+        match frames.recv().await {
+            Some(Frame::Bytes { offset, bytes }) => {
+                let length = bytes.len() as u64;
+                credit.take(length, length).await?;
+                write_blocks(writer, transfer, offset, &bytes, length).await?;
+                core.counters.bytes_partial.add(length);
             }
-            Some(Block::End) => return Ok(None),
+            Some(Frame::End) => return Ok(None),
             None => return Ok(Some(Unavailable::Stopped)),
         }
     }

@@ -38,6 +38,7 @@ pub mod members;
 pub mod message;
 pub mod meta;
 pub mod node;
+pub mod pipeline;
 pub mod ranges;
 pub mod reduce;
 pub mod table;

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, is_reducible},
     id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     inline::Inline,
-    limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
+    limits::{BLOCK_BYTES, FRAME_BYTES_MAX, INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
     members::Member,
     meta::{Dtype, Meta, Op},
     ranges::Ranges,
@@ -328,7 +328,10 @@ impl FoldOrder {
             && self.size <= OBJECT_BYTES_MAX
             && self.size.is_multiple_of(self.dtype.size());
         let has_source = !self.inputs.is_empty();
-        is_size && has_source && is_reducible(self.op, self.dtype)
+        let frame = u64::from(self.frame);
+        let is_frame =
+            (BLOCK_BYTES..=FRAME_BYTES_MAX).contains(&frame) && frame.is_multiple_of(BLOCK_BYTES);
+        is_size && has_source && is_frame && is_reducible(self.op, self.dtype)
     }
 }
 
@@ -418,6 +421,8 @@ pub struct FoldOrder {
     pub dtype: Dtype,
     /// Bytes of each input and of the result.
     pub size: u64,
+    /// Bytes of the frames of all streams of this reduce, a whole number of blocks.
+    pub frame: u32,
 }
 
 /// One position in one epoch of a reduce.

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! All numbers are little-endian. `length` counts the body, `crc32c` covers it. Control bodies are postcard;
-//! the body of a `Block` is payload, which goes straight between the socket and its place in memory.
+//! the body of `Blocks` is payload, which goes straight between the socket and its place in memory.
 
 use alloc::{string::String, vec::Vec};
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     id::{Instance, NodeId, ObjectId},
-    limits::{BLOCK_BYTES, CONTROL_BYTES_MAX},
+    limits::{CONTROL_BYTES_MAX, FRAME_BYTES_MAX},
     members::Member,
     message::FoldKey,
     ranges::Ranges,
@@ -24,7 +24,7 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Nodes of different versions don't talk.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
@@ -39,8 +39,8 @@ pub enum FrameKind {
     Control = 2,
     /// A [`Fetch`]: please send.
     Fetch = 3,
-    /// Payload of a transfer, one block.
-    Block = 4,
+    /// Payload of a transfer: a run of blocks.
+    Blocks = 4,
     /// `offset` more bytes may be sent in a transfer.
     Credit = 5,
     /// The transfer is complete.
@@ -54,7 +54,7 @@ impl FrameKind {
         Self::Greeting,
         Self::Control,
         Self::Fetch,
-        Self::Block,
+        Self::Blocks,
         Self::Credit,
         Self::End,
         Self::Unavailable,
@@ -67,7 +67,7 @@ impl FrameKind {
             Self::Control => CONTROL_BYTES_MAX,
             // The ranges still missing: an eviction never leaves holes, so there are few.
             Self::Fetch => 1024 * 1024,
-            Self::Block => BLOCK_BYTES as u32,
+            Self::Blocks => FRAME_BYTES_MAX as u32,
             Self::Credit | Self::End => 0,
             Self::Unavailable => 4096,
         }
@@ -85,7 +85,7 @@ pub struct Header {
     pub checksum: u32,
     /// Counts the transfers of a payload connection, so that late credits don't count for the next.
     pub transfer: u64,
-    /// Where a block belongs; how much a credit grants.
+    /// Where blocks belong; how much a credit grants.
     pub offset: u64,
 }
 
@@ -296,7 +296,7 @@ mod tests {
     use crate::message::Message;
 
     const HEADER: Header = Header {
-        kind: FrameKind::Block,
+        kind: FrameKind::Blocks,
         length: 5,
         checksum: 7,
         transfer: 1 << 40,
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn a_length_beyond_the_limit_of_its_kind_is_refused() {
         let mut bytes = HEADER.encode();
-        bytes[8..12].copy_from_slice(&(BLOCK_BYTES as u32 + 1).to_le_bytes());
+        bytes[8..12].copy_from_slice(&(FRAME_BYTES_MAX as u32 + 1).to_le_bytes());
         assert!(matches!(Header::decode(&bytes), Err(WireError::TooLong { .. })));
     }
 

@@ -29,8 +29,8 @@ pub use progress::{ProgressRef, ProgressWriter, header_bytes};
 
 /// Size of a block, the unit in which progress is marked and payload is claimed.
 ///
-/// 64 KiB: an object up to this size travels inline, and a GiB needs only 2 KiB of progress words.
-pub const BLOCK_BYTES: u64 = 64 * 1024;
+/// 16 KiB: the smallest piece worth passing on by itself, and a GiB needs only 8 KiB of progress words.
+pub const BLOCK_BYTES: u64 = 16 * 1024;
 
 /// Alignment of slots, headers and payloads in an extent.
 pub(crate) const PAGE_BYTES: u64 = 4096;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! word 0     prefix: bytes ready from the start
-//! word 1..   one bit per block of 64 KiB, for blocks that became ready out of order and for those below the prefix
+//! word 1..   one bit per block of 16 KiB, for blocks that became ready out of order and for those below the prefix
 //! ```
 //! Both only grow. A writer sets bits after it wrote the blocks; a reader that sees a bit or a prefix sees those bytes.
 

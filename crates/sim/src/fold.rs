@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use hoplite_proto::{
     id::{Instance, NodeId, ReduceId},
     inline::Inline,
-    limits::WINDOW_BLOCKS,
     message::{FoldKey, FoldOrder},
     node::Event,
 };
@@ -16,7 +15,7 @@ use crate::{
     Sabotage,
     payload::{Content, Piece},
     plan::MICROSECOND,
-    shell::{SlotId, Source, What, blocks_of},
+    shell::{SlotId, Source, WINDOW_BLOCKS, What, blocks_of},
     world::{Happening, NotHere, World},
 };
 

@@ -4,14 +4,13 @@
 
 use hoplite_proto::{
     id::Name,
-    limits::BLOCK_BYTES,
     meta::{Dtype, Meta},
     node::Config,
     reduce::{cost::Link, shape::Degree},
     time::Instant,
 };
 
-use crate::{dice::Dice, payload::SMALL_BYTES};
+use crate::{dice::Dice, payload::SMALL_BYTES, shell::BLOCK_BYTES};
 
 pub(crate) const MICROSECOND: u64 = 1_000;
 pub(crate) const MILLISECOND: u64 = 1_000_000;

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId, ServeId},
-    limits::{BLOCK_BYTES, WINDOW_BLOCKS},
+    limits::WINDOW_BYTES,
     message::FoldKey,
     node::{Action, Event},
     ranges::Ranges,
@@ -26,6 +26,12 @@ use crate::{
 };
 
 pub(crate) type SlotId = usize;
+
+/// Bytes of what travels as one: here a block, of which a real frame has a few.
+pub(crate) const BLOCK_BYTES: u64 = 64 * 1024;
+
+/// Partial results that a position keeps for its parent.
+pub(crate) const WINDOW_BLOCKS: usize = (WINDOW_BYTES / BLOCK_BYTES) as usize;
 
 /// The slots, flows and folds of all hosts.
 #[derive(Debug, Default)]

@@ -27,6 +27,7 @@ pub(super) struct Target {
     children: Vec<(NodeId, u32)>,
     count: u64,
     op: Op,
+    frame: u32,
 }
 
 /// A fold that runs here; its inputs are pinned until it ends.
@@ -195,7 +196,7 @@ impl Node {
             return self.fail_reduce_of(&id, &error, out);
         }
         let (count, op) = (reduce.folded().len() as u64, reduce.op());
-        let epoch = reduce.epoch();
+        let (epoch, frame) = (reduce.epoch(), reduce.frame());
         if !local.iter().all(|input| self.table.get(*input).is_some_and(|copy| !copy.doomed)) {
             // Evicted or deleted since its owner told of it.
             let failure = "an input at the caller was lost".into();
@@ -206,7 +207,8 @@ impl Node {
         local.iter().for_each(|input| self.table.pin(*input));
         self.folds.insert(key, Fold { inputs: local.clone(), is_stopped: false });
         let instance = self.next_instance();
-        self.results.insert(instance, Target { meta, key, id, local, children, count, op });
+        let target = Target { meta, key, id, local, children, count, op, frame };
+        self.results.insert(instance, target);
         self.space.push_back(SpaceFor::Result(instance));
         self.grant_space(out);
     }
@@ -229,7 +231,7 @@ impl Node {
         self.announce(instance, out);
         self.born(&target.id, out);
         self.growing(instance, out);
-        let Target { meta, key, local, children, count, op, .. } = target;
+        let Target { meta, key, local, children, count, op, frame, .. } = target;
         // What was deleted when it was complete, or is being filled still, is folded all the same.
         let is_here = |input: &Instance| {
             self.creates.contains_key(input)
@@ -239,7 +241,8 @@ impl Node {
             let failure = Some("an input at the caller was lost".into());
             return self.fold_ended(key, failure, out);
         }
-        let order = FoldOrder { key, inputs: local, children, op, dtype, size: meta.size };
+        let (inputs, size) = (local, meta.size);
+        let order = FoldOrder { key, inputs, children, op, dtype, size, frame };
         out.push(Action::StartFold { order, target: Some((instance, count)) });
     }
 

@@ -9,8 +9,8 @@
 //! star     L + n S/B                 all share the caller's, and nobody relays
 //! ```
 //!
-//! L' = L + min(S, block)/B: a relay folds and passes on whole blocks, so nothing leaves it before
-//! the first block is there.
+//! L' = L + min(S, frame)/B: a relay folds and passes on whole frames, so nothing leaves it before
+//! the first is there.
 //!
 //! Knows nothing of who the nodes are or how L and B were measured.
 
@@ -19,7 +19,7 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::shape::Degree;
-use crate::limits::BLOCK_BYTES;
+use crate::pipeline::frame_bytes;
 
 /// A measured link between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ impl fmt::Display for Link {
 pub fn predicted_ns(degree: Degree, positions: u32, bytes: u64, link: Link) -> u64 {
     let latency = u128::from(link.latency_ns);
     let stream = link.transfer_ns(bytes);
-    let hop = latency + link.transfer_ns(bytes.min(BLOCK_BYTES));
+    let hop = latency + link.transfer_ns(bytes.min(frame_bytes(bytes, link)));
     let total = match (degree, positions) {
         (_, 0) => 0,
         (_, 1) => latency + stream,
@@ -159,16 +159,16 @@ mod tests {
 
     #[test]
     fn predictions_are_the_formulas() {
-        // 125 kB take 1 ms, a block of 65,536 bytes 524,288 ns.
+        // 125 kB take 1 ms, a frame of 16,384 bytes 131,072 ns.
         let (chain, binary, star) = (
             predicted_ns(Degree::Chain, 5, 125_000, SLOW),
             predicted_ns(Degree::Binary, 5, 125_000, SLOW),
             predicted_ns(Degree::Star, 5, 125_000, SLOW),
         );
-        assert_eq!(chain, 5 * (50_000 + 524_288) + 1_000_000);
-        assert_eq!(binary, 3 * (50_000 + 524_288) + 2_000_000);
+        assert_eq!(chain, 5 * (50_000 + 131_072) + 1_000_000);
+        assert_eq!(binary, 3 * (50_000 + 131_072) + 2_000_000);
         assert_eq!(star, 50_000 + 5 * 1_000_000);
-        // Less than a block waits only for what there is.
+        // Less than a frame waits only for what there is.
         assert_eq!(predicted_ns(Degree::Chain, 2, 125, SLOW), 2 * 51_000 + 1_000);
     }
 
@@ -197,7 +197,7 @@ mod tests {
         let (_, reason) = choose_degree(64, MIB, FAST);
         assert_eq!(
             reason.to_string(),
-            "64 x 1048576 bytes: chain 10.594 ms, binary 2.592 ms, star 53.787 ms"
+            "64 x 1048576 bytes: chain 8.917 ms, binary 2.435 ms, star 53.787 ms"
         );
         assert_eq!(FAST.to_string(), "100.0 us, 1250.0 MB/s");
     }

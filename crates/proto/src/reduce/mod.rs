@@ -33,6 +33,7 @@ use crate::{
     limits::INLINE_BYTES_MAX,
     message::{FoldKey, FoldOrder, Found},
     meta::{Dtype, Form, Kind, Meta, Op},
+    pipeline::frame_bytes,
     time::Instant,
 };
 
@@ -115,6 +116,8 @@ struct Plan {
     /// None where all inputs are folded by the coordinator out of its messages.
     tree: Option<Tree<NodeId, Instance>>,
     local: Vec<Instance>,
+    /// Bytes of the frames of its streams.
+    frame: u32,
 }
 
 impl Reduce {
@@ -179,6 +182,11 @@ impl Reduce {
     /// Element type of the result, once an input arrived.
     pub fn dtype(&self) -> Option<Dtype> {
         self.meta().and_then(dtype_of)
+    }
+
+    /// Bytes of the frames of its streams, once it has begun.
+    pub fn frame(&self) -> u32 {
+        self.plan.as_ref().map_or(0, |plan| plan.frame)
     }
 
     /// All candidates.
@@ -393,7 +401,7 @@ impl Reduce {
             return;
         }
         self.chosen = self.count;
-        self.plan = Some(Plan { tree: None, local: Vec::new() });
+        self.plan = Some(Plan { tree: None, local: Vec::new(), frame: 0 });
         let chosen = self.arrived[..self.count].iter();
         steps.push(Step::FoldInline(chosen.filter_map(|arrival| arrival.inline.clone()).collect()));
     }
@@ -423,11 +431,12 @@ impl Reduce {
         for (node, inputs) in groups {
             tree.seat(node, inputs);
         }
-        self.plan = Some(Plan { tree: Some(tree), local });
+        let frame = frame_bytes(size, link) as u32;
+        self.plan = Some(Plan { tree: Some(tree), local, frame });
     }
 
     fn seat_late_arrivals(&mut self) {
-        let Some(Plan { tree: Some(tree), local }) = &mut self.plan else { return };
+        let Some(Plan { tree: Some(tree), local, .. }) = &mut self.plan else { return };
         for arrival in self.arrived.iter().take(self.count).skip(self.chosen) {
             if arrival.holder == self.me {
                 local.push(arrival.instance);
@@ -441,14 +450,14 @@ impl Reduce {
     fn order(&mut self, steps: &mut Vec<Step>) {
         let (Some(meta), Some(dtype)) = (self.meta(), self.dtype()) else { return };
         let (size, op, reduce, epoch) = (meta.size, self.op, self.key, self.epoch);
-        let Some(Plan { tree: Some(tree), local }) = &mut self.plan else { return };
+        let Some(Plan { tree: Some(tree), local, frame }) = &mut self.plan else { return };
         if self.chosen == self.count {
             tree.close();
         }
         for order in tree.orders() {
             let key = FoldKey { reduce, epoch, segment: 0, position: order.position };
             let (inputs, children) = (order.inputs, order.children);
-            let fold = FoldOrder { key, inputs, children, op, dtype, size };
+            let fold = FoldOrder { key, inputs, children, op, dtype, size, frame: *frame };
             steps.push(Step::Order(order.node, fold));
         }
         if let Some(children) = tree.tops() {

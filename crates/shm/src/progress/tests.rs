@@ -15,10 +15,10 @@ fn header_holds_a_word_and_a_bit_per_block_on_whole_pages() {
     // 511 words of bits beside the prefix fill the first page.
     assert_eq!(header_bytes(511 * 64 * B), 4096);
     assert_eq!(header_bytes(511 * 64 * B + 1), 8192);
-    // 1 TiB: 2^24 blocks, 2^18 words of bits.
-    assert_eq!(header_bytes(1 << 40), (1 << 21) + 4096);
+    // 1 TiB: 2^26 blocks, 2^20 words of bits.
+    assert_eq!(header_bytes(1 << 40), (1 << 23) + 4096);
     // The largest number has a header too; the caller's sum is what overflows.
-    assert_eq!(header_bytes(u64::MAX), (1u64 << 45) + 4096);
+    assert_eq!(header_bytes(u64::MAX), (1u64 << 47) + 4096);
 }
 
 #[test]

@@ -34,14 +34,14 @@ fn what_is_committed_is_ready_and_nothing_else() {
 
 #[test]
 fn a_source_in_parts_is_laid_end_to_end() {
-    let slot = slot(20 * B + 7);
-    let source = pattern(20 * B + 7);
+    let slot = slot(70 * B + 7);
+    let source = pattern(70 * B + 7);
     let (first, rest) = source.split_at(5);
-    let (second, third) = rest.split_at(17 * B as usize);
+    let (second, third) = rest.split_at(67 * B as usize);
     let mut told = 0;
     slot.copy_from_parts(&[first, &[], second, third], |_| told += 1).unwrap();
     assert_eq!(slot.bytes(), Some(&source[..]));
-    assert_eq!(told, 2, "16 blocks and the rest");
+    assert_eq!(told, 2, "a part of 1 MiB and the rest");
 }
 
 #[test]

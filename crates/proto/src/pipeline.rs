@@ -1,0 +1,54 @@
+//! How large the frames are in which an object travels through relays. Knows sizes and links, not who relays.
+
+use crate::{
+    limits::{BLOCK_BYTES, FRAME_BYTES_MAX},
+    reduce::cost::Link,
+};
+
+/// Processor time that a relay spends on a frame whatever its length: woken once, two system calls, a checksum's start.
+const FRAME_NS: u128 = 20_000;
+
+/// Relays that are counted with. Twice as many make frames shorter by less than a third.
+const RELAYS: u128 = 8;
+
+/// Bytes of the frames in which `size` bytes best go over links like `link`, a power of two.
+///
+/// Behind h relays the last byte of S bytes in frames of b is there after `(S/b + h) * (b/B + o)`, where o is what a
+/// frame costs beside its bytes: shorter frames reach the last relay sooner, longer ones cost each relay less. The sum
+/// is smallest at `b = sqrt(S * o * B / h)`.
+///
+/// Source: the optimal segment size of a pipeline in Hockney's model, as in Pjesivac-Grbovic et al., Performance Analysis
+/// of MPI Collective Operations, 2007; L is not in it, as a link holds many frames at once.
+pub fn frame_bytes(size: u64, link: Link) -> u64 {
+    // What a link carries while a relay is busy with a frame.
+    let idle = u128::from(link.bytes_per_second) * FRAME_NS / 1_000_000_000;
+    let best = (u128::from(size) * idle / RELAYS).isqrt();
+    let best = u64::try_from(best).unwrap_or(u64::MAX).clamp(BLOCK_BYTES, FRAME_BYTES_MAX);
+    1 << best.ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1024;
+    const MIB: u64 = 1024 * KIB;
+
+    #[test]
+    fn frames_grow_with_the_object_and_with_the_link() {
+        let gigabit = Link { latency_ns: 50_000, bytes_per_second: 125_000_000 };
+        let sizes = [64 * KIB, MIB, 4 * MIB, 32 * MIB, 256 * MIB, 1024 * MIB];
+        let frames = sizes.map(|size| frame_bytes(size, gigabit) / KIB);
+        assert_eq!(frames, [16, 16, 32, 64, 256, 256]);
+        let fast = Link { bytes_per_second: 12_500_000_000, ..gigabit };
+        assert_eq!(sizes.map(|size| frame_bytes(size, fast) / KIB), [32, 128, 256, 256, 256, 256]);
+    }
+
+    #[test]
+    fn a_frame_is_always_a_whole_number_of_blocks() {
+        for (size, rate) in [(0, 0), (1, u64::MAX), (u64::MAX, 1), (u64::MAX, u64::MAX)] {
+            let frame = frame_bytes(size, Link { latency_ns: 0, bytes_per_second: rate });
+            assert!(frame.is_multiple_of(BLOCK_BYTES) && frame <= FRAME_BYTES_MAX);
+        }
+    }
+}
