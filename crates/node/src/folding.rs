@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashMap,
+    ops::{Deref, DerefMut},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -34,10 +35,43 @@ pub(crate) enum Frame {
         /// Where it belongs.
         offset: u64,
         /// What was folded.
-        bytes: Vec<u8>,
+        bytes: Piece,
     },
     /// All was folded. A stream that ends without this broke off.
     End,
+}
+
+/// Memory for one frame, which goes back to those that share it.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    bytes: Vec<u8>,
+    spare: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+/// Bytes of memory for frames that are kept for the next: what two folds at work use. New memory would be set to zero.
+const SPARE_BYTES_MAX: usize = 4 * WINDOW_BYTES as usize;
+
+impl Deref for Piece {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Piece {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        let mut spare = lock(&self.spare);
+        if (spare.len() + 1) * self.bytes.capacity() <= SPARE_BYTES_MAX {
+            spare.push(std::mem::take(&mut self.bytes));
+        }
+    }
 }
 
 /// How long a parent waits for a position whose order has not arrived yet, and a fold for the memory of a copy. The
@@ -50,6 +84,7 @@ pub(crate) struct Streams {
     ready: Mutex<HashMap<FoldKey, mpsc::Receiver<Frame>>>,
     arrived: Notify,
     active: Arc<AtomicUsize>,
+    spare: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 /// A transfer that is under way.
@@ -88,6 +123,13 @@ impl Streams {
     /// Whether nothing is being sent.
     pub(crate) fn is_idle(&self) -> bool {
         self.active.load(Ordering::Acquire) == 0
+    }
+
+    /// Memory for `length` bytes, which are what it held before.
+    pub(crate) fn piece(&self, length: usize) -> Piece {
+        let mut bytes = lock(&self.spare).pop().unwrap_or_default();
+        bytes.resize(length, 0);
+        Piece { bytes, spare: self.spare.clone() }
     }
 
     fn put(&self, key: FoldKey, stream: mpsc::Receiver<Frame>) {
@@ -149,6 +191,9 @@ pub(crate) fn start(
     });
 }
 
+/// Frames that are folded without a pause.
+const FRAMES_PER_TURN: u64 = 2;
+
 /// Frames that a position keeps between its children and its parent.
 fn window_frames(order: &FoldOrder) -> usize {
     (WINDOW_BYTES / u64::from(order.frame)) as usize
@@ -165,7 +210,7 @@ async fn run(
     inputs: Vec<Arc<Held>>,
     sink: Sink,
 ) -> Result<(), String> {
-    let (frame, mut at) = (u64::from(order.frame), 0);
+    let (frame, mut at, mut turn) = (u64::from(order.frame), 0, 0_u64);
     let mut children = Vec::new();
     // Ends the receivers of the children's streams with this fold.
     let mut receivers = tokio::task::JoinSet::new();
@@ -183,7 +228,7 @@ async fn run(
     };
     while at < order.size {
         let range = at..(at + frame).min(order.size);
-        let mut sum: Option<Vec<u8>> = None;
+        let mut sum: Option<Piece> = None;
         for child in &mut children {
             let theirs =
                 child.recv().await.unwrap_or_else(|| Err("a child's stream ended".into()))?;
@@ -199,7 +244,11 @@ async fn run(
             let bytes =
                 input.wait(range.clone()).await.map_err(|_| "an input was dropped".to_string())?;
             match &mut sum {
-                None => sum = Some(bytes.to_vec()),
+                None => {
+                    let mut first = core.streams.piece(bytes.len());
+                    first.copy_from_slice(bytes);
+                    sum = Some(first);
+                }
                 Some(sum) => {
                     fold::fold(order.op, order.dtype, sum, bytes);
                     folded.add(bytes.len() as u64);
@@ -209,8 +258,12 @@ async fn run(
         let bytes = sum.ok_or_else(|| "nothing to fold".to_string())?;
         put(&sink, order, range, bytes).await?;
         at = (at + frame).min(order.size);
-        // Inputs that are all here never wait: the streams beside this fold want their turn too.
-        tokio::task::coop::consume_budget().await;
+        // Inputs that are all here never wait: what is folded has to leave meanwhile, and the streams beside this fold
+        // want their turn too.
+        turn += 1;
+        if turn.is_multiple_of(FRAMES_PER_TURN) {
+            tokio::task::yield_now().await;
+        }
     }
     if let Sink::Parent(parent) = &sink {
         parent.send(Frame::End).await.map_err(|_| "the parent is gone".to_string())?;
@@ -224,7 +277,7 @@ async fn put(
     sink: &Sink,
     order: &FoldOrder,
     range: std::ops::Range<u64>,
-    mut bytes: Vec<u8>,
+    mut bytes: Piece,
 ) -> Result<(), String> {
     match sink {
         Sink::Parent(parent) => {

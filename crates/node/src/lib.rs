@@ -20,6 +20,7 @@
 //! ```
 
 mod attach;
+mod blocks;
 pub mod client;
 mod config;
 mod counters;

@@ -2,17 +2,18 @@
 //! window for the fold.
 
 use std::{
+    collections::VecDeque,
     io,
-    ops::Range,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId},
-    limits::{BLOCK_BYTES, CREDIT_BYTES, WINDOW_BYTES},
+    limits::{CREDIT_BYTES, WINDOW_BYTES},
     message::FoldKey,
     node::Event,
+    pipeline::frame_bytes,
     wire::{Fetch, FrameKind, Header, Unavailable, What, WireError},
 };
 use tokio::{
@@ -22,7 +23,14 @@ use tokio::{
 };
 use tracing::debug;
 
-use crate::{driver::Core, error::LinkError, frame, store::Held};
+use crate::{
+    blocks::{self, Arrivals, Arrived, FRAMES_AT_ONCE},
+    driver::Core,
+    error::LinkError,
+    folding::Piece,
+    frame,
+    store::Held,
+};
 
 /// How a transfer ended.
 enum End {
@@ -68,44 +76,66 @@ async fn receive_copy(
     instance: Instance,
     source: NodeId,
 ) -> Result<End, LinkError> {
-    let ranges = held.ready().complement(held.slot.len());
+    let size = held.slot.len();
+    let ranges = held.ready().complement(size);
     if ranges.is_empty() {
         return Ok(End::Complete);
     }
     let mut stream = core.peers.payload(core, source).await?;
     let transfer = core.next_id();
-    let what = What::Copy { id: id.clone(), instance, ranges };
-    ask(&mut stream, transfer, what, CREDIT_BYTES).await?;
-    let mut pace = Pace::default();
-    let mut ungranted = 0;
-    loop {
-        let header = next(&mut stream, transfer).await?;
-        if header.kind != FrameKind::Blocks {
-            let end = ended(&mut stream, &header).await?;
-            core.peers.keep_idle(source, stream);
-            pace.report(core);
-            return Ok(end);
-        }
-        let range = blocks_range(&header, held.slot.len())?;
-        let Some(mut blocks) = held.slot.claim_owned(range) else {
-            // Nobody else fills this copy, and what is there was not asked for.
-            return Err(WireError::Unexpected(format!("blocks at {}", header.offset)).into());
+    let frame = frame_bytes(size, core.link());
+    let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone() };
+    ask(&mut stream, transfer, what, CREDIT_BYTES, frame).await?;
+    let (mut arrivals, mut pace, mut ungranted) = (Arrivals::default(), Pace::default(), 0);
+    for range in ranges.iter() {
+        let Some(mut claim) = held.slot.claim_owned(range.clone()) else {
+            return Err(WireError::Unexpected(format!("{range:?} is written already")).into());
         };
-        stream.read_exact(&mut blocks).await?;
-        if let Err(error) = frame::check(&header, &blocks) {
-            core.counters.blocks_corrupt.add(1);
-            return Err(error.into());
-        }
-        blocks.commit();
-        held.grew();
-        core.counters.bytes_received.add(u64::from(header.length));
-        pace.step(u64::from(header.length));
-        ungranted += u64::from(header.length);
-        if ungranted >= CREDIT_BYTES / 4 {
-            stream.write_all(&frame::bare(FrameKind::Credit, transfer, ungranted)).await?;
-            ungranted = 0;
+        while !claim.is_empty() {
+            let at = claim.range().start;
+            let mut places: Vec<&mut [u8]> =
+                claim.chunks_mut(frame as usize).take(FRAMES_AT_ONCE).collect();
+            let headers = match arrivals.next(&stream, &mut places).await? {
+                Arrived::Frames(headers) => headers,
+                Arrived::Other(header, body) => {
+                    let end = ended(&mut stream, transfer, &header, &places[0][..body]).await?;
+                    core.peers.keep_idle(source, stream);
+                    pace.report(core);
+                    return Ok(end);
+                }
+            };
+            let mut whole = 0;
+            let checked = headers.iter().zip(&places).try_for_each(|(header, place)| {
+                blocks::check(header, transfer, at + whole, place)?;
+                whole += place.len() as u64;
+                Ok::<(), WireError>(())
+            });
+            // What is right stays, also if something behind it is not.
+            claim.commit_front(whole);
+            count_checked(core, checked)?;
+            held.grew_in_turn().await;
+            core.counters.bytes_received.add(whole);
+            pace.step(whole);
+            ungranted += whole;
+            if ungranted >= CREDIT_BYTES / 4 {
+                stream.write_all(&frame::bare(FrameKind::Credit, transfer, ungranted)).await?;
+                ungranted = 0;
+            }
         }
     }
+    let header = next(&mut stream).await?;
+    let end = ended(&mut stream, transfer, &header, &[]).await?;
+    core.peers.keep_idle(source, stream);
+    pace.report(core);
+    Ok(end)
+}
+
+/// Counts bytes that are not what was sent.
+fn count_checked(core: &Core, checked: Result<(), WireError>) -> Result<(), WireError> {
+    if matches!(checked, Err(WireError::Checksum { .. })) {
+        core.counters.blocks_corrupt.add(1);
+    }
+    checked
 }
 
 /// Receives the stream of a child into a window; the last item is the reason if the stream broke off.
@@ -115,7 +145,7 @@ pub(crate) async fn partial(
     key: FoldKey,
     size: u64,
     frame: u64,
-    window: mpsc::Sender<Result<Vec<u8>, String>>,
+    window: mpsc::Sender<Result<Piece, String>>,
 ) {
     if let Err(error) = receive_partial(&core, child, key, size, frame, &window).await {
         let said = format!("the stream of position {} at node {child}: {error}", key.position);
@@ -129,44 +159,48 @@ async fn receive_partial(
     key: FoldKey,
     size: u64,
     frame: u64,
-    window: &mpsc::Sender<Result<Vec<u8>, String>>,
+    window: &mpsc::Sender<Result<Piece, String>>,
 ) -> Result<(), LinkError> {
     let mut stream = core.peers.payload(core, child).await?;
     let transfer = core.next_id();
-    ask(&mut stream, transfer, What::Partial(key), WINDOW_BYTES).await?;
-    let mut at = 0;
+    ask(&mut stream, transfer, What::Partial(key), WINDOW_BYTES, frame).await?;
+    let mut arrivals = Arrivals::default();
+    let (mut at, mut asked) = (0, 0);
+    // Memory for frames that have not come whole.
+    let mut waiting: VecDeque<Piece> = VecDeque::new();
     while at < size {
-        let header = next(&mut stream, transfer).await?;
-        if header.kind != FrameKind::Blocks {
-            let _ = ended(&mut stream, &header).await?;
-            return Err(WireError::Unexpected(format!("its end after {at} of {size} bytes")).into());
+        while asked < size && waiting.len() < FRAMES_AT_ONCE {
+            let length = frame.min(size - asked);
+            waiting.push_back(core.streams.piece(length as usize));
+            asked += length;
         }
-        let range = blocks_range(&header, size)?;
-        let due = at..(at + frame).min(size);
-        if range != due {
-            return Err(WireError::Unexpected(format!("bytes {range:?} instead of {due:?}")).into());
+        let mut places: Vec<&mut [u8]> = waiting.iter_mut().map(|piece| &mut **piece).collect();
+        let headers = match arrivals.next(&stream, &mut places).await? {
+            Arrived::Frames(headers) => headers,
+            Arrived::Other(header, body) => {
+                let _ = ended(&mut stream, transfer, &header, &places[0][..body]).await?;
+                let said = format!("its end after {at} of {size} bytes");
+                return Err(WireError::Unexpected(said).into());
+            }
+        };
+        let mut folded = 0;
+        for (header, piece) in headers.iter().zip(waiting.drain(..headers.len())) {
+            count_checked(core, blocks::check(header, transfer, at, &piece))?;
+            let length = piece.len() as u64;
+            if window.send(Ok(piece)).await.is_err() {
+                // The fold is over; closing the connection tells the child.
+                return Ok(());
+            }
+            at += length;
+            folded += length;
         }
-        let length = header.length as usize;
-        let mut block = Vec::with_capacity(length);
-        // Without a limit a read would go on into the next header.
-        (&mut stream).take(length as u64).read_to_end(&mut block).await?;
-        if block.len() < length {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-        }
-        if let Err(error) = frame::check(&header, &block) {
-            core.counters.blocks_corrupt.add(1);
-            return Err(error.into());
-        }
-        at = range.end;
-        if window.send(Ok(block)).await.is_err() {
-            // The fold is over; closing the connection tells the child.
-            return Ok(());
-        }
-        // Its place in the window is the fold's now; the next may come when there is one.
-        stream.write_all(&frame::bare(FrameKind::Credit, transfer, length as u64)).await?;
+        // Their places in the window are the fold's now; the next may come when there are some.
+        stream.write_all(&frame::bare(FrameKind::Credit, transfer, folded)).await?;
+        // The fold has its turn before more is read.
+        tokio::task::yield_now().await;
     }
-    let header = next(&mut stream, transfer).await?;
-    if matches!(ended(&mut stream, &header).await?, End::Complete) {
+    let header = next(&mut stream).await?;
+    if matches!(ended(&mut stream, transfer, &header, &[]).await?, End::Complete) {
         core.peers.keep_idle(child, stream);
     }
     Ok(())
@@ -177,41 +211,36 @@ async fn ask(
     transfer: u64,
     what: What,
     credit: u64,
+    frame: u64,
 ) -> Result<(), LinkError> {
-    let fetch = Fetch { what, credit };
+    let fetch = Fetch { what, credit, frame: frame as u32 };
     Ok(stream.write_all(&frame::frame(FrameKind::Fetch, transfer, &fetch)).await?)
 }
 
-/// The next header of this transfer.
-async fn next(stream: &mut TcpStream, transfer: u64) -> Result<Header, LinkError> {
+async fn next(stream: &mut TcpStream) -> Result<Header, LinkError> {
     let header = frame::read_header(stream).await?;
-    let header = header.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+    Ok(header.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?)
+}
+
+/// How a transfer ended, by a frame of whose body `begun` has been read.
+async fn ended(
+    stream: &mut TcpStream,
+    transfer: u64,
+    header: &Header,
+    begun: &[u8],
+) -> Result<End, LinkError> {
     if header.transfer != transfer {
         let said = format!("a frame of transfer {} in transfer {transfer}", header.transfer);
         return Err(WireError::Unexpected(said).into());
     }
-    Ok(header)
-}
-
-async fn ended(stream: &mut TcpStream, header: &Header) -> Result<End, LinkError> {
     match header.kind {
         FrameKind::End => Ok(End::Complete),
-        FrameKind::Unavailable => Ok(End::Unavailable(frame::read_body(stream, header).await?)),
+        FrameKind::Unavailable => {
+            let mut body = begun.chain(stream);
+            Ok(End::Unavailable(frame::read_body(&mut body, header).await?))
+        }
         other => Err(WireError::Unexpected(format!("{other:?}")).into()),
     }
-}
-
-/// The place of a run of blocks in an object of `size` bytes: whole ones, and at least one.
-fn blocks_range(header: &Header, size: u64) -> Result<Range<u64>, WireError> {
-    let Header { offset, length, .. } = *header;
-    let end = offset.saturating_add(length.into());
-    let is_whole =
-        offset.is_multiple_of(BLOCK_BYTES) && (end.is_multiple_of(BLOCK_BYTES) || end == size);
-    if !is_whole || length == 0 || end > size {
-        let said = format!("blocks of {length} bytes at {offset} of {size}");
-        return Err(WireError::Unexpected(said));
-    }
-    Ok(offset..end)
 }
 
 /// How fast blocks come: the best run of a window, or the whole of a transfer that is shorter.

@@ -4,7 +4,6 @@
 //! connection carries one transfer at a time, so a receiver that stalls holds up nobody else.
 
 use std::{
-    io::IoSlice,
     ops::Range,
     sync::{
         Arc,
@@ -17,9 +16,8 @@ use hoplite_proto::{
     limits::{BLOCK_BYTES, FRAME_BYTES_MAX},
     message::FoldKey,
     node::Event,
-    pipeline::frame_bytes,
     ranges::Ranges,
-    wire::{Fetch, FrameKind, HEADER_BYTES, Header, Unavailable, What, WireError},
+    wire::{Fetch, FrameKind, Unavailable, What, WireError},
 };
 use tokio::{
     io::AsyncWriteExt,
@@ -30,7 +28,7 @@ use tokio::{
     sync::{Notify, mpsc},
 };
 
-use crate::{driver::Core, error::LinkError, folding::Frame, frame, store::Held};
+use crate::{blocks, driver::Core, error::LinkError, folding::Frame, frame, store::Held};
 
 /// What the machine lets a receiver have.
 #[derive(Debug)]
@@ -152,9 +150,11 @@ async fn answer(
     transfer: u64,
     fetch: Fetch,
 ) -> Result<(), LinkError> {
+    let frame = blocks::check_frame_length(fetch.frame)?;
     let outcome = match fetch.what {
         What::Copy { id, instance, ranges } => {
-            send_copy(core, writer, credit, transfer, id, instance, &ranges).await?
+            let wanted = Wanted { transfer, ranges, frame };
+            send_copy(core, writer, credit, id, instance, &wanted).await?
         }
         What::Partial(key) => send_partial(core, writer, credit, transfer, key).await?,
     };
@@ -165,15 +165,21 @@ async fn answer(
     Ok(writer.write_all(&last).await?)
 }
 
-/// Sends the `ranges` of a copy, as they come to be there; why it could not, if it could not.
+/// What a receiver wants of a copy.
+struct Wanted {
+    transfer: u64,
+    ranges: Ranges,
+    frame: u64,
+}
+
+/// Sends what is wanted of a copy, as it comes to be there; why it could not, if it could not.
 async fn send_copy(
     core: &Arc<Core>,
     writer: &mut OwnedWriteHalf,
     credit: &Credit,
-    transfer: u64,
     id: ObjectId,
     instance: Instance,
-    ranges: &Ranges,
+    wanted: &Wanted,
 ) -> Result<Option<Unavailable>, LinkError> {
     let (serve, mut decision) = core.expect_serve();
     core.drive(Event::FetchAsked { serve, id, instance });
@@ -191,7 +197,7 @@ async fn send_copy(
         return Ok(Some(Unavailable::NotHere));
     };
     let _active = core.streams.active();
-    let result = send_ranges(core, writer, credit, transfer, &held, relayed, ranges).await;
+    let result = send_ranges(core, writer, credit, &held, relayed, wanted).await;
     if matches!(result, Ok(None)) {
         core.counters.serves.add(1);
     }
@@ -203,13 +209,12 @@ async fn send_ranges(
     core: &Arc<Core>,
     writer: &mut OwnedWriteHalf,
     credit: &Credit,
-    transfer: u64,
     held: &Held,
     relayed: bool,
-    ranges: &Ranges,
+    wanted: &Wanted,
 ) -> Result<Option<Unavailable>, LinkError> {
+    let Wanted { transfer, ref ranges, frame } = *wanted;
     let len = held.slot.len();
-    let frame = frame_bytes(len, core.link());
     let counter = if relayed { &core.counters.bytes_relayed } else { &core.counters.bytes_direct };
     for range in ranges.intersect(&Ranges::full(len)).iter() {
         let mut at = range.start;
@@ -236,7 +241,7 @@ async fn send_ranges(
             };
             credit.give_back(granted - (end - at));
             let Some(bytes) = held.slot.ready(at..end) else { continue };
-            write_blocks(writer, transfer, at, bytes, frame).await?;
+            blocks::write(writer, transfer, blocks::frames(bytes, at, frame)).await?;
             counter.add(bytes.len() as u64);
             at = end;
         }
@@ -255,29 +260,6 @@ fn ready_run(held: &Held, first: Range<u64>, end: u64, frame: u64) -> Range<u64>
     first.start..to
 }
 
-/// Writes `bytes`, which begin at `offset` of the object, in frames of `frame` bytes with their checksums.
-async fn write_blocks(
-    writer: &mut OwnedWriteHalf,
-    transfer: u64,
-    offset: u64,
-    bytes: &[u8],
-    frame: u64,
-) -> Result<(), LinkError> {
-    let header = |(index, run): (usize, &[u8])| {
-        let offset = offset + index as u64 * frame;
-        let (kind, length, checksum) = (FrameKind::Blocks, run.len() as u32, frame::crc(run));
-        Header { kind, length, checksum, transfer, offset }.encode()
-    };
-    let runs = bytes.chunks(frame as usize);
-    let headers: Vec<[u8; HEADER_BYTES]> = runs.clone().enumerate().map(header).collect();
-    let mut pieces: Vec<IoSlice<'_>> = headers
-        .iter()
-        .zip(runs)
-        .flat_map(|(header, run)| [IoSlice::new(header), IoSlice::new(run)])
-        .collect();
-    Ok(frame::write_pieces(writer, &mut pieces).await?)
-}
-
 /// Sends the stream of a position of a reduce to its parent.
 async fn send_partial(
     core: &Arc<Core>,
@@ -292,16 +274,22 @@ async fn send_partial(
     };
     let Some(mut frames) = frames else { return Ok(Some(Unavailable::Stopped)) };
     let _active = core.streams.active();
+    let mut batch = Vec::with_capacity(blocks::FRAMES_AT_ONCE);
     loop {
-        match frames.recv().await {
-            Some(Frame::Bytes { offset, bytes }) => {
-                let length = bytes.len() as u64;
-                credit.take(length, length).await?;
-                write_blocks(writer, transfer, offset, &bytes, length).await?;
-                core.counters.bytes_partial.add(length);
-            }
-            Some(Frame::End) => return Ok(None),
-            None => return Ok(Some(Unavailable::Stopped)),
+        batch.clear();
+        if frames.recv_many(&mut batch, blocks::FRAMES_AT_ONCE).await == 0 {
+            return Ok(Some(Unavailable::Stopped));
+        }
+        let pieces = batch.iter().filter_map(|frame| match frame {
+            Frame::Bytes { offset, bytes } => Some((*offset, &**bytes)),
+            Frame::End => None,
+        });
+        let length: u64 = pieces.clone().map(|(_, bytes)| bytes.len() as u64).sum();
+        credit.take(length, length).await?;
+        blocks::write(writer, transfer, pieces).await?;
+        core.counters.bytes_partial.add(length);
+        if matches!(batch.last(), Some(Frame::End)) {
+            return Ok(None);
         }
     }
 }

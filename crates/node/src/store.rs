@@ -7,7 +7,7 @@ use std::{
     ops::Range,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -22,6 +22,8 @@ use crate::config::EXTENT_BYTES;
 pub(crate) struct Held {
     pub(crate) slot: Slot,
     changed: Notify,
+    /// How many wait for more of it.
+    followers: AtomicUsize,
     /// The store let go of it before it was complete: the rest will not come.
     abandoned: AtomicBool,
 }
@@ -34,6 +36,15 @@ impl Held {
     /// More of the copy is there: wakes whoever follows it.
     pub(crate) fn grew(&self) {
         self.changed.notify_waiters();
+    }
+
+    /// More of the copy is there, and whoever waits for it has its turn before this goes on: a relay that first took all
+    /// that has come would pass it on in gulps.
+    pub(crate) async fn grew_in_turn(&self) {
+        self.grew();
+        if self.followers.load(Ordering::Relaxed) > 0 {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Waits until all blocks of `range` are there, and returns them.
@@ -49,6 +60,7 @@ impl Held {
             if self.abandoned.load(Ordering::Acquire) {
                 return Err(Abandoned);
             }
+            let _following = Following::new(&self.followers);
             changed.await;
         }
     }
@@ -66,6 +78,22 @@ impl Held {
             ranges.insert(start..(start + BLOCK_BYTES).min(len));
         }
         ranges
+    }
+}
+
+/// Counts who waits, for as long as it lives.
+struct Following<'a>(&'a AtomicUsize);
+
+impl<'a> Following<'a> {
+    fn new(followers: &'a AtomicUsize) -> Self {
+        followers.fetch_add(1, Ordering::Relaxed);
+        Self(followers)
+    }
+}
+
+impl Drop for Following<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -131,7 +159,8 @@ impl Store {
     }
 
     fn insert(&self, instance: Instance, slot: Slot) {
-        let held = Held { slot, changed: Notify::new(), abandoned: AtomicBool::new(false) };
+        let (changed, followers) = (Notify::new(), AtomicUsize::new(0));
+        let held = Held { slot, changed, followers, abandoned: AtomicBool::new(false) };
         // If the same copy was given up and asked for again while memory was made, the first to be ready stays.
         self.held().entry(instance).or_insert_with(|| Arc::new(held));
         self.created.notify_waiters();

@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn everybody_at_once_forms_a_chain_of_large_and_a_bush_of_small_objects() {
         assert_eq!(depth_of_broadcast(7, 256 << 20), 7);
-        assert!(depth_of_broadcast(7, 66 << 10) <= 3);
+        assert!(depth_of_broadcast(7, 66 << 10) <= 4);
         // A relay costs 0.6 ms and a second receiver of the same sender 268 ms: the chain ends where they are equal.
         assert!((400..450).contains(&depth_of_broadcast(1000, 32 << 20)));
     }

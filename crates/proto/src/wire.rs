@@ -257,6 +257,8 @@ pub struct Fetch {
     pub what: What,
     /// How many may be sent before more is granted.
     pub credit: u64,
+    /// Bytes of the frames they are to come in, from the beginning of each range; a whole number of blocks.
+    pub frame: u32,
 }
 
 /// What can be fetched.
