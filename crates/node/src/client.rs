@@ -21,11 +21,13 @@ use hoplite_proto::{
     node::Event,
 };
 use hoplite_shm::Slot;
+use tokio::runtime::Handle;
 
 use crate::{
     attach::Attached,
     driver::{Core, Sink, lock},
     error::Error,
+    turns::Turns,
     view::{AtEnd, Body, Growing, Guard, View, Writer},
     wait::{self, Promise, Wait},
 };
@@ -454,6 +456,26 @@ impl Client {
             _ => AtEnd::Abort,
         };
         Some(Guard { client: self, instance, slot, at_end })
+    }
+
+    /// Where a thread that waits for an answer can take it itself.
+    pub(crate) fn turns(&self) -> Option<Arc<Turns>> {
+        match &self.inner.link {
+            _ if self.is_forked() => None,
+            Link::Embedded { core, .. } => Some(core.control.turns.clone()),
+            Link::Attached(_) => None,
+        }
+    }
+
+    /// Takes with this thread what others say to the node, until `is_over` or for at most `time`; false if it can't.
+    pub(crate) fn wait_in_turns(&self, time: Duration, is_over: impl Fn() -> bool) -> bool {
+        match &self.inner.link {
+            _ if self.is_forked() => false,
+            // A thread of a runtime has other tasks, which must not wait behind this node's.
+            Link::Embedded { .. } if Handle::try_current().is_ok() => false,
+            Link::Embedded { core, .. } => core.control.wait(core, time, is_over),
+            Link::Attached(_) => false,
+        }
     }
 
     pub(crate) fn cancel(&self, request: u64) {

@@ -37,12 +37,13 @@ use tokio::{
 use tracing::{debug, info};
 
 use crate::{
+    control::Control,
     counters::Counters,
     fold,
     folding::{self, Streams},
     greet::Identity,
     local::Session,
-    peer::Peers,
+    peer::{Outbox, Peers},
     receive,
     send::Serving,
     store::Store,
@@ -57,6 +58,7 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) store: Store,
     pub(crate) peers: Peers,
+    pub(crate) control: Control,
     pub(crate) streams: Streams,
     pub(crate) runtime: Handle,
     door: Mutex<Door>,
@@ -83,6 +85,8 @@ pub(crate) struct Core {
 struct Door {
     machine: Machine,
     actions: Vec<Action>,
+    /// To whom something was said that has not left yet.
+    unsent: Vec<Arc<Outbox>>,
 }
 
 /// What transfers have shown of latency and bandwidth.
@@ -106,7 +110,12 @@ const QUICK_FOLD_BYTES_MAX: u64 = 64 * 1024;
 const WARM_BYTES_MAX: u64 = 4 << 30;
 
 impl Core {
-    pub(crate) fn new(identity: Identity, config: Config, runtime: Handle) -> Arc<Self> {
+    pub(crate) fn new(
+        identity: Identity,
+        config: Config,
+        control: Control,
+        runtime: Handle,
+    ) -> Arc<Self> {
         let machine = Machine::new(identity.member, config);
         let (has_latency, has_bandwidth) = (false, false);
         let link = Measured { link: config.link, has_latency, has_bandwidth };
@@ -115,9 +124,10 @@ impl Core {
             counters: Counters::default(),
             store: Store::new(config.capacity),
             peers: Peers::default(),
+            control,
             streams: Streams::default(),
             runtime,
-            door: Mutex::new(Door { machine, actions: Vec::new() }),
+            door: Mutex::new(Door { machine, actions: Vec::new(), unsent: Vec::new() }),
             inbox: Mutex::default(),
             armed: Mutex::default(),
             begun: Clock::now(),
@@ -295,10 +305,11 @@ impl Core {
             let Some(event) = event else { break };
             door.machine.handle(self.now(), event, &mut actions);
             for action in actions.drain(..) {
-                self.perform(action, slow);
+                self.perform(action, slow, &mut door.unsent);
             }
         }
         door.actions = actions;
+        door.unsent.drain(..).for_each(|outbox| outbox.flush());
         let deadline = door.machine.deadline();
         let mut armed = lock(&self.armed);
         // A timer that goes off too early looks again. Most questions are answered long before their deadlines, and to
@@ -310,7 +321,12 @@ impl Core {
         }
     }
 
-    fn perform(self: &Arc<Self>, action: Action, slow: &mut Vec<Slow>) {
+    fn perform(
+        self: &Arc<Self>,
+        action: Action,
+        slow: &mut Vec<Slow>,
+        unsent: &mut Vec<Arc<Outbox>>,
+    ) {
         match action {
             Action::Reply { request, answer, .. } => {
                 let sink = lock(&self.replies).remove(&request);
@@ -320,7 +336,7 @@ impl Core {
             }
             Action::Send { to, message } => {
                 self.counters.messages_sent.add(1);
-                self.peers.send(to, &message);
+                unsent.extend(self.peers.queue(to, &message));
             }
             Action::AddPeer(member) => {
                 info!(node = %member.id, address = %member.address, "a member");
@@ -329,6 +345,7 @@ impl Core {
             Action::DropPeer(node) => {
                 info!(%node, "no member any more");
                 self.peers.remove(node);
+                self.control.remove(node);
             }
             Action::CreateSlot { instance, size, writer } => {
                 let is_attached = |client: &ClientId| lock(&self.attached).contains(client);
@@ -531,6 +548,7 @@ impl Core {
         for (_, (_, task)) in lock(&self.fetches).drain() {
             task.abort();
         }
+        self.control.close();
         lock(&self.folds).clear();
         lock(&self.serves).clear();
         self.store.clear();

@@ -3,8 +3,8 @@
 //! The files follow the journey of an object: [`client`] puts and gets, [`view`] is what comes back;
 //! [`store`] has the memory; [`send`] and
 //! [`receive`] move copies between nodes; [`folding`] runs the positions of a reduce with the arithmetic of [`fold`].
-//! Around them: [`driver`] is the one door to the state machine, [`peer`], [`listen`], [`greet`] and [`frame`] are the
-//! connections between nodes, [`local`] and [`attach`] the two ends of the socket between a node and the other
+//! Around them: [`driver`] is the one door to the state machine, [`peer`], [`control`], [`listen`], [`greet`], [`frame`] and
+//! [`blocks`] are the connections between nodes, [`turns`] who waits for them, [`local`] and [`attach`] the two ends of the socket between a node and the other
 //! processes of its host; [`descriptors`] is what a fork has to close.
 //!
 //! ```no_run
@@ -23,6 +23,7 @@ mod attach;
 mod blocks;
 pub mod client;
 mod config;
+mod control;
 mod counters;
 pub mod descriptors;
 mod driver;
@@ -38,6 +39,7 @@ mod peer;
 mod receive;
 mod send;
 mod store;
+mod turns;
 mod view;
 mod wait;
 

@@ -2,21 +2,13 @@
 
 use std::sync::Arc;
 
-use hoplite_proto::{
-    message::Message,
-    node::Event,
-    wire::{FrameKind, Role, WireError},
-};
-use tokio::{
-    io::BufReader,
-    net::{TcpListener, TcpStream},
-};
+use hoplite_proto::{node::Event, wire::Role};
+use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, info};
 
 use crate::{
     driver::Core,
     error::LinkError,
-    frame,
     greet::{self, Met},
     send,
 };
@@ -45,44 +37,19 @@ pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener) {
 
 async fn welcome(core: &Arc<Core>, stream: TcpStream) -> Result<(), LinkError> {
     let Met { stream, member, role, .. } = greet::answer(&core.identity, stream).await?;
-    let core_of_task = core.clone();
     match role {
         Role::Control => {
-            let hearing = tokio::spawn(async move {
-                core_of_task.drive(Event::PeerUp { member });
-                if let Err(error) = hear(&core_of_task, stream, member.id).await {
-                    debug!(node = %member.id, %error, "its control connection ended");
-                }
-            });
-            core.peers.keep_incoming(member.id, hearing.abort_handle());
+            core.drive(Event::PeerUp { member });
+            core.control.add(member.id, stream.into_std()?)?;
         }
         Role::Payload => {
+            let core = core.clone();
             drop(tokio::spawn(async move {
-                if let Err(error) = send::serve(&core_of_task, stream).await {
+                if let Err(error) = send::serve(&core, stream).await {
                     debug!(node = %member.id, %error, "a payload connection ended");
                 }
             }));
         }
-    }
-    Ok(())
-}
-
-async fn hear(
-    core: &Arc<Core>,
-    stream: TcpStream,
-    from: hoplite_proto::id::NodeId,
-) -> Result<(), LinkError> {
-    let mut reader = BufReader::with_capacity(64 * 1024, stream);
-    while let Some(header) = frame::read_header(&mut reader).await? {
-        if header.kind != FrameKind::Control {
-            return Err(WireError::Unexpected(format!("{:?}", header.kind)).into());
-        }
-        let message: Message = frame::read_body(&mut reader, &header).await?;
-        if !message.is_sound() {
-            return Err(WireError::Unexpected("a message that contradicts itself".into()).into());
-        }
-        core.counters.messages_received.add(1);
-        core.drive(Event::Message { from, message });
     }
     Ok(())
 }

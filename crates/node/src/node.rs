@@ -23,6 +23,7 @@ use tracing::info;
 use crate::{
     client::Client,
     config::{NodeConfig, default_capacity},
+    control::Control,
     descriptors,
     driver::{Core, lock},
     error::{Error, LinkError},
@@ -193,7 +194,13 @@ async fn begin(
     let capacity = config.capacity.unwrap_or_else(default_capacity);
     let machine = Config { capacity, link: config.link, degree: config.degree };
     info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "begins");
-    let core = Core::new(identity, machine, tokio::runtime::Handle::current());
+    let failed = |error: std::io::Error| Error::Listen {
+        address: config.listen.clone(),
+        detail: error.to_string(),
+    };
+    let control = Control::new().map_err(failed)?;
+    let core = Core::new(identity, machine, control, tokio::runtime::Handle::current());
+    Control::start(&core).map_err(failed)?;
     let mut accepting = vec![tokio::spawn(listen::accept(core.clone(), listener)).abort_handle()];
     if let Some(local_listener) = local_listener {
         accepting.push(tokio::spawn(local::accept(core.clone(), local_listener)).abort_handle());

@@ -20,12 +20,7 @@ use hoplite_proto::{
     node::Event,
     wire::{FrameKind, HEADER_BYTES, Role},
 };
-use tokio::{
-    net::TcpStream,
-    sync::Notify,
-    task::{AbortHandle, JoinHandle},
-    time::sleep,
-};
+use tokio::{net::TcpStream, sync::Notify, task::JoinHandle, time::sleep};
 use tracing::{debug, error, info};
 
 use crate::{
@@ -39,8 +34,6 @@ use crate::{
 pub(crate) struct Peers {
     all: Mutex<HashMap<NodeId, Peer>>,
     idle: Mutex<HashMap<NodeId, Vec<TcpStream>>>,
-    /// Control connections that others made to us.
-    incoming: Mutex<HashMap<NodeId, Vec<AbortHandle>>>,
 }
 
 #[derive(Debug)]
@@ -52,7 +45,7 @@ struct Peer {
 
 /// What is to be sent to a member.
 #[derive(Debug, Default)]
-struct Outbox {
+pub(crate) struct Outbox {
     queue: Mutex<Queue>,
     /// There is something for the task to do.
     changed: Notify,
@@ -73,16 +66,20 @@ struct Queue {
 const BATCH_FRAMES: usize = 64;
 
 impl Outbox {
-    fn send(&self, frame: Vec<u8>) {
+    /// Queues a frame; says whether somebody has to flush, for nobody does yet.
+    fn push(&self, frame: Vec<u8>) -> bool {
         let mut queue = lock(&self.queue);
         if queue.is_closed {
-            return;
+            return false;
         }
         queue.frames.push_back(frame);
-        // Whatever was queued before has to leave before.
-        let is_first = queue.frames.len() == 1;
-        if !is_first || !matches!(queue.flush(), Ok(true)) {
-            drop(queue);
+        queue.frames.len() == 1
+    }
+
+    /// Writes what is queued, without waiting; what the socket does not take now, the task writes.
+    pub(crate) fn flush(&self) {
+        let flushed = lock(&self.queue).flush();
+        if !matches!(flushed, Ok(true)) {
             self.changed.notify_one();
         }
     }
@@ -188,30 +185,19 @@ impl Peers {
             peer.outbox.close();
         }
         lock(&self.idle).remove(&node);
-        for task in lock(&self.incoming).remove(&node).unwrap_or_default() {
-            task.abort();
-        }
     }
 
-    /// Sends a message, without waiting; one for a node that is gone goes nowhere.
-    pub(crate) fn send(&self, to: NodeId, message: &Message) {
-        let outbox = lock(&self.all).get(&to).map(|peer| peer.outbox.clone());
-        let Some(outbox) = outbox else { return };
+    /// Queues a message; one for a node that is gone goes nowhere. Returns what has to be flushed when all is queued
+    /// that there is to say: one system call for several messages.
+    pub(crate) fn queue(&self, to: NodeId, message: &Message) -> Option<Arc<Outbox>> {
+        let outbox = lock(&self.all).get(&to).map(|peer| peer.outbox.clone())?;
         let frame = frame::frame(FrameKind::Control, 0, message);
         if frame.len() > HEADER_BYTES + CONTROL_BYTES_MAX as usize {
             // The limits on names and counts leave no such message; the receiver would close the connection for it.
             error!(node = %to, bytes = frame.len(), "a message is too long to be sent");
-            return;
+            return None;
         }
-        outbox.send(frame);
-    }
-
-    /// Keeps the task of a connection that a node made to us, to end it with that node.
-    pub(crate) fn keep_incoming(&self, node: NodeId, task: AbortHandle) {
-        let mut incoming = lock(&self.incoming);
-        let tasks = incoming.entry(node).or_default();
-        tasks.retain(|task| !task.is_finished());
-        tasks.push(task);
+        outbox.push(frame).then_some(outbox)
     }
 
     /// A payload connection to a node: one that is idle, or a new one.
@@ -255,9 +241,6 @@ impl Peers {
         for peer in peers {
             peer.outbox.close();
             tasks.push(peer.task);
-        }
-        for (_, incoming) in lock(&self.incoming).drain() {
-            incoming.iter().for_each(AbortHandle::abort);
         }
         let all = async {
             for task in &mut tasks {

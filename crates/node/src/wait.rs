@@ -2,13 +2,16 @@
 
 use std::{
     mem,
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use hoplite_proto::{ask::Answer, error::Error as CallError};
 
-use crate::{client::Client, driver::lock, error::Error, view::Guard};
+use crate::{client::Client, driver::lock, error::Error, turns::Turns, view::Guard};
 
 /// What came back for a question, with the memory it speaks of.
 pub(crate) type Raw = Result<(Answer, Option<Guard>), CallError>;
@@ -26,6 +29,9 @@ pub(crate) struct Promise(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     answered: Condvar,
+    /// Where the thread that waits takes events, if it does.
+    turns: Option<Arc<Turns>>,
+    is_in_turns: AtomicBool,
 }
 
 #[derive(Default)]
@@ -60,6 +66,11 @@ impl Promise {
             }
         };
         self.0.answered.notify_all();
+        if self.0.is_in_turns.load(Ordering::SeqCst)
+            && let Some(turns) = &self.0.turns
+        {
+            turns.poke();
+        }
         if let State::Watched(waker) = old {
             waker();
         }
@@ -100,7 +111,7 @@ pub(crate) fn pair<T>(
     timeout: Option<Duration>,
     finish: Finish<T>,
 ) -> (Promise, Wait<T>) {
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(Shared { turns: client.turns(), ..Shared::default() });
     let given_up_at =
         timeout.and_then(|timeout| Instant::now().checked_add(timeout)?.checked_add(SILENCE_MAX));
     let (request, finish) = (0, Some(finish));
@@ -167,9 +178,24 @@ impl<T> Wait<T> {
             }
             let silence = self.given_up_at.map(|at| at.saturating_duration_since(now));
             let left = left.into_iter().chain(silence).min().unwrap_or(Duration::MAX);
+            drop(state);
+            let has_waited = self.wait_in_turns(left);
+            state = lock(&shared.state);
+            if has_waited || !matches!(*state, State::Open | State::Watched(_)) {
+                continue;
+            }
             let waited = shared.answered.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Takes what others say to the node with this thread until there is an answer; false if another thread does so.
+    fn wait_in_turns(&self, time: Duration) -> bool {
+        let shared = &self.shared;
+        shared.is_in_turns.store(true, Ordering::SeqCst);
+        let has_waited = self.client.wait_in_turns(time, || self.is_over());
+        shared.is_in_turns.store(false, Ordering::SeqCst);
+        has_waited
     }
 
     /// Waits until there is an answer.

@@ -1,0 +1,156 @@
+//! Control messages that other nodes send to this one, taken off their connections and handed to the machine.
+//!
+//! By a thread of its own, or by a program's thread that waits for an answer anyway: see [`crate::turns`]. What is sent
+//! the other way is in [`crate::peer`].
+
+use std::{
+    collections::HashMap,
+    io,
+    net::TcpStream,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use hoplite_proto::{
+    id::NodeId,
+    message::Message,
+    node::Event,
+    wire::{self, FrameKind, HEADER_BYTES, Header, WireError},
+};
+use rustix::{buffer::spare_capacity, io::Errno};
+use tracing::debug;
+
+use crate::{
+    driver::{Core, lock},
+    error::LinkError,
+    frame,
+    turns::Turns,
+};
+
+/// The control connections that others made to this node.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) turns: Arc<Turns>,
+    connections: Mutex<HashMap<u64, Arc<Connection>>>,
+    counted: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Connection {
+    from: NodeId,
+    stream: TcpStream,
+    /// What was read and is no whole message yet. Locked for as long as messages are taken, so that they stay in order.
+    unread: Mutex<Vec<u8>>,
+}
+
+/// Bytes that are read at a time: many small messages.
+const READ_BYTES: usize = 32 * 1024;
+
+impl Control {
+    pub(crate) fn new() -> io::Result<Self> {
+        let turns = Arc::new(Turns::new()?);
+        Ok(Self { turns, connections: Mutex::default(), counted: AtomicU64::new(0) })
+    }
+
+    /// Begins to take messages; ends with [`Control::close`].
+    pub(crate) fn start(core: &Arc<Core>) -> io::Result<()> {
+        let core = core.clone();
+        let run = move || core.control.turns.run(|token| core.control.take(&core, token));
+        thread::Builder::new().name("hoplite-control".into()).spawn(run)?;
+        Ok(())
+    }
+
+    /// Takes messages from a connection, which does not block.
+    pub(crate) fn add(&self, from: NodeId, stream: TcpStream) -> io::Result<()> {
+        let token = self.counted.fetch_add(1, Ordering::Relaxed);
+        let connection = Arc::new(Connection { from, stream, unread: Mutex::default() });
+        // Known before its first event can be taken.
+        lock(&self.connections).insert(token, connection.clone());
+        let added = self.turns.add(&connection.stream, token);
+        if added.is_err() {
+            lock(&self.connections).remove(&token);
+        }
+        added
+    }
+
+    /// Ends the connections that a node made.
+    pub(crate) fn remove(&self, from: NodeId) {
+        lock(&self.connections).retain(|_, connection| connection.from != from);
+    }
+
+    /// Waits for messages with the calling thread; see [`Turns::wait`].
+    pub(crate) fn wait(
+        &self,
+        core: &Arc<Core>,
+        time: Duration,
+        is_over: impl Fn() -> bool,
+    ) -> bool {
+        self.turns.wait(time, is_over, |token| self.take(core, token))
+    }
+
+    /// Ends all connections, and the thread.
+    pub(crate) fn close(&self) {
+        lock(&self.connections).clear();
+        self.turns.close();
+    }
+
+    fn take(&self, core: &Arc<Core>, token: u64) {
+        let connection = lock(&self.connections).get(&token).cloned();
+        let Some(connection) = connection else { return };
+        if let Err(error) = connection.take(core) {
+            debug!(node = %connection.from, %error, "its control connection ended");
+            lock(&self.connections).remove(&token);
+        }
+    }
+}
+
+impl Connection {
+    /// Hands over all messages that are there.
+    fn take(&self, core: &Arc<Core>) -> Result<(), LinkError> {
+        let mut unread = lock(&self.unread);
+        loop {
+            unread.reserve(READ_BYTES);
+            let room = unread.capacity() - unread.len();
+            match rustix::io::read(&self.stream, spare_capacity(&mut *unread)) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(count) => {
+                    let taken = self.take_whole(core, &unread)?;
+                    unread.drain(..taken);
+                    if count < room {
+                        // That was all; the next byte is another event.
+                        return Ok(());
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+        }
+    }
+
+    /// Hands over the whole messages at the beginning of `bytes`; returns how long they are.
+    fn take_whole(&self, core: &Arc<Core>, bytes: &[u8]) -> Result<usize, LinkError> {
+        let mut taken = 0;
+        while let Some((header, rest)) = bytes[taken..].split_first_chunk::<HEADER_BYTES>() {
+            let header = Header::decode(header)?;
+            if header.kind != FrameKind::Control {
+                return Err(WireError::Unexpected(format!("{:?}", header.kind)).into());
+            }
+            let Some(body) = rest.get(..header.length as usize) else { break };
+            frame::check(&header, body)?;
+            let message: Message = wire::decode(body)?;
+            if !message.is_sound() {
+                let said = "a message that contradicts itself".into();
+                return Err(WireError::Unexpected(said).into());
+            }
+            core.counters.messages_received.add(1);
+            core.drive(Event::Message { from: self.from, message });
+            taken += HEADER_BYTES + body.len();
+        }
+        Ok(taken)
+    }
+}
