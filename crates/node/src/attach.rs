@@ -1,6 +1,6 @@
 //! The other end of a node's Unix socket: a process that uses the node of its host.
 //!
-//! One thread takes the answers off the socket; any thread may ask. Extents are mapped once each and stay mapped for
+//! A thread of its own takes the answers off the socket, or one that waits for an answer; any thread may ask. Extents are mapped once each and stay mapped for
 //! as long as a view needs them.
 
 use std::{
@@ -25,13 +25,14 @@ use hoplite_proto::{
     members::Member,
     wire,
 };
-use hoplite_shm::{ExtentId, Mapping, Slot, recv_with_fds, send_with_fds};
+use hoplite_shm::{ExtentId, Mapping, Slot, recv_with_fds, send_with_fds, try_recv_with_fds};
 
 use crate::{
     descriptors,
     driver::lock,
     error::Error,
     local::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
+    turns::Turns,
 };
 
 /// Takes the answer to a question, with the memory it speaks of.
@@ -52,6 +53,9 @@ struct Shared {
     waiting: Mutex<HashMap<u64, Callback>>,
     describing: Mutex<HashMap<u64, Describe>>,
     extents: Mutex<HashMap<u64, Arc<Mapping>>>,
+    turns: Arc<Turns>,
+    /// Locked for as long as answers are taken, so that they stay in order.
+    incoming: Mutex<Incoming>,
     is_closed: AtomicBool,
     /// The process that attached; a fork of it must not use the socket.
     process: u32,
@@ -87,7 +91,7 @@ impl Attached {
         stream.set_read_timeout(Some(patience)).map_err(io_fail)?;
         (&stream).write_all(&frame(&ToNode::Hello { version: LOCAL_VERSION })).map_err(io_fail)?;
         let mut incoming = Incoming::default();
-        let member = match incoming.next(&stream).map_err(io_fail)? {
+        let member = match incoming.next(&stream, recv_with_fds).map_err(io_fail)? {
             Some(FromNode::Welcome { member }) => member,
             Some(FromNode::Refused { said }) => return Err(fail(said)),
             Some(_) => {
@@ -99,6 +103,8 @@ impl Attached {
         };
         stream.set_read_timeout(None).map_err(io_fail)?;
         descriptors::note(&stream);
+        let turns = Turns::new().map_err(io_fail)?;
+        turns.add(&stream, 0).map_err(io_fail)?;
         let shared = Arc::new(Shared {
             stream,
             writing: Mutex::default(),
@@ -106,13 +112,19 @@ impl Attached {
             waiting: Mutex::default(),
             describing: Mutex::default(),
             extents: Mutex::default(),
+            turns: Arc::new(turns),
+            incoming: Mutex::new(incoming),
             is_closed: AtomicBool::new(false),
             process: std::process::id(),
         });
         let of_thread = shared.clone();
         std::thread::Builder::new()
             .name("hoplite-attached".into())
-            .spawn(move || of_thread.listen(incoming))
+            .spawn(move || {
+                // Behind the greeting there may be more.
+                of_thread.take();
+                of_thread.turns.run(|_| of_thread.take());
+            })
             .map_err(io_fail)?;
         Ok(Self { shared, member })
     }
@@ -187,6 +199,15 @@ impl Attached {
     pub(crate) fn is_closed(&self) -> bool {
         self.shared.is_closed.load(Ordering::Acquire)
     }
+
+    pub(crate) fn turns(&self) -> Arc<Turns> {
+        self.shared.turns.clone()
+    }
+
+    /// Takes answers with the calling thread; see [`Turns::wait`].
+    pub(crate) fn wait(&self, time: Duration, is_over: impl Fn() -> bool) -> bool {
+        self.shared.turns.wait(time, is_over, |_| self.shared.take())
+    }
 }
 
 impl Drop for Attached {
@@ -208,9 +229,15 @@ impl Shared {
         let _ = (&self.stream).write_all(bytes);
     }
 
-    /// Takes answers until the node is gone.
-    fn listen(&self, mut incoming: Incoming) {
-        while let Ok(Some(message)) = incoming.next(&self.stream) {
+    /// Takes all answers that are there, or learns that the node is gone.
+    fn take(&self) {
+        let mut incoming = lock(&self.incoming);
+        loop {
+            let message = match incoming.next(&self.stream, try_recv_with_fds) {
+                Ok(Some(message)) => message,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Ok(None) | Err(_) => break,
+            };
             match message {
                 FromNode::Answer { request, answer, place } => {
                     let needed = place.as_ref().map_or(0, |place| place.len);
@@ -243,8 +270,10 @@ impl Shared {
                 FromNode::Welcome { .. } | FromNode::Refused { .. } => {}
             }
         }
+        drop(incoming);
         self.is_closed.store(true, Ordering::Release);
         self.fail_all();
+        self.turns.close();
     }
 
     fn fail_all(&self) {
@@ -320,8 +349,12 @@ struct Incoming {
 }
 
 impl Incoming {
-    /// The next message; none when the node is gone.
-    fn next(&mut self, stream: &UnixStream) -> io::Result<Option<FromNode>> {
+    /// The next message, which `receive` waits for or does not; none when the node is gone.
+    fn next<'a>(
+        &mut self,
+        stream: &'a UnixStream,
+        receive: impl Fn(&'a UnixStream, &mut [u8], &mut Vec<OwnedFd>) -> io::Result<usize>,
+    ) -> io::Result<Option<FromNode>> {
         let mut buffer = [0; 16 * 1024];
         loop {
             if let Some(body) = take_frame(&mut self.bytes)? {
@@ -330,7 +363,7 @@ impl Incoming {
                     .map(Some)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
             }
-            match recv_with_fds(stream, &mut buffer, &mut self.descriptors) {
+            match receive(stream, &mut buffer, &mut self.descriptors) {
                 Ok(0) => return Ok(None),
                 Ok(count) => self.bytes.extend_from_slice(&buffer[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

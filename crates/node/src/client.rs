@@ -463,7 +463,7 @@ impl Client {
         match &self.inner.link {
             _ if self.is_forked() => None,
             Link::Embedded { core, .. } => Some(core.control.turns.clone()),
-            Link::Attached(_) => None,
+            Link::Attached(attached) => Some(attached.turns()),
         }
     }
 
@@ -474,7 +474,7 @@ impl Client {
             // A thread of a runtime has other tasks, which must not wait behind this node's.
             Link::Embedded { .. } if Handle::try_current().is_ok() => false,
             Link::Embedded { core, .. } => core.control.wait(core, time, is_over),
-            Link::Attached(_) => false,
+            Link::Attached(attached) => attached.wait(time, is_over),
         }
     }
 

@@ -45,7 +45,9 @@ mod os {
     pub use crate::claim::{ClaimGuard, OwnedWriteGuard, WriteGuard};
     pub use crate::error::ShmError;
     pub use crate::mapping::Mapping;
-    pub use crate::pass_fd::{FDS_PER_MESSAGE_MAX, recv_with_fds, send_with_fds};
+    pub use crate::pass_fd::{
+        FDS_PER_MESSAGE_MAX, recv_with_fds, send_with_fds, try_recv_with_fds,
+    };
     pub use crate::slot::Slot;
 }
 #[cfg(not(loom))]

@@ -56,11 +56,32 @@ pub fn recv_with_fds(
     buffer: &mut [u8],
     fds: &mut Vec<OwnedFd>,
 ) -> io::Result<usize> {
+    receive(socket, buffer, fds, RecvFlags::CMSG_CLOEXEC)
+}
+
+/// The same without a wait, also from a socket that blocks: where nothing has come it says `WouldBlock`.
+///
+/// # Errors
+/// As [`recv_with_fds`].
+pub fn try_recv_with_fds(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    receive(socket, buffer, fds, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
+}
+
+fn receive(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+    flags: RecvFlags,
+) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_MESSAGE_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         let slices = &mut [IoSliceMut::new(buffer)];
-        match recvmsg(&socket, slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(&socket, slices, &mut control, flags) {
             Err(Errno::INTR) => {}
             result => break result?,
         }
