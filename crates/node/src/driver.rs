@@ -145,6 +145,10 @@ impl Core {
             left_changed: Notify::new(),
         });
         core.runtime.spawn(keep_time(core.clone()));
+        core.runtime.spawn({
+            let core = core.clone();
+            async move { core.peers.flush_late().await }
+        });
         core
     }
 
@@ -336,7 +340,7 @@ impl Core {
             }
             Action::Send { to, message } => {
                 self.counters.messages_sent.add(1);
-                unsent.extend(self.peers.queue(to, &message));
+                self.peers.queue(to, &message, unsent);
             }
             Action::AddPeer(member) => {
                 info!(node = %member.id, address = %member.address, "a member");

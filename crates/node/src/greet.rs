@@ -8,8 +8,17 @@
 //!     <------------ Admitted
 //! ```
 //! The token never crosses the wire, and each side shows that it knows it before the other says more.
+//!
+//! Out of both nonces of a control connection comes a [`Session`]. Who called then need not wait on its payload
+//! connections: a transfer would begin two round trips later on each that is new.
+//! ```text
+//!   caller                                   called
+//!     Hello { nonce n, pass: HMAC(session, "caller", n) }, and what it wants
+//!     <------------ Welcome { HMAC(session, "called", n) }, and what is wanted
+//! ```
+//! A nonce passes once, so that nobody who has listened gets in by saying the same again.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::HashSet, net::SocketAddr, time::Duration};
 
 use hmac::{Hmac, KeyInit, Mac};
 use hoplite_proto::{
@@ -47,6 +56,99 @@ pub(crate) struct Met {
     pub(crate) role: Role,
     /// From question to answer; none on the side of the called.
     pub(crate) round_trip: Option<Duration>,
+    /// For the caller's further connections; none where this is one of these.
+    pub(crate) session: Option<Session>,
+}
+
+/// A secret of two nodes, of which one called the other.
+#[derive(Clone)]
+pub(crate) struct Session([u8; 32]);
+
+impl Session {
+    fn new(me: &Identity, of_caller: &[u8], of_called: &[u8]) -> Option<Self> {
+        let token = me.token.as_deref().unwrap_or_default();
+        let mac = mac(token, b"session", of_caller, of_called)?;
+        Some(Self(mac.finalize().into_bytes().into()))
+    }
+
+    fn mac(&self, side: &[u8], nonce: &[u8; 16]) -> Option<Hmac<Sha256>> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
+        mac.update(side);
+        mac.update(nonce);
+        Some(mac)
+    }
+
+    fn prove(&self, side: &[u8], nonce: &[u8; 16]) -> Option<[u8; 32]> {
+        Some(self.mac(side, nonce)?.finalize().into_bytes().into())
+    }
+
+    fn is_proof(&self, side: &[u8], nonce: &[u8; 16], proof: &[u8; 32]) -> bool {
+        self.mac(side, nonce).is_some_and(|mac| mac.verify_slice(proof).is_ok())
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Session")
+    }
+}
+
+/// What the called knows of a caller that it has admitted.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    session: Session,
+    /// Nonces that have passed.
+    seen: HashSet<[u8; 16]>,
+}
+
+/// Payload connections of one session. Whoever needs more introduces itself anew.
+const PASSES_MAX: usize = 65_536;
+
+impl Admitted {
+    pub(crate) fn new(session: Session) -> Self {
+        Self { session, seen: HashSet::new() }
+    }
+
+    /// Whether a pass is good, for this once; the proof that this node is the one it is meant for.
+    pub(crate) fn admit(&mut self, nonce: &[u8; 16], pass: &[u8; 32]) -> Option<[u8; 32]> {
+        let is_good = self.session.is_proof(b"caller", nonce, pass);
+        let is_new = is_good && self.seen.len() < PASSES_MAX && self.seen.insert(*nonce);
+        if is_new { self.session.prove(b"called", nonce) } else { None }
+    }
+}
+
+/// Calls a node that has admitted this one, and says at once what it wants of it.
+///
+/// # Errors
+/// Why there is no connection; [`LinkError::Refused`] if the node wants an introduction.
+pub(crate) async fn call_again(
+    me: &Identity,
+    address: SocketAddr,
+    callee: NodeId,
+    session: &Session,
+    first: &[u8],
+) -> Result<TcpStream, LinkError> {
+    let meeting = async {
+        let mut stream = TcpStream::connect(address).await?;
+        prepare(&stream)?;
+        let (nonce, cluster, member) = (nonce()?, me.cluster.clone(), me.member);
+        let (role, callee_said) = (Role::Payload, Some(callee));
+        let pass = session.prove(b"caller", &nonce);
+        let hello = Hello { cluster, member, role, callee: callee_said, nonce, pass };
+        let mut bytes = frame::frame(FrameKind::Greeting, 0, &Greeting::Hello(hello));
+        bytes.extend_from_slice(first);
+        stream.write_all(&bytes).await?;
+        let welcome = match hear(&mut stream).await? {
+            Greeting::Welcome(welcome) => welcome,
+            other => return Err(unexpected(other)),
+        };
+        let is_proof = |proof: &[u8; 32]| session.is_proof(b"called", &nonce, proof);
+        if welcome.member.id != callee || !welcome.proof.as_ref().is_some_and(is_proof) {
+            return Err(LinkError::Stranger);
+        }
+        Ok(stream)
+    };
+    timeout(PATIENCE, meeting).await.unwrap_or(Err(LinkError::Silent(PATIENCE.as_secs())))
 }
 
 /// Calls a node and introduces oneself.
@@ -62,12 +164,8 @@ pub(crate) async fn call(
     let meeting = async {
         let mut stream = TcpStream::connect(address).await?;
         prepare(&stream)?;
-        introduce(me, &mut stream, role, callee).await.map(|(member, round_trip)| Met {
-            stream,
-            member,
-            role,
-            round_trip: Some(round_trip),
-        })
+        let (member, round_trip, session) = introduce(me, &mut stream, role, callee).await?;
+        Ok(Met { stream, member, role, round_trip: Some(round_trip), session })
     };
     timeout(PATIENCE, meeting).await.unwrap_or(Err(LinkError::Silent(PATIENCE.as_secs())))
 }
@@ -77,11 +175,12 @@ async fn introduce(
     stream: &mut TcpStream,
     role: Role,
     callee: Option<NodeId>,
-) -> Result<(Member, Duration), LinkError> {
+) -> Result<(Member, Duration, Option<Session>), LinkError> {
     let nonce = nonce()?;
     let (cluster, member) = (me.cluster.clone(), me.member);
     let begun = Instant::now();
-    say(stream, &Greeting::Hello(Hello { cluster, member, role, callee, nonce })).await?;
+    let hello = Hello { cluster, member, role, callee, nonce, pass: None };
+    say(stream, &Greeting::Hello(hello)).await?;
     let welcome = match hear(stream).await? {
         Greeting::Welcome(welcome) => welcome,
         other => return Err(unexpected(other)),
@@ -98,16 +197,24 @@ async fn introduce(
     let proof = proof(me, b"caller", &welcome.nonce, &nonce);
     say(stream, &Greeting::Proof(Proof { proof })).await?;
     match hear(stream).await? {
-        Greeting::Admitted => Ok((welcome.member, round_trip)),
+        Greeting::Admitted => {
+            let session = Session::new(me, &nonce, &welcome.nonce);
+            Ok((welcome.member, round_trip, session))
+        }
         other => Err(unexpected(other)),
     }
 }
 
-/// Answers whoever called.
+/// Answers whoever called. `admit` looks at the nonce and the pass of a node that called before, and proves that this is
+/// the node it is for.
 ///
 /// # Errors
 /// Why the caller was not let in; it was told.
-pub(crate) async fn answer(me: &Identity, mut stream: TcpStream) -> Result<Met, LinkError> {
+pub(crate) async fn answer(
+    me: &Identity,
+    mut stream: TcpStream,
+    admit: impl Fn(NodeId, &[u8; 16], &[u8; 32]) -> Option<[u8; 32]>,
+) -> Result<Met, LinkError> {
     prepare(&stream)?;
     let meeting = async {
         let hello = match hear(&mut stream).await {
@@ -126,6 +233,16 @@ pub(crate) async fn answer(me: &Identity, mut stream: TcpStream) -> Result<Met, 
             let said = format!("this is node {}, not {:?}", me.member.id, hello.callee);
             return Err(refuse(&mut stream, said).await);
         }
+        if let Some(pass) = &hello.pass {
+            let proof = admit(hello.member.id, &hello.nonce, pass);
+            let Some(proof) = proof.filter(|_| hello.role == Role::Payload) else {
+                let said = "the pass is not known here: introduce yourself".to_string();
+                return Err(refuse(&mut stream, said).await);
+            };
+            let welcome = Welcome { member: me.member, nonce: hello.nonce, proof: Some(proof) };
+            say(&mut stream, &Greeting::Welcome(welcome)).await?;
+            return Ok((hello.member, hello.role, None));
+        }
         let nonce = nonce()?;
         let proof = proof(me, b"called", &hello.nonce, &nonce);
         say(&mut stream, &Greeting::Welcome(Welcome { member: me.member, nonce, proof })).await?;
@@ -138,11 +255,11 @@ pub(crate) async fn answer(me: &Identity, mut stream: TcpStream) -> Result<Met, 
             return Err(refuse(&mut stream, said).await);
         }
         say(&mut stream, &Greeting::Admitted).await?;
-        Ok((hello.member, hello.role))
+        Ok((hello.member, hello.role, Session::new(me, &hello.nonce, &nonce)))
     };
     let met = timeout(PATIENCE, meeting).await;
-    let (member, role) = met.unwrap_or(Err(LinkError::Silent(PATIENCE.as_secs())))?;
-    Ok(Met { stream, member, role, round_trip: None })
+    let (member, role, session) = met.unwrap_or(Err(LinkError::Silent(PATIENCE.as_secs())))?;
+    Ok(Met { stream, member, role, round_trip: None, session })
 }
 
 fn prepare(stream: &TcpStream) -> Result<(), LinkError> {
@@ -221,5 +338,106 @@ fn knows_token(
         (Some(token), Some(proof)) => {
             mac(token, side, first, second).is_some_and(|mac| mac.verify_slice(proof).is_ok())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hoplite_proto::wire::{Fetch, What};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn identity(node: u64, token: Option<&str>) -> Identity {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let (member, cluster) = (Member { id: NodeId(node), address }, "test".into());
+        Identity { member, cluster, token: token.map(String::from) }
+    }
+
+    /// Both ends' sessions of a control connection between node 1, which calls, and node 2.
+    async fn met(token: Option<&str>) -> (Session, Session) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (one, two) = (identity(1, token), identity(2, token));
+        let called = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            answer(&two, stream, |_, _, _| None).await.unwrap().session.unwrap()
+        };
+        let calling = call(&one, address, Role::Control, Some(NodeId(2)));
+        let (met, called) = tokio::join!(calling, called);
+        (met.unwrap().session.unwrap(), called)
+    }
+
+    #[tokio::test]
+    async fn who_was_admitted_says_at_once_what_it_wants() {
+        for token in [None, Some("secret")] {
+            let (session, of_called) = met(token).await;
+            let admitted = std::sync::Mutex::new(Admitted::new(of_called));
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let (one, two) = (identity(1, token), identity(2, token));
+            let ask = Fetch {
+                what: What::Copy {
+                    id: "x".parse().unwrap(),
+                    instance: hoplite_proto::id::Instance { node: NodeId(2), serial: 1 },
+                    ranges: hoplite_proto::ranges::Ranges::full(10),
+                },
+                credit: 1,
+                frame: 16_384,
+            };
+            let first = frame::frame(FrameKind::Fetch, 5, &ask);
+            let called = async {
+                let (stream, _) = listener.accept().await.unwrap();
+                let admit = |node, nonce: &[u8; 16], pass: &[u8; 32]| {
+                    assert_eq!(node, NodeId(1));
+                    admitted.lock().unwrap().admit(nonce, pass)
+                };
+                let mut met = answer(&two, stream, admit).await.unwrap();
+                assert_eq!((met.member.id, met.role), (NodeId(1), Role::Payload));
+                frame::read_frame::<_, Fetch>(&mut met.stream, FrameKind::Fetch).await.unwrap()
+            };
+            let calling = call_again(&one, address, NodeId(2), &session, &first);
+            let (stream, asked) = tokio::join!(calling, called);
+            stream.unwrap();
+            assert_eq!(asked, ask);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pass_is_good_once_and_in_its_session() {
+        let (session, of_called) = met(Some("secret")).await;
+        let (other, _) = met(Some("secret")).await;
+        let mut admitted = Admitted::new(of_called);
+        let nonce = [7; 16];
+        let pass = session.prove(b"caller", &nonce).unwrap();
+        let proof = admitted.admit(&nonce, &pass).unwrap();
+        assert!(session.is_proof(b"called", &nonce, &proof));
+        assert_eq!(admitted.admit(&nonce, &pass), None, "somebody says it again");
+        assert_eq!(admitted.admit(&[8; 16], &pass), None, "for another nonce");
+        assert_eq!(admitted.admit(&[8; 16], &other.prove(b"caller", &[8; 16]).unwrap()), None);
+        assert_eq!(admitted.admit(&[8; 16], &session.prove(b"called", &[8; 16]).unwrap()), None);
+        assert!(admitted.admit(&[8; 16], &session.prove(b"caller", &[8; 16]).unwrap()).is_some());
+    }
+
+    #[tokio::test]
+    async fn who_is_not_known_is_refused_and_a_stranger_is_found_out() {
+        let (session, _) = met(None).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (one, two) = (identity(1, None), identity(2, None));
+        let called = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            answer(&two, stream, |_, _, _| None).await
+        };
+        let calling = call_again(&one, address, NodeId(2), &session, &[]);
+        let (stream, called) = tokio::join!(calling, called);
+        assert!(matches!(stream, Err(LinkError::Refused(_))) && called.is_err());
+        let called = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            answer(&two, stream, |_, _, _| Some([1; 32])).await
+        };
+        let calling = call_again(&one, address, NodeId(2), &session, &[]);
+        let (stream, _) = tokio::join!(calling, called);
+        assert!(matches!(stream, Err(LinkError::Stranger)));
     }
 }

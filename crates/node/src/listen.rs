@@ -36,9 +36,12 @@ pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener) {
 }
 
 async fn welcome(core: &Arc<Core>, stream: TcpStream) -> Result<(), LinkError> {
-    let Met { stream, member, role, .. } = greet::answer(&core.identity, stream).await?;
+    let admit = |node, nonce: &[u8; 16], pass: &[u8; 32]| core.peers.admit(node, nonce, pass);
+    let Met { stream, member, role, session, .. } =
+        greet::answer(&core.identity, stream, admit).await?;
     match role {
         Role::Control => {
+            core.peers.was_called(member.id, session);
             core.drive(Event::PeerUp { member });
             core.control.add(member.id, stream.into_std()?)?;
         }

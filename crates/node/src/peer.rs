@@ -20,13 +20,14 @@ use hoplite_proto::{
     node::Event,
     wire::{FrameKind, HEADER_BYTES, Role},
 };
-use tokio::{net::TcpStream, sync::Notify, task::JoinHandle, time::sleep};
+use tokio::{io::AsyncWriteExt, net::TcpStream, sync::Notify, task::JoinHandle, time::sleep};
 use tracing::{debug, error, info};
 
 use crate::{
     driver::{Core, lock},
     error::LinkError,
-    frame, greet,
+    frame,
+    greet::{self, Admitted, Session},
 };
 
 /// The other members, and the payload connections to them that nobody uses just now.
@@ -34,6 +35,12 @@ use crate::{
 pub(crate) struct Peers {
     all: Mutex<HashMap<NodeId, Peer>>,
     idle: Mutex<HashMap<NodeId, Vec<TcpStream>>>,
+    /// Who admitted this node, and whom this node did: for payload connections without another introduction.
+    calls: Mutex<HashMap<NodeId, Session>>,
+    callers: Mutex<HashMap<NodeId, Admitted>>,
+    /// Outboxes that begin with a message that can wait.
+    late: Mutex<Vec<Arc<Outbox>>>,
+    is_late: Notify,
 }
 
 #[derive(Debug)]
@@ -60,20 +67,32 @@ struct Queue {
     stream: Option<Arc<TcpStream>>,
     /// Nothing will be added.
     is_closed: bool,
+    /// Somebody is about to write what is queued, or the task is.
+    is_due: bool,
 }
+
+/// How long a message waits that can wait: much longer than what follows it takes to be decided, much shorter than
+/// anybody's patience.
+const LATE: Duration = Duration::from_millis(20);
 
 /// Frames that are written with one system call.
 const BATCH_FRAMES: usize = 64;
 
 impl Outbox {
-    /// Queues a frame; says whether somebody has to flush, for nobody does yet.
-    fn push(&self, frame: Vec<u8>) -> bool {
+    /// Queues a frame; says whether somebody has to flush, now or, if the frame can wait, in a moment.
+    fn push(&self, frame: Vec<u8>, can_wait: bool) -> Push {
         let mut queue = lock(&self.queue);
         if queue.is_closed {
-            return false;
+            return Push::Done;
         }
         queue.frames.push_back(frame);
-        queue.frames.len() == 1
+        let is_due = queue.is_due;
+        queue.is_due |= !can_wait;
+        match (is_due, can_wait, queue.frames.len()) {
+            (false, false, _) => Push::Due,
+            (false, true, 1) => Push::Later,
+            _ => Push::Done,
+        }
     }
 
     /// Writes what is queued, without waiting; what the socket does not take now, the task writes.
@@ -152,8 +171,20 @@ impl Queue {
                 self.taken -= self.frames.pop_front().map_or(0, |first| first.len());
             }
         }
+        self.is_due = false;
         Ok(true)
     }
+}
+
+/// What is to become of a frame that was queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Push {
+    /// Others write it.
+    Done,
+    /// Whoever queued it has to flush.
+    Due,
+    /// It is the first of those that can wait.
+    Later,
 }
 
 /// Pauses before a broken connection is tried again: a node that lives accepts within the first, one that restarts
@@ -185,40 +216,107 @@ impl Peers {
             peer.outbox.close();
         }
         lock(&self.idle).remove(&node);
+        lock(&self.calls).remove(&node);
+        lock(&self.callers).remove(&node);
     }
 
-    /// Queues a message; one for a node that is gone goes nowhere. Returns what has to be flushed when all is queued
-    /// that there is to say: one system call for several messages.
-    pub(crate) fn queue(&self, to: NodeId, message: &Message) -> Option<Arc<Outbox>> {
-        let outbox = lock(&self.all).get(&to).map(|peer| peer.outbox.clone())?;
+    /// Queues a message; one for a node that is gone goes nowhere. What has to be flushed when all is queued that there
+    /// is to say is added to `due`: one system call for several messages. One that can wait leaves with the next that
+    /// can't, or with [`Peers::flush_late`].
+    pub(crate) fn queue(&self, to: NodeId, message: &Message, due: &mut Vec<Arc<Outbox>>) {
+        let outbox = lock(&self.all).get(&to).map(|peer| peer.outbox.clone());
+        let Some(outbox) = outbox else { return };
         let frame = frame::frame(FrameKind::Control, 0, message);
         if frame.len() > HEADER_BYTES + CONTROL_BYTES_MAX as usize {
             // The limits on names and counts leave no such message; the receiver would close the connection for it.
             error!(node = %to, bytes = frame.len(), "a message is too long to be sent");
-            return None;
+            return;
         }
-        outbox.push(frame).then_some(outbox)
+        match outbox.push(frame, message.can_wait()) {
+            Push::Done => {}
+            // What is only to be known elsewhere too leaves after what somebody waits for.
+            Push::Due if matches!(message, Message::Announce(news) if !news.claim) => {
+                due.push(outbox)
+            }
+            Push::Due => due.insert(0, outbox),
+            Push::Later => {
+                let is_first = {
+                    let mut late = lock(&self.late);
+                    late.push(outbox);
+                    late.len() == 1
+                };
+                if is_first {
+                    self.is_late.notify_one();
+                }
+            }
+        }
     }
 
-    /// A payload connection to a node: one that is idle, or a new one.
+    /// Writes what could wait, a moment after it was queued, again and again.
+    pub(crate) async fn flush_late(&self) {
+        loop {
+            self.is_late.notified().await;
+            sleep(LATE).await;
+            let late = std::mem::take(&mut *lock(&self.late));
+            late.iter().for_each(|outbox| outbox.flush());
+        }
+    }
+
+    /// Asks a node for something, on a payload connection that is idle or a new one: `first` is what it is sent.
     pub(crate) async fn payload(
         &self,
         core: &Arc<Core>,
         node: NodeId,
+        first: &[u8],
     ) -> Result<TcpStream, LinkError> {
         loop {
             let idle = lock(&self.idle).get_mut(&node).and_then(Vec::pop);
-            let Some(stream) = idle else { break };
+            let Some(mut stream) = idle else { break };
             // One that the other side closed meanwhile has an end to read.
             if matches!(stream.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
             {
+                stream.write_all(first).await?;
                 return Ok(stream);
             }
         }
         let address = lock(&self.all).get(&node).map(|peer| peer.address);
         let address = address.ok_or(LinkError::Stranger)?;
+        let session = lock(&self.calls).get(&node).cloned();
+        if let Some(session) = session {
+            match greet::call_again(&core.identity, address, node, &session, first).await {
+                // It has forgotten this node, or not heard the end of its introduction yet.
+                Err(LinkError::Refused(said)) => debug!(%node, said, "introduces itself anew"),
+                other => return other,
+            }
+        }
         let met = greet::call(&core.identity, address, Role::Payload, Some(node)).await?;
-        Ok(met.stream)
+        let mut stream = met.stream;
+        stream.write_all(first).await?;
+        Ok(stream)
+    }
+
+    /// A node has admitted this one.
+    fn has_called(&self, node: NodeId, session: Option<Session>) {
+        if let Some(session) = session {
+            lock(&self.calls).insert(node, session);
+        }
+    }
+
+    /// This node has admitted another.
+    pub(crate) fn was_called(&self, node: NodeId, session: Option<Session>) {
+        if let Some(session) = session {
+            lock(&self.callers).insert(node, Admitted::new(session));
+        }
+    }
+
+    /// Admits a node that called before, for one payload connection; the proof that this is the node it means.
+    pub(crate) fn admit(
+        &self,
+        node: NodeId,
+        nonce: &[u8; 16],
+        pass: &[u8; 32],
+    ) -> Option<[u8; 32]> {
+        lock(&self.callers).get_mut(&node)?.admit(nonce, pass)
     }
 
     /// Gives a payload connection back after a transfer that ended in order.
@@ -293,6 +391,7 @@ async fn connect(core: &Arc<Core>, member: Member) -> Option<TcpStream> {
                 if let Some(round_trip) = met.round_trip {
                     core.measured_round_trip(round_trip);
                 }
+                core.peers.has_called(member.id, met.session);
                 return Some(met.stream);
             }
             // Nobody listens there any more, or somebody else does.

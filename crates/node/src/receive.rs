@@ -81,11 +81,9 @@ async fn receive_copy(
     if ranges.is_empty() {
         return Ok(End::Complete);
     }
-    let mut stream = core.peers.payload(core, source).await?;
-    let transfer = core.next_id();
     let frame = frame_bytes(size, core.link());
     let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone() };
-    ask(&mut stream, transfer, what, CREDIT_BYTES, frame).await?;
+    let (mut stream, transfer) = ask(core, source, what, CREDIT_BYTES, frame).await?;
     let (mut arrivals, mut pace, mut ungranted) = (Arrivals::default(), Pace::default(), 0);
     for range in ranges.iter() {
         let Some(mut claim) = held.slot.claim_owned(range.clone()) else {
@@ -161,9 +159,8 @@ async fn receive_partial(
     frame: u64,
     window: &mpsc::Sender<Result<Piece, String>>,
 ) -> Result<(), LinkError> {
-    let mut stream = core.peers.payload(core, child).await?;
-    let transfer = core.next_id();
-    ask(&mut stream, transfer, What::Partial(key), WINDOW_BYTES, frame).await?;
+    let what = What::Partial(key);
+    let (mut stream, transfer) = ask(core, child, what, WINDOW_BYTES, frame).await?;
     let mut arrivals = Arrivals::default();
     let (mut at, mut asked) = (0, 0);
     // Memory for frames that have not come whole.
@@ -206,15 +203,18 @@ async fn receive_partial(
     Ok(())
 }
 
+/// Asks a node for something; the connection that it will come by, and the number of the transfer.
 async fn ask(
-    stream: &mut TcpStream,
-    transfer: u64,
+    core: &Arc<Core>,
+    node: NodeId,
     what: What,
     credit: u64,
     frame: u64,
-) -> Result<(), LinkError> {
+) -> Result<(TcpStream, u64), LinkError> {
+    let transfer = core.next_id();
     let fetch = Fetch { what, credit, frame: frame as u32 };
-    Ok(stream.write_all(&frame::frame(FrameKind::Fetch, transfer, &fetch)).await?)
+    let fetch = frame::frame(FrameKind::Fetch, transfer, &fetch);
+    Ok((core.peers.payload(core, node, &fetch).await?, transfer))
 }
 
 async fn next(stream: &mut TcpStream) -> Result<Header, LinkError> {

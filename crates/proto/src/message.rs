@@ -283,6 +283,21 @@ impl Message {
         }
     }
 
+    /// Whether nobody waits for what it brings about: it may leave with the next message to the same node, or a moment
+    /// later.
+    pub const fn can_wait(&self) -> bool {
+        matches!(
+            self,
+            Self::Waiting { .. }
+                | Self::Withdraw { .. }
+                | Self::Unlocate { .. }
+                | Self::Unwatch { .. }
+                | Self::Unlocations { .. }
+                | Self::Unlatest { .. }
+                | Self::Unfold { .. }
+        )
+    }
+
     /// Whether what it says can be true at all; a message for which it can't comes from a broken peer, and is not
     /// handled.
     pub fn is_sound(&self) -> bool {

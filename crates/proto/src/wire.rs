@@ -215,6 +215,9 @@ pub struct Hello {
     pub callee: Option<NodeId>,
     /// Fresh random bytes, for [`Welcome::proof`].
     pub nonce: [u8; 16],
+    /// On a payload connection between nodes of which the caller has a control connection to the called: that it is the
+    /// one that was admitted there. What it wants follows at once, and nothing but [`Greeting::Welcome`] is answered.
+    pub pass: Option<[u8; 32]>,
 }
 
 /// The answer of whoever was called.
