@@ -425,9 +425,20 @@ impl Node {
     }
 
     fn announce(&mut self, instance: Instance, out: &mut Vec<Action>) {
-        if let Some(announce) = self.announcement(instance, Ranges::new()) {
-            let id = announce.id.clone();
-            self.send_owners(&id, &Message::Announce(announce), out);
+        self.announce_but(instance, None, out);
+    }
+
+    /// Tells the owners of a copy, but for one that knows all of it.
+    fn announce_but(
+        &mut self,
+        instance: Instance,
+        knows_it: Option<NodeId>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(announce) = self.announcement(instance, Ranges::new()) else { return };
+        let owners = self.members.owners(&announce.id).iter();
+        for owner in owners.filter(|owner| Some(*owner) != knows_it) {
+            self.send(owner, Message::Announce(announce.clone()), out);
         }
     }
 

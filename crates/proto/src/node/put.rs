@@ -143,7 +143,7 @@ impl Node {
     fn claim_or_go_on(&mut self, instance: Instance, out: &mut Vec<Action>) {
         let Some(create) = self.creates.get(&instance) else { return };
         if create.id.minter().is_some() {
-            return self.create_confirmed(instance, out);
+            return self.create_confirmed(instance, None, out);
         }
         if let Some(claim) = self.claim_of(instance) {
             let owner = self.members.owners(&claim.id).first;
@@ -182,7 +182,7 @@ impl Node {
         }
         let phase = self.creates.get(&instance).map(|create| create.phase);
         match (phase, taken_by) {
-            (Some(Phase::Name), None) => self.create_confirmed(instance, out),
+            (Some(Phase::Name), None) => self.create_confirmed(instance, Some(from), out),
             (Some(Phase::Name), Some(holder)) => {
                 self.fail_create(instance, Error::NameTaken { id: id.clone(), holder }, out);
             }
@@ -194,8 +194,14 @@ impl Node {
         }
     }
 
-    /// The object may exist: the client fills it, or it is complete.
-    fn create_confirmed(&mut self, instance: Instance, out: &mut Vec<Action>) {
+    /// The object may exist: the client fills it, or it is complete. `knows_it` has confirmed its name, and has the bytes
+    /// of a small one since.
+    fn create_confirmed(
+        &mut self,
+        instance: Instance,
+        knows_it: Option<NodeId>,
+        out: &mut Vec<Action>,
+    ) {
         let Some(create) = self.creates.get_mut(&instance) else { return };
         create.phase = Phase::Filling;
         let id = create.id.clone();
@@ -207,7 +213,7 @@ impl Node {
             }
             self.unpin(instance, out);
             self.reveal(instance, out);
-            self.announce(instance, out);
+            self.announce_but(instance, knows_it, out);
             self.completed(instance, out);
             if let Some(request) = request {
                 self.reply(request, Ok(Answer::Put { id }), out);
