@@ -78,7 +78,7 @@ class Buffer:
 
     @property
     def ref(self) -> Ref:
-        """The ref that the object will have. Whoever is told waits for the seal; of a large object, bytes that are there.
+        """The ref that the object will have; whoever is told of it can wait for the seal already.
 
         Raises:
             InvalidArgument: the buffer was given up.

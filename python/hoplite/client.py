@@ -86,18 +86,16 @@ class Client(Twins):
     def promise(self) -> Ref:
         """Returns the ref of an object that does not exist yet, so that others can wait for it, or reduce it, already.
 
-        Keep the promise by `put`, `create` or `reduce` with `name=` the ref; only this client can. Whoever waits is told
-        by this host, while a name is known to whichever hosts its hash says: small objects arrive sooner.
+        Keep the promise by `put`, `create` or `reduce` with `name=` the ref; only this client can. Whoever waits is
+        told by this host, while a name is known to whichever hosts its hash says: small objects arrive sooner.
 
         If this client closes, or its process ends, before it has made the object, whoever waits gets `ObjectLost`;
         `delete` takes the promise back.
 
         Examples:
             >>> ref = hp.promise()
-            >>> hp.get(ref, timeout=0)
-            Traceback (most recent call last):
-            hoplite.errors.GetTimeout: ...
-            >>> _ = hp.put(b"as I said", name=ref)
+            >>> hp.put(b"as I said", name=ref) == ref
+            True
             >>> bytes(hp.get(ref))
             b'as I said'
         """

@@ -31,6 +31,7 @@ def _of_default_client(method: Callable[Concatenate[Client, P], T]) -> Callable[
     return verb
 
 
+promise = _of_default_client(Client.promise)
 put = _of_default_client(Client.put)
 create = _of_default_client(Client.create)
 get = _of_default_client(Client.get)
@@ -44,6 +45,7 @@ status = _of_default_client(Client.status)
 stats = _of_default_client(Client.stats)
 objects = _of_default_client(Client.objects)
 
+promise_async = _of_default_client(Client.promise_async)
 put_async = _of_default_client(Client.put_async)
 create_async = _of_default_client(Client.create_async)
 get_async = _of_default_client(Client.get_async)

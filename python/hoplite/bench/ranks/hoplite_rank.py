@@ -33,7 +33,7 @@ class HopliteRank(Rank):
         """Makes this rank's input, if the operation has one of it, and puts it: it is there before all call.
 
         Where ranks call one after another it is made in the store and named, but sealed at the call; and for a round
-        trip it is put in the round, under a ref that the other side was told before, as a caller is told of its results.
+        trip it is put in the round, under a ref that the other side was told before, as of a task that is to answer.
         """
         self.own = None
         if (task.rank > 1 and task.op == "rtt") or (task.rank > 0 and task.op == "broadcast"):
