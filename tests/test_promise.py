@@ -84,12 +84,36 @@ def test_a_promise_is_kept_once_and_by_nobody_else(crew: Crew) -> None:
 
 
 def test_a_promise_is_lost_with_its_client(crew: Crew) -> None:
+    """Though a view of the client's, which is as long as that of the node's, lives on."""
+    large = crew.putter.put(numbers(50_000))
     with crew.another() as other:
+        view = other.get(large, timeout=SOON)
         ref = other.promise()
         waiting = Later(crew.getter.get, ref, timeout=SOON)
         assert not waiting.done(within=0.05)
-    with pytest.raises(hoplite.ObjectLost, match="promised it and is gone"):
+    with pytest.raises(hoplite.ObjectLost, match="promised it and has closed"):
         waiting.result()
+    same(view, numbers(50_000))
+
+
+def test_who_waits_for_a_small_buffer_that_could_not_be_sealed_is_told(crew: Crew) -> None:
+    pinned = crew.putter.put(np.ones(128 * 1024 * 1024 - 200_000, np.uint8), timeout=SOON)
+    buffer = crew.putter.create(60_000, "bytes")
+    others = [crew.putter.put(bytes(60_000)) for _ in range(2)]
+    waiting = Later(crew.getter.get, buffer.ref, timeout=SOON)
+    assert not waiting.done(within=0.05)
+
+    def fill() -> None:
+        while True:
+            others.append(crew.putter.put(bytes(60_000), timeout=0.1))
+
+    with pytest.raises(hoplite.StoreFull):
+        fill()
+    with pytest.raises(hoplite.StoreFull):
+        buffer.seal(timeout=0.1)
+    with pytest.raises(NO_OBJECT):
+        waiting.result()
+    crew.putter.delete([pinned, *others])
 
 
 def test_a_deleted_promise_can_not_be_kept(crew: Crew) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from hoplite.errors import InvalidArgument, ObjectLost
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
 
@@ -53,7 +55,7 @@ class Buffer:
         self._space = space
         # Known before the object is, if somebody asks.
         self._ref: Ref | None = None
-        # Whether it was promised for this buffer, which is small, and so has to be taken back with it.
+        # Whether that was promised for this buffer, and nobody else knows that it was.
         self._promised = False
         # What is small travels in messages and is put as a whole.
         self._small = bytearray(what.nbytes) if space is None else None
@@ -121,12 +123,14 @@ class Buffer:
             NameTaken: somebody has put the name of a small object meanwhile.
             ObjectDeleted: somebody has deleted the name meanwhile.
         """
-        self._ref = Ref(self._seal(timeout).result(), self._client)
+        with self._sealing():
+            self._ref = Ref(self._seal(timeout).result(), self._client)
         return self._ref
 
     async def seal_async(self, *, timeout: float | None = None) -> Ref:
         """The same as `seal`, for asyncio."""
-        self._ref = Ref(await answer(self._seal(timeout)), self._client)
+        with self._sealing():
+            self._ref = Ref(await answer(self._seal(timeout)), self._client)
         return self._ref
 
     def discard(self) -> None:
@@ -135,7 +139,8 @@ class Buffer:
             self._space.discard()
             # Views hold it; with the last of them it goes.
             self._space = None
-        self._break_promise()
+        if self._open:
+            self._take_back()
         self._ref = None
         self._open = False
 
@@ -150,9 +155,20 @@ class Buffer:
         self._open = False
         return pending
 
-    def _break_promise(self) -> None:
+    @contextlib.contextmanager
+    def _sealing(self) -> Iterator[None]:
+        """After an error nobody can try again, so whoever waits for the ref of this buffer alone is told."""
+        was_open = self._open
+        try:
+            yield
+        except BaseException:
+            if was_open and not self._open and self._promised:
+                self._take_back()
+            raise
+
+    def _take_back(self) -> None:
         """Tells those who wait for a small object that there will be none; of a large one the node does."""
-        if self._promised and self._open and self._is_mine() and self._name is not None:
+        if self._small is not None and self._name is not None and self._name.startswith("@") and self._is_mine():
             self._client._discard(self._name)
 
     def _check_open(self) -> None:
@@ -224,7 +240,7 @@ class Buffer:
 
     def __del__(self) -> None:
         if getattr(self, "_open", False) and self._is_mine():
-            self._break_promise()
+            self._take_back()
             warnings.warn(f"{self!r} was dropped unsealed: there is no object", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:

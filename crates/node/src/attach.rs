@@ -123,7 +123,7 @@ impl Attached {
             .spawn(move || {
                 // Behind the greeting there may be more.
                 of_thread.take();
-                of_thread.turns.run(|_| of_thread.take());
+                of_thread.turns.run(|_, _| of_thread.take());
             })
             .map_err(io_fail)?;
         Ok(Self { shared, member })
@@ -206,7 +206,7 @@ impl Attached {
 
     /// Takes answers with the calling thread; see [`Turns::wait`].
     pub(crate) fn wait(&self, time: Duration, is_over: impl Fn() -> bool) -> bool {
-        self.shared.turns.wait(time, is_over, |_| self.shared.take())
+        self.shared.turns.wait(time, is_over, |_, _| self.shared.take())
     }
 }
 

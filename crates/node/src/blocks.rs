@@ -67,6 +67,11 @@ impl Arrivals {
             if header.kind != FrameKind::Blocks {
                 if frames.is_empty() {
                     let body = std::mem::take(&mut self.got) - HEADER_BYTES;
+                    // Behind it nothing comes before the next question.
+                    if body > place.len().min(header.length as usize) {
+                        let said = format!("{body} bytes behind {:?}", header.kind);
+                        return Err(WireError::Unexpected(said));
+                    }
                     return Ok(Some(Arrived::Other(header, body)));
                 }
                 break;
@@ -243,6 +248,19 @@ mod tests {
         let Arrived::Other(header, body) = arrived else { panic!("{arrived:?}") };
         assert_eq!((header.kind, header.length as usize), (FrameKind::Unavailable, body));
         assert_eq!(second[..body], hoplite_proto::wire::encode(&vec![1u8, 2, 3]));
+    }
+
+    #[tokio::test]
+    async fn bytes_behind_the_end_are_an_error() {
+        for (behind, is_right) in [(0, true), (1, false), (20, false), (200, false)] {
+            let (near, mut far) = connected().await;
+            let mut sent = frame::bare(FrameKind::End, 1, 0).to_vec();
+            sent.resize(HEADER_BYTES + behind, 7);
+            far.write_all(&sent).await.unwrap();
+            let (mut first, mut second) = ([0; 10], [0; 300]);
+            let arrived = Arrivals::default().next(&near, &mut [&mut first, &mut second]).await;
+            assert_eq!(arrived.is_ok(), is_right, "{behind} bytes");
+        }
     }
 
     #[tokio::test]

@@ -176,6 +176,14 @@ impl Client {
         })
     }
 
+    /// Whoever waits for what this client promised and has not made is told that it will not come. For a client that is
+    /// closed: its views, which keep it alive, may be held for long.
+    pub fn break_promises(&self) {
+        if !self.is_forked() {
+            self.tell(Ask::BreakPromises);
+        }
+    }
+
     /// Puts an object and waits until its bytes are in the store; others can stream them earlier. `id` is a name, an id
     /// that was promised, or none for a new id.
     ///

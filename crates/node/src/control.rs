@@ -59,17 +59,25 @@ impl Control {
     /// Begins to take messages; ends with [`Control::close`].
     pub(crate) fn start(core: &Arc<Core>) -> io::Result<()> {
         let core = core.clone();
-        let run = move || core.control.turns.run(|token| core.control.take(&core, token));
+        let run = move || {
+            core.control.turns.run(|token, is_last| core.control.take(&core, token, is_last))
+        };
         thread::Builder::new().name("hoplite-control".into()).spawn(run)?;
         Ok(())
     }
 
-    /// Takes messages from a connection, which does not block.
-    pub(crate) fn add(&self, from: NodeId, stream: TcpStream) -> io::Result<()> {
+    /// Keeps a connection, which does not block, until its node is removed; no message is taken from it yet.
+    pub(crate) fn keep(&self, from: NodeId, stream: TcpStream) -> u64 {
         let token = self.counted.fetch_add(1, Ordering::Relaxed);
         let connection = Arc::new(Connection { from, stream, unread: Mutex::default() });
-        // Known before its first event can be taken.
-        lock(&self.connections).insert(token, connection.clone());
+        lock(&self.connections).insert(token, connection);
+        token
+    }
+
+    /// Begins to take messages from a connection, unless its node was removed meanwhile.
+    pub(crate) fn listen(&self, token: u64) -> io::Result<()> {
+        let connection = lock(&self.connections).get(&token).cloned();
+        let Some(connection) = connection else { return Ok(()) };
         let added = self.turns.add(&connection.stream, token);
         if added.is_err() {
             lock(&self.connections).remove(&token);
@@ -89,7 +97,7 @@ impl Control {
         time: Duration,
         is_over: impl Fn() -> bool,
     ) -> bool {
-        self.turns.wait(time, is_over, |token| self.take(core, token))
+        self.turns.wait(time, is_over, |token, is_last| self.take(core, token, is_last))
     }
 
     /// Ends all connections, and the thread.
@@ -98,10 +106,10 @@ impl Control {
         self.turns.close();
     }
 
-    fn take(&self, core: &Arc<Core>, token: u64) {
+    fn take(&self, core: &Arc<Core>, token: u64, is_last: bool) {
         let connection = lock(&self.connections).get(&token).cloned();
         let Some(connection) = connection else { return };
-        if let Err(error) = connection.take(core) {
+        if let Err(error) = connection.take(core, is_last) {
             debug!(node = %connection.from, %error, "its control connection ended");
             lock(&self.connections).remove(&token);
         }
@@ -109,8 +117,8 @@ impl Control {
 }
 
 impl Connection {
-    /// Hands over all messages that are there.
-    fn take(&self, core: &Arc<Core>) -> Result<(), LinkError> {
+    /// Hands over all messages that are there; of the last event, up to the end.
+    fn take(&self, core: &Arc<Core>, is_last: bool) -> Result<(), LinkError> {
         let mut unread = lock(&self.unread);
         loop {
             unread.reserve(READ_BYTES);
@@ -120,7 +128,7 @@ impl Connection {
                 Ok(count) => {
                     let taken = self.take_whole(core, &unread)?;
                     unread.drain(..taken);
-                    if count < room {
+                    if count < room && !is_last {
                         // That was all; the next byte is another event.
                         return Ok(());
                     }

@@ -42,8 +42,10 @@ async fn welcome(core: &Arc<Core>, stream: TcpStream) -> Result<(), LinkError> {
     match role {
         Role::Control => {
             core.peers.was_called(member.id, session);
+            // Kept first: the node may be lost again before its first message is taken.
+            let kept = core.control.keep(member.id, stream.into_std()?);
             core.drive(Event::PeerUp { member });
-            core.control.add(member.id, stream.into_std()?)?;
+            core.control.listen(kept)?;
         }
         Role::Payload => {
             let core = core.clone();

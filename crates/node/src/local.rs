@@ -353,7 +353,7 @@ impl Session {
                 }
             }
             ToNode::Tell { ask } => {
-                if matches!(ask, Ask::Release { .. } | Ask::Abort { .. }) {
+                if matches!(ask, Ask::Release { .. } | Ask::Abort { .. } | Ask::BreakPromises) {
                     self.core.tell(self.client, ask);
                 }
             }

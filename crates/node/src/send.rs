@@ -13,7 +13,7 @@ use std::{
 
 use hoplite_proto::{
     id::{Instance, ObjectId},
-    limits::{BLOCK_BYTES, FRAME_BYTES_MAX},
+    limits::{BLOCK_BYTES, FRAME_BYTES_MAX, WINDOW_BYTES},
     message::FoldKey,
     node::Event,
     ranges::Ranges,
@@ -156,7 +156,7 @@ async fn answer(
             let wanted = Wanted { transfer, ranges, frame };
             send_copy(core, writer, credit, id, instance, &wanted).await?
         }
-        What::Partial(key) => send_partial(core, writer, credit, transfer, key).await?,
+        What::Partial(key) => send_partial(core, writer, credit, transfer, key, frame).await?,
     };
     let last = match outcome {
         None => frame::bare(FrameKind::End, transfer, 0).to_vec(),
@@ -267,6 +267,7 @@ async fn send_partial(
     credit: &Credit,
     transfer: u64,
     key: FoldKey,
+    frame: u64,
 ) -> Result<Option<Unavailable>, LinkError> {
     let frames = tokio::select! {
         frames = core.streams.take(key) => frames,
@@ -274,10 +275,12 @@ async fn send_partial(
     };
     let Some(mut frames) = frames else { return Ok(Some(Unavailable::Stopped)) };
     let _active = core.streams.active();
-    let mut batch = Vec::with_capacity(blocks::FRAMES_AT_ONCE);
+    // Half of the window at most: the other half is granted again while this one is on its way.
+    let most = ((WINDOW_BYTES / 2 / frame) as usize).clamp(1, blocks::FRAMES_AT_ONCE);
+    let mut batch = Vec::with_capacity(most);
     loop {
         batch.clear();
-        if frames.recv_many(&mut batch, blocks::FRAMES_AT_ONCE).await == 0 {
+        if frames.recv_many(&mut batch, most).await == 0 {
             return Ok(Some(Unavailable::Stopped));
         }
         let pieces = batch.iter().filter_map(|frame| match frame {

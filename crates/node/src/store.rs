@@ -49,6 +49,10 @@ impl Held {
 
     /// Waits until all blocks of `range` are there, and returns them.
     pub(crate) async fn wait(&self, range: Range<u64>) -> Result<&[u8], Abandoned> {
+        // Of a complete copy every block is: to be registered each time would cost more than the look.
+        if let Some(bytes) = self.slot.ready(range.clone()) {
+            return Ok(bytes);
+        }
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);

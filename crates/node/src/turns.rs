@@ -5,6 +5,7 @@
 //! one that waits for something, if there is one. Nobody spins. Knows descriptors, not what comes through them.
 
 use std::{
+    cell::Cell,
     io,
     mem::MaybeUninit,
     os::fd::{AsFd, OwnedFd},
@@ -21,8 +22,6 @@ use rustix::event::{
     eventfd,
 };
 
-use crate::descriptors;
-
 /// Descriptors that are waited for together. Each event is given to one of those who wait.
 #[derive(Debug)]
 pub(crate) struct Turns {
@@ -34,6 +33,11 @@ pub(crate) struct Turns {
     /// That thread waits for the next event, or is about to.
     is_waited: AtomicBool,
     is_closed: AtomicBool,
+}
+
+thread_local! {
+    /// The address of that which this thread waits in, 0 if in none.
+    static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
 /// What [`Turns::poke`] looks like among the events.
@@ -48,14 +52,13 @@ impl Turns {
         let poke = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         // Its number is never read: each time it grows is an event.
         epoll::add(&epoll, &poke, EventData::new_u64(POKED), EventFlags::IN | EventFlags::ET)?;
-        descriptors::note(&epoll);
-        descriptors::note(&poke);
+        // Not noted for the child of a fork: they keep no socket open, and all such descriptors have one inode.
         let (place, is_waited) = (Mutex::default(), AtomicBool::new(false));
         Ok(Self { epoll, poke, place, is_waited, is_closed: AtomicBool::new(false) })
     }
 
-    /// Waits for `descriptor` too, which does not block: whoever takes its event, `token`, takes all that is there. It
-    /// is forgotten when it is closed.
+    /// Waits for `descriptor` too, which does not block: whoever takes its event, `token` and whether it is the last,
+    /// takes all that is there. It is forgotten when it is closed.
     pub(crate) fn add(&self, descriptor: impl AsFd, token: u64) -> io::Result<()> {
         debug_assert_ne!(token, POKED);
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
@@ -63,7 +66,7 @@ impl Turns {
     }
 
     /// Takes events until this is closed.
-    pub(crate) fn run(&self, mut take: impl FnMut(u64)) {
+    pub(crate) fn run(&self, mut take: impl FnMut(u64, bool)) {
         while !self.is_closed() {
             let is_poked = self.turn(None, || {}, &mut take);
             if is_poked && self.is_waited.load(Ordering::SeqCst) {
@@ -80,7 +83,7 @@ impl Turns {
         &self,
         time: Duration,
         is_over: impl Fn() -> bool,
-        mut take: impl FnMut(u64),
+        mut take: impl FnMut(u64, bool),
     ) -> bool {
         let _place = match self.place.try_lock() {
             Ok(place) => place,
@@ -88,6 +91,7 @@ impl Turns {
             Err(TryLockError::WouldBlock) => return false,
         };
         let begun = Instant::now();
+        HERE.set(self.address());
         loop {
             self.is_waited.store(true, Ordering::SeqCst);
             let left = time.saturating_sub(begun.elapsed());
@@ -97,12 +101,22 @@ impl Turns {
             self.turn(Some(left), || self.is_waited.store(false, Ordering::SeqCst), &mut take);
         }
         self.is_waited.store(false, Ordering::SeqCst);
+        HERE.set(0);
         if self.is_closed() {
             // The other thread is to hear of it as well.
             self.poke();
             return false;
         }
         true
+    }
+
+    /// Whether the calling thread takes an event just now that it found in [`Turns::wait`].
+    pub(crate) fn is_here(&self) -> bool {
+        HERE.get() == self.address()
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// Lets the thread in [`Turns::wait`], if there is one, look whether it is over.
@@ -122,7 +136,12 @@ impl Turns {
     }
 
     /// Waits for events and takes them; whether somebody poked.
-    fn turn(&self, time: Option<Duration>, woken: impl Fn(), take: &mut impl FnMut(u64)) -> bool {
+    fn turn(
+        &self,
+        time: Option<Duration>,
+        woken: impl Fn(),
+        take: &mut impl FnMut(u64, bool),
+    ) -> bool {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS_AT_ONCE];
         let timeout = time.and_then(|time| Timespec::try_from(time).ok());
         let waited = epoll::wait(&self.epoll, &mut events, timeout.as_ref());
@@ -133,7 +152,7 @@ impl Turns {
         for event in events {
             match event.data.u64() {
                 POKED => is_poked = true,
-                token => take(token),
+                token => take(token, !event.flags.difference(EventFlags::IN).is_empty()),
             }
         }
         is_poked
@@ -157,7 +176,7 @@ mod tests {
     fn background(turns: &Arc<Turns>, taken: &Arc<AtomicUsize>) -> thread::JoinHandle<()> {
         let (turns, taken) = (turns.clone(), taken.clone());
         thread::spawn(move || {
-            turns.run(|_| {
+            turns.run(|_, _| {
                 taken.fetch_add(1, Ordering::SeqCst);
                 turns.poke();
             });
@@ -184,7 +203,7 @@ mod tests {
             };
             let is_over =
                 || taken.load(Ordering::SeqCst) > 0 || others.load(Ordering::SeqCst) + mine > round;
-            let has_place = turns.wait(LONG, is_over, |token| {
+            let has_place = turns.wait(LONG, is_over, |token, _| {
                 assert_eq!(token, 7);
                 taken.fetch_add(1, Ordering::SeqCst);
             });
@@ -216,7 +235,7 @@ mod tests {
                 })
             };
             let begun = Instant::now();
-            assert!(turns.wait(LONG, || is_over.load(Ordering::SeqCst), |_| {}));
+            assert!(turns.wait(LONG, || is_over.load(Ordering::SeqCst), |_, _| {}));
             assert!(begun.elapsed() < LONG);
             setter.join().unwrap();
         }
@@ -229,12 +248,12 @@ mod tests {
         let turns = Arc::new(Turns::new().unwrap());
         let first = {
             let turns = turns.clone();
-            thread::spawn(move || turns.wait(LONG, || false, |_| {}))
+            thread::spawn(move || turns.wait(LONG, || false, |_, _| {}))
         };
         while !turns.is_waited.load(Ordering::SeqCst) {
             thread::yield_now();
         }
-        assert!(!turns.wait(LONG, || false, |_| {}));
+        assert!(!turns.wait(LONG, || false, |_, _| {}));
         turns.close();
         assert!(!first.join().unwrap());
     }
@@ -250,7 +269,7 @@ mod tests {
                 turns.close();
             })
         };
-        assert!(!turns.wait(LONG, || false, |_| {}));
+        assert!(!turns.wait(LONG, || false, |_, _| {}));
         thread.join().unwrap();
         closer.join().unwrap();
     }
@@ -259,7 +278,7 @@ mod tests {
     fn a_wait_ends_when_its_time_is_over() {
         let turns = Turns::new().unwrap();
         let begun = Instant::now();
-        assert!(turns.wait(Duration::from_millis(20), || false, |_| {}));
+        assert!(turns.wait(Duration::from_millis(20), || false, |_, _| {}));
         assert!(begun.elapsed() >= Duration::from_millis(20));
     }
 }

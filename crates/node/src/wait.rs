@@ -66,8 +66,9 @@ impl Promise {
             }
         };
         self.0.answered.notify_all();
+        // A thread that took the answer itself looks without being told.
         if self.0.is_in_turns.load(Ordering::SeqCst)
-            && let Some(turns) = &self.0.turns
+            && let Some(turns) = self.0.turns.as_ref().filter(|turns| !turns.is_here())
         {
             turns.poke();
         }
@@ -80,7 +81,7 @@ impl Promise {
 
 /// Deletes what a question brought into being whose asker gave up as it was answered: nobody will learn of it.
 fn undo(client: &Client, raw: &Raw) {
-    if let Ok((Answer::Put { id } | Answer::Reducing { id }, _)) = raw {
+    if let Ok((Answer::Put { id } | Answer::Promised { id } | Answer::Reducing { id }, _)) = raw {
         drop(client.in_passing().start_delete(vec![id.clone()], None));
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     meta::{Meta, Op},
 };
 
-/// A question of a client; each but `Release` is answered exactly once.
+/// A question of a client; each but `Release` and `BreakPromises` is answered exactly once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask {
     /// Store these few bytes.
@@ -27,6 +27,8 @@ pub enum Ask {
     },
     /// Give me the id of an object that I will make, so that others can wait for it.
     Promise,
+    /// I make none of what I promised and have not made. Not answered.
+    BreakPromises,
     /// Give me space to fill.
     Create {
         /// As in `Put`.

@@ -318,7 +318,9 @@ impl Client {
     fn close(&self, py: Python<'_>) {
         py.detach(|| {
             let client = self.0.write().ok().and_then(|mut client| client.take());
-            drop(client);
+            if let Some(client) = client {
+                client.break_promises();
+            }
         });
     }
 }

@@ -300,7 +300,8 @@ impl Node {
         deadline: Option<Instant>,
         out: &mut Vec<Action>,
     ) {
-        let ends_something = matches!(ask, Ask::Release { .. } | Ask::Abort { .. });
+        let ends_something =
+            matches!(ask, Ask::Release { .. } | Ask::Abort { .. } | Ask::BreakPromises);
         if self.leaving.is_some() && !ends_something {
             let error = Error::NodeDown(format!("node {} is closing", self.me.id));
             out.push(Action::Reply { client, request, answer: Err(error) });
@@ -310,6 +311,10 @@ impl Node {
         let answer = match ask {
             Ask::Put { id, meta, bytes } => self.put_inline(&asked, id, meta, bytes, out),
             Ask::Promise => Some(Ok(self.promise(client))),
+            Ask::BreakPromises => {
+                self.break_promises(client, out);
+                return;
+            }
             Ask::Create { id, meta } => self.create(&asked, id, meta, out),
             Ask::Seal { instance } => Some(self.seal(client, instance, out)),
             Ask::Abort { instance } => Some(self.abort(client, instance, out)),
@@ -346,6 +351,7 @@ impl Node {
             if let Message::Delete { id, .. } = &message
                 && id.minter().is_some()
             {
+                self.promises.remove(id);
                 // A result that is not there yet has no copy that could be dropped. A name has: its reservation.
                 self.fail_reduce_of(id, &Error::ObjectDeleted { id: id.clone() }, out);
             }

@@ -34,6 +34,9 @@ impl Node {
         if id.minter().is_none() {
             return Ok(id);
         }
+        if let Some(error) = self.directory.why_gone(&id) {
+            return Err(error.clone());
+        }
         if self.promises.get(&id) != Some(&client) {
             let said = format!(
                 "{id} was not promised to this client, or was put before: put with a name, or with a ref that \
@@ -42,19 +45,16 @@ impl Node {
             return Err(Error::InvalidArgument(said));
         }
         self.promises.remove(&id);
-        match self.directory.why_gone(&id) {
-            Some(error) => Err(error.clone()),
-            None => Ok(id),
-        }
+        Ok(id)
     }
 
-    /// A client is gone: nobody else makes what it promised.
+    /// A client is gone, or closes while its views live on: nobody else makes what it promised.
     pub(super) fn break_promises(&mut self, client: ClientId, out: &mut Vec<Action>) {
         let broken = self.promises.iter().filter(|(_, promiser)| **promiser == client);
         let broken: Vec<ObjectId> = broken.map(|(id, _)| id.clone()).collect();
         for id in broken {
             self.promises.remove(&id);
-            let detail = "its client promised it and is gone".into();
+            let detail = "its client promised it and has closed".into();
             let error = Error::ObjectLost { id: id.clone(), detail };
             self.send_owners(&id, &Message::Fail { id: id.clone(), error }, out);
         }
