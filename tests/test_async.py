@@ -401,7 +401,8 @@ def test_loops_leave_no_descriptors(plain: Crew) -> None:
 
 
 def test_a_loop_goes_on_while_large_values_are_copied(plain: Crew) -> None:
-    value = numbers(32 << 20, "uint8")
+    # Some 10 ms to copy, so that on a busy machine the loop has its turns meanwhile.
+    value = numbers(96 << 20, "uint8")
     turns = 0
 
     async def count() -> None:
