@@ -1,7 +1,7 @@
 //! The other end of a node's Unix socket: a process that uses the node of its host.
 //!
-//! A thread of its own takes the answers off the socket, or one that waits for an answer; any thread may ask. Extents are mapped once each and stay mapped for
-//! as long as a view needs them.
+//! A thread of its own takes the answers off the socket, or one that waits for an answer; any thread may ask. Extents
+//! are mapped once each and stay mapped for as long as a view needs them.
 
 use std::{
     collections::HashMap,

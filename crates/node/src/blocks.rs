@@ -3,10 +3,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 
-use hoplite_proto::{
-    limits::{BLOCK_BYTES, FRAME_BYTES_MAX},
-    wire::{FrameKind, HEADER_BYTES, Header, WireError},
-};
+use hoplite_proto::wire::{FrameKind, HEADER_BYTES, Header, WireError};
 use tokio::{io::Interest, net::TcpStream};
 
 use crate::{error::LinkError, frame};
@@ -130,15 +127,6 @@ pub(crate) fn check(
         return Err(WireError::Unexpected(said));
     }
     frame::check(header, bytes)
-}
-
-/// Whether `frame` can be the length of frames.
-pub(crate) fn check_frame_length(frame: u32) -> Result<u64, WireError> {
-    let length = u64::from(frame);
-    if length == 0 || !length.is_multiple_of(BLOCK_BYTES) || length > FRAME_BYTES_MAX {
-        return Err(WireError::Unexpected(format!("frames of {length} bytes")));
-    }
-    Ok(length)
 }
 
 /// Writes frames, each a place in an object and its bytes, with their checksums.

@@ -466,21 +466,21 @@ impl Client {
         Some(Guard { client: self, instance, slot, at_end })
     }
 
-    /// Where a thread that waits for an answer can take it itself.
+    /// Where this thread, if it waits for an answer, can take it itself.
     pub(crate) fn turns(&self) -> Option<Arc<Turns>> {
         match &self.inner.link {
             _ if self.is_forked() => None,
+            // A thread of a runtime has other tasks, which must not wait behind this node's.
+            Link::Embedded { .. } if Handle::try_current().is_ok() => None,
             Link::Embedded { core, .. } => Some(core.control.turns.clone()),
             Link::Attached(attached) => Some(attached.turns()),
         }
     }
 
-    /// Takes with this thread what others say to the node, until `is_over` or for at most `time`; false if it can't.
+    /// Takes with this thread what is said in its [`Client::turns`], until `is_over` or for at most `time`; false if
+    /// another thread does so.
     pub(crate) fn wait_in_turns(&self, time: Duration, is_over: impl Fn() -> bool) -> bool {
         match &self.inner.link {
-            _ if self.is_forked() => false,
-            // A thread of a runtime has other tasks, which must not wait behind this node's.
-            Link::Embedded { .. } if Handle::try_current().is_ok() => false,
             Link::Embedded { core, .. } => core.control.wait(core, time, is_over),
             Link::Attached(attached) => attached.wait(time, is_over),
         }

@@ -171,22 +171,20 @@ async fn begin(
     config: &NodeConfig,
     listen: SocketAddr,
 ) -> Result<(Arc<Core>, Vec<AbortHandle>), Error> {
-    let listener = bind(listen, &config.listen)?;
-    let bound = listener.local_addr();
-    let bound = bound.map_err(|error| Error::Listen {
+    let failed = |error: std::io::Error| Error::Listen {
         address: config.listen.clone(),
         detail: error.to_string(),
-    })?;
+    };
+    let listener = bind(listen, &config.listen)?;
+    let bound = listener.local_addr().map_err(failed)?;
     let address = advertised(config, bound)?;
     let mut id = [0; 8];
-    greet::entropy(&mut id).map_err(|error| Error::Listen {
-        address: config.listen.clone(),
-        detail: error.to_string(),
-    })?;
+    greet::entropy(&mut id).map_err(failed)?;
     let member = Member { id: NodeId(u64::from_le_bytes(id)), address };
     let identity =
         Identity { member, cluster: config.cluster.clone(), token: config.token.clone() };
-    // Last of what can fail, so that a node that does not start leaves no socket behind.
+    let control = Control::new().map_err(failed)?;
+    // Last of what can fail before there is something to be ended, so that a node that does not start leaves no socket behind.
     let local_listener = match &config.socket {
         Some(path) => Some(local::bind(path)?),
         None => None,
@@ -194,18 +192,16 @@ async fn begin(
     let capacity = config.capacity.unwrap_or_else(default_capacity);
     let machine = Config { capacity, link: config.link, degree: config.degree };
     info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "begins");
-    let failed = |error: std::io::Error| Error::Listen {
-        address: config.listen.clone(),
-        detail: error.to_string(),
-    };
-    let control = Control::new().map_err(failed)?;
     let core = Core::new(identity, machine, control, tokio::runtime::Handle::current());
-    Control::start(&core).map_err(failed)?;
     let mut accepting = vec![tokio::spawn(listen::accept(core.clone(), listener)).abort_handle()];
     if let Some(local_listener) = local_listener {
         accepting.push(tokio::spawn(local::accept(core.clone(), local_listener)).abort_handle());
     }
-    if let Err(error) = join(&core, &config.join).await {
+    let joined = match Control::start(&core).map_err(failed) {
+        Ok(()) => join(&core, &config.join).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = joined {
         end(&core, &accepting, Duration::ZERO).await;
         if let Some(socket) = &config.socket {
             let _ = std::fs::remove_file(socket);

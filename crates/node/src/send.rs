@@ -16,6 +16,7 @@ use hoplite_proto::{
     limits::{BLOCK_BYTES, FRAME_BYTES_MAX, WINDOW_BYTES},
     message::FoldKey,
     node::Event,
+    pipeline::is_frame_length,
     ranges::Ranges,
     wire::{Fetch, FrameKind, Unavailable, What, WireError},
 };
@@ -150,7 +151,11 @@ async fn answer(
     transfer: u64,
     fetch: Fetch,
 ) -> Result<(), LinkError> {
-    let frame = blocks::check_frame_length(fetch.frame)?;
+    if !is_frame_length(fetch.frame) {
+        let said = format!("frames of {} bytes", fetch.frame);
+        return Err(WireError::Unexpected(said).into());
+    }
+    let frame = u64::from(fetch.frame);
     let outcome = match fetch.what {
         What::Copy { id, instance, ranges } => {
             let wanted = Wanted { transfer, ranges, frame };

@@ -2,10 +2,7 @@
 
 use std::{
     mem,
-    sync::{
-        Arc, Condvar, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Condvar, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -29,9 +26,8 @@ pub(crate) struct Promise(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     answered: Condvar,
-    /// Where the thread that waits takes events, if it does.
-    turns: Option<Arc<Turns>>,
-    is_in_turns: AtomicBool,
+    /// Where the thread that waits takes events, as long as it does.
+    turns: Mutex<Option<Arc<Turns>>>,
 }
 
 #[derive(Default)]
@@ -67,9 +63,7 @@ impl Promise {
         };
         self.0.answered.notify_all();
         // A thread that took the answer itself looks without being told.
-        if self.0.is_in_turns.load(Ordering::SeqCst)
-            && let Some(turns) = self.0.turns.as_ref().filter(|turns| !turns.is_here())
-        {
+        if let Some(turns) = lock(&self.0.turns).as_ref().filter(|turns| !turns.is_here()) {
             turns.poke();
         }
         if let State::Watched(waker) = old {
@@ -112,7 +106,7 @@ pub(crate) fn pair<T>(
     timeout: Option<Duration>,
     finish: Finish<T>,
 ) -> (Promise, Wait<T>) {
-    let shared = Arc::new(Shared { turns: client.turns(), ..Shared::default() });
+    let shared = Arc::new(Shared::default());
     let given_up_at =
         timeout.and_then(|timeout| Instant::now().checked_add(timeout)?.checked_add(SILENCE_MAX));
     let (request, finish) = (0, Some(finish));
@@ -192,10 +186,10 @@ impl<T> Wait<T> {
 
     /// Takes what others say to the node with this thread until there is an answer; false if another thread does so.
     fn wait_in_turns(&self, time: Duration) -> bool {
-        let shared = &self.shared;
-        shared.is_in_turns.store(true, Ordering::SeqCst);
+        let Some(turns) = self.client.turns() else { return false };
+        *lock(&self.shared.turns) = Some(turns);
         let has_waited = self.client.wait_in_turns(time, || self.is_over());
-        shared.is_in_turns.store(false, Ordering::SeqCst);
+        *lock(&self.shared.turns) = None;
         has_waited
     }
 

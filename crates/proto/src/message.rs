@@ -14,9 +14,10 @@ use crate::{
     error::{Error, is_reducible},
     id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     inline::Inline,
-    limits::{BLOCK_BYTES, FRAME_BYTES_MAX, INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
+    limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
     members::Member,
     meta::{Dtype, Meta, Op},
+    pipeline::is_frame_length,
     ranges::Ranges,
 };
 
@@ -343,10 +344,7 @@ impl FoldOrder {
             && self.size <= OBJECT_BYTES_MAX
             && self.size.is_multiple_of(self.dtype.size());
         let has_source = !self.inputs.is_empty();
-        let frame = u64::from(self.frame);
-        let is_frame =
-            (BLOCK_BYTES..=FRAME_BYTES_MAX).contains(&frame) && frame.is_multiple_of(BLOCK_BYTES);
-        is_size && has_source && is_frame && is_reducible(self.op, self.dtype)
+        is_size && has_source && is_frame_length(self.frame) && is_reducible(self.op, self.dtype)
     }
 }
 

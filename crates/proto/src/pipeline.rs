@@ -27,6 +27,12 @@ pub fn frame_bytes(size: u64, link: Link) -> u64 {
     1 << best.ilog2()
 }
 
+/// Whether frames of so many bytes can be: a whole number of blocks, at least one, and not too long.
+pub fn is_frame_length(bytes: u32) -> bool {
+    let bytes = u64::from(bytes);
+    (BLOCK_BYTES..=FRAME_BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(BLOCK_BYTES)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,6 +55,7 @@ mod tests {
         for (size, rate) in [(0, 0), (1, u64::MAX), (u64::MAX, 1), (u64::MAX, u64::MAX)] {
             let frame = frame_bytes(size, Link { latency_ns: 0, bytes_per_second: rate });
             assert!(frame.is_multiple_of(BLOCK_BYTES) && frame <= FRAME_BYTES_MAX);
+            assert!(is_frame_length(frame as u32));
         }
     }
 }
