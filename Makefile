@@ -75,6 +75,9 @@ bench-matrix: build bench-packages ## The rows and the report of docs/benchmarks
 	$(BIN)/hoplite bench local --resume --out $(ROWS)/local.jsonl >/dev/null
 	$(BIN)/hoplite bench report $(ROWS)/*.jsonl --out docs/benchmarks
 
+bench-kernels: build ## How fast one core folds blocks of each element type
+	cargo bench $(CARGO_FLAGS) -p hoplite-node --bench fold
+
 bench-packages: ## Installs by apt-get, as root, what the bench compiles against: Debian's libgloo-dev, with g++
 	apt-get update --quiet
 	apt-get install --quiet --yes --no-install-recommends libgloo-dev g++
@@ -162,5 +165,5 @@ help: ## This list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel docs demo bench-smoke bench-matrix bench-packages sim test lint lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel docs demo bench-smoke bench-matrix bench-kernels bench-packages sim test lint lint-python lint-rust test-rust test-loom \
     test-sim test-python test-lab test-peers test-wheel test-frameworks test-long format clean help

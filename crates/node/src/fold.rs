@@ -3,6 +3,7 @@
 //! Plain loops over fixed-size chunks without branches, which the compiler turns into vector code;
 //! bytes need no alignment. Knows nothing of trees, of windows or of where bytes come from.
 
+use half::{f16, slice::HalfFloatSliceExt};
 use hoplite_proto::{
     error::is_reducible,
     meta::{Dtype, Op},
@@ -21,7 +22,7 @@ pub fn fold(op: Op, dtype: Dtype, into: &mut [u8], other: &[u8]) {
     check(op, dtype, into.len());
     assert!(into.len() == other.len(), "{} bytes folded into {}", other.len(), into.len());
     match dtype {
-        Dtype::Float16 => fold_as(op, into, other, f32_of_f16, f16_of_f32),
+        Dtype::Float16 => fold_f16(op, into, other),
         Dtype::BFloat16 => fold_as(op, into, other, f32_of_bf16, bf16_of_f32),
         Dtype::Float32 => fold_as(op, into, other, f32::from_le_bytes, f32::to_le_bytes),
         Dtype::Float64 => fold_as(op, into, other, f64::from_le_bytes, f64::to_le_bytes),
@@ -50,7 +51,9 @@ pub fn finish(op: Op, dtype: Dtype, into: &mut [u8], count: u64) {
     // Exact: a reduce has far fewer than 2^24 inputs.
     let divisor = count as f32;
     match dtype {
-        Dtype::Float16 => map(into, |bytes| f16_of_f32(f32_of_f16(bytes) / divisor)),
+        Dtype::Float16 => {
+            in_f32(into, |values| values.iter_mut().for_each(|value| *value /= divisor));
+        }
         Dtype::BFloat16 => map(into, |bytes| bf16_of_f32(f32_of_bf16(bytes) / divisor)),
         Dtype::Float32 => map(into, |bytes| (f32::from_le_bytes(bytes) / divisor).to_le_bytes()),
         Dtype::Float64 => {
@@ -182,37 +185,62 @@ fn bf16_of_f32(value: f32) -> [u8; 2] {
     ((bits >> 16) as u16).to_le_bytes()
 }
 
-#[inline(always)]
-fn f32_of_f16(bytes: [u8; 2]) -> f32 {
-    let bits = u32::from(u16::from_le_bytes(bytes));
-    let sign = (bits & 0x8000) << 16;
-    let magnitude = bits & 0x7fff;
-    // The bias of the exponent grows from 15 to 127; infinity and NaN go on to the largest one.
-    let normal = (magnitude << 13) + if magnitude < 0x7c00 { 112 << 23 } else { 224 << 23 };
-    // Subnormals are multiples of 2^-24. Made from an integer: f32 subnormals are slow operands.
-    let subnormal = (magnitude as i32 as f32 * (1.0 / 16_777_216.0)).to_bits();
-    f32::from_bits(sign | if magnitude < 0x0400 { subnormal } else { normal })
+/// Elements that are brought to f32 and back at once: few enough to stay in the cache next to the processor.
+const F16_AT_ONCE: usize = 256;
+
+fn fold_f16(op: Op, into: &mut [u8], other: &[u8]) {
+    let bytes = 2 * F16_AT_ONCE;
+    for (into, other) in into.chunks_mut(bytes).zip(other.chunks(bytes)) {
+        let mut theirs = [0.0; F16_AT_ONCE];
+        widen(other, &mut theirs);
+        in_f32(into, |ours| {
+            // One loop for each operation, as in `fold_as`.
+            match op {
+                Op::Sum | Op::Mean => zip_f32(ours, &theirs, f32::sum),
+                Op::Prod => zip_f32(ours, &theirs, f32::product),
+                Op::Min => zip_f32(ours, &theirs, f32::smaller),
+                Op::Max => zip_f32(ours, &theirs, f32::larger),
+            }
+        });
+    }
 }
 
-#[inline(always)]
-fn f16_of_f32(value: f32) -> [u8; 2] {
-    let bits = value.to_bits();
-    let sign = bits >> 16 & 0x8000;
-    let magnitude = bits & 0x7fff_ffff;
-    // As in bfloat16 a carry rounds; from 65520 on it reaches infinity by itself.
-    let odd = magnitude >> 13 & 1;
-    let normal = magnitude.wrapping_sub((112 << 23) - 0xfff - odd) >> 13;
-    // Below 2^-14 the last place is 2^-24, which is that of f32 from 0.5 on: the addition rounds.
-    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
-    let finite = if magnitude < 113 << 23 { subnormal } else { normal };
-    let number = if magnitude < 143 << 23 { finite } else { 0x7c00 };
-    let nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
-    ((sign | if value.is_nan() { nan } else { number }) as u16).to_le_bytes()
+fn zip_f32(into: &mut [f32], other: &[f32], op: impl Fn(f32, f32) -> f32) {
+    for (into, other) in into.iter_mut().zip(other) {
+        *into = op(*into, *other);
+    }
+}
+
+/// Computes on elements of float16 as f32.
+fn in_f32(bytes: &mut [u8], compute: impl Fn(&mut [f32])) {
+    for bytes in bytes.chunks_mut(2 * F16_AT_ONCE) {
+        let mut values = [0.0; F16_AT_ONCE];
+        let values = &mut values[..bytes.len() / 2];
+        widen(bytes, values);
+        compute(values);
+        let mut halves = [f16::ZERO; F16_AT_ONCE];
+        let halves = &mut halves[..values.len()];
+        // The conversions of the processor, where it has some, else those of the library.
+        halves.convert_from_f32_slice(values);
+        for (bytes, half) in bytes.as_chunks_mut().0.iter_mut().zip(halves) {
+            *bytes = half.to_le_bytes();
+        }
+    }
+}
+
+/// Elements of float16, at most as many as are brought to f32 at once.
+fn widen(bytes: &[u8], values: &mut [f32]) {
+    let mut halves = [f16::ZERO; F16_AT_ONCE];
+    let halves = &mut halves[..bytes.len() / 2];
+    for (half, bytes) in halves.iter_mut().zip(bytes.as_chunks().0) {
+        *half = f16::from_le_bytes(*bytes);
+    }
+    halves.convert_to_f32_slice(&mut values[..halves.len()]);
 }
 
 #[cfg(test)]
 mod tests {
-    use half::{bf16, f16};
+    use half::bf16;
 
     use super::*;
 
@@ -402,8 +430,9 @@ mod tests {
     fn sixteen_bit_floats_convert_exactly() {
         for bits in 0..=u16::MAX {
             let (half, brain) = (f16::from_bits(bits), bf16::from_bits(bits));
-            let (wide_half, wide_brain) =
-                (f32_of_f16(bits.to_le_bytes()), f32_of_bf16(bits.to_le_bytes()));
+            let mut wide_half = [0.0];
+            widen(&bits.to_le_bytes(), &mut wide_half);
+            let ([wide_half], wide_brain) = (wide_half, f32_of_bf16(bits.to_le_bytes()));
             assert!(half.is_nan() == wide_half.is_nan() && brain.is_nan() == wide_brain.is_nan());
             assert!(half.is_nan() || wide_half.to_bits() == half.to_f32().to_bits(), "{bits:#x}");
             assert!(
@@ -426,7 +455,9 @@ mod tests {
     }
 
     fn check_rounding(wide: f32) {
-        let half = f16::from_le_bytes(f16_of_f32(wide));
+        let mut half = [0; 2];
+        in_f32(&mut half, |values| values.fill(wide));
+        let half = f16::from_le_bytes(half);
         let brain = bf16::from_le_bytes(bf16_of_f32(wide));
         if wide.is_nan() {
             assert!(half.is_nan() && brain.is_nan(), "{:#x}", wide.to_bits());

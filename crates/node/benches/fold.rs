@@ -1,0 +1,66 @@
+//! How fast blocks are folded on one core: bytes of the result a second, of operands that stay in the cache.
+//!
+//! `make bench-kernels` runs it. Each kernel is checked before it is timed; the best of some runs counts, since the rest
+//! of the machine can only make one slower.
+
+use std::{
+    hint::black_box,
+    process,
+    time::{Duration, Instant},
+};
+
+use half::{bf16, f16};
+use hoplite_node::{
+    fold::fold,
+    proto::meta::{Dtype, Op},
+};
+
+const BLOCK_BYTES: usize = 64 * 1024;
+const RUNS: usize = 20;
+const RUN: Duration = Duration::from_millis(10);
+
+fn main() {
+    if cfg!(debug_assertions) {
+        eprintln!("a debug build says nothing about speed: cargo bench -p hoplite-node");
+        process::exit(2);
+    }
+    println!("{:10}{:>10}{:>10}   GB of the result a second, blocks of 64 KiB", "", "sum", "max");
+    for dtype in Dtype::ALL {
+        println!(
+            "{:10}{:>10.1}{:>10.1}",
+            dtype.to_string(),
+            rate(Op::Sum, dtype),
+            rate(Op::Max, dtype)
+        );
+    }
+}
+
+/// 10^9 bytes a second.
+fn rate(op: Op, dtype: Dtype) -> f64 {
+    let (one, two) = (block(dtype, 1), block(dtype, 2));
+    let mut into = one.clone();
+    fold(op, dtype, &mut into, &two);
+    assert!(into == block(dtype, if op == Op::Sum { 3 } else { 2 }), "{op} of {dtype} is wrong");
+    let best = (0..RUNS).map(|_| {
+        let (start, mut rounds) = (Instant::now(), 0_u32);
+        while start.elapsed() < RUN {
+            for _ in 0..16 {
+                fold(op, dtype, black_box(&mut into), black_box(&two));
+            }
+            rounds += 16;
+        }
+        f64::from(rounds) * BLOCK_BYTES as f64 / start.elapsed().as_secs_f64()
+    });
+    best.fold(0.0, f64::max) / 1e9
+}
+
+fn block(dtype: Dtype, value: u8) -> Vec<u8> {
+    let element = match dtype {
+        Dtype::Float16 => f16::from(value).to_le_bytes().to_vec(),
+        Dtype::BFloat16 => bf16::from(value).to_le_bytes().to_vec(),
+        Dtype::Float32 => f32::from(value).to_le_bytes().to_vec(),
+        Dtype::Float64 => f64::from(value).to_le_bytes().to_vec(),
+        _ => u64::from(value).to_le_bytes()[..dtype.size() as usize].to_vec(),
+    };
+    element.repeat(BLOCK_BYTES / element.len())
+}
