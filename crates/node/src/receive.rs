@@ -47,11 +47,10 @@ pub(crate) async fn copy(
     serial: u64,
 ) {
     let Some(held) = core.store.get(instance) else { return };
+    // One that was stopped may still be on its way out, and what is missing is its to write until then.
+    let turn = held.receiving.lock().await;
     let result = receive_copy(&core, &held, &id, instance, source).await;
-    if !core.fetch_over(instance, serial) {
-        // It was stopped just now; what became of it tells nothing.
-        return;
-    }
+    drop(turn);
     let not_here = matches!(result, Ok(End::Unavailable(Unavailable::NotHere)));
     let event = match result {
         Ok(End::Complete) if held.slot.is_complete() => {
@@ -66,7 +65,7 @@ pub(crate) async fn copy(
             Event::FetchFailed { instance, source, not_here, ready: held.ready() }
         }
     };
-    core.drive(event);
+    core.drive_transfer(instance, serial, event);
 }
 
 async fn receive_copy(
@@ -162,7 +161,7 @@ async fn receive_partial(
     let what = What::Partial(key);
     let (mut stream, transfer) = ask(core, child, what, WINDOW_BYTES, frame).await?;
     let mut arrivals = Arrivals::default();
-    let (mut at, mut asked) = (0, 0);
+    let (mut at, mut asked, mut ungranted) = (0, 0, 0);
     // Memory for frames that have not come whole.
     let mut waiting: VecDeque<Piece> = VecDeque::new();
     while at < size {
@@ -180,7 +179,6 @@ async fn receive_partial(
                 return Err(WireError::Unexpected(said).into());
             }
         };
-        let mut folded = 0;
         for (header, piece) in headers.iter().zip(waiting.drain(..headers.len())) {
             count_checked(core, blocks::check(header, transfer, at, &piece))?;
             let length = piece.len() as u64;
@@ -189,10 +187,14 @@ async fn receive_partial(
                 return Ok(());
             }
             at += length;
-            folded += length;
+            ungranted += length;
         }
-        // Their places in the window are the fold's now; the next may come when there are some.
-        stream.write_all(&frame::bare(FrameKind::Credit, transfer, folded)).await?;
+        // Their places in the window are the fold's now. The next may come before the window is empty, and not each of
+        // them needs a packet of its own.
+        if ungranted >= WINDOW_BYTES / 4 {
+            stream.write_all(&frame::bare(FrameKind::Credit, transfer, ungranted)).await?;
+            ungranted = 0;
+        }
         // The fold has its turn before more is read.
         tokio::task::yield_now().await;
     }
