@@ -62,7 +62,7 @@ def page() -> str:
         and not member.name.startswith("_")
         and isinstance(member, griffe.Class | griffe.Function)
     ]
-    lab = [target(package["lab"][name]) for name in ("Lab", "hosts.Link", "Host", "Rack")]
+    lab = [target(package["lab"][name]) for name in ("Lab", "hosts.Link", "Host", "Rack", "Moved")]
     body = [
         *(block for member in (*functions, *classes) for block in document(member, "hoplite.", 2)),
         *twins(package["_twins.Twins"]),

@@ -399,6 +399,7 @@ LAB = ("--lab", "4")
         ((*LAB, "--systems", " "), "says nothing"),
         ((*LAB, "--arrival", ""), "says nothing"),
         ((*LAB, "--arrival", "soon"), "'soon' is not a list of seconds"),
+        ((*LAB, "--degree", "3"), "'3' is no degree; there are 1, 2, n"),
         (("--racks", "2,x"), "'2,x' is not a list of numbers of hosts"),
         ((*LAB, "--uplink", "1gbit"), "--uplink is of a rack's link"),
         ((*LAB, "--rsh", "rsh"), "--rsh reaches real hosts"),
@@ -514,6 +515,24 @@ def test_two_hosts_of_a_lab_measure_hoplite(out: Path) -> None:
     assert {row.op for row in rows if row.system == "hoplite"} == {"rtt", "broadcast", "gather", "reduce", "allreduce"}
     assert all(row.verified and not row.note for row in rows), [row.note for row in rows]
     assert {row.lab["rate"] for row in rows} == {10**9}
+
+
+@needs_lab
+@pytest.mark.lab
+def test_racks_of_a_lab_and_forced_degrees_are_variants_of_hoplite(out: Path) -> None:
+    cell = ["--systems", "hoplite", "--ops", "broadcast,reduce", "--sizes", "128KiB", "--repeats", "1"]
+    done = run("--racks", "2,1", *cell, "--degree", "1,n", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    rows = [row for row in read([out]) if row.system == "hoplite"]
+    assert all(row.verified and not row.note for row in rows), [row.note for row in rows]
+    assert [(row.op, row.variant) for row in rows] == [
+        ("broadcast", "default"),
+        ("broadcast", "racks told"),
+        ("reduce", "default"),
+        ("reduce", "racks told"),
+        ("reduce", "degree 1"),
+        ("reduce", "degree n"),
+    ]
 
 
 def test_an_unknown_system_is_named_with_the_nearest() -> None:

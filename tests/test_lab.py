@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -525,17 +527,20 @@ def test_a_lab_is_made_inside_a_running_event_loop_and_on_a_thread() -> None:
     assert asyncio.run(asyncio.wait_for(asyncio.to_thread(lambda: asyncio.run(use())), 30)) == "node0\n"
 
 
+def _start_node(lab: Lab, host: Host, *options: str) -> subprocess.Popen[str]:
+    """Starts a node on a host; all join the first."""
+    places = ["--listen", f"{host.address}:7420", "--join", f"{lab.hosts[0].name}:7420", "--capacity", "256MiB"]
+    command = [sys.executable, "-m", "hoplite.cli", "node", "--insecure", "--json", *places, *options]
+    node = host.popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert node.stdout is not None
+    assert json.loads(node.stdout.readline())["address"] == f"{host.address}:7420"
+    return node
+
+
 @needs_lab
 def test_each_host_runs_a_node_of_its_own_at_the_usual_address_and_socket() -> None:
     with Lab(hosts=2) as lab:
-        nodes = []
-        for host in lab.hosts:
-            options = ["--listen", f"{host.address}:7420", "--join", f"{lab.hosts[0].name}:7420", "--capacity", "64MiB"]
-            command = [sys.executable, "-m", "hoplite.cli", "node", "--insecure", "--json", *options]
-            nodes.append(host.popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
-            assert nodes[-1].stdout is not None
-            ready = json.loads(nodes[-1].stdout.readline())
-            assert ready["address"] == f"{host.address}:7420"
+        nodes = [_start_node(lab, host) for host in lab.hosts]
         put = "import hoplite; hoplite.init().put(b'here', name='from/1')"
         get = "import hoplite; print(bytes(hoplite.init().get('from/1', timeout=20)))"
         lab.hosts[0].run([sys.executable, "-c", put], check=True)
@@ -543,3 +548,57 @@ def test_each_host_runs_a_node_of_its_own_at_the_usual_address_and_socket() -> N
         for host, node in zip(lab.hosts, nodes, strict=True):
             host.kill()
             node.communicate(timeout=10)
+
+
+@needs_lab
+def test_nodes_that_are_told_their_racks_send_an_object_and_a_sum_from_rack_to_rack_once() -> None:
+    megabytes = 32
+    with Lab(racks=[3, 3], rate="1gbit") as lab, contextlib.ExitStack() as stack:
+        where = {host.name: rack.name for rack in lab.racks for host in rack.hosts}
+        nodes = [_start_node(lab, host, "--rack", where[host.name]) for host in lab.hosts]
+        for host in lab.hosts:
+            stack.callback(host.kill)
+        # From rack to rack and back, as receivers and inputs come.
+        order = [lab.hosts[number] for number in (0, 3, 1, 4, 2, 5)]
+        script = f"""
+import sys, numpy, hoplite
+hp = hoplite.init()
+while len(hp.status()["members"]) < 6: pass
+rank = int(sys.argv[1])
+hp.put(numpy.full({megabytes} * 2**18, rank, numpy.float32), name=f"input/{{rank}}")
+print("ready", flush=True)
+for line in sys.stdin:
+    if line == "reduce\\n":
+        hp.reduce([f"input/{{rank}}" for rank in range(6)], name="sum")
+    value = hp.get("input/0" if line == "get\\n" else "sum", timeout=60)
+    assert (value == (0 if line == "get\\n" else 15)).all(), value
+    print("done", flush=True)
+"""
+        ranks = [
+            host.popen(
+                [sys.executable, "-c", script, str(rank)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for rank, host in enumerate(order)
+        ]
+        for rank in ranks:
+            assert rank.stdout is not None
+            assert rank.stdout.readline() == "ready\n"
+
+        def crossed(what: str, who: list[subprocess.Popen[str]]) -> list[float]:
+            before = lab.racks[0].moved()
+            for rank in who:
+                assert rank.stdin is not None
+                print(what, file=rank.stdin, flush=True)
+                # One after the other, but not one when the other is done.
+                time.sleep(0.02)
+            for rank in who:
+                assert rank.stdout is not None
+                assert rank.stdout.readline() == "done\n"
+            return [(now - then) / (megabytes * 2**20) for now, then in zip(lab.racks[0].moved(), before, strict=True)]
+
+        # Whoever is moved to another sender is sent again what was under way.
+        assert crossed("get", ranks[1:]) == pytest.approx([1.1, 0], abs=0.2)
+        assert crossed("reduce", ranks[:1]) == pytest.approx([0, 1.1], abs=0.2)
+        for process in [*ranks, *nodes]:
+            process.kill()
+            process.communicate(timeout=10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 SAID: dict[str, tuple[str, str, Any]] = {
     "listen": ("[::1]:7421", '"[::1]:7421"', "[::1]:7421"),
     "advertise": ("10.0.0.1", '"10.0.0.1"', "10.0.0.1"),
+    "rack": ("row 7", '"row 7"', "row 7"),
+    "degree": ("2", "2", "2"),
     "join": ("a:1, [fe80::1]:2", '["a:1", "[fe80::1]:2"]', ["a:1", "[fe80::1]:2"]),
     "cluster": ("mine", '"mine"', "mine"),
     "token": ("secret", '"secret"', "secret"),
@@ -152,6 +155,10 @@ def test_garbage_in_a_variable_is_named(variable: str, text: str, monkeypatch: p
         "leave_timeout = -1": "leave_timeout is -1; it is a number of seconds from 0 up",
         "leave_timeout = nan": "leave_timeout is nan",
         "cluster = ''": "cluster is empty",
+        "rack = ''": "rack is empty",
+        f"rack = '{'x' * 64}'": "rack 'x+' is too long: 64 bytes, at most 63",
+        "degree = 3": "degree is 3; it is one of 1, 2, n",
+        "degree = 'star'": "degree is 'star'; it is one of 1, 2, n",
         "token = [": "is not TOML: ",
         "\udcff": "is not TOML: ",
     }.items(),
@@ -218,6 +225,24 @@ def test_arguments_of_the_wrong_type() -> None:
     for name, value in (("join", 7), ("insecure", "yes"), ("token", b"x"), ("log", 3), ("leave_timeout", "5")):
         with pytest.raises(hoplite.InvalidArgument, match=name):
             load(**{name: value})
+
+
+def test_a_node_tells_others_its_rack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPLITE_RACK", "row 7")
+    with Node() as one, Node(join=[one.address], rack="zone b") as other, Node(join=[one.address], rack=None) as third:
+        racks = {one.id: "row 7", other.id: "zone b", third.id: "row 7"}
+        deadline = time.monotonic() + 10
+        with other.client() as client:
+            while len(client.status()["members"]) < 3:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert {member["id"]: member["rack"] for member in client.status()["members"]} == racks
+            assert client.status()["rack"] == "zone b"
+    with pytest.raises(hoplite.InvalidArgument, match="rack is empty"):
+        Node(rack="")
+    monkeypatch.delenv("HOPLITE_RACK")
+    with Node() as alone, alone.client() as client:
+        assert client.status()["rack"] is None
 
 
 def test_a_node_takes_its_settings_from_a_file(write: Write, tmp_path: Path) -> None:

@@ -120,6 +120,8 @@ class Node:
         token: str | None = None,
         insecure: bool = False,
         advertise: str | None = None,
+        rack: str | None = None,
+        degree: str | None = None,
         socket: str | None = None,
     ) -> Node: ...
     @property

@@ -48,6 +48,10 @@ class Node:
         insecure: allow to listen off loopback with no token.
         advertise: the address that others should use, where it is not the one listened on: in containers, or with
             0.0.0.0.
+        rack: where the host stands, by any name that its neighbours are told too: objects go from rack to rack once,
+            however many want them there. The default is no rack.
+        degree: children of each position in the tree of every reduce that this node's clients begin, 1, 2 or "n"; for
+            measurements. The default is what is predicted to be fastest, for each reduce.
         socket: path of the Unix socket for this host's processes; the default is this user's, at which
             `hoplite.init()` looks, or one of this node's own if another node serves that.
         config: a TOML file of settings.
@@ -69,6 +73,8 @@ class Node:
         token: str | None = None,
         insecure: bool | None = None,
         advertise: str | None = None,
+        rack: str | None = None,
+        degree: str | int | None = None,
         socket: str | os.PathLike[str] | None = None,
         config: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -81,6 +87,8 @@ class Node:
             token=token,
             insecure=insecure,
             advertise=advertise,
+            rack=rack,
+            degree=degree,
             socket=socket,
             log=None,
         )
@@ -102,6 +110,8 @@ class Node:
                         token=values["token"],
                         insecure=values["insecure"],
                         advertise=values["advertise"],
+                        rack=values["rack"],
+                        degree=values["degree"],
                         socket=path,
                     )
                 break

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hoplite.settings import Values
 
 # Arguments of `init` that say how an embedded node is to be; a node that runs already is as it is.
-NODE_OPTIONS = ("listen", "advertise", "capacity", "token", "insecure")
+NODE_OPTIONS = ("listen", "advertise", "rack", "capacity", "token", "insecure")
 
 # A node that we saw can be gone when we attach; one that comes and goes this often is none.
 ATTEMPTS = 5
@@ -97,6 +97,7 @@ def init(
     timeout: float | None = 10.0,
     listen: str | None = None,
     advertise: str | None = None,
+    rack: str | None = None,
     capacity: int | str | None = None,
     cluster: str | None = None,
     token: str | None = None,
@@ -120,6 +121,7 @@ def init(
         timeout: seconds to wait for a running node to answer, and for another process that is starting one.
         listen: of an embedded node, as for `Node`; the default is a free port, reachable for the cluster it joins.
         advertise: of an embedded node, as for `Node`.
+        rack: of an embedded node, as for `Node`.
         capacity: of an embedded node, as for `Node`.
         cluster: of an embedded node, as for `Node`; a running node must be of that cluster.
         token: of an embedded node, as for `Node`.
@@ -142,6 +144,7 @@ def init(
         address=address,
         listen=listen,
         advertise=advertise,
+        rack=rack,
         capacity=capacity,
         cluster=cluster,
         token=token,

@@ -27,6 +27,11 @@ CONFIG_VARIABLE = "HOPLITE_CONFIG"
 # What the address of a node of this host begins with, before the path of its socket.
 UNIX = "unix:"
 
+# As long as a label's value in Kubernetes.
+RACK_BYTES_MAX = 63
+
+DEGREES = ("1", "2", "n")
+
 LEVELS = ("off", "error", "warn", "info", "debug", "trace")
 
 YES = ("1", "true", "yes", "on")
@@ -145,6 +150,22 @@ def _check_advertise(what: str, value: str) -> str:
     return text if _is_ip(text) else check_address(what, text)
 
 
+def _check_rack(what: str, value: str) -> str:
+    text = check_text(what, value)
+    if not text.isprintable():
+        raise InvalidArgument(f"{what} {text!r} has characters that can't be printed")
+    if len(text.encode()) > RACK_BYTES_MAX:
+        raise InvalidArgument(f"{what} {text!r} is too long: {len(text.encode())} bytes, at most {RACK_BYTES_MAX}")
+    return text
+
+
+def _check_degree(what: str, value: str | int) -> str:
+    text = str(value) if isinstance(value, int) else check_text(what, value)
+    if text not in DEGREES:
+        raise InvalidArgument(f"{what} is {value!r}; it is one of {', '.join(DEGREES)}")
+    return text
+
+
 def _check_seeds(what: str, value: str | Iterable[str]) -> list[str]:
     if isinstance(value, str):
         value = _split(check_text(what, value))
@@ -202,6 +223,8 @@ TEXT = Kind("TEXT", 'text, as "mine"', (str,), str, check_text)
 PATH = Kind("PATH", 'a path, as "/run/hoplite/node.sock"', (str,), str, check_text)
 ADDRESS = Kind("HOST:PORT", '"host:port", as "10.0.0.1:7420"', (str,), str, check_address)
 ADVERTISE = Kind("HOST[:PORT]", '"host:port", or an address alone', (str,), str, _check_advertise)
+RACK = Kind("NAME", 'a name, as "rack7"', (str,), str, _check_rack)
+DEGREE = Kind("1|2|n", '1 for a chain, 2 for a tree or "n" for a star', (str, int), str, _check_degree)
 ADDRESSES = Kind(
     "HOST:PORT",
     'a list, as ["10.0.0.1:7420", "10.0.0.2:7420"]; commas in a variable',
@@ -232,6 +255,14 @@ SETTINGS = (
         default_text="the one listened on",
     ),
     Setting(
+        "rack",
+        RACK,
+        None,
+        "Where the host stands, by any name that its neighbours are told too: a rack, a zone. Objects go from rack to "
+        "rack once, however many want them there, and so do the sums of a chain.",
+        default_text="none: as near to all others",
+    ),
+    Setting(
         "join",
         ADDRESSES,
         (),
@@ -254,6 +285,13 @@ SETTINGS = (
         None,
         "Most memory that the store may take.",
         default_text="30 % of the memory of the host or cgroup",
+    ),
+    Setting(
+        "degree",
+        DEGREE,
+        None,
+        "Children of each position in the tree of every reduce that this node's clients begin: for measurements.",
+        default_text="what is predicted to be fastest, for each reduce",
     ),
     Setting(
         "socket",

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use hoplite_proto::reduce::{cost::Link, shape::Degree};
+use hoplite_proto::{
+    rack::Rack,
+    reduce::{cost::Link, shape::Degree},
+};
 
 /// Settings of a node; each has a default that works on one host.
 #[derive(Clone, Debug)]
@@ -24,6 +27,8 @@ pub struct NodeConfig {
     pub capacity: Option<u64>,
     /// Path of the Unix socket for other processes of this host; none opens no socket.
     pub socket: Option<PathBuf>,
+    /// Where the node stands; objects go from rack to rack once, and on from there.
+    pub rack: Option<Rack>,
     /// The degree of every reduce, for measurements; none lets the cost model choose.
     pub degree: Option<Degree>,
     /// Latency and bandwidth that are assumed until transfers have shown them.
@@ -41,6 +46,7 @@ impl Default for NodeConfig {
             insecure: false,
             capacity: None,
             socket: None,
+            rack: None,
             degree: None,
             link: LINK_ASSUMED,
         }

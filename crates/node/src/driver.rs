@@ -62,7 +62,7 @@ pub(crate) struct Core {
     pub(crate) streams: Streams,
     pub(crate) runtime: Handle,
     door: Mutex<Door>,
-    inbox: Mutex<VecDeque<Event>>,
+    inbox: Mutex<VecDeque<Fact>>,
     /// The deadline that the timer sleeps for, which is not after the machine's.
     armed: Mutex<Option<Instant>>,
     begun: Clock,
@@ -72,6 +72,7 @@ pub(crate) struct Core {
     /// Clients that write their objects themselves, through shared memory.
     attached: Mutex<HashSet<ClientId>>,
     serves: Mutex<HashMap<ServeId, oneshot::Sender<Option<Serving>>>>,
+    /// Transfers to here by copy: the number of the task, and how to end it.
     fetches: Mutex<HashMap<Instance, (u64, AbortHandle)>>,
     /// The processes of this host that are attached.
     pub(crate) sessions: Mutex<HashMap<ClientId, Weak<Session>>>,
@@ -80,6 +81,13 @@ pub(crate) struct Core {
     closed: AtomicBool,
     left: AtomicBool,
     left_changed: Notify,
+}
+
+/// Something that the node is told.
+struct Fact {
+    event: Event,
+    /// It is the end of this transfer to here, and void if that is not under way any more.
+    transfer: Option<(Instance, u64)>,
 }
 
 struct Door {
@@ -185,7 +193,8 @@ impl Core {
         if self.is_closed() {
             self.fail_all();
         } else if may_wait && Handle::try_current().is_err() {
-            self.pass(event).into_iter().for_each(|order| self.perform_slow(order));
+            let fact = Fact { event, transfer: None };
+            self.pass(fact).into_iter().for_each(|order| self.perform_slow(order));
         } else {
             self.drive(event);
         }
@@ -219,12 +228,14 @@ impl Core {
             serde_json::json!({
                 "id": member.id.to_string(),
                 "address": member.address.to_string(),
+                "rack": member.rack.map(|rack| rack.to_string()),
             })
         };
         let (arena, link) = (self.store.arena.stats(), self.link());
         serde_json::json!({
             "id": status.me.id.to_string(),
             "address": status.me.address.to_string(),
+            "rack": status.me.rack.map(|rack| rack.to_string()),
             "cluster": self.identity.cluster,
             "members": status.members.iter().map(member).collect::<Vec<_>>(),
             "objects": status.copies,
@@ -278,7 +289,16 @@ impl Core {
     /// Never waits: while another thread is at the door, that thread takes this fact too. So a fact may be stated from
     /// anywhere, also from within the carrying out of an order.
     pub(crate) fn drive(self: &Arc<Self>, event: Event) {
-        for order in self.pass(event) {
+        self.drive_fact(Fact { event, transfer: None });
+    }
+
+    /// Tells the node how a transfer to here ended, unless it has been stopped by the time that the node hears of it.
+    pub(crate) fn drive_transfer(self: &Arc<Self>, instance: Instance, serial: u64, event: Event) {
+        self.drive_fact(Fact { event, transfer: Some((instance, serial)) });
+    }
+
+    fn drive_fact(self: &Arc<Self>, fact: Fact) {
+        for order in self.pass(fact) {
             // New memory would hold up the transfers beside this task, or a thread that only lets go of something.
             let core = self.clone();
             drop(self.runtime.spawn_blocking(move || core.perform_slow(order)));
@@ -286,8 +306,8 @@ impl Core {
     }
 
     /// Takes all facts that there are through the door, and returns the orders that take a while.
-    fn pass(self: &Arc<Self>, event: Event) -> Vec<Slow> {
-        lock(&self.inbox).push_back(event);
+    fn pass(self: &Arc<Self>, fact: Fact) -> Vec<Slow> {
+        lock(&self.inbox).push_back(fact);
         let mut slow = Vec::new();
         loop {
             match self.door.try_lock() {
@@ -305,8 +325,11 @@ impl Core {
     fn drain(self: &Arc<Self>, door: &mut Door, slow: &mut Vec<Slow>) {
         let mut actions = std::mem::take(&mut door.actions);
         loop {
-            let event = lock(&self.inbox).pop_front();
-            let Some(event) = event else { break };
+            let fact = lock(&self.inbox).pop_front();
+            let Some(Fact { event, transfer }) = fact else { break };
+            if transfer.is_some_and(|(instance, serial)| !self.fetch_over(instance, serial)) {
+                continue;
+            }
             door.machine.handle(self.now(), event, &mut actions);
             for action in actions.drain(..) {
                 self.perform(action, slow, &mut door.unsent);
@@ -360,20 +383,22 @@ impl Core {
                     slow.push(Slow::CreateSlot { instance, size, writer });
                 }
             }
-            Action::FreeSlot { instance } => self.store.free(instance),
+            Action::FreeSlot { instance } => {
+                // What was received into it is no news of whatever comes into its place.
+                self.stop_fetch(instance);
+                self.store.free(instance);
+            }
             Action::Fetch { id, instance, source } => {
                 let serial = self.next_id();
                 // Locked before the task can end, which takes its entry away.
                 let mut fetches = lock(&self.fetches);
                 let receiving = receive::copy(self.clone(), id, instance, source, serial);
                 let task = self.runtime.spawn(receiving);
-                fetches.insert(instance, (serial, task.abort_handle()));
-            }
-            Action::StopFetch { instance } => {
-                if let Some((_, task)) = lock(&self.fetches).remove(&instance) {
-                    task.abort();
+                if let Some((_, before)) = fetches.insert(instance, (serial, task.abort_handle())) {
+                    before.abort();
                 }
             }
+            Action::StopFetch { instance } => self.stop_fetch(instance),
             Action::Serve { serve, instance, relayed } => {
                 self.begin_serve(serve, instance, relayed)
             }
@@ -474,8 +499,14 @@ impl Core {
         }
     }
 
+    fn stop_fetch(&self, instance: Instance) {
+        if let Some((_, task)) = lock(&self.fetches).remove(&instance) {
+            task.abort();
+        }
+    }
+
     /// A copy has arrived or stopped arriving: forgets its task; false if that was stopped or replaced before.
-    pub(crate) fn fetch_over(&self, instance: Instance, serial: u64) -> bool {
+    fn fetch_over(&self, instance: Instance, serial: u64) -> bool {
         let mut fetches = lock(&self.fetches);
         let is_current = fetches.get(&instance).is_some_and(|(current, _)| *current == serial);
         if is_current {

@@ -350,7 +350,7 @@ mod tests {
 
     fn identity(node: u64, token: Option<&str>) -> Identity {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        let (member, cluster) = (Member { id: NodeId(node), address }, "test".into());
+        let (member, cluster) = (Member { id: NodeId(node), address, rack: None }, "test".into());
         Identity { member, cluster, token: token.map(String::from) }
     }
 

@@ -180,7 +180,7 @@ async fn begin(
     let address = advertised(config, bound)?;
     let mut id = [0; 8];
     greet::entropy(&mut id).map_err(failed)?;
-    let member = Member { id: NodeId(u64::from_le_bytes(id)), address };
+    let member = Member { id: NodeId(u64::from_le_bytes(id)), address, rack: config.rack };
     let identity =
         Identity { member, cluster: config.cluster.clone(), token: config.token.clone() };
     let control = Control::new().map_err(failed)?;

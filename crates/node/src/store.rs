@@ -21,6 +21,8 @@ use crate::config::EXTENT_BYTES;
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) slot: Slot,
+    /// Whose turn it is to receive what is missing.
+    pub(crate) receiving: tokio::sync::Mutex<()>,
     changed: Notify,
     /// How many wait for more of it.
     followers: AtomicUsize,
@@ -164,7 +166,8 @@ impl Store {
 
     fn insert(&self, instance: Instance, slot: Slot) {
         let (changed, followers) = (Notify::new(), AtomicUsize::new(0));
-        let held = Held { slot, changed, followers, abandoned: AtomicBool::new(false) };
+        let (receiving, abandoned) = (tokio::sync::Mutex::new(()), AtomicBool::new(false));
+        let held = Held { slot, receiving, changed, followers, abandoned };
         // If the same copy was given up and asked for again while memory was made, the first to be ready stays.
         self.held().entry(instance).or_insert_with(|| Arc::new(held));
         self.created.notify_waiters();

@@ -1,7 +1,7 @@
 //! What clients ask of their node, and what they are answered: the same words for a client inside the process
 //! of the node and for one that is attached over a socket.
 
-use alloc::{string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
@@ -190,7 +190,7 @@ pub enum Answer {
         state: String,
     },
     /// How the node is.
-    Status(Status),
+    Status(Box<Status>),
     /// The copies that the node has.
     Objects(Vec<ObjectRow>),
 }

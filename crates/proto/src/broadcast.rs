@@ -23,6 +23,21 @@ pub struct Candidate {
     pub origin: bool,
     /// Whether it failed this asker before: taken only if nobody else has the object.
     pub avoided: bool,
+    /// Whether what it sends the asker goes from rack to rack.
+    pub far: bool,
+    /// A receiver in another rack among those that it feeds.
+    pub feeds_far: Option<NodeId>,
+}
+
+/// Whom a receiver takes an object from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The sender.
+    pub node: NodeId,
+    /// Why this one.
+    pub reason: Reason,
+    /// Whom the receiver is to feed from now on in the sender's stead.
+    pub takes_over: Option<NodeId>,
 }
 
 /// Why a sender was chosen.
@@ -44,6 +59,11 @@ pub enum Reason {
         /// Predicted nanoseconds until the asker has it all.
         predicted_ns: u64,
     },
+    /// It feeds a node of another rack, which from now on takes the object from the asker.
+    TakesOver {
+        /// Whom the asker will feed.
+        receiver: NodeId,
+    },
 }
 
 impl fmt::Display for Reason {
@@ -54,6 +74,9 @@ impl fmt::Display for Reason {
             Self::IdleRelay { depth } => write!(f, "idle relay {depth} deep"),
             Self::LeastLoaded { load, predicted_ns } => {
                 write!(f, "least loaded: feeds {load}, predicted {predicted_ns} ns")
+            }
+            Self::TakesOver { receiver } => {
+                write!(f, "in this rack: hands over its receiver {receiver} in another")
             }
         }
     }
@@ -66,39 +89,61 @@ impl fmt::Display for Reason {
 /// chain, small ones a bush. It is a preference, never a lock: somebody is always chosen. On a tie complete
 /// copies come before partial ones, then the shallower, then those that were received rather than made, then the lower id.
 ///
+/// Racks come first: as long as somebody of the asker's own rack has some of it, nobody else is taken, so that an object
+/// comes into a rack once however many want it there. Where that one feeds another rack already, the asker steps in
+/// between, if that is predicted to be sooner: otherwise the order in which receivers ask would decide how often an
+/// object goes from rack to rack.
+///
 /// Source: the receiver-driven broadcast of Hoplite, SIGCOMM 2021, section 3.3, in which a holder that serves is
 /// locked; here load is a cost instead, so that a late receiver never waits for a sender to become free.
-pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option<(NodeId, Reason)> {
-    let rank = |candidate: &Candidate| {
+pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option<Choice> {
+    let rank = |(candidate, predicted): &(Candidate, Predicted)| {
         (
             candidate.avoided,
-            predicted_ns(candidate, bytes, link),
+            candidate.far,
+            predicted.ns,
+            predicted.takes_over,
             !candidate.complete,
             candidate.depth,
             candidate.origin,
             candidate.node,
         )
     };
-    let best = candidates.iter().min_by_key(|candidate| rank(candidate))?;
-    let reason = match (candidates.len(), best.load, best.complete) {
-        (1, ..) => Reason::OnlyHolder,
-        (_, 0, true) => Reason::IdleComplete,
-        (_, 0, false) => Reason::IdleRelay { depth: best.depth },
-        (_, load, _) => Reason::LeastLoaded { load, predicted_ns: predicted_ns(best, bytes, link) },
+    let predicted =
+        candidates.iter().map(|candidate| (*candidate, predict(candidate, bytes, link)));
+    let (best, Predicted { ns, takes_over }) = predicted.min_by_key(rank)?;
+    let reason = match (takes_over, candidates.len(), best.load, best.complete) {
+        (Some(receiver), ..) => Reason::TakesOver { receiver },
+        (_, 1, ..) => Reason::OnlyHolder,
+        (_, _, 0, true) => Reason::IdleComplete,
+        (_, _, 0, false) => Reason::IdleRelay { depth: best.depth },
+        (_, _, load, _) => Reason::LeastLoaded { load, predicted_ns: ns },
     };
-    Some((best.node, reason))
+    Some(Choice { node: best.node, reason, takes_over })
 }
 
-/// Nanoseconds until a new receiver of `candidate` would have everything.
-fn predicted_ns(candidate: &Candidate, bytes: u64, link: Link) -> u64 {
+struct Predicted {
+    ns: u64,
+    takes_over: Option<NodeId>,
+}
+
+fn predict(candidate: &Candidate, bytes: u64, link: Link) -> Predicted {
     let transfer = |bytes: u64| {
         let ns = u128::from(bytes) * 1_000_000_000 / u128::from(link.bytes_per_second.max(1));
         u64::try_from(ns).unwrap_or(u64::MAX)
     };
     let hop = link.latency_ns.saturating_add(transfer(bytes.min(frame_bytes(bytes, link))));
     let hops = u64::from(candidate.depth).saturating_add(1);
-    let shares = u64::from(candidate.load).saturating_add(1);
-    hop.saturating_mul(hops).saturating_add(transfer(bytes).saturating_mul(shares))
+    let load = u64::from(candidate.load);
+    let divided_by = |shares: u64| transfer(bytes).saturating_mul(shares);
+    let beside = hop.saturating_mul(hops).saturating_add(divided_by(load.saturating_add(1)));
+    // Told by the owner, the receiver ends one transfer and begins another: two round trips.
+    let told = hops.saturating_add(4);
+    let instead = hop.saturating_mul(told).saturating_add(divided_by(load.max(1)));
+    match candidate.feeds_far.filter(|_| !candidate.far) {
+        Some(receiver) if instead < beside => Predicted { ns: instead, takes_over: Some(receiver) },
+        _ => Predicted { ns: beside, takes_over: None },
+    }
 }
 
 #[cfg(test)]
@@ -117,6 +162,8 @@ mod tests {
             complete: true,
             origin: false,
             avoided: false,
+            far: false,
+            feeds_far: None,
         }
     }
 
@@ -128,37 +175,43 @@ mod tests {
             complete: false,
             origin: false,
             avoided: false,
+            far: false,
+            feeds_far: None,
         }
+    }
+
+    /// The sender and why.
+    fn choose(candidates: &[Candidate], bytes: u64) -> Option<(NodeId, Reason)> {
+        choose_source(candidates, bytes, GIGABIT).map(|choice| (choice.node, choice.reason))
     }
 
     #[test]
     fn nobody_has_it() {
-        assert_eq!(choose_source(&[], 1, GIGABIT), None);
+        assert_eq!(choose(&[], 1), None);
     }
 
     #[test]
     fn an_idle_complete_copy_comes_first() {
-        let chosen = choose_source(&[relay(1, 1, 0), complete(2, 0)], 1 << 20, GIGABIT);
+        let chosen = choose(&[relay(1, 1, 0), complete(2, 0)], 1 << 20);
         assert_eq!(chosen, Some((NodeId(2), Reason::IdleComplete)));
     }
 
     #[test]
     fn of_two_idle_copies_the_received_one_spares_the_source() {
         let source = Candidate { origin: true, ..complete(1, 0) };
-        let (node, _) = choose_source(&[source, complete(2, 0)], 1 << 20, GIGABIT).unwrap();
+        let (node, _) = choose(&[source, complete(2, 0)], 1 << 20).unwrap();
         assert_eq!(node, NodeId(2));
     }
 
     #[test]
     fn a_large_object_rather_comes_through_a_relay_than_from_a_busy_copy() {
-        let chosen = choose_source(&[complete(1, 1), relay(2, 1, 0)], 256 << 20, GIGABIT);
+        let chosen = choose(&[complete(1, 1), relay(2, 1, 0)], 256 << 20);
         assert_eq!(chosen, Some((NodeId(2), Reason::IdleRelay { depth: 1 })));
     }
 
     #[test]
     fn a_small_object_rather_comes_from_a_busy_copy_than_through_many_relays() {
-        let (node, reason) =
-            choose_source(&[complete(1, 1), relay(2, 9, 0)], 128 << 10, GIGABIT).unwrap();
+        let (node, reason) = choose(&[complete(1, 1), relay(2, 9, 0)], 128 << 10).unwrap();
         assert_eq!(node, NodeId(1));
         assert!(matches!(reason, Reason::LeastLoaded { load: 1, .. }));
     }
@@ -166,8 +219,8 @@ mod tests {
     #[test]
     fn who_failed_the_asker_is_the_last_resort() {
         let failed = Candidate { avoided: true, ..complete(1, 0) };
-        assert_eq!(choose_source(&[failed], 1, GIGABIT), Some((NodeId(1), Reason::OnlyHolder)));
-        let (node, _) = choose_source(&[failed, relay(2, 30, 9)], 1, GIGABIT).unwrap();
+        assert_eq!(choose(&[failed], 1), Some((NodeId(1), Reason::OnlyHolder)));
+        let (node, _) = choose(&[failed, relay(2, 30, 9)], 1).unwrap();
         assert_eq!(node, NodeId(2));
     }
 
@@ -175,7 +228,7 @@ mod tests {
     fn depth_of_broadcast(receivers: u64, bytes: u64) -> u32 {
         let mut holders: Vec<Candidate> = vec![complete(0, 0)];
         for receiver in 1..=receivers {
-            let (source, _) = choose_source(&holders, bytes, GIGABIT).unwrap();
+            let (source, _) = choose(&holders, bytes).unwrap();
             let source = holders.iter_mut().find(|holder| holder.node == source).unwrap();
             source.load += 1;
             let depth = source.depth + 1;
@@ -190,5 +243,31 @@ mod tests {
         assert!(depth_of_broadcast(7, 66 << 10) <= 4);
         // A relay costs 0.6 ms and a second receiver of the same sender 268 ms: the chain ends where they are equal.
         assert!((400..450).contains(&depth_of_broadcast(1000, 32 << 20)));
+    }
+
+    #[test]
+    fn somebody_of_the_same_rack_comes_before_an_idle_copy_in_another() {
+        let elsewhere = Candidate { far: true, ..complete(1, 0) };
+        let (node, _) = choose(&[elsewhere, relay(2, 5, 3)], 32 << 20).unwrap();
+        assert_eq!(node, NodeId(2));
+        let failed = Candidate { avoided: true, ..relay(2, 1, 0) };
+        let (node, _) = choose(&[elsewhere, failed], 32 << 20).unwrap();
+        assert_eq!(node, NodeId(1), "who failed the asker is the last resort in its rack too");
+    }
+
+    #[test]
+    fn a_receiver_steps_between_its_rack_and_the_next() {
+        let receiver = NodeId(9);
+        let busy = Candidate { feeds_far: Some(receiver), ..relay(2, 1, 1) };
+        let choice = choose_source(&[complete(1, 1), busy], 32 << 20, GIGABIT).unwrap();
+        assert_eq!((choice.node, choice.takes_over), (NodeId(2), Some(receiver)));
+        assert_eq!(choice.reason, Reason::TakesOver { receiver });
+
+        let idle = choose_source(&[relay(3, 4, 0), busy], 32 << 20, GIGABIT).unwrap();
+        assert_eq!((idle.node, idle.takes_over), (NodeId(3), None), "without need nobody is moved");
+        let small = choose_source(&[busy], 32 << 10, GIGABIT).unwrap();
+        assert_eq!(small.takes_over, None, "a small object is there before its receiver is told");
+        let far = Candidate { far: true, ..busy };
+        assert_eq!(choose_source(&[far], 32 << 20, GIGABIT).unwrap().takes_over, None);
     }
 }

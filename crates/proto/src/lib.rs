@@ -18,7 +18,7 @@
 //! | [`broadcast`] | whom a receiver takes an object from |
 //! | [`reduce`] | who folds what with whom, in which shape of tree |
 //! | [`table`] | what a node holds, and what it evicts |
-//! | [`members`] | who owns an object's directory entry |
+//! | [`members`], [`rack`] | who owns an object's directory entry, who stands near whom |
 //! | [`message`], [`wire`] | what nodes say to each other, and its bytes |
 //! | [`ask`] | what clients ask of a node |
 //! | [`limits`] | every bound and default |
@@ -39,6 +39,7 @@ pub mod message;
 pub mod meta;
 pub mod node;
 pub mod pipeline;
+pub mod rack;
 pub mod ranges;
 pub mod reduce;
 pub mod table;

@@ -10,7 +10,10 @@ use core::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{NodeId, ObjectId, mix};
+use crate::{
+    id::{NodeId, ObjectId, mix},
+    rack::Rack,
+};
 
 /// A node that takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -19,6 +22,8 @@ pub struct Member {
     pub id: NodeId,
     /// Where others reach it.
     pub address: SocketAddr,
+    /// Where it stands, if it was told.
+    pub rack: Option<Rack>,
 }
 
 /// The two nodes that keep the directory entry of an object.
@@ -46,7 +51,7 @@ impl Owners {
 #[derive(Clone, Debug)]
 pub struct Members {
     me: NodeId,
-    all: BTreeMap<NodeId, SocketAddr>,
+    all: BTreeMap<NodeId, Member>,
     /// Those that were members and are none any more. What others tell of them may be old.
     departed: BTreeSet<NodeId>,
 }
@@ -54,14 +59,14 @@ pub struct Members {
 impl Members {
     /// A cluster of one.
     pub fn new(me: Member) -> Self {
-        let all = BTreeMap::from([(me.id, me.address)]);
+        let all = BTreeMap::from([(me.id, me)]);
         Self { me: me.id, all, departed: BTreeSet::new() }
     }
 
-    /// Adds a member; false if it was known at that address.
+    /// Adds a member; false if it was known as this.
     pub fn insert(&mut self, member: Member) -> bool {
         self.departed.remove(&member.id);
-        self.all.insert(member.id, member.address) != Some(member.address)
+        self.all.insert(member.id, member) != Some(member)
     }
 
     /// Removes a member; false if it was unknown. This node never removes itself.
@@ -95,12 +100,23 @@ impl Members {
 
     /// Where `node` is reached.
     pub fn address(&self, node: NodeId) -> Option<SocketAddr> {
-        self.all.get(&node).copied()
+        self.all.get(&node).map(|member| member.address)
+    }
+
+    /// The rack of `node`, if that was told.
+    pub fn rack(&self, node: NodeId) -> Option<Rack> {
+        self.all.get(&node)?.rack
+    }
+
+    /// Whether what one of two nodes sends the other goes from rack to rack. Nodes that were told of no rack are near to
+    /// everybody.
+    pub fn are_apart(&self, one: NodeId, other: NodeId) -> bool {
+        self.rack(one).zip(self.rack(other)).is_some_and(|(one, other)| one != other)
     }
 
     /// Everybody, this node too, in order of id.
     pub fn iter(&self) -> impl Iterator<Item = Member> {
-        self.all.iter().map(|(id, address)| Member { id: *id, address: *address })
+        self.all.values().copied()
     }
 
     /// Everybody else, in order of id.
@@ -135,7 +151,8 @@ mod tests {
     use super::*;
 
     fn member(id: u64) -> Member {
-        Member { id: NodeId(id), address: SocketAddr::from(([127, 0, 0, 1], id as u16)) }
+        let address = SocketAddr::from(([127, 0, 0, 1], id as u16));
+        Member { id: NodeId(id), address, rack: None }
     }
 
     fn cluster(size: u64) -> Members {
@@ -170,6 +187,18 @@ mod tests {
                 assert_eq!(after, before);
             }
         }
+    }
+
+    #[test]
+    fn only_nodes_of_two_racks_are_apart() {
+        let at = |rack: &str| rack.parse().ok();
+        let mut members = Members::new(Member { rack: at("a"), ..member(1) });
+        for (id, rack) in [(2, at("a")), (3, at("b")), (4, None)] {
+            members.insert(Member { rack, ..member(id) });
+        }
+        let apart = |one, other| members.are_apart(NodeId(one), NodeId(other));
+        assert!(apart(1, 3) && apart(3, 2));
+        assert!(!apart(1, 2) && !apart(1, 4) && !apart(4, 3) && !apart(1, 5));
     }
 
     #[test]

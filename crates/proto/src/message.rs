@@ -82,6 +82,15 @@ pub enum Message {
         /// Where to take it from.
         source: Source,
     },
+    /// To a receiver: take the rest from this node, which stands nearer to those who have the object.
+    Redirect {
+        /// The object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
+        /// Who is fed by your sender from now on.
+        source: NodeId,
+    },
     /// To askers and watchers: it can't come.
     Gone {
         /// The object.

@@ -13,6 +13,11 @@ impl Instant {
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
+
+    /// The moment so many nanoseconds before this one, or the beginning.
+    pub const fn before(self, ns: u64) -> Self {
+        Self(self.0.saturating_sub(ns))
+    }
 }
 
 impl Add<u64> for Instant {

@@ -1,9 +1,9 @@
 //! Python arguments as the types of the Rust API.
 
-use std::time::Duration;
+use std::{str::FromStr, time::Duration};
 
 use hoplite_node::proto::{
-    id::ObjectId,
+    id::{BadRef, ObjectId},
     meta::{Dtype, Form, Kind, Meta, Op},
 };
 use pyo3::prelude::*;
@@ -29,6 +29,14 @@ pub(crate) fn object(py: Python<'_>, text: &str) -> PyResult<ObjectId> {
 
 pub(crate) fn objects(py: Python<'_>, texts: &[String]) -> PyResult<Vec<ObjectId>> {
     texts.iter().map(|text| object(py, text)).collect()
+}
+
+/// Where a node stands, or how its reduces are shaped.
+pub(crate) fn word<T: FromStr<Err = BadRef>>(
+    py: Python<'_>,
+    text: Option<&str>,
+) -> PyResult<Option<T>> {
+    text.map(str::parse).transpose().map_err(|error| errors::argument(py, &error))
 }
 
 /// What an object is to be called: a name, or a ref that was promised.

@@ -32,7 +32,7 @@ impl Node {
     #[new]
     #[pyo3(signature = (
         *, listen="127.0.0.1:0", join=Vec::new(), capacity=None, cluster="default", token=None, insecure=false,
-        advertise=None, socket=None
+        advertise=None, socket=None, rack=None, degree=None
     ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -45,7 +45,10 @@ impl Node {
         insecure: bool,
         advertise: Option<String>,
         socket: Option<PathBuf>,
+        rack: Option<&str>,
+        degree: Option<&str>,
     ) -> PyResult<Self> {
+        let (rack, degree) = (arguments::word(py, rack)?, arguments::word(py, degree)?);
         let (listen, cluster) = (listen.into(), cluster.into());
         let config = NodeConfig {
             listen,
@@ -56,6 +59,8 @@ impl Node {
             insecure,
             capacity,
             socket,
+            rack,
+            degree,
             ..NodeConfig::default()
         };
         let started = aside(py, "hoplite-start", move || Native::start(config))?;

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_proto::{id::NodeId, reduce::cost::Link, time::Instant};
+use hoplite_proto::{id::NodeId, rack::Rack, reduce::cost::Link, time::Instant};
 
 use crate::dice::Dice;
 
@@ -21,6 +21,8 @@ pub(crate) struct Net {
     last_arrival: BTreeMap<(NodeId, NodeId), Instant>,
     uplink_free: BTreeMap<NodeId, Instant>,
     downlink_free: BTreeMap<NodeId, Instant>,
+    /// Whether messages always take the latency of the link.
+    is_steady: bool,
 }
 
 /// When a block has left its sender, and when all of it is at its receiver.
@@ -40,7 +42,12 @@ impl Net {
             last_arrival: BTreeMap::new(),
             uplink_free: BTreeMap::new(),
             downlink_free: BTreeMap::new(),
+            is_steady: false,
         }
+    }
+
+    pub(crate) const fn be_steady(&mut self) {
+        self.is_steady = true;
     }
 
     /// The connection between two nodes, if there is one.
@@ -85,9 +92,12 @@ impl Net {
         *last
     }
 
-    /// From half to three times the latency of the link; now and then twenty times.
+    /// From half to three times the latency of the link; now and then twenty times. The latency itself on a steady network.
     pub(crate) fn latency_ns(&self, dice: &mut Dice) -> u64 {
         let latency = self.link.latency_ns;
+        if self.is_steady {
+            return latency;
+        }
         let longest = if dice.chance(3) { latency * 20 } else { latency * 3 };
         dice.between(latency / 2, longest)
     }
@@ -106,4 +116,33 @@ impl Net {
 
 fn pair(one: NodeId, other: NodeId) -> (NodeId, NodeId) {
     (one.min(other), one.max(other))
+}
+
+/// Where hosts stand.
+#[derive(Debug)]
+pub(crate) struct Racks {
+    /// Its own, so that what happens in a seed does not change with where hosts stand.
+    dice: Dice,
+    count: u64,
+}
+
+impl Racks {
+    /// Up to three racks; in a quarter of the simulations nobody is told of any.
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut dice = Dice::new(!seed);
+        let count = dice.below(4);
+        Self { dice, count }
+    }
+
+    /// Nobody is told of any.
+    pub(crate) fn none() -> Self {
+        Self { dice: Dice::new(0), count: 0 }
+    }
+
+    /// The rack of the next host; some are told of none.
+    pub(crate) fn next(&mut self) -> Option<Rack> {
+        let number = self.dice.below(self.count);
+        let is_told = self.count > 0 && self.dice.chance(80);
+        is_told.then(|| format!("rack{number}").parse().ok()).flatten()
+    }
 }

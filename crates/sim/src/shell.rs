@@ -216,12 +216,19 @@ impl World {
 
     fn fetch(&mut self, node: NodeId, id: ObjectId, instance: Instance, source: NodeId) {
         let attempt = self.next_number();
-        let Some(host) = self.hosts.get_mut(&node) else { return };
+        let Some(host) = self.hosts.get(&node) else { return };
         let Some(sink) = host.slots.get(&instance).copied() else {
             return self.fail(format!("node {node:?} fetches {instance} into no slot"));
         };
-        if host.fetches.insert(instance, attempt).is_some() {
-            return self.fail(format!("node {node:?} fetches {instance} twice at once"));
+        let before = host.fetches.get(&instance).copied();
+        if let Some(flow) = before.and_then(|before| self.flow_of(before)) {
+            if self.shell.flows[&flow].from == source {
+                return self.fail(format!("node {node:?} fetches {instance} twice at once"));
+            }
+            self.stop_fetch(node, instance);
+        }
+        if let Some(host) = self.hosts.get_mut(&node) {
+            host.fetches.insert(instance, attempt);
         }
         let (size, next) =
             (self.shell.slots[sink].size, self.shell.slots[sink].blocks.len() as u32);
@@ -366,13 +373,12 @@ impl World {
                 self.pump_flow(number);
             }
             What::Stream { parent, child, .. } => {
-                let is_last = piece.index + 1 == end;
-                self.stream_grows(parent, child, piece);
-                if is_last {
+                if piece.index + 1 == end {
+                    // Before its parent sees the last of it, which may be the end of that too.
                     self.finish_stream(number);
-                } else {
-                    self.pump_flow(number);
                 }
+                self.stream_grows(parent, child, piece);
+                self.pump_flow(number);
             }
         }
     }
@@ -481,12 +487,16 @@ impl World {
     fn stop_fetch(&mut self, node: NodeId, instance: Instance) {
         let Some(host) = self.hosts.get_mut(&node) else { return };
         let Some(stopped) = host.fetches.remove(&instance) else { return };
-        let is_it =
-            |flow: &Flow| matches!(flow.what, What::Copy { attempt, .. } if attempt == stopped);
-        let flow = self.shell.flows.iter().find(|(_, flow)| is_it(flow)).map(|(number, _)| *number);
-        if let Some(flow) = flow {
+        if let Some(flow) = self.flow_of(stopped) {
             self.close_flow(flow);
         }
+    }
+
+    /// The flow by which an attempt to receive a copy receives it.
+    fn flow_of(&self, wanted: u64) -> Option<u64> {
+        let is_it =
+            |flow: &Flow| matches!(flow.what, What::Copy { attempt, .. } if attempt == wanted);
+        self.shell.flows.iter().find(|(_, flow)| is_it(flow)).map(|(number, _)| *number)
     }
 
     /// A host is gone, and with it all that went through it.

@@ -37,6 +37,9 @@ pub(crate) struct Users {
     /// Instances that were complete somewhere, and of what.
     pub(crate) completed: BTreeSet<Instance>,
     pub(crate) came: BTreeSet<ObjectId>,
+    /// Gets that brought an object, and when the last did.
+    pub(crate) got: u64,
+    pub(crate) last_got: Instant,
     counted: u64,
 }
 
@@ -165,6 +168,8 @@ impl Users {
             clients: BTreeMap::new(),
             reads: BTreeMap::new(),
             blocked: BTreeMap::new(),
+            got: 0,
+            last_got: Instant::default(),
             is_shrunk: false,
             completed: BTreeSet::new(),
             came: BTreeSet::new(),
@@ -560,6 +565,7 @@ impl World {
                     return self.fail(format!("{id} was got for {asked}"));
                 }
                 self.check_got(node, &id, &meta, instance, inline.as_ref());
+                (self.users.got, self.users.last_got) = (self.users.got + 1, self.now);
                 if inline.is_none() {
                     *self.users.reads.entry((node, instance, client)).or_default() += 1;
                     let release = Later::Release { node, client, instance };

@@ -220,7 +220,8 @@ class Agents:
 
 def of_lab(lab: Lab) -> Network:
     """The hosts of a lab."""
-    hosts = [Host(host.number, host.name, host.address, host.interface) for host in lab.hosts]
+    rack_of = {host.number: rack.name if len(lab.racks) > 1 else "" for rack in lab.racks for host in rack.hosts}
+    hosts = [Host(host.number, host.name, host.address, host.interface, rack_of[host.number]) for host in lab.hosts]
     # Without its name, which says nothing, and what it does not have.
     told = {name: value for name, value in lab.facts().items() if name != "name" and value is not None}
     facts = {"kind": "lab", **told}

@@ -34,12 +34,14 @@ class Settings:
         cells: what of each.
         repeats: samples of each cell.
         install: whether systems may be fetched from package indexes.
+        degrees: of Hoplite's reduce trees that are measured beside its own choice.
     """
 
     systems: Sequence[str]
     cells: Sequence[plan.Cell]
     repeats: int
     install: bool = True
+    degrees: Sequence[str] = ()
 
 
 def choose(names: Sequence[str]) -> list[System]:
@@ -73,6 +75,8 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
         HopliteError: the file of the results can't be written any more.
     """
     systems = choose(settings.systems)
+    for system in systems:
+        system.adapt(network.hosts, settings.degrees)
     hosts = len(network.hosts)
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(Watch())

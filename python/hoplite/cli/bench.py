@@ -58,6 +58,11 @@ QUICK = {
     show_default=True,
     help="Seconds between participants' calls; several with commas.",
 )
+@click.option(
+    "--degree",
+    callback=bench_options.degrees,
+    help="Measure Hoplite's reduces with these degrees too: 1, 2, n; several with commas.",
+)
 @bench_options.rows_file
 @click.option("--no-install", is_flag=True, help="Take only systems that are installed already.")
 @click.option("--quick", is_flag=True, help="A first table in two minutes: four hosts, few systems, three repeats.")
@@ -99,6 +104,7 @@ def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
         cells=plan.cells(options["ops"], options["sizes"], options["arrival"]),
         repeats=options["repeats"],
         install=not options["no_install"],
+        degrees=options["degree"],
     )
     session.choose(settings.systems)
     with bench_options.running(options["out"]):

@@ -12,6 +12,7 @@ import click
 from hoplite._arguments import check_capacity
 from hoplite.cli.output import Failure, fail_with, stepping
 from hoplite.errors import HopliteError, InvalidArgument, LabError
+from hoplite.settings import DEGREES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,6 +46,15 @@ def seconds(context: click.Context, option: click.Parameter, value: str) -> list
         return list(dict.fromkeys(float(text) for text in words(context, option, value)))
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a list of seconds, such as 0,0.1") from None
+
+
+def degrees(context: click.Context, option: click.Parameter, value: str | None) -> list[str]:
+    """Reads degrees of reduce trees; none if nothing is said."""
+    found = [] if value is None else words(context, option, value)
+    for word in found:
+        if word not in DEGREES:
+            raise click.BadParameter(f"{word!r} is no degree; there are {', '.join(DEGREES)}")
+    return found
 
 
 def rows_file(command: Callable[..., None]) -> Callable[..., None]:

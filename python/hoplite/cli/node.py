@@ -64,6 +64,10 @@ def setting_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+# What a node is started with besides.
+GIVEN = ("advertise", "rack", "degree", "join", "cluster", "token", "insecure", "capacity", "socket")
+
+
 @click.command()
 @setting_options
 @click.option(
@@ -94,7 +98,7 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     running = Node(
         listen=values["listen"] if values.is_set("listen") else DEFAULT_LISTEN,
         config=config,
-        **{name: given[name] for name in ("advertise", "join", "cluster", "token", "insecure", "capacity", "socket")},
+        **{name: given[name] for name in GIVEN},
     )
     try:
         _tell("READY=1", f"STATUS=serving {running.address} and {running.socket}")

@@ -25,10 +25,15 @@ def status(socket: str | None, as_json: bool) -> None:
         print_json(facts)
         return
     store = facts["store"]
-    click.echo(f"node     {facts['id']} at {facts['address']}, of cluster {facts['cluster']}")
+    rack = f", in rack {facts['rack']}" if facts["rack"] else ""
+    click.echo(f"node     {facts['id']} at {facts['address']}{rack}, of cluster {facts['cluster']}")
     click.echo(f"objects  {facts['objects']} here, {size(store['used'])} of {size(store['capacity'])}")
     click.echo()
-    print_table(["member", "address"], [[member["id"], member["address"]] for member in facts["members"]])
+    columns = ["member", "address"]
+    if any(member["rack"] for member in facts["members"]):
+        columns.append("rack")
+    keys = ["id", *columns[1:]]
+    print_table(columns, [[member[key] or "-" for key in keys] for member in facts["members"]])
     click.echo()
     print_table(
         ["counter", "value"],

@@ -1,10 +1,11 @@
 """Hosts to play with, break and measure on one Linux machine: network namespaces with links of a given rate.
 
-`Lab` makes them and takes them away; `Host` and `Rack` are what it holds. Needs root, Linux and pyroute2, and says so.
+`Lab` makes them and takes them away; `Host` and `Rack` are what it holds, `Moved` is what their links have carried.
+Needs root, Linux and pyroute2, and says so.
 """
 
 from hoplite.errors import LabError
-from hoplite.lab.hosts import Host, Rack
+from hoplite.lab.hosts import Host, Moved, Rack
 from hoplite.lab.lab import Lab
 
-__all__ = ["Host", "Lab", "LabError", "Rack"]
+__all__ = ["Host", "Lab", "LabError", "Moved", "Rack"]

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from hoplite.errors import InvalidArgument, LabError
 from hoplite.lab import links, namespaces, quantities
@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 Direction = Literal["both", "in", "out"]
 
 INTERFACE = "e0"
+
+
+class Moved(NamedTuple):
+    """What a link has carried.
+
+    Attributes:
+        out_bytes: what was sent from here.
+        in_bytes: what was sent to here.
+    """
+
+    out_bytes: int
+    in_bytes: int
 
 
 class Link:
@@ -76,6 +88,14 @@ class Link:
     def is_cut(self) -> list[str]:
         """The directions that are cut: some of "out" and "in"."""
         return [direction for direction, end in self._ends.items() if links.is_cut(end[0], end[1])]
+
+    def moved(self) -> Moved:
+        """What the link has carried so far, headers too.
+
+        Raises:
+            LabError: the lab is closed.
+        """
+        return Moved(**{f"{name}_bytes": links.sent_bytes(end[0], end[1]) for name, end in self._ends.items()})
 
     def _chosen(self, direction: Direction) -> list[tuple[Keeper, str, float]]:
         if direction not in get_args(Direction):
@@ -244,6 +264,11 @@ class Rack(Link):
         """Gives the uplink another rate; see `Host.slow`."""
         self._check_uplink()
         super().slow(rate)
+
+    def moved(self) -> Moved:
+        """What the uplink has carried so far; see `Host.moved`."""
+        self._check_uplink()
+        return super().moved()
 
     def is_cut(self) -> list[str]:
         """The directions in which the uplink is cut."""

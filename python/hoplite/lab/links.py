@@ -178,6 +178,16 @@ def is_cut(keeper: Keeper, interface: str) -> bool:
     return _with_netlink(keeper, work)
 
 
+def sent_bytes(keeper: Keeper, interface: str) -> int:
+    """What an interface has sent so far, headers too."""
+
+    def work(netlink: Any) -> int:  # noqa: ANN401 - pyroute2 has no types
+        (link,) = netlink.get_links(_index(netlink, interface))
+        return int(link.get_attr("IFLA_STATS64")["tx_bytes"])
+
+    return _with_netlink(keeper, work)
+
+
 def has_netem(keeper: Keeper) -> bool:
     """Whether this kernel can delay packets; tried on a namespace's loopback."""
 

@@ -7,9 +7,12 @@ use alloc::{
     vec::Vec,
 };
 
-use super::Mail;
+use super::{
+    Mail,
+    feeds::{Fed, Lineage},
+};
 use crate::{
-    broadcast::{Candidate, choose_source},
+    broadcast::{Candidate, Choice, choose_source},
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
@@ -59,6 +62,8 @@ pub(super) struct Holder {
     /// When it last told of itself, and when it was last sent to somebody.
     pub(super) told: Option<Instant>,
     pub(super) located: Option<Instant>,
+    /// Who feeds it until `source` has begun to receive; then it is told.
+    pub(super) moving_from: Option<NodeId>,
 }
 
 #[derive(Debug)]
@@ -159,24 +164,10 @@ impl Live {
         let was_holder = self.holders.remove(&node).is_some();
         if was_holder {
             for holder in self.holders.values_mut() {
-                holder.source.take_if(|source| *source == node);
+                holder.lose_source(node);
             }
         }
         was_holder
-    }
-
-    /// Relays between `node` and a copy that needs none; none if it is fed by nobody, or in a circle.
-    pub(super) fn depth(&self, node: NodeId) -> Option<u32> {
-        let mut at = node;
-        for depth in 0..=self.holders.len() as u32 {
-            let holder = self.holders.get(&at)?;
-            match holder.source {
-                _ if holder.complete => return Some(depth),
-                None => return holder.origin.then_some(depth),
-                Some(source) => at = source,
-            }
-        }
-        None
     }
 
     /// All holders, by node.
@@ -196,29 +187,49 @@ impl Live {
         self.inline.is_some() || self.holders.keys().any(|node| self.depth(*node).is_some())
     }
 
-    /// Whether `node` gets its bytes, directly or not, from `from`.
-    pub(super) fn depends(&self, node: NodeId, from: NodeId) -> bool {
-        let mut at = node;
-        for _ in 0..=self.holders.len() {
-            if at == from {
-                return true;
-            }
-            match self.holders.get(&at) {
-                Some(Holder { complete: false, source: Some(source), .. }) => at = *source,
-                _ => return false,
-            }
-        }
-        true
+    fn transfer_ns(&self, link: Link) -> u64 {
+        let ns =
+            u128::from(self.meta.size) * 1_000_000_000 / u128::from(link.bytes_per_second.max(1));
+        u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    pub(super) fn load(&self, node: NodeId) -> u32 {
-        let fed = |holder: &&Holder| !holder.complete && holder.source == Some(node);
-        self.holders.values().filter(fed).count() as u32
-    }
-
-    pub(super) fn choose(
+    /// `movable_since`: receivers that were located before have too much of it to wait for one who has nothing; none lets
+    /// nobody be moved.
+    fn choose(
         &self,
         asker: NodeId,
+        avoid: &[NodeId],
+        movable_since: Option<Instant>,
+        members: &Members,
+        link: Link,
+    ) -> Option<Choice> {
+        let (lineages, fed) = (self.lineages(asker), self.fed(movable_since, members));
+        let candidates: Vec<Candidate> = self
+            .holders
+            .iter()
+            .filter(|(node, _)| **node != asker && members.contains(**node))
+            .filter_map(|(node, holder)| {
+                let Lineage { depth, is_behind: false } = *lineages.get(node)? else { return None };
+                let Fed { count: load, far: feeds_far } =
+                    fed.get(node).copied().unwrap_or_default();
+                let (node, depth, complete, origin) =
+                    (*node, depth?, holder.complete, holder.origin);
+                let (avoided, far) = (avoid.contains(&node), members.are_apart(node, asker));
+                let candidate =
+                    Candidate { node, depth, load, complete, origin, avoided, far, feeds_far };
+                Some(candidate)
+            })
+            .collect();
+        choose_source(&candidates, self.meta.size, link)
+    }
+
+    /// Where an asker takes the object from, and who is fed by whom from then on.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn assign(
+        &mut self,
+        now: Instant,
+        asker: NodeId,
+        id: &ObjectId,
         avoid: &[NodeId],
         members: &Members,
         link: Link,
@@ -226,19 +237,22 @@ impl Live {
         if let Some(inline) = &self.inline {
             return Some(Source::Inline(inline.clone()));
         }
-        let candidates: Vec<Candidate> = self
-            .holders
-            .iter()
-            .filter(|(node, _)| **node != asker && members.contains(**node))
-            .filter(|(node, _)| !self.depends(**node, asker))
-            .filter_map(|(node, holder)| {
-                let (node, complete, origin) = (*node, holder.complete, holder.origin);
-                let (depth, load) = (self.depth(node)?, self.load(node));
-                let avoided = avoid.contains(&node);
-                Some(Candidate { node, depth, load, complete, origin, avoided })
-            })
-            .collect();
-        let (node, reason) = choose_source(&candidates, self.meta.size, link)?;
+        // Only the first owner knows who feeds whom at present.
+        let can_move = members.owners(id).first == members.me();
+        let since = can_move.then(|| now.before(self.transfer_ns(link) / 4));
+        let Choice { node, reason, takes_over } =
+            self.choose(asker, avoid, since, members, link)?;
+        let before = self.holders.remove(&asker);
+        let told = before.as_ref().and_then(|before| before.told);
+        let ready = before.map_or_else(Ranges::new, |before| before.ready);
+        let (complete, origin, source, located) = (false, false, Some(node), Some(now));
+        let moving_from = None;
+        let holder = Holder { complete, origin, source, ready, told, located, moving_from };
+        self.holders.insert(asker, holder);
+        if let Some(moved) = takes_over.and_then(|receiver| self.holders.get_mut(&receiver)) {
+            moved.moving_from = moved.moving_from.or(moved.source);
+            moved.source = Some(asker);
+        }
         Some(Source::Holder { node, reason })
     }
 

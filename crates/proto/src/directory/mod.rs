@@ -13,6 +13,7 @@
 //! ```
 
 mod entry;
+mod feeds;
 mod names;
 #[cfg(test)]
 mod tests;
@@ -34,7 +35,7 @@ use crate::{
     id::{Instance, NodeId, ObjectId, RequestId},
     limits::{ORPHAN_GRACE_NS, TOMBSTONE_NS},
     members::Members,
-    message::{Announce, Holding, Message, Progress, Source},
+    message::{Announce, Holding, Message, Progress},
     ranges::Ranges,
     reduce::cost::Link,
     time::Instant,
@@ -385,9 +386,14 @@ impl Directory {
             Progress::Complete => (true, None, Ranges::full(meta.size)),
             Progress::Partial { source, ready } => (false, *source, ready.clone()),
         };
-        let located = live.holders.get(&from).and_then(|holder| holder.located);
-        let told = Some(now);
-        let holder = Holder { complete, origin: *origin, source, ready, told, located };
+        let before = live.holders.remove(&from);
+        let located = before.as_ref().and_then(|before| before.located);
+        // One that is to be moved receives from where it did until it is told.
+        let moving = before.filter(|before| source.is_some() && before.moving_from == source);
+        let (moving_from, source) =
+            moving.map_or((None, source), |before| (before.moving_from, before.source));
+        let (origin, told) = (*origin, Some(now));
+        let holder = Holder { complete, origin, source, ready, told, located, moving_from };
         live.holders.insert(from, holder);
         if source.is_some_and(|source| live.depends(source, from)) {
             // Two owners who did not know of each other's answers let copies grow from each other. If both broke the
@@ -401,6 +407,7 @@ impl Directory {
                 mail.push((from, Message::Drop { id, instance, error: None }));
             }
         }
+        live.move_receivers(now, from, id, mail);
         if live.is_fed() {
             entry.orphan_since = None;
         }
@@ -432,7 +439,13 @@ impl Directory {
                 mail.push((watcher, Message::Found { id: id.clone(), found }));
             }
         }
-        for (asker, avoid) in core::mem::take(&mut entry.waiters) {
+        let mut waiters = core::mem::take(&mut entry.waiters);
+        if let Some(maker) = entry.maker() {
+            // One rack after the other, first that of the object: then nobody has to be told of another sender soon.
+            waiters
+                .sort_by_key(|(asker, _)| (members.are_apart(maker, *asker), members.rack(*asker)));
+        }
+        for (asker, avoid) in waiters {
             self.locate(now, asker, id, &avoid, members, link, mail);
         }
         // Whoever still waits has seen the newest of before, so only this name can be its answer.
@@ -460,16 +473,8 @@ impl Directory {
             return;
         }
         if let Some(live) = &mut entry.live
-            && let Some(source) = live.choose(asker, avoid, members, link)
+            && let Some(source) = live.assign(now, asker, id, avoid, members, link)
         {
-            if let Source::Holder { node, .. } = source {
-                let before = live.holders.remove(&asker);
-                let told = before.as_ref().and_then(|before| before.told);
-                let ready = before.map_or_else(Ranges::new, |before| before.ready);
-                let (complete, origin, source, located) = (false, false, Some(node), Some(now));
-                let holder = Holder { complete, origin, source, ready, told, located };
-                live.holders.insert(asker, holder);
-            }
             let (instance, meta) = (live.instance, live.meta.clone());
             mail.push((asker, Message::Located { id: id.clone(), instance, meta, source }));
             return;
@@ -477,7 +482,7 @@ impl Directory {
         // Whoever asks again is fed by nobody, and neither are those behind it.
         let partial = entry.live.as_mut().and_then(|live| live.holders.get_mut(&asker));
         if let Some(holder) = partial.filter(|holder| !holder.complete) {
-            holder.source = None;
+            (holder.source, holder.moving_from) = (None, None);
         }
         entry.waiters.retain(|(waiter, _)| *waiter != asker);
         entry.waiters.push((asker, avoid.to_vec()));

@@ -1,9 +1,16 @@
 //! The directory: messages in, messages out.
 
-use alloc::{string::ToString, vec};
+use alloc::{collections::VecDeque, string::ToString, vec};
+
+use proptest::prelude::*;
 
 use super::*;
-use crate::{inline::Inline, members::Member, message::Found, meta::Meta};
+use crate::{
+    inline::Inline,
+    members::Member,
+    message::{Found, Source},
+    meta::Meta,
+};
 
 const SIZE: u64 = 32 << 20;
 const SECOND: u64 = 1_000_000_000;
@@ -20,6 +27,7 @@ impl Owner {
         let member = |id: u64| Member {
             id: NodeId(id),
             address: core::net::SocketAddr::from(([127, 0, 0, 1], id as u16)),
+            rack: None,
         };
         let mut members = Members::new(member(1));
         (2..=5).for_each(|id| assert!(members.insert(member(id))));
@@ -60,6 +68,32 @@ impl Owner {
         };
         assert_eq!(*to, NodeId(asker));
         Some(node.0)
+    }
+
+    /// Who is told of a sender begins to receive, and says so; how many were told of another later. To those who have
+    /// `unread` words more are added.
+    fn begins_all(&mut self, id: &ObjectId, mail: Mail, unread: &mut Mail) -> usize {
+        let mut redirected = 0;
+        let mut queue: VecDeque<_> = mail.into();
+        while let Some((to, message)) = queue.pop_front() {
+            redirected += usize::from(matches!(message, Message::Redirect { .. }));
+            if unread.iter().any(|(slow, _)| *slow == to) {
+                unread.push((to, message));
+                continue;
+            }
+            let later = queue.iter().rposition(|(other, _)| *other == to);
+            let message = later.and_then(|at| queue.remove(at)).map_or(message, |(_, last)| last);
+            queue.retain(|(other, _)| *other != to);
+            let (source, instance) = match message {
+                Message::Located { source: Source::Holder { node, .. }, instance, .. } => {
+                    (node, instance)
+                }
+                Message::Redirect { source, instance, .. } => (source, instance),
+                other => panic!("{other:?}"),
+            };
+            queue.extend(self.hears(to.0, told(id, instance, false, fed_by(source.0))));
+        }
+        redirected
     }
 
     fn holders(&self, id: &ObjectId) -> Vec<u64> {
@@ -148,6 +182,88 @@ fn receivers_of_a_large_object_form_a_chain() {
     owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
     let sources: Vec<_> = [3, 4, 5].map(|asker| owner.source_of(asker, &id)).into();
     assert_eq!(sources, [Some(2), Some(3), Some(4)]);
+}
+
+/// Node 1 in a cluster of seven: 1 to 3 in one rack, 4 to 6 in another, 7 in a third.
+fn in_racks() -> Owner {
+    let mut owner = Owner::new();
+    for (id, rack) in (1..).zip(["a", "a", "a", "b", "b", "b", "c"]) {
+        let address = core::net::SocketAddr::from(([127, 0, 0, 1], id as u16));
+        owner.members.insert(Member { id: NodeId(id), address, rack: rack.parse().ok() });
+    }
+    owner
+}
+
+/// Who feeds whom, and how many of these transfers go from rack to rack.
+fn feeds(owner: &Owner) -> (Vec<(u64, u64)>, usize) {
+    let feeds: Vec<_> = owner.directory.feeds().map(|(_, to, from)| (from, to)).collect();
+    let apart = feeds.iter().filter(|(from, to)| owner.members.are_apart(*from, *to)).count();
+    (feeds.into_iter().map(|(from, to)| (from.0, to.0)).collect(), apart)
+}
+
+proptest! {
+    /// Goal: a broadcast goes once into each other rack and nobody feeds two, in whatever order receivers ask.
+    #[test]
+    fn a_chain_goes_from_rack_to_rack_once(
+        askers in Just((2..=7).collect::<Vec<u64>>()).prop_shuffle(),
+        late in 0..=6usize,
+        slow in 0..=6usize,
+    ) {
+        let mut owner = in_racks();
+        let id = minted();
+        // Those who ask before the object is there are answered together.
+        let (early, others) = askers.split_at(6 - late);
+        for asker in early {
+            prop_assert_eq!(owner.source_of(*asker, &id), None);
+        }
+        let mail = owner.hears(1, told(&id, instance(1, 1), true, Progress::Complete));
+        prop_assert_eq!(owner.begins_all(&id, mail, &mut Mail::new()), 0, "those who are answered together are in order");
+        // Some take a while to begin.
+        let mut unread = Mail::new();
+        for (number, asker) in others.iter().enumerate() {
+            let mail = owner.hears(*asker, locate(&id));
+            if number < slow {
+                unread.extend(mail);
+            } else {
+                owner.begins_all(&id, mail, &mut unread);
+            }
+        }
+        owner.begins_all(&id, unread, &mut Mail::new());
+        let (feeds, apart) = feeds(&owner);
+        prop_assert_eq!(apart, 2, "{:?}", feeds);
+        prop_assert_eq!(feeds.len(), 6);
+        let senders: BTreeSet<u64> = feeds.iter().map(|(from, _)| *from).collect();
+        prop_assert_eq!(senders.len(), 6, "somebody feeds two: {:?}", feeds);
+    }
+}
+
+#[test]
+fn who_has_much_of_an_object_is_not_moved() {
+    let mut owner = in_racks();
+    let id = minted();
+    owner.hears(1, told(&id, instance(1, 1), true, Progress::Complete));
+    let mail = owner.hears(4, locate(&id));
+    owner.begins_all(&id, mail, &mut Mail::new());
+    // Half of what 32 MiB take at 1 Gbit/s.
+    owner.now = owner.now + 134_000_000;
+    let mail = owner.hears(2, locate(&id));
+    assert_eq!(owner.begins_all(&id, mail, &mut Mail::new()), 0);
+}
+
+#[test]
+fn nobody_is_moved_to_one_who_does_not_receive() {
+    let mut owner = in_racks();
+    let id = minted();
+    owner.hears(1, told(&id, instance(1, 1), true, Progress::Complete));
+    let mail = owner.hears(4, locate(&id));
+    owner.begins_all(&id, mail, &mut Mail::new());
+    let asks = owner.hears(2, locate(&id));
+    assert!(matches!(asks[..], [(NodeId(2), Message::Located { .. })]), "{asks:?}");
+    // No room, so far.
+    let progress = Progress::Partial { source: None, ready: Ranges::new() };
+    assert_eq!(owner.hears(2, told(&id, instance(1, 1), false, progress)), []);
+    assert_eq!(owner.hears(2, told(&id, instance(1, 1), false, fed_by(1))), []);
+    assert_eq!(feeds(&owner).0, [(1, 2), (1, 4)]);
 }
 
 #[test]

@@ -171,7 +171,8 @@ pub enum Action {
         /// Which.
         instance: Instance,
     },
-    /// Receive what is missing of a copy; answered by `Fetched` or `FetchFailed`.
+    /// Receive what is missing of a copy; answered by `Fetched` or `FetchFailed`. Ends the transfer of that copy before
+    /// it, which is not answered then.
     Fetch {
         /// Of which object.
         id: ObjectId,

@@ -447,6 +447,41 @@ impl Node {
         }
     }
 
+    /// Another receiver has stepped in between this node and its sender, and feeds it from now on.
+    pub(super) fn redirected(
+        &mut self,
+        id: &ObjectId,
+        instance: Instance,
+        source: NodeId,
+        out: &mut Vec<Action>,
+    ) {
+        let me = self.me.id;
+        let phase = self
+            .pulls
+            .get_mut(id)
+            .map(|pull| (pull.avoid.contains(&source) || source == me, &mut pull.phase));
+        if let Some((false, Phase::Room { instance: located, source: sender, .. })) = phase
+            && *located == instance
+        {
+            *sender = source;
+            return;
+        }
+        let is_arriving = matches!(phase, Some((false, Phase::Memory | Phase::Receiving { .. })));
+        let Some(current) = self.table.current(id) else { return };
+        if is_arriving
+            && current == instance
+            && let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed)
+            && matches!(copy.state, State::Flowing(Some(sender)) if sender != source)
+        {
+            copy.state = State::Flowing(Some(source));
+            if matches!(self.pulls.get(id), Some(Pull { phase: Phase::Receiving { .. }, .. })) {
+                out.push(Action::Fetch { id: id.clone(), instance, source });
+            }
+        }
+        // Its owner believes that this node did as it was told.
+        self.announce(current, out);
+    }
+
     pub(super) fn fetched(&mut self, instance: Instance, out: &mut Vec<Action>) {
         let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) else { return };
         if matches!(copy.state, State::Flowing(_)) {

@@ -20,6 +20,7 @@ mod tests;
 mod wait;
 
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet, VecDeque},
     format,
     string::{String, ToString},
@@ -334,7 +335,7 @@ impl Node {
             Ask::Prune { name, keep } => self.prune(&asked, name, keep, out),
             Ask::Locations { id, known } => self.locations(&asked, id, known, out),
             Ask::Explain { id } => Some(Ok(Answer::Explained { state: self.state_of(&id) })),
-            Ask::Status => Some(Ok(Answer::Status(self.status()))),
+            Ask::Status => Some(Ok(Answer::Status(Box::new(self.status())))),
             Ask::Objects => Some(Ok(Answer::Objects(self.objects()))),
         };
         if let Some(answer) = answer {
@@ -367,6 +368,9 @@ impl Node {
             Message::Waiting { id } => self.pull_acknowledged(&id),
             Message::Located { id, instance, meta, source } => {
                 self.located(id, instance, meta, source, out);
+            }
+            Message::Redirect { id, instance, source } => {
+                self.redirected(&id, instance, source, out);
             }
             Message::Gone { id, error } => self.gone(&id, &error, out),
             Message::Found { id, found } => self.found(&id, found, out),

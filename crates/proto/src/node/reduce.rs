@@ -129,7 +129,8 @@ impl Node {
         for key in self.watches.get(id).cloned().unwrap_or_default() {
             let mut steps = Vec::new();
             if let Some(reduce) = self.reduces.get_mut(&key) {
-                reduce.found(self.now, id, found.clone(), self.config.link, &mut steps);
+                let (members, link) = (&self.members, self.config.link);
+                reduce.found(self.now, id, found.clone(), members, link, &mut steps);
             }
             self.take_steps(key, steps, out);
         }
@@ -144,7 +145,7 @@ impl Node {
         for key in self.watches.get(id).cloned().unwrap_or_default() {
             let mut steps = Vec::new();
             if let Some(reduce) = self.reduces.get_mut(&key) {
-                reduce.gone(id, error, self.config.link, &mut steps);
+                reduce.gone(id, error, &self.members, self.config.link, &mut steps);
             }
             self.take_steps(key, steps, out);
         }

@@ -31,6 +31,7 @@ use crate::{
     id::{Instance, NodeId, ObjectId, ReduceId},
     inline::Inline,
     limits::INLINE_BYTES_MAX,
+    members::Members,
     message::{FoldKey, FoldOrder, Found},
     meta::{Dtype, Form, Kind, Meta, Op},
     pipeline::frame_bytes,
@@ -231,6 +232,7 @@ impl Reduce {
         now: Instant,
         id: &ObjectId,
         found: Option<Found>,
+        members: &Members,
         link: Link,
         steps: &mut Vec<Step>,
     ) {
@@ -240,10 +242,10 @@ impl Reduce {
                 *input = Input::Absent;
                 self.unanswered -= 1;
             }
-            return self.advance(link, steps);
+            return self.advance(members, link, steps);
         };
         if *input == Input::Arrived {
-            return self.found_again(now, id, found, link, steps);
+            return self.found_again(now, id, found, members, link, steps);
         }
         if let Err(error) = self.check(id, &found.meta) {
             steps.push(Step::Fail(error));
@@ -257,11 +259,18 @@ impl Reduce {
         self.unanswered -= usize::from(before == Some(Input::Unanswered));
         let (instance, holder, inline) = (found.instance, found.holder, found.inline);
         self.arrived.push(Arrival { id: id.clone(), instance, holder, inline });
-        self.advance(link, steps);
+        self.advance(members, link, steps);
     }
 
     /// An owner says that an input can't come.
-    pub fn gone(&mut self, id: &ObjectId, error: &Error, link: Link, steps: &mut Vec<Step>) {
+    pub fn gone(
+        &mut self,
+        id: &ObjectId,
+        error: &Error,
+        members: &Members,
+        link: Link,
+        steps: &mut Vec<Step>,
+    ) {
         let Some(input) = self.inputs.get_mut(id) else { return };
         let at = self.arrived.iter().position(|arrival| arrival.id == *id);
         match at {
@@ -280,7 +289,7 @@ impl Reduce {
             .collect();
         let possible = self.inputs.len() - gone.len();
         if possible >= self.count {
-            return self.advance(link, steps);
+            return self.advance(members, link, steps);
         }
         let error = if self.count == self.inputs.len() {
             error.clone()
@@ -340,6 +349,7 @@ impl Reduce {
         now: Instant,
         id: &ObjectId,
         found: Found,
+        members: &Members,
         link: Link,
         steps: &mut Vec<Step>,
     ) {
@@ -355,7 +365,7 @@ impl Reduce {
             self.like = None;
         }
         self.inputs.insert(id.clone(), Input::Absent);
-        self.found(now, id, Some(found), link, steps);
+        self.found(now, id, Some(found), members, link, steps);
     }
 
     fn check(&mut self, id: &ObjectId, meta: &Meta) -> Result<(), Error> {
@@ -375,7 +385,7 @@ impl Reduce {
     }
 
     /// Chooses what has arrived, up to the count, and orders what can be ordered.
-    fn advance(&mut self, link: Link, steps: &mut Vec<Step>) {
+    fn advance(&mut self, members: &Members, link: Link, steps: &mut Vec<Step>) {
         if self.chosen == self.count || self.arrived.is_empty() {
             return;
         }
@@ -389,7 +399,7 @@ impl Reduce {
             return self.advance_small(steps);
         }
         if self.plan.is_none() {
-            self.begin_tree(size, link, steps);
+            self.begin_tree(size, members, link, steps);
         } else {
             self.seat_late_arrivals();
         }
@@ -406,8 +416,8 @@ impl Reduce {
         steps.push(Step::FoldInline(chosen.filter_map(|arrival| arrival.inline.clone()).collect()));
     }
 
-    /// Seats what exists already, grouped by node, in a tree with a position for each input still to come.
-    fn begin_tree(&mut self, size: u64, link: Link, steps: &mut Vec<Step>) {
+    /// Seats what exists already, grouped by node and rack, in a tree with a position for each input still to come.
+    fn begin_tree(&mut self, size: u64, members: &Members, link: Link, steps: &mut Vec<Step>) {
         let batch = self.arrived.len().min(self.count);
         let mut local = Vec::new();
         let mut groups: Vec<(NodeId, Vec<Instance>)> = Vec::new();
@@ -422,6 +432,12 @@ impl Reduce {
                 groups.push((arrival.holder, Vec::from([arrival.instance])));
             }
         }
+        // In a chain neighbours send to each other: so the sum of a rack leaves it once, and comes into the caller's once.
+        let mine = members.rack(self.me);
+        groups.sort_by_key(|(node, _)| {
+            let rack = members.rack(*node);
+            (rack == mine, rack)
+        });
         self.chosen = batch;
         let positions = (groups.len() + self.count - batch) as u32;
         let (chosen, reason) = choose_degree(positions, size, link);

@@ -3,8 +3,21 @@
 use alloc::{collections::BTreeSet, string::ToString, vec};
 
 use super::*;
+use crate::members::Member;
 
 const ME: NodeId = NodeId(1);
+
+/// The caller and nodes 2 to 9: the even ones in the caller's rack, the others in another.
+fn members() -> Members {
+    let member = |id: u64| {
+        let address = core::net::SocketAddr::from(([127, 0, 0, 1], id as u16));
+        let rack = if id == ME.0 || id.is_multiple_of(2) { "near" } else { "far" };
+        Member { id: NodeId(id), address, rack: rack.parse().ok() }
+    };
+    let mut members = Members::new(member(ME.0));
+    (2..10).for_each(|id| assert!(members.insert(member(id))));
+    members
+}
 const LARGE: u64 = 1 << 20;
 const LINK: Link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
 
@@ -49,14 +62,14 @@ fn reduce(inputs: usize, count: usize, forced: Option<Degree>) -> Reduce {
 impl Reduce {
     fn hears(&mut self, number: usize, found: Option<Found>) -> Vec<Step> {
         let mut steps = Vec::new();
-        self.found(Instant(2_000_000_000), &input(number), found, LINK, &mut steps);
+        self.found(Instant(2_000_000_000), &input(number), found, &members(), LINK, &mut steps);
         steps
     }
 
     fn hears_gone(&mut self, number: usize) -> Vec<Step> {
         let mut steps = Vec::new();
         let error = Error::ObjectDeleted { id: input(number) };
-        self.gone(&input(number), &error, LINK, &mut steps);
+        self.gone(&input(number), &error, &members(), LINK, &mut steps);
         steps
     }
 }
@@ -153,6 +166,29 @@ fn inputs_that_are_there_share_the_position_of_their_node() {
     let orders = steps.iter().filter(|step| matches!(step, Step::Order(..))).count();
     assert_eq!(orders, 1, "{steps:?}");
     assert_eq!(folded(&steps).len(), 3);
+}
+
+#[test]
+fn a_chain_leaves_another_rack_once() {
+    let mut reduce = Reduce { forced: Some(Degree::Chain), ..reduce(8, 8, None) };
+    let steps: Vec<Step> = (0..8)
+        .flat_map(|number| reduce.hears(number, Some(large(number, NodeId(2 + number as u64)))))
+        .collect();
+    let mut senders = Vec::new();
+    for step in &steps {
+        match step {
+            Step::Order(node, order) => {
+                senders.extend(order.children.iter().map(|(child, _)| (*child, *node)));
+            }
+            Step::Result { children, .. } => {
+                senders.extend(children.iter().map(|(child, _)| (*child, ME)));
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(senders.len(), 8, "{steps:?}");
+    let apart = senders.iter().filter(|(from, to)| members().are_apart(*from, *to)).count();
+    assert_eq!(apart, 1, "{senders:?}");
 }
 
 #[test]

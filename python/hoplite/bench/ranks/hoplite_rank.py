@@ -17,6 +17,8 @@ from rank import Rank, Task, arguments, serve
 START_TIMEOUT_S = 60.0
 # The bench ends a round that hangs earlier; this is for a worker that the bench forgot.
 PATIENCE_S = 600.0
+# Between the two refs of a token.
+AND = "+"
 
 
 class HopliteRank(Rank):
@@ -32,6 +34,7 @@ class HopliteRank(Rank):
     def prepare(self, task: Task) -> str:
         """Makes this rank's input, if the operation has one of it, and puts it: it is there before all call.
 
+        Of a sum that all get, the ref is promised by the root and goes to all with the refs of the inputs.
         Where ranks call one after another it is made in the store and named, but sealed at the call; and for a round
         trip it is put in the round, under a ref that the other side was told before, as of a task that is to answer.
         """
@@ -49,7 +52,7 @@ class HopliteRank(Rank):
             self.own = self.client.create(count, DTYPE, name=name)
             fill(self.own.array, rank=task.rank, seed=task.seed)
             self.made.append(name)
-            return name
+            return self._with_result(task, name)
         array = np.empty(count, DTYPE)
         fill(array, rank=task.rank, seed=task.seed)
         if task.op == "rtt":
@@ -57,11 +60,20 @@ class HopliteRank(Rank):
             return str(self.promised)
         ref = self.client.put(array)
         self.made.append(ref)
-        return str(ref)
+        return self._with_result(task, str(ref))
+
+    def _with_result(self, task: Task, token: str) -> str:
+        """Adds to the root's ref that of the sum, if all get it."""
+        if task.op != "allreduce" or task.rank > 0:
+            return token
+        self.promised = self.client.promise()
+        return f"{token}{AND}{self.promised}"
 
     def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int] | None:  # noqa: ARG002
         """Gets or reduces, and keeps what came out for `check`."""
         client, root = self.client, task.rank == 0
+        result = tokens[0].partition(AND)[2]
+        tokens = [token.partition(AND)[0] for token in tokens]
         sealed = isinstance(self.own, hoplite.Buffer)
         if isinstance(self.own, hoplite.Buffer):
             self.own.seal()
@@ -81,10 +93,9 @@ class HopliteRank(Rank):
                 self.made.append(client.reduce(tokens, op="sum"))
                 self.came.append(client.get(self.made[-1], timeout=PATIENCE_S))
             case "allreduce":
-                name = f"sum/{task.round}"
                 if root:
-                    self.made.append(client.reduce(tokens, op="sum", name=name))
-                self.came.append(client.get(name, timeout=PATIENCE_S))
+                    self.made.append(client.reduce(tokens, op="sum", name=self.promised))
+                self.came.append(client.get(result, timeout=PATIENCE_S))
             case _ if not sealed:
                 # Nothing is asked of one whose input is there already: it does not call.
                 return 0, 0

@@ -37,12 +37,14 @@ class Host:
         name: what the bench's rsh knows it by, and other hosts' too.
         address: where the others reach it, on the network that is measured.
         interface: of that network; empty if it is not known.
+        rack: where it stands; empty if it is not known, or there is one rack.
     """
 
     number: int
     name: str
     address: str
     interface: str = ""
+    rack: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +118,14 @@ class System(abc.ABC):
 
         Raises:
             Unavailable: it can't be had here.
+        """
+
+    def adapt(self, hosts: Sequence[Host], degrees: Sequence[str]) -> None:  # noqa: B027 - few have a use for it
+        """Is told before `variants` where it will run.
+
+        Args:
+            hosts: who takes part.
+            degrees: of reduce trees that are to be forced, "1", "2" or "n", each a variant.
         """
 
     @abc.abstractmethod

@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hoplite.bench.systems.base import OPS, RANKS, System, Variant, this_python
+from hoplite.settings import DEGREES
 
 if TYPE_CHECKING:
-    from hoplite.bench.environments import Environments
-    from hoplite.bench.systems.base import Launch
+    from collections.abc import Sequence
 
+    from hoplite.bench.environments import Environments
+    from hoplite.bench.systems.base import Host, Launch
+
+# Variants, and the groups of the same names.
+RACKS = "racks told"
+DEGREE = "degree "
+
+# The nodes of all groups run side by side, each group's on a port of its own from here on.
 PORT = 17421
+GROUPS = ["default", RACKS, *(f"{DEGREE}{degree}" for degree in DEGREES)]
 
 
 class Hoplite(System):
@@ -18,15 +27,28 @@ class Hoplite(System):
 
     name = "hoplite"
 
+    def __init__(self) -> None:
+        self._has_racks = False
+        self._degrees: Sequence[str] = ()
+
+    def adapt(self, hosts: Sequence[Host], degrees: Sequence[str]) -> None:
+        """More variants: one that is told of the racks, and one for each degree."""
+        self._has_racks = len({host.rack for host in hosts}) > 1
+        self._degrees = degrees
+
     def prepare(self, environments: Environments) -> None:
         """Runs with what the bench itself runs with."""
 
     def variants(self, op: str) -> list[Variant]:
-        """Its own choice, for all operations."""
-        return [Variant()] if op in OPS else []
+        """Its own choice for all operations; what may be said to it where that makes a difference."""
+        told = [RACKS] if self._has_racks else []
+        if op in ("reduce", "allreduce"):
+            told += [f"{DEGREE}{degree}" for degree in self._degrees]
+        return [Variant(), *(Variant(name, name) for name in told if op not in ("rtt", "gather"))] if op in OPS else []
 
-    def start(self, launch: Launch, group: str) -> None:  # noqa: ARG002 - it has one
+    def start(self, launch: Launch, group: str) -> None:
         """Starts a worker on each host, all of which join the first."""
+        port = PORT + GROUPS.index(group)
         for host in launch.hosts:
             launch.spawn(
                 host,
@@ -34,14 +56,24 @@ class Hoplite(System):
                     *this_python(),
                     RANKS / "hoplite_rank.py",
                     *launch.rank_options(host),
-                    *("--listen", f"{host.address}:{PORT}"),
-                    *("--join", f"{launch.hosts[0].address}:{PORT}"),
+                    *("--listen", f"{host.address}:{port}"),
+                    *("--join", f"{launch.hosts[0].address}:{port}"),
                     *("--capacity", str(launch.memory_bytes)),
                     *("--socket", str(launch.folder / f"{host.number}.sock")),
                 ],
+                env=_settings(group, host),
             )
 
     def memory(self, op: str, hosts: int, nbytes: int) -> int:
         """Every array lies once in a store, results and copies too; while it is put, also in the program's memory."""
         arrays = {"rtt": 4, "broadcast": hosts, "gather": 2 * hosts, "reduce": 2 * hosts, "allreduce": 2 * hosts}
         return arrays[op] * nbytes
+
+
+def _settings(group: str, host: Host) -> dict[str, str]:
+    """What the node of a host is told, as variables that are its settings."""
+    if group == RACKS:
+        return {"HOPLITE_RACK": host.rack}
+    if group.startswith(DEGREE):
+        return {"HOPLITE_DEGREE": group.removeprefix(DEGREE)}
+    return {}

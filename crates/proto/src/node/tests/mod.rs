@@ -268,7 +268,8 @@ impl Cluster {
 }
 
 fn member(id: u64) -> Member {
-    Member { id: NodeId(id), address: core::net::SocketAddr::from(([127, 0, 0, 1], id as u16)) }
+    let address = core::net::SocketAddr::from(([127, 0, 0, 1], id as u16));
+    Member { id: NodeId(id), address, rack: None }
 }
 
 fn array(size: u64) -> Meta {
@@ -572,14 +573,14 @@ fn every_question_is_answered_by_its_deadline() {
     cluster.assert_at_rest();
 }
 
-#[test]
-fn a_receiver_that_comes_before_the_memory_is_ready_is_kept_waiting() {
-    let member = |id: u64| Member { id: NodeId(id), address: ([127, 0, 0, 1], id as u16).into() };
+/// Node 2, which has been told to receive a large object of node 1, and a way to tell it facts: what it then does, but
+/// for what it says.
+fn receiver() -> (ObjectId, Instance, impl FnMut(Event) -> Vec<Action>) {
     let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
-    let mut relay = Node::new(member(2), Config { capacity: 1 << 30, link, degree: None });
-    let mut step = |event| {
+    let mut node = Node::new(member(2), Config { capacity: 1 << 30, link, degree: None });
+    let mut step = move |event| {
         let mut actions = Vec::new();
-        relay.handle(Instant(0), event, &mut actions);
+        node.handle(Instant(0), event, &mut actions);
         actions.retain(|action| !matches!(action, Action::Send { .. } | Action::Note(_)));
         actions
     };
@@ -593,10 +594,44 @@ fn a_receiver_that_comes_before_the_memory_is_ready_is_kept_waiting() {
     let message = Message::Located { id: id.clone(), instance, meta, source };
     let actions = step(Event::Message { from: NodeId(1), message });
     assert_eq!(actions, [Action::CreateSlot { instance, size: LARGE, writer: None }]);
+    (id, instance, step)
+}
 
+#[test]
+fn a_receiver_that_comes_before_the_memory_is_ready_is_kept_waiting() {
+    let (id, instance, mut step) = receiver();
     let serve = ServeId(7);
     assert_eq!(step(Event::FetchAsked { serve, id: id.clone(), instance }), []);
     let actions = step(Event::SlotReady { instance });
     let fetch = Action::Fetch { id, instance, source: NodeId(1) };
     assert_eq!(actions, [fetch, Action::Serve { serve, instance, relayed: true }]);
+}
+
+#[test]
+fn a_receiver_goes_on_with_the_node_that_stepped_in_between() {
+    let (id, instance, mut step) = receiver();
+    let redirect = |instance, source| {
+        let message = Message::Redirect { id: id.clone(), instance, source: NodeId(source) };
+        Event::Message { from: NodeId(1), message }
+    };
+    let fetch = |source| Action::Fetch { id: id.clone(), instance, source: NodeId(source) };
+    assert_eq!(step(redirect(instance, 3)), [], "it has no memory yet");
+    assert_eq!(step(Event::SlotReady { instance }), [fetch(3)]);
+    assert_eq!(step(redirect(instance, 4)), [fetch(4)]);
+    let other = Instance { serial: 9, ..instance };
+    assert_eq!(step(redirect(other, 5)), [], "that is of another object");
+
+    let failed = |source| Event::FetchFailed {
+        instance,
+        source: NodeId(source),
+        not_here: false,
+        ready: Ranges::new(),
+    };
+    assert_eq!(step(failed(3)), [], "it was given up before");
+    step(failed(4));
+    assert_eq!(
+        step(redirect(instance, 4)),
+        [],
+        "who failed is not asked again unless there is nobody else"
+    );
 }

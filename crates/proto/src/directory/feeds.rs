@@ -1,0 +1,203 @@
+//! Who feeds whom among the holders of one object: the tree that a broadcast has become.
+//!
+//! Does not know why somebody was chosen.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+
+use super::{
+    Mail,
+    entry::{Holder, Live},
+};
+use crate::{
+    id::{NodeId, ObjectId},
+    members::Members,
+    message::Message,
+    time::Instant,
+};
+
+/// Where a holder's bytes come from, as somebody sees it who wants them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lineage {
+    /// As [`Live::depth`].
+    pub(super) depth: Option<u32>,
+    /// Whether they come from the asker itself, or go round in a circle.
+    pub(super) is_behind: bool,
+}
+
+/// Whom a holder feeds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Fed {
+    /// How many.
+    pub(super) count: u32,
+    /// One of them that stands in another rack and has begun only now.
+    pub(super) far: Option<NodeId>,
+}
+
+impl Holder {
+    /// `node` is gone, or will not feed it.
+    pub(super) fn lose_source(&mut self, node: NodeId) {
+        // Whoever was to step in between and did not has changed nothing.
+        if self.moving_from == Some(node) || self.source == Some(node) {
+            let rest = self.moving_from.take().filter(|sender| *sender != node);
+            self.source = rest;
+        }
+    }
+}
+
+impl Live {
+    /// `from` has told how it receives. Those who are to be fed by it instead of their senders are told so, or stay.
+    pub(super) fn move_receivers(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        id: &ObjectId,
+        mail: &mut Mail,
+    ) {
+        let instance = self.instance;
+        let feeds = self.holders.get(&from).is_some_and(|it| it.complete || it.source.is_some());
+        let is_moving = |holder: &Holder| {
+            !holder.complete && holder.source == Some(from) && holder.moving_from.is_some()
+        };
+        for (node, holder) in self.holders.iter_mut().filter(|(_, holder)| is_moving(holder)) {
+            if feeds {
+                (holder.moving_from, holder.located) = (None, Some(now));
+                let id = id.clone();
+                mail.push((*node, Message::Redirect { id, instance, source: from }));
+            } else {
+                holder.lose_source(from);
+            }
+        }
+    }
+
+    /// Relays between `node` and a copy that needs none; none if it is fed by nobody, or in a circle.
+    pub(super) fn depth(&self, node: NodeId) -> Option<u32> {
+        let mut at = node;
+        for depth in 0..=self.holders.len() as u32 {
+            let holder = self.holders.get(&at)?;
+            match holder.source {
+                _ if holder.complete => return Some(depth),
+                None => return holder.origin.then_some(depth),
+                Some(source) => at = source,
+            }
+        }
+        None
+    }
+
+    /// Whether `node` gets its bytes, directly or not, from `from`.
+    pub(super) fn depends(&self, node: NodeId, from: NodeId) -> bool {
+        let mut at = node;
+        for _ in 0..=self.holders.len() {
+            if at == from {
+                return true;
+            }
+            match self.holders.get(&at) {
+                Some(Holder { complete: false, source: Some(source), .. }) => at = *source,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// How many `node` feeds.
+    pub(super) fn load(&self, node: NodeId) -> u32 {
+        let is_fed = |holder: &&Holder| !holder.complete && holder.source == Some(node);
+        self.holders.values().filter(is_fed).count() as u32
+    }
+
+    /// Whom each holder feeds that feeds anybody.
+    pub(super) fn fed(
+        &self,
+        movable_since: Option<Instant>,
+        members: &Members,
+    ) -> BTreeMap<NodeId, Fed> {
+        let mut all: BTreeMap<NodeId, Fed> = BTreeMap::new();
+        for (node, holder) in self.holders.iter().filter(|(_, holder)| !holder.complete) {
+            let Some(source) = holder.source else { continue };
+            let fed = all.entry(source).or_default();
+            fed.count += 1;
+            let is_new = movable_since.is_some_and(|since| holder.located >= Some(since));
+            if fed.far.is_none() && is_new && members.are_apart(source, *node) {
+                fed.far = Some(*node);
+            }
+        }
+        all
+    }
+
+    /// [`Live::depth`] and [`Live::depends`] of all holders, each looked at once: a thousand receivers in a chain would
+    /// else take a thousand steps for each, at each question.
+    pub(super) fn lineages(&self, asker: NodeId) -> BTreeMap<NodeId, Lineage> {
+        const CIRCLE: Lineage = Lineage { depth: None, is_behind: true };
+        let mut known = BTreeMap::from([(asker, CIRCLE)]);
+        let mut path = Vec::new();
+        for start in self.holders.keys() {
+            let mut at = *start;
+            let mut lineage = loop {
+                if let Some(lineage) = known.get(&at) {
+                    break *lineage;
+                }
+                // Whoever comes here again before it is known went round in a circle.
+                known.insert(at, CIRCLE);
+                match self.holders.get(&at) {
+                    Some(Holder { complete: false, source: Some(source), .. }) => {
+                        path.push(at);
+                        at = *source;
+                    }
+                    end => {
+                        let is_root = end.is_some_and(|holder| holder.complete || holder.origin);
+                        let root = Lineage { depth: is_root.then_some(0), is_behind: false };
+                        known.insert(at, root);
+                        break root;
+                    }
+                }
+            };
+            for node in path.drain(..).rev() {
+                lineage.depth = lineage.depth.map(|depth| depth + 1);
+                known.insert(node, lineage);
+            }
+        }
+        known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{id::Instance, meta::Meta, ranges::Ranges};
+
+    fn holder((complete, origin, source): (bool, bool, Option<u64>)) -> Holder {
+        let source = source.map(NodeId);
+        let ready = Ranges::new();
+        Holder { complete, origin, source, ready, told: None, located: None, moving_from: None }
+    }
+
+    proptest! {
+        #[test]
+        fn all_at_once_say_what_each_says_alone(
+            holders in prop::collection::btree_map(
+                0..12u64,
+                (prop::bool::weighted(0.1), prop::bool::weighted(0.2), prop::option::weighted(0.8, 0..12u64)),
+                0..12,
+            ),
+            asker in 0..12u64,
+        ) {
+            let holders = holders.into_iter().map(|(node, facts)| (NodeId(node), holder(facts)));
+            let live = Live {
+                instance: Instance { node: NodeId(0), serial: 1 },
+                meta: Meta::bytes(1 << 20),
+                inline: None,
+                holders: holders.collect(),
+            };
+            let asker = NodeId(asker);
+            let lineages = live.lineages(asker);
+            for node in live.holders.keys().filter(|node| **node != asker) {
+                let Lineage { depth, is_behind } = lineages[node];
+                prop_assert_eq!(is_behind, live.depends(*node, asker));
+                if !is_behind {
+                    prop_assert_eq!(depth, live.depth(*node));
+                }
+            }
+        }
+    }
+}
