@@ -19,6 +19,7 @@ mod looks;
 mod net;
 mod payload;
 mod plan;
+pub mod scale;
 mod shell;
 mod trace;
 mod users;

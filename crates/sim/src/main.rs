@@ -1,20 +1,27 @@
 //! `hoplite-sim --seed N`: one simulated cluster, event by event. `hoplite-sim --seeds N [--from S]`: many of them.
+//! `hoplite-sim --scale NODES`: how collectives grow with their number of nodes.
 
 use std::{process::ExitCode, time::Instant};
 
-use hoplite_sim::{Record, run};
+use hoplite_sim::{
+    Record, run,
+    scale::{Collective, LINKS, SIZES, grow},
+};
 
 const USAGE: &str = "usage: hoplite-sim --seed N [--trace]
        hoplite-sim --seeds COUNT [--from SEED]
+       hoplite-sim --scale NODES
 
 --seed    simulates one cluster and prints the verdict
 --trace   prints every event and order of every node before
---seeds   simulates COUNT clusters, from seed 0 or SEED on";
+--seeds   simulates COUNT clusters, from seed 0 or SEED on
+--scale   prints tables of collectives of 8, 64, ... up to NODES nodes";
 
 fn main() -> ExitCode {
     match parse(std::env::args().skip(1)) {
         Ok(Task::One { seed, record }) => one(seed, record),
         Ok(Task::Many { from, count }) => many(from, count),
+        Ok(Task::Scale { nodes }) => scale(nodes),
         Err(why) => {
             eprintln!("{why}\n\n{USAGE}");
             ExitCode::from(2)
@@ -25,10 +32,12 @@ fn main() -> ExitCode {
 enum Task {
     One { seed: u64, record: Record },
     Many { from: u64, count: u64 },
+    Scale { nodes: u64 },
 }
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Task, String> {
     let (mut seed, mut count, mut from, mut record) = (None, None, None, Record::Nothing);
+    let mut nodes = None;
     while let Some(argument) = arguments.next() {
         let mut number = || {
             let text = arguments.next().ok_or_else(|| format!("{argument} needs a number"))?;
@@ -38,16 +47,24 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Task, String> {
             "--seed" => seed = Some(number()?),
             "--seeds" => count = Some(number()?),
             "--from" => from = Some(number()?),
+            "--scale" => nodes = Some(number()?),
             "--trace" => record = Record::Print,
             _ => return Err(format!("unknown argument {argument:?}")),
         }
+    }
+    if let (Some(nodes), None, None, None, Record::Nothing) = (nodes, seed, count, from, record) {
+        return if nodes < 2 {
+            Err("one node has nobody to send to".into())
+        } else {
+            Ok(Task::Scale { nodes })
+        };
     }
     match (seed, count, from, record) {
         (Some(seed), None, None, record) => Ok(Task::One { seed, record }),
         (None, Some(count), from, Record::Nothing) => {
             Ok(Task::Many { from: from.unwrap_or(0), count })
         }
-        (None, None, ..) => Err("say --seed or --seeds".into()),
+        (None, None, ..) if nodes.is_none() => Err("say --seed, --seeds or --scale".into()),
         _ => Err("these arguments do not go together".into()),
     }
 }
@@ -84,4 +101,38 @@ fn many(from: u64, count: u64) -> ExitCode {
     println!("{events} events in {:.1} s", begin.elapsed().as_secs_f64());
     println!("{} passed, {failed} failed", count - failed);
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Tables in Markdown, for docs/benchmarks.
+fn scale(most: u64) -> ExitCode {
+    let counts: Vec<u64> = std::iter::successors(Some(8), |nodes| Some(nodes * 8))
+        .take_while(|nodes| *nodes < most)
+        .chain([most])
+        .collect();
+    for what in Collective::ALL {
+        println!(
+            "\n### {what:?}\n\n| link | bytes | nodes | ms | times the bound | messages per node | busiest node |"
+        );
+        println!("|---|---|---|---|---|---|---|");
+        for (rate, link) in LINKS {
+            for (size, bytes) in SIZES {
+                for nodes in &counts {
+                    match grow(what, *nodes, bytes, link) {
+                        Ok(growth) => println!(
+                            "| {rate} | {size} | {nodes} | {:.3} | {:.2} | {:.1} | {} |",
+                            growth.seconds * 1e3,
+                            growth.seconds / growth.bound,
+                            growth.messages,
+                            growth.busiest,
+                        ),
+                        Err(failure) => {
+                            println!("{what:?} of {size} between {nodes} nodes failed {failure}");
+                            return ExitCode::FAILURE;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    ExitCode::SUCCESS
 }

@@ -1,0 +1,168 @@
+//! How collectives grow: many nodes that are all ready, on a network without faults or chance.
+//!
+//! Times are what the real deciders make of virtual links: no processor, no kernel. A node hears of its own memory and
+//! transfers up to 50 us late, as a busy process does.
+
+use hoplite_proto::{
+    meta::{Dtype, Meta},
+    node::Config,
+    reduce::cost::Link,
+    time::Instant,
+};
+
+use crate::{
+    net::Racks,
+    plan::{Act, Fate, MICROSECOND, Make, Plan, SECOND, Spec},
+    trace::Trace,
+    world::{Happening, World},
+};
+
+/// What all nodes do at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collective {
+    /// All get what one has put.
+    Broadcast,
+    /// One gets the sum of what each has put.
+    Reduce,
+    /// All get it.
+    Allreduce,
+}
+
+impl Collective {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Broadcast, Self::Reduce, Self::Allreduce];
+}
+
+/// Networks by name: the latency is that of the switches of their time.
+pub const LINKS: [(&str, Link); 3] = [
+    ("10 Gbit/s", Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 }),
+    ("100 Gbit/s", Link { latency_ns: 10_000, bytes_per_second: 12_500_000_000 }),
+    ("400 Gbit/s", Link { latency_ns: 5_000, bytes_per_second: 50_000_000_000 }),
+];
+
+/// Sizes by name; of more than this the simulation takes very long, and the figures change little.
+pub const SIZES: [(&str, u64); 3] =
+    [("128 KiB", 128 << 10), ("1 MiB", 1 << 20), ("32 MiB", 32 << 20)];
+
+/// What came out.
+#[derive(Clone, Copy, Debug)]
+pub struct Growth {
+    /// From the questions to the last answer.
+    pub seconds: f64,
+    /// What no algorithm can undercut: the bytes that one link has to carry, and the latency once.
+    pub bound: f64,
+    /// Messages that a node heard, of all nodes the mean.
+    pub messages: f64,
+    /// And those of the node that heard most, which is the owner of what all want.
+    pub busiest: u64,
+}
+
+/// Before anybody asks: whatever is put is there.
+const HEAD_START: Instant = Instant(10 * SECOND);
+
+/// Lets `nodes` nodes do `what` with `bytes` bytes each.
+///
+/// # Errors
+/// What a checker found.
+pub fn grow(what: Collective, nodes: u64, bytes: u64, link: Link) -> Result<Growth, String> {
+    let mut world = World::calm(plan(what, nodes, bytes, link));
+    world.run_until(HEAD_START);
+    let heard_before = world.heard();
+    let end = world.plan.end;
+    world.run_until(end);
+    if let Some(failure) = world.failure {
+        return Err(failure);
+    }
+    let answers = if what == Collective::Reduce { 1 } else { nodes };
+    let (got, last) = (world.users.got, world.users.last_got);
+    if got != answers {
+        return Err(format!("{got} of {answers} nodes got the object"));
+    }
+    let heard = world.heard().into_iter().zip(heard_before).map(|(all, before)| all - before);
+    let heard: Vec<u64> = heard.collect();
+    let once = bytes as f64 / link.bytes_per_second as f64;
+    let times = match what {
+        Collective::Broadcast | Collective::Reduce => 1.0,
+        Collective::Allreduce => 2.0 * (nodes - 1) as f64 / nodes as f64,
+    };
+    Ok(Growth {
+        seconds: last.since(HEAD_START) as f64 / 1e9,
+        bound: once * times + link.latency_ns as f64 / 1e9,
+        messages: heard.iter().sum::<u64>() as f64 / nodes as f64,
+        busiest: heard.iter().copied().max().unwrap_or(0),
+    })
+}
+
+fn plan(what: Collective, nodes: u64, bytes: u64, link: Link) -> Plan {
+    let meta =
+        Meta::array(Dtype::Int64, vec![bytes / 8]).expect("sizes are whole numbers of elements");
+    let put = Make::Put { fate: Fate::Sealed, pace_ns: 0 };
+    let inputs = if what == Collective::Broadcast { 1 } else { nodes };
+    let mut objects: Vec<Spec> =
+        (0..inputs).map(|_| Spec { name: None, meta: meta.clone(), make: put.clone() }).collect();
+    let put =
+        |object: u64| (Instant(MICROSECOND), Act::Make { object: object as usize, at: object });
+    let mut acts: Vec<(Instant, Act)> = (0..inputs).map(put).collect();
+    let mut wanted = 0;
+    if what != Collective::Broadcast {
+        wanted = objects.len();
+        let inputs: Vec<usize> = (0..wanted).collect();
+        let make = Make::Reduce { count: wanted, inputs, patience_ns: None, cancel_ns: None };
+        objects.push(Spec { name: None, meta, make });
+        acts.push((HEAD_START, Act::Make { object: wanted, at: 0 }));
+    }
+    let getters = if what == Collective::Reduce { 1 } else { nodes };
+    acts.extend((0..getters).map(|at| {
+        let (patience_ns, cancel_ns, hold_ns) = (None, None, 0);
+        (HEAD_START, Act::Get { object: wanted, at, patience_ns, cancel_ns, hold_ns })
+    }));
+    let config = Config { capacity: 1 << 40, link, degree: None };
+    let end = HEAD_START + 1000 * SECOND;
+    Plan { nodes, config, slot_failures: 0, objects, acts, end }
+}
+
+/// A world to watch grow, without checks after each event: they look at everything.
+impl World {
+    pub(crate) fn calm(plan: Plan) -> Self {
+        let mut world = Self::begin(0, plan, Trace::Off, None);
+        world.is_calm = true;
+        world.net.be_steady();
+        world.racks = Racks::none();
+        world.add_acquainted_hosts();
+        for (at, act) in world.plan.acts.clone() {
+            world.at(at, Happening::Act(act));
+        }
+        world
+    }
+
+    /// Messages that each host has heard.
+    fn heard(&self) -> Vec<u64> {
+        self.hosts.values().map(|host| host.heard).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
+
+    #[test]
+    fn large_objects_take_little_more_than_one_link_needs() {
+        for (what, most) in Collective::ALL.into_iter().zip([1.3, 1.3, 1.5]) {
+            let growth = grow(what, 16, 32 << 20, LINK).unwrap();
+            let ratio = growth.seconds / growth.bound;
+            assert!((1.0..most).contains(&ratio), "{what:?}: {growth:?}");
+        }
+    }
+
+    /// Goal: nobody's work grows faster than the number of nodes.
+    #[test]
+    fn the_owner_hears_a_few_messages_of_each_node() {
+        for what in Collective::ALL {
+            let [few, many] = [16, 64].map(|nodes| grow(what, nodes, 1 << 20, LINK).unwrap());
+            assert!(many.busiest <= 5 * few.busiest, "{what:?}: {few:?}, {many:?}");
+            assert!(many.messages <= 2.0 * few.messages, "{what:?}: {few:?}, {many:?}");
+        }
+    }
+}
