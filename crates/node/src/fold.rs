@@ -3,11 +3,12 @@
 //! Plain loops over fixed-size chunks without branches, which the compiler turns into vector code;
 //! bytes need no alignment. Knows nothing of trees, of windows or of where bytes come from.
 
-use half::{f16, slice::HalfFloatSliceExt};
+use half::f16;
 use hoplite_proto::{
     error::is_reducible,
     meta::{Dtype, Op},
 };
+use hoplite_shm::{narrow_float16, widen_float16};
 
 /// Folds `other` into `into`: `into[i] = op(into[i], other[i])`.
 ///
@@ -192,14 +193,15 @@ fn fold_f16(op: Op, into: &mut [u8], other: &[u8]) {
     let bytes = 2 * F16_AT_ONCE;
     for (into, other) in into.chunks_mut(bytes).zip(other.chunks(bytes)) {
         let mut theirs = [0.0; F16_AT_ONCE];
-        widen(other, &mut theirs);
+        let theirs = &mut theirs[..other.len() / 2];
+        widen(other, theirs);
         in_f32(into, |ours| {
             // One loop for each operation, as in `fold_as`.
             match op {
-                Op::Sum | Op::Mean => zip_f32(ours, &theirs, f32::sum),
-                Op::Prod => zip_f32(ours, &theirs, f32::product),
-                Op::Min => zip_f32(ours, &theirs, f32::smaller),
-                Op::Max => zip_f32(ours, &theirs, f32::larger),
+                Op::Sum | Op::Mean => zip_f32(ours, theirs, f32::sum),
+                Op::Prod => zip_f32(ours, theirs, f32::product),
+                Op::Min => zip_f32(ours, theirs, f32::smaller),
+                Op::Max => zip_f32(ours, theirs, f32::larger),
             }
         });
     }
@@ -218,24 +220,21 @@ fn in_f32(bytes: &mut [u8], compute: impl Fn(&mut [f32])) {
         let values = &mut values[..bytes.len() / 2];
         widen(bytes, values);
         compute(values);
-        let mut halves = [f16::ZERO; F16_AT_ONCE];
-        let halves = &mut halves[..values.len()];
-        // The conversions of the processor, where it has some, else those of the library.
-        halves.convert_from_f32_slice(values);
-        for (bytes, half) in bytes.as_chunks_mut().0.iter_mut().zip(halves) {
-            *bytes = half.to_le_bytes();
+        if !narrow_float16(values, bytes) {
+            for (bytes, value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
+                *bytes = f16::from_f32(*value).to_le_bytes();
+            }
         }
     }
 }
 
-/// Elements of float16, at most as many as are brought to f32 at once.
+/// Elements of float16 as f32, by the processor's instructions if it has some.
 fn widen(bytes: &[u8], values: &mut [f32]) {
-    let mut halves = [f16::ZERO; F16_AT_ONCE];
-    let halves = &mut halves[..bytes.len() / 2];
-    for (half, bytes) in halves.iter_mut().zip(bytes.as_chunks().0) {
-        *half = f16::from_le_bytes(*bytes);
+    if !widen_float16(bytes, values) {
+        for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
+            *value = f16::from_le_bytes(*bytes).to_f32();
+        }
     }
-    halves.convert_to_f32_slice(&mut values[..halves.len()]);
 }
 
 #[cfg(test)]

@@ -44,6 +44,7 @@ mod os {
     pub use crate::arena::{Arena, ArenaStats, ExtentId, WriterId};
     pub use crate::claim::{ClaimGuard, OwnedWriteGuard, WriteGuard};
     pub use crate::error::ShmError;
+    pub use crate::float16::{narrow_float16, widen_float16};
     pub use crate::mapping::Mapping;
     pub use crate::pass_fd::{
         FDS_PER_MESSAGE_MAX, recv_with_fds, send_with_fds, try_recv_with_fds,
@@ -58,6 +59,8 @@ mod available;
 mod claim;
 #[cfg(not(loom))]
 mod error;
+#[cfg(not(loom))]
+mod float16;
 #[cfg(not(loom))]
 mod mapping;
 #[cfg(not(loom))]
