@@ -525,21 +525,28 @@ impl Core {
         let sample = u64::try_from(round_trip.as_nanos() / 2).unwrap_or(u64::MAX);
         self.measure(|measured| {
             let old = measured.link.latency_ns;
-            measured.link.latency_ns =
-                if measured.has_latency { smooth(old, sample) } else { sample };
+            // A busy process answers late, and none too early: what is longer counts little.
+            measured.link.latency_ns = match measured.has_latency {
+                true if sample > old => old + (sample - old) / 16,
+                _ => sample,
+            };
             measured.has_latency = true;
         });
     }
 
-    /// `bytes` arrived from one sender in `time` without a pause.
-    pub(crate) fn measured_transfer(self: &Arc<Self>, bytes: u64, time: Duration) {
+    /// `bytes` arrived from one sender in `time`. It may have waited for them itself, or shared its link: then the link
+    /// is at least so fast, and only `is_steady` says that it is not much faster.
+    pub(crate) fn measured_transfer(self: &Arc<Self>, bytes: u64, time: Duration, is_steady: bool) {
         let nanoseconds = time.as_nanos().max(1);
         let sample =
             u64::try_from(u128::from(bytes) * 1_000_000_000 / nanoseconds).unwrap_or(u64::MAX);
         self.measure(|measured| {
             let old = measured.link.bytes_per_second;
-            measured.link.bytes_per_second =
-                if measured.has_bandwidth { smooth(old, sample) } else { sample };
+            measured.link.bytes_per_second = match measured.has_bandwidth {
+                true if sample < old && is_steady => smooth(old, sample),
+                true => old.max(sample),
+                false => sample,
+            };
             measured.has_bandwidth = true;
         });
     }

@@ -82,8 +82,9 @@ async fn receive_copy(
     }
     let frame = frame_bytes(size, core.link());
     let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone() };
+    let mut pace = Pace::default();
     let (mut stream, transfer) = ask(core, source, what, CREDIT_BYTES, frame).await?;
-    let (mut arrivals, mut pace, mut ungranted) = (Arrivals::default(), Pace::default(), 0);
+    let (mut arrivals, mut ungranted) = (Arrivals::default(), 0);
     for range in ranges.iter() {
         let Some(mut claim) = held.slot.claim_owned(range.clone()) else {
             return Err(WireError::Unexpected(format!("{range:?} is written already")).into());
@@ -97,7 +98,7 @@ async fn receive_copy(
                 Arrived::Other(header, body) => {
                     let end = ended(&mut stream, transfer, &header, &places[0][..body]).await?;
                     core.peers.keep_idle(source, stream);
-                    pace.report(core);
+                    pace.report(core, false);
                     return Ok(end);
                 }
             };
@@ -123,7 +124,7 @@ async fn receive_copy(
     let header = next(&mut stream).await?;
     let end = ended(&mut stream, transfer, &header, &[]).await?;
     core.peers.keep_idle(source, stream);
-    pace.report(core);
+    pace.report(core, false);
     Ok(end)
 }
 
@@ -159,6 +160,7 @@ async fn receive_partial(
     window: &mpsc::Sender<Result<Piece, String>>,
 ) -> Result<(), LinkError> {
     let what = What::Partial(key);
+    let mut pace = Pace::default();
     let (mut stream, transfer) = ask(core, child, what, WINDOW_BYTES, frame).await?;
     let mut arrivals = Arrivals::default();
     let (mut at, mut asked, mut ungranted) = (0, 0, 0);
@@ -188,6 +190,7 @@ async fn receive_partial(
             }
             at += length;
             ungranted += length;
+            pace.step(length);
         }
         // Their places in the window are the fold's now. The next may come before the window is empty, and not each of
         // them needs a packet of its own.
@@ -202,6 +205,7 @@ async fn receive_partial(
     if matches!(ended(&mut stream, transfer, &header, &[]).await?, End::Complete) {
         core.peers.keep_idle(child, stream);
     }
+    pace.report(core, true);
     Ok(())
 }
 
@@ -248,7 +252,8 @@ async fn ended(
 /// How fast blocks come: the best run of a window, or the whole of a transfer that is shorter.
 ///
 /// The best, since a sender that waits for its own copy says nothing of the link. A whole window, since fewer bytes may
-/// have waited in the kernel and come as fast as memory.
+/// have waited in the kernel and come as fast as memory; the whole of a short transfer from its question on, for the same
+/// reason.
 #[derive(Debug)]
 struct Pace {
     since: Instant,
@@ -256,8 +261,11 @@ struct Pace {
     best: Option<(u64, Duration)>,
 }
 
-/// Less tells more of the scheduler than of the link.
-const SAMPLE_BYTES_MIN: u64 = 1024 * 1024;
+/// Less is more of a question and its answer than of bytes.
+const SAMPLE_BYTES_MIN: u64 = 64 * 1024;
+
+/// Of less, the way of the question and the scheduler take a good part of the time.
+const STEADY_BYTES_MIN: u64 = 1024 * 1024;
 
 impl Default for Pace {
     fn default() -> Self {
@@ -279,10 +287,11 @@ impl Pace {
         }
     }
 
-    fn report(&self, core: &Arc<Core>) {
+    /// `may_wait`: the sender had to make the bytes first.
+    fn report(&self, core: &Arc<Core>, may_wait: bool) {
         let whole = (self.bytes >= SAMPLE_BYTES_MIN).then(|| (self.bytes, self.since.elapsed()));
         if let Some((bytes, time)) = self.best.or(whole) {
-            core.measured_transfer(bytes, time);
+            core.measured_transfer(bytes, time, !may_wait && bytes >= STEADY_BYTES_MIN);
         }
     }
 }
