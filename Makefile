@@ -85,6 +85,9 @@ bench-packages: ## Installs by apt-get, as root, what the bench compiles against
 sim: ## A simulated cluster from one seed: make sim SEED=42
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seed $(or $(SEED),$(error say which: make sim SEED=42))
 
+sim-scale: ## How collectives of 8 to 1024 nodes grow, simulated: the tables of docs/benchmarks/simulated.md
+	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --scale 1024
+
 ##@ Check
 
 # Each runner's words go to a log too, from which .ci/count makes the closing line. All runners run, even after one
@@ -165,5 +168,5 @@ help: ## This list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel docs demo bench-smoke bench-matrix bench-kernels bench-packages sim test lint lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel docs demo bench-smoke bench-matrix bench-kernels bench-packages sim sim-scale test lint lint-python lint-rust test-rust test-loom \
     test-sim test-python test-lab test-peers test-wheel test-frameworks test-long format clean help

@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Instant};
 
 use hoplite_sim::{
     Record, run,
-    scale::{Collective, LINKS, SIZES, grow},
+    scale::{Collective, Growth, LINKS, SIZES, grow},
 };
 
 const USAGE: &str = "usage: hoplite-sim --seed N [--trace]
@@ -110,29 +110,35 @@ fn scale(most: u64) -> ExitCode {
         .chain([most])
         .collect();
     for what in Collective::ALL {
-        println!(
-            "\n### {what:?}\n\n| link | bytes | nodes | ms | times the bound | messages per node | busiest node |"
-        );
-        println!("|---|---|---|---|---|---|---|");
+        println!("\n## {what:?}\n\nMilliseconds, and times the bound.\n");
+        let heads: Vec<String> = counts.iter().map(|nodes| format!(" {nodes} nodes |")).collect();
+        println!("| link | bytes |{}\n|---|---|{}", heads.concat(), "---|".repeat(counts.len()));
+        let mut heard = Vec::new();
         for (rate, link) in LINKS {
             for (size, bytes) in SIZES {
+                print!("| {rate} | {size} |");
+                heard.clear();
                 for nodes in &counts {
                     match grow(what, *nodes, bytes, link) {
-                        Ok(growth) => println!(
-                            "| {rate} | {size} | {nodes} | {:.3} | {:.2} | {:.1} | {} |",
-                            growth.seconds * 1e3,
-                            growth.seconds / growth.bound,
-                            growth.messages,
-                            growth.busiest,
-                        ),
+                        Ok(growth) => {
+                            let (ms, ratio) = (growth.seconds * 1e3, growth.seconds / growth.bound);
+                            print!(" {ms:.2}, {ratio:.2} |");
+                            heard.push(growth);
+                        }
                         Err(failure) => {
-                            println!("{what:?} of {size} between {nodes} nodes failed {failure}");
+                            println!("\n{what:?} of {size} between {nodes} nodes failed {failure}");
                             return ExitCode::FAILURE;
                         }
                     }
                 }
+                println!();
             }
         }
+        let messages = |of: fn(&Growth) -> String| -> String {
+            heard.iter().map(|growth| format!(" {} |", of(growth))).collect()
+        };
+        println!("| | messages per node |{}", messages(|growth| format!("{:.1}", growth.messages)));
+        println!("| | of the busiest |{}", messages(|growth| growth.busiest.to_string()));
     }
     ExitCode::SUCCESS
 }
