@@ -544,8 +544,9 @@ impl Core {
             let old = measured.link.bytes_per_second;
             measured.link.bytes_per_second = match measured.has_bandwidth {
                 true if sample < old && is_steady => smooth(old, sample),
-                true => old.max(sample),
-                false => sample,
+                // Links that have become slower show in the end too.
+                true if sample < old => old - (old - sample) / 64,
+                _ => sample,
             };
             measured.has_bandwidth = true;
         });

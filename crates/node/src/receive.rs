@@ -111,9 +111,10 @@ async fn receive_copy(
             // What is right stays, also if something behind it is not.
             claim.commit_front(whole);
             count_checked(core, checked)?;
-            held.grew_in_turn().await;
             core.counters.bytes_received.add(whole);
+            // Before others have their turn, in which more would come than the link carries in the time that is counted.
             pace.step(whole);
+            held.grew_in_turn().await;
             ungranted += whole;
             if ungranted >= CREDIT_BYTES / 4 {
                 stream.write_all(&frame::bare(FrameKind::Credit, transfer, ungranted)).await?;
@@ -258,6 +259,8 @@ async fn ended(
 struct Pace {
     since: Instant,
     bytes: u64,
+    /// How long the first bytes took from the question on.
+    first: Option<Duration>,
     best: Option<(u64, Duration)>,
 }
 
@@ -269,17 +272,20 @@ const STEADY_BYTES_MIN: u64 = 1024 * 1024;
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { since: Instant::now(), bytes: 0, best: None }
+        Self { since: Instant::now(), bytes: 0, first: None, best: None }
     }
 }
 
 impl Pace {
     fn step(&mut self, bytes: u64) {
         self.bytes += bytes;
+        self.first.get_or_insert_with(|| self.since.elapsed());
         if self.bytes >= CREDIT_BYTES {
             let run = (self.bytes, self.since.elapsed());
-            // Equal bytes in each run: the shortest is the fastest.
-            if self.best.is_none_or(|best| run.1 < best.1) {
+            let is_faster = |best: (u64, Duration)| {
+                u128::from(run.0) * best.1.as_nanos() > u128::from(best.0) * run.1.as_nanos()
+            };
+            if self.best.is_none_or(is_faster) {
                 self.best = Some(run);
             }
             self.bytes = 0;
@@ -287,9 +293,12 @@ impl Pace {
         }
     }
 
-    /// `may_wait`: the sender had to make the bytes first.
+    /// `may_wait`: the sender had to make the bytes first. If it took most of the time for that, they say nothing.
     fn report(&self, core: &Arc<Core>, may_wait: bool) {
-        let whole = (self.bytes >= SAMPLE_BYTES_MIN).then(|| (self.bytes, self.since.elapsed()));
+        let time = self.since.elapsed();
+        let has_waited = may_wait && self.first.is_none_or(|first| first > time / 2);
+        let says_something = self.bytes >= SAMPLE_BYTES_MIN && !has_waited;
+        let whole = says_something.then_some((self.bytes, time));
         if let Some((bytes, time)) = self.best.or(whole) {
             core.measured_transfer(bytes, time, !may_wait && bytes >= STEADY_BYTES_MIN);
         }

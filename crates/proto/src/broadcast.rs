@@ -140,7 +140,7 @@ fn predict(candidate: &Candidate, bytes: u64, link: Link) -> Predicted {
     // Told by the owner, the receiver ends one transfer and begins another: two round trips.
     let told = hops.saturating_add(4);
     let instead = hop.saturating_mul(told).saturating_add(divided_by(load.max(1)));
-    match candidate.feeds_far.filter(|_| !candidate.far) {
+    match candidate.feeds_far.filter(|_| !candidate.far && !candidate.avoided) {
         Some(receiver) if instead < beside => Predicted { ns: instead, takes_over: Some(receiver) },
         _ => Predicted { ns: beside, takes_over: None },
     }

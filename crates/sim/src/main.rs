@@ -137,8 +137,14 @@ fn scale(most: u64) -> ExitCode {
         let messages = |of: fn(&Growth) -> String| -> String {
             heard.iter().map(|growth| format!(" {} |", of(growth))).collect()
         };
-        println!("| | messages per node |{}", messages(|growth| format!("{:.1}", growth.messages)));
-        println!("| | of the busiest |{}", messages(|growth| growth.busiest.to_string()));
+        println!(
+            "| | messages per node, last line |{}",
+            messages(|growth| format!("{:.1}", growth.messages))
+        );
+        println!(
+            "| | of the busiest, last line |{}",
+            messages(|growth| growth.busiest.to_string())
+        );
     }
     ExitCode::SUCCESS
 }

@@ -62,6 +62,8 @@ pub(super) struct Holder {
     /// When it last told of itself, and when it was last sent to somebody.
     pub(super) told: Option<Instant>,
     pub(super) located: Option<Instant>,
+    /// When it first told that it receives.
+    pub(super) began: Option<Instant>,
     /// Who feeds it until `source` has begun to receive; then it is told.
     pub(super) moving_from: Option<NodeId>,
 }
@@ -187,14 +189,7 @@ impl Live {
         self.inline.is_some() || self.holders.keys().any(|node| self.depth(*node).is_some())
     }
 
-    fn transfer_ns(&self, link: Link) -> u64 {
-        let ns =
-            u128::from(self.meta.size) * 1_000_000_000 / u128::from(link.bytes_per_second.max(1));
-        u64::try_from(ns).unwrap_or(u64::MAX)
-    }
-
-    /// `movable_since`: receivers that were located before have too much of it to wait for one who has nothing; none lets
-    /// nobody be moved.
+    /// `movable_since`: see [`Live::movable_since`]; none lets nobody be moved.
     fn choose(
         &self,
         asker: NodeId,
@@ -203,7 +198,7 @@ impl Live {
         members: &Members,
         link: Link,
     ) -> Option<Choice> {
-        let (lineages, fed) = (self.lineages(asker), self.fed(movable_since, members));
+        let (lineages, fed) = (self.lineages(asker), self.fed(asker, movable_since, members));
         let candidates: Vec<Candidate> = self
             .holders
             .iter()
@@ -237,17 +232,21 @@ impl Live {
         if let Some(inline) = &self.inline {
             return Some(Source::Inline(inline.clone()));
         }
-        // Only the first owner knows who feeds whom at present.
-        let can_move = members.owners(id).first == members.me();
-        let since = can_move.then(|| now.before(self.transfer_ns(link) / 4));
+        // Whoever asks again may be sent to another sender than that of those who were to follow it.
+        self.cancel_moves(asker);
+        // Only the first owner knows who feeds whom at present; and who feeds somebody already would feed two.
+        let is_feeding = self.holders.values().any(|holder| holder.source == Some(asker));
+        let can_move = members.owners(id).first == members.me() && !is_feeding;
+        let since = can_move.then(|| self.movable_since(now, link));
         let Choice { node, reason, takes_over } =
             self.choose(asker, avoid, since, members, link)?;
         let before = self.holders.remove(&asker);
         let told = before.as_ref().and_then(|before| before.told);
+        let began = before.as_ref().and_then(|before| before.began);
         let ready = before.map_or_else(Ranges::new, |before| before.ready);
         let (complete, origin, source, located) = (false, false, Some(node), Some(now));
         let moving_from = None;
-        let holder = Holder { complete, origin, source, ready, told, located, moving_from };
+        let holder = Holder { complete, origin, source, ready, told, located, began, moving_from };
         self.holders.insert(asker, holder);
         if let Some(moved) = takes_over.and_then(|receiver| self.holders.get_mut(&receiver)) {
             moved.moving_from = moved.moving_from.or(moved.source);

@@ -12,6 +12,7 @@ use crate::{
     id::{NodeId, ObjectId},
     members::Members,
     message::Message,
+    reduce::cost::Link,
     time::Instant,
 };
 
@@ -51,15 +52,16 @@ impl Live {
         now: Instant,
         from: NodeId,
         id: &ObjectId,
+        link: Link,
         mail: &mut Mail,
     ) {
         let instance = self.instance;
-        let feeds = self.holders.get(&from).is_some_and(|it| it.complete || it.source.is_some());
+        let (feeds, since) = (self.depth(from).is_some(), self.movable_since(now, link));
         let is_moving = |holder: &Holder| {
             !holder.complete && holder.source == Some(from) && holder.moving_from.is_some()
         };
         for (node, holder) in self.holders.iter_mut().filter(|(_, holder)| is_moving(holder)) {
-            if feeds {
+            if feeds && holder.began.is_none_or(|began| began >= since) {
                 (holder.moving_from, holder.located) = (None, Some(now));
                 let id = id.clone();
                 mail.push((*node, Message::Redirect { id, instance, source: from }));
@@ -67,6 +69,22 @@ impl Live {
                 holder.lose_source(from);
             }
         }
+    }
+
+    /// Nobody waits any more for `feeder` to begin.
+    pub(super) fn cancel_moves(&mut self, feeder: NodeId) {
+        for holder in self.holders.values_mut() {
+            if holder.source == Some(feeder) && holder.moving_from.is_some() {
+                holder.lose_source(feeder);
+            }
+        }
+    }
+
+    /// Receivers that began before this, a quarter of a transfer ago, have too much to wait for one who has nothing.
+    pub(super) fn movable_since(&self, now: Instant, link: Link) -> Instant {
+        let rate = u128::from(link.bytes_per_second.max(1));
+        let transfer_ns = u128::from(self.meta.size) * 1_000_000_000 / rate;
+        now.before(u64::try_from(transfer_ns / 4).unwrap_or(u64::MAX))
     }
 
     /// Relays between `node` and a copy that needs none; none if it is fed by nobody, or in a circle.
@@ -104,18 +122,22 @@ impl Live {
         self.holders.values().filter(is_fed).count() as u32
     }
 
-    /// Whom each holder feeds that feeds anybody.
+    /// Whom each holder feeds that feeds anybody but `asker`, which asks for another sender.
     pub(super) fn fed(
         &self,
+        asker: NodeId,
         movable_since: Option<Instant>,
         members: &Members,
     ) -> BTreeMap<NodeId, Fed> {
         let mut all: BTreeMap<NodeId, Fed> = BTreeMap::new();
-        for (node, holder) in self.holders.iter().filter(|(_, holder)| !holder.complete) {
+        let receivers =
+            self.holders.iter().filter(|(node, holder)| !holder.complete && **node != asker);
+        for (node, holder) in receivers {
             let Some(source) = holder.source else { continue };
             let fed = all.entry(source).or_default();
             fed.count += 1;
-            let is_new = movable_since.is_some_and(|since| holder.located >= Some(since));
+            let is_new =
+                movable_since.is_some_and(|since| holder.began.is_none_or(|began| began >= since));
             if fed.far.is_none() && is_new && members.are_apart(source, *node) {
                 fed.far = Some(*node);
             }
@@ -169,7 +191,16 @@ mod tests {
     fn holder((complete, origin, source): (bool, bool, Option<u64>)) -> Holder {
         let source = source.map(NodeId);
         let ready = Ranges::new();
-        Holder { complete, origin, source, ready, told: None, located: None, moving_from: None }
+        Holder {
+            complete,
+            origin,
+            source,
+            ready,
+            told: None,
+            located: None,
+            began: None,
+            moving_from: None,
+        }
     }
 
     proptest! {

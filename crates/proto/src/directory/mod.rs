@@ -388,12 +388,14 @@ impl Directory {
         };
         let before = live.holders.remove(&from);
         let located = before.as_ref().and_then(|before| before.located);
+        let began = before.as_ref().and_then(|before| before.began);
+        let began = began.or(source.map(|_| now));
         // One that is to be moved receives from where it did until it is told.
         let moving = before.filter(|before| source.is_some() && before.moving_from == source);
         let (moving_from, source) =
             moving.map_or((None, source), |before| (before.moving_from, before.source));
         let (origin, told) = (*origin, Some(now));
-        let holder = Holder { complete, origin, source, ready, told, located, moving_from };
+        let holder = Holder { complete, origin, source, ready, told, located, began, moving_from };
         live.holders.insert(from, holder);
         if source.is_some_and(|source| live.depends(source, from)) {
             // Two owners who did not know of each other's answers let copies grow from each other. If both broke the
@@ -407,7 +409,7 @@ impl Directory {
                 mail.push((from, Message::Drop { id, instance, error: None }));
             }
         }
-        live.move_receivers(now, from, id, mail);
+        live.move_receivers(now, from, id, link, mail);
         if live.is_fed() {
             entry.orphan_since = None;
         }
@@ -478,6 +480,9 @@ impl Directory {
             let (instance, meta) = (live.instance, live.meta.clone());
             mail.push((asker, Message::Located { id: id.clone(), instance, meta, source }));
             return;
+        }
+        if let Some(live) = &mut entry.live {
+            live.cancel_moves(asker);
         }
         // Whoever asks again is fed by nobody, and neither are those behind it.
         let partial = entry.live.as_mut().and_then(|live| live.holders.get_mut(&asker));

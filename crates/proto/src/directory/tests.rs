@@ -251,6 +251,51 @@ fn who_has_much_of_an_object_is_not_moved() {
 }
 
 #[test]
+fn nobody_is_moved_again_and_again_while_others_arrive() {
+    let mut owner = in_racks();
+    let id = minted();
+    owner.hears(1, told(&id, instance(1, 1), true, Progress::Complete));
+    let mail = owner.hears(4, locate(&id));
+    owner.begins_all(&id, mail, &mut Mail::new());
+    let mut moves = Vec::new();
+    for asker in [2, 3] {
+        // A fifth of a transfer.
+        owner.now = owner.now + 54_000_000;
+        let mail = owner.hears(asker, locate(&id));
+        moves.push(owner.begins_all(&id, mail, &mut Mail::new()));
+    }
+    assert_eq!(moves, [1, 0], "it began more than a quarter of a transfer ago");
+}
+
+#[test]
+fn nobody_is_moved_to_one_who_begins_too_late() {
+    let mut owner = in_racks();
+    let id = minted();
+    owner.hears(1, told(&id, instance(1, 1), true, Progress::Complete));
+    let mail = owner.hears(4, locate(&id));
+    owner.begins_all(&id, mail, &mut Mail::new());
+    let mail = owner.hears(2, locate(&id));
+    owner.now = owner.now + 134_000_000;
+    assert_eq!(owner.begins_all(&id, mail, &mut Mail::new()), 0);
+    assert_eq!(feeds(&owner).0, [(1, 2), (1, 4)]);
+}
+
+#[test]
+fn who_asks_again_takes_nobody_over_meanwhile() {
+    let mut owner = in_racks();
+    let id = minted();
+    owner.hears(1, told(&id, instance(1, 1), true, Progress::Complete));
+    let mail = owner.hears(4, locate(&id));
+    owner.begins_all(&id, mail, &mut Mail::new());
+    owner.hears(2, locate(&id));
+    let again = Message::Locate { id: id.clone(), avoid: vec![NodeId(1)], not_here: None };
+    owner.hears(2, again);
+    assert!(feeds(&owner).0.contains(&(1, 4)), "{:?}", feeds(&owner));
+    let mail = owner.hears(2, told(&id, instance(1, 1), false, fed_by(4)));
+    assert_eq!(mail, []);
+}
+
+#[test]
 fn nobody_is_moved_to_one_who_does_not_receive() {
     let mut owner = in_racks();
     let id = minted();

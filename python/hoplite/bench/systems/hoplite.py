@@ -72,8 +72,8 @@ class Hoplite(System):
 
 def _settings(group: str, host: Host) -> dict[str, str]:
     """What the node of a host is told, as variables that are its settings."""
-    if group == RACKS:
-        return {"HOPLITE_RACK": host.rack}
-    if group.startswith(DEGREE):
-        return {"HOPLITE_DEGREE": group.removeprefix(DEGREE)}
-    return {}
+    # Whatever the shell of the bench says: an empty variable says nothing.
+    return {
+        "HOPLITE_RACK": host.rack if group == RACKS else "",
+        "HOPLITE_DEGREE": group.removeprefix(DEGREE) if group.startswith(DEGREE) else "",
+    }
