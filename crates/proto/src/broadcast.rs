@@ -128,10 +128,7 @@ struct Predicted {
 }
 
 fn predict(candidate: &Candidate, bytes: u64, link: Link) -> Predicted {
-    let transfer = |bytes: u64| {
-        let ns = u128::from(bytes) * 1_000_000_000 / u128::from(link.bytes_per_second.max(1));
-        u64::try_from(ns).unwrap_or(u64::MAX)
-    };
+    let transfer = |bytes: u64| u64::try_from(link.transfer_ns(bytes)).unwrap_or(u64::MAX);
     let hop = link.latency_ns.saturating_add(transfer(bytes.min(frame_bytes(bytes, link))));
     let hops = u64::from(candidate.depth).saturating_add(1);
     let load = u64::from(candidate.load);

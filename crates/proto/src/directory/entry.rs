@@ -51,7 +51,7 @@ pub(super) struct Live {
     pub(super) holders: BTreeMap<NodeId, Holder>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Holder {
     pub(super) complete: bool,
     /// Pinned there: put, reduced or adopted.
@@ -240,13 +240,10 @@ impl Live {
         let since = can_move.then(|| self.movable_since(now, link));
         let Choice { node, reason, takes_over } =
             self.choose(asker, avoid, since, members, link)?;
-        let before = self.holders.remove(&asker);
-        let told = before.as_ref().and_then(|before| before.told);
-        let began = before.as_ref().and_then(|before| before.began);
-        let ready = before.map_or_else(Ranges::new, |before| before.ready);
+        let before = self.holders.remove(&asker).unwrap_or_default();
         let (complete, origin, source, located) = (false, false, Some(node), Some(now));
         let moving_from = None;
-        let holder = Holder { complete, origin, source, ready, told, located, began, moving_from };
+        let holder = Holder { complete, origin, source, located, moving_from, ..before };
         self.holders.insert(asker, holder);
         if let Some(moved) = takes_over.and_then(|receiver| self.holders.get_mut(&receiver)) {
             moved.moving_from = moved.moving_from.or(moved.source);

@@ -82,9 +82,8 @@ impl Live {
 
     /// Receivers that began before this, a quarter of a transfer ago, have too much to wait for one who has nothing.
     pub(super) fn movable_since(&self, now: Instant, link: Link) -> Instant {
-        let rate = u128::from(link.bytes_per_second.max(1));
-        let transfer_ns = u128::from(self.meta.size) * 1_000_000_000 / rate;
-        now.before(u64::try_from(transfer_ns / 4).unwrap_or(u64::MAX))
+        let quarter_ns = link.transfer_ns(self.meta.size) / 4;
+        now.before(u64::try_from(quarter_ns).unwrap_or(u64::MAX))
     }
 
     /// Relays between `node` and a copy that needs none; none if it is fed by nobody, or in a circle.
@@ -186,21 +185,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{id::Instance, meta::Meta, ranges::Ranges};
+    use crate::{id::Instance, meta::Meta};
 
     fn holder((complete, origin, source): (bool, bool, Option<u64>)) -> Holder {
-        let source = source.map(NodeId);
-        let ready = Ranges::new();
-        Holder {
-            complete,
-            origin,
-            source,
-            ready,
-            told: None,
-            located: None,
-            began: None,
-            moving_from: None,
-        }
+        Holder { complete, origin, source: source.map(NodeId), ..Holder::default() }
     }
 
     proptest! {

@@ -386,16 +386,14 @@ impl Directory {
             Progress::Complete => (true, None, Ranges::full(meta.size)),
             Progress::Partial { source, ready } => (false, *source, ready.clone()),
         };
-        let before = live.holders.remove(&from);
-        let located = before.as_ref().and_then(|before| before.located);
-        let began = before.as_ref().and_then(|before| before.began);
-        let began = began.or(source.map(|_| now));
+        let before = live.holders.remove(&from).unwrap_or_default();
+        let began = before.began.or(source.map(|_| now));
         // One that is to be moved receives from where it did until it is told.
-        let moving = before.filter(|before| source.is_some() && before.moving_from == source);
+        let is_moving = source.is_some() && before.moving_from == source;
         let (moving_from, source) =
-            moving.map_or((None, source), |before| (before.moving_from, before.source));
+            if is_moving { (before.moving_from, before.source) } else { (None, source) };
         let (origin, told) = (*origin, Some(now));
-        let holder = Holder { complete, origin, source, ready, told, located, began, moving_from };
+        let holder = Holder { complete, origin, source, ready, told, began, moving_from, ..before };
         live.holders.insert(from, holder);
         if source.is_some_and(|source| live.depends(source, from)) {
             // Two owners who did not know of each other's answers let copies grow from each other. If both broke the
@@ -480,9 +478,6 @@ impl Directory {
             let (instance, meta) = (live.instance, live.meta.clone());
             mail.push((asker, Message::Located { id: id.clone(), instance, meta, source }));
             return;
-        }
-        if let Some(live) = &mut entry.live {
-            live.cancel_moves(asker);
         }
         // Whoever asks again is fed by nobody, and neither are those behind it.
         let partial = entry.live.as_mut().and_then(|live| live.holders.get_mut(&asker));

@@ -194,6 +194,16 @@ fn in_racks() -> Owner {
     owner
 }
 
+/// An object of node 1 that node 4, in another rack, has begun to receive.
+fn with_a_far_receiver() -> (Owner, ObjectId) {
+    let mut owner = in_racks();
+    let id = minted();
+    owner.hears(1, told(&id, instance(1, 1), true, Progress::Complete));
+    let mail = owner.hears(4, locate(&id));
+    owner.begins_all(&id, mail, &mut Mail::new());
+    (owner, id)
+}
+
 /// Who feeds whom, and how many of these transfers go from rack to rack.
 fn feeds(owner: &Owner) -> (Vec<(u64, u64)>, usize) {
     let feeds: Vec<_> = owner.directory.feeds().map(|(_, to, from)| (from, to)).collect();
@@ -239,11 +249,7 @@ proptest! {
 
 #[test]
 fn who_has_much_of_an_object_is_not_moved() {
-    let mut owner = in_racks();
-    let id = minted();
-    owner.hears(1, told(&id, instance(1, 1), true, Progress::Complete));
-    let mail = owner.hears(4, locate(&id));
-    owner.begins_all(&id, mail, &mut Mail::new());
+    let (mut owner, id) = with_a_far_receiver();
     // Half of what 32 MiB take at 1 Gbit/s.
     owner.now = owner.now + 134_000_000;
     let mail = owner.hears(2, locate(&id));
@@ -252,11 +258,7 @@ fn who_has_much_of_an_object_is_not_moved() {
 
 #[test]
 fn nobody_is_moved_again_and_again_while_others_arrive() {
-    let mut owner = in_racks();
-    let id = minted();
-    owner.hears(1, told(&id, instance(1, 1), true, Progress::Complete));
-    let mail = owner.hears(4, locate(&id));
-    owner.begins_all(&id, mail, &mut Mail::new());
+    let (mut owner, id) = with_a_far_receiver();
     let mut moves = Vec::new();
     for asker in [2, 3] {
         // A fifth of a transfer.
@@ -269,11 +271,7 @@ fn nobody_is_moved_again_and_again_while_others_arrive() {
 
 #[test]
 fn nobody_is_moved_to_one_who_begins_too_late() {
-    let mut owner = in_racks();
-    let id = minted();
-    owner.hears(1, told(&id, instance(1, 1), true, Progress::Complete));
-    let mail = owner.hears(4, locate(&id));
-    owner.begins_all(&id, mail, &mut Mail::new());
+    let (mut owner, id) = with_a_far_receiver();
     let mail = owner.hears(2, locate(&id));
     owner.now = owner.now + 134_000_000;
     assert_eq!(owner.begins_all(&id, mail, &mut Mail::new()), 0);
@@ -282,11 +280,7 @@ fn nobody_is_moved_to_one_who_begins_too_late() {
 
 #[test]
 fn who_asks_again_takes_nobody_over_meanwhile() {
-    let mut owner = in_racks();
-    let id = minted();
-    owner.hears(1, told(&id, instance(1, 1), true, Progress::Complete));
-    let mail = owner.hears(4, locate(&id));
-    owner.begins_all(&id, mail, &mut Mail::new());
+    let (mut owner, id) = with_a_far_receiver();
     owner.hears(2, locate(&id));
     let again = Message::Locate { id: id.clone(), avoid: vec![NodeId(1)], not_here: None };
     owner.hears(2, again);
@@ -297,11 +291,7 @@ fn who_asks_again_takes_nobody_over_meanwhile() {
 
 #[test]
 fn nobody_is_moved_to_one_who_does_not_receive() {
-    let mut owner = in_racks();
-    let id = minted();
-    owner.hears(1, told(&id, instance(1, 1), true, Progress::Complete));
-    let mail = owner.hears(4, locate(&id));
-    owner.begins_all(&id, mail, &mut Mail::new());
+    let (mut owner, id) = with_a_far_receiver();
     let asks = owner.hears(2, locate(&id));
     assert!(matches!(asks[..], [(NodeId(2), Message::Located { .. })]), "{asks:?}");
     // No room, so far.

@@ -32,7 +32,7 @@ pub struct Link {
 
 impl Link {
     /// Time that `bytes` take beside the latency, in nanoseconds.
-    fn transfer_ns(self, bytes: u64) -> u128 {
+    pub(crate) fn transfer_ns(self, bytes: u64) -> u128 {
         match (bytes, self.bytes_per_second) {
             (0, _) => 0,
             (_, 0) => u128::from(u64::MAX),
