@@ -293,6 +293,37 @@ def test_two_reduces_chained_over_the_same_nodes_in_opposite_order(caller: int) 
             same(get.result(), value * 4)
 
 
+@pytest.mark.parametrize(("caller", "inputs"), [("contributes", 1), ("contributes", 2), ("only asks", 1)], ids=str)
+def test_a_sum_that_its_contributors_want_is_made_in_parts(caller: str, inputs: int) -> None:
+    """Three that contribute 32 MiB each, large enough for two rounds of parts; all get the same, and all send sums."""
+    with testing.cluster(3 if caller == "contributes" else 4, capacity="512MiB") as nodes:
+        clients = [node.client() for node in nodes]
+        seats = clients[-3:]
+        size = (8 << 20) + 1001
+        values = [numbers((size,), "int32", seed=seed) for seed in range(3 * inputs)]
+        refs = [seats[number % 3].put(value) for number, value in enumerate(values)]
+        total = clients[0].promise()
+        gets = [Later(client.get, total, timeout=SOON) for client in clients]
+        # All of them are known to wait.
+        clients[0].wait(refs, len(refs), timeout=SOON)
+        while any(client.status()["waiting"] == 0 for client in clients):
+            time.sleep(0.01)
+        time.sleep(0.2)
+        assert clients[0].reduce(refs, name=total) == total
+        expected = fold("sum", values)
+        for get in gets:
+            same(get.result(), expected)
+        # What is read stays.
+        del get, gets
+        assert set(total.inputs(timeout=SOON)) == set(refs)
+        sent = [client.stats()["bytes_partial"] for client in seats]
+        assert sum(sent) == 2 * expected.nbytes
+        assert all(count > expected.nbytes // 2 for count in sent), "along a tree the caller would send none"
+        clients[1].delete([total, *refs])
+        for client in clients:
+            eventually_empty(client)
+
+
 def test_nothing_is_left_of_a_deleted_sum(clients: list[Client]) -> None:
     refs = [client.put(numbers(100_000)) for client in clients]
     total = clients[0].reduce(refs)

@@ -44,7 +44,7 @@ use crate::{
     greet::Identity,
     local::Session,
     peer::{Outbox, Peers},
-    receive,
+    receive::{self, Wanted},
     send::Serving,
     store::Store,
 };
@@ -388,15 +388,8 @@ impl Core {
                 self.stop_fetch(instance);
                 self.store.free(instance);
             }
-            Action::Fetch { id, instance, source } => {
-                let serial = self.next_id();
-                // Locked before the task can end, which takes its entry away.
-                let mut fetches = lock(&self.fetches);
-                let receiving = receive::copy(self.clone(), id, instance, source, serial);
-                let task = self.runtime.spawn(receiving);
-                if let Some((_, before)) = fetches.insert(instance, (serial, task.abort_handle())) {
-                    before.abort();
-                }
+            Action::Fetch { id, instance, source, parts } => {
+                self.fetch(Wanted { id, instance, source, parts });
             }
             Action::StopFetch { instance } => self.stop_fetch(instance),
             Action::Serve { serve, instance, relayed } => {
@@ -488,6 +481,7 @@ impl Core {
             Note::DegreeChosen { id, degree, reason } => {
                 debug!(%id, %degree, %reason, "degree chosen");
             }
+            Note::Scattered { id, parts } => debug!(%id, parts, "scattered"),
             Note::ReduceRestarted { id, epoch, detail } => {
                 self.counters.reduces_restarted.add(1);
                 info!(%id, epoch, detail, "a reduce begins again");
@@ -496,6 +490,16 @@ impl Core {
                 self.counters.evictions.add(*copies as u64);
                 debug!(copies, "evicted");
             }
+        }
+    }
+
+    fn fetch(self: &Arc<Self>, wanted: Wanted) {
+        let (serial, instance) = (self.next_id(), wanted.instance);
+        // Locked before the task can end, which takes its entry away.
+        let mut fetches = lock(&self.fetches);
+        let task = self.runtime.spawn(receive::copy(self.clone(), wanted, serial));
+        if let Some((_, before)) = fetches.insert(instance, (serial, task.abort_handle())) {
+            before.abort();
         }
     }
 

@@ -76,7 +76,7 @@ impl Drop for Piece {
 
 /// How long a parent waits for a position whose order has not arrived yet, and a fold for the memory of a copy. The
 /// order was sent before the parent's, and new memory takes 0.7 ms per MiB.
-const ORDER_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const ORDER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The streams of the positions at this node, until their parents take them; and how many transfers are under way.
 #[derive(Debug, Default)]
@@ -194,9 +194,12 @@ pub(crate) fn start(
 /// Frames that are folded without a pause.
 const FRAMES_PER_TURN: u64 = 2;
 
-/// Frames that a position keeps between its children and its parent.
+/// Frames that a position keeps between its children and its parent; of a part of a scattered result all, for its parent
+/// may first have to be done with others.
 fn window_frames(order: &FoldOrder) -> usize {
-    (WINDOW_BYTES / u64::from(order.frame)) as usize
+    let part = order.part.end - order.part.start;
+    let window = if part < order.size { part.max(WINDOW_BYTES) } else { WINDOW_BYTES };
+    window.div_ceil(u64::from(order.frame)) as usize
 }
 
 async fn memory_of(core: &Core, instance: Instance) -> Result<Arc<Held>, String> {
@@ -210,7 +213,7 @@ async fn run(
     inputs: Vec<Arc<Held>>,
     sink: Sink,
 ) -> Result<(), String> {
-    let (frame, mut at, mut turn) = (u64::from(order.frame), 0, 0_u64);
+    let (frame, mut at, mut turn) = (u64::from(order.frame), order.part.start, 0_u64);
     let mut children = Vec::new();
     // Ends the receivers of the children's streams with this fold.
     let mut receivers = tokio::task::JoinSet::new();
@@ -218,7 +221,14 @@ async fn run(
         // The child's own window holds the rest; here a few frames let reading overlap with folding.
         let (sender, receiver) = mpsc::channel(window_frames(order).div_ceil(4));
         let key = FoldKey { position: *position, ..order.key };
-        receivers.spawn(receive::partial(core.clone(), *node, key, order.size, frame, sender));
+        receivers.spawn(receive::partial(
+            core.clone(),
+            *node,
+            key,
+            order.part.clone(),
+            frame,
+            sender,
+        ));
         children.push(receiver);
     }
     let folded = if order.key.position == FoldKey::RESULT {
@@ -226,8 +236,8 @@ async fn run(
     } else {
         &core.counters.bytes_folded_remote
     };
-    while at < order.size {
-        let range = at..(at + frame).min(order.size);
+    while at < order.part.end {
+        let range = at..(at + frame).min(order.part.end);
         let mut sum: Option<Piece> = None;
         for child in &mut children {
             let theirs =
@@ -257,7 +267,7 @@ async fn run(
         }
         let bytes = sum.ok_or_else(|| "nothing to fold".to_string())?;
         put(&sink, order, range, bytes).await?;
-        at = (at + frame).min(order.size);
+        at = (at + frame).min(order.part.end);
         // Inputs that are all here never wait: what is folded has to leave meanwhile, and the streams beside this fold
         // want their turn too.
         turn += 1;

@@ -380,7 +380,8 @@ mod tests {
                 what: What::Copy {
                     id: "x".parse().unwrap(),
                     instance: hoplite_proto::id::Instance { node: NodeId(2), serial: 1 },
-                    ranges: hoplite_proto::ranges::Ranges::full(10),
+                    ranges: Vec::new(),
+                    ordered: false,
                 },
                 credit: 1,
                 frame: 16_384,

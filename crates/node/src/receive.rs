@@ -4,6 +4,7 @@
 use std::{
     collections::VecDeque,
     io,
+    ops::Range,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -32,6 +33,16 @@ use crate::{
     store::Held,
 };
 
+/// A copy to be received.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) id: ObjectId,
+    pub(crate) instance: Instance,
+    pub(crate) source: NodeId,
+    /// Which parts in which order, if the rest is made here: see [`hoplite_proto::node::Action::Fetch`].
+    pub(crate) parts: Option<Vec<Range<u64>>>,
+}
+
 /// How a transfer ended.
 enum End {
     Complete,
@@ -39,17 +50,16 @@ enum End {
 }
 
 /// Receives what is missing of a copy, and tells the machine how it ended.
-pub(crate) async fn copy(
-    core: Arc<Core>,
-    id: ObjectId,
-    instance: Instance,
-    source: NodeId,
-    serial: u64,
-) {
+pub(crate) async fn copy(core: Arc<Core>, wanted: Wanted, serial: u64) {
+    let (instance, source) = (wanted.instance, wanted.source);
     let Some(held) = core.store.get(instance) else { return };
     // One that was stopped may still be on its way out, and what is missing is its to write until then.
     let turn = held.receiving.lock().await;
-    let result = receive_copy(&core, &held, &id, instance, source).await;
+    let result = receive_copy(&core, &held, &wanted).await;
+    if let (Ok(End::Complete), Some(_)) = (&result, wanted.parts) {
+        // What is made here. If that fails, this is stopped.
+        let _ = held.wait(0..held.slot.len()).await;
+    }
     drop(turn);
     let not_here = matches!(result, Ok(End::Unavailable(Unavailable::NotHere)));
     let event = match result {
@@ -60,7 +70,7 @@ pub(crate) async fn copy(
         other => {
             core.counters.fetches_failed.add(1);
             if let Err(error) = &other {
-                debug!(%id, %source, %error, "a transfer broke off");
+                debug!(id = %wanted.id, %source, %error, "a transfer broke off");
             }
             Event::FetchFailed { instance, source, not_here, ready: held.ready() }
         }
@@ -68,24 +78,23 @@ pub(crate) async fn copy(
     core.drive_transfer(instance, serial, event);
 }
 
-async fn receive_copy(
-    core: &Arc<Core>,
-    held: &Held,
-    id: &ObjectId,
-    instance: Instance,
-    source: NodeId,
-) -> Result<End, LinkError> {
-    let size = held.slot.len();
-    let ranges = held.ready().complement(size);
+async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<End, LinkError> {
+    let Wanted { ref id, instance, source, ref parts } = *wanted;
+    let (size, ordered) = (held.slot.len(), parts.is_some());
+    let ranges = match parts {
+        // Nothing else writes these: the copy is as new as the order.
+        Some(parts) => parts.clone(),
+        None => held.ready().complement(size).iter().collect(),
+    };
     if ranges.is_empty() {
         return Ok(End::Complete);
     }
     let frame = frame_bytes(size, core.link());
-    let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone() };
+    let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone(), ordered };
     let mut pace = Pace::default();
     let (mut stream, transfer) = ask(core, source, what, CREDIT_BYTES, frame).await?;
     let (mut arrivals, mut ungranted) = (Arrivals::default(), 0);
-    for range in ranges.iter() {
+    for range in ranges {
         let Some(mut claim) = held.slot.claim_owned(range.clone()) else {
             return Err(WireError::Unexpected(format!("{range:?} is written already")).into());
         };
@@ -142,11 +151,11 @@ pub(crate) async fn partial(
     core: Arc<Core>,
     child: NodeId,
     key: FoldKey,
-    size: u64,
+    part: Range<u64>,
     frame: u64,
     window: mpsc::Sender<Result<Piece, String>>,
 ) {
-    if let Err(error) = receive_partial(&core, child, key, size, frame, &window).await {
+    if let Err(error) = receive_partial(&core, child, key, part, frame, &window).await {
         let said = format!("the stream of position {} at node {child}: {error}", key.position);
         let _ = window.send(Err(said)).await;
     }
@@ -156,7 +165,7 @@ async fn receive_partial(
     core: &Arc<Core>,
     child: NodeId,
     key: FoldKey,
-    size: u64,
+    part: Range<u64>,
     frame: u64,
     window: &mpsc::Sender<Result<Piece, String>>,
 ) -> Result<(), LinkError> {
@@ -164,12 +173,12 @@ async fn receive_partial(
     let mut pace = Pace::default();
     let (mut stream, transfer) = ask(core, child, what, WINDOW_BYTES, frame).await?;
     let mut arrivals = Arrivals::default();
-    let (mut at, mut asked, mut ungranted) = (0, 0, 0);
+    let (mut at, mut asked, mut ungranted) = (part.start, part.start, 0);
     // Memory for frames that have not come whole.
     let mut waiting: VecDeque<Piece> = VecDeque::new();
-    while at < size {
-        while asked < size && waiting.len() < FRAMES_AT_ONCE {
-            let length = frame.min(size - asked);
+    while at < part.end {
+        while asked < part.end && waiting.len() < FRAMES_AT_ONCE {
+            let length = frame.min(part.end - asked);
             waiting.push_back(core.streams.piece(length as usize));
             asked += length;
         }
@@ -178,7 +187,7 @@ async fn receive_partial(
             Arrived::Frames(headers) => headers,
             Arrived::Other(header, body) => {
                 let _ = ended(&mut stream, transfer, &header, &places[0][..body]).await?;
-                let said = format!("its end after {at} of {size} bytes");
+                let said = format!("its end at byte {at} of {part:?}");
                 return Err(WireError::Unexpected(said).into());
             }
         };

@@ -17,7 +17,6 @@ use hoplite_proto::{
     message::FoldKey,
     node::Event,
     pipeline::is_frame_length,
-    ranges::Ranges,
     wire::{Fetch, FrameKind, Unavailable, What, WireError},
 };
 use tokio::{
@@ -29,7 +28,14 @@ use tokio::{
     sync::{Notify, mpsc},
 };
 
-use crate::{blocks, driver::Core, error::LinkError, folding::Frame, frame, store::Held};
+use crate::{
+    blocks,
+    driver::Core,
+    error::LinkError,
+    folding::{Frame, ORDER_PATIENCE},
+    frame,
+    store::Held,
+};
 
 /// What the machine lets a receiver have.
 #[derive(Debug)]
@@ -157,8 +163,8 @@ async fn answer(
     }
     let frame = u64::from(fetch.frame);
     let outcome = match fetch.what {
-        What::Copy { id, instance, ranges } => {
-            let wanted = Wanted { transfer, ranges, frame };
+        What::Copy { id, instance, ranges, ordered } => {
+            let wanted = Wanted { transfer, ranges, frame, ordered };
             send_copy(core, writer, credit, id, instance, &wanted).await?
         }
         What::Partial(key) => send_partial(core, writer, credit, transfer, key, frame).await?,
@@ -173,8 +179,10 @@ async fn answer(
 /// What a receiver wants of a copy.
 struct Wanted {
     transfer: u64,
-    ranges: Ranges,
+    ranges: Vec<Range<u64>>,
     frame: u64,
+    /// Whether this node is to make it, and may not have heard so.
+    ordered: bool,
 }
 
 /// Sends what is wanted of a copy, as it comes to be there; why it could not, if it could not.
@@ -186,6 +194,16 @@ async fn send_copy(
     instance: Instance,
     wanted: &Wanted,
 ) -> Result<Option<Unavailable>, LinkError> {
+    if wanted.ordered {
+        let ordered = tokio::time::timeout(ORDER_PATIENCE, core.store.wait_for(instance));
+        tokio::select! {
+            // If it does not come, the machine says so.
+            _ = ordered => {}
+            () = credit.closed() => {
+                return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
+            }
+        }
+    }
     let (serve, mut decision) = core.expect_serve();
     core.drive(Event::FetchAsked { serve, id, instance });
     // The machine may have to wait for its own answer from the owner.
@@ -218,10 +236,13 @@ async fn send_ranges(
     relayed: bool,
     wanted: &Wanted,
 ) -> Result<Option<Unavailable>, LinkError> {
-    let Wanted { transfer, ref ranges, frame } = *wanted;
+    let Wanted { transfer, ref ranges, frame, .. } = *wanted;
     let len = held.slot.len();
     let counter = if relayed { &core.counters.bytes_relayed } else { &core.counters.bytes_direct };
-    for range in ranges.intersect(&Ranges::full(len)).iter() {
+    for range in ranges {
+        if range.start > range.end || range.end > len {
+            return Err(WireError::Unexpected(format!("bytes {range:?} of {len}")).into());
+        }
         let mut at = range.start;
         if at % BLOCK_BYTES != 0 {
             return Err(WireError::Unexpected(format!("a range that begins at {at}")).into());

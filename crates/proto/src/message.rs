@@ -5,7 +5,8 @@
 //! for a sender, the second if the first is silent; a *coordinator* watches the inputs of a reduce and orders
 //! the folding. Payload above [`crate::limits::INLINE_BYTES_MAX`] never travels here.
 
-use alloc::{string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
+use core::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,7 @@ use crate::{
     error::{Error, is_reducible},
     id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     inline::Inline,
-    limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
+    limits::{BLOCK_BYTES, INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
     members::Member,
     meta::{Dtype, Meta, Op},
     pipeline::is_frame_length,
@@ -238,12 +239,16 @@ pub enum Message {
 
     /// From a coordinator: fold these inputs and those children's streams, for whoever fetches the result.
     Fold(FoldOrder),
+    /// From a coordinator: fold one part of the result, and take the others from those who fold them.
+    Scatter(Box<ScatterOrder>),
     /// From a coordinator: stop whatever this reduce does here in epochs up to this one.
     Unfold {
         /// The reduce.
         reduce: ReduceId,
-        /// The last epoch that is void.
+        /// The last epoch that is over.
         epoch: u32,
+        /// Whether its result is void, also what there is of it here.
+        is_void: bool,
     },
     /// To the coordinator: a position can't go on.
     FoldFailed {
@@ -327,13 +332,14 @@ impl Message {
             Self::Found { found: Some(found), .. } => found.meta.carries(found.inline.as_ref()),
             Self::Adopt { meta, inline, .. } => meta.carries(inline.as_ref()),
             Self::Fold(order) => order.is_sound(),
+            Self::Scatter(order) => order.is_sound(),
             _ => true,
         }
     }
 }
 
 impl Meta {
-    fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         self.is_consistent() && self.size <= OBJECT_BYTES_MAX
     }
 
@@ -349,11 +355,13 @@ impl Meta {
 
 impl FoldOrder {
     fn is_sound(&self) -> bool {
-        let is_size = self.size > 0
-            && self.size <= OBJECT_BYTES_MAX
-            && self.size.is_multiple_of(self.dtype.size());
+        let is_size = self.size <= OBJECT_BYTES_MAX && self.size.is_multiple_of(self.dtype.size());
+        let Range { start, end } = self.part;
+        let is_part = start < end && end <= self.size && start.is_multiple_of(BLOCK_BYTES);
+        let is_whole = end == self.size || end.is_multiple_of(BLOCK_BYTES);
         let has_source = !self.inputs.is_empty();
-        is_size && has_source && is_frame_length(self.frame) && is_reducible(self.op, self.dtype)
+        let can_fold = is_frame_length(self.frame) && is_reducible(self.op, self.dtype);
+        is_size && is_part && is_whole && has_source && can_fold
     }
 }
 
@@ -443,8 +451,32 @@ pub struct FoldOrder {
     pub dtype: Dtype,
     /// Bytes of each input and of the result.
     pub size: u64,
+    /// Which bytes of them: all, but in a scattered reduce.
+    pub part: Range<u64>,
     /// Bytes of the frames of all streams of this reduce, a whole number of blocks.
     pub frame: u32,
+}
+
+/// A scattered reduce, of which every node that holds inputs makes a part; each is sent the same. What follows from it
+/// is in [`crate::reduce::scatter`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScatterOrder {
+    /// The reduce.
+    pub reduce: ReduceId,
+    /// Its attempt.
+    pub epoch: u32,
+    /// The result.
+    pub id: ObjectId,
+    /// Which instance of it.
+    pub instance: Instance,
+    /// Its metadata.
+    pub meta: Meta,
+    /// What to do.
+    pub op: Op,
+    /// Bytes of the frames of all streams.
+    pub frame: u32,
+    /// Who holds which inputs. The n-th makes the n-th part.
+    pub seats: Vec<(NodeId, Vec<Instance>)>,
 }
 
 /// One position in one epoch of a reduce.
@@ -455,7 +487,7 @@ pub struct FoldKey {
     /// Its attempt.
     pub epoch: u32,
     /// The part of the index range that has a tree of its own.
-    pub segment: u16,
+    pub segment: u32,
     /// The position; [`FoldKey::RESULT`] for the caller's own.
     pub position: u32,
 }
@@ -463,4 +495,9 @@ pub struct FoldKey {
 impl FoldKey {
     /// The caller's own place, above every tree.
     pub const RESULT: u32 = u32::MAX;
+
+    /// The caller's own in an attempt.
+    pub const fn result(reduce: ReduceId, epoch: u32) -> Self {
+        Self { reduce, epoch, segment: 0, position: Self::RESULT }
+    }
 }

@@ -9,6 +9,7 @@
 //! the body of `Blocks` is payload, which goes straight between the socket and its place in memory.
 
 use alloc::{string::String, vec::Vec};
+use core::ops::Range;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -17,14 +18,13 @@ use crate::{
     limits::{CONTROL_BYTES_MAX, FRAME_BYTES_MAX},
     members::Member,
     message::FoldKey,
-    ranges::Ranges,
 };
 
 /// First bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Nodes of different versions don't talk.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
@@ -273,8 +273,10 @@ pub enum What {
         id: ObjectId,
         /// Which instance.
         instance: Instance,
-        /// What is missing.
-        ranges: Ranges,
+        /// What is missing, in the order in which it is to come.
+        ranges: Vec<Range<u64>>,
+        /// Whether the holder is to make it, and may hear so only now.
+        ordered: bool,
     },
     /// The stream of a position of a reduce.
     Partial(FoldKey),

@@ -104,7 +104,8 @@ impl World {
     pub(crate) fn check_feeds(&mut self, start: NodeId, instance: Instance, is_first: bool) {
         let mut feeds = BTreeMap::new();
         for flow in self.shell.flows.values() {
-            if let crate::shell::What::Copy { instance: of, .. } = &flow.what
+            // Those who make parts of a result take them from each other.
+            if let crate::shell::What::Copy { instance: of, ordered: false, .. } = &flow.what
                 && *of == instance
             {
                 feeds.insert(flow.to, flow.from);
@@ -141,11 +142,11 @@ impl World {
                 let Some(slot) = slot.filter(|slot| !slot.is_freed) else {
                     return self.fail(format!("{id:?} was got as {instance}, which has no slot"));
                 };
-                if slot.blocks.len() as u32 != slot.end() || slot.size != meta.size {
-                    let blocks = slot.blocks.len();
+                if !slot.is_full() || slot.size != meta.size {
+                    let blocks = slot.filled();
                     return self.fail(format!("{id:?} was got after {blocks} of {}", slot.end()));
                 }
-                slot.blocks.first().cloned()
+                slot.block(0).cloned()
             }
         };
         let Some(content) = content else {

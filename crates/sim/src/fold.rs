@@ -2,7 +2,7 @@
 //!
 //! A position keeps a bounded window of blocks for its parent; the caller's own fold writes into a slot.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, ops::Range};
 
 use hoplite_proto::{
     id::{Instance, NodeId, ReduceId},
@@ -15,7 +15,7 @@ use crate::{
     Sabotage,
     payload::{Content, Piece},
     plan::MICROSECOND,
-    shell::{SlotId, Source, WINDOW_BLOCKS, What, blocks_of},
+    shell::{SlotId, Source, WINDOW_BLOCKS, What, blocks_in},
     world::{Happening, NotHere, World},
 };
 
@@ -24,13 +24,16 @@ use crate::{
 pub(crate) struct Folding {
     pub(crate) host: NodeId,
     key: FoldKey,
-    size: u64,
+    /// Its blocks.
+    part: Range<u32>,
     inputs: Vec<SlotId>,
     children: Vec<Child>,
     /// The caller's own: the slot of the result.
     target: Option<SlotId>,
     /// The next block to fold.
     next: u32,
+    /// How many it folds before the parent takes some.
+    window_max: usize,
     /// Folded, and not sent to the parent yet.
     window: VecDeque<Content>,
     /// The flow to the parent.
@@ -58,7 +61,8 @@ impl World {
         order: FoldOrder,
         target: Option<(Instance, u64)>,
     ) {
-        let FoldOrder { key, inputs, children, size, .. } = order;
+        let FoldOrder { key, inputs, children, size, part, .. } = order;
+        let (is_part, part) = (part != (0..size), blocks_in(&part));
         let is_result = key.position == FoldKey::RESULT;
         if children.len() > 2 && !is_result {
             self.fail(format!("position {key:?} has {} children", children.len()));
@@ -84,8 +88,8 @@ impl World {
         for (child, (from, position)) in children.into_iter().enumerate() {
             let key = FoldKey { position, ..key };
             let what = What::Stream { key, parent: fold, child };
-            let flow = self.open_flow(from, node, what, size, 0);
-            flows.push(Child { flow, arrived: VecDeque::new(), count: 0 });
+            let flow = self.open_flow(from, node, what, size, part.clone().collect());
+            flows.push(Child { flow, arrived: VecDeque::new(), count: part.start });
         }
         let parent = self.shell.early.remove(&(node, key));
         self.shell.folds.insert(
@@ -93,11 +97,12 @@ impl World {
             Folding {
                 host: node,
                 key,
-                size,
+                part: part.clone(),
                 inputs: slots,
                 children: flows,
                 target: target.flatten(),
-                next: 0,
+                window_max: if is_part { part.len().max(WINDOW_BLOCKS) } else { WINDOW_BLOCKS },
+                next: part.start,
                 window: VecDeque::new(),
                 parent: None,
             },
@@ -132,17 +137,18 @@ impl World {
     pub(crate) fn pump_fold(&mut self, fold: u64) {
         loop {
             let Some(folding) = self.shell.folds.get(&fold) else { return };
-            let is_blocked = folding.target.is_none() && folding.window.len() >= WINDOW_BLOCKS;
-            if folding.next >= blocks_of(folding.size) || is_blocked {
+            let is_blocked = folding.target.is_none() && folding.window.len() >= folding.window_max;
+            if folding.next >= folding.part.end || is_blocked {
                 return;
             }
-            let next = folding.next as usize;
+            let next = folding.next;
             let slots = folding.inputs.iter().map(|slot| &self.shell.slots[*slot]);
             let mut parts: Vec<&Content> = Vec::new();
             let mut is_lost = false;
             for slot in slots {
-                parts.extend(slot.blocks.get(next));
-                is_lost |= slot.blocks.len() <= next && slot.is_freed;
+                let block = slot.block(next);
+                is_lost |= block.is_none() && slot.is_freed;
+                parts.extend(block);
             }
             if is_lost {
                 return self.fold_over(fold, Some("an input was dropped".into()));
@@ -167,11 +173,11 @@ impl World {
             child.arrived.pop_front();
         }
         let flows: Vec<u64> = folding.children.iter().map(|child| child.flow).collect();
-        let is_last = folding.next == blocks_of(folding.size);
+        let (is_first, is_last) = (index == folding.part.start, folding.next == folding.part.end);
         match folding.target {
             Some(target) => {
                 let (host, instance) = (folding.host, self.shell.slots[target].instance);
-                if index == 0 {
+                if is_first {
                     self.result_made(host, instance, &content);
                 }
                 self.write_slot(target, Piece { index, content });
@@ -232,7 +238,9 @@ impl World {
             self.shell.slots[slot].folds.remove(&fold);
         }
         let delay_ns = self.dice.below(50 * MICROSECOND);
-        let target = folding.target;
+        // With a part of it alone it is not complete.
+        let is_whole = |slot: &SlotId| folding.part == (0..self.shell.slots[*slot].end());
+        let target = folding.target.filter(is_whole);
         self.after(delay_ns, Happening::FoldOver { node: host, key, failure, target });
         for child in folding.children {
             let Some(flow) = self.close_flow(child.flow) else { continue };
@@ -268,7 +276,7 @@ impl World {
     ) {
         if let Some(target) = target.filter(|_| failure.is_none()) {
             let slot = &mut self.shell.slots[target];
-            slot.is_complete = slot.blocks.len() as u32 == slot.end();
+            slot.is_complete = slot.is_full();
         }
         self.tell(node, Event::FoldEnded { key, failure });
     }

@@ -168,6 +168,7 @@ impl Plan {
             plan.add_readers(object, horizon, dice);
         }
         plan.add_versions(horizon, &classes, dice);
+        plan.add_allreduce(horizon, dice);
         plan.add_waits(horizon, dice);
         plan.add_changes(horizon, dice);
         plan.limit_capacity(dice);
@@ -399,6 +400,61 @@ impl Plan {
             let patience_ns = dice.chance(30).then(|| self.patience(horizon, dice));
             let act = Act::Prune { version, keep, at, patience_ns };
             self.add(dice.below(horizon * 3 / 2), act);
+        }
+    }
+
+    /// A sum of which each node puts an input, and that each wants: large enough to be made in parts.
+    fn add_allreduce(&mut self, horizon: u64, dice: &mut Dice) {
+        if !dice.chance(45) || self.nodes < 3 {
+            return;
+        }
+        // Now and then so large that the ring makes parts twice.
+        let blocks = if dice.chance(10) {
+            64 * self.nodes + dice.between(1, 20)
+        } else {
+            dice.between(4, 8) * self.nodes
+        };
+        let size = blocks * BLOCK_BYTES + 8 * dice.between(1, 8192);
+        let Some(meta) = Meta::array(Dtype::Int64, vec![size / 8]) else { return };
+        if dice.chance(60) {
+            self.config.degree = None;
+        }
+        let (begin, spread) = (dice.below(horizon), dice.pick(&[50, 1000, 20_000]).unwrap_or(1));
+        let soon = |dice: &mut Dice| begin + dice.below(spread * MICROSECOND);
+        let pace_ns = if dice.chance(70) { 0 } else { dice.below(500 * MICROSECOND) };
+        // Sometimes the caller has no input of its own, sometimes one more than there are nodes comes too late.
+        let seats = self.nodes - u64::from(self.nodes > 3 && dice.chance(30));
+        let mut inputs = Vec::new();
+        for at in 0..seats + u64::from(dice.chance(20)) {
+            let make = Make::Put { fate: Fate::Sealed, pace_ns };
+            let object = self.add_object(Spec { name: None, meta: meta.clone(), make });
+            inputs.push(object);
+            let when = soon(dice);
+            self.add(when, Act::Make { object, at });
+            if dice.chance(10) {
+                self.add(when + dice.below(10 * MILLISECOND), Act::Delete { object, at });
+            }
+        }
+        let count = seats as usize;
+        let make = Make::Reduce { inputs, count, patience_ns: None, cancel_ns: None };
+        let object = self.add_object(Spec { name: None, meta, make });
+        // Mostly when all inputs are there.
+        let late = if dice.chance(70) { (spread + 40_000) * MICROSECOND } else { 0 };
+        let when = soon(dice) + late;
+        self.add(when, Act::Make { object, at: self.nodes - 1 });
+        for at in 0..self.nodes {
+            if dice.chance(90) {
+                let when = soon(dice) + late;
+                self.add_get(object, when, at, dice);
+            }
+        }
+        if dice.chance(20) {
+            let when = soon(dice) + late + dice.below(20 * MILLISECOND);
+            self.add(when, Act::Delete { object, at: dice.below(64) });
+        }
+        if dice.chance(20) {
+            let when = soon(dice) + late + dice.below(20 * MILLISECOND);
+            self.add(when, Act::Crash { at: dice.below(64) });
         }
     }
 

@@ -7,7 +7,10 @@
 //!                                  +--- Refuse            +--- its slot was freed, a host died
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId, ServeId},
@@ -45,6 +48,10 @@ pub(crate) struct Shell {
     pub(crate) folded_at: BTreeSet<(NodeId, FoldKey)>,
     /// Flows that wait for a fold to begin.
     pub(crate) early: BTreeMap<(NodeId, FoldKey), u64>,
+    /// Flows that wait for their sender to hear what it makes.
+    early_copies: BTreeMap<(NodeId, Instance), Vec<u64>>,
+    /// Results that were received in parts, and are to be complete when all that is here is.
+    gathered: BTreeMap<SlotId, Gathered>,
     /// Which flow a node was asked for.
     serves: BTreeMap<ServeId, u64>,
     /// What each instance holds, whoever has it.
@@ -54,13 +61,15 @@ pub(crate) struct Shell {
     counted: u64,
 }
 
-/// Memory for a copy, which fills from the front.
+/// Memory for a copy, which fills from the front, or in each part of a scattered result from its beginning.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) host: NodeId,
     pub(crate) instance: Instance,
     pub(crate) size: u64,
-    pub(crate) blocks: Vec<Content>,
+    blocks: Vec<Option<Content>>,
+    /// How many of them are there.
+    filled: u32,
     /// Its node knows that it is complete.
     pub(crate) is_complete: bool,
     pub(crate) is_freed: bool,
@@ -75,13 +84,39 @@ impl Slot {
         blocks_of(self.size)
     }
 
+    pub(crate) fn filled(&self) -> u32 {
+        self.filled
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.filled == self.end()
+    }
+
+    pub(crate) fn block(&self, index: u32) -> Option<&Content> {
+        self.blocks.get(index as usize)?.as_ref()
+    }
+
     pub(crate) fn ready(&self) -> Ranges {
-        Ranges::full((self.blocks.len() as u64 * BLOCK_BYTES).min(self.size))
+        let mut ready = Ranges::new();
+        for index in (0..self.end()).filter(|index| self.block(*index).is_some()) {
+            let start = u64::from(index) * BLOCK_BYTES;
+            ready.insert(start..(start + BLOCK_BYTES).min(self.size));
+        }
+        ready
+    }
+
+    fn missing(&self) -> Vec<u32> {
+        (0..self.end()).filter(|index| self.block(*index).is_none()).collect()
     }
 }
 
 pub(crate) fn blocks_of(size: u64) -> u32 {
     size.div_ceil(BLOCK_BYTES) as u32
+}
+
+/// The blocks of some bytes, which begin with one.
+pub(crate) fn blocks_in(bytes: &Range<u64>) -> Range<u32> {
+    blocks_of(bytes.start)..blocks_of(bytes.end)
 }
 
 /// Blocks that go from one host to another, in order.
@@ -90,11 +125,14 @@ pub(crate) struct Flow {
     pub(crate) from: NodeId,
     pub(crate) to: NodeId,
     pub(crate) what: What,
+    /// Bytes of the object.
     pub(crate) size: u64,
+    /// The blocks that it consists of.
+    wanted: Vec<u32>,
     /// Where its blocks come from, once the sender has agreed.
     pub(crate) source: Option<Source>,
-    /// The next block to be sent.
-    pub(crate) next: u32,
+    /// How many were sent.
+    next: usize,
     /// Sent and not there yet, and in the receiver's window.
     pub(crate) in_flight: u32,
     /// A block of it waits for the sender's link.
@@ -109,13 +147,20 @@ pub(crate) enum What {
         attempt: u64,
         sink: SlotId,
         serve: Option<ServeId>,
+        /// Whether the sender makes it, and may have heard nothing of that.
+        ordered: bool,
     },
     /// The result of a position, for its parent.
-    Stream {
-        key: FoldKey,
-        parent: u64,
-        child: usize,
-    },
+    Stream { key: FoldKey, parent: u64, child: usize },
+}
+
+/// All parts of a copy have come, but for what is folded at its node.
+#[derive(Debug)]
+struct Gathered {
+    node: NodeId,
+    instance: Instance,
+    attempt: u64,
+    source: NodeId,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -136,7 +181,9 @@ impl World {
             }
             Action::CreateSlot { instance, size, .. } => self.create_slot(node, instance, size),
             Action::FreeSlot { instance } => self.free_slot(node, instance),
-            Action::Fetch { id, instance, source } => self.fetch(node, id, instance, source),
+            Action::Fetch { id, instance, source, parts } => {
+                self.fetch(node, id, instance, source, parts);
+            }
             Action::StopFetch { instance } => self.stop_fetch(node, instance),
             Action::Serve { serve, instance, .. } => self.serve(node, serve, instance),
             Action::Refuse { serve } => self.refuse(serve),
@@ -169,7 +216,8 @@ impl World {
             host: node,
             instance,
             size,
-            blocks: Vec::new(),
+            blocks: vec![None; blocks_of(size) as usize],
+            filled: 0,
             is_complete: false,
             is_freed: false,
             flows: BTreeSet::new(),
@@ -178,6 +226,9 @@ impl World {
         let Some(host) = self.hosts.get_mut(&node) else { return };
         if host.slots.insert(instance, slot).is_some() {
             self.fail(format!("node {node:?} takes memory for {instance} twice"));
+        }
+        for flow in self.shell.early_copies.remove(&(node, instance)).unwrap_or_default() {
+            self.flow_asked(flow);
         }
         let delay_ns = self.dice.below(50 * MICROSECOND);
         self.after(delay_ns, Happening::SlotTaken { node, slot });
@@ -214,7 +265,14 @@ impl World {
         folds.into_iter().for_each(|fold| self.pump_fold(fold));
     }
 
-    fn fetch(&mut self, node: NodeId, id: ObjectId, instance: Instance, source: NodeId) {
+    fn fetch(
+        &mut self,
+        node: NodeId,
+        id: ObjectId,
+        instance: Instance,
+        source: NodeId,
+        parts: Option<Vec<Range<u64>>>,
+    ) {
         let attempt = self.next_number();
         let Some(host) = self.hosts.get(&node) else { return };
         let Some(sink) = host.slots.get(&instance).copied() else {
@@ -230,25 +288,31 @@ impl World {
         if let Some(host) = self.hosts.get_mut(&node) {
             host.fetches.insert(instance, attempt);
         }
-        let (size, next) =
-            (self.shell.slots[sink].size, self.shell.slots[sink].blocks.len() as u32);
-        let what = What::Copy { id, instance, attempt, sink, serve: None };
-        self.open_flow(source, node, what, size, next);
-        self.check_feeds(node, instance, true);
+        let size = self.shell.slots[sink].size;
+        let ordered = parts.is_some();
+        let wanted: Vec<u32> = match parts {
+            Some(parts) => parts.iter().flat_map(blocks_in).collect(),
+            None => self.shell.slots[sink].missing(),
+        };
+        let what = What::Copy { id, instance, attempt, sink, serve: None, ordered };
+        self.open_flow(source, node, what, size, wanted);
+        if !ordered {
+            self.check_feeds(node, instance, true);
+        }
     }
 
-    /// Asks a host for blocks from `next` on.
+    /// Asks a host for blocks.
     pub(crate) fn open_flow(
         &mut self,
         from: NodeId,
         to: NodeId,
         what: What,
         size: u64,
-        next: u32,
+        wanted: Vec<u32>,
     ) -> u64 {
         let flow = self.next_number();
-        let (source, in_flight, is_on_wire) = (None, 0, false);
-        let opened = Flow { from, to, what, size, source, next, in_flight, is_on_wire };
+        let (source, next, in_flight, is_on_wire) = (None, 0, 0, false);
+        let opened = Flow { from, to, what, size, wanted, source, next, in_flight, is_on_wire };
         self.shell.flows.insert(flow, opened);
         let delay_ns = self.net.latency_ns(&mut self.dice);
         self.after(delay_ns, Happening::FlowAsked { flow });
@@ -262,6 +326,12 @@ impl World {
             return self.break_flow(number, NotHere(false));
         }
         match &mut flow.what {
+            What::Copy { instance, ordered: true, .. }
+                if !self.hosts[&from].slots.contains_key(instance) =>
+            {
+                let early = self.shell.early_copies.entry((from, *instance)).or_default();
+                early.push(number);
+            }
             What::Copy { id, instance, serve, .. } => {
                 self.shell.counted += 1;
                 let asked = ServeId(self.shell.counted);
@@ -304,19 +374,22 @@ impl World {
     /// Sends the next block, if there is one and the receiver has room for it.
     pub(crate) fn pump_flow(&mut self, number: u64) {
         let Some(flow) = self.shell.flows.get(&number) else { return };
-        let end = blocks_of(flow.size);
         let Some(source) = flow.source else { return };
-        if flow.next == end && flow.in_flight == 0 && matches!(flow.what, What::Copy { .. }) {
+        if flow.next == flow.wanted.len()
+            && flow.in_flight == 0
+            && matches!(flow.what, What::Copy { .. })
+        {
             return self.finish_copy(number);
         }
-        if flow.is_on_wire || flow.next >= end || !self.has_credit(flow) {
+        let Some(next) = flow.wanted.get(flow.next).copied() else { return };
+        if flow.is_on_wire || !self.has_credit(flow) {
             return;
         }
-        let (next, from, to) = (flow.next, flow.from, flow.to);
+        let (from, to) = (flow.from, flow.to);
         let content = match source {
             Source::Slot(slot) => {
                 let slot = &self.shell.slots[slot];
-                match slot.blocks.get(next as usize) {
+                match slot.block(next) {
                     Some(content) => content.clone(),
                     None if slot.is_freed => return self.break_flow(number, NotHere(false)),
                     None => return,
@@ -366,14 +439,14 @@ impl World {
     pub(crate) fn block_arrived(&mut self, number: u64, piece: Piece) {
         let Some(flow) = self.shell.flows.get_mut(&number) else { return };
         flow.in_flight -= 1;
-        let end = blocks_of(flow.size);
+        let is_last = flow.wanted.last() == Some(&piece.index);
         match flow.what {
             What::Copy { sink, .. } => {
                 self.write_slot(sink, piece);
                 self.pump_flow(number);
             }
             What::Stream { parent, child, .. } => {
-                if piece.index + 1 == end {
+                if is_last {
                     // Before its parent sees the last of it, which may be the end of that too.
                     self.finish_stream(number);
                 }
@@ -390,12 +463,9 @@ impl World {
             return;
         }
         let (instance, host) = (slot.instance, slot.host);
-        if slot.blocks.len() as u32 != piece.index {
-            let length = slot.blocks.len();
-            return self.fail(format!(
-                "block {} comes to {instance} at {host:?} after {length}",
-                piece.index
-            ));
+        if slot.block(piece.index).is_some() || piece.index >= slot.end() {
+            let index = piece.index;
+            return self.fail(format!("block {index} comes to {instance} at {host:?} twice"));
         }
         let known =
             self.shell.contents.entry(instance).or_insert_with(|| piece.content.clone()).clone();
@@ -406,16 +476,30 @@ impl World {
             );
             return self.fail(what);
         }
-        slot.blocks.push(piece.content);
+        slot.blocks[piece.index as usize] = Some(piece.content);
+        slot.filled += 1;
+        let is_full = slot.is_full();
         let flows: Vec<u64> = slot.flows.iter().copied().collect();
         let folds: Vec<u64> = slot.folds.iter().copied().collect();
         flows.into_iter().for_each(|flow| self.pump_flow(flow));
         folds.into_iter().for_each(|fold| self.pump_fold(fold));
+        if is_full && let Some(gathered) = self.shell.gathered.remove(&number) {
+            let Gathered { node, instance, attempt, source } = gathered;
+            let delay_ns = self.dice.below(50 * MICROSECOND);
+            let failed = None;
+            self.after(delay_ns, Happening::FetchOver { node, instance, attempt, source, failed });
+        }
     }
 
     fn finish_copy(&mut self, number: u64) {
         let Some(flow) = self.close_flow(number) else { return };
-        if let What::Copy { instance, attempt, .. } = flow.what {
+        if let What::Copy { instance, attempt, sink, .. } = flow.what {
+            if !self.shell.slots[sink].is_full() {
+                // What is folded here comes into it too.
+                let (node, source) = (flow.to, flow.from);
+                self.shell.gathered.insert(sink, Gathered { node, instance, attempt, source });
+                return;
+            }
             let (node, source, failed) = (flow.to, flow.from, None);
             let delay_ns = self.dice.below(50 * MICROSECOND);
             self.after(delay_ns, Happening::FetchOver { node, instance, attempt, source, failed });

@@ -236,6 +236,12 @@ impl Directory {
         }
     }
 
+    /// Whether a node has asked for an object that is not there yet.
+    pub fn is_awaited(&self, id: &ObjectId, by: NodeId) -> bool {
+        let waiters = self.entries.get(id).map(|entry| &entry.waiters);
+        waiters.is_some_and(|waiters| waiters.iter().any(|(asker, _)| *asker == by))
+    }
+
     /// Why an object can't come, if that is remembered.
     pub fn why_gone(&self, id: &ObjectId) -> Option<&Error> {
         Some(&self.entries.get(id)?.gone.as_ref()?.error)

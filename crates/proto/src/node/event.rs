@@ -1,6 +1,7 @@
 //! The language between a node's decisions and its shell: facts that go in, orders that come out.
 
 use alloc::{string::String, vec::Vec};
+use core::ops::Range;
 
 use crate::{
     ask::{Answer, Ask},
@@ -180,6 +181,9 @@ pub enum Action {
         instance: Instance,
         /// From whom.
         source: NodeId,
+        /// What to receive, in this order, from a node that may not know yet that it will have it, while the rest is made
+        /// here; the copy has arrived when that is there too. Otherwise all that is missing.
+        parts: Option<Vec<Range<u64>>>,
     },
     /// Stop receiving. Not answered.
     StopFetch {
@@ -251,6 +255,13 @@ pub enum Note {
         degree: Degree,
         /// Why.
         reason: DegreeReason,
+    },
+    /// A reduce is folded in parts, each at another node.
+    Scattered {
+        /// The result.
+        id: ObjectId,
+        /// How many.
+        parts: usize,
     },
     /// An attempt of a reduce failed and the next begins.
     ReduceRestarted {

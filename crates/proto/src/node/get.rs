@@ -18,7 +18,7 @@ use crate::{
     inline::Inline,
     limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX, OWNER_PATIENCE_NS},
     members::Members,
-    message::{Announce, Message, Progress, Source},
+    message::{Announce, Message, Progress, ScatterOrder, Source},
     meta::Meta,
     ranges::Ranges,
     table::{Copy, State},
@@ -249,6 +249,16 @@ impl Node {
         }
     }
 
+    /// Has the parts of an object that a reduce makes brought here, whether anybody here waits for it or not.
+    pub(super) fn pull_parts(&mut self, order: &ScatterOrder) {
+        let (instance, meta, source) =
+            (order.instance, order.meta.clone(), order.source(self.me.id));
+        let phase = Phase::Room { instance, meta, source, has_waited: false };
+        let (avoid, parked) = (Vec::new(), Vec::new());
+        let pull = Pull { phase, avoid, not_here: None, failures: 0, parked };
+        self.pulls.insert(order.id.clone(), pull);
+    }
+
     /// Asks the owner for a sender.
     fn locate(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
         let Some(pull) = self.pulls.get_mut(id) else { return };
@@ -439,7 +449,11 @@ impl Node {
         self.growing(instance, out);
         let Some(pull) = self.pulls.get_mut(id) else { return };
         let parked = core::mem::take(&mut pull.parked);
-        out.push(Action::Fetch { id: id.clone(), instance, source });
+        if self.is_scattered(instance) {
+            self.begin_parts(instance, out);
+        } else {
+            out.push(Action::Fetch { id: id.clone(), instance, source, parts: None });
+        }
         // Both, for the owner who chose the sender may have been the second, or another before a change of members.
         self.announce(instance, out);
         for (serve, instance) in parked {
@@ -470,12 +484,13 @@ impl Node {
         let Some(current) = self.table.current(id) else { return };
         if is_arriving
             && current == instance
+            && !self.is_scattered(instance)
             && let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed)
             && matches!(copy.state, State::Flowing(Some(sender)) if sender != source)
         {
             copy.state = State::Flowing(Some(source));
             if matches!(self.pulls.get(id), Some(Pull { phase: Phase::Receiving { .. }, .. })) {
-                out.push(Action::Fetch { id: id.clone(), instance, source });
+                out.push(Action::Fetch { id: id.clone(), instance, source, parts: None });
             }
         }
         // Its owner believes that this node did as it was told.
@@ -483,6 +498,9 @@ impl Node {
     }
 
     pub(super) fn fetched(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        if self.parts_complete(instance, out) {
+            return;
+        }
         let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) else { return };
         if matches!(copy.state, State::Flowing(_)) {
             copy.state = State::Complete;
@@ -499,8 +517,17 @@ impl Node {
         ready: Ranges,
         out: &mut Vec<Action>,
     ) {
+        let is_part = self.is_scattered(instance);
+        if is_part {
+            let detail = format!("a part did not come from node {source}");
+            self.parts_failed(instance, detail, out);
+        }
         let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) else { return };
-        if copy.state != State::Flowing(Some(source)) {
+        let is_fed = match copy.state {
+            State::Flowing(_) if is_part => true,
+            state => state == State::Flowing(Some(source)),
+        };
+        if !is_fed {
             return;
         }
         copy.state = State::Flowing(None);

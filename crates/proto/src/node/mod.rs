@@ -14,6 +14,7 @@ mod promise;
 mod put;
 mod reduce;
 mod reserve;
+mod scatter;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -32,7 +33,8 @@ pub use self::{
     membership::LEAVE_PATIENCE_NS,
 };
 use self::{
-    get::Pull, membership::Leaving, put::Create, reduce::Fold, reserve::Reservation, wait::Waited,
+    get::Pull, membership::Leaving, put::Create, reduce::Fold, reserve::Reservation,
+    scatter::Parts, wait::Waited,
 };
 use crate::{
     ask::{Answer, Ask, ObjectRow, Status},
@@ -90,6 +92,10 @@ pub struct Node {
     /// What went into results that are held here.
     folded: BTreeMap<ObjectId, Vec<ObjectId>>,
     folds: BTreeMap<FoldKey, Fold>,
+    /// Results that grow here by parts.
+    scatters: BTreeMap<Instance, Parts>,
+    /// The newest serial of an order of each coordinator.
+    scattered: BTreeMap<NodeId, u64>,
     /// Objects taken over for a node that leaves: whom to tell.
     adoptions: BTreeMap<ObjectId, (NodeId, Instance)>,
     leaving: Option<Leaving>,
@@ -182,6 +188,8 @@ impl Node {
             small_results: BTreeMap::new(),
             folded: BTreeMap::new(),
             folds: BTreeMap::new(),
+            scatters: BTreeMap::new(),
+            scattered: BTreeMap::new(),
             adoptions: BTreeMap::new(),
             leaving: None,
             loopback: VecDeque::new(),
@@ -248,7 +256,7 @@ impl Node {
             ("followers", self.followers.len()),
             ("reservations", self.reservations.len()),
             ("results", self.results.len() + self.small_results.len()),
-            ("folds", self.folds.len()),
+            ("folds", self.folds.len() + self.scatters.len()),
             ("adoptions", self.adoptions.len()),
             ("questions of others", self.directory.questions(&self.members)),
             ("names that are kept", self.directory.reservations()),
@@ -349,6 +357,9 @@ impl Node {
         let (members, link) = (&self.members, self.config.link);
         if self.directory.handle(self.now, from, &message, members, link, &mut mail) {
             self.post(mail, out);
+            if let Message::Locate { id, .. } = &message {
+                self.result_asked(id, out);
+            }
             if let Message::Delete { id, .. } = &message
                 && id.minter().is_some()
             {
@@ -385,7 +396,10 @@ impl Node {
                 self.located_all(from, request, holdings, out)
             }
             Message::Fold(order) => self.fold(from, order, out),
-            Message::Unfold { reduce, epoch } => self.unfold(reduce, epoch, out),
+            Message::Scatter(order) => self.scattered(from, *order, out),
+            Message::Unfold { reduce, epoch, is_void } => {
+                self.unfold(reduce, epoch, is_void, out);
+            }
             Message::FoldFailed { reduce, epoch, detail } => {
                 self.reduce_failed(reduce, epoch, detail, out);
             }

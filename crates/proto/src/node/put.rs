@@ -421,6 +421,7 @@ impl Node {
 
     /// Takes a copy out of use. A client that fills it may go on to do so; nobody waits for the rest of another.
     pub(super) fn doom(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        self.parts_doomed(instance, out);
         let state = self.table.get(instance).map(|copy| copy.state);
         if matches!(state, Some(State::Flowing(_) | State::Folding)) {
             out.push(Action::FreeSlot { instance });

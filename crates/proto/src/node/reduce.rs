@@ -13,7 +13,7 @@ use crate::{
     limits::REDUCE_INPUTS_MAX,
     message::{FoldKey, FoldOrder, Found, Message},
     meta::{Meta, Op},
-    reduce::{Reduce, Step},
+    reduce::{Around, Reduce, Step},
     table::State,
 };
 
@@ -35,6 +35,12 @@ pub(super) struct Target {
 pub(super) struct Fold {
     inputs: Vec<Instance>,
     is_stopped: bool,
+}
+
+impl Fold {
+    pub(super) const fn of(inputs: Vec<Instance>) -> Self {
+        Self { inputs, is_stopped: false }
+    }
 }
 
 impl Node {
@@ -127,12 +133,11 @@ impl Node {
     /// An owner answers a watch, now or later.
     pub(super) fn found(&mut self, id: &ObjectId, found: Option<Found>, out: &mut Vec<Action>) {
         for key in self.watches.get(id).cloned().unwrap_or_default() {
-            let mut steps = Vec::new();
-            if let Some(reduce) = self.reduces.get_mut(&key) {
-                let (members, link) = (&self.members, self.config.link);
-                reduce.found(self.now, id, found.clone(), members, link, &mut steps);
-            }
-            self.take_steps(key, steps, out);
+            let found = found.clone();
+            let hears = |reduce: &mut Reduce, around: Around<'_>, now, steps: &mut Vec<Step>| {
+                reduce.found(now, id, found, around, steps);
+            };
+            self.advise(key, hears, out);
         }
         if found.is_some_and(|found| found.complete) {
             self.awaited_settled(id, out);
@@ -143,11 +148,10 @@ impl Node {
 
     pub(super) fn input_gone(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
         for key in self.watches.get(id).cloned().unwrap_or_default() {
-            let mut steps = Vec::new();
-            if let Some(reduce) = self.reduces.get_mut(&key) {
-                reduce.gone(id, error, &self.members, self.config.link, &mut steps);
-            }
-            self.take_steps(key, steps, out);
+            let hears = |reduce: &mut Reduce, around: Around<'_>, now, steps: &mut Vec<Step>| {
+                reduce.gone(now, id, error, around, steps);
+            };
+            self.advise(key, hears, out);
         }
     }
 
@@ -169,6 +173,7 @@ impl Node {
                     }
                 }
                 Step::Result { local, children } => self.make_result(key, local, children, out),
+                Step::Scatter(seats) => self.scatter(key, seats, out),
                 Step::Void { epoch, nodes, detail } => {
                     out.push(Action::Note(Note::ReduceRestarted { id: id.clone(), epoch, detail }));
                     self.void(key, &id, epoch, nodes, out);
@@ -196,18 +201,35 @@ impl Node {
             let error = self.store_full(meta.size);
             return self.fail_reduce_of(&id, &error, out);
         }
-        let (count, op) = (reduce.folded().len() as u64, reduce.op());
-        let (epoch, frame) = (reduce.epoch(), reduce.frame());
+        let epoch = reduce.epoch();
         if !local.iter().all(|input| self.table.get(*input).is_some_and(|copy| !copy.doomed)) {
             // Evicted or deleted since its owner told of it.
             let failure = "an input at the caller was lost".into();
             return self.reduce_failed(key, epoch, failure, out);
         }
-        let key = FoldKey { reduce: key, epoch, segment: 0, position: FoldKey::RESULT };
         // The inputs wait with the result: what a client deletes meanwhile is folded all the same.
         local.iter().for_each(|input| self.table.pin(*input));
-        self.folds.insert(key, Fold { inputs: local.clone(), is_stopped: false });
+        self.folds.insert(FoldKey::result(key, epoch), Fold::of(local.clone()));
         let instance = self.next_instance();
+        self.await_result(instance, key, epoch, out);
+        if let Some(target) = self.results.get_mut(&instance) {
+            (target.local, target.children) = (local, children);
+        }
+    }
+
+    /// Waits for room for the result of an attempt.
+    pub(super) fn await_result(
+        &mut self,
+        instance: Instance,
+        key: ReduceId,
+        epoch: u32,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(reduce) = self.reduces.get(&key) else { return };
+        let Some(meta) = reduce.meta().cloned() else { return };
+        let (count, op) = (reduce.folded().len() as u64, reduce.op());
+        let (id, frame) = (reduce.result().clone(), reduce.frame());
+        let (key, local, children) = (FoldKey::result(key, epoch), Vec::new(), Vec::new());
         let target = Target { meta, key, id, local, children, count, op, frame };
         self.results.insert(instance, target);
         self.space.push_back(SpaceFor::Result(instance));
@@ -232,18 +254,17 @@ impl Node {
         self.announce(instance, out);
         self.born(&target.id, out);
         self.growing(instance, out);
+        if self.is_scattered(instance) {
+            return self.begin_parts(instance, out);
+        }
         let Target { meta, key, local, children, count, op, frame, .. } = target;
-        // What was deleted when it was complete, or is being filled still, is folded all the same.
-        let is_here = |input: &Instance| {
-            self.creates.contains_key(input)
-                || self.table.get(*input).is_some_and(|copy| !copy.doomed || copy.is_complete())
-        };
-        if !local.iter().all(is_here) {
+        if !local.iter().all(|input| self.is_foldable(*input)) {
             let failure = Some("an input at the caller was lost".into());
             return self.fold_ended(key, failure, out);
         }
         let (inputs, size) = (local, meta.size);
-        let order = FoldOrder { key, inputs, children, op, dtype, size, frame };
+        let part = 0..size;
+        let order = FoldOrder { key, inputs, children, op, dtype, size, part, frame };
         out.push(Action::StartFold { order, target: Some((instance, count)) });
     }
 
@@ -293,7 +314,8 @@ impl Node {
         // All positions have sent all they had; an order that came twice must not wait for a parent for ever.
         let nodes: BTreeSet<NodeId> = reduce.nodes().into_iter().collect();
         for node in nodes {
-            self.send(node, Message::Unfold { reduce: key, epoch: reduce.epoch() }, out);
+            let (epoch, is_void) = (reduce.epoch(), false);
+            self.send(node, Message::Unfold { reduce: key, epoch, is_void }, out);
         }
         self.folded.insert(id.clone(), ids.clone());
         self.completed(instance, out);
@@ -354,9 +376,9 @@ impl Node {
     ) {
         let nodes: BTreeSet<NodeId> = nodes.into_iter().collect();
         for node in nodes {
-            self.send(node, Message::Unfold { reduce, epoch }, out);
+            self.send(node, Message::Unfold { reduce, epoch, is_void: true }, out);
         }
-        let key = FoldKey { reduce, epoch, segment: 0, position: FoldKey::RESULT };
+        let key = FoldKey::result(reduce, epoch);
         let unstarted = self.results.iter().find(|(_, target)| target.key == key);
         if let Some(instance) = unstarted.map(|(instance, _)| *instance) {
             self.results.remove(&instance);
@@ -402,6 +424,7 @@ impl Node {
         for key in theirs.collect::<Vec<_>>() {
             self.stop_fold(key, out);
         }
+        self.parts_without(node, out);
     }
 
     /// A coordinator orders this node to fold.
@@ -410,22 +433,41 @@ impl Node {
         if key.reduce.node != from || self.folds.contains_key(&key) {
             return;
         }
-        let usable = |input: &Instance| {
-            self.table.get(*input).is_some_and(|copy| {
-                !copy.doomed && copy.inline.is_none() && copy.meta.size == order.size
-            })
-        };
-        if let Some(missing) = order.inputs.iter().find(|input| !usable(input)) {
+        if let Some(missing) = self.unusable_input(&order) {
             let detail = format!("node {} holds no instance {missing}", self.me.id);
             let FoldKey { reduce, epoch, .. } = key;
             return self.send(from, Message::FoldFailed { reduce, epoch, detail }, out);
         }
-        order.inputs.iter().for_each(|input| self.table.pin(*input));
-        self.folds.insert(key, Fold { inputs: order.inputs.clone(), is_stopped: false });
-        out.push(Action::StartFold { order, target: None });
+        self.start_fold(order, None, out);
     }
 
-    pub(super) fn unfold(&mut self, reduce: ReduceId, epoch: u32, out: &mut Vec<Action>) {
+    /// Whether a pinned input will be there to its end: what was deleted when it was complete, or is being filled still,
+    /// is folded all the same.
+    pub(super) fn is_foldable(&self, input: Instance) -> bool {
+        self.creates.contains_key(&input)
+            || self.table.get(input).is_some_and(|copy| !copy.doomed || copy.is_complete())
+    }
+
+    /// An input that is not here, or is not what it is taken for.
+    pub(super) fn unusable_input(&self, order: &FoldOrder) -> Option<Instance> {
+        let usable = |input: &&Instance| {
+            self.table.get(**input).is_some_and(|copy| {
+                !copy.doomed && copy.inline.is_none() && copy.meta.size == order.size
+            })
+        };
+        order.inputs.iter().find(|input| !usable(input)).copied()
+    }
+
+    pub(super) fn unfold(
+        &mut self,
+        reduce: ReduceId,
+        epoch: u32,
+        is_void: bool,
+        out: &mut Vec<Action>,
+    ) {
+        if is_void {
+            self.drop_parts(reduce, epoch, out);
+        }
         let void = |key: &&FoldKey| {
             key.reduce == reduce && key.epoch <= epoch && key.position != FoldKey::RESULT
         };
@@ -435,7 +477,7 @@ impl Node {
         }
     }
 
-    fn stop_fold(&mut self, key: FoldKey, out: &mut Vec<Action>) {
+    pub(super) fn stop_fold(&mut self, key: FoldKey, out: &mut Vec<Action>) {
         if let Some(fold) = self.folds.get_mut(&key).filter(|fold| !fold.is_stopped) {
             fold.is_stopped = true;
             out.push(Action::StopFold { key });
@@ -464,12 +506,13 @@ impl Node {
             Some(detail) => {
                 self.send(reduce.node, Message::FoldFailed { reduce, epoch, detail }, out);
             }
+            None if self.part_folded(&key, out) => {}
             None if position == FoldKey::RESULT => self.result_complete(reduce, out),
             None => {}
         }
     }
 
-    fn result_complete(&mut self, key: ReduceId, out: &mut Vec<Action>) {
+    pub(super) fn result_complete(&mut self, key: ReduceId, out: &mut Vec<Action>) {
         let Some(id) = self.reduces.get(&key).map(|reduce| reduce.result().clone()) else { return };
         let Some(instance) = self.table.current(&id) else { return };
         if let Some(copy) = self.table.get_mut(instance).filter(|copy| copy.state == State::Folding)
@@ -485,11 +528,7 @@ impl Node {
         let due: Vec<ReduceId> =
             self.reduces.iter().filter(|(_, reduce)| due(reduce)).map(|(key, _)| *key).collect();
         for key in due {
-            let mut steps = Vec::new();
-            if let Some(reduce) = self.reduces.get_mut(&key) {
-                reduce.expire(self.now, &mut steps);
-            }
-            self.take_steps(key, steps, out);
+            self.advise(key, |reduce, around, now, steps| reduce.expire(now, around, steps), out);
         }
     }
 }

@@ -4,25 +4,29 @@
 //! know messages, memory or other reduces.
 //!
 //! ```text
-//!   Gathering ----------------> Folding ----------------> over (the node drops it)
-//!      ^   every owner has        |    count inputs chosen, the caller's own fold began
-//!      |   answered once          |
-//!      +--------------------------+  an input or a position was lost: the next epoch begins with all
-//!             after a pause          inputs asked for again, and nothing of the old epoch is kept
+//!   Gathering --------------------> Folding ----------------> over (the node drops it)
+//!      ^   every owner has            |    count inputs chosen, the caller's own fold began
+//!      |   answered once; and if      |
+//!      |   others want the result, a  |
+//!      |   moment for late inputs     |
+//!      +------------------------------+  an input or a position was lost: the next epoch begins with all
+//!             after a pause              inputs asked for again, and nothing of the old epoch is kept
 //! ```
 //!
 //! Source: Hoplite, SIGCOMM 2021, section 3.4 (the tree is built in order of arrival) and section 4 (the degree).
 
 pub mod assign;
 pub mod cost;
+pub mod scatter;
 pub mod shape;
 #[cfg(test)]
 mod tests;
 
 use alloc::{boxed::Box, collections::BTreeMap, format, string::String, vec::Vec};
+use core::fmt;
 
 use self::{
-    assign::Tree,
+    assign::{Seat, Tree},
     cost::{DegreeReason, Link, choose_degree},
     shape::{Degree, Shape},
 };
@@ -63,10 +67,29 @@ pub enum Step {
         /// Why, in words.
         detail: String,
     },
+    /// All inputs are chosen, and most of those who hold them want the result: have each fold a part of it.
+    Scatter(Vec<Seat<NodeId, Instance>>),
     /// The shape of the tree was chosen.
     Chose(Degree, DegreeReason),
     /// It can't succeed.
     Fail(Error),
+}
+
+/// What a reduce has to know of the world to plan.
+#[derive(Clone, Copy)]
+pub struct Around<'a> {
+    /// Who there is.
+    pub members: &'a Members,
+    /// Between any two of them.
+    pub link: Link,
+    /// Whether a node is known to wait for the result.
+    pub wants: &'a dyn Fn(NodeId) -> bool,
+}
+
+impl fmt::Debug for Around<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Around").field("link", &self.link).finish_non_exhaustive()
+    }
 }
 
 /// What is known of one input.
@@ -110,15 +133,38 @@ pub struct Reduce {
     epoch: u32,
     /// When the owners are to be asked again after an attempt failed.
     retry_at: Option<Instant>,
+    patience: Patience,
+}
+
+/// How long a reduce that could begin waits for the last inputs, because with all of them it might be scattered.
+///
+/// A sixteenth of what the object takes on a link. A tree that begins so much later does not end later unless its last
+/// input is there before: until then it fills windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Patience {
+    Fresh,
+    Until(Instant),
+    Over,
 }
 
 #[derive(Debug)]
 struct Plan {
-    /// None where all inputs are folded by the coordinator out of its messages.
-    tree: Option<Tree<NodeId, Instance>>,
-    local: Vec<Instance>,
+    shape: PlanShape,
     /// Bytes of the frames of its streams.
     frame: u32,
+}
+
+#[derive(Debug)]
+enum PlanShape {
+    /// All inputs are folded by the coordinator out of its messages.
+    Inline,
+    Tree {
+        tree: Tree<NodeId, Instance>,
+        /// Inputs at the caller's node.
+        local: Vec<Instance>,
+    },
+    /// Who makes a part each.
+    Scattered(Vec<NodeId>),
 }
 
 impl Reduce {
@@ -139,6 +185,7 @@ impl Reduce {
         let inputs: BTreeMap<ObjectId, Input> =
             inputs.iter().cloned().map(|id| (id, Input::Unanswered)).collect();
         let (arrived, like, plan, retry_at) = (Vec::new(), None, None, None);
+        let patience = Patience::Fresh;
         let reduce = Self {
             me,
             key,
@@ -156,6 +203,7 @@ impl Reduce {
             plan,
             epoch: 0,
             retry_at,
+            patience,
         };
         (reduce, steps)
     }
@@ -202,8 +250,13 @@ impl Reduce {
 
     /// Nodes that were ordered to fold in this epoch.
     pub fn nodes(&self) -> Vec<NodeId> {
-        let tree = self.plan.as_ref().and_then(|plan| plan.tree.as_ref());
-        tree.map_or_else(Vec::new, |tree| tree.seats().iter().map(|seat| seat.node).collect())
+        match self.plan.as_ref().map(|plan| &plan.shape) {
+            Some(PlanShape::Tree { tree, .. }) => {
+                tree.seats().iter().map(|seat| seat.node).collect()
+            }
+            Some(PlanShape::Scattered(nodes)) => nodes.clone(),
+            Some(PlanShape::Inline) | None => Vec::new(),
+        }
     }
 
     /// Whether an input in the fold is read at `node`.
@@ -213,7 +266,11 @@ impl Reduce {
 
     /// When [`Reduce::expire`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
-        self.deadline.into_iter().chain(self.retry_at).min()
+        let patience = match self.patience {
+            Patience::Until(until) => Some(until),
+            Patience::Fresh | Patience::Over => None,
+        };
+        self.deadline.into_iter().chain(self.retry_at).chain(patience).min()
     }
 
     /// How far it is, in words.
@@ -232,8 +289,7 @@ impl Reduce {
         now: Instant,
         id: &ObjectId,
         found: Option<Found>,
-        members: &Members,
-        link: Link,
+        around: Around<'_>,
         steps: &mut Vec<Step>,
     ) {
         let Some(input) = self.inputs.get_mut(id) else { return };
@@ -242,10 +298,10 @@ impl Reduce {
                 *input = Input::Absent;
                 self.unanswered -= 1;
             }
-            return self.advance(members, link, steps);
+            return self.advance(now, around, steps);
         };
         if *input == Input::Arrived {
-            return self.found_again(now, id, found, members, link, steps);
+            return self.found_again(now, id, found, around, steps);
         }
         if let Err(error) = self.check(id, &found.meta) {
             steps.push(Step::Fail(error));
@@ -259,16 +315,16 @@ impl Reduce {
         self.unanswered -= usize::from(before == Some(Input::Unanswered));
         let (instance, holder, inline) = (found.instance, found.holder, found.inline);
         self.arrived.push(Arrival { id: id.clone(), instance, holder, inline });
-        self.advance(members, link, steps);
+        self.advance(now, around, steps);
     }
 
     /// An owner says that an input can't come.
     pub fn gone(
         &mut self,
+        now: Instant,
         id: &ObjectId,
         error: &Error,
-        members: &Members,
-        link: Link,
+        around: Around<'_>,
         steps: &mut Vec<Step>,
     ) {
         let Some(input) = self.inputs.get_mut(id) else { return };
@@ -289,7 +345,7 @@ impl Reduce {
             .collect();
         let possible = self.inputs.len() - gone.len();
         if possible >= self.count {
-            return self.advance(members, link, steps);
+            return self.advance(now, around, steps);
         }
         let error = if self.count == self.inputs.len() {
             error.clone()
@@ -312,6 +368,7 @@ impl Reduce {
         steps.push(Step::Void { epoch, nodes, detail });
         self.epoch += 1;
         self.plan = None;
+        self.patience = Patience::Over;
         self.chosen = 0;
         self.arrived.clear();
         self.like = None;
@@ -325,8 +382,15 @@ impl Reduce {
         self.retry_at = Some(now + (20_000_000 << self.epoch.min(6)));
     }
 
-    /// Time has passed: asks again after a failure, or gives up.
-    pub fn expire(&mut self, now: Instant, steps: &mut Vec<Step>) {
+    /// Somebody asks for the result.
+    pub fn asked(&mut self, now: Instant, around: Around<'_>, steps: &mut Vec<Step>) {
+        if matches!(self.patience, Patience::Until(_)) {
+            self.advance(now, around, steps);
+        }
+    }
+
+    /// Time has passed: asks again after a failure, begins without the last inputs, or gives up.
+    pub fn expire(&mut self, now: Instant, around: Around<'_>, steps: &mut Vec<Step>) {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             let what = format!("the result {} of a reduce", self.result);
             let waited_ns = now.since(self.asked_at);
@@ -335,6 +399,9 @@ impl Reduce {
             self.retry_at = None;
             let unanswered = self.inputs.iter().filter(|(_, input)| **input == Input::Unanswered);
             steps.extend(unanswered.map(|(id, _)| Step::Watch(id.clone())));
+        } else if matches!(self.patience, Patience::Until(until) if until <= now) {
+            self.patience = Patience::Over;
+            self.advance(now, around, steps);
         }
     }
 
@@ -349,8 +416,7 @@ impl Reduce {
         now: Instant,
         id: &ObjectId,
         found: Found,
-        members: &Members,
-        link: Link,
+        around: Around<'_>,
         steps: &mut Vec<Step>,
     ) {
         let at = self.arrived.iter().position(|arrival| arrival.id == *id);
@@ -365,7 +431,7 @@ impl Reduce {
             self.like = None;
         }
         self.inputs.insert(id.clone(), Input::Absent);
-        self.found(now, id, Some(found), members, link, steps);
+        self.found(now, id, Some(found), around, steps);
     }
 
     fn check(&mut self, id: &ObjectId, meta: &Meta) -> Result<(), Error> {
@@ -385,7 +451,7 @@ impl Reduce {
     }
 
     /// Chooses what has arrived, up to the count, and orders what can be ordered.
-    fn advance(&mut self, members: &Members, link: Link, steps: &mut Vec<Step>) {
+    fn advance(&mut self, now: Instant, around: Around<'_>, steps: &mut Vec<Step>) {
         if self.chosen == self.count || self.arrived.is_empty() {
             return;
         }
@@ -398,11 +464,18 @@ impl Reduce {
         if size <= INLINE_BYTES_MAX {
             return self.advance_small(steps);
         }
-        if self.plan.is_none() {
-            self.begin_tree(size, members, link, steps);
-        } else {
+        if self.plan.is_some() {
             self.seat_late_arrivals();
+            return self.order(steps);
         }
+        let groups = self.groups();
+        if self.is_scattered(size, &groups, around) {
+            return self.scatter(size, groups, around, steps);
+        }
+        if self.is_worth_waiting(now, size, &groups, around) {
+            return;
+        }
+        self.begin_tree(size, groups, around, steps);
         self.order(steps);
     }
 
@@ -411,31 +484,101 @@ impl Reduce {
             return;
         }
         self.chosen = self.count;
-        self.plan = Some(Plan { tree: None, local: Vec::new(), frame: 0 });
+        self.plan = Some(Plan { shape: PlanShape::Inline, frame: 0 });
         let chosen = self.arrived[..self.count].iter();
         steps.push(Step::FoldInline(chosen.filter_map(|arrival| arrival.inline.clone()).collect()));
     }
 
-    /// Seats what exists already, grouped by node and rack, in a tree with a position for each input still to come.
-    fn begin_tree(&mut self, size: u64, members: &Members, link: Link, steps: &mut Vec<Step>) {
-        let batch = self.arrived.len().min(self.count);
-        let mut local = Vec::new();
-        let mut groups: Vec<(NodeId, Vec<Instance>)> = Vec::new();
-        for arrival in &self.arrived[..batch] {
-            if arrival.holder == self.me {
-                local.push(arrival.instance);
-            } else if let Some((_, group)) =
-                groups.iter_mut().find(|(node, _)| *node == arrival.holder)
-            {
-                group.push(arrival.instance);
-            } else {
-                groups.push((arrival.holder, Vec::from([arrival.instance])));
+    /// What has arrived of what will be folded, by node.
+    fn groups(&self) -> Vec<Seat<NodeId, Instance>> {
+        let mut groups: Vec<Seat<NodeId, Instance>> = Vec::new();
+        for arrival in self.arrived.iter().take(self.count) {
+            match groups.iter_mut().find(|group| group.node == arrival.holder) {
+                Some(group) => group.inputs.push(arrival.instance),
+                None => {
+                    let (node, inputs) = (arrival.holder, Vec::from([arrival.instance]));
+                    groups.push(Seat { node, inputs });
+                }
             }
         }
+        groups
+    }
+
+    /// A degree that is forced is that of a tree; and an attempt that failed may have failed for want of room.
+    fn may_be_scattered(&self) -> bool {
+        self.forced.is_none() && self.epoch == 0
+    }
+
+    fn is_scattered(
+        &self,
+        size: u64,
+        groups: &[Seat<NodeId, Instance>],
+        Around { link, wants, .. }: Around<'_>,
+    ) -> bool {
+        let nodes: Vec<NodeId> = groups.iter().map(|group| group.node).collect();
+        self.may_be_scattered()
+            && self.arrived.len() >= self.count
+            && scatter::is_best(size, &nodes, self.me, link, wants)
+    }
+
+    /// Whether with what may come in a moment, inputs or questions for the result, it could be scattered.
+    fn is_worth_waiting(
+        &mut self,
+        now: Instant,
+        size: u64,
+        groups: &[Seat<NodeId, Instance>],
+        Around { link, wants, .. }: Around<'_>,
+    ) -> bool {
+        let missing = self.count.saturating_sub(self.arrived.len());
+        let is_wanted = groups.iter().any(|group| group.node != self.me && (wants)(group.node));
+        if !(self.may_be_scattered()
+            && is_wanted
+            && scatter::is_gain(size, groups.len() + missing, link))
+        {
+            return false;
+        }
+        if self.patience == Patience::Fresh {
+            let patience_ns = u64::try_from(link.transfer_ns(size) / 16).unwrap_or(u64::MAX);
+            self.patience = Patience::Until(now + patience_ns);
+        }
+        matches!(self.patience, Patience::Until(until) if now < until)
+    }
+
+    fn scatter(
+        &mut self,
+        size: u64,
+        mut seats: Vec<Seat<NodeId, Instance>>,
+        Around { members, .. }: Around<'_>,
+        steps: &mut Vec<Step>,
+    ) {
+        // Neighbours send to each other: so a rack is left once, and entered once.
+        seats.sort_by_key(|seat| (members.rack(seat.node), seat.node));
+        self.chosen = self.count;
+        self.patience = Patience::Over;
+        let nodes: Vec<NodeId> = seats.iter().map(|seat| seat.node).collect();
+        let frame = scatter::frame_bytes(size, seats.len()) as u32;
+        self.plan = Some(Plan { shape: PlanShape::Scattered(nodes), frame });
+        steps.push(Step::Scatter(seats));
+    }
+
+    /// Seats what exists already, by rack, in a tree with a position for each input still to come.
+    fn begin_tree(
+        &mut self,
+        size: u64,
+        mut groups: Vec<Seat<NodeId, Instance>>,
+        Around { members, link, .. }: Around<'_>,
+        steps: &mut Vec<Step>,
+    ) {
+        self.patience = Patience::Over;
+        let batch = self.arrived.len().min(self.count);
+        let local: Vec<Instance> = groups
+            .extract_if(.., |group| group.node == self.me)
+            .flat_map(|mine| mine.inputs)
+            .collect();
         // In a chain neighbours send to each other: so the sum of a rack leaves it once, and comes into the caller's once.
         let mine = members.rack(self.me);
-        groups.sort_by_key(|(node, _)| {
-            let rack = members.rack(*node);
+        groups.sort_by_key(|group| {
+            let rack = members.rack(group.node);
             (rack == mine, rack)
         });
         self.chosen = batch;
@@ -444,15 +587,17 @@ impl Reduce {
         let degree = self.forced.unwrap_or(chosen);
         steps.push(Step::Chose(degree, reason));
         let mut tree = Tree::new(Shape { degree, positions });
-        for (node, inputs) in groups {
+        for Seat { node, inputs } in groups {
             tree.seat(node, inputs);
         }
         let frame = frame_bytes(size, link) as u32;
-        self.plan = Some(Plan { tree: Some(tree), local, frame });
+        self.plan = Some(Plan { shape: PlanShape::Tree { tree, local }, frame });
     }
 
     fn seat_late_arrivals(&mut self) {
-        let Some(Plan { tree: Some(tree), local, .. }) = &mut self.plan else { return };
+        let Some(Plan { shape: PlanShape::Tree { tree, local }, .. }) = &mut self.plan else {
+            return;
+        };
         for arrival in self.arrived.iter().take(self.count).skip(self.chosen) {
             if arrival.holder == self.me {
                 local.push(arrival.instance);
@@ -466,14 +611,16 @@ impl Reduce {
     fn order(&mut self, steps: &mut Vec<Step>) {
         let (Some(meta), Some(dtype)) = (self.meta(), self.dtype()) else { return };
         let (size, op, reduce, epoch) = (meta.size, self.op, self.key, self.epoch);
-        let Some(Plan { tree: Some(tree), local, frame }) = &mut self.plan else { return };
+        let Some(Plan { shape: PlanShape::Tree { tree, local }, frame }) = &mut self.plan else {
+            return;
+        };
         if self.chosen == self.count {
             tree.close();
         }
         for order in tree.orders() {
             let key = FoldKey { reduce, epoch, segment: 0, position: order.position };
-            let (inputs, children) = (order.inputs, order.children);
-            let fold = FoldOrder { key, inputs, children, op, dtype, size, frame: *frame };
+            let (inputs, children, part) = (order.inputs, order.children, 0..size);
+            let fold = FoldOrder { key, inputs, children, op, dtype, size, part, frame: *frame };
             steps.push(Step::Order(order.node, fold));
         }
         if let Some(children) = tree.tops() {

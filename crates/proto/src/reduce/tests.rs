@@ -59,17 +59,35 @@ fn reduce(inputs: usize, count: usize, forced: Option<Degree>) -> Reduce {
     reduce
 }
 
+/// Lets a reduce know something in a world in which `askers` wait for its result.
+fn around<T>(askers: &[u64], tell: impl FnOnce(Around<'_>) -> T) -> T {
+    let wants = |node: NodeId| askers.contains(&node.0);
+    tell(Around { members: &members(), link: LINK, wants: &wants })
+}
+
 impl Reduce {
     fn hears(&mut self, number: usize, found: Option<Found>) -> Vec<Step> {
+        self.hears_among(&[], number, found)
+    }
+
+    fn hears_among(&mut self, askers: &[u64], number: usize, found: Option<Found>) -> Vec<Step> {
         let mut steps = Vec::new();
-        self.found(Instant(2_000_000_000), &input(number), found, &members(), LINK, &mut steps);
+        let now = Instant(2_000_000_000);
+        around(askers, |around| self.found(now, &input(number), found, around, &mut steps));
+        steps
+    }
+
+    fn waits_until(&mut self, now: Instant, askers: &[u64]) -> Vec<Step> {
+        let mut steps = Vec::new();
+        around(askers, |around| self.expire(now, around, &mut steps));
         steps
     }
 
     fn hears_gone(&mut self, number: usize) -> Vec<Step> {
         let mut steps = Vec::new();
         let error = Error::ObjectDeleted { id: input(number) };
-        self.gone(&input(number), &error, &members(), LINK, &mut steps);
+        let now = Instant(2_000_000_000);
+        around(&[], |around| self.gone(now, &input(number), &error, around, &mut steps));
         steps
     }
 }
@@ -280,9 +298,9 @@ fn a_failed_attempt_begins_again_with_all_questions() {
 
     let retry = reduce.deadline().expect("it asks again");
     assert!(retry > now);
-    reduce.expire(retry, &mut steps);
-    let asked: BTreeSet<ObjectId> = steps
-        .drain(..)
+    let asked: BTreeSet<ObjectId> = reduce
+        .waits_until(retry, &[])
+        .into_iter()
         .map(|step| if let Step::Watch(id) = step { id } else { panic!("{step:?}") })
         .collect();
     assert_eq!(asked, BTreeSet::from([input(0), input(1)]));
@@ -338,11 +356,130 @@ fn a_deadline_says_how_many_came_and_which_are_missing() {
     reduce.hears(0, Some(large(0, NodeId(2))));
     reduce.hears(1, None);
     reduce.hears(2, None);
-    let mut steps = Vec::new();
-    reduce.expire(Instant(5_000_000_000), &mut steps);
+    let steps = reduce.waits_until(Instant(5_000_000_000), &[]);
     let [Step::Fail(error)] = &steps[..] else { panic!("{steps:?}") };
     let text = error.to_string();
     for part in ["within 4.000 s", "1 of 3 inputs arrived", ".1,", ".2"] {
         assert!(text.contains(part), "{text}");
     }
+}
+
+const HUGE: u64 = 32 << 20;
+
+fn huge(number: usize, holder: u64) -> Found {
+    Found { meta: array(HUGE), ..large(number, NodeId(holder)) }
+}
+
+/// Who makes a part, by the steps of a reduce; none if it is not scattered.
+fn seats(steps: &[Step]) -> Option<Vec<u64>> {
+    match steps {
+        [Step::Scatter(seats)] => Some(seats.iter().map(|seat| seat.node.0).collect()),
+        _ => None,
+    }
+}
+
+#[test]
+fn what_its_contributors_want_is_scattered() {
+    let mut reduce = reduce(4, 4, None);
+    let askers = [2, 4, 6];
+    for number in 0..3 {
+        assert_eq!(
+            reduce.hears_among(&askers, number, Some(huge(number, 2 * number as u64 + 2))),
+            []
+        );
+    }
+    let steps = reduce.hears_among(&askers, 3, Some(huge(3, ME.0)));
+    assert_eq!(seats(&steps), Some(vec![ME.0, 2, 4, 6]));
+    assert_eq!(reduce.nodes().len(), 4);
+    assert_eq!(reduce.folded().len(), 4);
+    assert_eq!(reduce.deadline(), Some(Instant(5_000_000_000)), "only its own");
+}
+
+#[test]
+fn what_nobody_else_wants_or_was_given_a_degree_is_not() {
+    for (askers, holders, degree) in
+        [(&[][..], [2, 4, 6, 8], None), (&[2, 4, 6, 8], [2, 4, 6, 8], Some(Degree::Chain))]
+    {
+        let mut reduce = reduce(4, 4, degree);
+        let steps: Vec<Step> = (0..4)
+            .flat_map(|number| {
+                reduce.hears_among(askers, number, Some(huge(number, holders[number])))
+            })
+            .collect();
+        assert_eq!(folded(&steps).len(), 4, "{askers:?}, {holders:?}");
+    }
+}
+
+#[test]
+fn the_ring_leaves_each_rack_once() {
+    let mut reduce = reduce(8, 8, None);
+    let askers: Vec<u64> = (2..10).collect();
+    let steps: Vec<Step> = (0..8)
+        .flat_map(|number| {
+            reduce.hears_among(&askers, number, Some(huge(number, 2 + number as u64)))
+        })
+        .collect();
+    let ring = seats(&steps).expect("all want it");
+    let next = ring.iter().cycle().skip(1);
+    let apart =
+        ring.iter().zip(next).filter(|(a, b)| members().are_apart(NodeId(**a), NodeId(**b)));
+    assert_eq!(apart.count(), 2, "{ring:?}");
+}
+
+/// Goal: a late input does not make a tree of what can be scattered a moment later, and nobody waits longer than that.
+#[test]
+fn the_last_input_is_waited_for_a_moment() {
+    let askers = [2, 4, 6];
+    for comes_in_time in [true, false] {
+        let mut reduce = reduce(4, 4, None);
+        assert_eq!(reduce.hears_among(&askers, 3, None), []);
+        for number in 0..3 {
+            let found = huge(number, 2 * number as u64 + 2);
+            assert_eq!(reduce.hears_among(&askers, number, Some(found)), []);
+        }
+        let until = reduce.deadline().expect("it waits");
+        let moment = until.since(Instant(2_000_000_000));
+        assert!((10_000_000..20_000_000).contains(&moment), "32 MiB at 1 Gbit/s: {moment} ns");
+        if comes_in_time {
+            let steps = reduce.hears_among(&askers, 3, Some(huge(3, 8)));
+            assert_eq!(seats(&steps), Some(vec![2, 4, 6, 8]));
+            assert_eq!(reduce.waits_until(until, &askers), []);
+        } else {
+            let mut steps = reduce.waits_until(until, &askers);
+            assert!(matches!(steps[..], [Step::Chose(..), ..]), "{steps:?}");
+            steps.extend(reduce.hears_among(&askers, 3, Some(huge(3, 8))));
+            assert_eq!(folded(&steps).len(), 4);
+        }
+    }
+}
+
+#[test]
+fn who_asks_for_the_result_a_moment_later_counts() {
+    let mut reduce = reduce(4, 4, None);
+    for number in 0..4 {
+        let found = huge(number, 2 * number as u64 + 2);
+        assert_eq!(reduce.hears_among(&[4], number, Some(found)), []);
+    }
+    let mut steps = Vec::new();
+    let now = Instant(2_000_000_001);
+    around(&[4, 6], |around| reduce.asked(now, around, &mut steps));
+    assert_eq!(seats(&steps), Some(vec![2, 4, 6, 8]));
+}
+
+#[test]
+fn the_attempt_after_a_scattered_one_is_a_tree() {
+    let mut reduce = reduce(3, 3, None);
+    let askers = [2, 4, 6];
+    let hears = |reduce: &mut Reduce, number: usize| {
+        reduce.hears_among(&askers, number, Some(huge(number, 2 * number as u64 + 2)))
+    };
+    let steps: Vec<Step> = (0..3).flat_map(|number| hears(&mut reduce, number)).collect();
+    assert!(seats(&steps).is_some());
+    let mut steps = Vec::new();
+    reduce.failed(Instant(2_000_000_000), 0, "a part was lost".into(), &mut steps);
+    let nodes = vec![NodeId(2), NodeId(4), NodeId(6)];
+    let detail = "a part was lost".to_string();
+    assert_eq!(steps, [Step::Void { epoch: 0, nodes, detail }]);
+    let steps: Vec<Step> = (0..3).flat_map(|number| hears(&mut reduce, number)).collect();
+    assert_eq!(folded(&steps).len(), 3);
 }

@@ -4,6 +4,7 @@
 
 mod names;
 mod promise;
+mod scatter;
 mod wait;
 
 use alloc::{format, vec};
@@ -30,6 +31,8 @@ struct Cluster {
     fetches: BTreeMap<ServeId, (NodeId, Instance, NodeId)>,
     /// Those that are under way.
     serving: BTreeSet<ServeId>,
+    /// Who makes parts of an instance. They come round when all know of it.
+    seats: BTreeMap<Instance, Vec<NodeId>>,
     /// Orders to fold, in the order in which they were given.
     folds: Vec<(NodeId, FoldOrder)>,
     /// What nodes have done, in words.
@@ -52,6 +55,7 @@ impl Cluster {
             replies: BTreeMap::new(),
             fetches: BTreeMap::new(),
             serving: BTreeSet::new(),
+            seats: BTreeMap::new(),
             folds: Vec::new(),
             done: Vec::new(),
             slow: None,
@@ -139,7 +143,9 @@ impl Cluster {
             let (node, instance, source) = self.fetches[&serve];
             let copy = self.nodes.get(&source).and_then(|node| node.table().get(instance));
             let event = match copy.filter(|copy| !copy.doomed) {
-                Some(copy) if copy.is_complete() => Event::Fetched { instance },
+                Some(copy) if copy.is_complete() || self.goes_round(instance) => {
+                    Event::Fetched { instance }
+                }
                 Some(_) => continue,
                 None => {
                     let (not_here, ready) = (false, Ranges::new());
@@ -153,9 +159,21 @@ impl Cluster {
         None
     }
 
+    fn goes_round(&self, instance: Instance) -> bool {
+        let has = |node: &NodeId| {
+            let copy = self.nodes.get(node).and_then(|node| node.table().get(instance));
+            copy.is_some_and(|copy| !copy.doomed)
+        };
+        self.seats.get(&instance).is_some_and(|seats| seats.iter().all(has))
+    }
+
     fn carry_out(&mut self, node: NodeId, action: Action) {
         let event = match action {
             Action::Send { to, message } => {
+                if let Message::Scatter(order) = &message {
+                    let seats = order.seats.iter().map(|(node, _)| *node).collect();
+                    self.seats.insert(order.instance, seats);
+                }
                 self.queue.push_back((to, Event::Message { from: node, message }));
                 return;
             }
@@ -164,7 +182,7 @@ impl Cluster {
                 assert_eq!(before, None, "{request:?} was answered twice");
                 return;
             }
-            Action::Fetch { id, instance, source } => {
+            Action::Fetch { id, instance, source, .. } => {
                 self.counted += 1;
                 let serve = ServeId(self.counted);
                 self.fetches.insert(serve, (node, instance, source));
@@ -603,7 +621,7 @@ fn a_receiver_that_comes_before_the_memory_is_ready_is_kept_waiting() {
     let serve = ServeId(7);
     assert_eq!(step(Event::FetchAsked { serve, id: id.clone(), instance }), []);
     let actions = step(Event::SlotReady { instance });
-    let fetch = Action::Fetch { id, instance, source: NodeId(1) };
+    let fetch = Action::Fetch { id, instance, source: NodeId(1), parts: None };
     assert_eq!(actions, [fetch, Action::Serve { serve, instance, relayed: true }]);
 }
 
@@ -614,7 +632,8 @@ fn a_receiver_goes_on_with_the_node_that_stepped_in_between() {
         let message = Message::Redirect { id: id.clone(), instance, source: NodeId(source) };
         Event::Message { from: NodeId(1), message }
     };
-    let fetch = |source| Action::Fetch { id: id.clone(), instance, source: NodeId(source) };
+    let fetch =
+        |source| Action::Fetch { id: id.clone(), instance, source: NodeId(source), parts: None };
     assert_eq!(step(redirect(instance, 3)), [], "it has no memory yet");
     assert_eq!(step(Event::SlotReady { instance }), [fetch(3)]);
     assert_eq!(step(redirect(instance, 4)), [fetch(4)]);

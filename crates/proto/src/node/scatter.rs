@@ -1,0 +1,297 @@
+//! Scattered reduces: this node as the coordinator of one, and as a seat that makes a part.
+//!
+//! The copy of the result begins like any that arrives from the coordinator; but one part of it is folded here, and the
+//! rest comes from the next seat. Who does what follows from the order alone: [`crate::reduce::scatter`].
+//!
+//! ```text
+//!   ordered --> room, at once or not at all --> memory --> growing --> complete
+//!                                                            |
+//!                                                            +--> a part can't come: the coordinator is told, and the
+//!                                                                 rest is taken from whoever the owner names
+//! ```
+
+use alloc::{format, string::String, vec::Vec};
+
+use super::{Action, Node, Note, SpaceFor, reduce::Fold};
+use crate::{
+    id::{Instance, NodeId, ObjectId, ReduceId},
+    message::{FoldKey, FoldOrder, Message, ScatterOrder},
+    ranges::Ranges,
+    reduce::{Around, Reduce, Step, assign::Seat, scatter::LANES},
+    table::State,
+    time::Instant,
+};
+
+/// A result that grows here by parts.
+#[derive(Debug)]
+pub(super) struct Parts {
+    order: ScatterOrder,
+    /// This node's, if it is one; its inputs are pinned.
+    seat: Option<usize>,
+    /// How many folds it has begun.
+    begun: usize,
+    /// Whether there is memory for what is folded last, and for the rest.
+    has_memory: bool,
+}
+
+impl Node {
+    /// All inputs are there, and most of those who hold them want the result.
+    pub(super) fn scatter(
+        &mut self,
+        key: ReduceId,
+        seats: Vec<Seat<NodeId, Instance>>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(reduce) = self.reduces.get(&key) else { return };
+        let Some(meta) = reduce.meta().cloned() else { return };
+        let (id, epoch, op, frame) =
+            (reduce.result().clone(), reduce.epoch(), reduce.op(), reduce.frame());
+        if !self.table.could_hold(meta.size) {
+            let error = self.store_full(meta.size);
+            return self.fail_reduce_of(&id, &error, out);
+        }
+        out.push(Action::Note(Note::Scattered { id: id.clone(), parts: seats.len() }));
+        let instance = self.next_instance();
+        let seats = seats.into_iter().map(|seat| (seat.node, seat.inputs)).collect();
+        let order = ScatterOrder { reduce: key, epoch, id, instance, meta, op, frame, seats };
+        let me = self.me.id;
+        for (node, _) in order.seats.iter().filter(|(node, _)| *node != me) {
+            self.send(*node, Message::Scatter(order.clone().into()), out);
+        }
+        if !self.contribute(order, out) {
+            let detail = String::from("an input at the caller was lost");
+            return self.reduce_failed(key, epoch, detail, out);
+        }
+        self.await_result(instance, key, epoch, out);
+    }
+
+    /// A coordinator orders this node to make a part.
+    pub(super) fn scattered(&mut self, from: NodeId, order: ScatterOrder, out: &mut Vec<Action>) {
+        let ScatterOrder { reduce, epoch, instance, .. } = order;
+        let is_for_me = order.seat(self.me.id).is_some() && reduce.node == from;
+        // Serials only grow: one that came before is not carried out twice.
+        let newest = self.scattered.entry(from).or_default();
+        if !is_for_me || from == self.me.id || instance.serial <= *newest {
+            return;
+        }
+        *newest = instance.serial;
+        let failure = if self.leaving.is_some() {
+            Some(format!("node {} is closing", self.me.id))
+        } else if self.table.get(instance).is_some() {
+            // Another owner told of it first.
+            Some(format!("node {} receives the result already", self.me.id))
+        } else if !self.contribute(order.clone(), out) {
+            Some(format!("node {} does not hold its inputs", self.me.id))
+        } else if !self.receive_parts(&order, out) {
+            Some(format!("node {} has no room for the result", self.me.id))
+        } else {
+            None
+        };
+        if let Some(detail) = failure {
+            self.send(from, Message::FoldFailed { reduce, epoch, detail }, out);
+        }
+    }
+
+    /// Makes room for the whole result; false if there is none at present.
+    fn receive_parts(&mut self, order: &ScatterOrder, out: &mut Vec<Action>) -> bool {
+        let (id, instance) = (&order.id, order.instance);
+        // Whatever it was that this node looked for or received, this is newer.
+        self.born(id, out);
+        if let Some(before) = self.table.current(id) {
+            self.doom(before, out);
+        }
+        self.pull_parts(order);
+        self.space.push_back(SpaceFor::Pull(id.clone()));
+        self.grant_space(out);
+        let has_room = self.table.get(instance).is_some();
+        if !has_room {
+            self.end_parts(instance, out);
+            self.born(id, out);
+            self.pull_if_wanted(id, out);
+        }
+        has_room
+    }
+
+    /// Begins to fold for the parts of others; false if this node does not hold all inputs of its seat.
+    fn contribute(&mut self, order: ScatterOrder, out: &mut Vec<Action>) -> bool {
+        let (instance, seat) = (order.instance, order.seat(self.me.id));
+        if let Some(seat) = seat {
+            let first = order.fold(seat, 0);
+            if first.is_none_or(|fold| self.unusable_input(&fold).is_some()) {
+                return false;
+            }
+            // What is deleted before the last fold of them has begun is folded all the same.
+            order.inputs(seat).iter().for_each(|input| self.table.pin(*input));
+        }
+        let parts = Parts { order, seat, begun: 0, has_memory: false };
+        self.scatters.insert(instance, parts);
+        self.fold_on(instance, out);
+        true
+    }
+
+    /// Begins the folds of a seat that are next.
+    fn fold_on(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        loop {
+            let Some(parts) = self.scatters.get_mut(&instance) else { return };
+            let (reduce, epoch) = (parts.order.reduce, parts.order.epoch);
+            let is_ours = |key: &&FoldKey| key.reduce == reduce && key.epoch == epoch;
+            if self.folds.keys().filter(is_ours).count() >= LANES {
+                return;
+            }
+            let Some(fold) = parts.seat.and_then(|seat| parts.order.fold(seat, parts.begun)) else {
+                return;
+            };
+            let is_own = fold.key.position == FoldKey::RESULT;
+            if is_own && !parts.has_memory {
+                return;
+            }
+            parts.begun += 1;
+            let target = is_own.then(|| (instance, parts.order.count()));
+            if !fold.inputs.iter().all(|input| self.is_foldable(*input)) {
+                let detail = format!("an input at node {} was lost", self.me.id);
+                self.send(reduce.node, Message::FoldFailed { reduce, epoch, detail }, out);
+                return;
+            }
+            self.start_fold(fold, target, out);
+        }
+    }
+
+    /// A fold is over: the seat that it was of goes on; false if it was of none.
+    pub(super) fn part_folded(&mut self, key: &FoldKey, out: &mut Vec<Action>) -> bool {
+        let is_its = |order: &ScatterOrder| (order.reduce, order.epoch) == (key.reduce, key.epoch);
+        let found = self.scatters.iter().find(|(_, parts)| is_its(&parts.order));
+        let Some(instance) = found.map(|(instance, _)| *instance) else { return false };
+        self.fold_on(instance, out);
+        true
+    }
+
+    /// There is memory for the result: its own part can be folded, the rest is received.
+    pub(super) fn begin_parts(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let Some(parts) = self.scatters.get_mut(&instance) else { return };
+        parts.has_memory = true;
+        let (order, me) = (&parts.order, self.me.id);
+        let (id, source, parts) = (order.id.clone(), order.source(me), Some(order.rest(me)));
+        out.push(Action::Fetch { id, instance, source, parts });
+        self.fold_on(instance, out);
+    }
+
+    pub(super) fn start_fold(
+        &mut self,
+        order: FoldOrder,
+        target: Option<(Instance, u64)>,
+        out: &mut Vec<Action>,
+    ) {
+        order.inputs.iter().for_each(|input| self.table.pin(*input));
+        self.folds.insert(order.key, Fold::of(order.inputs.clone()));
+        out.push(Action::StartFold { order, target });
+    }
+
+    /// A part can't come as ordered: the attempt is void, unless the coordinator has all of it already.
+    ///
+    /// What has arrived stays; whether it is of use, the owner knows.
+    pub(super) fn parts_failed(
+        &mut self,
+        instance: Instance,
+        detail: String,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(order) = self.end_parts(instance, out) else { return };
+        let ScatterOrder { reduce, epoch, .. } = order;
+        self.send(reduce.node, Message::FoldFailed { reduce, epoch, detail }, out);
+    }
+
+    /// A copy goes in which a part was to be made: those who wait for that part would wait in vain.
+    pub(super) fn parts_doomed(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let parts = self.scatters.get(&instance);
+        if parts.is_some_and(|parts| parts.order.reduce.node == self.me.id) {
+            self.end_parts(instance, out);
+        } else {
+            self.parts_failed(instance, format!("node {} gave it up", self.me.id), out);
+        }
+    }
+
+    /// A copy is no longer made of parts: it is void, or received like any other from now on.
+    fn end_parts(&mut self, instance: Instance, out: &mut Vec<Action>) -> Option<ScatterOrder> {
+        let Parts { order, seat, .. } = self.scatters.remove(&instance)?;
+        if let Some(seat) = seat {
+            order.inputs(seat).iter().for_each(|input| self.unpin(*input, out));
+        }
+        let is_its = |key: &&FoldKey| {
+            (key.reduce, key.epoch, key.position) == (order.reduce, order.epoch, FoldKey::RESULT)
+        };
+        for key in self.folds.keys().filter(is_its).copied().collect::<Vec<_>>() {
+            self.stop_fold(key, out);
+        }
+        Some(order)
+    }
+
+    /// The coordinator says that an attempt is void, and so is what there is of its result here.
+    pub(super) fn drop_parts(&mut self, reduce: ReduceId, epoch: u32, out: &mut Vec<Action>) {
+        let is_void = |order: &ScatterOrder| order.reduce == reduce && order.epoch <= epoch;
+        let void = self.scatters.iter().filter(|(_, parts)| is_void(&parts.order));
+        let void: Vec<(Instance, ObjectId)> =
+            void.map(|(instance, parts)| (*instance, parts.order.id.clone())).collect();
+        for (instance, id) in void {
+            self.doom(instance, out);
+            self.send_owners(&id, &Message::Withdraw { id: id.clone(), instance }, out);
+            self.born(&id, out);
+            self.pull_if_wanted(&id, out);
+        }
+    }
+
+    /// The coordinator of scattered reduces is gone: what it has not completed nobody will.
+    pub(super) fn parts_without(&mut self, node: NodeId, out: &mut Vec<Action>) {
+        let theirs = self.scatters.iter().filter(|(_, parts)| parts.order.reduce.node == node);
+        let theirs = theirs.map(|(instance, parts)| (*instance, parts.order.id.clone()));
+        for (instance, id) in theirs.collect::<Vec<_>>() {
+            if self.pull_awaits_memory(&id) {
+                // Then it is asked for like any other copy.
+                self.end_parts(instance, out);
+            } else {
+                out.push(Action::StopFetch { instance });
+                self.fetch_failed(instance, node, false, Ranges::new(), out);
+            }
+        }
+        self.scattered.remove(&node);
+    }
+
+    /// Somebody asks for a result that is not there yet.
+    pub(super) fn result_asked(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+        let Some(key) = self.reduce_of.get(id).copied() else { return };
+        self.advise(key, |reduce, around, now, steps| reduce.asked(now, around, steps), out);
+    }
+
+    /// Lets a reduce know something, and does what it wants done.
+    pub(super) fn advise(
+        &mut self,
+        key: ReduceId,
+        fact: impl FnOnce(&mut Reduce, Around<'_>, Instant, &mut Vec<Step>),
+        out: &mut Vec<Action>,
+    ) {
+        let mut steps = Vec::new();
+        if let Some(reduce) = self.reduces.get_mut(&key) {
+            let (result, directory) = (reduce.result().clone(), &self.directory);
+            let wants = |node: NodeId| directory.is_awaited(&result, node);
+            let around = Around { members: &self.members, link: self.config.link, wants: &wants };
+            fact(reduce, around, self.now, &mut steps);
+        }
+        self.take_steps(key, steps, out);
+    }
+
+    /// Whether a copy is a result that grows by parts.
+    pub(super) fn is_scattered(&self, instance: Instance) -> bool {
+        self.scatters.contains_key(&instance)
+    }
+
+    /// All parts of a result that was asked for here have come.
+    pub(super) fn parts_complete(&mut self, instance: Instance, out: &mut Vec<Action>) -> bool {
+        let is_result = self.table.get(instance).is_some_and(|copy| copy.state == State::Folding);
+        match self.end_parts(instance, out) {
+            Some(order) if is_result => {
+                self.result_complete(order.reduce, out);
+                true
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Results that those who contribute to them want, made in parts.
+
+use super::*;
+
+/// Each of the nodes 1 to `seats` has put an input, and all nodes wait for what node 1 has promised.
+struct Sum {
+    cluster: Cluster,
+    inputs: Vec<ObjectId>,
+    result: ObjectId,
+    gets: Vec<(u64, RequestId)>,
+}
+
+impl Sum {
+    fn new(nodes: u64, seats: impl Iterator<Item = u64>) -> Self {
+        let mut cluster = Cluster::new(nodes);
+        // Of names that the caller owns itself it hears also when a seat is slow.
+        let mut put = |node: u64| {
+            let name = cluster.owned_name(1, nodes, &format!("input{node}"));
+            cluster.put_large(node, Some(&name))
+        };
+        let inputs: Vec<ObjectId> = seats.map(&mut put).collect();
+        let request = cluster.ask(1, Ask::Promise);
+        let Ok(Answer::Promised { id }) = cluster.reply(request) else { panic!() };
+        let result = id.clone();
+        let gets = (1..=nodes).map(|node| (node, cluster.get(node, &result))).collect();
+        Self { cluster, inputs, result, gets }
+    }
+
+    fn reduce(&mut self, count: u32) {
+        let (inputs, id) = (self.inputs.clone(), Some(self.result.clone()));
+        let request = self.cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count, id });
+        assert!(matches!(self.cluster.reply(request), Ok(Answer::Reducing { .. })));
+    }
+
+    /// Who folded which part.
+    fn parts(&self) -> BTreeSet<(NodeId, u32)> {
+        self.cluster.folds.iter().map(|(node, order)| (*node, order.key.segment)).collect()
+    }
+
+    /// All that still live have got the same, and nothing is left.
+    fn assert_got(mut self) {
+        let instances: BTreeSet<Instance> = self
+            .gets
+            .iter()
+            .filter(|(node, _)| self.cluster.nodes.contains_key(&NodeId(*node)))
+            .map(|(_, request)| got(self.cluster.reply(*request)))
+            .collect();
+        assert_eq!(instances.len(), 1, "{instances:?}");
+        for (node, request) in core::mem::take(&mut self.gets) {
+            if self.cluster.nodes.contains_key(&NodeId(node)) {
+                let instance = got(self.cluster.reply(request));
+                self.cluster.ask(node, Ask::Release { instance });
+            }
+        }
+        self.cluster.assert_at_rest();
+    }
+}
+
+#[test]
+fn everybody_folds_for_every_part_and_has_all() {
+    let mut sum = Sum::new(4, 1..=4);
+    sum.reduce(4);
+    let all = (1..=4).flat_map(|node| (0..4).map(move |part| (NodeId(node), part)));
+    assert_eq!(sum.parts(), all.collect());
+    assert_eq!(sum.cluster.folds.len(), 16, "each once");
+    sum.assert_got();
+}
+
+#[test]
+fn a_caller_without_an_input_only_passes_parts_on() {
+    let mut sum = Sum::new(4, 2..=4);
+    sum.reduce(3);
+    let seats: BTreeSet<NodeId> = sum.parts().into_iter().map(|(node, _)| node).collect();
+    assert_eq!(seats, BTreeSet::from([2, 3, 4].map(NodeId)));
+    sum.assert_got();
+}
+
+/// Goal: whoever dies before the result is there, all others get the fold of what is left.
+/// Method: a seat that has not heard of its order dies, one after the other but the caller.
+#[test]
+fn a_seat_that_dies_is_replaced_by_a_spare() {
+    for dies in 2..=4 {
+        // The spare is at the caller, which is asked last.
+        let mut sum = Sum::new(5, [2, 3, 4, 1].into_iter());
+        sum.cluster.slow_down(dies);
+        sum.reduce(3);
+        assert!(!sum.cluster.replies.contains_key(&sum.gets[0].1), "it waits for node {dies}");
+        sum.cluster.slow = None;
+        sum.cluster.kill(dies);
+        for _ in 0..4 {
+            sum.cluster.wait(SECOND);
+        }
+        sum.assert_got();
+    }
+}
+
+#[test]
+fn an_order_that_comes_twice_is_carried_out_once() {
+    let mut sum = Sum::new(3, 1..=3);
+    sum.cluster.slow_down(2);
+    sum.reduce(3);
+    let (_, waiting) = sum.cluster.slow.as_mut().expect("node 2 is slow");
+    let is_order =
+        |event: &&Event| matches!(event, Event::Message { message: Message::Scatter(_), .. });
+    let order = waiting.iter().find(is_order).cloned().expect("it is ordered");
+    waiting.push_back(order);
+    sum.cluster.catch_up();
+    assert_eq!(sum.cluster.folds.len(), 9);
+    sum.assert_got();
+}
+
+#[test]
+fn a_result_that_is_deleted_leaves_no_parts() {
+    let mut sum = Sum::new(3, 1..=3);
+    sum.cluster.slow_down(2);
+    sum.reduce(3);
+    sum.cluster.ask(3, Ask::Delete { ids: vec![sum.result.clone()] });
+    sum.cluster.catch_up();
+    sum.cluster.wait(SECOND);
+    for (_, request) in &sum.gets {
+        assert!(matches!(sum.cluster.reply(*request), Err(Error::ObjectDeleted { .. })));
+    }
+    assert!((1..=3).all(|node| !sum.cluster.has(node, &sum.result)));
+    sum.cluster.assert_at_rest();
+}

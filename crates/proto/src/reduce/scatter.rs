@@ -1,0 +1,353 @@
+//! A reduce whose result its contributors want: each makes one part of it, and all parts go round.
+//!
+//! The seats form a ring, in which each takes from the next. Part 0 of four, left to right; the others go the same way, one
+//! seat further each:
+//!
+//! ```text
+//!   seat 3 --------> seat 2 --------> seat 1 --------> seat 0 -------> seat 3 ------> seat 2 ------> seat 1
+//!   its inputs       folds its own    folds its own    makes it        has it         has it         has it
+//! ```
+//!
+//! A seat folds for the part of the next one first, which nobody sends it anything of, then for that of the next but one,
+//! and so on round; its own comes last. Of large objects the ring makes as many parts after each other, and a seat keeps
+//! no more of its partial sums than the few parts that are under way. So with n seats every link carries 2 (n - 1) / n of
+//! the object, where a chain to one place and a broadcast from there carry it twice; and every seat has a few streams in
+//! and out at a time, as many at once would each be slow, and cost the processor more. The coordinator is a seat if it
+//! holds inputs itself; else it stands between the last and the first when the parts go round. In any case its copy is the
+//! original.
+//!
+//! What is lost with a seat makes the whole attempt void, and the next is a tree. Knows nothing of messages or time.
+//!
+//! Source: Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms, JPDC 2009; here the ring is that of the nodes where
+//! the inputs happen to be, and a relay passes on frames, not parts.
+
+use alloc::{collections::BTreeSet, vec::Vec};
+use core::ops::{Range, RangeInclusive};
+
+use crate::{
+    error::is_reducible,
+    id::{Instance, NodeId},
+    limits::{BLOCK_BYTES, FRAME_BYTES_MAX},
+    message::{FoldKey, FoldOrder, ScatterOrder},
+    meta::{Dtype, Kind},
+    pipeline::{self, is_frame_length},
+    reduce::cost::Link,
+};
+
+/// Parts begin at multiples of so many bytes: a whole number of blocks and of elements of any type.
+const UNIT_BYTES: u64 = 64 * 1024;
+
+/// Below it a part costs its streams more than its bytes: 2 ms at 1 Gbit/s.
+const PART_BYTES_MIN: u64 = 256 * 1024;
+
+/// Two have nothing to gain: a link carries one object in each direction in any case. The most keep orders short.
+const SEATS: RangeInclusive<usize> = 3..=1024;
+
+/// To begin a fold and its stream: a message in the node, a question and its answer.
+const STEP_NS: u128 = 40_000;
+
+/// Folds of one seat at a time: one that ends, one that is under way, and one that begins. With one alone every seat would
+/// wait for the next to begin another.
+pub const LANES: usize = 2;
+
+/// Bytes of the largest part. As many partial sums are kept in memory for each fold under way; 34 ms at 1 Gbit/s, beside
+/// which the beginning of a fold is short.
+pub const PART_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// Frames of a part, about: shorter ones cost the processor more, and what a seat holds back until a frame is whole only
+/// counts at the end, for it has other parts to pass on meanwhile.
+const FRAMES: u64 = 16;
+
+/// Whether objects of `size` bytes at so many nodes are scattered with a gain.
+///
+/// A chain and a broadcast along another, which overlap, take about `2 S / B + n (L + f / B)`, where f is a frame; the ring
+/// takes `2 S / B (n - 1) / n + 2 (n - 1) (L + o)`, where o is what it takes to begin a fold and its stream.
+pub fn is_gain(size: u64, seats: usize, link: Link) -> bool {
+    let (steps, seats) = (2 * (seats as u128).saturating_sub(1), seats as u128);
+    let hop = u128::from(link.latency_ns) + link.transfer_ns(pipeline::frame_bytes(size, link));
+    let saved = 2 * link.transfer_ns(size) / seats.max(1) + seats * hop;
+    SEATS.contains(&(seats as usize))
+        && u128::from(size) >= seats * u128::from(PART_BYTES_MIN)
+        && saved > steps * (u128::from(link.latency_ns) + STEP_NS)
+}
+
+/// Whether a reduce of `size` bytes at these `seats`, asked for by `me`, is scattered rather than folded along a tree.
+///
+/// If at least half of the others want the result; the rest will most likely ask in a moment, and has it then.
+pub fn is_best(
+    size: u64,
+    seats: &[NodeId],
+    me: NodeId,
+    link: Link,
+    wants: &dyn Fn(NodeId) -> bool,
+) -> bool {
+    let others = seats.iter().filter(|node| **node != me);
+    let wanting = others.clone().filter(|node| wants(**node)).count();
+    is_gain(size, seats.len(), link) && 2 * wanting >= others.count()
+}
+
+/// Bytes of the frames of parts of `size` bytes at so many seats.
+pub fn frame_bytes(size: u64, seats: usize) -> u64 {
+    let part = size / seats as u64;
+    let frame = part.min(PART_BYTES_MAX) / FRAMES;
+    1 << frame.clamp(BLOCK_BYTES, FRAME_BYTES_MAX).ilog2()
+}
+
+impl ScatterOrder {
+    /// Which seat is that of `node`.
+    pub fn seat(&self, node: NodeId) -> Option<usize> {
+        self.seats.iter().position(|(seated, _)| *seated == node)
+    }
+
+    /// How many inputs there are.
+    pub fn count(&self) -> u64 {
+        self.seats.iter().map(|(_, inputs)| inputs.len() as u64).sum()
+    }
+
+    /// All inputs of a seat.
+    pub fn inputs(&self, seat: usize) -> &[Instance] {
+        self.seats.get(seat).map_or(&[], |(_, inputs)| inputs)
+    }
+
+    /// The fold that a seat begins as its `step`-th, from 0 on; none after the last.
+    pub fn fold(&self, seat: usize, step: usize) -> Option<FoldOrder> {
+        let seats = self.seats.len();
+        let (round, turn) = (step / seats, step % seats);
+        if round >= self.rounds() {
+            return None;
+        }
+        let (next, maker) = ((seat + 1) % seats, (seat + 1 + turn) % seats);
+        let part = round * seats + maker;
+        let position = if maker == seat { FoldKey::RESULT } else { seat as u32 };
+        let (reduce, epoch, op) = (self.reduce, self.epoch, self.op);
+        let key = FoldKey { reduce, epoch, segment: part as u32, position };
+        // Nobody folds for a part before the seat in front of its own.
+        let children =
+            if turn == 0 { Vec::new() } else { Vec::from([(self.seats[next].0, next as u32)]) };
+        let (dtype, inputs) = (self.dtype()?, self.inputs(seat).to_vec());
+        let (size, part, frame) = (self.meta.size, self.part(part), self.frame);
+        Some(FoldOrder { key, inputs, children, op, dtype, size, part, frame })
+    }
+
+    /// Who sends a node what it does not make itself.
+    pub fn source(&self, node: NodeId) -> NodeId {
+        let (first, coordinator) = (self.seats[0].0, self.reduce.node);
+        let Some(seat) = self.seat(node) else { return first };
+        let last = if self.seat(coordinator).is_some() { first } else { coordinator };
+        self.seats.get(seat + 1).map_or(last, |(next, _)| *next)
+    }
+
+    /// What a node does not make itself, in the order in which its source comes to have it.
+    pub fn rest(&self, node: NodeId) -> Vec<Range<u64>> {
+        let seats = self.seats.len();
+        let (first, turns) = self.seat(node).map_or((0, seats), |seat| (seat + 1, seats - 1));
+        let turns = move |round| (0..turns).map(move |turn| round * seats + (first + turn) % seats);
+        (0..self.rounds()).flat_map(turns).map(|part| self.part(part)).collect()
+    }
+
+    /// How often the ring makes a part at each seat.
+    fn rounds(&self) -> usize {
+        let round = PART_BYTES_MAX * self.seats.len() as u64;
+        self.meta.size.div_ceil(round) as usize
+    }
+
+    fn part(&self, part: usize) -> Range<u64> {
+        let size = self.meta.size;
+        let (units, parts) = (size.div_ceil(UNIT_BYTES), (self.rounds() * self.seats.len()) as u64);
+        let start = |part: u64| (units * part / parts * UNIT_BYTES).min(size);
+        start(part as u64)..start(part as u64 + 1)
+    }
+
+    fn dtype(&self) -> Option<Dtype> {
+        match self.meta.kind {
+            Kind::Bytes => None,
+            Kind::Array { dtype, .. } => Some(dtype),
+        }
+    }
+
+    /// Whether it can be carried out, as far as anybody can tell who holds none of the inputs.
+    pub(crate) fn is_sound(&self) -> bool {
+        let nodes: BTreeSet<NodeId> = self.seats.iter().map(|(node, _)| *node).collect();
+        let inputs: BTreeSet<Instance> =
+            self.seats.iter().flat_map(|(_, inputs)| inputs).copied().collect();
+        let is_distinct = nodes.len() == self.seats.len() && inputs.len() as u64 == self.count();
+        self.meta.is_sound()
+            && SEATS.contains(&self.seats.len())
+            && self.meta.size >= PART_BYTES_MIN * self.seats.len() as u64
+            && is_distinct
+            && self.seats.iter().all(|(_, inputs)| !inputs.is_empty())
+            && self.instance.node == self.reduce.node
+            && is_frame_length(self.frame)
+            && self.dtype().is_some_and(|dtype| is_reducible(self.op, dtype))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::{collections::BTreeMap, vec};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        id::{ObjectId, ReduceId},
+        message::Message,
+        meta::{Meta, Op},
+    };
+
+    const ME: NodeId = NodeId(1);
+    const GIGABIT: Link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
+
+    /// Seats of the nodes 1, 2, ... on behalf of `coordinator`.
+    fn order(size: u64, seats: usize, coordinator: u64) -> ScatterOrder {
+        let coordinator = NodeId(coordinator);
+        let seat = |number: u64| {
+            let inputs = (0..=number % 3).map(|serial| Instance { node: NodeId(number), serial });
+            (NodeId(number), inputs.collect())
+        };
+        ScatterOrder {
+            reduce: ReduceId { node: coordinator, serial: 7 },
+            epoch: 0,
+            id: ObjectId::Minted { node: coordinator, serial: 8 },
+            instance: Instance { node: coordinator, serial: 9 },
+            meta: Meta::array(Dtype::Float32, vec![size / 4]).unwrap(),
+            op: Op::Sum,
+            frame: 64 * 1024,
+            seats: (1..=seats as u64).map(seat).collect(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn parts_are_all_bytes_once_and_about_equal(units in 1..1_u64 << 20, seats in 3..200_usize) {
+            let size = units * 40_004;
+            prop_assume!(size >= PART_BYTES_MIN * seats as u64);
+            let order = order(size, seats, 0);
+            // Somebody who makes none is sent all.
+            let parts = order.rest(NodeId(0));
+            prop_assert!(parts.len().is_multiple_of(seats));
+            prop_assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, size));
+            prop_assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
+            prop_assert!(parts.iter().all(|part| part.start.is_multiple_of(UNIT_BYTES)));
+            let length = |part: &Range<u64>| part.end - part.start;
+            let most = parts.iter().map(length).max().unwrap();
+            prop_assert!(most <= PART_BYTES_MAX + UNIT_BYTES);
+            prop_assert!(parts.iter().all(|part| length(part) + 2 * UNIT_BYTES > most));
+        }
+
+        /// Goal: every byte of every input is in the result once, and the whole result comes to everybody.
+        #[test]
+        fn every_part_is_made_of_all_inputs_and_goes_round(
+            units in 12..500_u64,
+            seats in 3..=20_usize,
+            coordinator in 0..=20_u64,
+        ) {
+            let size = units * seats as u64 * 40_000 / 4 * 4;
+            prop_assume!(size >= PART_BYTES_MIN * seats as u64);
+            let order = order(size, seats, coordinator);
+            prop_assert!(order.is_sound());
+            let steps = seats * order.rounds();
+            let folds = (0..seats).flat_map(|seat| {
+                let node = order.seats[seat].0;
+                (0..steps).map(move |step| (node, seat, step))
+            });
+            let mut all: BTreeMap<(NodeId, FoldKey), FoldOrder> = BTreeMap::new();
+            for (node, seat, step) in folds {
+                let fold = order.fold(seat, step).unwrap();
+                prop_assert!(Message::Fold(fold.clone()).is_sound());
+                prop_assert_eq!(fold.key.position == FoldKey::RESULT, step % seats == seats - 1);
+                prop_assert_eq!(&fold.inputs, order.inputs(seat));
+                prop_assert!(all.insert((node, fold.key), fold).is_none());
+            }
+            prop_assert!((0..seats).all(|seat| order.fold(seat, steps).is_none()));
+            let makes = all.extract_if(.., |(_, key), _| key.position == FoldKey::RESULT);
+            let mut made: BTreeMap<NodeId, Vec<Range<u64>>> = BTreeMap::new();
+            for ((node, key), mut fold) in makes.collect::<Vec<_>>() {
+                let mut inputs: Vec<Instance> = fold.inputs.clone();
+                let part = fold.part.clone();
+                made.entry(node).or_default().push(part.clone());
+                while let [(child, position)] = fold.children[..] {
+                    let key = FoldKey { position, ..key };
+                    fold = all.remove(&(child, key)).expect("somebody sends it");
+                    prop_assert_eq!(&fold.part, &part);
+                    inputs.extend(&fold.inputs);
+                }
+                let distinct: BTreeSet<Instance> = inputs.iter().copied().collect();
+                prop_assert_eq!((inputs.len() as u64, distinct.len()), (order.count(), inputs.len()));
+            }
+            prop_assert!(all.is_empty(), "nobody wants {all:?}");
+            // Whoever goes from sender to sender meets everybody before it is back.
+            let (start, mut met) = (NodeId(coordinator), BTreeSet::new());
+            let mut at = start;
+            while met.insert(at) {
+                let mut has = made.remove(&at).unwrap_or_default();
+                has.extend(order.rest(at));
+                has.sort_by_key(|part| part.start);
+                prop_assert_eq!(&has, &order.rest(NodeId(u64::MAX)), "all, and each once");
+                at = order.source(at);
+            }
+            prop_assert_eq!(at, start);
+            let is_seat = order.seat(start).is_some();
+            prop_assert_eq!(met.len(), seats + usize::from(!is_seat));
+        }
+    }
+
+    #[test]
+    fn many_on_fast_links_are_better_off_with_a_tree() {
+        let link = |latency_ns, gigabits: u64| Link {
+            latency_ns,
+            bytes_per_second: gigabits * 125_000_000,
+        };
+        let cases = [
+            (8, 32, GIGABIT, true),
+            (32, 256, GIGABIT, true),
+            (8, 1, GIGABIT, false),
+            (2, 32, GIGABIT, false),
+            (8, 32, link(50_000, 10), true),
+            (64, 32, link(50_000, 10), true),
+            (64, 32, link(10_000, 100), false),
+            (8, 32, link(10_000, 100), true),
+            (8, 32, link(5_000, 400), false),
+            (64, 32, link(5_000, 400), false),
+        ];
+        for (seats, mebibytes, link, expected) in cases {
+            assert_eq!(
+                is_gain(mebibytes << 20, seats, link),
+                expected,
+                "{seats}, {mebibytes} MiB, {link}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_what_most_want_is_scattered() {
+        let seats = [1, 2, 3, 4, 5].map(NodeId);
+        let best = |size: u64, seats: &[NodeId], askers: &[u64]| {
+            is_best(size, seats, ME, GIGABIT, &|node| askers.contains(&node.0))
+        };
+        assert!(best(32 << 20, &seats, &[2, 3, 4, 5]));
+        assert!(best(32 << 20, &seats, &[2, 3]), "half of the others");
+        assert!(!best(32 << 20, &seats, &[1, 2]), "the caller's own wish does not count");
+        assert!(!best(1 << 20, &seats, &[2, 3, 4, 5]), "too small");
+        assert!(!best(32 << 20, &seats[..2], &[2]), "two have nothing to divide");
+        assert!(best(32 << 20, &seats[1..], &[2, 3, 4, 5]), "the caller holds none itself");
+    }
+
+    #[test]
+    fn a_broken_order_is_not_sound() {
+        let sound = order(32 << 20, 4, 1);
+        assert!(sound.is_sound());
+        let mut orders = vec![sound.clone(); 6];
+        orders[0].seats[1].0 = orders[0].seats[0].0;
+        orders[1].seats[1].1 = orders[1].seats[0].1.clone();
+        orders[2].seats[0].1.clear();
+        orders[3].instance.node = NodeId(2);
+        orders[4].meta = Meta::bytes(32 << 20);
+        orders[5].frame = 1;
+        orders.push(ScatterOrder { seats: sound.seats[..2].to_vec(), ..sound.clone() });
+        orders.push(order(1 << 20, 5, 1));
+        for order in orders {
+            assert!(!order.is_sound(), "{order:?}");
+        }
+    }
+}
