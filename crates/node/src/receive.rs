@@ -107,7 +107,7 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
                 Arrived::Other(header, body) => {
                     let end = ended(&mut stream, transfer, &header, &places[0][..body]).await?;
                     core.peers.keep_idle(source, stream);
-                    pace.report(core, false);
+                    pace.report(core, ordered);
                     return Ok(end);
                 }
             };
@@ -134,7 +134,7 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
     let header = next(&mut stream).await?;
     let end = ended(&mut stream, transfer, &header, &[]).await?;
     core.peers.keep_idle(source, stream);
-    pace.report(core, false);
+    pace.report(core, ordered);
     Ok(end)
 }
 

@@ -247,7 +247,8 @@ pub enum Message {
         reduce: ReduceId,
         /// The last epoch that is over.
         epoch: u32,
-        /// Whether its result is void, also what there is of it here.
+        /// Whether the result of the last is void, also what there is of it here. Otherwise it is complete, and so is what
+        /// was made of it in parts, as soon as all of them are there.
         is_void: bool,
     },
     /// To the coordinator: a position can't go on.
@@ -309,7 +310,7 @@ impl Message {
                 | Self::Unwatch { .. }
                 | Self::Unlocations { .. }
                 | Self::Unlatest { .. }
-                | Self::Unfold { .. }
+                | Self::Unfold { is_void: true, .. }
         )
     }
 

@@ -152,6 +152,15 @@ impl World {
         let Some(content) = content else {
             return self.fail(format!("{id:?} was got without a block"));
         };
+        // Whatever becomes of attempts: nobody is given one of which others are given another.
+        if id.minter().is_some() {
+            let given = self.users.given.entry(id.clone()).or_insert_with(|| content.clone());
+            if !given.is_same(&content) {
+                let given = given.clone();
+                return self
+                    .fail(format!("{id:?} was got with {content:?}, before with {given:?}"));
+            }
+        }
         let may_be = self.users.contents_of(id);
         if !may_be.contains(&content) {
             self.fail(format!("{id:?} was got with {content:?}, but it is one of {may_be:?}"));

@@ -555,17 +555,17 @@ impl World {
         }
         host.fetches.remove(&instance);
         let Some(slot) = host.slots.get(&instance).copied() else { return };
-        let slot = &mut self.shell.slots[slot];
         let event = match failed {
-            None => {
-                slot.is_complete = true;
-                Event::Fetched { instance }
-            }
+            None => Event::Fetched { instance },
             Some(NotHere(not_here)) => {
-                Event::FetchFailed { instance, source, not_here, ready: slot.ready() }
+                let ready = self.shell.slots[slot].ready();
+                Event::FetchFailed { instance, source, not_here, ready }
             }
         };
         self.tell(node, event);
+        // What was made in parts is complete only when its node hears so.
+        let copy = self.hosts.get(&node).and_then(|host| host.node.table().get(instance));
+        self.shell.slots[slot].is_complete = copy.is_some_and(|copy| copy.is_complete());
     }
 
     fn stop_fetch(&mut self, node: NodeId, instance: Instance) {

@@ -34,6 +34,8 @@ pub(crate) struct Users {
     blocked: BTreeMap<usize, Vec<Act>>,
     /// Whether a node left or died: copies may be lost, and reduces with their callers.
     pub(crate) is_shrunk: bool,
+    /// What a minted object was got with first.
+    pub(crate) given: BTreeMap<ObjectId, Content>,
     /// Instances that were complete somewhere, and of what.
     pub(crate) completed: BTreeSet<Instance>,
     pub(crate) came: BTreeSet<ObjectId>,
@@ -173,6 +175,7 @@ impl Users {
             is_shrunk: false,
             completed: BTreeSet::new(),
             came: BTreeSet::new(),
+            given: BTreeMap::new(),
             counted: 0,
         }
     }

@@ -517,17 +517,12 @@ impl Node {
         ready: Ranges,
         out: &mut Vec<Action>,
     ) {
-        let is_part = self.is_scattered(instance);
-        if is_part {
+        if self.is_scattered(instance) {
             let detail = format!("a part did not come from node {source}");
-            self.parts_failed(instance, detail, out);
+            return self.parts_failed(instance, detail, out);
         }
         let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) else { return };
-        let is_fed = match copy.state {
-            State::Flowing(_) if is_part => true,
-            state => state == State::Flowing(Some(source)),
-        };
-        if !is_fed {
+        if copy.state != State::Flowing(Some(source)) {
             return;
         }
         copy.state = State::Flowing(None);

@@ -151,8 +151,13 @@ impl Node {
                 self.locate_again(&id, out);
             }
         }
-        let watched: BTreeSet<ObjectId> =
-            self.watches.keys().chain(self.awaited.keys()).cloned().collect();
+        let watched: BTreeSet<ObjectId> = self
+            .watches
+            .keys()
+            .chain(self.awaited.keys())
+            .chain(self.undecided())
+            .cloned()
+            .collect();
         for id in watched {
             if let Some(owner) = self.new_owner(&id, before, renewed) {
                 self.send(owner, Message::Watch { id }, out);

@@ -435,6 +435,10 @@ impl Node {
     /// What the owners have to know of a copy.
     fn announcement(&self, instance: Instance, ready: Ranges) -> Option<Announce> {
         let copy = self.table.get(instance).filter(|copy| !copy.doomed)?;
+        // Of a result that is made in parts only the coordinator tells, until it is complete.
+        if matches!(copy.state, State::Flowing(_)) && self.is_scattered(instance) {
+            return None;
+        }
         let source = match copy.state {
             State::Flowing(source) => source,
             State::Filling(_) | State::Folding | State::Complete => None,

@@ -139,6 +139,9 @@ impl Node {
             };
             self.advise(key, hears, out);
         }
+        if let Some(found) = &found {
+            self.parts_found(found, out);
+        }
         if found.is_some_and(|found| found.complete) {
             self.awaited_settled(id, out);
         } else {
@@ -467,6 +470,8 @@ impl Node {
     ) {
         if is_void {
             self.drop_parts(reduce, epoch, out);
+        } else {
+            self.parts_decided(reduce, epoch, out);
         }
         let void = |key: &&FoldKey| {
             key.reduce == reduce && key.epoch <= epoch && key.position != FoldKey::RESULT

@@ -4,19 +4,21 @@
 //! rest comes from the next seat. Who does what follows from the order alone: [`crate::reduce::scatter`].
 //!
 //! ```text
-//!   ordered --> room, at once or not at all --> memory --> growing --> complete
-//!                                                            |
-//!                                                            +--> a part can't come: the coordinator is told, and the
-//!                                                                 rest is taken from whoever the owner names
+//!   ordered --> room, at once or not at all --> memory --> growing --> all here --> complete
+//!                                                            |            |
+//!                                                            +------------+--> void: dropped, and asked for anew
 //! ```
+//!
+//! What is all here is complete only when the coordinator's is: as long as that may begin again, and come to another sum,
+//! nobody is given this one, and no owner hears of it. That it is so a seat hears from the coordinator ([`Message::Unfold`]),
+//! and should that be lost, from the owner, whom it asks ([`Message::Watch`]).
 
 use alloc::{format, string::String, vec::Vec};
 
 use super::{Action, Node, Note, SpaceFor, reduce::Fold};
 use crate::{
     id::{Instance, NodeId, ObjectId, ReduceId},
-    message::{FoldKey, FoldOrder, Message, ScatterOrder},
-    ranges::Ranges,
+    message::{FoldKey, FoldOrder, Found, Message, ScatterOrder},
     reduce::{Around, Reduce, Step, assign::Seat, scatter::LANES},
     table::State,
     time::Instant,
@@ -32,6 +34,10 @@ pub(super) struct Parts {
     begun: usize,
     /// Whether there is memory for what is folded last, and for the rest.
     has_memory: bool,
+    /// Whether all of it has come; then the owner is asked whether it is complete.
+    is_all_here: bool,
+    /// Whether the coordinator has all of it, and so begins no other attempt.
+    is_decided: bool,
 }
 
 impl Node {
@@ -54,15 +60,20 @@ impl Node {
         let instance = self.next_instance();
         let seats = seats.into_iter().map(|seat| (seat.node, seat.inputs)).collect();
         let order = ScatterOrder { reduce: key, epoch, id, instance, meta, op, frame, seats };
+        self.await_result(instance, key, epoch, out);
+        if self.table.get(instance).is_none() {
+            // Seats that hold memory until this node has some might keep it from having any.
+            let detail = String::from("the caller has no room for the result yet");
+            return self.reduce_failed(key, epoch, detail, out);
+        }
         let me = self.me.id;
         for (node, _) in order.seats.iter().filter(|(node, _)| *node != me) {
             self.send(*node, Message::Scatter(order.clone().into()), out);
         }
         if !self.contribute(order, out) {
             let detail = String::from("an input at the caller was lost");
-            return self.reduce_failed(key, epoch, detail, out);
+            self.reduce_failed(key, epoch, detail, out);
         }
-        self.await_result(instance, key, epoch, out);
     }
 
     /// A coordinator orders this node to make a part.
@@ -75,6 +86,10 @@ impl Node {
             return;
         }
         *newest = instance.serial;
+        let is_its = |parts: &Parts| (parts.order.reduce, parts.order.epoch) == (reduce, epoch);
+        if self.scatters.values().any(is_its) {
+            return;
+        }
         let failure = if self.leaving.is_some() {
             Some(format!("node {} is closing", self.me.id))
         } else if self.table.get(instance).is_some() {
@@ -105,8 +120,8 @@ impl Node {
         self.grant_space(out);
         let has_room = self.table.get(instance).is_some();
         if !has_room {
-            self.end_parts(instance, out);
             self.born(id, out);
+            self.end_parts(instance, out);
             self.pull_if_wanted(id, out);
         }
         has_room
@@ -123,7 +138,14 @@ impl Node {
             // What is deleted before the last fold of them has begun is folded all the same.
             order.inputs(seat).iter().for_each(|input| self.table.pin(*input));
         }
-        let parts = Parts { order, seat, begun: 0, has_memory: false };
+        let parts = Parts {
+            order,
+            seat,
+            begun: 0,
+            has_memory: false,
+            is_all_here: false,
+            is_decided: false,
+        };
         self.scatters.insert(instance, parts);
         self.fold_on(instance, out);
         true
@@ -187,42 +209,99 @@ impl Node {
     }
 
     /// A part can't come as ordered: the attempt is void, unless the coordinator has all of it already.
-    ///
-    /// What has arrived stays; whether it is of use, the owner knows.
     pub(super) fn parts_failed(
         &mut self,
         instance: Instance,
         detail: String,
         out: &mut Vec<Action>,
     ) {
-        let Some(order) = self.end_parts(instance, out) else { return };
-        let ScatterOrder { reduce, epoch, .. } = order;
+        let Some(parts) = self.scatters.get(&instance) else { return };
+        let ScatterOrder { reduce, epoch, ref id, .. } = parts.order;
+        let id = id.clone();
         self.send(reduce.node, Message::FoldFailed { reduce, epoch, detail }, out);
-    }
-
-    /// A copy goes in which a part was to be made: those who wait for that part would wait in vain.
-    pub(super) fn parts_doomed(&mut self, instance: Instance, out: &mut Vec<Action>) {
-        let parts = self.scatters.get(&instance);
-        if parts.is_some_and(|parts| parts.order.reduce.node == self.me.id) {
-            self.end_parts(instance, out);
-        } else {
-            self.parts_failed(instance, format!("node {} gave it up", self.me.id), out);
+        if reduce.node != self.me.id {
+            self.begin_anew(instance, &id, out);
         }
     }
 
-    /// A copy is no longer made of parts: it is void, or received like any other from now on.
+    /// A copy goes in which parts were to be made: those who wait for them would wait in vain.
+    pub(super) fn parts_doomed(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let Some(ScatterOrder { reduce, epoch, .. }) = self.end_parts(instance, out) else {
+            return;
+        };
+        if reduce.node != self.me.id {
+            let detail = format!("node {} gave it up", self.me.id);
+            self.send(reduce.node, Message::FoldFailed { reduce, epoch, detail }, out);
+        }
+    }
+
+    /// Lets go of what has come of a result, and asks for it like for any other object.
+    fn begin_anew(&mut self, instance: Instance, id: &ObjectId, out: &mut Vec<Action>) {
+        self.end_parts(instance, out);
+        self.doom(instance, out);
+        self.born(id, out);
+        self.pull_if_wanted(id, out);
+    }
+
+    /// A copy is no longer made of parts: it is complete or void. If it is complete, all parts are, and nobody needs
+    /// another fold; if void, neither.
     fn end_parts(&mut self, instance: Instance, out: &mut Vec<Action>) -> Option<ScatterOrder> {
-        let Parts { order, seat, .. } = self.scatters.remove(&instance)?;
+        let Parts { order, seat, is_all_here, .. } = self.scatters.remove(&instance)?;
         if let Some(seat) = seat {
             order.inputs(seat).iter().for_each(|input| self.unpin(*input, out));
         }
-        let is_its = |key: &&FoldKey| {
-            (key.reduce, key.epoch, key.position) == (order.reduce, order.epoch, FoldKey::RESULT)
-        };
+        let is_its = |key: &&FoldKey| (key.reduce, key.epoch) == (order.reduce, order.epoch);
         for key in self.folds.keys().filter(is_its).copied().collect::<Vec<_>>() {
             self.stop_fold(key, out);
         }
+        if is_all_here {
+            self.unwatch_if_unwanted(&order.id, out);
+        }
         Some(order)
+    }
+
+    /// All of a result has come to a seat: whether it may be given to anybody already.
+    fn parts_here(&mut self, instance: Instance, out: &mut Vec<Action>) -> bool {
+        let Some(parts) = self.scatters.get_mut(&instance) else { return true };
+        if parts.is_decided {
+            self.end_parts(instance, out);
+            return true;
+        }
+        parts.is_all_here = true;
+        let id = parts.order.id.clone();
+        let owner = self.members.owners(&id).first;
+        self.send(owner, Message::Watch { id }, out);
+        false
+    }
+
+    /// The coordinator has all of a result: what is here of it will not be void.
+    fn decide_parts(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let Some(parts) = self.scatters.get_mut(&instance) else { return };
+        parts.is_decided = true;
+        if parts.is_all_here {
+            self.fetched(instance, out);
+        }
+    }
+
+    pub(super) fn parts_decided(&mut self, reduce: ReduceId, epoch: u32, out: &mut Vec<Action>) {
+        let is_its = |parts: &Parts| (parts.order.reduce, parts.order.epoch) == (reduce, epoch);
+        let found = self.scatters.iter().find(|(_, parts)| is_its(parts));
+        if let Some(instance) = found.map(|(instance, _)| *instance) {
+            self.decide_parts(instance, out);
+        }
+    }
+
+    /// An owner says what there is of an object.
+    pub(super) fn parts_found(&mut self, found: &Found, out: &mut Vec<Action>) {
+        if found.complete {
+            self.decide_parts(found.instance, out);
+        }
+    }
+
+    /// Results that are all here, of which this node wants to know whether they are complete elsewhere.
+    pub(super) fn undecided(&self) -> impl Iterator<Item = &ObjectId> {
+        let undecided = self.scatters.values().filter(|parts| parts.is_all_here);
+        undecided.map(|parts| &parts.order.id)
     }
 
     /// The coordinator says that an attempt is void, and so is what there is of its result here.
@@ -232,24 +311,20 @@ impl Node {
         let void: Vec<(Instance, ObjectId)> =
             void.map(|(instance, parts)| (*instance, parts.order.id.clone())).collect();
         for (instance, id) in void {
-            self.doom(instance, out);
-            self.send_owners(&id, &Message::Withdraw { id: id.clone(), instance }, out);
-            self.born(&id, out);
-            self.pull_if_wanted(&id, out);
+            self.begin_anew(instance, &id, out);
         }
     }
 
-    /// The coordinator of scattered reduces is gone: what it has not completed nobody will.
+    /// The coordinator of scattered reduces is gone, so that nobody begins again: what is all here is complete.
     pub(super) fn parts_without(&mut self, node: NodeId, out: &mut Vec<Action>) {
         let theirs = self.scatters.iter().filter(|(_, parts)| parts.order.reduce.node == node);
-        let theirs = theirs.map(|(instance, parts)| (*instance, parts.order.id.clone()));
-        for (instance, id) in theirs.collect::<Vec<_>>() {
-            if self.pull_awaits_memory(&id) {
-                // Then it is asked for like any other copy.
-                self.end_parts(instance, out);
+        let theirs =
+            theirs.map(|(instance, parts)| (*instance, parts.order.id.clone(), parts.is_all_here));
+        for (instance, id, is_all_here) in theirs.collect::<Vec<_>>() {
+            if is_all_here {
+                self.decide_parts(instance, out);
             } else {
-                out.push(Action::StopFetch { instance });
-                self.fetch_failed(instance, node, false, Ranges::new(), out);
+                self.begin_anew(instance, &id, out);
             }
         }
         self.scattered.remove(&node);
@@ -283,15 +358,15 @@ impl Node {
         self.scatters.contains_key(&instance)
     }
 
-    /// All parts of a result that was asked for here have come.
+    /// All of a copy has come: what was asked for here is the result of its reduce. Whether there is nothing more to do.
     pub(super) fn parts_complete(&mut self, instance: Instance, out: &mut Vec<Action>) -> bool {
         let is_result = self.table.get(instance).is_some_and(|copy| copy.state == State::Folding);
-        match self.end_parts(instance, out) {
-            Some(order) if is_result => {
-                self.result_complete(order.reduce, out);
-                true
-            }
-            _ => false,
+        if !is_result {
+            return !self.parts_here(instance, out);
         }
+        if let Some(order) = self.end_parts(instance, out) {
+            self.result_complete(order.reduce, out);
+        }
+        true
     }
 }

@@ -146,7 +146,8 @@ impl Node {
 
     /// Tells the owners that nobody here listens to an object, if so.
     pub(super) fn unwatch_if_unwanted(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
-        if !self.watches.contains_key(id) && !self.awaited.contains_key(id) {
+        let is_watched = self.watches.contains_key(id) || self.awaited.contains_key(id);
+        if !is_watched && !self.undecided().any(|undecided| undecided == id) {
             // The second may have been the first when it was asked.
             self.send_owners(id, &Message::Unwatch { id: id.clone() }, out);
         }

@@ -107,6 +107,8 @@ struct Arrival {
     instance: Instance,
     holder: NodeId,
     inline: Option<Inline>,
+    /// Whether some copy of it was complete.
+    complete: bool,
 }
 
 /// One reduce at its coordinator.
@@ -313,8 +315,8 @@ impl Reduce {
         }
         let before = self.inputs.insert(id.clone(), Input::Arrived);
         self.unanswered -= usize::from(before == Some(Input::Unanswered));
-        let (instance, holder, inline) = (found.instance, found.holder, found.inline);
-        self.arrived.push(Arrival { id: id.clone(), instance, holder, inline });
+        let Found { instance, holder, inline, complete, .. } = found;
+        self.arrived.push(Arrival { id: id.clone(), instance, holder, inline, complete });
         self.advance(now, around, steps);
     }
 
@@ -419,8 +421,16 @@ impl Reduce {
         around: Around<'_>,
         steps: &mut Vec<Step>,
     ) {
-        let at = self.arrived.iter().position(|arrival| arrival.id == *id);
-        let Some(at) = at.filter(|at| self.arrived[*at].instance != found.instance) else { return };
+        let Some(at) = self.arrived.iter().position(|arrival| arrival.id == *id) else { return };
+        let arrival = &mut self.arrived[at];
+        if arrival.instance == found.instance {
+            let is_news = found.complete && !arrival.complete;
+            arrival.complete |= found.complete;
+            if is_news && self.plan.is_none() {
+                self.advance(now, around, steps);
+            }
+            return;
+        }
         if at < self.chosen {
             let detail = format!("input {id} was put again");
             return self.failed(now, self.epoch, detail, steps);
@@ -505,8 +515,12 @@ impl Reduce {
     }
 
     /// A degree that is forced is that of a tree; and an attempt that failed may have failed for want of room.
+    ///
+    /// The coordinator owns what it mints, and so knows who waits for it; of a name it might be told by chance.
     fn may_be_scattered(&self) -> bool {
-        self.forced.is_none() && self.epoch == 0
+        let is_minted = self.result.minter() == Some(self.me);
+        let is_first = self.forced.is_none() && self.epoch == 0;
+        is_minted && is_first && self.count <= scatter::INPUTS_MAX
     }
 
     fn is_scattered(
@@ -516,8 +530,11 @@ impl Reduce {
         Around { link, wants, .. }: Around<'_>,
     ) -> bool {
         let nodes: Vec<NodeId> = groups.iter().map(|group| group.node).collect();
+        // A seat begins anywhere in its inputs, but not before these have grown so far.
+        let is_whole = |arrival: &Arrival| arrival.complete;
         self.may_be_scattered()
             && self.arrived.len() >= self.count
+            && self.arrived[..self.count].iter().all(is_whole)
             && scatter::is_best(size, &nodes, self.me, link, wants)
     }
 
@@ -530,9 +547,12 @@ impl Reduce {
         Around { link, wants, .. }: Around<'_>,
     ) -> bool {
         let missing = self.count.saturating_sub(self.arrived.len());
-        let is_wanted = groups.iter().any(|group| group.node != self.me && (wants)(group.node));
+        let nodes: Vec<NodeId> = groups.iter().map(|group| group.node).collect();
+        let (wanting, others) = scatter::askers(&nodes, self.me, wants);
+        // One reader of many is no sign of more.
+        let is_likely = wanting > 0 && 4 * wanting >= others;
         if !(self.may_be_scattered()
-            && is_wanted
+            && is_likely
             && scatter::is_gain(size, groups.len() + missing, link))
         {
             return false;

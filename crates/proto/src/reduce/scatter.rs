@@ -43,6 +43,9 @@ const PART_BYTES_MIN: u64 = 256 * 1024;
 /// Two have nothing to gain: a link carries one object in each direction in any case. The most keep orders short.
 const SEATS: RangeInclusive<usize> = 3..=1024;
 
+/// Inputs of one reduce that is scattered: every seat is told of all.
+pub const INPUTS_MAX: usize = 1024;
+
 /// To begin a fold and its stream: a message in the node, a question and its answer.
 const STEP_NS: u128 = 40_000;
 
@@ -81,9 +84,14 @@ pub fn is_best(
     link: Link,
     wants: &dyn Fn(NodeId) -> bool,
 ) -> bool {
+    let (wanting, others) = askers(seats, me, wants);
+    is_gain(size, seats.len(), link) && 2 * wanting >= others
+}
+
+/// How many of the nodes that hold inputs, but for `me`, want the result, and of how many.
+pub fn askers(seats: &[NodeId], me: NodeId, wants: &dyn Fn(NodeId) -> bool) -> (usize, usize) {
     let others = seats.iter().filter(|node| **node != me);
-    let wanting = others.clone().filter(|node| wants(**node)).count();
-    is_gain(size, seats.len(), link) && 2 * wanting >= others.count()
+    (others.clone().filter(|node| wants(**node)).count(), others.count())
 }
 
 /// Bytes of the frames of parts of `size` bytes at so many seats.
@@ -173,10 +181,12 @@ impl ScatterOrder {
         let is_distinct = nodes.len() == self.seats.len() && inputs.len() as u64 == self.count();
         self.meta.is_sound()
             && SEATS.contains(&self.seats.len())
+            && inputs.len() <= INPUTS_MAX
             && self.meta.size >= PART_BYTES_MIN * self.seats.len() as u64
             && is_distinct
             && self.seats.iter().all(|(_, inputs)| !inputs.is_empty())
             && self.instance.node == self.reduce.node
+            && self.id.minter() == Some(self.reduce.node)
             && is_frame_length(self.frame)
             && self.dtype().is_some_and(|dtype| is_reducible(self.op, dtype))
     }

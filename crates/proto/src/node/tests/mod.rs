@@ -31,12 +31,15 @@ struct Cluster {
     fetches: BTreeMap<ServeId, (NodeId, Instance, NodeId)>,
     /// Those that are under way.
     serving: BTreeSet<ServeId>,
-    /// Who makes parts of an instance. They come round when all know of it.
+    /// Who makes parts of an instance. They come round when all know of it, to those who fetch them.
     seats: BTreeMap<Instance, Vec<NodeId>>,
+    by_parts: BTreeSet<ServeId>,
     /// Orders to fold, in the order in which they were given.
     folds: Vec<(NodeId, FoldOrder)>,
     /// What nodes have done, in words.
     done: Vec<String>,
+    /// To whom it is not said that a reduce is over.
+    deaf: Option<NodeId>,
     /// What waits before a node that is slow.
     slow: Option<(NodeId, VecDeque<Event>)>,
     counted: u64,
@@ -56,8 +59,10 @@ impl Cluster {
             fetches: BTreeMap::new(),
             serving: BTreeSet::new(),
             seats: BTreeMap::new(),
+            by_parts: BTreeSet::new(),
             folds: Vec::new(),
             done: Vec::new(),
+            deaf: None,
             slow: None,
             counted: 0,
         };
@@ -143,7 +148,10 @@ impl Cluster {
             let (node, instance, source) = self.fetches[&serve];
             let copy = self.nodes.get(&source).and_then(|node| node.table().get(instance));
             let event = match copy.filter(|copy| !copy.doomed) {
-                Some(copy) if copy.is_complete() || self.goes_round(instance) => {
+                Some(copy)
+                    if copy.is_complete()
+                        || self.by_parts.contains(&serve) && self.goes_round(instance) =>
+                {
                     Event::Fetched { instance }
                 }
                 Some(_) => continue,
@@ -174,6 +182,9 @@ impl Cluster {
                     let seats = order.seats.iter().map(|(node, _)| *node).collect();
                     self.seats.insert(order.instance, seats);
                 }
+                if self.deaf == Some(to) && matches!(message, Message::Unfold { .. }) {
+                    return;
+                }
                 self.queue.push_back((to, Event::Message { from: node, message }));
                 return;
             }
@@ -182,9 +193,12 @@ impl Cluster {
                 assert_eq!(before, None, "{request:?} was answered twice");
                 return;
             }
-            Action::Fetch { id, instance, source, .. } => {
+            Action::Fetch { id, instance, source, parts } => {
                 self.counted += 1;
                 let serve = ServeId(self.counted);
+                if parts.is_some() {
+                    self.by_parts.insert(serve);
+                }
                 self.fetches.insert(serve, (node, instance, source));
                 self.queue.push_back((source, Event::FetchAsked { serve, id, instance }));
                 return;

@@ -123,3 +123,64 @@ fn a_result_that_is_deleted_leaves_no_parts() {
     assert!((1..=3).all(|node| !sum.cluster.has(node, &sum.result)));
     sum.cluster.assert_at_rest();
 }
+
+/// All seats but the coordinator's have all of the result; that has heard nothing since it gave its orders.
+fn undecided(nodes: u64, seats: impl Iterator<Item = u64>, count: u32) -> Sum {
+    let mut sum = Sum::new(nodes, seats);
+    sum.cluster.slow_down(2);
+    sum.reduce(count);
+    let (_, waiting) = sum.cluster.slow.take().expect("node 2 is slow");
+    sum.cluster.slow_down(1);
+    waiting.into_iter().for_each(|event| sum.cluster.tell(2, event));
+    let is_answered = |(_, get): &(u64, RequestId)| sum.cluster.replies.contains_key(get);
+    let answered: Vec<_> = sum.gets.iter().filter(|get| is_answered(get)).collect();
+    assert!(answered.is_empty(), "{answered:?}: before the coordinator has it, it may become void");
+    sum
+}
+
+#[test]
+fn nobody_is_given_what_may_become_void() {
+    let mut sum = undecided(3, 1..=3, 3);
+    sum.cluster.catch_up();
+    sum.assert_got();
+}
+
+/// Goal: all are given the same sum, though those who died after they had all of the first were folded in that.
+#[test]
+fn a_seat_that_dies_before_the_coordinator_has_all_makes_it_void() {
+    let mut sum = undecided(5, [2, 3, 4, 1].into_iter(), 3);
+    // The news of its death comes first, and nothing of it after that; else everything in its order.
+    let (slow, mut waiting) = sum.cluster.slow.take().expect("node 1 is slow");
+    sum.cluster.nodes.remove(&NodeId(3));
+    waiting.retain(|event| !matches!(event, Event::Message { from: NodeId(3), .. }));
+    waiting.push_front(Event::PeerLost { node: NodeId(3) });
+    sum.cluster.queue.extend(waiting.into_iter().map(|event| (slow, event)));
+    for other in [2, 4, 5] {
+        sum.cluster.tell(other, Event::PeerLost { node: NodeId(3) });
+    }
+    for _ in 0..4 {
+        sum.cluster.wait(SECOND);
+    }
+    let folded: BTreeSet<u32> =
+        sum.cluster.folds.iter().map(|(_, order)| order.key.epoch).collect();
+    assert_eq!(folded, BTreeSet::from([0, 1]));
+    sum.assert_got();
+}
+
+#[test]
+fn what_all_have_outlives_the_coordinator() {
+    let mut sum = undecided(4, 1..=4, 4);
+    sum.cluster.slow = None;
+    sum.cluster.kill(1);
+    sum.assert_got();
+}
+
+#[test]
+fn a_seat_that_has_not_heard_the_end_asks() {
+    let mut sum = undecided(3, 1..=3, 3);
+    let (_, waiting) = sum.cluster.slow.take().expect("node 1 is slow");
+    // What the coordinator says of the end is lost to node 3, but not what it says as the owner.
+    sum.cluster.deaf = Some(NodeId(3));
+    waiting.into_iter().for_each(|event| sum.cluster.tell(1, event));
+    sum.assert_got();
+}
