@@ -199,14 +199,16 @@ impl Directory {
             }
             self.alarms.pop_first();
             let Some(entry) = self.entries.get_mut(&id) else { continue };
-            if !members.owners(&id).contains(members.me()) && entry.kept_until <= now {
+            let is_owner = members.owners(&id).contains(members.me());
+            if !is_owner && entry.kept_until <= now {
                 self.entries.remove(&id);
                 continue;
             }
             if entry.gone.as_ref().is_some_and(|gone| gone.until <= now) {
                 entry.gone = None;
             }
-            if entry.orphan_since.is_some_and(|since| since + ORPHAN_GRACE_NS <= now) {
+            // Who is no owner any more hears of no holder: those who asked it ask the owners of now.
+            if is_owner && entry.orphan_since.is_some_and(|since| since + ORPHAN_GRACE_NS <= now) {
                 entry.orphan_since = None;
                 let lost = entry.live.take_if(|live| !live.is_fed());
                 // The member that alone can make it may have been met meanwhile.
