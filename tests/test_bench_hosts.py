@@ -26,6 +26,7 @@ from hoplite.bench.results import Results
 from hoplite.bench.systems import OPS, Host
 from hoplite.bench.systems.base import this_python
 from hoplite.errors import InvalidArgument
+from support import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -320,7 +321,8 @@ def test_an_agent_that_is_ended_ends_what_it_started(tmp_path: Path, how: signal
         answers = [agent.stdout.readline() for _ in range(3)]
         assert answers[:2] == ["\n", f"{MARK} 0 {{}}\n"]
         started = psutil.Process(json.loads(answers[2].removeprefix(f"{MARK} 1 "))["pid"])
-        assert started.environ()[GROUP_VARIABLE] == group
+        # A process that has not begun its program yet has the environment of its parent.
+        eventually(lambda: started.environ().get(GROUP_VARIABLE) == group)
         if how is None:
             agent.stdin.close()
         else:
