@@ -129,17 +129,18 @@ pub(crate) fn check(
     frame::check(header, bytes)
 }
 
-/// Writes frames, each a place in an object and its bytes, with their checksums.
+/// Writes frames, each a place in an object and its bytes, with the checksums that `sum` says.
 pub(crate) async fn write<'a, W>(
     writer: &mut W,
     transfer: u64,
     frames: impl Iterator<Item = (u64, &'a [u8])> + Clone,
+    sum: impl Fn(u64, &[u8]) -> u32,
 ) -> io::Result<()>
 where
     W: tokio::io::AsyncWrite + Unpin,
 {
     let header = |(offset, bytes): (u64, &[u8])| {
-        let (kind, length, checksum) = (FrameKind::Blocks, bytes.len() as u32, frame::crc(bytes));
+        let (kind, length, checksum) = (FrameKind::Blocks, bytes.len() as u32, sum(offset, bytes));
         Header { kind, length, checksum, transfer, offset }.encode()
     };
     let headers: Vec<[u8; HEADER_BYTES]> = frames.clone().map(header).collect();
@@ -174,6 +175,10 @@ mod tests {
         (near.unwrap(), far.unwrap().0)
     }
 
+    fn crc(_: u64, bytes: &[u8]) -> u32 {
+        frame::crc(bytes)
+    }
+
     fn pattern(len: usize) -> Vec<u8> {
         (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
     }
@@ -187,7 +192,7 @@ mod tests {
         for cut in [7, 31, 33, 1000, 16_416, 40_000, 200_000] {
             let (near, mut far) = connected().await;
             let mut sent = Vec::new();
-            write(&mut sent, 9, frames(&bytes, 0, FRAME)).await.unwrap();
+            write(&mut sent, 9, frames(&bytes, 0, FRAME), crc).await.unwrap();
             sent.extend(frame::bare(FrameKind::End, 9, 0));
             let sending = tokio::spawn(async move {
                 for piece in sent.chunks(cut) {
@@ -226,7 +231,7 @@ mod tests {
     async fn another_frame_leaves_its_body_in_the_first_place() {
         let (near, mut far) = connected().await;
         let mut sent = Vec::new();
-        write(&mut sent, 1, frames(&[7; 10], 0, 16)).await.unwrap();
+        write(&mut sent, 1, frames(&[7; 10], 0, 16), crc).await.unwrap();
         sent.extend(frame::frame(FrameKind::Unavailable, 1, &vec![1u8, 2, 3]));
         far.write_all(&sent).await.unwrap();
         let (mut arrivals, mut first, mut second) = (Arrivals::default(), [0; 10], [0; 100]);
@@ -255,7 +260,7 @@ mod tests {
     async fn a_frame_of_another_length_or_an_end_inside_it_is_an_error() {
         let (near, mut far) = connected().await;
         let mut sent = Vec::new();
-        write(&mut sent, 1, frames(&[7; 10], 0, 16)).await.unwrap();
+        write(&mut sent, 1, frames(&[7; 10], 0, 16), crc).await.unwrap();
         far.write_all(&sent).await.unwrap();
         let mut place = [0; 12];
         assert!(Arrivals::default().next(&near, &mut [&mut place]).await.is_err());

@@ -117,6 +117,7 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
                 whole += place.len() as u64;
                 Ok::<(), WireError>(())
             });
+            held.remember_sums(at, whole, &headers);
             // What is right stays, also if something behind it is not.
             claim.commit_front(whole);
             count_checked(core, checked)?;

@@ -267,7 +267,8 @@ async fn send_ranges(
             };
             credit.give_back(granted - (end - at));
             let Some(bytes) = held.slot.ready(at..end) else { continue };
-            blocks::write(writer, transfer, blocks::frames(bytes, at, frame)).await?;
+            let frames = blocks::frames(bytes, at, frame);
+            blocks::write(writer, transfer, frames, |at, bytes| held.sum(at, bytes)).await?;
             counter.add(bytes.len() as u64);
             at = end;
         }
@@ -315,7 +316,7 @@ async fn send_partial(
         });
         let length: u64 = pieces.clone().map(|(_, bytes)| bytes.len() as u64).sum();
         credit.take(length, length).await?;
-        blocks::write(writer, transfer, pieces).await?;
+        blocks::write(writer, transfer, pieces, |_, bytes| frame::crc(bytes)).await?;
         core.counters.bytes_partial.add(length);
         if matches!(batch.last(), Some(Frame::End)) {
             return Ok(None);

@@ -11,11 +11,11 @@ use std::{
     },
 };
 
-use hoplite_proto::{id::Instance, limits::BLOCK_BYTES, ranges::Ranges};
+use hoplite_proto::{id::Instance, limits::BLOCK_BYTES, ranges::Ranges, wire::Header};
 use hoplite_shm::{Arena, ExtentId, ShmError, Slot, WriterId};
 use tokio::sync::Notify;
 
-use crate::config::EXTENT_BYTES;
+use crate::{config::EXTENT_BYTES, frame};
 
 /// A copy in memory. Whoever holds it may go on reading when the store has let go of it.
 #[derive(Debug)]
@@ -23,11 +23,20 @@ pub(crate) struct Held {
     pub(crate) slot: Slot,
     /// Whose turn it is to receive what is missing.
     pub(crate) receiving: tokio::sync::Mutex<()>,
+    /// Checksums of the frames in which it came, by where they begin.
+    sums: Mutex<HashMap<u64, Sum>>,
     changed: Notify,
     /// How many wait for more of it.
     followers: AtomicUsize,
     /// The store let go of it before it was complete: the rest will not come.
     abandoned: AtomicBool,
+}
+
+/// The checksum of a frame that was received and found right.
+#[derive(Clone, Copy, Debug)]
+struct Sum {
+    length: u32,
+    checksum: u32,
 }
 
 /// The rest of a copy will not come.
@@ -46,6 +55,26 @@ impl Held {
         self.grew();
         if self.followers.load(Ordering::Relaxed) > 0 {
             tokio::task::yield_now().await;
+        }
+    }
+
+    /// The first `whole` bytes of what came for the place `at`, in these frames, are what was sent.
+    pub(crate) fn remember_sums(&self, at: u64, whole: u64, frames: &[Header]) {
+        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        for Header { offset, length, checksum, .. } in frames.iter().copied() {
+            if offset.saturating_add(length.into()) <= at + whole {
+                sums.insert(offset, Sum { length, checksum });
+            }
+        }
+    }
+
+    /// The checksum of `bytes`, which begin at `at`: if they came as one frame, that of its first sender, so that whoever
+    /// is sent them sees what happened to them anywhere on their way.
+    pub(crate) fn sum(&self, at: u64, bytes: &[u8]) -> u32 {
+        let known = self.sums.lock().unwrap_or_else(PoisonError::into_inner).get(&at).copied();
+        match known.filter(|sum| sum.length as usize == bytes.len()) {
+            Some(sum) => sum.checksum,
+            None => frame::crc(bytes),
         }
     }
 
@@ -167,7 +196,8 @@ impl Store {
     fn insert(&self, instance: Instance, slot: Slot) {
         let (changed, followers) = (Notify::new(), AtomicUsize::new(0));
         let (receiving, abandoned) = (tokio::sync::Mutex::new(()), AtomicBool::new(false));
-        let held = Held { slot, receiving, changed, followers, abandoned };
+        let sums = Mutex::default();
+        let held = Held { slot, receiving, sums, changed, followers, abandoned };
         // If the same copy was given up and asked for again while memory was made, the first to be ready stays.
         self.held().entry(instance).or_insert_with(|| Arc::new(held));
         self.created.notify_waiters();
@@ -217,6 +247,27 @@ mod tests {
     use super::*;
 
     const INSTANCE: Instance = Instance { node: NodeId(1), serial: 1 };
+
+    #[test]
+    fn what_came_goes_on_with_the_checksum_that_it_came_with() {
+        let store = Store::new(1 << 30);
+        store.create(INSTANCE, 3 * BLOCK_BYTES, None).unwrap();
+        let held = store.get(INSTANCE).unwrap();
+        let header = |block: u64| Header {
+            kind: hoplite_proto::wire::FrameKind::Blocks,
+            length: BLOCK_BYTES as u32,
+            checksum: 1000 + block as u32,
+            transfer: 1,
+            offset: block * BLOCK_BYTES,
+        };
+        // The last was not right.
+        held.remember_sums(0, 2 * BLOCK_BYTES, &[header(0), header(1), header(2)]);
+        let bytes = vec![7; 2 * BLOCK_BYTES as usize];
+        let block = &bytes[..BLOCK_BYTES as usize];
+        let sums = [0, 1, 2].map(|number| held.sum(number * BLOCK_BYTES, block));
+        assert_eq!(sums, [1000, 1001, frame::crc(block)]);
+        assert_eq!(held.sum(0, &bytes), frame::crc(&bytes), "frames of another length");
+    }
 
     #[tokio::test]
     async fn a_reader_follows_a_copy_that_grows_and_is_told_when_it_will_not() {
