@@ -497,6 +497,11 @@ impl FoldKey {
     /// The caller's own place, above every tree.
     pub const RESULT: u32 = u32::MAX;
 
+    /// Whether it is of this attempt.
+    pub fn is_of(&self, reduce: ReduceId, epoch: u32) -> bool {
+        (self.reduce, self.epoch) == (reduce, epoch)
+    }
+
     /// The caller's own in an attempt.
     pub const fn result(reduce: ReduceId, epoch: u32) -> Self {
         Self { reduce, epoch, segment: 0, position: Self::RESULT }

@@ -65,7 +65,7 @@ impl FrameKind {
         match self {
             Self::Greeting => 16 * 1024,
             Self::Control => CONTROL_BYTES_MAX,
-            // The ranges still missing: an eviction never leaves holes, so there are few.
+            // The ranges still missing, or the parts of a result.
             Self::Fetch => 1024 * 1024,
             Self::Blocks => FRAME_BYTES_MAX as u32,
             Self::Credit | Self::End => 0,

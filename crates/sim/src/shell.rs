@@ -154,7 +154,7 @@ pub(crate) enum What {
     Stream { key: FoldKey, parent: u64, child: usize },
 }
 
-/// All parts of a copy have come, but for what is folded at its node.
+/// All that was fetched of a copy has come.
 #[derive(Debug)]
 struct Gathered {
     node: NodeId,
@@ -484,26 +484,27 @@ impl World {
         flows.into_iter().for_each(|flow| self.pump_flow(flow));
         folds.into_iter().for_each(|fold| self.pump_fold(fold));
         if is_full && let Some(gathered) = self.shell.gathered.remove(&number) {
-            let Gathered { node, instance, attempt, source } = gathered;
-            let delay_ns = self.dice.below(50 * MICROSECOND);
-            let failed = None;
-            self.after(delay_ns, Happening::FetchOver { node, instance, attempt, source, failed });
+            self.all_here(gathered);
         }
     }
 
     fn finish_copy(&mut self, number: u64) {
         let Some(flow) = self.close_flow(number) else { return };
         if let What::Copy { instance, attempt, sink, .. } = flow.what {
-            if !self.shell.slots[sink].is_full() {
+            let gathered = Gathered { node: flow.to, instance, attempt, source: flow.from };
+            if self.shell.slots[sink].is_full() {
+                self.all_here(gathered);
+            } else {
                 // What is folded here comes into it too.
-                let (node, source) = (flow.to, flow.from);
-                self.shell.gathered.insert(sink, Gathered { node, instance, attempt, source });
-                return;
+                self.shell.gathered.insert(sink, gathered);
             }
-            let (node, source, failed) = (flow.to, flow.from, None);
-            let delay_ns = self.dice.below(50 * MICROSECOND);
-            self.after(delay_ns, Happening::FetchOver { node, instance, attempt, source, failed });
         }
+    }
+
+    fn all_here(&mut self, gathered: Gathered) {
+        let Gathered { node, instance, attempt, source } = gathered;
+        let (delay_ns, failed) = (self.dice.below(50 * MICROSECOND), None);
+        self.after(delay_ns, Happening::FetchOver { node, instance, attempt, source, failed });
     }
 
     /// Takes a flow away; its sender is told, not its receiver.

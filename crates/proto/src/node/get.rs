@@ -60,6 +60,10 @@ enum Phase {
 }
 
 impl Pull {
+    const fn new(phase: Phase) -> Self {
+        Self { phase, avoid: Vec::new(), not_here: None, failures: 0, parked: Vec::new() }
+    }
+
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::Asking { second_at } => second_at,
@@ -241,10 +245,7 @@ impl Node {
         let is_wanted = self.waiting.contains_key(id) || self.adoptions.contains_key(id);
         let is_here = self.table.current(id).is_some();
         if is_wanted && !is_here && !self.pulls.contains_key(id) {
-            let phase = Phase::Asking { second_at: None };
-            let (avoid, parked) = (Vec::new(), Vec::new());
-            let pull = Pull { phase, avoid, not_here: None, failures: 0, parked };
-            self.pulls.insert(id.clone(), pull);
+            self.pulls.insert(id.clone(), Pull::new(Phase::Asking { second_at: None }));
             self.locate(id, out);
         }
     }
@@ -254,9 +255,7 @@ impl Node {
         let (instance, meta, source) =
             (order.instance, order.meta.clone(), order.source(self.me.id));
         let phase = Phase::Room { instance, meta, source, has_waited: false };
-        let (avoid, parked) = (Vec::new(), Vec::new());
-        let pull = Pull { phase, avoid, not_here: None, failures: 0, parked };
-        self.pulls.insert(order.id.clone(), pull);
+        self.pulls.insert(order.id.clone(), Pull::new(phase));
     }
 
     /// Asks the owner for a sender.

@@ -15,6 +15,7 @@ use crate::{
     meta::{Meta, Op},
     reduce::{Around, Reduce, Step},
     table::State,
+    time::Instant,
 };
 
 /// The result of a reduce: what will be folded into it once there is room.
@@ -38,7 +39,7 @@ pub(super) struct Fold {
 }
 
 impl Fold {
-    pub(super) const fn of(inputs: Vec<Instance>) -> Self {
+    const fn of(inputs: Vec<Instance>) -> Self {
         Self { inputs, is_stopped: false }
     }
 }
@@ -158,6 +159,23 @@ impl Node {
         }
     }
 
+    /// Lets a reduce know something, and does what it wants done.
+    pub(super) fn advise(
+        &mut self,
+        key: ReduceId,
+        fact: impl FnOnce(&mut Reduce, Around<'_>, Instant, &mut Vec<Step>),
+        out: &mut Vec<Action>,
+    ) {
+        let mut steps = Vec::new();
+        if let Some(reduce) = self.reduces.get_mut(&key) {
+            let (result, directory) = (reduce.result().clone(), &self.directory);
+            let wants = |node: NodeId| directory.is_awaited(&result, node);
+            let around = Around { members: &self.members, link: self.config.link, wants: &wants };
+            fact(reduce, around, self.now, &mut steps);
+        }
+        self.take_steps(key, steps, out);
+    }
+
     pub(super) fn take_steps(&mut self, key: ReduceId, steps: Vec<Step>, out: &mut Vec<Action>) {
         for step in steps {
             let Some(reduce) = self.reduces.get(&key) else { return };
@@ -214,10 +232,7 @@ impl Node {
         local.iter().for_each(|input| self.table.pin(*input));
         self.folds.insert(FoldKey::result(key, epoch), Fold::of(local.clone()));
         let instance = self.next_instance();
-        self.await_result(instance, key, epoch, out);
-        if let Some(target) = self.results.get_mut(&instance) {
-            (target.local, target.children) = (local, children);
-        }
+        self.await_result(instance, key, local, children, out);
     }
 
     /// Waits for room for the result of an attempt.
@@ -225,14 +240,15 @@ impl Node {
         &mut self,
         instance: Instance,
         key: ReduceId,
-        epoch: u32,
+        local: Vec<Instance>,
+        children: Vec<(NodeId, u32)>,
         out: &mut Vec<Action>,
     ) {
         let Some(reduce) = self.reduces.get(&key) else { return };
         let Some(meta) = reduce.meta().cloned() else { return };
         let (count, op) = (reduce.folded().len() as u64, reduce.op());
         let (id, frame) = (reduce.result().clone(), reduce.frame());
-        let (key, local, children) = (FoldKey::result(key, epoch), Vec::new(), Vec::new());
+        let key = FoldKey::result(key, reduce.epoch());
         let target = Target { meta, key, id, local, children, count, op, frame };
         self.results.insert(instance, target);
         self.space.push_back(SpaceFor::Result(instance));
@@ -442,6 +458,17 @@ impl Node {
             return self.send(from, Message::FoldFailed { reduce, epoch, detail }, out);
         }
         self.start_fold(order, None, out);
+    }
+
+    pub(super) fn start_fold(
+        &mut self,
+        order: FoldOrder,
+        target: Option<(Instance, u64)>,
+        out: &mut Vec<Action>,
+    ) {
+        order.inputs.iter().for_each(|input| self.table.pin(*input));
+        self.folds.insert(order.key, Fold::of(order.inputs.clone()));
+        out.push(Action::StartFold { order, target });
     }
 
     /// Whether a pinned input will be there to its end: what was deleted when it was complete, or is being filled still,

@@ -15,13 +15,12 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Action, Node, Note, SpaceFor, reduce::Fold};
+use super::{Action, Node, Note, SpaceFor};
 use crate::{
     id::{Instance, NodeId, ObjectId, ReduceId},
-    message::{FoldKey, FoldOrder, Found, Message, ScatterOrder},
-    reduce::{Around, Reduce, Step, assign::Seat, scatter::LANES},
+    message::{FoldKey, Found, Message, ScatterOrder},
+    reduce::{assign::Seat, scatter::LANES},
     table::State,
-    time::Instant,
 };
 
 /// A result that grows here by parts.
@@ -60,7 +59,7 @@ impl Node {
         let instance = self.next_instance();
         let seats = seats.into_iter().map(|seat| (seat.node, seat.inputs)).collect();
         let order = ScatterOrder { reduce: key, epoch, id, instance, meta, op, frame, seats };
-        self.await_result(instance, key, epoch, out);
+        self.await_result(instance, key, Vec::new(), Vec::new(), out);
         if self.table.get(instance).is_none() {
             // Seats that hold memory until this node has some might keep it from having any.
             let detail = String::from("the caller has no room for the result yet");
@@ -86,8 +85,7 @@ impl Node {
             return;
         }
         *newest = instance.serial;
-        let is_its = |parts: &Parts| (parts.order.reduce, parts.order.epoch) == (reduce, epoch);
-        if self.scatters.values().any(is_its) {
+        if self.parts_of(reduce, epoch).is_some() {
             return;
         }
         let failure = if self.leaving.is_some() {
@@ -156,8 +154,7 @@ impl Node {
         loop {
             let Some(parts) = self.scatters.get_mut(&instance) else { return };
             let (reduce, epoch) = (parts.order.reduce, parts.order.epoch);
-            let is_ours = |key: &&FoldKey| key.reduce == reduce && key.epoch == epoch;
-            if self.folds.keys().filter(is_ours).count() >= LANES {
+            if self.folds.keys().filter(|key| key.is_of(reduce, epoch)).count() >= LANES {
                 return;
             }
             let Some(fold) = parts.seat.and_then(|seat| parts.order.fold(seat, parts.begun)) else {
@@ -180,9 +177,7 @@ impl Node {
 
     /// A fold is over: the seat that it was of goes on; false if it was of none.
     pub(super) fn part_folded(&mut self, key: &FoldKey, out: &mut Vec<Action>) -> bool {
-        let is_its = |order: &ScatterOrder| (order.reduce, order.epoch) == (key.reduce, key.epoch);
-        let found = self.scatters.iter().find(|(_, parts)| is_its(&parts.order));
-        let Some(instance) = found.map(|(instance, _)| *instance) else { return false };
+        let Some(instance) = self.parts_of(key.reduce, key.epoch) else { return false };
         self.fold_on(instance, out);
         true
     }
@@ -195,17 +190,6 @@ impl Node {
         let (id, source, parts) = (order.id.clone(), order.source(me), Some(order.rest(me)));
         out.push(Action::Fetch { id, instance, source, parts });
         self.fold_on(instance, out);
-    }
-
-    pub(super) fn start_fold(
-        &mut self,
-        order: FoldOrder,
-        target: Option<(Instance, u64)>,
-        out: &mut Vec<Action>,
-    ) {
-        order.inputs.iter().for_each(|input| self.table.pin(*input));
-        self.folds.insert(order.key, Fold::of(order.inputs.clone()));
-        out.push(Action::StartFold { order, target });
     }
 
     /// A part can't come as ordered: the attempt is void, unless the coordinator has all of it already.
@@ -250,8 +234,8 @@ impl Node {
         if let Some(seat) = seat {
             order.inputs(seat).iter().for_each(|input| self.unpin(*input, out));
         }
-        let is_its = |key: &&FoldKey| (key.reduce, key.epoch) == (order.reduce, order.epoch);
-        for key in self.folds.keys().filter(is_its).copied().collect::<Vec<_>>() {
+        let folds = self.folds.keys().filter(|key| key.is_of(order.reduce, order.epoch));
+        for key in folds.copied().collect::<Vec<_>>() {
             self.stop_fold(key, out);
         }
         if is_all_here {
@@ -284,9 +268,7 @@ impl Node {
     }
 
     pub(super) fn parts_decided(&mut self, reduce: ReduceId, epoch: u32, out: &mut Vec<Action>) {
-        let is_its = |parts: &Parts| (parts.order.reduce, parts.order.epoch) == (reduce, epoch);
-        let found = self.scatters.iter().find(|(_, parts)| is_its(parts));
-        if let Some(instance) = found.map(|(instance, _)| *instance) {
+        if let Some(instance) = self.parts_of(reduce, epoch) {
             self.decide_parts(instance, out);
         }
     }
@@ -336,21 +318,11 @@ impl Node {
         self.advise(key, |reduce, around, now, steps| reduce.asked(now, around, steps), out);
     }
 
-    /// Lets a reduce know something, and does what it wants done.
-    pub(super) fn advise(
-        &mut self,
-        key: ReduceId,
-        fact: impl FnOnce(&mut Reduce, Around<'_>, Instant, &mut Vec<Step>),
-        out: &mut Vec<Action>,
-    ) {
-        let mut steps = Vec::new();
-        if let Some(reduce) = self.reduces.get_mut(&key) {
-            let (result, directory) = (reduce.result().clone(), &self.directory);
-            let wants = |node: NodeId| directory.is_awaited(&result, node);
-            let around = Around { members: &self.members, link: self.config.link, wants: &wants };
-            fact(reduce, around, self.now, &mut steps);
-        }
-        self.take_steps(key, steps, out);
+    /// The result of an attempt that grows here by parts.
+    fn parts_of(&self, reduce: ReduceId, epoch: u32) -> Option<Instance> {
+        let is_its = |order: &ScatterOrder| (order.reduce, order.epoch) == (reduce, epoch);
+        let found = self.scatters.iter().find(|(_, parts)| is_its(&parts.order));
+        found.map(|(instance, _)| *instance)
     }
 
     /// Whether a copy is a result that grows by parts.

@@ -24,14 +24,13 @@
 use alloc::{collections::BTreeSet, vec::Vec};
 use core::ops::{Range, RangeInclusive};
 
+use super::{cost::Link, dtype_of};
 use crate::{
     error::is_reducible,
     id::{Instance, NodeId},
     limits::{BLOCK_BYTES, FRAME_BYTES_MAX},
     message::{FoldKey, FoldOrder, ScatterOrder},
-    meta::{Dtype, Kind},
     pipeline::{self, is_frame_length},
-    reduce::cost::Link,
 };
 
 /// Parts begin at multiples of so many bytes: a whole number of blocks and of elements of any type.
@@ -49,8 +48,8 @@ pub const INPUTS_MAX: usize = 1024;
 /// To begin a fold and its stream: a message in the node, a question and its answer.
 const STEP_NS: u128 = 40_000;
 
-/// Folds of one seat at a time: one that ends, one that is under way, and one that begins. With one alone every seat would
-/// wait for the next to begin another.
+/// Folds of one seat at a time: one whose sums are taken, and the next, which takes those of another. With one alone every
+/// seat would wait for the next to begin another.
 pub const LANES: usize = 2;
 
 /// Bytes of the largest part. As many partial sums are kept in memory for each fold under way; 34 ms at 1 Gbit/s, beside
@@ -132,7 +131,7 @@ impl ScatterOrder {
         // Nobody folds for a part before the seat in front of its own.
         let children =
             if turn == 0 { Vec::new() } else { Vec::from([(self.seats[next].0, next as u32)]) };
-        let (dtype, inputs) = (self.dtype()?, self.inputs(seat).to_vec());
+        let (dtype, inputs) = (dtype_of(&self.meta)?, self.inputs(seat).to_vec());
         let (size, part, frame) = (self.meta.size, self.part(part), self.frame);
         Some(FoldOrder { key, inputs, children, op, dtype, size, part, frame })
     }
@@ -166,13 +165,6 @@ impl ScatterOrder {
         start(part as u64)..start(part as u64 + 1)
     }
 
-    fn dtype(&self) -> Option<Dtype> {
-        match self.meta.kind {
-            Kind::Bytes => None,
-            Kind::Array { dtype, .. } => Some(dtype),
-        }
-    }
-
     /// Whether it can be carried out, as far as anybody can tell who holds none of the inputs.
     pub(crate) fn is_sound(&self) -> bool {
         let nodes: BTreeSet<NodeId> = self.seats.iter().map(|(node, _)| *node).collect();
@@ -188,7 +180,7 @@ impl ScatterOrder {
             && self.instance.node == self.reduce.node
             && self.id.minter() == Some(self.reduce.node)
             && is_frame_length(self.frame)
-            && self.dtype().is_some_and(|dtype| is_reducible(self.op, dtype))
+            && dtype_of(&self.meta).is_some_and(|dtype| is_reducible(self.op, dtype))
     }
 }
 
@@ -202,7 +194,7 @@ mod tests {
     use crate::{
         id::{ObjectId, ReduceId},
         message::Message,
-        meta::{Meta, Op},
+        meta::{Dtype, Meta, Op},
     };
 
     const ME: NodeId = NodeId(1);
