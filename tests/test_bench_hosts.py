@@ -257,6 +257,20 @@ time.sleep(3600)
 """
 
 
+def test_a_process_that_ends_while_it_is_looked_at_is_gone(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent.spawn("g", [sys.executable, "-c", UP], {})
+    status = psutil.Process.status
+
+    def ends(process: psutil.Process) -> str:
+        for popen, _ in agent.started["g"]:
+            popen.kill()
+            popen.wait()
+        return status(process)
+
+    monkeypatch.setattr(psutil.Process, "status", ends)
+    assert agent.kill("g") == {}
+
+
 def test_processor_time_has_threads_that_ended_and_is_never_negative(agent: Agent, tmp_path: Path) -> None:
     works = start(agent, "g", WORKS, str(tmp_path / "go"))
     ends = start(agent, "g", UP)

@@ -34,7 +34,8 @@ TAIL_BYTES = 2000
 READ_BYTES = 16384
 END_TIMEOUT_S = 10.0
 FREEZE_TIMEOUT_S = 10.0
-STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, *ENDED)
 # Between two looks at processes that are about to stop or to end.
 STOPPING_S = 0.001
 # Of the clock of all threads of a process, in the number that the kernel has for it: clock_getcpuclockid(3).
@@ -178,13 +179,13 @@ class Agent:
         while True:
             # What stands still starts nothing: the last look must find nothing that is awake.
             self.look(group)
-            awake = [process for process in self.members[group] if not _is_stopped(process)]
+            awake = [process for process in self.members[group] if not _is_in(process, STOPPED)]
             if not awake:
                 return {}
             self.signal(group, signal.SIGSTOP)
             while not all(_is_stopped(process) for process in awake):
                 if time.monotonic() > deadline:
-                    left = [process.pid for process in awake if not _is_stopped(process)]
+                    left = [process.pid for process in awake if not _is_in(process, STOPPED)]
                     raise TimeoutError(f"processes {left} do not stop within {FREEZE_TIMEOUT_S:.0f} s")
                 time.sleep(STOPPING_S)
 
@@ -214,7 +215,7 @@ class Agent:
         deadline = time.monotonic() + END_TIMEOUT_S
         while True:
             self.look(group)
-            living = [one for one in self.members[group] if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+            living = [one for one in self.members[group] if not _is_in(one, ENDED)]
             if not living:
                 break
             if time.monotonic() > deadline:
@@ -255,9 +256,10 @@ def _read(path: str) -> bytes:
         os.close(file)
 
 
-def _is_stopped(process: psutil.Process) -> bool:
+def _is_in(process: psutil.Process, states: tuple[str, ...]) -> bool:
+    """Whether it is in one of these states, or gone, which it may be at any moment."""
     try:
-        return process.status() in STOPPED
+        return process.status() in states
     except psutil.NoSuchProcess:
         return True
 
