@@ -78,6 +78,9 @@ bench-matrix: build bench-packages ## The rows and the report of docs/benchmarks
 bench-kernels: build ## How fast one core folds blocks of each element type
 	cargo bench $(CARGO_FLAGS) -p hoplite-node --bench fold
 
+bench-owner: ## How many messages an owner of a million objects takes a second on one core, and what memory each takes
+	cargo bench $(CARGO_FLAGS) -p hoplite-proto --bench owner
+
 bench-packages: ## Installs by apt-get, as root, what the bench compiles against: Debian's libgloo-dev, with g++
 	apt-get update --quiet
 	apt-get install --quiet --yes --no-install-recommends libgloo-dev g++
@@ -168,5 +171,5 @@ help: ## This list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel docs demo bench-smoke bench-matrix bench-kernels bench-packages sim sim-scale test lint lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel docs demo bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-scale test lint lint-python lint-rust test-rust test-loom \
     test-sim test-python test-lab test-peers test-wheel test-frameworks test-long format clean help

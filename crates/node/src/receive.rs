@@ -72,7 +72,7 @@ pub(crate) async fn copy(core: Arc<Core>, wanted: Wanted, serial: u64) {
             if let Err(error) = &other {
                 debug!(id = %wanted.id, %source, %error, "a transfer broke off");
             }
-            Event::FetchFailed { instance, source, not_here, ready: held.ready() }
+            Event::FetchFailed { instance, source, not_here }
         }
     };
     core.drive_transfer(instance, serial, event);

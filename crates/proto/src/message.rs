@@ -19,7 +19,6 @@ use crate::{
     members::Member,
     meta::{Dtype, Meta, Op},
     pipeline::is_frame_length,
-    ranges::Ranges,
 };
 
 /// One message from node to node.
@@ -321,8 +320,7 @@ impl Message {
             Self::Announce(announce) => {
                 let is_sound = match &announce.progress {
                     Progress::Inline(bytes) => bytes.len() == announce.meta.size,
-                    Progress::Complete => true,
-                    Progress::Partial { ready, .. } => ready.is_valid(),
+                    Progress::Complete | Progress::Partial { .. } => true,
                 };
                 is_sound && announce.meta.is_sound()
             }
@@ -394,8 +392,6 @@ pub enum Progress {
     Partial {
         /// Who sends it; none where a client writes it or a reduce makes it.
         source: Option<NodeId>,
-        /// What was there when this was said.
-        ready: Ranges,
     },
 }
 

@@ -411,7 +411,7 @@ impl World {
             };
             let known = host.node.directory().holders(&id);
             for node in nodes {
-                if !known.iter().any(|(holder, _)| *holder == node) {
+                if !known.contains(&node) {
                     self.fail(format!("{owner:?} does not know that {node:?} holds {id:?}"));
                 }
             }
@@ -504,7 +504,7 @@ impl World {
             left.extend(unfinished.map(|what| format!("{what} at {node:?}")));
             left.extend(host.slots.keys().map(|slot| format!("slot {slot} at {node:?}")));
             for id in self.users.by_id.keys() {
-                for (holder, _) in host.node.directory().holders(id) {
+                for holder in host.node.directory().holders(id) {
                     left.push(format!("{holder:?} as a holder of {id:?} at {node:?}"));
                 }
             }

@@ -227,8 +227,7 @@ impl World {
                 Some(format!("{current} is here"))
             }
             Purpose::Locations { id, known, .. } => {
-                let holders: Vec<NodeId> =
-                    owner(id)?.holders(id).into_iter().map(|(holder, _)| holder).collect();
+                let holders: Vec<NodeId> = owner(id)?.holders(id);
                 let told = known.iter().flatten().map(|holding| holding.node);
                 let is_known = known.is_some() && told.eq(holders.iter().copied());
                 (!is_known).then(|| format!("{holders:?} hold it"))

@@ -17,7 +17,6 @@ use hoplite_proto::{
     limits::WINDOW_BYTES,
     message::FoldKey,
     node::{Action, Event},
-    ranges::Ranges,
 };
 
 use crate::{
@@ -94,15 +93,6 @@ impl Slot {
 
     pub(crate) fn block(&self, index: u32) -> Option<&Content> {
         self.blocks.get(index as usize)?.as_ref()
-    }
-
-    pub(crate) fn ready(&self) -> Ranges {
-        let mut ready = Ranges::new();
-        for index in (0..self.end()).filter(|index| self.block(*index).is_some()) {
-            let start = u64::from(index) * BLOCK_BYTES;
-            ready.insert(start..(start + BLOCK_BYTES).min(self.size));
-        }
-        ready
     }
 
     fn missing(&self) -> Vec<u32> {
@@ -558,10 +548,7 @@ impl World {
         let Some(slot) = host.slots.get(&instance).copied() else { return };
         let event = match failed {
             None => Event::Fetched { instance },
-            Some(NotHere(not_here)) => {
-                let ready = self.shell.slots[slot].ready();
-                Event::FetchFailed { instance, source, not_here, ready }
-            }
+            Some(NotHere(not_here)) => Event::FetchFailed { instance, source, not_here },
         };
         self.tell(node, event);
         // What was made in parts is complete only when its node hears so.

@@ -3,9 +3,12 @@
 //! Knows who feeds whom, and so who may feed an asker; does not know messages in or time.
 
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
+
+use litemap::LiteMap;
 
 use super::{
     Mail,
@@ -19,22 +22,18 @@ use crate::{
     members::Members,
     message::{Found, Holding, Message, Source},
     meta::Meta,
-    ranges::Ranges,
     reduce::cost::Link,
     time::Instant,
 };
 
+/// One of perhaps millions, most of which are there and asked for by nobody: what few have is boxed.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) live: Option<Live>,
-    pub(super) gone: Option<Tombstone>,
+    pub(super) gone: Option<Box<Tombstone>>,
     /// What the name was before it was put again, and until when that is remembered.
     pub(super) buried: BTreeMap<Instance, Instant>,
-    /// Askers without a sender, in order of their questions, with those that failed them.
-    pub(super) waiters: Vec<(NodeId, Vec<NodeId>)>,
-    pub(super) watchers: BTreeSet<NodeId>,
-    /// Who wants to know of the next change of holders.
-    pub(super) locators: Vec<Locator>,
+    asking: Option<Box<Asking>>,
     /// The reduce that the name is kept for.
     pub(super) reserved: Option<Instance>,
     /// Since when no copy is known that is complete, or will be.
@@ -43,12 +42,22 @@ pub(super) struct Entry {
     pub(super) kept_until: Instant,
 }
 
+/// Who is to hear of an object.
+#[derive(Debug, Default)]
+pub(super) struct Asking {
+    /// Askers without a sender, in order of their questions, with those that failed them.
+    pub(super) waiters: Vec<(NodeId, Vec<NodeId>)>,
+    pub(super) watchers: BTreeSet<NodeId>,
+    /// Who wants to know of the next change of holders.
+    pub(super) locators: Vec<Locator>,
+}
+
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) instance: Instance,
     pub(super) meta: Meta,
     pub(super) inline: Option<Inline>,
-    pub(super) holders: BTreeMap<NodeId, Holder>,
+    pub(super) holders: LiteMap<NodeId, Holder>,
 }
 
 #[derive(Debug, Default)]
@@ -58,7 +67,6 @@ pub(super) struct Holder {
     pub(super) origin: bool,
     /// Who feeds it while it is partial.
     pub(super) source: Option<NodeId>,
-    pub(super) ready: Ranges,
     /// When it last told of itself, and when it was last sent to somebody.
     pub(super) told: Option<Instant>,
     pub(super) located: Option<Instant>,
@@ -126,16 +134,41 @@ impl Entry {
         self.buried.extend(gone.instances.iter().map(|instance| (*instance, gone.until)));
     }
 
+    /// Whether nothing is known of it and nobody asks.
+    pub(super) fn is_empty(&self) -> bool {
+        self.live.is_none()
+            && self.gone.is_none()
+            && self.asking.is_none()
+            && self.reserved.is_none()
+            && self.orphan_since.is_none()
+    }
+
+    /// Who asks, if anybody does or did.
+    pub(super) fn asking(&self) -> Option<&Asking> {
+        self.asking.as_deref()
+    }
+
+    /// Who asks; there may be nobody.
+    pub(super) fn asking_mut(&mut self) -> &mut Asking {
+        self.asking.get_or_insert_default()
+    }
+
+    /// Takes back questions; the memory of the last goes too.
+    pub(super) fn take_back(&mut self, forget: impl FnOnce(&mut Asking)) {
+        if let Some(asking) = &mut self.asking {
+            forget(asking);
+        }
+        self.asking.take_if(|asking| asking.is_empty());
+    }
+
     /// Answers those to whom the holders are news.
     pub(super) fn answer_locators(&mut self, mail: &mut Mail) {
-        if self.locators.is_empty() {
-            return;
-        }
+        let Some(asking) = &mut self.asking else { return };
         let holdings = match &self.gone {
             Some(gone) => Err(gone.error.clone()),
             None => Ok(self.live.as_ref().map_or_else(Vec::new, Live::holdings)),
         };
-        self.locators.retain(|locator| {
+        asking.locators.retain(|locator| {
             let is_known =
                 locator.known.as_ref().is_some_and(|known| Ok(known) == holdings.as_ref());
             if !is_known {
@@ -144,28 +177,41 @@ impl Entry {
             }
             is_known
         });
+        self.asking.take_if(|asking| asking.is_empty());
     }
 
     pub(super) fn tell_gone(&mut self, id: &ObjectId, error: &Error, mail: &mut Mail) {
-        let waiters = core::mem::take(&mut self.waiters).into_iter().map(|(asker, _)| asker);
-        let mut told: BTreeSet<NodeId> = waiters.collect();
-        told.extend(core::mem::take(&mut self.watchers));
+        let Some(asking) = self.asking.take() else { return };
+        let mut told = asking.watchers;
+        told.extend(asking.waiters.into_iter().map(|(asker, _)| asker));
         for node in told {
             mail.push((node, Message::Gone { id: id.clone(), error: error.clone() }));
         }
         // Whoever watches the holders of what is lost would watch for ever.
-        for Locator { node, request, .. } in self.locators.drain(..) {
+        for Locator { node, request, .. } in asking.locators {
             mail.push((node, Message::LocationsAre { request, holdings: Err(error.clone()) }));
         }
     }
 }
 
+impl Asking {
+    fn is_empty(&self) -> bool {
+        self.waiters.is_empty() && self.watchers.is_empty() && self.locators.is_empty()
+    }
+}
+
 impl Live {
+    /// Nobody has it yet.
+    pub(super) fn new(instance: Instance, meta: Meta) -> Self {
+        // Most objects have one holder for all their lives.
+        Self { instance, meta, inline: None, holders: LiteMap::with_capacity(1) }
+    }
+
     /// Removes a holder and detaches whom it fed; false if it was none.
     pub(super) fn remove_holder(&mut self, node: NodeId) -> bool {
         let was_holder = self.holders.remove(&node).is_some();
         if was_holder {
-            for holder in self.holders.values_mut() {
+            for (_, holder) in self.holders.iter_mut() {
                 holder.lose_source(node);
             }
         }

@@ -73,7 +73,7 @@ impl Live {
 
     /// Nobody waits any more for `feeder` to begin.
     pub(super) fn cancel_moves(&mut self, feeder: NodeId) {
-        for holder in self.holders.values_mut() {
+        for (_, holder) in self.holders.iter_mut() {
             if holder.source == Some(feeder) && holder.moving_from.is_some() {
                 holder.lose_source(feeder);
             }

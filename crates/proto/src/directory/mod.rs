@@ -19,6 +19,7 @@ mod names;
 mod tests;
 
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     format,
     string::String,
@@ -27,7 +28,7 @@ use alloc::{
 
 pub use self::names::prefix_owner;
 use self::{
-    entry::{Entry, Holder, Live, Locator, Tombstone},
+    entry::{Asking, Entry, Holder, Live, Locator, Tombstone},
     names::LatestWaiter,
 };
 use crate::{
@@ -36,7 +37,6 @@ use crate::{
     limits::{ORPHAN_GRACE_NS, TOMBSTONE_NS},
     members::Members,
     message::{Announce, Holding, Message, Progress},
-    ranges::Ranges,
     reduce::cost::Link,
     time::Instant,
 };
@@ -47,7 +47,8 @@ pub type Mail = Vec<(NodeId, Message)>;
 /// The entries this node keeps as first or second owner.
 #[derive(Debug, Default)]
 pub struct Directory {
-    entries: BTreeMap<ObjectId, Entry>,
+    /// Boxed, for a tree has room for twice as many as it holds.
+    entries: BTreeMap<ObjectId, Box<Entry>>,
     /// Who waits for a newer name under a prefix.
     latest: Vec<LatestWaiter>,
     /// When something has to be looked at again: tombstones to forget, orphans to give up.
@@ -83,7 +84,7 @@ impl Directory {
             Message::Watch { id } => self.watch(now, from, id, members, mail),
             Message::Unwatch { id } => {
                 if let Some(entry) = self.entries.get_mut(id) {
-                    entry.watchers.remove(&from);
+                    entry.take_back(|asking| asking.watchers.retain(|watcher| *watcher != from));
                 }
                 self.forget_if_empty(id);
             }
@@ -92,7 +93,8 @@ impl Directory {
             }
             Message::Unlocations { id, request } => {
                 if let Some(entry) = self.entries.get_mut(id) {
-                    entry.locators.retain(|locator| !locator.is(from, *request));
+                    let is_other = |locator: &Locator| !locator.is(from, *request);
+                    entry.take_back(|asking| asking.locators.retain(is_other));
                 }
                 self.forget_if_empty(id);
             }
@@ -104,7 +106,7 @@ impl Directory {
             Message::Dropped { id, instance } => self.dropped(from, id, *instance, mail),
             Message::Fail { id, error } => {
                 // A name may be somebody else's meanwhile.
-                let maker = self.entries.get(id).and_then(Entry::maker);
+                let maker = self.entries.get(id).and_then(|entry| entry.maker());
                 if id.minter().is_some() || maker.is_none_or(|maker| maker == from) {
                     self.bury(now, id, error.clone(), Vec::new(), mail);
                 } else if let Some(entry) = self.entries.get_mut(id) {
@@ -140,9 +142,11 @@ impl Directory {
         let ids: Vec<ObjectId> = self.entries.keys().cloned().collect();
         for id in ids {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
-            entry.waiters.retain(|(asker, _)| *asker != node);
-            entry.watchers.remove(&node);
-            entry.locators.retain(|locator| locator.node != node);
+            entry.take_back(|asking| {
+                asking.waiters.retain(|(asker, _)| *asker != node);
+                asking.watchers.remove(&node);
+                asking.locators.retain(|locator| locator.node != node);
+            });
             if let Some(gone) = &mut entry.gone {
                 gone.dropping.retain(|(holder, _)| *holder != node);
                 gone.answer(&id, mail);
@@ -240,8 +244,8 @@ impl Directory {
 
     /// Whether a node has asked for an object that is not there yet.
     pub fn is_awaited(&self, id: &ObjectId, by: NodeId) -> bool {
-        let waiters = self.entries.get(id).map(|entry| &entry.waiters);
-        waiters.is_some_and(|waiters| waiters.iter().any(|(asker, _)| *asker == by))
+        let asking = self.entries.get(id).and_then(|entry| entry.asking());
+        asking.is_some_and(|asking| asking.waiters.iter().any(|(asker, _)| *asker == by))
     }
 
     /// Why an object can't come, if that is remembered.
@@ -257,17 +261,18 @@ impl Directory {
     /// What others wait for or listen to here; for checkers. Questions that came here before a change of members, or while
     /// the members did not agree, may stay where nobody asks any more.
     pub fn questions(&self, members: &Members) -> usize {
-        let of = |(id, entry): (&ObjectId, &Entry)| {
+        let of = |(id, asking): (&ObjectId, &Asking)| {
             let owners = members.owners(id);
             let is_first = owners.first == members.me();
-            let waiting = if is_first { entry.waiters.len() } else { 0 };
-            let listening = entry.watchers.len() + entry.locators.len();
+            let waiting = if is_first { asking.waiters.len() } else { 0 };
+            let listening = asking.watchers.len() + asking.locators.len();
             if owners.contains(members.me()) { waiting + listening } else { 0 }
         };
         let is_mine =
             |waiter: &&LatestWaiter| prefix_owner(&waiter.prefix, members) == Some(members.me());
         let latest = self.latest.iter().filter(is_mine).count();
-        latest + self.entries.iter().map(of).sum::<usize>()
+        let asked = self.entries.iter().filter_map(|(id, entry)| Some((id, entry.asking()?)));
+        latest + asked.map(of).sum::<usize>()
     }
 
     /// Names that are kept for reduces; for checkers.
@@ -280,12 +285,10 @@ impl Directory {
         self.len() == 0
     }
 
-    /// Who holds a living object, and how many bytes each holder had when it last told; for checkers and listings.
-    pub fn holders(&self, id: &ObjectId) -> Vec<(NodeId, u64)> {
+    /// Who holds a living object; for checkers.
+    pub fn holders(&self, id: &ObjectId) -> Vec<NodeId> {
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
-        live.map_or_else(Vec::new, |live| {
-            live.holders.iter().map(|(node, holder)| (*node, holder.ready.total())).collect()
-        })
+        live.map_or_else(Vec::new, |live| live.holders.keys().copied().collect())
     }
 
     /// For each partial copy of each object, who feeds it; for checkers.
@@ -380,19 +383,14 @@ impl Directory {
         }
         let was_complete = entry.live.as_ref().is_some_and(Live::is_complete);
         let is_new = entry.live.is_none() || is_lost;
-        let live = entry.live.get_or_insert_with(|| Live {
-            instance: *instance,
-            meta: meta.clone(),
-            inline: None,
-            holders: BTreeMap::new(),
-        });
-        let (complete, source, ready) = match progress {
+        let live = entry.live.get_or_insert_with(|| Live::new(*instance, meta.clone()));
+        let (complete, source) = match progress {
             Progress::Inline(bytes) => {
                 live.inline = Some(bytes.clone());
-                (true, None, Ranges::full(meta.size))
+                (true, None)
             }
-            Progress::Complete => (true, None, Ranges::full(meta.size)),
-            Progress::Partial { source, ready } => (false, *source, ready.clone()),
+            Progress::Complete => (true, None),
+            Progress::Partial { source } => (false, *source),
         };
         let before = live.holders.remove(&from).unwrap_or_default();
         let began = before.began.or(source.map(|_| now));
@@ -401,7 +399,7 @@ impl Directory {
         let (moving_from, source) =
             if is_moving { (before.moving_from, before.source) } else { (None, source) };
         let (origin, told) = (*origin, Some(now));
-        let holder = Holder { complete, origin, source, ready, told, began, moving_from, ..before };
+        let holder = Holder { complete, origin, source, told, began, moving_from, ..before };
         live.holders.insert(from, holder);
         if source.is_some_and(|source| live.depends(source, from)) {
             // Two owners who did not know of each other's answers let copies grow from each other. If both broke the
@@ -442,12 +440,14 @@ impl Directory {
     ) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if is_news {
-            for watcher in entry.watchers.clone() {
+            let watchers = entry.asking().map(|asking| asking.watchers.clone());
+            for watcher in watchers.unwrap_or_default() {
                 let found = entry.live.as_ref().and_then(|live| live.found(watcher, members));
                 mail.push((watcher, Message::Found { id: id.clone(), found }));
             }
         }
-        let mut waiters = core::mem::take(&mut entry.waiters);
+        let mut waiters = Vec::new();
+        entry.take_back(|asking| waiters = core::mem::take(&mut asking.waiters));
         if let Some(maker) = entry.maker() {
             // One rack after the other, first that of the object: then nobody has to be told of another sender soon.
             waiters
@@ -492,15 +492,16 @@ impl Directory {
         if let Some(holder) = partial.filter(|holder| !holder.complete) {
             (holder.source, holder.moving_from) = (None, None);
         }
-        entry.waiters.retain(|(waiter, _)| *waiter != asker);
-        entry.waiters.push((asker, avoid.to_vec()));
+        let waiters = &mut entry.asking_mut().waiters;
+        waiters.retain(|(waiter, _)| *waiter != asker);
+        waiters.push((asker, avoid.to_vec()));
         mail.push((asker, Message::Waiting { id: id.clone() }));
         self.check_orphan(now, id, members);
     }
 
     fn unlocate(&mut self, from: NodeId, id: &ObjectId) {
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.waiters.retain(|(asker, _)| *asker != from);
+            entry.take_back(|asking| asking.waiters.retain(|(asker, _)| *asker != from));
             if let Some(live) = &mut entry.live
                 && live.holders.get(&from).is_some_and(|holder| !holder.complete && !holder.origin)
             {
@@ -555,7 +556,7 @@ impl Directory {
             mail.push((from, Message::Gone { id: id.clone(), error: gone.error.clone() }));
             return;
         }
-        entry.watchers.insert(from);
+        entry.asking_mut().watchers.insert(from);
         let found = entry.live.as_ref().and_then(|live| live.found(from, members));
         mail.push((from, Message::Found { id: id.clone(), found }));
         self.check_orphan(now, id, members);
@@ -574,10 +575,12 @@ impl Directory {
     ) {
         let entry = self.entries.entry(id.clone()).or_default();
         // Asked again after a change of members: the older question is the same one.
-        entry.locators.retain(|locator| !locator.is(from, request));
-        entry.locators.push(Locator { node: from, request, known });
+        let locators = &mut entry.asking_mut().locators;
+        locators.retain(|locator| !locator.is(from, request));
+        locators.push(Locator { node: from, request, known });
         entry.answer_locators(mail);
-        if entry.locators.iter().any(|locator| locator.is(from, request)) {
+        let is_kept = |asking: &Asking| asking.locators.iter().any(|other| other.is(from, request));
+        if entry.asking().is_some_and(is_kept) {
             mail.push((from, Message::NothingYet { request }));
         }
         self.check_orphan(now, id, members);
@@ -656,7 +659,7 @@ impl Directory {
         }
         entry.tell_gone(id, &error, mail);
         let until = now + TOMBSTONE_NS;
-        entry.gone = Some(Tombstone { instances, error, until, dropping, askers });
+        entry.gone = Some(Box::new(Tombstone { instances, error, until, dropping, askers }));
         self.alarms.insert((until, id.clone()));
     }
 
@@ -690,16 +693,7 @@ impl Directory {
     }
 
     fn forget_if_empty(&mut self, id: &ObjectId) {
-        let is_empty = self.entries.get(id).is_some_and(|entry| {
-            entry.live.is_none()
-                && entry.gone.is_none()
-                && entry.waiters.is_empty()
-                && entry.watchers.is_empty()
-                && entry.locators.is_empty()
-                && entry.reserved.is_none()
-                && entry.orphan_since.is_none()
-        });
-        if is_empty {
+        if self.entries.get(id).is_some_and(|entry| entry.is_empty()) {
             self.entries.remove(id);
         }
     }

@@ -97,7 +97,7 @@ impl Owner {
     }
 
     fn holders(&self, id: &ObjectId) -> Vec<u64> {
-        self.directory.holders(id).into_iter().map(|(node, _)| node.0).collect()
+        self.directory.holders(id).into_iter().map(|node| node.0).collect()
     }
 }
 
@@ -123,7 +123,7 @@ fn told(id: &ObjectId, instance: Instance, origin: bool, progress: Progress) -> 
 }
 
 fn claim(id: &ObjectId, instance: Instance) -> Message {
-    let progress = Progress::Partial { source: None, ready: Ranges::new() };
+    let progress = Progress::Partial { source: None };
     let Message::Announce(announce) = told(id, instance, true, progress) else { unreachable!() };
     Message::Announce(Announce { claim: true, ..announce })
 }
@@ -133,7 +133,7 @@ fn locate(id: &ObjectId) -> Message {
 }
 
 fn fed_by(node: u64) -> Progress {
-    Progress::Partial { source: Some(NodeId(node)), ready: Ranges::new() }
+    Progress::Partial { source: Some(NodeId(node)) }
 }
 
 fn delete(id: &ObjectId) -> Message {
@@ -295,7 +295,7 @@ fn nobody_is_moved_to_one_who_does_not_receive() {
     let asks = owner.hears(2, locate(&id));
     assert!(matches!(asks[..], [(NodeId(2), Message::Located { .. })]), "{asks:?}");
     // No room, so far.
-    let progress = Progress::Partial { source: None, ready: Ranges::new() };
+    let progress = Progress::Partial { source: None };
     assert_eq!(owner.hears(2, told(&id, instance(1, 1), false, progress)), []);
     assert_eq!(owner.hears(2, told(&id, instance(1, 1), false, fed_by(1))), []);
     assert_eq!(feeds(&owner).0, [(1, 2), (1, 4)]);
@@ -428,7 +428,7 @@ fn of_two_objects_under_one_name_every_owner_keeps_the_lower() {
 fn a_later_attempt_of_a_reduce_replaces_the_earlier() {
     let mut owner = Owner::new();
     let id = minted();
-    let growing = || Progress::Partial { source: None, ready: Ranges::new() };
+    let growing = || Progress::Partial { source: None };
     owner.hears(1, told(&id, instance(1, 8), true, growing()));
     assert_eq!(owner.source_of(2, &id), Some(1));
     let mail = owner.hears(1, told(&id, instance(1, 9), true, growing()));
@@ -494,7 +494,7 @@ fn an_object_that_is_told_of_again_within_the_grace_is_not_lost() {
 fn the_result_of_a_reduce_that_begins_again_is_not_lost() {
     let mut owner = Owner::new();
     let id = ObjectId::Minted { node: NodeId(3), serial: 1 };
-    let growing = Progress::Partial { source: None, ready: Ranges::new() };
+    let growing = Progress::Partial { source: None };
     owner.hears(3, told(&id, instance(3, 2), true, growing));
     assert_eq!(owner.source_of(2, &id), Some(3));
     owner.hears(3, Message::Withdraw { id: id.clone(), instance: instance(3, 2) });
@@ -580,7 +580,7 @@ fn claimed(to: u64, id: &ObjectId, instance: Instance, taken_by: Option<u64>) ->
 }
 
 fn growing() -> Progress {
-    Progress::Partial { source: None, ready: Ranges::new() }
+    Progress::Partial { source: None }
 }
 
 #[test]

@@ -12,7 +12,6 @@ use crate::{
     members::Member,
     message::{FoldKey, FoldOrder, Message},
     meta::{Dtype, Op},
-    ranges::Ranges,
     reduce::{
         cost::{DegreeReason, Link},
         shape::Degree,
@@ -108,8 +107,6 @@ pub enum Event {
         source: NodeId,
         /// Whether the sender said that it has no such copy.
         not_here: bool,
-        /// What has arrived.
-        ready: Ranges,
     },
     /// Small inputs were folded.
     FoldedInline {

@@ -20,7 +20,6 @@ use crate::{
     members::Members,
     message::{Announce, Message, Progress, ScatterOrder, Source},
     meta::Meta,
-    ranges::Ranges,
     table::{Copy, State},
     time::Instant,
 };
@@ -401,7 +400,7 @@ impl Node {
         let Phase::Room { instance, meta, has_waited, .. } = &mut pull.phase else { return };
         *has_waited = true;
         // As a holder without a sender this node still hears of a deletion.
-        let progress = Progress::Partial { source: None, ready: Ranges::new() };
+        let progress = Progress::Partial { source: None };
         let (instance, meta) = (*instance, meta.clone());
         let parked = core::mem::take(&mut pull.parked);
         let (claim, origin) = (false, false);
@@ -513,7 +512,6 @@ impl Node {
         instance: Instance,
         source: NodeId,
         not_here: bool,
-        ready: Ranges,
         out: &mut Vec<Action>,
     ) {
         if self.is_scattered(instance) {
@@ -538,8 +536,8 @@ impl Node {
         if is_first {
             self.locate(&id, out);
         }
-        // The owners learn that nobody feeds this copy, and what it has.
-        if let Some(announce) = self.announcement(instance, ready) {
+        // The owners learn that nobody feeds this copy.
+        if let Some(announce) = self.announcement(instance) {
             self.send_second(announce, out);
         }
     }

@@ -17,7 +17,6 @@ use crate::{
     members::{Member, Members},
     message::Message,
     meta::Meta,
-    ranges::Ranges,
     table::State,
     time::Instant,
 };
@@ -135,7 +134,7 @@ impl Node {
             }
         }
         for (owners, instance) in announces {
-            let Some(announce) = self.announcement(instance, Ranges::new()) else { continue };
+            let Some(announce) = self.announcement(instance) else { continue };
             for owner in owners {
                 self.send(owner, Message::Announce(announce.clone()), out);
             }

@@ -45,7 +45,6 @@ use crate::{
     limits::OWNER_PATIENCE_NS,
     members::{Member, Members},
     message::{Announce, FoldKey, Holding, Message, Progress},
-    ranges::Ranges,
     reduce::Reduce,
     table::{State, Table},
     time::Instant,
@@ -288,8 +287,8 @@ impl Node {
             Event::FetchAsked { serve, id, instance } => self.serve(serve, &id, instance, out),
             Event::ServeEnded { serve } => self.serve_ended(serve, out),
             Event::Fetched { instance } => self.fetched(instance, out),
-            Event::FetchFailed { instance, source, not_here, ready } => {
-                self.fetch_failed(instance, source, not_here, ready, out);
+            Event::FetchFailed { instance, source, not_here } => {
+                self.fetch_failed(instance, source, not_here, out);
             }
             Event::FoldedInline { reduce, epoch, result } => {
                 self.folded_inline(reduce, epoch, result, out);
@@ -433,7 +432,7 @@ impl Node {
     }
 
     /// What the owners have to know of a copy.
-    fn announcement(&self, instance: Instance, ready: Ranges) -> Option<Announce> {
+    fn announcement(&self, instance: Instance) -> Option<Announce> {
         let copy = self.table.get(instance).filter(|copy| !copy.doomed)?;
         // Of a result that is made in parts only the coordinator tells, until it is complete.
         if matches!(copy.state, State::Flowing(_)) && self.is_scattered(instance) {
@@ -446,7 +445,7 @@ impl Node {
         let progress = match &copy.inline {
             Some(bytes) => Progress::Inline(bytes.clone()),
             None if copy.is_complete() => Progress::Complete,
-            None => Progress::Partial { source, ready },
+            None => Progress::Partial { source },
         };
         let (id, meta, origin) = (copy.id.clone(), copy.meta.clone(), copy.origin);
         Some(Announce { id, instance, meta, origin, progress, claim: false })
@@ -463,7 +462,7 @@ impl Node {
         knows_it: Option<NodeId>,
         out: &mut Vec<Action>,
     ) {
-        let Some(announce) = self.announcement(instance, Ranges::new()) else { return };
+        let Some(announce) = self.announcement(instance) else { return };
         let owners = self.members.owners(&announce.id).iter();
         for owner in owners.filter(|owner| Some(*owner) != knows_it) {
             self.send(owner, Message::Announce(announce.clone()), out);

@@ -16,7 +16,6 @@ use crate::{
     limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
     message::{Announce, Message, Progress},
     meta::Meta,
-    ranges::Ranges,
     table::{Removed, State},
 };
 
@@ -156,7 +155,7 @@ impl Node {
         let create = self.creates.get(&instance).filter(|create| create.phase == Phase::Name)?;
         let progress = match &create.inline {
             Some(bytes) => Progress::Inline(bytes.clone()),
-            None => Progress::Partial { source: None, ready: Ranges::new() },
+            None => Progress::Partial { source: None },
         };
         let (id, meta) = (create.id.clone(), create.meta.clone());
         Some(Announce { id, instance, meta, origin: true, progress, claim: true })

@@ -155,10 +155,7 @@ impl Cluster {
                     Event::Fetched { instance }
                 }
                 Some(_) => continue,
-                None => {
-                    let (not_here, ready) = (false, Ranges::new());
-                    Event::FetchFailed { instance, source, not_here, ready }
-                }
+                None => Event::FetchFailed { instance, source, not_here: false },
             };
             self.serving.remove(&serve);
             self.queue.push_back((source, Event::ServeEnded { serve }));
@@ -211,8 +208,7 @@ impl Cluster {
             }
             Action::Refuse { serve } => {
                 let (to, instance, source) = self.fetches[&serve];
-                let (not_here, ready) = (true, Ranges::new());
-                let failed = Event::FetchFailed { instance, source, not_here, ready };
+                let failed = Event::FetchFailed { instance, source, not_here: true };
                 self.queue.push_back((to, failed));
                 return;
             }
@@ -654,12 +650,7 @@ fn a_receiver_goes_on_with_the_node_that_stepped_in_between() {
     let other = Instance { serial: 9, ..instance };
     assert_eq!(step(redirect(other, 5)), [], "that is of another object");
 
-    let failed = |source| Event::FetchFailed {
-        instance,
-        source: NodeId(source),
-        not_here: false,
-        ready: Ranges::new(),
-    };
+    let failed = |source| Event::FetchFailed { instance, source: NodeId(source), not_here: false };
     assert_eq!(step(failed(3)), [], "it was given up before");
     step(failed(4));
     assert_eq!(

@@ -1,0 +1,175 @@
+//! What an owner does on one core: how many messages about locations it takes a second, each decoded and its answer
+//! encoded, and what an object costs it in memory.
+//!
+//! `make bench-owner` runs it. One of eight nodes owns a million names that the others put; every answer is checked.
+
+use std::{
+    collections::BTreeSet,
+    fs, process,
+    time::{Duration, Instant as Clock},
+};
+
+use hoplite_proto::{
+    id::{Instance, NodeId, ObjectId, RequestId},
+    members::{Member, Members},
+    message::{Announce, Message, Progress, Source},
+    meta::{Dtype, Meta},
+    node::{Action, Config, Event, Node},
+    reduce::cost::Link,
+    time::Instant,
+    wire,
+};
+
+const NODES: u64 = 8;
+const OBJECTS: usize = 1_000_000;
+/// As many as are looked up and deleted; all others stay.
+const SAMPLED: usize = 200_000;
+const LINK: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
+
+fn main() {
+    if cfg!(debug_assertions) {
+        eprintln!("a debug build says nothing about speed: make bench-owner");
+        process::exit(2);
+    }
+    let mut owner = Owner::new();
+    let ids = owner.names();
+    let before = resident_bytes();
+    let puts = ids.iter().zip(1..).map(|(id, serial)| owner.put(id, serial)).sum();
+    let bytes = resident_bytes().saturating_sub(before) / OBJECTS as u64;
+    println!("one owner of {OBJECTS} names among {NODES} nodes, on one core");
+    println!("{:>10.0} puts a second written", rate(OBJECTS, puts));
+    println!("{bytes:>10} bytes of memory an object, its name of 30 bytes with it");
+    // Not in the order in which they lie: whoever asks knows nothing of it.
+    let sample = || ids.iter().step_by(OBJECTS / SAMPLED);
+    let asked = sample().map(|id| owner.locate(id)).sum();
+    println!("{:>10.0} senders a second looked up", rate(SAMPLED, asked));
+    let listed = sample().map(|id| owner.locations(id)).sum();
+    println!("{:>10.0} lists of holders a second", rate(SAMPLED, listed));
+    let gone = sample().map(|id| owner.delete(id)).sum();
+    println!("{:>10.0} objects a second deleted", rate(SAMPLED, gone));
+}
+
+/// One node, and the messages of the others.
+struct Owner {
+    node: Node,
+    members: Members,
+    begun: Clock,
+    actions: Vec<Action>,
+}
+
+impl Owner {
+    fn new() -> Self {
+        let member = |number: u64| Member {
+            id: NodeId(number),
+            address: ([127, 0, 0, 1], 6000 + number as u16).into(),
+            rack: None,
+        };
+        let config = Config { capacity: 1 << 30, link: LINK, degree: None };
+        let (mut node, mut members) = (Node::new(member(1), config), Members::new(member(1)));
+        let (begun, mut actions) = (Clock::now(), Vec::new());
+        for member in (2..=NODES).map(member) {
+            node.handle(Instant::default(), Event::PeerUp { member }, &mut actions);
+            members.insert(member);
+        }
+        actions.clear();
+        Self { node, members, begun, actions }
+    }
+
+    /// Names that this node owns, sorted like the numbers in them.
+    fn names(&self) -> Vec<ObjectId> {
+        let all = (0..).map(|number| {
+            let name = format!("gradients/worker-{}/{number:09}", number % 64);
+            ObjectId::Named(name.parse().expect("a name"))
+        });
+        all.filter(|id| self.members.owners(id).first == NodeId(1)).take(OBJECTS).collect()
+    }
+
+    fn put(&mut self, id: &ObjectId, serial: u64) -> Duration {
+        let (node, meta) = (holder(serial), Meta::array(Dtype::Float32, vec![1024, 1024]));
+        let announce = Announce {
+            id: id.clone(),
+            instance: Instance { node, serial },
+            meta: meta.expect("a size"),
+            origin: true,
+            progress: Progress::Complete,
+            claim: true,
+        };
+        let (took, answers) = self.say(node, &Message::Announce(announce));
+        assert!(
+            matches!(&answers[..], [(to, Message::Claimed { taken_by: None, .. })] if *to == node),
+            "{answers:?}"
+        );
+        took
+    }
+
+    fn locate(&mut self, id: &ObjectId) -> Duration {
+        let asker = NodeId(NODES);
+        let message = Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None };
+        let (took, answers) = self.say(asker, &message);
+        assert!(
+            matches!(&answers[..], [(to, Message::Located { source: Source::Holder { .. }, .. })] if *to == asker),
+            "{answers:?}"
+        );
+        took
+    }
+
+    fn locations(&mut self, id: &ObjectId) -> Duration {
+        let request = RequestId(1);
+        let message = Message::Locations { id: id.clone(), known: None, request };
+        let (took, answers) = self.say(NodeId(NODES), &message);
+        let holders = match &answers[..] {
+            [(_, Message::LocationsAre { holdings: Ok(holdings), .. })] => {
+                holdings.iter().map(|holding| holding.node).collect::<BTreeSet<_>>()
+            }
+            other => panic!("{other:?}"),
+        };
+        // Whoever put it, and who has looked it up before.
+        assert!(holders.len() == 2 && holders.contains(&NodeId(NODES)), "{holders:?}");
+        took
+    }
+
+    fn delete(&mut self, id: &ObjectId) -> Duration {
+        let request = RequestId(2);
+        let (took, answers) = self.say(NodeId(NODES), &Message::Delete { id: id.clone(), request });
+        assert!(answers.iter().all(|(_, answer)| matches!(answer, Message::Drop { .. })));
+        assert!(answers.len() == 2, "{answers:?}");
+        took
+    }
+
+    /// Takes a message as it comes off the wire; what it took, and what was answered, as it came off the wire too.
+    fn say(&mut self, from: NodeId, message: &Message) -> (Duration, Vec<(NodeId, Message)>) {
+        let bytes = wire::encode(message);
+        let start = Clock::now();
+        let message = wire::decode(&bytes).expect("what was encoded");
+        let now = Instant(self.begun.elapsed().as_nanos() as u64);
+        self.node.handle(now, Event::Message { from, message }, &mut self.actions);
+        let answers: Vec<(NodeId, Vec<u8>)> = self
+            .actions
+            .drain(..)
+            .filter_map(|action| match action {
+                Action::Send { to, message } => Some((to, wire::encode(&message))),
+                _ => None,
+            })
+            .collect();
+        let took = start.elapsed();
+        let decoded =
+            |(to, bytes): (NodeId, Vec<u8>)| (to, wire::decode(&bytes).expect("a message"));
+        (took, answers.into_iter().map(decoded).collect())
+    }
+}
+
+/// One of the other nodes, but not the last, which asks.
+fn holder(serial: u64) -> NodeId {
+    NodeId(2 + serial % (NODES - 2))
+}
+
+fn rate(count: usize, time: Duration) -> f64 {
+    count as f64 / time.as_secs_f64()
+}
+
+/// Of this process, as the kernel counts it.
+fn resident_bytes() -> u64 {
+    let statm = fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.expect("a number of pages") * 4096
+}
