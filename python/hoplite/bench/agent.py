@@ -183,7 +183,7 @@ class Agent:
             if not awake:
                 return {}
             self.signal(group, signal.SIGSTOP)
-            while not all(_is_stopped(process) for process in awake):
+            while not all(_is_in(process, STOPPED) for process in awake):
                 if time.monotonic() > deadline:
                     left = [process.pid for process in awake if not _is_in(process, STOPPED)]
                     raise TimeoutError(f"processes {left} do not stop within {FREEZE_TIMEOUT_S:.0f} s")
