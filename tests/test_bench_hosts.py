@@ -265,7 +265,7 @@ def test_a_process_that_ends_while_it_is_looked_at_is_gone(agent: Agent, monkeyp
         for popen, _ in agent.started["g"]:
             popen.kill()
             popen.wait()
-        return status(process)
+        return str(status(process))
 
     monkeypatch.setattr(psutil.Process, "status", ends)
     assert agent.kill("g") == {}
