@@ -1,6 +1,6 @@
 //! What a node can be told when it starts.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use hoplite_proto::{
     rack::Rack,
@@ -31,6 +31,8 @@ pub struct NodeConfig {
     pub rack: Option<Rack>,
     /// The degree of every reduce, for measurements; none lets the cost model choose.
     pub degree: Option<Degree>,
+    /// After how long a member that falls silent, frozen or cut off, counts as dead. One that ended is noticed at once.
+    pub detection: Duration,
     /// Latency and bandwidth that are assumed until transfers have shown them.
     pub link: Link,
 }
@@ -48,6 +50,7 @@ impl Default for NodeConfig {
             socket: None,
             rack: None,
             degree: None,
+            detection: DETECTION,
             link: LINK_ASSUMED,
         }
     }
@@ -55,6 +58,9 @@ impl Default for NodeConfig {
 
 /// 10 Gbit/s with 50 us one way: what the cloud machines of the papers have. Only the first transfers use it.
 const LINK_ASSUMED: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
+
+/// Longer than a busy host lets a process wait for its turn, and than a link needs to be plugged in again.
+const DETECTION: Duration = Duration::from_secs(3);
 
 /// Bytes of an extent of shared memory. New memory costs some 0.7 ms per MiB whatever the size; in 64 MiB objects of a
 /// few MiB share an extent and waste little.

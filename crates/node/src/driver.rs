@@ -15,9 +15,10 @@ use std::{
 };
 
 use hoplite_proto::{
+    absent::Absentee,
     ask::{Answer, Ask, Status},
     error::Error as CallError,
-    id::{ClientId, Instance, ReduceId, RequestId, ServeId},
+    id::{ClientId, Instance, NodeId, ReduceId, RequestId, ServeId},
     inline::Inline,
     members::Member,
     message::FoldKey,
@@ -224,11 +225,27 @@ impl Core {
     }
 
     fn description(&self, status: &Status) -> serde_json::Value {
+        let now = self.now();
+        let seconds = |since: Instant| now.since(since) as f64 / 1e9;
+        let suspected = |node: NodeId| {
+            let suspicion = status.suspicions.iter().find(|(suspect, _)| *suspect == node);
+            suspicion.map(|(_, it)| serde_json::json!({"by": it.by.to_string(), "seconds": seconds(it.since)}))
+        };
         let member = |member: &Member| {
             serde_json::json!({
                 "id": member.id.to_string(),
                 "address": member.address.to_string(),
                 "rack": member.rack.map(|rack| rack.to_string()),
+                "suspected": suspected(member.id),
+            })
+        };
+        let lost = |absentee: &Absentee| {
+            serde_json::json!({
+                "id": absentee.member.id.to_string(),
+                "address": absentee.member.address.to_string(),
+                "rack": absentee.member.rack.map(|rack| rack.to_string()),
+                "seconds": seconds(absentee.since),
+                "reason": absentee.reason,
             })
         };
         let (arena, link) = (self.store.arena.stats(), self.link());
@@ -238,6 +255,7 @@ impl Core {
             "rack": status.me.rack.map(|rack| rack.to_string()),
             "cluster": self.identity.cluster,
             "members": status.members.iter().map(member).collect::<Vec<_>>(),
+            "lost": status.lost.iter().map(lost).collect::<Vec<_>>(),
             "objects": status.copies,
             "owned": status.owned,
             "waiting": status.waiting,
@@ -374,6 +392,7 @@ impl Core {
                 self.peers.remove(node);
                 self.control.remove(node);
             }
+            Action::Call(member) => Peers::call(self, member),
             Action::CreateSlot { instance, size, writer } => {
                 let is_attached = |client: &ClientId| lock(&self.attached).contains(client);
                 let writer = writer.filter(is_attached).map(|client| WriterId(client.0));

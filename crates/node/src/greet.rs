@@ -262,6 +262,15 @@ pub(crate) async fn answer(
     Ok(Met { stream, member, role, round_trip: None, session })
 }
 
+/// Whether the process that was called is not there: its host says that nobody listens, or somebody else answers.
+pub(crate) fn is_elsewhere(error: &LinkError) -> bool {
+    match error {
+        LinkError::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
+        LinkError::Stranger | LinkError::Refused(_) => true,
+        _ => false,
+    }
+}
+
 fn prepare(stream: &TcpStream) -> Result<(), LinkError> {
     descriptors::note(stream);
     // Control messages are small and awaited; blocks are written whole. Neither wants to wait for company.

@@ -50,8 +50,12 @@ async fn welcome(core: &Arc<Core>, stream: TcpStream) -> Result<(), LinkError> {
         Role::Payload => {
             let core = core.clone();
             drop(tokio::spawn(async move {
-                if let Err(error) = send::serve(&core, stream).await {
-                    debug!(node = %member.id, %error, "a payload connection ended");
+                tokio::select! {
+                    result = send::serve(&core, stream) => if let Err(error) = result {
+                        debug!(node = %member.id, %error, "a payload connection ended");
+                    },
+                    // One that is frozen takes nothing, and its kernel keeps the connection.
+                    () = core.peers.gone(member.id) => {}
                 }
             }));
         }

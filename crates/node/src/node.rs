@@ -190,7 +190,8 @@ async fn begin(
         None => None,
     };
     let capacity = config.capacity.unwrap_or_else(default_capacity);
-    let machine = Config { capacity, link: config.link, degree: config.degree };
+    let detection_ns = u64::try_from(config.detection.as_nanos()).ok();
+    let machine = Config { capacity, link: config.link, degree: config.degree, detection_ns };
     info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "begins");
     let core = Core::new(identity, machine, control, tokio::runtime::Handle::current());
     let mut accepting = vec![tokio::spawn(listen::accept(core.clone(), listener)).abort_handle()];

@@ -20,7 +20,13 @@ use hoplite_proto::{
     node::Event,
     wire::{FrameKind, HEADER_BYTES, Role},
 };
-use tokio::{io::AsyncWriteExt, net::TcpStream, sync::Notify, task::JoinHandle, time::sleep};
+use tokio::{
+    io::AsyncWriteExt,
+    net::TcpStream,
+    sync::{Notify, watch},
+    task::JoinHandle,
+    time::sleep,
+};
 use tracing::{debug, error, info};
 
 use crate::{
@@ -48,6 +54,8 @@ struct Peer {
     address: SocketAddr,
     outbox: Arc<Outbox>,
     task: JoinHandle<()>,
+    /// Dropped with it: what is sent to the member over its payload connections ends.
+    presence: watch::Sender<()>,
 }
 
 /// What is to be sent to a member.
@@ -204,7 +212,8 @@ impl Peers {
     pub(crate) fn add(&self, core: &Arc<Core>, member: Member) {
         let outbox = Arc::new(Outbox::default());
         let task = core.runtime.spawn(talk(core.clone(), member, outbox.clone()));
-        let peer = Peer { address: member.address, outbox, task };
+        let presence = watch::Sender::new(());
+        let peer = Peer { address: member.address, outbox, task, presence };
         if let Some(before) = lock(&self.all).insert(member.id, peer) {
             before.outbox.close();
         }
@@ -218,6 +227,32 @@ impl Peers {
         lock(&self.idle).remove(&node);
         lock(&self.calls).remove(&node);
         lock(&self.callers).remove(&node);
+    }
+
+    /// Ends when the member is no member any more; at no time if it is none.
+    pub(crate) async fn gone(&self, node: NodeId) {
+        let presence = lock(&self.all).get(&node).map(|peer| peer.presence.subscribe());
+        match presence {
+            // Nothing is ever sent: an error says that the sender is gone.
+            Some(mut presence) => while presence.changed().await.is_ok() {},
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Calls a node that was lost. If it answers, it and this one meet as if they never had; both connect anew.
+    pub(crate) fn call(core: &Arc<Core>, member: Member) {
+        let core = core.clone();
+        core.runtime.clone().spawn(async move {
+            let met = greet::call(&core.identity, member.address, Role::Control, Some(member.id));
+            core.drive(match met.await {
+                Ok(met) => Event::PeerUp { member: met.member },
+                Err(error) => {
+                    debug!(node = %member.id, %error, "is still lost");
+                    let is_refused = greet::is_elsewhere(&error);
+                    Event::CallFailed { node: member.id, is_refused }
+                }
+            });
+        });
     }
 
     /// Queues a message; one for a node that is gone goes nowhere. What has to be flushed when all is queued that there
@@ -355,14 +390,21 @@ impl Peers {
 async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
     let mut was_connected = false;
     loop {
-        let Some(stream) = connect(&core, member).await else {
-            if outbox.is_closed() {
-                // The member was let go of, or replaced: what becomes of this connection tells nothing.
-                return;
+        let stream = match connect(&core, member).await {
+            Ok(stream) => stream,
+            // The member was let go of, or replaced: what becomes of this connection tells nothing.
+            Err(_) if outbox.is_closed() => return,
+            Err(error) => {
+                let is_dead = greet::is_elsewhere(&error);
+                info!(node = %member.id, address = %member.address, %error, "can't be reached");
+                core.drive(Event::PeerLost { node: member.id, is_dead });
+                if is_dead {
+                    return;
+                }
+                // Others may reach it: all of them decide whether it lives.
+                sleep(STABLE).await;
+                continue;
             }
-            info!(node = %member.id, address = %member.address, "lost");
-            core.drive(Event::PeerLost { node: member.id });
-            return;
         };
         if was_connected {
             core.drive(Event::PeerUp { member });
@@ -383,7 +425,8 @@ async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
 /// A connection that lives shorter than this is made again only after a pause.
 const STABLE: Duration = Duration::from_millis(200);
 
-async fn connect(core: &Arc<Core>, member: Member) -> Option<TcpStream> {
+async fn connect(core: &Arc<Core>, member: Member) -> Result<TcpStream, LinkError> {
+    let mut last = LinkError::Stranger;
     for pause in RETRIES {
         sleep(pause).await;
         match greet::call(&core.identity, member.address, Role::Control, Some(member.id)).await {
@@ -392,15 +435,14 @@ async fn connect(core: &Arc<Core>, member: Member) -> Option<TcpStream> {
                     core.measured_round_trip(round_trip);
                 }
                 core.peers.has_called(member.id, met.session);
-                return Some(met.stream);
+                return Ok(met.stream);
             }
-            // Nobody listens there any more, or somebody else does.
-            Err(LinkError::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                return None;
+            Err(error) if greet::is_elsewhere(&error) => return Err(error),
+            Err(error) => {
+                debug!(node = %member.id, %error, "no connection");
+                last = error;
             }
-            Err(LinkError::Stranger | LinkError::Refused(_)) => return None,
-            Err(error) => debug!(node = %member.id, %error, "no connection"),
         }
     }
-    None
+    Err(last)
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use hoplite_proto::{
-    id::{Instance, ObjectId},
+    id::{Instance, ObjectId, ServeId},
     limits::{BLOCK_BYTES, FRAME_BYTES_MAX, WINDOW_BYTES},
     message::FoldKey,
     node::Event,
@@ -26,6 +26,7 @@ use tokio::{
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
     sync::{Notify, mpsc},
+    task::JoinSet,
 };
 
 use crate::{
@@ -102,7 +103,9 @@ pub(crate) async fn serve(core: &Arc<Core>, stream: TcpStream) -> Result<(), Lin
     let (reader, mut writer) = stream.into_split();
     let (asks, mut asked) = mpsc::channel(1);
     let credit = Arc::new(Credit::default());
-    let hearing = tokio::spawn({
+    // Ends with this.
+    let mut hearing = JoinSet::new();
+    hearing.spawn({
         let credit = credit.clone();
         async move {
             let result = hear(reader, &asks, &credit).await;
@@ -110,15 +113,26 @@ pub(crate) async fn serve(core: &Arc<Core>, stream: TcpStream) -> Result<(), Lin
             result
         }
     });
-    let result = async {
-        while let Some((transfer, fetch)) = asked.recv().await {
-            answer(core, &mut writer, &credit, transfer, fetch).await?;
-        }
-        Ok(())
+    while let Some((transfer, fetch)) = asked.recv().await {
+        answer(core, &mut writer, &credit, transfer, fetch).await?;
     }
-    .await;
-    hearing.abort();
-    result
+    Ok(())
+}
+
+/// A transfer that the machine was asked for. When this is dropped the machine hears that it is over: it has ended, or
+/// its connection or its receiver is gone.
+struct Asked<'a> {
+    core: &'a Arc<Core>,
+    serve: ServeId,
+    is_refused: bool,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if !self.is_refused {
+            self.core.drive(Event::ServeEnded { serve: self.serve });
+        }
+    }
 }
 
 /// Takes requests and credits off the connection.
@@ -205,18 +219,19 @@ async fn send_copy(
         }
     }
     let (serve, mut decision) = core.expect_serve();
+    let mut asked = Asked { core, serve, is_refused: false };
     core.drive(Event::FetchAsked { serve, id, instance });
     // The machine may have to wait for its own answer from the owner.
     let serving = tokio::select! {
         biased;
         serving = &mut decision => serving.ok().flatten(),
+        // Whether it was granted meanwhile, or is still waited for: it is over.
         () = credit.closed() => {
-            // Whether it was granted meanwhile, or is still waited for: it is over.
-            core.drive(Event::ServeEnded { serve });
             return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
         }
     };
     let Some(Serving { held, relayed }) = serving else {
+        asked.is_refused = true;
         return Ok(Some(Unavailable::NotHere));
     };
     let _active = core.streams.active();
@@ -224,7 +239,6 @@ async fn send_copy(
     if matches!(result, Ok(None)) {
         core.counters.serves.add(1);
     }
-    core.drive(Event::ServeEnded { serve });
     result
 }
 

@@ -64,7 +64,7 @@ impl Owner {
             address: ([127, 0, 0, 1], 6000 + number as u16).into(),
             rack: None,
         };
-        let config = Config { capacity: 1 << 30, link: LINK, degree: None };
+        let config = Config { capacity: 1 << 30, link: LINK, degree: None, detection_ns: None };
         let (mut node, mut members) = (Node::new(member(1), config), Members::new(member(1)));
         let (begun, mut actions) = (Clock::now(), Vec::new());
         for member in (2..=NODES).map(member) {

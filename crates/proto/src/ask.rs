@@ -6,11 +6,13 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    id::{Instance, Name, ObjectId},
+    absent::Absentee,
+    id::{Instance, Name, NodeId, ObjectId},
     inline::Inline,
     members::Member,
     message::Holding,
     meta::{Meta, Op},
+    swim::Suspicion,
 };
 
 /// A question of a client; each but `Release` and `BreakPromises` is answered exactly once.
@@ -211,6 +213,10 @@ pub struct Status {
     pub me: Member,
     /// Everybody, the node too.
     pub members: Vec<Member>,
+    /// Members that do not answer just now.
+    pub suspicions: Vec<(NodeId, Suspicion)>,
+    /// Nodes that were members and were lost; they are called again.
+    pub lost: Vec<Absentee>,
     /// Copies here.
     pub copies: u64,
     /// Living objects in this node's part of the directory.

@@ -18,6 +18,7 @@
 //! | [`broadcast`] | whom a receiver takes an object from |
 //! | [`reduce`] | who folds what with whom, in which shape of tree |
 //! | [`table`] | what a node holds, and what it evicts |
+//! | [`swim`], [`absent`] | who lives, and whom to call again |
 //! | [`members`], [`rack`] | who owns an object's directory entry, who stands near whom |
 //! | [`message`], [`wire`] | what nodes say to each other, and its bytes |
 //! | [`ask`] | what clients ask of a node |
@@ -27,6 +28,7 @@
 
 extern crate alloc;
 
+pub mod absent;
 pub mod ask;
 pub mod broadcast;
 pub mod directory;
@@ -42,6 +44,7 @@ pub mod pipeline;
 pub mod rack;
 pub mod ranges;
 pub mod reduce;
+pub mod swim;
 pub mod table;
 pub mod time;
 pub mod wire;

@@ -19,6 +19,7 @@ use crate::{
     members::Member,
     meta::{Dtype, Meta, Op},
     pipeline::is_frame_length,
+    swim::Rumour,
 };
 
 /// One message from node to node.
@@ -28,11 +29,19 @@ pub enum Message {
     Members(Vec<Member>),
     /// The sender leaves; it has handed over what only it held.
     Leave,
-    /// The sender lost its connection to `node` and could not make another.
+    /// The sender found `node` dead.
     Down {
-        /// Who is gone.
+        /// Who.
         node: NodeId,
+        /// The last that was heard of it: what it has said of itself later is true.
+        incarnation: u32,
+        /// Why, in words.
+        reason: String,
     },
+    /// To a node that is a member again: the sender had given it up, and forgotten all that it was told by it.
+    Forgotten,
+    /// Who lives.
+    Rumour(Rumour),
 
     /// To both owners: the sender has a copy.
     Announce(Announce),

@@ -16,6 +16,9 @@ pub(crate) const MICROSECOND: u64 = 1_000;
 pub(crate) const MILLISECOND: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
+/// After how long a silent member counts as dead.
+pub(crate) const DETECTION_NS: u64 = 3 * SECOND;
+
 /// What names with numbers are published under.
 pub(crate) const PUBLISHED: &str = "policy/";
 
@@ -496,6 +499,7 @@ fn config(dice: &mut Dice) -> Config {
         capacity: 1 << 34,
         link: Link { latency_ns, bytes_per_second },
         degree: dice.pick(&degrees).flatten(),
+        detection_ns: Some(DETECTION_NS),
     }
 }
 

@@ -116,7 +116,7 @@ fn plan(what: Collective, nodes: u64, bytes: u64, link: Link) -> Plan {
         let (patience_ns, cancel_ns, hold_ns) = (None, None, 0);
         (HEAD_START, Act::Get { object: wanted, at, patience_ns, cancel_ns, hold_ns })
     }));
-    let config = Config { capacity: 1 << 40, link, degree: None };
+    let config = Config { capacity: 1 << 40, link, degree: None, detection_ns: None };
     let end = HEAD_START + 1000 * SECOND;
     Plan { nodes, config, slot_failures: 0, objects, acts, end }
 }

@@ -183,7 +183,11 @@ impl World {
                 self.fold_inline(node, reduce, epoch, &inputs);
             }
             Action::Note(_) => {}
-            Action::Send { .. } | Action::AddPeer(_) | Action::DropPeer(_) | Action::Left => {
+            Action::Send { .. }
+            | Action::AddPeer(_)
+            | Action::DropPeer(_)
+            | Action::Call(_)
+            | Action::Left => {
                 self.carry_out_peer(node, action);
             }
         }

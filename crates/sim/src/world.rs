@@ -362,7 +362,7 @@ impl World {
                 if self.is_up(from) {
                     self.dial(to, from);
                 } else {
-                    self.tell(to, Event::PeerLost { node: from });
+                    self.tell(to, Event::PeerLost { node: from, is_dead: true });
                 }
             }
         }
@@ -377,6 +377,17 @@ impl World {
         } else {
             // Refused, or nobody answers; what was to be sent is lost.
             self.transmit(to, from, connection, Parcel::Broken);
+        }
+    }
+
+    /// Tries to reach a node that was lost.
+    fn call(&mut self, from: NodeId, to: NodeId) {
+        if self.is_up(to) {
+            self.dial(from, to);
+        } else {
+            let delay_ns = self.net.latency_ns(&mut self.dice);
+            let event = Event::CallFailed { node: to, is_refused: true };
+            self.after(delay_ns, Happening::Tell { node: from, event });
         }
     }
 
@@ -441,6 +452,7 @@ impl World {
             Action::Send { to, message } => self.send(node, to, message),
             Action::AddPeer(member) => self.dial(node, member.id),
             Action::DropPeer(peer) => self.hang_up(node, peer),
+            Action::Call(member) => self.call(node, member.id),
             Action::Left => self.stop_host(node, false),
             _ => {}
         }

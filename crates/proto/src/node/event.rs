@@ -75,10 +75,19 @@ pub enum Event {
         /// Who.
         member: Member,
     },
-    /// A node can't be reached any more.
+    /// The connection to a node broke, and another can't be made.
     PeerLost {
         /// Who.
         node: NodeId,
+        /// Whether its process is gone: nobody, or somebody else, is at its address. Otherwise the shell goes on trying.
+        is_dead: bool,
+    },
+    /// A node that was to be called can't be reached.
+    CallFailed {
+        /// Who.
+        node: NodeId,
+        /// Whether nobody, or somebody else, is at its address.
+        is_refused: bool,
     },
     /// A node wants to receive a copy.
     FetchAsked {
@@ -155,6 +164,8 @@ pub enum Action {
     AddPeer(Member),
     /// Close all connections to this node, after what was sent.
     DropPeer(NodeId),
+    /// Try to reach a node that was lost; answered by `PeerUp` or `CallFailed`.
+    Call(Member),
     /// Take memory for a copy; answered by `SlotReady` or `SlotFailed`, unless `FreeSlot` comes first.
     CreateSlot {
         /// Which.
@@ -285,4 +296,6 @@ pub struct Config {
     pub link: Link,
     /// The degree of every reduce, for measurements; normally chosen by cost.
     pub degree: Option<Degree>,
+    /// After how long a member that falls silent counts as dead; none waits for its connections to break.
+    pub detection_ns: Option<u64>,
 }

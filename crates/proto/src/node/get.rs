@@ -507,6 +507,21 @@ impl Node {
         }
     }
 
+    /// A member is gone: what it sends is sought elsewhere, though its connection may be open for long.
+    pub(super) fn pulls_without(&mut self, node: NodeId, out: &mut Vec<Action>) {
+        let is_fed = |(instance, copy): &(Instance, &Copy)| {
+            copy.state == State::Flowing(Some(node))
+                && !copy.doomed
+                && !self.is_scattered(*instance)
+        };
+        let fed: Vec<Instance> =
+            self.table.iter().filter(is_fed).map(|(instance, _)| instance).collect();
+        for instance in fed {
+            out.push(Action::StopFetch { instance });
+            self.fetch_failed(instance, node, false, out);
+        }
+    }
+
     pub(super) fn fetch_failed(
         &mut self,
         instance: Instance,

@@ -5,6 +5,7 @@
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
+    string::String,
     vec::Vec,
 };
 
@@ -17,12 +18,24 @@ use crate::{
     members::{Member, Members},
     message::Message,
     meta::Meta,
+    swim::{self, Death, Rumour},
     table::State,
     time::Instant,
 };
 
 /// How long a node that leaves waits for others to take over what only it holds: 60 s.
 pub const LEAVE_PATIENCE_NS: u64 = 60 * 1_000_000_000;
+
+/// How a member went.
+#[derive(Debug)]
+pub(super) enum Loss {
+    /// It said so.
+    Left,
+    /// This node found out, and tells the others.
+    Found { incarnation: u32, reason: String },
+    /// Somebody else did.
+    Told { reason: String },
+}
 
 /// What is still to be handed over before this node may close.
 #[derive(Debug)]
@@ -44,6 +57,10 @@ impl Node {
             for other in before.others().filter(|other| other.id != member.id) {
                 self.send(other.id, Message::Members(Vec::from([member])), out);
             }
+            self.swim.members_changed(self.now, &self.members);
+        }
+        if self.absentees.remove(member.id) {
+            self.send(member.id, Message::Forgotten, out);
         }
         let all = self.members.iter().collect();
         self.send(member.id, Message::Members(all), out);
@@ -67,6 +84,7 @@ impl Node {
         if new.is_empty() {
             return;
         }
+        self.swim.members_changed(self.now, &self.members);
         for other in before.others().filter(|other| other.id != from) {
             self.send(other.id, Message::Members(new.clone()), out);
         }
@@ -76,22 +94,52 @@ impl Node {
         self.tell_again(&before, None, out);
     }
 
-    /// A node is gone: `is_failure` if it did not say so itself.
-    pub(super) fn lose(&mut self, node: NodeId, is_failure: bool, out: &mut Vec<Action>) {
+    /// The connection to a node broke for good, or for now.
+    pub(super) fn peer_lost(&mut self, node: NodeId, is_dead: bool, out: &mut Vec<Action>) {
+        if is_dead || self.config.detection_ns.is_none() {
+            // Nothing that it said before will be said by it again.
+            let (incarnation, reason) = (u32::MAX, String::from("its process is gone"));
+            self.lose(node, Loss::Found { incarnation, reason }, out);
+        } else {
+            let mut mail = Vec::new();
+            self.swim.doubt(self.now, node, &self.members, &mut mail);
+            self.spread(mail, out);
+        }
+    }
+
+    /// A node is no member any more.
+    pub(super) fn lose(&mut self, node: NodeId, loss: Loss, out: &mut Vec<Action>) {
+        let Some(member) = self.members.iter().find(|member| member.id == node) else { return };
         let before = self.members.clone();
         if !self.members.remove(node) {
             return;
         }
         out.push(Action::DropPeer(node));
-        if is_failure {
+        if let Loss::Found { incarnation, reason } = &loss {
             for other in self.members.others().map(|other| other.id).collect::<Vec<_>>() {
-                self.send(other, Message::Down { node }, out);
+                let (incarnation, reason) = (*incarnation, reason.clone());
+                self.send(other, Message::Down { node, incarnation, reason }, out);
             }
         }
+        match loss {
+            Loss::Left => {}
+            Loss::Found { reason, .. } | Loss::Told { reason } => {
+                self.absentees.insert(self.now, member, reason);
+            }
+        }
+        self.swim.members_changed(self.now, &self.members);
+        self.without(node, out);
+        self.tell_again(&before, None, out);
+        self.hand_over_again(node, out);
+    }
+
+    /// Whatever a node has said, and was to do, is void.
+    fn without(&mut self, node: NodeId, out: &mut Vec<Action>) {
         let mut mail = Vec::new();
         self.directory.member_gone(self.now, node, &self.members, &mut mail);
         self.post(mail, out);
         self.reduces_without(node, out);
+        self.pulls_without(node, out);
         let owed: Vec<(ObjectId, Instance)> = self
             .adoptions
             .iter()
@@ -102,16 +150,58 @@ impl Node {
             self.adoptions.remove(&id);
             self.end_if_unwanted(&id, out);
         }
-        self.tell_again(&before, None, out);
-        self.hand_over_again(node, out);
     }
 
-    pub(super) fn told_down(&mut self, from: NodeId, node: NodeId, out: &mut Vec<Action>) {
+    /// A member had given this node up, and takes it for a new one: so is that member for this node.
+    pub(super) fn was_forgotten(&mut self, by: NodeId, out: &mut Vec<Action>) {
+        self.without(by, out);
+        let before = self.members.clone();
+        self.tell_again(&before, Some(by), out);
+    }
+
+    pub(super) fn told_down(
+        &mut self,
+        from: NodeId,
+        node: NodeId,
+        incarnation: u32,
+        reason: String,
+        out: &mut Vec<Action>,
+    ) {
         if node == self.me.id {
             // Whoever believes that learns otherwise.
             self.send(from, Message::Members(Vec::from([self.me])), out);
+        } else if self.swim.is_refuted(node, incarnation) {
+            let incarnation = self.swim.incarnation_of(node);
+            self.send(from, Message::Rumour(Rumour::Alive { node, incarnation }), out);
         } else {
-            self.lose(node, false, out);
+            self.lose(node, Loss::Told { reason }, out);
+        }
+    }
+
+    pub(super) fn hear_rumour(&mut self, from: NodeId, rumour: Rumour, out: &mut Vec<Action>) {
+        let mut mail = Vec::new();
+        self.swim.handle(self.now, from, rumour, &self.members, &mut mail);
+        self.spread(mail, out);
+    }
+
+    fn spread(&mut self, mail: swim::Mail, out: &mut Vec<Action>) {
+        for (to, rumour) in mail {
+            self.send(to, Message::Rumour(rumour), out);
+        }
+    }
+
+    /// Probes members, gives up those that are silent, and calls the lost.
+    pub(super) fn expire_members(&mut self, out: &mut Vec<Action>) {
+        let mut mail = Vec::new();
+        let dead = self.swim.expire(self.now, &self.members, &mut mail);
+        self.spread(mail, out);
+        for Death { node, incarnation, reason, is_mine } in dead {
+            let loss =
+                if is_mine { Loss::Found { incarnation, reason } } else { Loss::Told { reason } };
+            self.lose(node, loss, out);
+        }
+        while let Some(member) = self.absentees.expire(self.now) {
+            out.push(Action::Call(member));
         }
     }
 

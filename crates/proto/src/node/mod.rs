@@ -33,10 +33,16 @@ pub use self::{
     membership::LEAVE_PATIENCE_NS,
 };
 use self::{
-    get::Pull, membership::Leaving, put::Create, reduce::Fold, reserve::Reservation,
-    scatter::Parts, wait::Waited,
+    get::Pull,
+    membership::{Leaving, Loss},
+    put::Create,
+    reduce::Fold,
+    reserve::Reservation,
+    scatter::Parts,
+    wait::Waited,
 };
 use crate::{
+    absent::Absentees,
     ask::{Answer, Ask, ObjectRow, Status},
     directory::Directory,
     error::{Error, List},
@@ -46,6 +52,7 @@ use crate::{
     members::{Member, Members},
     message::{Announce, FoldKey, Holding, Message, Progress},
     reduce::Reduce,
+    swim::Swim,
     table::{State, Table},
     time::Instant,
 };
@@ -55,6 +62,8 @@ use crate::{
 pub struct Node {
     me: Member,
     members: Members,
+    swim: Swim,
+    absentees: Absentees,
     config: Config,
     /// When the event at hand was handed over.
     now: Instant,
@@ -163,6 +172,8 @@ impl Node {
         Self {
             me,
             members: Members::new(me),
+            swim: Swim::new(me.id, config.detection_ns),
+            absentees: Absentees::default(),
             config,
             now: Instant::default(),
             directory: Directory::default(),
@@ -216,8 +227,9 @@ impl Node {
         let pulls = self.pulls.values().filter_map(Pull::deadline).min();
         let reduces = self.reduces.values().filter_map(Reduce::deadline).min();
         let leaving = self.leaving.as_ref().map(|leaving| leaving.until);
+        let members = [self.swim.deadline(), self.absentees.deadline()];
         let all = [requests, pulls, reduces, leaving, self.directory.deadline()];
-        all.into_iter().flatten().min()
+        all.into_iter().chain(members).flatten().min()
     }
 
     /// The members, as this node sees them.
@@ -279,11 +291,15 @@ impl Node {
             Event::Message { from, message } => {
                 // Whoever is no member (any more) has to introduce itself first.
                 if self.members.contains(from) {
+                    self.swim.heard(from);
                     self.receive(from, message, out);
                 }
             }
             Event::PeerUp { member } => self.meet(member, out),
-            Event::PeerLost { node } => self.lose(node, true, out),
+            Event::PeerLost { node, is_dead } => self.peer_lost(node, is_dead, out),
+            Event::CallFailed { node, is_refused } => {
+                self.absentees.call_failed(node, is_refused);
+            }
             Event::FetchAsked { serve, id, instance } => self.serve(serve, &id, instance, out),
             Event::ServeEnded { serve } => self.serve_ended(serve, out),
             Event::Fetched { instance } => self.fetched(instance, out),
@@ -370,8 +386,12 @@ impl Node {
         }
         match message {
             Message::Members(members) => self.learn(from, &members, out),
-            Message::Leave => self.lose(from, false, out),
-            Message::Down { node } => self.told_down(from, node, out),
+            Message::Leave => self.lose(from, Loss::Left, out),
+            Message::Down { node, incarnation, reason } => {
+                self.told_down(from, node, incarnation, reason, out);
+            }
+            Message::Forgotten => self.was_forgotten(from, out),
+            Message::Rumour(rumour) => self.hear_rumour(from, rumour, out),
             Message::Claimed { id, instance, taken_by } => {
                 self.claimed(from, &id, instance, taken_by, out)
             }
@@ -511,6 +531,7 @@ impl Node {
         self.expire_pulls(out);
         self.expire_reduces(out);
         self.expire_leaving(out);
+        self.expire_members(out);
     }
 
     fn expire_requests(&mut self, out: &mut Vec<Action>) {
@@ -690,6 +711,8 @@ impl Node {
         Status {
             me: self.me,
             members: self.members.iter().collect(),
+            suspicions: self.swim.suspicions().collect(),
+            lost: self.absentees.iter().cloned().collect(),
             copies: self.table.iter().count() as u64,
             owned: self.directory.len() as u64,
             used: self.table.used(),

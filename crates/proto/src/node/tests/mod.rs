@@ -68,7 +68,7 @@ impl Cluster {
         };
         let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
         for id in 1..=size {
-            let config = Config { capacity, link, degree: None };
+            let config = Config { capacity, link, degree: None, detection_ns: None };
             cluster.nodes.insert(NodeId(id), Node::new(member(id), config));
             if id > 1 {
                 cluster.tell(id, Event::PeerUp { member: member(1) });
@@ -113,7 +113,7 @@ impl Cluster {
     fn kill(&mut self, node: u64) {
         self.nodes.remove(&NodeId(node));
         for other in self.nodes.keys().copied().collect::<Vec<_>>() {
-            self.tell(other.0, Event::PeerLost { node: NodeId(node) });
+            self.tell(other.0, Event::PeerLost { node: NodeId(node), is_dead: true });
         }
     }
 
@@ -506,8 +506,8 @@ fn a_node_that_died_takes_its_objects_with_it_and_nobody_waits_for_ever() {
     let mut cluster = Cluster::new(3);
     let id = cluster.put_large(3, None);
     cluster.nodes.remove(&NodeId(3));
-    cluster.tell(1, Event::PeerLost { node: NodeId(3) });
-    cluster.tell(2, Event::PeerLost { node: NodeId(3) });
+    cluster.tell(1, Event::PeerLost { node: NodeId(3), is_dead: true });
+    cluster.tell(2, Event::PeerLost { node: NodeId(3), is_dead: true });
     let request = cluster.get(1, &id);
     assert!(!cluster.replies.contains_key(&request), "somebody might have a copy");
     cluster.wait(2 * SECOND);
@@ -519,7 +519,7 @@ fn a_node_that_died_takes_its_objects_with_it_and_nobody_waits_for_ever() {
 fn what_others_tell_of_a_dead_node_does_not_bring_it_back() {
     let mut cluster = Cluster::new(3);
     cluster.nodes.remove(&NodeId(3));
-    cluster.tell(1, Event::PeerLost { node: NodeId(3) });
+    cluster.tell(1, Event::PeerLost { node: NodeId(3), is_dead: true });
     let old_news = Message::Members(vec![member(3)]);
     cluster.tell(1, Event::Message { from: NodeId(2), message: old_news });
     assert!(!cluster.nodes[&NodeId(1)].members().contains(NodeId(3)));
@@ -605,7 +605,8 @@ fn every_question_is_answered_by_its_deadline() {
 /// for what it says.
 fn receiver() -> (ObjectId, Instance, impl FnMut(Event) -> Vec<Action>) {
     let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
-    let mut node = Node::new(member(2), Config { capacity: 1 << 30, link, degree: None });
+    let mut node =
+        Node::new(member(2), Config { capacity: 1 << 30, link, degree: None, detection_ns: None });
     let mut step = move |event| {
         let mut actions = Vec::new();
         node.handle(Instant(0), event, &mut actions);

@@ -153,10 +153,10 @@ fn a_seat_that_dies_before_the_coordinator_has_all_makes_it_void() {
     let (slow, mut waiting) = sum.cluster.slow.take().expect("node 1 is slow");
     sum.cluster.nodes.remove(&NodeId(3));
     waiting.retain(|event| !matches!(event, Event::Message { from: NodeId(3), .. }));
-    waiting.push_front(Event::PeerLost { node: NodeId(3) });
+    waiting.push_front(Event::PeerLost { node: NodeId(3), is_dead: true });
     sum.cluster.queue.extend(waiting.into_iter().map(|event| (slow, event)));
     for other in [2, 4, 5] {
-        sum.cluster.tell(other, Event::PeerLost { node: NodeId(3) });
+        sum.cluster.tell(other, Event::PeerLost { node: NodeId(3), is_dead: true });
     }
     for _ in 0..4 {
         sum.cluster.wait(SECOND);

@@ -1,0 +1,396 @@
+//! Who lives: probes, suspicion and refutation, for members whose connections are open and say nothing.
+//!
+//! After SWIM (Das, Gupta, Motivala: "SWIM: Scalable Weakly-consistent Infection-style Process Group Membership
+//! Protocol", 2002): its probes by way of others (section 3.1), suspicion (4.2) and incarnations. It differs where this
+//! cluster is not its own: every two members have a connection, so that rumours go to all at once and nothing is
+//! gossiped; and a member is probed by the one before it in the order of ids, not by one that chance picks, so that the
+//! time until somebody asks has a bound. As in Lifeguard (Dadgar, Phillips, Currey, 2018), who was asleep itself takes
+//! nobody for dead because of it.
+//!
+//! A process that ended is known sooner, by its connections. Knows members by id; not connections, nor what they hold.
+//!
+//! ```text
+//!            Ping, nothing      PingReq to others, nothing        nobody refutes it
+//!   alive ------------------> asked for -----------------> suspect ----------------> dead
+//!     ^  anything from it         |       Alive with a higher incarnation  |
+//!     +---------------------------+<--------------------------------------+
+//! ```
+
+#[cfg(test)]
+mod tests;
+
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{id::NodeId, members::Members, time::Instant};
+
+/// Rumours to be sent, and to whom.
+pub(crate) type Mail = Vec<(NodeId, Rumour)>;
+
+/// What members say of who lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Rumour {
+    /// Are you there? Answered by `Ack`.
+    Ping {
+        /// To be named in the answer.
+        sequence: u64,
+    },
+    /// I am, or whom you had me ask is.
+    Ack {
+        /// Of the question.
+        sequence: u64,
+    },
+    /// Please ask this node for me; answered by `Ack` if it answers.
+    PingReq {
+        /// Whom to ask.
+        node: NodeId,
+        /// To be named in the answer.
+        sequence: u64,
+    },
+    /// It does not answer. Said to all, and by all to itself.
+    Suspect {
+        /// Who.
+        node: NodeId,
+        /// The last that was heard of it.
+        incarnation: u32,
+    },
+    /// It lives: what was said of it in lower incarnations is void.
+    Alive {
+        /// Who.
+        node: NodeId,
+        /// Counted by itself alone.
+        incarnation: u32,
+    },
+}
+
+/// A member that does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspicion {
+    /// Who says so.
+    pub by: NodeId,
+    /// Since when.
+    pub since: Instant,
+    /// When it counts as dead.
+    pub until: Instant,
+    incarnation: u32,
+}
+
+/// Counted as dead just now, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// Who.
+    pub node: NodeId,
+    /// The last that was heard of it.
+    pub incarnation: u32,
+    /// Why, in words.
+    pub reason: String,
+    /// Whether this node was the first to suspect it: it tells the others.
+    pub is_mine: bool,
+}
+
+/// What this node does to know who lives.
+#[derive(Debug)]
+pub(crate) struct Swim {
+    me: NodeId,
+    /// A node that falls silent counts as dead after this; none never asks.
+    detection_ns: Option<u64>,
+    incarnation: u32,
+    /// What others have said of themselves, where that is more than nothing.
+    incarnations: BTreeMap<NodeId, u32>,
+    next_round: Option<Instant>,
+    counted: u64,
+    probes: BTreeMap<NodeId, Probe>,
+    suspicions: BTreeMap<NodeId, Suspicion>,
+    /// Asked on behalf of others: by own sequence, whom, for whom, by what sequence, until when.
+    errands: BTreeMap<u64, Errand>,
+}
+
+#[derive(Debug)]
+struct Probe {
+    sequence: u64,
+    /// When others are asked, or when they were: when it is suspected.
+    until: Instant,
+    is_indirect: bool,
+}
+
+#[derive(Debug)]
+struct Errand {
+    target: NodeId,
+    asker: NodeId,
+    theirs: u64,
+    until: Instant,
+}
+
+/// Others that are asked to ask.
+const HELPERS: usize = 3;
+
+/// How many parts the time of detection has: one until the next probe, one for its answer, one for the answers to
+/// others, and three for the suspect to learn of it.
+const PARTS: u64 = 6;
+const SUSPICION_PARTS: u64 = 3;
+
+impl Swim {
+    pub(crate) const fn new(me: NodeId, detection_ns: Option<u64>) -> Self {
+        Self {
+            me,
+            detection_ns,
+            incarnation: 0,
+            incarnations: BTreeMap::new(),
+            next_round: None,
+            counted: 0,
+            probes: BTreeMap::new(),
+            suspicions: BTreeMap::new(),
+            errands: BTreeMap::new(),
+        }
+    }
+
+    /// Who is suspected, by id.
+    pub(crate) fn suspicions(&self) -> impl Iterator<Item = (NodeId, Suspicion)> {
+        self.suspicions.iter().map(|(node, suspicion)| (*node, *suspicion))
+    }
+
+    /// The last that was heard of a member.
+    pub(crate) fn incarnation_of(&self, node: NodeId) -> u32 {
+        self.incarnations.get(&node).copied().unwrap_or_default()
+    }
+
+    /// When time alone changes something.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let probes = self.probes.values().map(|probe| probe.until).min();
+        let suspicions = self.suspicions.values().map(|suspicion| suspicion.until).min();
+        [self.next_round, probes, suspicions].into_iter().flatten().min()
+    }
+
+    /// There are other members, or none any more.
+    pub(crate) fn members_changed(&mut self, now: Instant, members: &Members) {
+        self.probes.retain(|node, _| members.contains(*node));
+        self.suspicions.retain(|node, _| members.contains(*node));
+        self.incarnations.retain(|node, _| members.contains(*node));
+        let is_alone = members.others().next().is_none();
+        self.next_round = match (self.detection_ns, self.next_round) {
+            (Some(detection_ns), None) if !is_alone => Some(now + detection_ns / PARTS),
+            (_, next) if !is_alone => next,
+            _ => None,
+        };
+    }
+
+    /// Something came from a member.
+    pub(crate) fn heard(&mut self, from: NodeId) {
+        self.probes.remove(&from);
+    }
+
+    /// A connection to a member broke and can't be made again just now.
+    pub(crate) fn doubt(&mut self, now: Instant, node: NodeId, members: &Members, mail: &mut Mail) {
+        if members.contains(node) && !self.suspicions.contains_key(&node) {
+            self.probe(now, node, mail);
+        }
+    }
+
+    /// Asks who is to be asked, and finds out who does not answer; those who count as dead now.
+    pub(crate) fn expire(
+        &mut self,
+        now: Instant,
+        members: &Members,
+        mail: &mut Mail,
+    ) -> Vec<Death> {
+        let Some(detection_ns) = self.detection_ns else { return Vec::new() };
+        let part_ns = detection_ns / PARTS;
+        self.forgive_own_absence(now, part_ns);
+        self.errands.retain(|_, errand| errand.until > now);
+        let over = self.probes.iter().filter(|(_, probe)| probe.until <= now);
+        for node in over.map(|(node, _)| *node).collect::<Vec<_>>() {
+            self.probe_over(now, node, part_ns, members, mail);
+        }
+        if self.next_round.is_some_and(|at| at <= now) {
+            self.next_round = Some(now + part_ns);
+            let next = self.after(self.me, members).find(|node| self.may_probe(*node));
+            if let Some(node) = next {
+                self.probe(now, node, mail);
+            }
+        }
+        let dead = self.suspicions.iter().filter(|(_, suspicion)| suspicion.until <= now);
+        let death = |(node, suspicion): (&NodeId, &Suspicion)| Death {
+            node: *node,
+            incarnation: suspicion.incarnation,
+            reason: format!(
+                "it answered nobody for {:.1} s, as node {} found",
+                detection_ns as f64 / 1e9,
+                suspicion.by
+            ),
+            is_mine: suspicion.by == self.me,
+        };
+        dead.map(death).collect()
+    }
+
+    /// Takes what a member says.
+    pub(crate) fn handle(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        rumour: Rumour,
+        members: &Members,
+        mail: &mut Mail,
+    ) {
+        match rumour {
+            Rumour::Ping { sequence } => mail.push((from, Rumour::Ack { sequence })),
+            Rumour::Ack { sequence } => self.answered(from, sequence, mail),
+            Rumour::PingReq { node, sequence } => {
+                self.run_errand(now, from, node, sequence, members, mail);
+            }
+            Rumour::Suspect { node, incarnation } if node == self.me => {
+                self.refute(from, incarnation, members, mail);
+            }
+            Rumour::Suspect { node, incarnation } => {
+                self.suspect(now, node, from, incarnation, members, mail);
+            }
+            Rumour::Alive { node, incarnation } => self.is_alive(node, incarnation, members),
+        }
+    }
+
+    fn may_probe(&self, node: NodeId) -> bool {
+        !self.probes.contains_key(&node) && !self.suspicions.contains_key(&node)
+    }
+
+    /// The others that come after one in the order of ids, round to it.
+    fn after(&self, node: NodeId, members: &Members) -> impl Iterator<Item = NodeId> {
+        let before = members.others().filter(move |member| member.id < node);
+        let after = members.others().filter(move |member| member.id > node);
+        after.chain(before).map(|member| member.id)
+    }
+
+    fn count(&mut self) -> u64 {
+        self.counted += 1;
+        self.counted
+    }
+
+    fn probe(&mut self, now: Instant, node: NodeId, mail: &mut Mail) {
+        let Some(detection_ns) = self.detection_ns else { return };
+        if self.probes.contains_key(&node) {
+            return;
+        }
+        let sequence = self.count();
+        let probe = Probe { sequence, until: now + detection_ns / PARTS, is_indirect: false };
+        self.probes.insert(node, probe);
+        mail.push((node, Rumour::Ping { sequence }));
+    }
+
+    /// A probe had no answer: first others try, then the member is suspected.
+    fn probe_over(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        part_ns: u64,
+        members: &Members,
+        mail: &mut Mail,
+    ) {
+        let Some(probe) = self.probes.get(&node) else { return };
+        let sequence = probe.sequence;
+        if probe.is_indirect {
+            self.probes.remove(&node);
+            let (incarnation, by) = (self.incarnation_of(node), self.me);
+            let rumour = Rumour::Suspect { node, incarnation };
+            mail.extend(members.others().map(|other| (other.id, rumour)));
+            let until = now + SUSPICION_PARTS * part_ns;
+            self.suspicions.insert(node, Suspicion { by, since: now, until, incarnation });
+            // Whoever comes after it was left to it.
+            self.next_round = Some(now);
+            return;
+        }
+        let helpers = self.after(node, members).filter(|helper| self.may_probe(*helper));
+        mail.extend(
+            helpers.take(HELPERS).map(|helper| (helper, Rumour::PingReq { node, sequence })),
+        );
+        // What was lost with a connection is said again.
+        mail.push((node, Rumour::Ping { sequence }));
+        if let Some(probe) = self.probes.get_mut(&node) {
+            probe.is_indirect = true;
+            probe.until = now + part_ns;
+        }
+    }
+
+    fn answered(&mut self, from: NodeId, sequence: u64, mail: &mut Mail) {
+        self.probes.retain(|_, probe| probe.sequence != sequence);
+        if let Some(errand) = self.errands.remove(&sequence)
+            && errand.target == from
+        {
+            mail.push((errand.asker, Rumour::Ack { sequence: errand.theirs }));
+        }
+    }
+
+    fn run_errand(
+        &mut self,
+        now: Instant,
+        asker: NodeId,
+        target: NodeId,
+        theirs: u64,
+        members: &Members,
+        mail: &mut Mail,
+    ) {
+        if !members.contains(target) || target == self.me {
+            return;
+        }
+        let sequence = self.count();
+        let until = now + self.detection_ns.unwrap_or_default() / PARTS;
+        self.errands.insert(sequence, Errand { target, asker, theirs, until });
+        mail.push((target, Rumour::Ping { sequence }));
+    }
+
+    /// Somebody suspects this node.
+    fn refute(&mut self, from: NodeId, incarnation: u32, members: &Members, mail: &mut Mail) {
+        let is_news = incarnation >= self.incarnation;
+        if is_news {
+            self.incarnation = incarnation.saturating_add(1);
+        }
+        let alive = Rumour::Alive { node: self.me, incarnation: self.incarnation };
+        let told = members.others().map(|other| other.id).filter(|other| is_news || *other == from);
+        mail.extend(told.map(|other| (other, alive)));
+    }
+
+    fn suspect(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        by: NodeId,
+        incarnation: u32,
+        members: &Members,
+        mail: &mut Mail,
+    ) {
+        let known = self.incarnation_of(node);
+        let is_known = self.suspicions.get(&node).is_some_and(|it| it.incarnation >= incarnation);
+        if !members.contains(node) || is_known {
+            return;
+        }
+        if incarnation < known {
+            return mail.push((by, Rumour::Alive { node, incarnation: known }));
+        }
+        // It may not be reached by whoever suspects it.
+        mail.push((node, Rumour::Suspect { node, incarnation }));
+        let Some(detection_ns) = self.detection_ns else { return };
+        let until = now + SUSPICION_PARTS * (detection_ns / PARTS);
+        self.suspicions.insert(node, Suspicion { by, since: now, until, incarnation });
+    }
+
+    fn is_alive(&mut self, node: NodeId, incarnation: u32, members: &Members) {
+        if members.contains(node) && incarnation > self.incarnation_of(node) {
+            self.incarnations.insert(node, incarnation);
+            self.suspicions.remove(&node);
+            self.probes.remove(&node);
+        }
+    }
+
+    /// Time in which this process did not run is nobody else's silence: their answers may lie unread.
+    fn forgive_own_absence(&mut self, now: Instant, part_ns: u64) {
+        let late = self.deadline().map_or(0, |due| now.since(due));
+        if late <= part_ns {
+            return;
+        }
+        self.probes.values_mut().for_each(|probe| probe.until = probe.until + late);
+        self.suspicions.values_mut().for_each(|suspicion| suspicion.until = suspicion.until + late);
+    }
+
+    /// Somebody counts a member as dead; whether this node knows better.
+    pub(crate) fn is_refuted(&self, node: NodeId, incarnation: u32) -> bool {
+        self.incarnation_of(node) > incarnation
+    }
+}

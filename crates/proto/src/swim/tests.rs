@@ -1,0 +1,225 @@
+//! A few members, whose rumours arrive at once but for those that a test loses.
+
+use alloc::{collections::VecDeque, vec};
+
+use super::*;
+use crate::members::Member;
+
+const SECOND: u64 = 1_000_000_000;
+const DETECTION: u64 = 3 * SECOND;
+const STEP: u64 = 10_000_000;
+
+struct Group {
+    now: Instant,
+    all: BTreeMap<NodeId, (Swim, Members)>,
+    /// Who runs no more.
+    frozen: Vec<NodeId>,
+    /// From whom to whom nothing comes.
+    cut: Vec<(NodeId, NodeId)>,
+    said: Vec<(NodeId, NodeId, Rumour)>,
+    /// Who counted whom as dead, and when.
+    deaths: Vec<(Instant, NodeId, Death)>,
+}
+
+impl Group {
+    fn new(size: u64) -> Self {
+        let member = |number| Member {
+            id: NodeId(number),
+            address: ([10, 0, 0, number as u8], 7420).into(),
+            rack: None,
+        };
+        let now = Instant(SECOND);
+        let one = |number: u64| {
+            let mut members = Members::new(member(number));
+            for other in (1..=size).filter(|other| *other != number) {
+                members.insert(member(other));
+            }
+            let mut swim = Swim::new(NodeId(number), Some(DETECTION));
+            swim.members_changed(now, &members);
+            (NodeId(number), (swim, members))
+        };
+        let all = (1..=size).map(one).collect();
+        let (frozen, cut, said, deaths) = (vec![], vec![], vec![], vec![]);
+        Self { now, all, frozen, cut, said, deaths }
+    }
+
+    fn run(&mut self, time: u64) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now = self.now + STEP;
+            for node in self.all.keys().copied().collect::<Vec<_>>() {
+                self.wake(node);
+            }
+        }
+    }
+
+    fn wake(&mut self, node: NodeId) {
+        if self.frozen.contains(&node) {
+            return;
+        }
+        let Some((swim, members)) = self.all.get_mut(&node) else { return };
+        if swim.deadline().is_none_or(|due| due > self.now) {
+            return;
+        }
+        let mut mail = Vec::new();
+        for death in swim.expire(self.now, members, &mut mail) {
+            members.remove(death.node);
+            swim.members_changed(self.now, members);
+            self.deaths.push((self.now, node, death));
+        }
+        self.deliver(node, mail);
+    }
+
+    fn deliver(&mut self, from: NodeId, mail: Mail) {
+        let mut queue: VecDeque<_> = mail.into_iter().map(|(to, it)| (from, to, it)).collect();
+        while let Some((from, to, rumour)) = queue.pop_front() {
+            self.said.push((from, to, rumour));
+            if self.frozen.contains(&to) || self.cut.contains(&(from, to)) {
+                continue;
+            }
+            let Some((swim, members)) = self.all.get_mut(&to) else { continue };
+            let mut mail = Vec::new();
+            swim.heard(from);
+            swim.handle(self.now, from, rumour, members, &mut mail);
+            queue.extend(mail.into_iter().map(|(next, it)| (to, next, it)));
+        }
+    }
+
+    /// Who counts `node` as dead.
+    fn mourners(&self, node: u64) -> Vec<u64> {
+        let of = self.deaths.iter().filter(|(_, _, death)| death.node == NodeId(node));
+        let mut all: Vec<u64> = of.map(|(_, by, _)| by.0).collect();
+        all.sort_unstable();
+        all
+    }
+
+    fn cut_off(&mut self, node: u64) {
+        for other in self.all.keys().copied().filter(|other| other.0 != node) {
+            self.cut.extend([(NodeId(node), other), (other, NodeId(node))]);
+        }
+    }
+}
+
+#[test]
+fn nobody_is_suspected_while_all_answer() {
+    let mut group = Group::new(8);
+    group.run(60 * SECOND);
+    assert!(group.deaths.is_empty());
+    assert!(group.all.values().all(|(swim, _)| swim.suspicions().next().is_none()));
+    // A question and an answer of each in each round, and nothing else.
+    assert_eq!(group.said.len(), 8 * 2 * 120);
+}
+
+#[test]
+fn one_that_is_frozen_is_dead_to_all_in_time_and_to_each_once() {
+    for frozen in 1..=8 {
+        let mut group = Group::new(8);
+        group.run(10 * SECOND + frozen * 70_000_000);
+        let since = group.now;
+        group.frozen.push(NodeId(frozen));
+        group.run(20 * SECOND);
+        let others: Vec<u64> = (1..=8).filter(|other| *other != frozen).collect();
+        assert_eq!(group.mourners(frozen), others);
+        let last = group.deaths.iter().map(|(at, _, _)| at.since(since)).max().unwrap();
+        assert!(last <= DETECTION, "{last} ns");
+        assert_eq!(group.deaths.len(), 7, "{:?}", group.deaths);
+        assert_eq!(group.deaths.iter().filter(|(_, _, death)| death.is_mine).count(), 1);
+        let (_, _, death) = &group.deaths[0];
+        assert!(death.reason.contains("3.0 s"), "{}", death.reason);
+    }
+}
+
+#[test]
+fn two_alone_find_each_other_dead() {
+    let mut group = Group::new(2);
+    group.frozen.push(NodeId(2));
+    group.run(DETECTION + STEP);
+    assert_eq!(group.mourners(2), [1]);
+}
+
+#[test]
+fn whoever_wakes_in_time_refutes_it_and_takes_nobody_for_dead() {
+    let mut group = Group::new(5);
+    group.frozen.push(NodeId(3));
+    group.run(2 * SECOND);
+    assert!(group.all[&NodeId(1)].0.suspicions().any(|(node, _)| node == NodeId(3)));
+    group.frozen.clear();
+    // It hears what was said of it meanwhile.
+    let rumour = Rumour::Suspect { node: NodeId(3), incarnation: 0 };
+    group.deliver(NodeId(1), vec![(NodeId(3), rumour)]);
+    group.run(20 * SECOND);
+    assert!(group.deaths.is_empty(), "{:?}", group.deaths);
+    assert!(group.all.values().all(|(swim, _)| swim.suspicions().next().is_none()));
+    assert_eq!(group.all[&NodeId(1)].0.incarnation_of(NodeId(3)), 1);
+    assert!(group.all[&NodeId(1)].0.is_refuted(NodeId(3), 0));
+}
+
+#[test]
+fn time_asleep_is_not_the_silence_of_others() {
+    let mut group = Group::new(4);
+    group.run(SECOND);
+    group.frozen.push(NodeId(2));
+    // All others leave it alone: what it thinks of them is the question.
+    group.frozen.extend([NodeId(1), NodeId(3), NodeId(4)]);
+    group.run(60 * SECOND);
+    group.frozen.clear();
+    group.run(20 * SECOND);
+    assert!(group.deaths.is_empty(), "{:?}", group.deaths);
+}
+
+#[test]
+fn one_that_only_its_prober_cannot_reach_lives() {
+    let mut group = Group::new(5);
+    group.cut.extend([(NodeId(1), NodeId(2)), (NodeId(2), NodeId(1))]);
+    group.run(60 * SECOND);
+    assert!(group.deaths.is_empty(), "{:?}", group.deaths);
+}
+
+#[test]
+fn one_that_is_cut_off_counts_all_others_as_dead_and_they_it() {
+    let mut group = Group::new(5);
+    group.cut_off(4);
+    group.run(30 * SECOND);
+    assert_eq!(group.mourners(4), [1, 2, 3, 5]);
+    let of_4 = group.deaths.iter().filter(|(_, by, _)| *by == NodeId(4));
+    assert_eq!(of_4.map(|(_, _, death)| death.node.0).collect::<Vec<_>>().len(), 4);
+    assert_eq!(group.deaths.len(), 8);
+}
+
+#[test]
+fn neighbours_that_freeze_together_are_both_found() {
+    let mut group = Group::new(8);
+    group.run(SECOND);
+    let since = group.now;
+    group.frozen.extend([NodeId(4), NodeId(5), NodeId(6)]);
+    group.run(20 * SECOND);
+    for node in 4..=6 {
+        assert_eq!(group.mourners(node), [1, 2, 3, 7, 8]);
+    }
+    let last = group.deaths.iter().map(|(at, _, _)| at.since(since)).max().unwrap();
+    assert!(last <= 2 * DETECTION, "{last} ns");
+}
+
+#[test]
+fn an_old_suspicion_is_answered_with_what_refuted_it() {
+    let mut group = Group::new(3);
+    let rumour = Rumour::Alive { node: NodeId(3), incarnation: 5 };
+    group.deliver(NodeId(3), vec![(NodeId(1), rumour)]);
+    let old = Rumour::Suspect { node: NodeId(3), incarnation: 4 };
+    group.deliver(NodeId(2), vec![(NodeId(1), old)]);
+    assert!(group.all[&NodeId(1)].0.suspicions().next().is_none());
+    assert_eq!(group.all[&NodeId(2)].0.incarnation_of(NodeId(3)), 5);
+}
+
+#[test]
+fn a_doubt_is_looked_into_at_once() {
+    let mut group = Group::new(4);
+    group.frozen.push(NodeId(3));
+    let (swim, members) = group.all.get_mut(&NodeId(1)).unwrap();
+    let mut mail = Vec::new();
+    swim.doubt(group.now, NodeId(3), members, &mut mail);
+    swim.doubt(group.now, NodeId(3), members, &mut mail);
+    assert!(matches!(mail[..], [(NodeId(3), Rumour::Ping { .. })]));
+    swim.heard(NodeId(3));
+    assert!(swim.probes.is_empty());
+}
