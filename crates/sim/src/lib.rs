@@ -14,6 +14,7 @@
 
 mod check;
 mod dice;
+mod faults;
 mod fold;
 mod looks;
 mod net;

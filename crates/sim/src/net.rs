@@ -17,6 +17,8 @@ pub(crate) struct Net {
     connections_made: u64,
     /// Connections whose messages from the first node to the second are lost.
     cut: BTreeSet<(NodeId, NodeId, u64)>,
+    /// From whom to whom nothing comes, and until when.
+    held: BTreeMap<(NodeId, NodeId), Instant>,
     /// When the last message from the first to the second arrives: none overtakes another.
     last_arrival: BTreeMap<(NodeId, NodeId), Instant>,
     uplink_free: BTreeMap<NodeId, Instant>,
@@ -39,6 +41,7 @@ impl Net {
             connections: BTreeMap::new(),
             connections_made: 0,
             cut: BTreeSet::new(),
+            held: BTreeMap::new(),
             last_arrival: BTreeMap::new(),
             uplink_free: BTreeMap::new(),
             downlink_free: BTreeMap::new(),
@@ -86,7 +89,7 @@ impl Net {
         to: NodeId,
         dice: &mut Dice,
     ) -> Instant {
-        let arrival = now + self.latency_ns(dice);
+        let arrival = now.max(self.mended(from, to)) + self.latency_ns(dice);
         let last = self.last_arrival.entry((from, to)).or_default();
         *last = arrival.max(*last + 1);
         *last
@@ -110,7 +113,19 @@ impl Net {
         let sent = *uplink;
         let downlink = self.downlink_free.entry(to).or_default();
         *downlink = (sent + self.link.latency_ns).max(*downlink + busy_ns);
-        Passage { sent, arrived: *downlink }
+        let arrived = *downlink;
+        Passage { sent, arrived: arrived.max(self.mended(from, to)) }
+    }
+
+    /// Nothing comes from one node to another for a while.
+    pub(crate) fn cut_until(&mut self, from: NodeId, to: NodeId, until: Instant) {
+        let held = self.held.entry((from, to)).or_default();
+        *held = until.max(*held);
+    }
+
+    /// When what is said by one node to another comes through, or did.
+    pub(crate) fn mended(&self, from: NodeId, to: NodeId) -> Instant {
+        self.held.get(&(from, to)).copied().unwrap_or_default()
     }
 }
 

@@ -138,6 +138,32 @@ pub(crate) enum Act {
     Crash {
         at: u64,
     },
+    /// A host stands still for a while.
+    Freeze {
+        at: u64,
+        time_ns: u64,
+    },
+    /// Some hosts hear nothing of others for a while.
+    Cut {
+        at: u64,
+        split: Split,
+        time_ns: u64,
+    },
+}
+
+/// Who hears nothing of whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Split {
+    /// One and all others.
+    Off,
+    /// One of all others, which hear it.
+    Deaf,
+    /// One and another.
+    Pair,
+    /// Another of one, which hears it.
+    OneWay,
+    /// About half and the others.
+    Halves,
 }
 
 /// Objects of one size, which can be folded with each other.
@@ -476,6 +502,26 @@ impl Plan {
         some(30, 3, &|_| Act::Join);
         some(30, 2, &|at| Act::Leave { at });
         some(20, 2, &|at| Act::Crash { at });
+        self.add_faults(horizon, dice);
+    }
+
+    /// Hosts and cables that fail for a while: for less than the time of detection, or for more.
+    fn add_faults(&mut self, horizon: u64, dice: &mut Dice) {
+        let times = [50 * MILLISECOND, SECOND, 4 * SECOND, 9 * SECOND];
+        let splits = [Split::Off, Split::Deaf, Split::Pair, Split::OneWay, Split::Halves];
+        if !dice.chance(30) {
+            return;
+        }
+        for _ in 0..dice.between(1, 2) {
+            let (when, at) = (dice.below(horizon * 3 / 2), dice.below(64));
+            let time_ns = dice.pick(&times).unwrap_or(SECOND) + dice.below(SECOND);
+            let split = dice.pick(&splits).filter(|_| dice.chance(60));
+            let act = match split {
+                Some(split) => Act::Cut { at, split, time_ns },
+                None => Act::Freeze { at, time_ns },
+            };
+            self.add(when, act);
+        }
     }
 
     /// In some clusters nodes can't hold everything.

@@ -308,7 +308,7 @@ impl World {
         let (source, next, in_flight, is_on_wire) = (None, 0, 0, false);
         let opened = Flow { from, to, what, size, wanted, source, next, in_flight, is_on_wire };
         self.shell.flows.insert(flow, opened);
-        let delay_ns = self.net.latency_ns(&mut self.dice);
+        let delay_ns = self.passage_ns(to, from);
         self.after(delay_ns, Happening::FlowAsked { flow });
         flow
     }
@@ -510,7 +510,7 @@ impl World {
         if let What::Copy { serve: Some(serve), .. } = flow.what
             && self.shell.serves.remove(&serve).is_some()
         {
-            let delay_ns = self.net.latency_ns(&mut self.dice);
+            let delay_ns = self.passage_ns(flow.to, flow.from);
             let (node, event) = (flow.from, Event::ServeEnded { serve });
             self.after(delay_ns, Happening::Tell { node, event });
         }
@@ -523,7 +523,7 @@ impl World {
         let (node, source) = (flow.to, flow.from);
         match flow.what {
             What::Copy { instance, attempt, .. } => {
-                let delay_ns = self.net.latency_ns(&mut self.dice);
+                let delay_ns = self.passage_ns(source, node);
                 let failed = Some(not_here);
                 self.after(
                     delay_ns,

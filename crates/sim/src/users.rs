@@ -130,7 +130,7 @@ pub(crate) enum Purpose {
 #[derive(Clone, Debug)]
 pub(crate) struct Writer {
     object: usize,
-    node: NodeId,
+    pub(crate) node: NodeId,
     client: ClientId,
     instance: Instance,
     tag: Tag,
@@ -260,7 +260,8 @@ impl World {
             Act::Inputs { object } => {
                 let Some(id) = self.id_or_later(*object, &act) else { return };
                 let node = self.users.objects[*object].node;
-                let Some(node) = node.filter(|node| self.is_up(*node)) else { return };
+                let nodes = self.staying();
+                let Some(node) = node.filter(|node| nodes.contains(node)) else { return };
                 let client = self.client_of(node);
                 let purpose = Purpose::Inputs { object: *object };
                 self.ask(node, client, Ask::Inputs { id }, purpose, None);
@@ -283,6 +284,8 @@ impl World {
             }
             Act::Join => self.add_host(),
             Act::Leave { at } => self.leave(*at),
+            Act::Freeze { at, time_ns } => self.freeze(*at, *time_ns),
+            Act::Cut { at, split, time_ns } => self.cut(*at, *split, *time_ns),
             Act::Crash { at } => {
                 let up: Vec<NodeId> =
                     self.hosts.keys().copied().filter(|id| self.is_up(*id)).collect();

@@ -51,6 +51,8 @@ pub(crate) struct Host {
     pub(crate) is_up: bool,
     /// It was told to leave.
     pub(crate) is_leaving: bool,
+    /// It stands still.
+    pub(crate) frozen_until: Option<Instant>,
     pub(crate) slots: BTreeMap<Instance, SlotId>,
     /// Copies that it receives: which attempt.
     pub(crate) fetches: BTreeMap<Instance, u64>,
@@ -174,7 +176,9 @@ impl World {
 
     /// A new node calls one that is there.
     pub(crate) fn add_host(&mut self) {
-        let seeds: Vec<NodeId> = self.staying();
+        // One that stands still answers later.
+        let seeds = self.hosts.iter().filter(|(_, host)| host.is_up && !host.is_leaving);
+        let seeds: Vec<NodeId> = seeds.map(|(id, _)| *id).collect();
         let id = self.add_stranger().id;
         if let Some(seed) = self.dice.pick(&seeds) {
             self.dial(id, seed);
@@ -205,6 +209,7 @@ impl World {
             member,
             is_up: true,
             is_leaving: false,
+            frozen_until: None,
             slots: BTreeMap::new(),
             fetches: BTreeMap::new(),
             heard: 0,
@@ -214,9 +219,14 @@ impl World {
         member
     }
 
-    /// Nodes that are up and were not told to leave.
+    /// Nodes that are up and were not told to leave, and do not stand still.
     pub(crate) fn staying(&self) -> Vec<NodeId> {
-        let staying = self.hosts.iter().filter(|(_, host)| host.is_up && !host.is_leaving);
+        let is_staying = |host: &Host| {
+            host.is_up
+                && !host.is_leaving
+                && host.frozen_until.is_none_or(|until| until <= self.now)
+        };
+        let staying = self.hosts.iter().filter(|(_, host)| is_staying(host));
         staying.map(|(id, _)| *id).collect()
     }
 
@@ -260,6 +270,9 @@ impl World {
     }
 
     fn happen(&mut self, happening: Happening) {
+        if let Some(until) = self.late_until(&happening) {
+            return self.at(until, happening);
+        }
         match happening {
             Happening::Arrive { from, to, connection, parcel } => {
                 self.arrive(from, to, connection, parcel);
@@ -385,7 +398,7 @@ impl World {
         if self.is_up(to) {
             self.dial(from, to);
         } else {
-            let delay_ns = self.net.latency_ns(&mut self.dice);
+            let delay_ns = self.passage_ns(from, to);
             let event = Event::CallFailed { node: to, is_refused: true };
             self.after(delay_ns, Happening::Tell { node: from, event });
         }

@@ -119,6 +119,13 @@ impl Entry {
         self.live.is_some() && self.orphan_since.is_none()
     }
 
+    /// Whether what it was can't be completed any more, so that another instance may take its place.
+    pub(super) fn is_lost(&self) -> bool {
+        // A name that is kept for a reduce is no orphan, though nobody has what it was before.
+        let is_void = |live: &Live| live.inline.is_none() && live.holders.is_empty();
+        self.orphan_since.is_some() || self.live.as_ref().is_some_and(is_void)
+    }
+
     /// The node that made the object, or said that it will.
     pub(super) fn maker(&self) -> Option<NodeId> {
         self.live.as_ref().map(|live| live.instance).or(self.reserved).map(|instance| instance.node)

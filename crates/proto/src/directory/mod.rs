@@ -357,7 +357,7 @@ impl Directory {
             let (id, taken_by) = (id.clone(), Some(instance.node));
             mail.push((reserved.node, Message::Claimed { id, instance: reserved, taken_by }));
         }
-        let is_lost = entry.orphan_since.is_some();
+        let is_lost = entry.is_lost();
         if let Some(live) = entry.live.take_if(|live| live.instance != *instance) {
             // A later epoch of the same maker replaces what it made before. Of two that were put under one name, while
             // their nodes did not agree on its owner, every owner keeps the lower, or both would be dropped.

@@ -128,7 +128,7 @@ impl Directory {
         // A later instance of the same node is the result itself, told of before its name.
         let is_result =
             |live: &Instance| live.node == instance.node && live.serial > instance.serial;
-        let is_lost = entry.orphan_since.is_some();
+        let is_lost = entry.is_lost();
         if let Some(lost) = entry.live.take_if(|live| is_lost && !is_result(&live.instance)) {
             for holder in lost.holders.keys() {
                 let drop = Message::Drop { id: id.clone(), instance: lost.instance, error: None };

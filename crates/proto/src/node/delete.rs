@@ -82,12 +82,13 @@ impl Node {
             let error = error.clone().unwrap_or_else(|| Error::ObjectDeleted { id: id.clone() });
             self.fail_reduce_of(id, &error, out);
         }
+        let was_told = was_current || self.pull_awaits_room_for(id, instance);
         self.doom(instance, out);
         if was_current {
             self.folded.remove(id);
         }
         // A name may have been put again meanwhile: who waits for that instance waits on.
-        if was_current || self.pull_awaits_room_for(id, instance) {
+        if was_told {
             match &error {
                 Some(error) => self.pull_failed(id, error, out),
                 None => {
@@ -99,8 +100,9 @@ impl Node {
         if error.is_some() {
             self.send(from, Message::Dropped { id: id.clone(), instance }, out);
         }
-        if error.is_some() && was_current {
-            // The other owner may have heard of the deletion before it heard of this copy.
+        if was_told {
+            // The other owner may have heard of the deletion before it heard of this copy, or not at all: it would keep the
+            // name for what is gone.
             let others = self.members.owners(id).iter().filter(|owner| *owner != from);
             for owner in others.collect::<Vec<_>>() {
                 self.send(owner, Message::Withdraw { id: id.clone(), instance }, out);

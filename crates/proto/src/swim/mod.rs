@@ -99,6 +99,9 @@ pub(crate) struct Swim {
     /// What others have said of themselves, where that is more than nothing.
     incarnations: BTreeMap<NodeId, u32>,
     next_round: Option<Instant>,
+    rounds: u64,
+    /// Who was asked last of all that are asked in turn.
+    turn: NodeId,
     counted: u64,
     probes: BTreeMap<NodeId, Probe>,
     suspicions: BTreeMap<NodeId, Suspicion>,
@@ -125,6 +128,9 @@ struct Errand {
 /// Others that are asked to ask.
 const HELPERS: usize = 3;
 
+/// In every so many rounds a second member is asked, one after the other in turn.
+const ROUNDS_PER_TURN: u64 = 4;
+
 /// How many parts the time of detection has: one until the next probe, one for its answer, one for the answers to
 /// others, and three for the suspect to learn of it.
 const PARTS: u64 = 6;
@@ -138,6 +144,8 @@ impl Swim {
             incarnation: 0,
             incarnations: BTreeMap::new(),
             next_round: None,
+            rounds: 0,
+            turn: me,
             counted: 0,
             probes: BTreeMap::new(),
             suspicions: BTreeMap::new(),
@@ -204,9 +212,18 @@ impl Swim {
         }
         if self.next_round.is_some_and(|at| at <= now) {
             self.next_round = Some(now + part_ns);
+            self.rounds += 1;
             let next = self.after(self.me, members).find(|node| self.may_probe(*node));
             if let Some(node) = next {
                 self.probe(now, node, mail);
+            }
+            // Members do not always agree on who comes after whom: each asks everybody now and then.
+            let in_turn = self.after(self.turn, members).next();
+            if let Some(node) = in_turn.filter(|_| self.rounds.is_multiple_of(ROUNDS_PER_TURN)) {
+                self.turn = node;
+                if self.may_probe(node) {
+                    self.probe(now, node, mail);
+                }
             }
         }
         let dead = self.suspicions.iter().filter(|(_, suspicion)| suspicion.until <= now);
@@ -364,6 +381,7 @@ impl Swim {
         if incarnation < known {
             return mail.push((by, Rumour::Alive { node, incarnation: known }));
         }
+        self.probes.remove(&node);
         // It may not be reached by whoever suspects it.
         mail.push((node, Rumour::Suspect { node, incarnation }));
         let Some(detection_ns) = self.detection_ns else { return };

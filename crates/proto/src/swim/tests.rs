@@ -106,8 +106,10 @@ fn nobody_is_suspected_while_all_answer() {
     group.run(60 * SECOND);
     assert!(group.deaths.is_empty());
     assert!(group.all.values().all(|(swim, _)| swim.suspicions().next().is_none()));
-    // A question and an answer of each in each round, and nothing else.
-    assert_eq!(group.said.len(), 8 * 2 * 120);
+    // A question and an answer of each in each round, a second one in every fourth, and nothing else. One that is asked
+    // already is not asked twice.
+    let rounds = 8 * 2 * 120;
+    assert!((rounds..=rounds + rounds / 4).contains(&group.said.len()), "{}", group.said.len());
 }
 
 #[test]
@@ -198,6 +200,19 @@ fn neighbours_that_freeze_together_are_both_found() {
     }
     let last = group.deaths.iter().map(|(at, _, _)| at.since(since)).max().unwrap();
     assert!(last <= 2 * DETECTION, "{last} ns");
+}
+
+/// Goal: a member that its neighbour in the ring takes for gone is asked all the same.
+#[test]
+fn one_that_only_some_know_is_asked_by_them() {
+    let mut group = Group::new(5);
+    // The one before it in the order of ids lost it, and tells nobody.
+    let (swim, members) = group.all.get_mut(&NodeId(2)).unwrap();
+    members.remove(NodeId(3));
+    swim.members_changed(Instant(SECOND), members);
+    group.frozen.push(NodeId(3));
+    group.run(5 * 4 * DETECTION);
+    assert_eq!(group.mourners(3), [1, 4, 5]);
 }
 
 #[test]
