@@ -122,6 +122,7 @@ class Node:
         advertise: str | None = None,
         rack: str | None = None,
         degree: str | None = None,
+        detection_timeout: float = 3.0,
         socket: str | None = None,
     ) -> Node: ...
     @property

@@ -489,11 +489,12 @@ class Client(Twins):
 
         Returns:
             "id", "address" and "rack" (None if none was told) of the node; "members" (a list of such triples, this node
-            among them); "objects" (number of local copies); "store" ("used" and "capacity", bytes); "counters" since
-            the node's start: "bytes_direct" (sent from objects that this node's clients put), "bytes_relayed" (sent on
-            from copies that came over the network, or from results that grow), "bytes_folded_remote" and
-            "bytes_folded_local" (folded away from, and at, the node that called the reduce), "fetches", "serves" and
-            others.
+            among them, each with "suspected": None, or "seconds" since it was last known to answer and "by", the node
+            that found so); "lost" (former members that are called again, with "seconds" and "reason"); "objects"
+            (number of local copies); "store" ("used" and "capacity", bytes); "counters" since the node's start:
+            "bytes_direct" (sent from objects that this node's clients put), "bytes_relayed" (sent on from copies that
+            came over the network, or from results that grow), "bytes_folded_remote" and "bytes_folded_local" (folded
+            away from, and at, the node that called the reduce), "fetches", "serves" and others.
         """
         status: dict[str, Any] = json.loads(self._open().status())
         return status

@@ -52,6 +52,8 @@ class Node:
             however many want them there. The default is no rack.
         degree: children of each position in the tree of every reduce that this node's clients begin, 1, 2 or "n"; for
             measurements. The default is what is predicted to be fastest, for each reduce.
+        detection_timeout: seconds that another node may be silent, frozen or cut off, until it counts as dead, at least
+            0.5; the default is 3. One whose process ended is noticed at once.
         socket: path of the Unix socket for this host's processes; the default is this user's, at which
             `hoplite.init()` looks, or one of this node's own if another node serves that.
         config: a TOML file of settings.
@@ -75,6 +77,7 @@ class Node:
         advertise: str | None = None,
         rack: str | None = None,
         degree: str | int | None = None,
+        detection_timeout: float | None = None,
         socket: str | os.PathLike[str] | None = None,
         config: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -89,6 +92,7 @@ class Node:
             advertise=advertise,
             rack=rack,
             degree=degree,
+            detection_timeout=detection_timeout,
             socket=socket,
             log=None,
         )
@@ -112,6 +116,7 @@ class Node:
                         advertise=values["advertise"],
                         rack=values["rack"],
                         degree=values["degree"],
+                        detection_timeout=values["detection_timeout"],
                         socket=path,
                     )
                 break

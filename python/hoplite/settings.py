@@ -28,6 +28,8 @@ CONFIG_VARIABLE = "HOPLITE_CONFIG"
 UNIX = "unix:"
 
 # As long as a label's value in Kubernetes.
+# Seconds. A node that shares two busy processors with others may have to wait for its turn for half of it.
+DETECTION_MIN_S = 0.5
 RACK_BYTES_MAX = 63
 
 DEGREES = ("1", "2", "n")
@@ -202,6 +204,15 @@ def _check_seconds(what: str, value: float) -> float:
     return float(value)
 
 
+def _check_detection(what: str, value: float) -> float:
+    seconds = _check_seconds(what, value)
+    if seconds < DETECTION_MIN_S:
+        raise InvalidArgument(
+            f"{what} is {value!r}; at least {DETECTION_MIN_S}: a busy host answers later, and would count as dead"
+        )
+    return seconds
+
+
 def _check_level(what: str, value: str) -> str:
     text = check_text(what, value).lower()
     if text not in LEVELS:
@@ -235,6 +246,7 @@ ADDRESSES = Kind(
 PLACE = Kind("ADDRESS", '"unix:/path" or "host:port,host:port"', (str,), str, _check_place)
 SIZE = Kind("SIZE", '"8GiB", "500MB" or a number of bytes', (str, int), str, lambda _, value: check_capacity(value))
 SECONDS = Kind("SECONDS", "a number of seconds, as 30", (int, float), float, _check_seconds)
+DETECTION = Kind("SECONDS", "a number of seconds, as 3", (int, float), float, _check_detection)
 FLAG = Kind("BOOL", "true or false; also 1 or 0 in a variable", (bool,), _parse_flag, _check_flag)
 LEVEL = Kind("LEVEL", f"one of {', '.join(LEVELS)}", (str,), str, _check_level)
 
@@ -299,6 +311,14 @@ SETTINGS = (
         None,
         "Unix socket for the processes of this host: where a node serves them, and where they look for it.",
         default_text="this user's",
+    ),
+    Setting(
+        "detection_timeout",
+        DETECTION,
+        3.0,
+        "How long another node may be silent, frozen or cut off, until it counts as dead. One whose process ended is "
+        "noticed at once.",
+        default_text="3",
     ),
     Setting(
         "leave_timeout",

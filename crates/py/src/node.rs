@@ -32,7 +32,7 @@ impl Node {
     #[new]
     #[pyo3(signature = (
         *, listen="127.0.0.1:0", join=Vec::new(), capacity=None, cluster="default", token=None, insecure=false,
-        advertise=None, socket=None, rack=None, degree=None
+        advertise=None, socket=None, rack=None, degree=None, detection_timeout=3.0
     ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -47,6 +47,7 @@ impl Node {
         socket: Option<PathBuf>,
         rack: Option<&str>,
         degree: Option<&str>,
+        detection_timeout: f64,
     ) -> PyResult<Self> {
         let (rack, degree) = (arguments::word(py, rack)?, arguments::word(py, degree)?);
         let (listen, cluster) = (listen.into(), cluster.into());
@@ -61,6 +62,7 @@ impl Node {
             socket,
             rack,
             degree,
+            detection: arguments::timeout(py, Some(detection_timeout))?.unwrap_or_default(),
             ..NodeConfig::default()
         };
         let started = aside(py, "hoplite-start", move || Native::start(config))?;

@@ -65,7 +65,22 @@ def setting_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 # What a node is started with besides.
-GIVEN = ("advertise", "rack", "degree", "join", "cluster", "token", "insecure", "capacity", "socket")
+GIVEN = (
+    "advertise",
+    "rack",
+    "degree",
+    "detection_timeout",
+    "join",
+    "cluster",
+    "token",
+    "insecure",
+    "capacity",
+    "socket",
+)
+
+
+# Of these an empty value says something, or several are one.
+PLAIN = ("join", "leave_timeout", "detection_timeout")
 
 
 @click.command()
@@ -90,9 +105,10 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     # Blocked here and so in the node's threads, which start now: a signal that one of them took would wake nobody.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     # An option that was not given is empty or false.
-    given = {name: value or None for name, value in options.items() if name not in ("join", "leave_timeout")}
+    given = {name: value or None for name, value in options.items() if name not in PLAIN}
     given["join"] = [seed for seeds in options["join"] for seed in seeds] or None
-    given["leave_timeout"] = options["leave_timeout"]
+    # Zero says something.
+    given |= {name: options[name] for name in PLAIN if name != "join"}
     values = settings.load(config, **given)
     start_log(values["log"] or DEFAULT_LOG)
     running = Node(

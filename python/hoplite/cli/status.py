@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from hoplite.cli.attach import attach, socket_option
@@ -32,10 +34,22 @@ def status(socket: str | None, as_json: bool) -> None:
     columns = ["member", "address"]
     if any(member["rack"] for member in facts["members"]):
         columns.append("rack")
+    is_in_doubt = facts["lost"] or any(member["suspected"] for member in facts["members"])
     keys = ["id", *columns[1:]]
-    print_table(columns, [[member[key] or "-" for key in keys] for member in facts["members"]])
+    rows = [[member[key] or "-" for key in keys] for member in (*facts["members"], *facts["lost"])]
+    if is_in_doubt:
+        columns.append("state")
+        states = [_state(member) for member in facts["members"]]
+        states += [f"lost {lost['seconds']:.0f} s ago: {lost['reason']}" for lost in facts["lost"]]
+        rows = [[*row, state] for row, state in zip(rows, states, strict=True)]
+    print_table(columns, rows)
     click.echo()
     print_table(
         ["counter", "value"],
         [[name, size(value) if name.startswith("bytes_") else str(value)] for name, value in facts["counters"].items()],
     )
+
+
+def _state(member: dict[str, Any]) -> str:
+    suspected = member["suspected"]
+    return f"suspected by {suspected['by']} for {suspected['seconds']:.1f} s" if suspected else "alive"

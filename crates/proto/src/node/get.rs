@@ -509,8 +509,14 @@ impl Node {
 
     /// A member is gone: what it sends is sought elsewhere, though its connection may be open for long.
     pub(super) fn pulls_without(&mut self, node: NodeId, out: &mut Vec<Action>) {
+        // One without memory so far has asked it for nothing: it will, and hear that it is gone.
+        let is_receiving = |id: &ObjectId| {
+            let phase = self.pulls.get(id).map(|pull| &pull.phase);
+            matches!(phase, Some(Phase::Receiving { .. }))
+        };
         let is_fed = |(instance, copy): &(Instance, &Copy)| {
             copy.state == State::Flowing(Some(node))
+                && is_receiving(&copy.id)
                 && !copy.doomed
                 && !self.is_scattered(*instance)
         };

@@ -636,6 +636,18 @@ fn a_receiver_that_comes_before_the_memory_is_ready_is_kept_waiting() {
     assert_eq!(actions, [fetch, Action::Serve { serve, instance, relayed: true }]);
 }
 
+/// Goal: a copy is fetched once it has memory, and a transfer that its sender's death leaves behind is ended.
+#[test]
+fn a_receiver_of_a_sender_that_is_lost_has_memory_first() {
+    let (id, instance, mut step) = receiver();
+    let forgotten = || Event::Message { from: NodeId(1), message: Message::Forgotten };
+    assert_eq!(step(forgotten()), [], "nothing is under way yet");
+    let fetch = Action::Fetch { id, instance, source: NodeId(1), parts: None };
+    assert_eq!(step(Event::SlotReady { instance }), [fetch]);
+    assert_eq!(step(forgotten()), [Action::StopFetch { instance }]);
+    assert_eq!(step(forgotten()), [], "it is sought elsewhere already");
+}
+
 #[test]
 fn a_receiver_goes_on_with_the_node_that_stepped_in_between() {
     let (id, instance, mut step) = receiver();

@@ -1,0 +1,159 @@
+"""Nodes that fall silent: stopped processes, which others take for dead in time, and which come back as if new."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hoplite
+from hoplite import testing
+from hoplite.cli.status import status as status_command
+from programs import frozen
+from support import SOON, Later, eventually, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hoplite import Client
+    from hoplite.testing import NodeProcess
+
+MIB = 2**20
+DETECTION_S = 1.0
+
+
+class Group:
+    """Some nodes in processes of their own, and a client of each."""
+
+    def __init__(self, nodes: list[NodeProcess], clients: list[Client]) -> None:
+        self.nodes = nodes
+        self.clients = clients
+
+    def members(self, number: int) -> list[str]:
+        return [member["id"] for member in self.clients[number].status()["members"]]
+
+    def all_know(self, *numbers: int) -> bool:
+        """Whether these nodes take each other, and nobody else, for members."""
+        ids = sorted(self.nodes[number].id for number in numbers)
+        return all(sorted(self.members(number)) == ids for number in numbers)
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    with contextlib.ExitStack() as stack:
+        nodes: list[NodeProcess] = []
+        for _ in range(4):
+            join = ["--join", nodes[0].address] if nodes else []
+            nodes.append(
+                stack.enter_context(testing.node_process("--detection-timeout", str(DETECTION_S), *join)),
+            )
+        group = Group(nodes, [stack.enter_context(node.client()) for node in nodes])
+        eventually(lambda: group.all_know(0, 1, 2, 3))
+        yield group
+
+
+def test_a_stopped_node_is_lost_and_comes_back_with_all_it_holds(group: Group) -> None:
+    value = numbers(4 * MIB, "uint8", seed=1)
+    small, large = group.clients[2].put(b"here", name="small/1"), group.clients[2].put(value, name="large/1")
+    eventually(lambda: bool(group.clients[0].locations(large)))
+    with frozen(group.nodes[2].process):
+        begun = time.monotonic()
+        eventually(lambda: group.all_know(0, 1, 3))
+        # Later than this a busy machine may be; sooner would be no detection.
+        assert time.monotonic() - begun > DETECTION_S / 3
+        (lost,) = group.clients[0].status()["lost"]
+        assert lost["id"] == group.nodes[2].id
+        assert "1.0 s" in lost["reason"]
+        # Its owners have the bytes of what is small.
+        assert bytes(group.clients[0].get(small, timeout=SOON)) == b"here"
+        with pytest.raises(hoplite.ObjectLost):
+            group.clients[1].get(large, timeout=SOON)
+        again = group.clients[3].put(b"meanwhile", name="other/1")
+    eventually(lambda: group.all_know(0, 1, 2, 3))
+    assert group.clients[0].status()["lost"] == []
+    eventually(lambda: bool(group.clients[1].locations(large)))
+    for client in group.clients:
+        same(client.get(large, timeout=SOON), value)
+        assert bytes(client.get(small, timeout=SOON)) == b"here"
+        assert bytes(client.get(again, timeout=SOON)) == b"meanwhile"
+    group.clients[1].delete([small, large, again], timeout=SOON)
+    eventually(lambda: not any(client.objects() for client in group.clients))
+
+
+def test_who_is_stopped_for_a_moment_stays_a_member(group: Group) -> None:
+    with frozen(group.nodes[1].process):
+        time.sleep(DETECTION_S / 4)
+    time.sleep(2 * DETECTION_S)
+    assert group.all_know(0, 1, 2, 3)
+    assert all(client.status()["lost"] == [] for client in group.clients)
+
+
+def test_receivers_of_a_relay_that_stops_take_the_rest_elsewhere(group: Group) -> None:
+    """Of a growing object: it is passed on from node to node in the order in which they ask."""
+    value = numbers(32 * MIB, "uint8", seed=2)
+    half = len(value) // 2
+    buffer = group.clients[0].create(len(value), "uint8", name="growing/1")
+    buffer[:half] = value[:half]
+    gets = []
+    for number in (1, 2, 3):
+        gets.append(Later(group.clients[number].get, "growing/1", timeout=SOON))
+        eventually(lambda number=number: has_begun(group.clients[number]))  # type: ignore[misc]
+    with frozen(group.nodes[1].process):
+        buffer[half:] = value[half:]
+        buffer.seal()
+        for get in gets[1:]:
+            same(get.result(), value)
+    same(gets[0].result(), value)
+
+
+def has_begun(client: Client) -> bool:
+    return any(copy["state"] == "flowing" for copy in client.objects())
+
+
+def test_a_get_ends_soon_after_the_only_holder_stopped(group: Group) -> None:
+    buffer = group.clients[1].create(8 * MIB, "uint8", name="half/1")
+    buffer[: 4 * MIB] = 1
+    get = Later(group.clients[2].get, "half/1", timeout=SOON)
+    eventually(lambda: has_begun(group.clients[2]))
+    with frozen(group.nodes[1].process), pytest.raises(hoplite.ObjectLost, match="half/1"):
+        get.result(SOON)
+    buffer.discard()
+
+
+def test_a_reduce_goes_on_with_a_spare_where_a_contributor_stopped(group: Group) -> None:
+    values = [numbers(4 * MIB, "float32", seed=seed) for seed in range(3)]
+    growing = group.clients[1].create(4 * MIB, "float32", name="in/1")
+    growing[: 2 * MIB] = values[1][: 2 * MIB]
+    group.clients[2].put(values[2], name="in/2")
+    ref = group.clients[0].reduce(["in/1", "in/2", "in/3"], count=2, timeout=SOON)
+    get = Later(group.clients[3].get, ref, timeout=SOON)
+    time.sleep(0.1)
+    with frozen(group.nodes[1].process):
+        group.clients[3].put(values[0], name="in/3")
+        same(get.result(), values[2] + values[0])
+        assert {str(made) for made in group.clients[0].inputs(ref)} == {"in/2", "in/3"}
+    growing.discard()
+
+
+def test_a_reduce_that_lacks_a_stopped_contributor_ends(group: Group) -> None:
+    group.clients[1].put(numbers(4 * MIB, seed=1), name="in/1")
+    group.clients[2].put(numbers(4 * MIB, seed=2), name="in/2")
+    eventually(lambda: len(group.clients[0].wait(["in/1", "in/2"], timeout=0)[0]) == 2)
+    with frozen(group.nodes[1].process):
+        ref = group.clients[0].reduce(["in/1", "in/2"], timeout=SOON)
+        with pytest.raises(hoplite.ObjectLost, match="in/1"):
+            group.clients[0].get(ref, timeout=SOON)
+
+
+def test_status_says_who_was_lost(group: Group) -> None:
+    from click.testing import CliRunner
+
+    with frozen(group.nodes[3].process):
+        eventually(lambda: group.all_know(0, 1, 2))
+        told = CliRunner().invoke(status_command, ["--socket", group.nodes[0].socket], catch_exceptions=False).output
+    (line,) = [line for line in told.splitlines() if group.nodes[3].id in line]
+    assert "lost" in line
+    assert "answered nobody" in line
+    assert sum("alive" in line for line in told.splitlines()) == 3
