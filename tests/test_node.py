@@ -29,7 +29,7 @@ def test_a_node_tells_where_it_is(tmp_path: Path) -> None:
         status = node.client().status()
         assert status["id"] == node.id
         assert status["address"] == node.address
-        assert status["members"] == [{"id": node.id, "address": node.address, "rack": None}]
+        assert status["members"] == [{"id": node.id, "address": node.address, "rack": None, "suspected": None}]
         assert status["store"]["capacity"] == 64 << 20
         assert not node.closed
     assert node.closed

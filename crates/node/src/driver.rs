@@ -302,6 +302,11 @@ impl Core {
         (serve, receiver)
     }
 
+    /// Nobody waits for the decision on a transfer any more.
+    pub(crate) fn forget_serve(&self, serve: ServeId) {
+        lock(&self.serves).remove(&serve);
+    }
+
     /// Hands a fact to the machine and carries out what it orders.
     ///
     /// Never waits: while another thread is at the door, that thread takes this fact too. So a fact may be stated from
@@ -387,9 +392,9 @@ impl Core {
                 info!(node = %member.id, address = %member.address, "a member");
                 self.peers.add(self, member);
             }
-            Action::DropPeer(node) => {
+            Action::DropPeer { node, has_left } => {
                 info!(%node, "no member any more");
-                self.peers.remove(node);
+                self.peers.remove(node, has_left);
                 self.control.remove(node);
             }
             Action::Call(member) => Peers::call(self, member),

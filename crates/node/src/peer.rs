@@ -116,6 +116,13 @@ impl Outbox {
         self.changed.notify_one();
     }
 
+    /// What is queued is not sent.
+    fn forget(&self) {
+        let mut queue = lock(&self.queue);
+        queue.frames.clear();
+        (queue.taken, queue.is_due, queue.stream) = (0, false, None);
+    }
+
     fn is_closed(&self) -> bool {
         lock(&self.queue).is_closed
     }
@@ -219,10 +226,15 @@ impl Peers {
         }
     }
 
-    /// Ends the connections to a node, after what is queued for it.
-    pub(crate) fn remove(&self, node: NodeId) {
+    /// Ends the connections to a node; of one that has left, after what is queued for it.
+    pub(crate) fn remove(&self, node: NodeId, has_left: bool) {
         if let Some(peer) = lock(&self.all).remove(&node) {
             peer.outbox.close();
+            if !has_left {
+                // Said later, over another connection, it would be taken for new.
+                peer.outbox.forget();
+                peer.task.abort();
+            }
         }
         lock(&self.idle).remove(&node);
         lock(&self.calls).remove(&node);
@@ -401,7 +413,10 @@ async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
                 if is_dead {
                     return;
                 }
-                // Others may reach it: all of them decide whether it lives.
+                // Others may reach it: all of them decide whether it lives. What it is to know is said again when it can be
+                // reached, and is not kept until then.
+                outbox.forget();
+                was_connected = true;
                 sleep(STABLE).await;
                 continue;
             }

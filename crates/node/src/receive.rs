@@ -156,7 +156,12 @@ pub(crate) async fn partial(
     frame: u64,
     window: mpsc::Sender<Result<Piece, String>>,
 ) {
-    if let Err(error) = receive_partial(&core, child, key, part, frame, &window).await {
+    let received = tokio::select! {
+        received = receive_partial(&core, child, key, part, frame, &window) => received,
+        // Its kernel may keep the connection of one that is frozen.
+        () = core.peers.gone(child) => Err(LinkError::Stranger),
+    };
+    if let Err(error) = received {
         let said = format!("the stream of position {} at node {child}: {error}", key.position);
         let _ = window.send(Err(said)).await;
     }

@@ -129,6 +129,7 @@ struct Asked<'a> {
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
+        self.core.forget_serve(self.serve);
         if !self.is_refused {
             self.core.drive(Event::ServeEnded { serve: self.serve });
         }

@@ -185,7 +185,7 @@ impl World {
             Action::Note(_) => {}
             Action::Send { .. }
             | Action::AddPeer(_)
-            | Action::DropPeer(_)
+            | Action::DropPeer { .. }
             | Action::Call(_)
             | Action::Left => {
                 self.carry_out_peer(node, action);

@@ -464,7 +464,7 @@ impl World {
         match action {
             Action::Send { to, message } => self.send(node, to, message),
             Action::AddPeer(member) => self.dial(node, member.id),
-            Action::DropPeer(peer) => self.hang_up(node, peer),
+            Action::DropPeer { node: peer, .. } => self.hang_up(node, peer),
             Action::Call(member) => self.call(node, member.id),
             Action::Left => self.stop_host(node, false),
             _ => {}

@@ -162,8 +162,13 @@ pub enum Action {
     },
     /// Be ready to send to this member.
     AddPeer(Member),
-    /// Close all connections to this node, after what was sent.
-    DropPeer(NodeId),
+    /// Close all connections to this node.
+    DropPeer {
+        /// Which.
+        node: NodeId,
+        /// Whether it is there, and is to get what was sent. What was to be sent to one that was lost is void.
+        has_left: bool,
+    },
     /// Try to reach a node that was lost; answered by `PeerUp` or `CallFailed`.
     Call(Member),
     /// Take memory for a copy; answered by `SlotReady` or `SlotFailed`, unless `FreeSlot` comes first.

@@ -59,7 +59,8 @@ impl Node {
             }
             self.swim.members_changed(self.now, &self.members);
         }
-        if self.absentees.remove(member.id) {
+        self.absentees.remove(member.id);
+        if before.is_departed(member.id) {
             self.send(member.id, Message::Forgotten, out);
         }
         let all = self.members.iter().collect();
@@ -101,10 +102,14 @@ impl Node {
             let (incarnation, reason) = (u32::MAX, String::from("its process is gone"));
             self.lose(node, Loss::Found { incarnation, reason }, out);
         } else {
-            let mut mail = Vec::new();
-            self.swim.doubt(self.now, node, &self.members, &mut mail);
-            self.spread(mail, out);
+            self.doubt(node, out);
         }
+    }
+
+    fn doubt(&mut self, node: NodeId, out: &mut Vec<Action>) {
+        let mut mail = Vec::new();
+        self.swim.doubt(self.now, node, &self.members, &mut mail);
+        self.spread(mail, out);
     }
 
     /// A node is no member any more.
@@ -114,7 +119,9 @@ impl Node {
         if !self.members.remove(node) {
             return;
         }
-        out.push(Action::DropPeer(node));
+        let has_left = matches!(loss, Loss::Left);
+        out.push(Action::DropPeer { node, has_left });
+        let is_over = has_left || matches!(loss, Loss::Found { incarnation: u32::MAX, .. });
         if let Loss::Found { incarnation, reason } = &loss {
             for other in self.members.others().map(|other| other.id).collect::<Vec<_>>() {
                 let (incarnation, reason) = (*incarnation, reason.clone());
@@ -128,18 +135,21 @@ impl Node {
             }
         }
         self.swim.members_changed(self.now, &self.members);
-        self.without(node, out);
+        self.without(node, is_over, out);
+        if !has_left {
+            // Who leaves sends what it has begun to send.
+            self.pulls_without(node, out);
+        }
         self.tell_again(&before, None, out);
         self.hand_over_again(node, out);
     }
 
-    /// Whatever a node has said, and was to do, is void.
-    fn without(&mut self, node: NodeId, out: &mut Vec<Action>) {
+    /// Whatever a node has said, and was to do, is void; `is_over` if its process is, so that it does nothing more.
+    fn without(&mut self, node: NodeId, is_over: bool, out: &mut Vec<Action>) {
         let mut mail = Vec::new();
         self.directory.member_gone(self.now, node, &self.members, &mut mail);
         self.post(mail, out);
-        self.reduces_without(node, out);
-        self.pulls_without(node, out);
+        self.reduces_without(node, is_over, out);
         let owed: Vec<(ObjectId, Instance)> = self
             .adoptions
             .iter()
@@ -154,9 +164,14 @@ impl Node {
 
     /// A member had given this node up, and takes it for a new one: so is that member for this node.
     pub(super) fn was_forgotten(&mut self, by: NodeId, out: &mut Vec<Action>) {
-        self.without(by, out);
+        self.without(by, false, out);
+        self.pulls_without(by, out);
         let before = self.members.clone();
         self.tell_again(&before, Some(by), out);
+        self.hand_over_again(by, out);
+        let mut mail = Vec::new();
+        self.swim.forgotten(&self.members, &mut mail);
+        self.spread(mail, out);
     }
 
     pub(super) fn told_down(
@@ -170,6 +185,10 @@ impl Node {
         if node == self.me.id {
             // Whoever believes that learns otherwise.
             self.send(from, Message::Members(Vec::from([self.me])), out);
+        } else if incarnation == u32::MAX {
+            // It refused the sender's call. If its process is over this node hears so itself; and if not, as where only the
+            // sender's way to it is barred, it answers.
+            self.doubt(node, out);
         } else if self.swim.is_refuted(node, incarnation) {
             let incarnation = self.swim.incarnation_of(node);
             self.send(from, Message::Rumour(Rumour::Alive { node, incarnation }), out);

@@ -433,7 +433,7 @@ impl Node {
     }
 
     /// Attempts that read an input at a node that is gone begin again.
-    pub(super) fn reduces_without(&mut self, node: NodeId, out: &mut Vec<Action>) {
+    pub(super) fn reduces_without(&mut self, node: NodeId, is_over: bool, out: &mut Vec<Action>) {
         let hit = self.reduces.iter().filter(|(_, reduce)| reduce.depends_on(node));
         let hit: Vec<(ReduceId, u32)> = hit.map(|(key, reduce)| (*key, reduce.epoch())).collect();
         for (key, epoch) in hit {
@@ -443,7 +443,7 @@ impl Node {
         for key in theirs.collect::<Vec<_>>() {
             self.stop_fold(key, out);
         }
-        self.parts_without(node, out);
+        self.parts_without(node, is_over, out);
     }
 
     /// A coordinator orders this node to fold.

@@ -297,13 +297,14 @@ impl Node {
         }
     }
 
-    /// The coordinator of scattered reduces is gone, so that nobody begins again: what is all here is complete.
-    pub(super) fn parts_without(&mut self, node: NodeId, out: &mut Vec<Action>) {
+    /// The coordinator of scattered reduces is lost. If its process is over nobody begins again: what is all here is
+    /// complete. One that is only silent may come back and make another result.
+    pub(super) fn parts_without(&mut self, node: NodeId, is_over: bool, out: &mut Vec<Action>) {
         let theirs = self.scatters.iter().filter(|(_, parts)| parts.order.reduce.node == node);
         let theirs =
             theirs.map(|(instance, parts)| (*instance, parts.order.id.clone(), parts.is_all_here));
         for (instance, id, is_all_here) in theirs.collect::<Vec<_>>() {
-            if is_all_here {
+            if is_all_here && is_over {
                 self.decide_parts(instance, out);
             } else {
                 self.begin_anew(instance, &id, out);

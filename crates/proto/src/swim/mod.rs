@@ -96,7 +96,7 @@ pub(crate) struct Swim {
     /// A node that falls silent counts as dead after this; none never asks.
     detection_ns: Option<u64>,
     incarnation: u32,
-    /// What others have said of themselves, where that is more than nothing.
+    /// What others have said of themselves, where that is more than nothing; also those who are gone, for they may be back.
     incarnations: BTreeMap<NodeId, u32>,
     next_round: Option<Instant>,
     rounds: u64,
@@ -174,7 +174,6 @@ impl Swim {
     pub(crate) fn members_changed(&mut self, now: Instant, members: &Members) {
         self.probes.retain(|node, _| members.contains(*node));
         self.suspicions.retain(|node, _| members.contains(*node));
-        self.incarnations.retain(|node, _| members.contains(*node));
         let is_alone = members.others().next().is_none();
         self.next_round = match (self.detection_ns, self.next_round) {
             (Some(detection_ns), None) if !is_alone => Some(now + detection_ns / PARTS),
@@ -261,7 +260,9 @@ impl Swim {
             Rumour::Suspect { node, incarnation } => {
                 self.suspect(now, node, from, incarnation, members, mail);
             }
-            Rumour::Alive { node, incarnation } => self.is_alive(node, incarnation, members),
+            Rumour::Alive { node, incarnation } => {
+                self.is_alive(from, node, incarnation, members, mail);
+            }
         }
     }
 
@@ -389,12 +390,33 @@ impl Swim {
         self.suspicions.insert(node, Suspicion { by, since: now, until, incarnation });
     }
 
-    fn is_alive(&mut self, node: NodeId, incarnation: u32, members: &Members) {
-        if members.contains(node) && incarnation > self.incarnation_of(node) {
-            self.incarnations.insert(node, incarnation);
-            self.suspicions.remove(&node);
-            self.probes.remove(&node);
+    fn is_alive(
+        &mut self,
+        from: NodeId,
+        node: NodeId,
+        incarnation: u32,
+        members: &Members,
+        mail: &mut Mail,
+    ) {
+        if !members.contains(node) || incarnation <= self.incarnation_of(node) {
+            return;
         }
+        self.incarnations.insert(node, incarnation);
+        self.probes.remove(&node);
+        let Some(suspicion) = self.suspicions.remove(&node) else { return };
+        // Those who suspect it may not be reached by it.
+        let is_mine = suspicion.by == self.me;
+        let told = members.others().map(|other| other.id);
+        let told = told.filter(|other| *other != from && *other != node);
+        let told = told.filter(|other| is_mine || *other == suspicion.by);
+        mail.extend(told.map(|other| (other, Rumour::Alive { node, incarnation })));
+    }
+
+    /// Some had given this node up: whatever is said of its silence was said before.
+    pub(crate) fn forgotten(&mut self, members: &Members, mail: &mut Mail) {
+        self.incarnation = self.incarnation.saturating_add(1);
+        let alive = Rumour::Alive { node: self.me, incarnation: self.incarnation };
+        mail.extend(members.others().map(|other| (other.id, alive)));
     }
 
     /// Time in which this process did not run is nobody else's silence: their answers may lie unread.

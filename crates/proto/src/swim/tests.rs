@@ -216,6 +216,25 @@ fn one_that_only_some_know_is_asked_by_them() {
 }
 
 #[test]
+fn a_refutation_reaches_who_cannot_hear_the_suspect() {
+    let mut group = Group::new(4);
+    group.cut.extend([(NodeId(1), NodeId(2)), (NodeId(2), NodeId(1))]);
+    let (swim, members) = group.all.get_mut(&NodeId(1)).unwrap();
+    let mut mail = Vec::new();
+    // Two parts of the time, in which its question and those of others have no answer.
+    swim.doubt(group.now, NodeId(2), members, &mut mail);
+    for part in 1..=2 {
+        swim.expire(group.now + part * DETECTION / 6, members, &mut mail);
+    }
+    assert!(swim.suspicions().any(|(node, _)| node == NodeId(2)));
+    group.now = group.now + DETECTION / 3;
+    let suspect = Rumour::Suspect { node: NodeId(2), incarnation: 0 };
+    group.deliver(NodeId(1), vec![(NodeId(3), suspect)]);
+    assert!(group.all[&NodeId(1)].0.suspicions().next().is_none());
+    assert_eq!(group.all[&NodeId(1)].0.incarnation_of(NodeId(2)), 1);
+}
+
+#[test]
 fn an_old_suspicion_is_answered_with_what_refuted_it() {
     let mut group = Group::new(3);
     let rumour = Rumour::Alive { node: NodeId(3), incarnation: 5 };
