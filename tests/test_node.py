@@ -383,6 +383,8 @@ def test_what_only_a_killed_node_held_is_lost(nodes: list[Node]) -> None:
         testing.wait_for_members(nodes, 4)
         with other.client() as client:
             large, small = client.put(numbers(200_000)), client.put(numbers(10))
+        # A put does not wait for the second owner.
+        eventually(lambda: sum(node.client().status()["owned"] for node in nodes) == 2)
         other.process.kill()
         other.process.wait()
         with pytest.raises(hoplite.ObjectLost, match=str(large)):

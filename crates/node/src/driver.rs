@@ -21,7 +21,7 @@ use hoplite_proto::{
     id::{ClientId, Instance, NodeId, ReduceId, RequestId, ServeId},
     inline::Inline,
     members::Member,
-    message::FoldKey,
+    message::{FoldKey, Message},
     meta::{Dtype, Op},
     node::{Action, Config, Event, Node as Machine, Note},
     reduce::cost::Link,
@@ -330,7 +330,15 @@ impl Core {
 
     /// Takes all facts that there are through the door, and returns the orders that take a while.
     fn pass(self: &Arc<Self>, fact: Fact) -> Vec<Slow> {
-        lock(&self.inbox).push_back(fact);
+        {
+            let mut inbox = lock(&self.inbox);
+            // Who lives must not wait behind all that is told when many have come back: they would be lost again.
+            if matches!(fact.event, Event::Message { message: Message::Rumour(_), .. }) {
+                inbox.push_front(fact);
+            } else {
+                inbox.push_back(fact);
+            }
+        }
         let mut slow = Vec::new();
         loop {
             match self.door.try_lock() {

@@ -47,6 +47,8 @@ pub(crate) struct Peers {
     /// Outboxes that begin with a message that can wait.
     late: Mutex<Vec<Arc<Outbox>>>,
     is_late: Notify,
+    /// There is another member.
+    has_grown: Notify,
 }
 
 #[derive(Debug)]
@@ -224,6 +226,7 @@ impl Peers {
         if let Some(before) = lock(&self.all).insert(member.id, peer) {
             before.outbox.close();
         }
+        self.has_grown.notify_waiters();
     }
 
     /// Ends the connections to a node; of one that has left, after what is queued for it.
@@ -241,13 +244,19 @@ impl Peers {
         lock(&self.callers).remove(&node);
     }
 
-    /// Ends when the member is no member any more; at no time if it is none.
+    /// Ends when the member is no member any more; if it is none yet, when it has been one.
     pub(crate) async fn gone(&self, node: NodeId) {
-        let presence = lock(&self.all).get(&node).map(|peer| peer.presence.subscribe());
-        match presence {
-            // Nothing is ever sent: an error says that the sender is gone.
-            Some(mut presence) => while presence.changed().await.is_ok() {},
-            None => std::future::pending().await,
+        loop {
+            let has_grown = self.has_grown.notified();
+            tokio::pin!(has_grown);
+            has_grown.as_mut().enable();
+            let presence = lock(&self.all).get(&node).map(|peer| peer.presence.subscribe());
+            if let Some(mut presence) = presence {
+                // Nothing is ever sent: an error says that the sender is gone.
+                while presence.changed().await.is_ok() {}
+                return;
+            }
+            has_grown.await;
         }
     }
 

@@ -198,8 +198,8 @@ pub enum Message {
         id: ObjectId,
         /// Which instances must not come back.
         instances: Vec<Instance>,
-        /// What askers are told.
-        error: Error,
+        /// What askers are told; none if the name is something else by now.
+        error: Option<Error>,
     },
     /// To the owner of the prefix: the newest name under it that is newer than `after`, as soon as there is one.
     Latest {

@@ -34,6 +34,9 @@ pub(super) struct Entry {
     /// What the name was before it was put again, and until when that is remembered.
     pub(super) buried: BTreeMap<Instance, Instant>,
     asking: Option<Box<Asking>>,
+    /// What the name was when its last copy was lost, and until when that is remembered: its holder may come back, and is
+    /// to hear of a deletion meanwhile.
+    pub(super) lost: Option<Box<(Instance, Instant)>>,
     /// The reduce that the name is kept for.
     pub(super) reserved: Option<Instance>,
     /// Since when no copy is known that is complete, or will be.
@@ -146,6 +149,8 @@ impl Entry {
         self.live.is_none()
             && self.gone.is_none()
             && self.asking.is_none()
+            && self.lost.is_none()
+            && self.buried.is_empty()
             && self.reserved.is_none()
             && self.orphan_since.is_none()
     }

@@ -53,6 +53,10 @@ pub struct Directory {
     latest: Vec<LatestWaiter>,
     /// When something has to be looked at again: tombstones to forget, orphans to give up.
     alarms: BTreeSet<(Instant, ObjectId)>,
+    /// Members had given this node up, and tell it until then what happened meanwhile.
+    catching_up_until: Instant,
+    /// Announcements of other instances than those that are known here, which wait until then.
+    parked: Vec<(NodeId, Announce)>,
 }
 
 impl Directory {
@@ -113,8 +117,11 @@ impl Directory {
                     entry.reserved.take_if(|reserved| reserved.node == from);
                 }
             }
-            Message::Remember { id, instances, error } => {
+            Message::Remember { id, instances, error: Some(error) } => {
                 self.bury(now, id, error.clone(), instances.clone(), mail);
+            }
+            Message::Remember { id, instances, error: None } => {
+                self.bury_older(now, id, instances, mail);
             }
             Message::Latest { prefix, after, request } => {
                 self.ask_latest(from, prefix, *after, *request, mail);
@@ -139,6 +146,7 @@ impl Directory {
     /// Forgets a member: its copies, its questions.
     pub fn member_gone(&mut self, now: Instant, node: NodeId, members: &Members, mail: &mut Mail) {
         self.latest.retain(|waiter| waiter.node != node);
+        self.parked.retain(|(from, _)| *from != node);
         let ids: Vec<ObjectId> = self.entries.keys().cloned().collect();
         for id in ids {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
@@ -179,10 +187,17 @@ impl Directory {
             }
         }
         for (id, entry) in &self.entries {
-            let Some(gone) = &entry.gone else { continue };
-            for owner in members.owners(id).iter().filter(|owner| *owner != me) {
-                let (instances, error) = (gone.instances.clone(), gone.error.clone());
-                mail.push((owner, Message::Remember { id: id.clone(), instances, error }));
+            let gone = entry.gone.as_ref();
+            let gone = gone.map(|gone| (gone.instances.clone(), Some(gone.error.clone())));
+            // What a name was before it was put again must not come back either.
+            let buried = entry.buried.iter().filter(|(_, until)| **until > now);
+            let buried: Vec<Instance> = buried.map(|(instance, _)| *instance).collect();
+            let buried = (!buried.is_empty()).then_some((buried, None));
+            for (instances, error) in gone.into_iter().chain(buried) {
+                for owner in members.owners(id).iter().filter(|owner| *owner != me) {
+                    let (id, instances, error) = (id.clone(), instances.clone(), error.clone());
+                    mail.push((owner, Message::Remember { id, instances, error }));
+                }
             }
         }
         self.latest.retain(|waiter| {
@@ -190,13 +205,27 @@ impl Directory {
         });
     }
 
+    /// A member had given this node up. What is known here may be old: names that were deleted and put again. Until the
+    /// others have told of that, nobody's instance is refused for another.
+    pub fn catch_up(&mut self, now: Instant) {
+        self.catching_up_until = now + ORPHAN_GRACE_NS;
+    }
+
     /// When [`Directory::expire`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
-        self.alarms.first().map(|(at, _)| *at)
+        let parked = (!self.parked.is_empty()).then_some(self.catching_up_until);
+        self.alarms.first().map(|(at, _)| *at).into_iter().chain(parked).min()
     }
 
     /// Forgets old deletions; tells those who wait for an object that nobody can make any more.
-    pub fn expire(&mut self, now: Instant, members: &Members, mail: &mut Mail) {
+    pub fn expire(&mut self, now: Instant, members: &Members, link: Link, mail: &mut Mail) {
+        if self.catching_up_until <= now {
+            for (from, announce) in core::mem::take(&mut self.parked) {
+                if members.contains(from) {
+                    self.announce(now, from, &announce, members, link, mail);
+                }
+            }
+        }
         while let Some((at, id)) = self.alarms.first().cloned() {
             if at > now {
                 break;
@@ -211,10 +240,17 @@ impl Directory {
             if entry.gone.as_ref().is_some_and(|gone| gone.until <= now) {
                 entry.gone = None;
             }
+            entry.lost.take_if(|lost| lost.1 <= now);
+            entry.buried.retain(|_, until| *until > now);
             // Who is no owner any more hears of no holder: those who asked it ask the owners of now.
             if is_owner && entry.orphan_since.is_some_and(|since| since + ORPHAN_GRACE_NS <= now) {
                 entry.orphan_since = None;
                 let lost = entry.live.take_if(|live| !live.is_fed());
+                if let Some(lost) = lost.as_ref().filter(|_| id.minter().is_none()) {
+                    let until = now + TOMBSTONE_NS;
+                    entry.lost = Some(Box::new((lost.instance, until)));
+                    self.alarms.insert((until, id.clone()));
+                }
                 // The member that alone can make it may have been met meanwhile.
                 let can_come = id.minter().is_some_and(|minter| members.contains(minter));
                 if entry.live.is_none() && !can_come {
@@ -358,6 +394,13 @@ impl Directory {
             mail.push((reserved.node, Message::Claimed { id, instance: reserved, taken_by }));
         }
         let is_lost = entry.is_lost();
+        let is_rival = entry.live.as_ref().is_some_and(|live| live.instance.node != instance.node);
+        if is_rival && now < self.catching_up_until {
+            self.parked.retain(|(node, parked)| (*node, parked.instance) != (from, *instance));
+            self.parked.push((from, announce.clone()));
+            return;
+        }
+        entry.lost.take_if(|lost| lost.0 == *instance);
         if let Some(live) = entry.live.take_if(|live| live.instance != *instance) {
             // A later epoch of the same maker replaces what it made before. Of two that were put under one name, while
             // their nodes did not agree on its owner, every owner keeps the lower, or both would be dropped.
@@ -519,6 +562,8 @@ impl Directory {
         instance: Instance,
         members: &Members,
     ) {
+        self.parked
+            .retain(|(node, parked)| (*node, &parked.id, parked.instance) != (from, id, instance));
         if let Some(entry) = self.entries.get_mut(id) {
             entry.reserved.take_if(|reserved| *reserved == instance);
             let mut live = entry.live.as_mut().filter(|live| live.instance == instance);
@@ -595,13 +640,18 @@ impl Directory {
         request: RequestId,
         mail: &mut Mail,
     ) {
-        let is_known = self
-            .entries
-            .get(id)
-            .is_some_and(|entry| entry.live.is_some() || entry.reserved.is_some());
+        let entry = self.entries.get_mut(id);
+        let lost = entry.and_then(|entry| entry.lost.take()).map(|lost| lost.0);
+        let entry = self.entries.get(id);
+        let is_known = lost.is_some()
+            || entry.is_some_and(|entry| entry.live.is_some() || entry.reserved.is_some());
         // A name that nobody has put is free, and deleting it changes nothing.
         if is_known || id.minter().is_some() {
             self.bury(now, id, Error::ObjectDeleted { id: id.clone() }, Vec::new(), mail);
+        }
+        // Its holder may come back with it.
+        if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
+            gone.instances.extend(lost);
         }
         if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
             gone.askers.push((from, request));
@@ -660,6 +710,21 @@ impl Directory {
         entry.tell_gone(id, &error, mail);
         let until = now + TOMBSTONE_NS;
         entry.gone = Some(Box::new(Tombstone { instances, error, until, dropping, askers }));
+        self.alarms.insert((until, id.clone()));
+    }
+
+    /// A name was something that must not come back, and is something else by now.
+    fn bury_older(&mut self, now: Instant, id: &ObjectId, instances: &[Instance], mail: &mut Mail) {
+        let entry = self.entries.entry(id.clone()).or_default();
+        let is_old = |live: &mut Live| instances.contains(&live.instance);
+        if let Some(old) = entry.live.take_if(is_old) {
+            for holder in old.holders.keys() {
+                let drop = Message::Drop { id: id.clone(), instance: old.instance, error: None };
+                mail.push((*holder, drop));
+            }
+        }
+        let until = now + TOMBSTONE_NS;
+        entry.buried.extend(instances.iter().map(|instance| (*instance, until)));
         self.alarms.insert((until, id.clone()));
     }
 

@@ -15,6 +15,8 @@ use crate::{
 const SIZE: u64 = 32 << 20;
 const SECOND: u64 = 1_000_000_000;
 
+const LINK: Link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
+
 /// The directory of node 1 in a cluster of five.
 struct Owner {
     directory: Directory,
@@ -38,9 +40,8 @@ impl Owner {
     fn hears(&mut self, from: u64, message: Message) -> Mail {
         self.now = self.now + 1000;
         let mut mail = Vec::new();
-        let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
         let (members, directory) = (&self.members, &mut self.directory);
-        assert!(directory.handle(self.now, NodeId(from), &message, members, link, &mut mail));
+        assert!(directory.handle(self.now, NodeId(from), &message, members, LINK, &mut mail));
         mail
     }
 
@@ -55,7 +56,7 @@ impl Owner {
     fn waits(&mut self, ns: u64) -> Mail {
         let mut mail = Vec::new();
         self.now = self.now + ns;
-        self.directory.expire(self.now, &self.members, &mut mail);
+        self.directory.expire(self.now, &self.members, LINK, &mut mail);
         mail
     }
 
@@ -523,6 +524,60 @@ fn copies_that_grow_from_each_other_begin_anew() {
     let drop = Message::Drop { id: id.clone(), instance: instance(2, 1), error: None };
     assert_eq!(mail, [(NodeId(4), drop)]);
     assert!(owner.directory.feeds().all(|(_, node, source)| (node.0, source.0) == (3, 4)));
+}
+
+/// Goal: an owner that was given up for a while does not defend a name that was deleted and put again meanwhile.
+#[test]
+fn an_owner_that_was_away_refuses_nothing_before_it_has_heard_what_happened() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    let (old, new) = (instance(2, 1), instance(3, 1));
+    let small = Progress::Inline(vec![1; 8].into());
+    owner.hears(2, told(&id, old, true, small));
+    owner.directory.catch_up(owner.now);
+    assert_eq!(owner.hears(3, told(&id, new, true, Progress::Complete)), []);
+    let (instances, error) = (vec![old], None);
+    let mail = owner.hears(4, Message::Remember { id: id.clone(), instances, error });
+    let drop = Message::Drop { id: id.clone(), instance: old, error: None };
+    assert_eq!(mail, [(NodeId(2), drop.clone())]);
+    owner.waits(ORPHAN_GRACE_NS);
+    assert_eq!(owner.holders(&id), [3]);
+    assert_eq!(owner.source_of(5, &id), Some(3));
+    // Whoever still has the old one is told to drop it.
+    assert_eq!(owner.hears(2, told(&id, old, true, Progress::Complete)), [(NodeId(2), drop)]);
+}
+
+#[test]
+fn of_rivals_that_both_live_the_lower_stays_when_all_has_been_told() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    owner.directory.catch_up(owner.now);
+    assert_eq!(owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete)), []);
+    let drop = Message::Drop { id: id.clone(), instance: instance(3, 1), error: None };
+    assert_eq!(owner.waits(ORPHAN_GRACE_NS), [(NodeId(3), drop)]);
+    // One that was given up meanwhile is not judged later.
+    owner.directory.catch_up(owner.now);
+    owner.hears(4, told(&id, instance(4, 1), true, Progress::Complete));
+    owner.hears(4, Message::Withdraw { id: id.clone(), instance: instance(4, 1) });
+    assert_eq!(owner.waits(ORPHAN_GRACE_NS), []);
+    assert_eq!(owner.holders(&id), [2]);
+}
+
+#[test]
+fn a_name_that_was_deleted_while_its_only_holder_was_away_does_not_come_back() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    let member = owner.members.iter().find(|member| member.id == NodeId(2)).unwrap();
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    owner.loses(2);
+    owner.waits(2 * ORPHAN_GRACE_NS);
+    assert_eq!(owner.hears(4, delete(&id)), [deleted(&id, 4)]);
+    owner.members.insert(member);
+    let mail = owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    assert!(matches!(mail[..], [(NodeId(2), Message::Drop { .. })]), "{mail:?}");
+    assert_eq!(owner.hears(5, told(&id, instance(5, 1), true, Progress::Complete)), []);
+    assert_eq!(owner.holders(&id), [5]);
 }
 
 #[test]

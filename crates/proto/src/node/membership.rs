@@ -164,6 +164,7 @@ impl Node {
 
     /// A member had given this node up, and takes it for a new one: so is that member for this node.
     pub(super) fn was_forgotten(&mut self, by: NodeId, out: &mut Vec<Action>) {
+        self.directory.catch_up(self.now);
         self.without(by, false, out);
         self.pulls_without(by, out);
         let before = self.members.clone();

@@ -526,7 +526,7 @@ impl Node {
 
     fn expire(&mut self, out: &mut Vec<Action>) {
         let mut mail = Vec::new();
-        self.directory.expire(self.now, &self.members, &mut mail);
+        self.directory.expire(self.now, &self.members, self.config.link, &mut mail);
         self.post(mail, out);
         self.expire_pulls(out);
         self.expire_reduces(out);
