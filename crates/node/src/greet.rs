@@ -264,11 +264,12 @@ pub(crate) async fn answer(
 
 /// Whether the process that was called is not there: its host says that nobody listens, or somebody else answers.
 pub(crate) fn is_elsewhere(error: &LinkError) -> bool {
-    match error {
-        LinkError::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
-        LinkError::Stranger | LinkError::Refused(_) => true,
-        _ => false,
-    }
+    is_refused(error) || matches!(error, LinkError::Stranger | LinkError::Refused(_))
+}
+
+/// Whether the host is there, but nobody listens at the port.
+pub(crate) fn is_refused(error: &LinkError) -> bool {
+    matches!(error, LinkError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
 fn prepare(stream: &TcpStream) -> Result<(), LinkError> {

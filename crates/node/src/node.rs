@@ -26,7 +26,7 @@ use crate::{
     control::Control,
     descriptors,
     driver::{Core, lock},
-    error::{Error, LinkError},
+    error::Error,
     greet::{self, Identity},
     listen, local,
 };
@@ -292,7 +292,7 @@ async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error> {
                             continue;
                         }
                         Err(error) => {
-                            may_come |= is_refused(&error);
+                            may_come |= greet::is_refused(&error);
                             error.to_string()
                         }
                     }
@@ -321,9 +321,4 @@ async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error> {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     Ok(())
-}
-
-/// Whether the host is there, but nobody listens at the port.
-fn is_refused(error: &LinkError) -> bool {
-    matches!(error, LinkError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }

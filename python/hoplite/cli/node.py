@@ -79,8 +79,8 @@ GIVEN = (
 )
 
 
-# Of these an empty value says something, or several are one.
-PLAIN = ("join", "leave_timeout", "detection_timeout")
+# Of these zero says something.
+TIMES = ("leave_timeout", "detection_timeout")
 
 
 @click.command()
@@ -105,10 +105,9 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     # Blocked here and so in the node's threads, which start now: a signal that one of them took would wake nobody.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     # An option that was not given is empty or false.
-    given = {name: value or None for name, value in options.items() if name not in PLAIN}
+    given = {name: value or None for name, value in options.items() if name not in ("join", *TIMES)}
     given["join"] = [seed for seeds in options["join"] for seed in seeds] or None
-    # Zero says something.
-    given |= {name: options[name] for name in PLAIN if name != "join"}
+    given |= {name: options[name] for name in TIMES}
     values = settings.load(config, **given)
     start_log(values["log"] or DEFAULT_LOG)
     running = Node(

@@ -230,6 +230,15 @@ impl Live {
         was_holder
     }
 
+    /// Every holder is to drop it; readers who wait are told why, or wait on if there is no error.
+    pub(super) fn drop_copies(&self, id: &ObjectId, error: Option<&Error>, mail: &mut Mail) {
+        let drop = |holder: &NodeId| {
+            let (id, instance, error) = (id.clone(), self.instance, error.cloned());
+            (*holder, Message::Drop { id, instance, error })
+        };
+        mail.extend(self.holders.keys().map(drop));
+    }
+
     /// All holders, by node.
     fn holdings(&self) -> Vec<Holding> {
         let holding =

@@ -266,11 +266,7 @@ impl Directory {
                     // Copies that grow from each other and from nobody else never will be complete. Only the first
                     // owner knows of all copies.
                     if let Some(lost) = lost.filter(|_| members.owners(&id).first == members.me()) {
-                        for holder in lost.holders.keys() {
-                            let (id, instance) = (id.clone(), lost.instance);
-                            let error = Some(error.clone());
-                            mail.push((*holder, Message::Drop { id, instance, error }));
-                        }
+                        lost.drop_copies(&id, Some(&error), mail);
                     }
                 }
             }
@@ -649,11 +645,9 @@ impl Directory {
         if is_known || id.minter().is_some() {
             self.bury(now, id, Error::ObjectDeleted { id: id.clone() }, Vec::new(), mail);
         }
-        // Its holder may come back with it.
         if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
+            // Its holder may come back with it.
             gone.instances.extend(lost);
-        }
-        if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
             gone.askers.push((from, request));
             gone.answer(id, mail);
         } else {
@@ -683,11 +677,8 @@ impl Directory {
         if let Some(live) =
             entry.live.take_if(|live| !is_moved || instances.contains(&live.instance))
         {
-            for holder in live.holders.keys() {
-                let (id, instance, error) = (id.clone(), live.instance, Some(error.clone()));
-                mail.push((*holder, Message::Drop { id, instance, error }));
-                dropping.insert((*holder, instance));
-            }
+            live.drop_copies(id, Some(&error), mail);
+            dropping.extend(live.holders.keys().map(|holder| (*holder, live.instance)));
             instances.push(live.instance);
         }
         if entry.live.is_some() {
@@ -718,10 +709,7 @@ impl Directory {
         let entry = self.entries.entry(id.clone()).or_default();
         let is_old = |live: &mut Live| instances.contains(&live.instance);
         if let Some(old) = entry.live.take_if(is_old) {
-            for holder in old.holders.keys() {
-                let drop = Message::Drop { id: id.clone(), instance: old.instance, error: None };
-                mail.push((*holder, drop));
-            }
+            old.drop_copies(id, None, mail);
         }
         let until = now + TOMBSTONE_NS;
         entry.buried.extend(instances.iter().map(|instance| (*instance, until)));

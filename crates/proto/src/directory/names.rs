@@ -130,10 +130,7 @@ impl Directory {
             |live: &Instance| live.node == instance.node && live.serial > instance.serial;
         let is_lost = entry.is_lost();
         if let Some(lost) = entry.live.take_if(|live| is_lost && !is_result(&live.instance)) {
-            for holder in lost.holders.keys() {
-                let drop = Message::Drop { id: id.clone(), instance: lost.instance, error: None };
-                mail.push((*holder, drop));
-            }
+            lost.drop_copies(id, None, mail);
         }
         let live = entry.live.as_ref();
         let is_made = live.is_some_and(|live| {

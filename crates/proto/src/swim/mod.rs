@@ -356,13 +356,12 @@ impl Swim {
 
     /// Somebody suspects this node.
     fn refute(&mut self, from: NodeId, incarnation: u32, members: &Members, mail: &mut Mail) {
-        let is_news = incarnation >= self.incarnation;
-        if is_news {
-            self.incarnation = incarnation.saturating_add(1);
+        if incarnation >= self.incarnation {
+            self.outlive(incarnation, members, mail);
+        } else {
+            let incarnation = self.incarnation;
+            mail.push((from, Rumour::Alive { node: self.me, incarnation }));
         }
-        let alive = Rumour::Alive { node: self.me, incarnation: self.incarnation };
-        let told = members.others().map(|other| other.id).filter(|other| is_news || *other == from);
-        mail.extend(told.map(|other| (other, alive)));
     }
 
     fn suspect(
@@ -414,7 +413,12 @@ impl Swim {
 
     /// Some had given this node up: whatever is said of its silence was said before.
     pub(crate) fn forgotten(&mut self, members: &Members, mail: &mut Mail) {
-        self.incarnation = self.incarnation.saturating_add(1);
+        self.outlive(self.incarnation, members, mail);
+    }
+
+    /// Tells all members that what was said of this node in an incarnation is void.
+    fn outlive(&mut self, incarnation: u32, members: &Members, mail: &mut Mail) {
+        self.incarnation = incarnation.saturating_add(1);
         let alive = Rumour::Alive { node: self.me, incarnation: self.incarnation };
         mail.extend(members.others().map(|other| (other.id, alive)));
     }
