@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import socket
 import stat
 import struct
@@ -9,13 +11,14 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 import hoplite
-from hoplite import Node, testing
+from hoplite import Node, sockets, testing
 from support import SOON, Array, Later, eventually, fold, numbers, same
 
 
@@ -362,6 +365,31 @@ def test_two_processes_that_start_at_once_have_a_node_each() -> None:
             process.communicate("\n", timeout=SOON)
             assert process.returncode == 0
     assert not [path for path in paths if Path(path).exists()]
+
+
+@pytest.mark.parametrize("is_default", [True, False], ids=["default", "given"])
+def test_a_socket_that_does_not_listen_yet_is_not_removed(is_default: bool) -> None:
+    """It looks like a dead node's; who is about to listen holds the folder's lock."""
+    path = sockets.default_socket()
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        with socket.socket(socket.AF_UNIX) as other, ThreadPoolExecutor() as pool:
+            other.bind(str(path))
+            start = pool.submit(Node, socket=None if is_default else path)
+            with pytest.raises(TimeoutError):
+                start.result(timeout=0.2)
+            other.listen()
+            fcntl.flock(folder, fcntl.LOCK_UN)
+            if is_default:
+                with start.result(timeout=SOON) as node:
+                    assert Path(node.socket) != path
+            else:
+                with pytest.raises(hoplite.AddressInUse, match=str(path)):
+                    start.result(timeout=SOON)
+            assert sockets.is_served(path)
+    finally:
+        os.close(folder)
 
 
 def test_a_killed_node_is_noticed(nodes: list[Node]) -> None:

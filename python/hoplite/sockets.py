@@ -113,7 +113,10 @@ def check_length(path: str | Path) -> None:
 
 
 def free_path(wanted: str | None) -> str:
-    """Chooses the socket path of a node that starts, and removes what a dead node left there.
+    """Chooses the socket path of a node that starts.
+
+    A dead node's socket is replaced as the new one begins to listen there; those that had a path of their own are
+    removed here.
 
     Args:
         wanted: a path; None means this user's default one or, if a living node serves that, one of this node's own.
@@ -129,21 +132,22 @@ def free_path(wanted: str | None) -> str:
         path = Path(wanted)
         if is_served(path):
             raise AddressInUse(f"a living node serves {path}; choose another socket path")
-        _remove_dead(path)
+        _refuse_file(path)
         return str(path)
 
-    # One process at a time, or one would remove the socket that another has just begun to serve.
+    # The lock of the node that listens: a socket that does not listen yet looks like a dead one's.
     folder = runtime_dir()
-    with _locked(folder / "lock"):
+    with _locked(folder):
         path = folder / "node.sock"
         for left_over in folder.glob("node-*.sock"):
-            _remove_dead(left_over)
+            if left_over.is_socket() and not is_served(left_over):
+                left_over.unlink(missing_ok=True)
         number = 0
         while is_served(path):
             number += 1
             path = path.with_name(f"node-{os.getpid()}-{number}.sock")
-        _remove_dead(path)
-        return str(path)
+    _refuse_file(path)
+    return str(path)
 
 
 @contextlib.contextmanager
@@ -172,21 +176,18 @@ def _made(folder: Path) -> Path | None:
     return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
-def _remove_dead(path: Path) -> None:
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise AddressInUse(f"{path} exists and is no socket; choose another socket path")
-    if not is_served(path):
-        path.unlink(missing_ok=True)
+def _refuse_file(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise AddressInUse(f"{path} exists and is no socket; choose another socket path")
 
 
 @contextlib.contextmanager
 def _locked(path: Path, timeout: float | None = None) -> Iterator[None]:
+    """Holds the lock of a folder, or of a file, which is made if it is not there."""
+    flags = os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | os.O_CREAT
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno == errno.EMFILE:
             raise

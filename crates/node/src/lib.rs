@@ -38,6 +38,7 @@ mod node;
 mod peer;
 mod receive;
 mod send;
+mod socket;
 mod store;
 mod turns;
 mod view;

@@ -7,7 +7,6 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     os::fd::{AsFd, OwnedFd},
-    path::Path,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -36,7 +35,6 @@ use tracing::{debug, info};
 use crate::{
     descriptors,
     driver::{Core, Sink, lock},
-    error::Error,
     store::Held,
 };
 
@@ -125,40 +123,6 @@ pub(crate) fn take_frame(bytes: &mut Vec<u8>) -> io::Result<Option<Vec<u8>>> {
     let rest = bytes.split_off(end);
     let mut whole = std::mem::replace(bytes, rest);
     Ok(Some(whole.split_off(4)))
-}
-
-/// Listens at `path`, in place of a dead node's socket if there is one.
-///
-/// # Errors
-/// [`Error::AddressInUse`] if a node answers there; [`Error::Listen`].
-pub(crate) fn bind(path: &Path) -> Result<UnixListener, Error> {
-    let address = path.display().to_string();
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        let detail = "a running node serves that socket".into();
-        return Err(Error::AddressInUse { address, detail });
-    }
-    let bound = std::fs::symlink_metadata(path).map_or_else(
-        |_| Ok(()),
-        |found| {
-            use std::os::unix::fs::FileTypeExt;
-            // Only ever a socket that nobody serves; anything else there is somebody's.
-            if found.file_type().is_socket() {
-                std::fs::remove_file(path)
-            } else {
-                Err(io::Error::new(
-                    io::ErrorKind::AlreadyExists,
-                    "a file that is no socket is there",
-                ))
-            }
-        },
-    );
-    let listener = bound.and_then(|()| UnixListener::bind(path)).and_then(|listener| {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        descriptors::note(&listener);
-        Ok(listener)
-    });
-    listener.map_err(|error| Error::Listen { address, detail: error.to_string() })
 }
 
 /// Accepts for ever.

@@ -28,7 +28,7 @@ use crate::{
     driver::{Core, lock},
     error::Error,
     greet::{self, Identity},
-    listen, local,
+    listen, local, socket,
 };
 
 /// A node in this process. Dropping it closes it without much patience; [`Node::close`] hands over first.
@@ -186,7 +186,7 @@ async fn begin(
     let control = Control::new().map_err(failed)?;
     // Last of what can fail before there is something to be ended, so that a node that does not start leaves no socket behind.
     let local_listener = match &config.socket {
-        Some(path) => Some(local::bind(path)?),
+        Some(path) => Some(socket::bind(path)?),
         None => None,
     };
     let capacity = config.capacity.unwrap_or_else(default_capacity);
