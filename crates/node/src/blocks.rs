@@ -6,7 +6,11 @@ use std::io::{self, IoSlice, IoSliceMut};
 use hoplite_proto::wire::{FrameKind, HEADER_BYTES, Header, WireError};
 use tokio::{io::Interest, net::TcpStream};
 
-use crate::{error::LinkError, frame};
+use crate::{
+    error::LinkError,
+    frame,
+    planted::{self, Bug},
+};
 
 /// Frames that are read with one system call, if as many have come. More would keep the first of them from those who
 /// pass it on.
@@ -140,7 +144,8 @@ where
     W: tokio::io::AsyncWrite + Unpin,
 {
     let header = |(offset, bytes): (u64, &[u8])| {
-        let (kind, length, checksum) = (FrameKind::Blocks, bytes.len() as u32, sum(offset, bytes));
+        let checksum = planted::checksum(offset, sum(offset, bytes));
+        let (kind, length) = (FrameKind::Blocks, bytes.len() as u32);
         Header { kind, length, checksum, transfer, offset }.encode()
     };
     let headers: Vec<[u8; HEADER_BYTES]> = frames.clone().map(header).collect();
@@ -158,8 +163,15 @@ pub(crate) fn frames(
     offset: u64,
     frame: u64,
 ) -> impl Iterator<Item = (u64, &[u8])> + Clone {
-    let place = move |(index, bytes)| (offset + index as u64 * frame, bytes);
+    let place = move |(index, of)| (offset + index as u64 * frame, swapped(bytes, index, of));
     bytes.chunks(frame as usize).enumerate().map(place)
+}
+
+/// A frame of an object, or its neighbour if that is the mistake that a test wants.
+fn swapped<'a>(all: &'a [u8], index: usize, frame: &'a [u8]) -> &'a [u8] {
+    let other = || all.chunks(frame.len()).nth(index ^ 1).filter(|it| it.len() == frame.len());
+    let is_wanted = planted::has(Bug::SwapsBlocks) && all.len() >= (index + 1) * frame.len();
+    is_wanted.then(other).flatten().unwrap_or(frame)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::{
 use hoplite_proto::{
     ask::{Answer, Ask, Location, ObjectRow},
     error::Error as CallError,
-    id::{ClientId, Instance, Name, ObjectId, RequestId},
+    id::{ClientId, Instance, Name, NodeId, ObjectId, RequestId},
     limits::INLINE_BYTES_MAX,
     message::Holding,
     meta::{Meta, Op},
@@ -301,6 +301,22 @@ impl Client {
     pub fn start_explain(&self, id: &ObjectId) -> Wait<String> {
         self.start(Ask::Explain { id: id.clone() }, None, |answer, _| match answer {
             Answer::Explained { state } => Ok(state),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to see to it that `copies` nodes hold an object that was put at this one.
+    pub fn start_keep(&self, id: &ObjectId, copies: u32, timeout: Option<Duration>) -> Wait<()> {
+        self.start(Ask::Keep { id: id.clone(), copies }, timeout, |answer, _| match answer {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to ask which nodes keep where an object is.
+    pub fn start_owners(&self, id: &ObjectId) -> Wait<Vec<NodeId>> {
+        self.start(Ask::Owners { id: id.clone() }, None, |answer, _| match answer {
+            Answer::Owners(nodes) => Ok(nodes),
             other => Err(unexpected(&other)),
         })
     }

@@ -87,7 +87,19 @@ impl Control {
 
     /// Ends the connections that a node made.
     pub(crate) fn remove(&self, from: NodeId) {
-        lock(&self.connections).retain(|_, connection| connection.from != from);
+        drop(self.take_off(from));
+    }
+
+    /// The same, and nothing is taken from them after this. Not for a thread that takes messages.
+    pub(crate) fn replace(&self, from: NodeId) {
+        // Whoever takes some just now is waited for.
+        self.take_off(from).iter().for_each(|connection| drop(lock(&connection.unread)));
+    }
+
+    fn take_off(&self, from: NodeId) -> Vec<Arc<Connection>> {
+        let mut connections = lock(&self.connections);
+        let theirs = connections.extract_if(|_, connection| connection.from == from);
+        theirs.map(|(_, connection)| connection).collect()
     }
 
     /// Waits for messages with the calling thread; see [`Turns::wait`].

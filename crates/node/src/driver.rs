@@ -15,12 +15,10 @@ use std::{
 };
 
 use hoplite_proto::{
-    absent::Absentee,
-    ask::{Answer, Ask, Status},
+    ask::{Answer, Ask},
     error::Error as CallError,
-    id::{ClientId, Instance, NodeId, ReduceId, RequestId, ServeId},
+    id::{ClientId, Instance, ReduceId, RequestId, ServeId},
     inline::Inline,
-    members::Member,
     message::{FoldKey, Message},
     meta::{Dtype, Op},
     node::{Action, Config, Event, Node as Machine, Note},
@@ -35,7 +33,7 @@ use tokio::{
     sync::{Notify, oneshot},
     task::AbortHandle,
 };
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::{
     control::Control,
@@ -222,56 +220,6 @@ impl Core {
             }));
         };
         self.ask(client, Ask::Status, None, false, Box::new(answer));
-    }
-
-    fn description(&self, status: &Status) -> serde_json::Value {
-        let now = self.now();
-        let seconds = |since: Instant| now.since(since) as f64 / 1e9;
-        let suspected = |node: NodeId| {
-            let suspicion = status.suspicions.iter().find(|(suspect, _)| *suspect == node);
-            suspicion.map(|(_, it)| serde_json::json!({"by": it.by.to_string(), "seconds": seconds(it.since)}))
-        };
-        let member = |member: &Member| {
-            serde_json::json!({
-                "id": member.id.to_string(),
-                "address": member.address.to_string(),
-                "rack": member.rack.map(|rack| rack.to_string()),
-                "suspected": suspected(member.id),
-            })
-        };
-        let lost = |absentee: &Absentee| {
-            serde_json::json!({
-                "id": absentee.member.id.to_string(),
-                "address": absentee.member.address.to_string(),
-                "rack": absentee.member.rack.map(|rack| rack.to_string()),
-                "seconds": seconds(absentee.since),
-                "reason": absentee.reason,
-            })
-        };
-        let (arena, link) = (self.store.arena.stats(), self.link());
-        serde_json::json!({
-            "id": status.me.id.to_string(),
-            "address": status.me.address.to_string(),
-            "rack": status.me.rack.map(|rack| rack.to_string()),
-            "cluster": self.identity.cluster,
-            "members": status.members.iter().map(member).collect::<Vec<_>>(),
-            "lost": status.lost.iter().map(lost).collect::<Vec<_>>(),
-            "objects": status.copies,
-            "owned": status.owned,
-            "waiting": status.waiting,
-            "reduces": status.reduces,
-            "store": {
-                "used": status.used,
-                "capacity": status.capacity,
-                "mapped": arena.mapped_bytes,
-                "extents": arena.extents,
-            },
-            "link": {
-                "latency_ns": link.latency_ns,
-                "bytes_per_second": link.bytes_per_second,
-            },
-            "counters": self.counters.values(),
-        })
     }
 
     pub(crate) fn client_gone(self: &Arc<Self>, client: ClientId) {
@@ -514,6 +462,11 @@ impl Core {
                 debug!(%id, %degree, %reason, "degree chosen");
             }
             Note::Scattered { id, parts } => debug!(%id, parts, "scattered"),
+            Note::SenderAvoided { node, blocks } => warn!(
+                %node,
+                blocks,
+                "a node, or the way from it, changes bytes: it is taken only if nobody else has an object"
+            ),
             Note::ReduceRestarted { id, epoch, detail } => {
                 self.counters.reduces_restarted.add(1);
                 info!(%id, epoch, detail, "a reduce begins again");

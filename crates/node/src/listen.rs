@@ -40,11 +40,20 @@ async fn welcome(core: &Arc<Core>, stream: TcpStream) -> Result<(), LinkError> {
     let Met { stream, member, role, session, .. } =
         greet::answer(&core.identity, stream, admit).await?;
     match role {
-        Role::Control => {
+        Role::Control | Role::ControlAgain => {
+            let is_again = role == Role::ControlAgain;
+            if is_again {
+                // What came over the old one and was not taken is not to be taken after this.
+                core.control.replace(member.id);
+            }
             core.peers.was_called(member.id, session);
             // Kept first: the node may be lost again before its first message is taken.
             let kept = core.control.keep(member.id, stream.into_std()?);
-            core.drive(Event::PeerUp { member });
+            core.drive(if is_again {
+                Event::PeerAgain { member }
+            } else {
+                Event::PeerUp { member }
+            });
             core.control.listen(kept)?;
         }
         Role::Payload => {

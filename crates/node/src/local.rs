@@ -35,11 +35,12 @@ use tracing::{debug, info};
 use crate::{
     descriptors,
     driver::{Core, Sink, lock},
+    planted::{self, Bug},
     store::Held,
 };
 
 /// Processes with other releases can't share memory with this one.
-pub(crate) const LOCAL_VERSION: u32 = 4;
+pub(crate) const LOCAL_VERSION: u32 = 5;
 
 /// Bytes of the longest frame, with its length.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;
@@ -390,7 +391,11 @@ impl Session {
             let answer = Err(CallError::NodeDown("the memory of the object is gone".into()));
             return self.say(&FromNode::Answer { request, answer, place: None }, None);
         };
+        let is_got = matches!(answer, Ok(Answer::Got { .. }));
         self.say(&FromNode::Answer { request, answer, place: Some(place) }, descriptor);
+        if is_got && planted::has(Bug::ReleasesAtOnce) {
+            self.core.tell(self.client, Ask::Release { instance });
+        }
     }
 
     fn place(&self, instance: Instance) -> Option<(Place, Option<Arc<OwnedFd>>)> {

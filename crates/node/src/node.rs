@@ -1,7 +1,7 @@
 //! A node in this process: starts, is used through clients, leaves.
 
 use std::{
-    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -10,8 +10,7 @@ use std::{
 use hoplite_proto::{
     id::NodeId,
     members::Member,
-    node::{Config, Event, LEAVE_PATIENCE_NS},
-    wire::Role,
+    node::{Config, LEAVE_PATIENCE_NS},
 };
 use tokio::{
     net::{TcpListener, TcpSocket},
@@ -28,6 +27,7 @@ use crate::{
     driver::{Core, lock},
     error::Error,
     greet::{self, Identity},
+    join::{self, resolve},
     listen, local, socket,
 };
 
@@ -48,9 +48,6 @@ struct Running {
 /// Threads that move bytes. On two cores one is enough for what links carry, and a second would mostly be woken by the
 /// first; beyond four a host's network is slower than they are.
 const THREADS_MAX: usize = 4;
-
-/// How long members that are named but do not listen yet are called again: two nodes that a script starts together.
-const JOIN_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long a node that is dropped may take to hand over.
 const DROP_PATIENCE: Duration = Duration::from_secs(2);
@@ -199,7 +196,7 @@ async fn begin(
         accepting.push(tokio::spawn(local::accept(core.clone(), local_listener)).abort_handle());
     }
     let joined = match Control::start(&core).map_err(failed) {
-        Ok(()) => join(&core, &config.join).await,
+        Ok(()) => join::join(&core, &config.join).await,
         Err(error) => Err(error),
     };
     if let Err(error) = joined {
@@ -208,6 +205,10 @@ async fn begin(
             let _ = std::fs::remove_file(socket);
         }
         return Err(error);
+    }
+    if !config.join.is_empty() {
+        let seeking = tokio::spawn(join::seek(core.clone(), config.join.clone()));
+        accepting.push(seeking.abort_handle());
     }
     Ok((core, accepting))
 }
@@ -262,63 +263,4 @@ fn advertised(config: &NodeConfig, bound: SocketAddr) -> Result<SocketAddr, Erro
     }
     let port = if address.port() == 0 { bound.port() } else { address.port() };
     Ok(SocketAddr::new(address.ip(), port))
-}
-
-fn resolve(said: &str) -> Result<SocketAddr, Error> {
-    let listen_error = |detail: String| Error::Listen { address: said.into(), detail };
-    let mut all = said
-        .to_socket_addrs()
-        .map_err(|error| listen_error(format!("{error}; write it as host:port")))?;
-    all.next().ok_or_else(|| listen_error("the name has no address".into()))
-}
-
-/// Calls the named members until one lets this node in.
-async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error> {
-    let me = core.identity.member.address;
-    let until = Instant::now() + JOIN_PATIENCE;
-    let (mut met, mut failures) = (Vec::new(), Vec::new());
-    // Those that do not listen yet are called again only while nobody has answered.
-    loop {
-        failures.clear();
-        let mut may_come = false;
-        for seed in seeds {
-            let error = match resolve(seed) {
-                Ok(address) if address == me => continue,
-                Ok(address) => {
-                    match greet::call(&core.identity, address, Role::Control, None).await {
-                        Ok(connection) => {
-                            core.drive(Event::PeerUp { member: connection.member });
-                            met.push(connection);
-                            continue;
-                        }
-                        Err(error) => {
-                            may_come |= greet::is_refused(&error);
-                            error.to_string()
-                        }
-                    }
-                }
-                Err(error) => error.to_string(),
-            };
-            failures.push(format!("{seed}: {error}"));
-        }
-        if !met.is_empty() || !may_come || Instant::now() >= until {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    if met.is_empty() && !failures.is_empty() {
-        return Err(Error::Join(failures.join("; ")));
-    }
-    // The members that the seed knows decide who owns which name: without them the first claims could go astray.
-    let told_by = Instant::now() + Duration::from_secs(2);
-    while !met.is_empty() && core.counters.values().messages_received == 0 {
-        if Instant::now() >= told_by {
-            let said = format!(
-                "its members can't reach this node at {me}: advertise an address that they can reach"
-            );
-            return Err(Error::Join(said));
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    Ok(())
 }

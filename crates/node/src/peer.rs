@@ -276,6 +276,15 @@ impl Peers {
         });
     }
 
+    /// Whether a member is reached at an address, or goes by an id; this node itself is known.
+    pub(crate) fn is_known(&self, me: &Member, address: SocketAddr, id: Option<NodeId>) -> bool {
+        let all = lock(&self.all);
+        address == me.address
+            || id == Some(me.id)
+            || id.is_some_and(|id| all.contains_key(&id))
+            || all.values().any(|peer| peer.address == address)
+    }
+
     /// Queues a message; one for a node that is gone goes nowhere. What has to be flushed when all is queued that there
     /// is to say is added to `due`: one system call for several messages. One that can wait leaves with the next that
     /// can't, or with [`Peers::flush_late`].
@@ -411,7 +420,8 @@ impl Peers {
 async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
     let mut was_connected = false;
     loop {
-        let stream = match connect(&core, member).await {
+        let role = if was_connected { Role::ControlAgain } else { Role::Control };
+        let stream = match connect(&core, member, role).await {
             Ok(stream) => stream,
             // The member was let go of, or replaced: what becomes of this connection tells nothing.
             Err(_) if outbox.is_closed() => return,
@@ -449,11 +459,11 @@ async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
 /// A connection that lives shorter than this is made again only after a pause.
 const STABLE: Duration = Duration::from_millis(200);
 
-async fn connect(core: &Arc<Core>, member: Member) -> Result<TcpStream, LinkError> {
+async fn connect(core: &Arc<Core>, member: Member, role: Role) -> Result<TcpStream, LinkError> {
     let mut last = LinkError::Stranger;
     for pause in RETRIES {
         sleep(pause).await;
-        match greet::call(&core.identity, member.address, Role::Control, Some(member.id)).await {
+        match greet::call(&core.identity, member.address, role, Some(member.id)).await {
             Ok(met) => {
                 if let Some(round_trip) = met.round_trip {
                     core.measured_round_trip(round_trip);

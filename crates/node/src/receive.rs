@@ -120,7 +120,7 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
             held.remember_sums(at, whole, &headers);
             // What is right stays, also if something behind it is not.
             claim.commit_front(whole);
-            count_checked(core, checked)?;
+            count_checked(core, source, checked)?;
             core.counters.bytes_received.add(whole);
             // Before others have their turn, in which more would come than the link carries in the time that is counted.
             pace.step(whole);
@@ -139,10 +139,15 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
     Ok(end)
 }
 
-/// Counts bytes that are not what was sent.
-fn count_checked(core: &Core, checked: Result<(), WireError>) -> Result<(), WireError> {
+/// Counts bytes that are not what was sent, and tells the machine whose they were.
+fn count_checked(
+    core: &Arc<Core>,
+    source: NodeId,
+    checked: Result<(), WireError>,
+) -> Result<(), WireError> {
     if matches!(checked, Err(WireError::Checksum { .. })) {
         core.counters.blocks_corrupt.add(1);
+        core.drive(Event::BlockCorrupt { source });
     }
     checked
 }
@@ -198,7 +203,7 @@ async fn receive_partial(
             }
         };
         for (header, piece) in headers.iter().zip(waiting.drain(..headers.len())) {
-            count_checked(core, blocks::check(header, transfer, at, &piece))?;
+            count_checked(core, child, blocks::check(header, transfer, at, &piece))?;
             let length = piece.len() as u64;
             if window.send(Ok(piece)).await.is_err() {
                 // The fold is over; closing the connection tells the child.

@@ -66,6 +66,14 @@ pub enum Ask {
         /// How many; at most that many are named.
         count: u32,
     },
+    /// See to it that so many nodes hold an object that was put at this one, or all if there are fewer. Answered when
+    /// they do.
+    Keep {
+        /// Which.
+        id: ObjectId,
+        /// How many, this node among them.
+        copies: u32,
+    },
     /// I read no more. Not answered.
     Release {
         /// As answered to `Get`.
@@ -115,6 +123,11 @@ pub enum Ask {
     },
     /// Why is the object not here, in words?
     Explain {
+        /// Which.
+        id: ObjectId,
+    },
+    /// Which nodes keep where the object is?
+    Owners {
         /// Which.
         id: ObjectId,
     },
@@ -191,6 +204,8 @@ pub enum Answer {
         /// In words.
         state: String,
     },
+    /// Who keeps where it is: the first, and the second if there is one.
+    Owners(Vec<NodeId>),
     /// How the node is.
     Status(Box<Status>),
     /// The copies that the node has.
@@ -217,6 +232,8 @@ pub struct Status {
     pub suspicions: Vec<(NodeId, Suspicion)>,
     /// Nodes that were members and were lost; they are called again.
     pub lost: Vec<Absentee>,
+    /// Members that have sent blocks which differ from their checksums, and how many.
+    pub corrupt: Vec<(NodeId, u32)>,
     /// Copies here.
     pub copies: u64,
     /// Living objects in this node's part of the directory.

@@ -23,6 +23,7 @@
 //! | [`message`], [`wire`] | what nodes say to each other, and its bytes |
 //! | [`ask`] | what clients ask of a node |
 //! | [`limits`] | every bound and default |
+//! | [`planted`] | mistakes on purpose, for tests of the simulation |
 
 #![no_std]
 
@@ -41,6 +42,7 @@ pub mod message;
 pub mod meta;
 pub mod node;
 pub mod pipeline;
+pub mod planted;
 pub mod rack;
 pub mod ranges;
 pub mod reduce;

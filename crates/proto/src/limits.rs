@@ -43,8 +43,17 @@ pub const WAIT_OBJECTS_MAX: usize = 65_536;
 /// How long a deletion is remembered, so that a late message does not bring the object back: 10 minutes.
 pub const TOMBSTONE_NS: u64 = 600 * 1_000_000_000;
 
-/// How long an owner waits for holders to tell it of an object whose minter is gone, before it is lost: 1 s.
-pub const ORPHAN_GRACE_NS: u64 = 1_000_000_000;
+/// How long an owner waits for holders to tell it of an object whose minter is gone, before it is lost: 0.75 s.
+pub const ORPHAN_GRACE_NS: u64 = 750_000_000;
+
+/// How long an owner keeps what is told to it though others own it, as it sees the members: 10 s at least.
+///
+/// Who tells it knows of the end of a member that this node has not heard of yet, and does not tell it again. Members
+/// that hear nothing of each other for longer than detection give each other up, and then tell everything again.
+pub const STRAY_NS: u64 = 10 * 1_000_000_000;
+
+/// Blocks from one sender that differ from their checksums, after which it is avoided.
+pub const CORRUPT_BLOCKS_MAX: u32 = 3;
 
 /// How long an owner may take to acknowledge a question before the second is asked: 1 s.
 ///

@@ -14,6 +14,7 @@ use crate::{
     id::{ClientId, Instance, NodeId, ObjectId},
     inline::Inline,
     meta::Meta,
+    planted::{self, Bug},
 };
 
 /// One copy of one instance.
@@ -227,7 +228,8 @@ impl Copy {
     }
 
     fn is_evictable(&self) -> bool {
-        self.is_complete() && !self.origin && self.pins == 0
+        let is_read = self.pins > 0 && !planted::has(Bug::EvictsWhatIsRead);
+        self.is_complete() && !self.origin && !is_read
     }
 }
 

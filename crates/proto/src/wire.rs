@@ -24,7 +24,7 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Nodes of different versions don't talk.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
@@ -198,6 +198,8 @@ pub enum WireError {
 pub enum Role {
     /// Messages from the caller to the called.
     Control,
+    /// The same, in place of a connection that broke.
+    ControlAgain,
     /// Payload from the called to the caller.
     Payload,
 }

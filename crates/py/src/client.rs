@@ -70,6 +70,12 @@ pub(crate) fn hold_all(py: Python<'_>, end: RawFd) -> PyResult<bool> {
 
 #[pymethods]
 impl Client {
+    /// Whether the node is gone; of a closed client, true.
+    fn is_node_gone(&self) -> bool {
+        let client = self.0.read().ok().and_then(|client| client.clone());
+        client.is_none_or(|client| client.is_closed())
+    }
+
     /// Puts a value of which `what` says what it is, and waits until it is in the store.
     fn put(
         &self,
@@ -298,6 +304,32 @@ impl Client {
         let id = arguments::object(py, r#ref)?;
         let waiting = py.detach(|| client.start_explain(&id));
         Ok(Pending::new(waiting, |py, state| Ok(PyString::new(py, &state).into_any().unbind())))
+    }
+
+    /// Begins to see to it that `copies` nodes hold an object that was put at this one.
+    fn start_keep(
+        &self,
+        py: Python<'_>,
+        r#ref: &str,
+        copies: u32,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let id = arguments::object(py, r#ref)?;
+        let timeout = arguments::timeout(py, timeout)?;
+        let waiting = py.detach(|| client.start_keep(&id, copies, timeout));
+        Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
+    }
+
+    /// Begins to ask which nodes keep where an object is: their ids, the first owner's first.
+    fn start_owners(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let id = arguments::object(py, r#ref)?;
+        let waiting = py.detach(|| client.start_owners(&id));
+        Ok(Pending::new(waiting, |py, nodes| {
+            let nodes: Vec<String> = nodes.iter().map(NodeId::to_string).collect();
+            Ok(PyList::new(py, nodes)?.into_any().unbind())
+        }))
     }
 
     /// How the node is, as JSON.

@@ -275,7 +275,9 @@ impl World {
                 let rivals = made.id.as_ref().and_then(|id| self.users.by_id.get(id));
                 rivals.cloned().unwrap_or_default()
             }
-            Purpose::Seal { object, .. } => vec![*object],
+            // It is still being filled, or has come to nothing.
+            Purpose::Keep { .. } if matches!(error, Error::InvalidArgument(_)) => return Ok(()),
+            Purpose::Seal { object, .. } | Purpose::Keep { object, .. } => vec![*object],
             Purpose::Get { id, .. } | Purpose::Locations { id, .. } => {
                 self.users.by_id.get(id).cloned().unwrap_or_default()
             }
@@ -455,10 +457,16 @@ impl World {
                         ));
                     }
                 }
+                Purpose::Get { id, .. } if self.could_be_folded(id, &existing) => {
+                    stuck =
+                        Some(format!("{request:?} waits for {id:?}, of which all inputs exist"));
+                }
                 Purpose::Seal { .. } | Purpose::Delete | Purpose::Reduce { .. } => {
                     stuck = Some(format!("{request:?} waits: {:?}", asked.purpose));
                 }
-                Purpose::Put { .. } | Purpose::Create { .. } if !self.is_tight() => {
+                Purpose::Put { .. } | Purpose::Create { .. } | Purpose::Keep { .. }
+                    if !self.is_tight() =>
+                {
                     stuck = Some(format!("{request:?} waits: {:?}", asked.purpose));
                 }
                 purpose => {
@@ -471,6 +479,21 @@ impl World {
         if let Some(stuck) = stuck {
             self.fail(format!("{stuck}, which there is"));
         }
+    }
+
+    /// Whether an object is the result of a reduce whose caller is there, and so are enough of its inputs, with room for
+    /// everything.
+    fn could_be_folded(&self, id: &ObjectId, existing: &BTreeMap<ObjectId, Vec<NodeId>>) -> bool {
+        let mut made = self.users.objects_of(id);
+        let (Some(object), None) = (made.next(), made.next()) else { return false };
+        let Make::Reduce { inputs, count, .. } = &object.spec.make else { return false };
+        let ids = self.ids(inputs);
+        let is_there =
+            |id: &&ObjectId| existing.contains_key(*id) && self.users.objects_of(id).count() == 1;
+        let is_caller_there = object.node.is_some_and(|node| self.staying().contains(&node));
+        is_caller_there
+            && !(self.is_tight() || object.is_failed || object.is_delete_asked)
+            && ids.iter().filter(is_there).count() >= (*count).min(ids.len())
     }
 
     fn delete_everything(&mut self) {

@@ -1,57 +1,152 @@
-//! What goes wrong for a while: hosts stand still, and hosts hear nothing of each other.
+//! What goes wrong: processes die and begin again, hosts stand still or are slow, and hosts hear nothing of each other.
 //!
 //! A host that stands still does everything later, in the order in which it would have done it. What is said over a
 //! connection that is cut arrives when it is mended, as TCP sends it again; what has left before arrives.
 
 use hoplite_proto::{id::NodeId, time::Instant};
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    plan::Split,
+    dice::Dice,
+    plan::{Act, MILLISECOND, Plan, SECOND},
+    shell::Flow,
     users::Later,
-    world::{Happening, World},
+    world::{Happening, NotHere, World},
 };
 
-impl World {
-    /// A host stands still for a while: its process is stopped, or the machine is busy with something else.
-    pub(crate) fn freeze(&mut self, at: u64, time_ns: u64) {
-        let awake = self.staying();
-        let Some(node) = awake.get(at as usize % awake.len().max(1)).copied() else { return };
-        if awake.len() < 2 || !self.all_have_met() {
+/// What lasts for a while.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Fault {
+    /// A host stands still: its process is stopped, or the machine is busy with something else.
+    Freeze,
+    /// The link of a host carries so many times less.
+    Slow { times: u64 },
+    /// One and all others hear nothing of each other.
+    Off,
+    /// One hears nothing of all others, which hear it.
+    Deaf,
+    /// One and another hear nothing of each other.
+    Pair,
+    /// One hears nothing of another, which hears it.
+    OneWay,
+    /// About half and the others hear nothing of each other.
+    Halves,
+}
+
+impl Plan {
+    /// Hosts and cables that fail for a while: for less than the time of detection, or for more.
+    pub(crate) fn add_faults(&mut self, horizon: u64, dice: &mut Dice) {
+        use Fault::{Deaf, Freeze, Halves, Off, OneWay, Pair, Slow};
+        let times = [50 * MILLISECOND, SECOND, 4 * SECOND, 9 * SECOND];
+        let faults = [Freeze, Freeze, Slow { times: 30 }, Off, Deaf, Pair, OneWay, Halves];
+        if !dice.chance(30) {
             return;
         }
-        self.users.is_shrunk = true;
-        let until = self.now + time_ns;
-        self.trace.line(self.now, Some(node), "world", || format!("frozen until {until}"));
-        if let Some(host) = self.hosts.get_mut(&node) {
-            host.frozen_until = Some(until);
+        for _ in 0..dice.between(1, 3) {
+            let (when, at) = (dice.below(horizon * 3 / 2), dice.below(64));
+            let time_ns = dice.pick(&times).unwrap_or(SECOND) + dice.below(SECOND);
+            let Some(fault) = dice.pick(&faults) else { return };
+            self.add(when, Act::Fault { at, fault, time_ns });
+            // Who is away hears late of a deletion, and by then perhaps of nobody who knows of it.
+            for _ in 0..dice.below(4) {
+                let object = dice.below(self.objects.len() as u64) as usize;
+                let delete = Act::Delete { object, at: dice.below(64) };
+                self.add(when + dice.below(time_ns), delete);
+            }
+            if dice.chance(20) {
+                self.add(when + dice.below(time_ns), Act::Crash { at: dice.below(64) });
+            }
         }
     }
+}
 
-    /// Some hosts hear nothing of others for a while.
-    pub(crate) fn cut(&mut self, at: u64, split: Split, time_ns: u64) {
+impl World {
+    /// A process dies, if the others can go on without it.
+    pub(crate) fn crash(&mut self, at: u64) -> Option<NodeId> {
+        let up: Vec<NodeId> = self.hosts.keys().copied().filter(|id| self.is_up(*id)).collect();
+        let can_crash = up.len() > 1 && self.all_have_met();
+        let node = *up.get(at as usize % up.len().max(1)).filter(|_| can_crash)?;
+        self.users.is_shrunk = true;
+        self.stop_host(node, true);
+        Some(node)
+    }
+
+    /// A process dies, and another one begins at its address.
+    pub(crate) fn restart(&mut self, at: u64, pause_ns: u64) {
+        let Some(member) = self.crash(at).and_then(|node| self.hosts.get(&node)).map(|h| h.member)
+        else {
+            return;
+        };
+        self.after(pause_ns, Happening::Users(Later::Begin { member }));
+    }
+
+    /// The control connection of two nodes breaks, and those by which payload comes.
+    pub(crate) fn break_off(&mut self, at: u64) {
         let up: Vec<NodeId> = self.hosts.keys().copied().filter(|id| self.is_up(*id)).collect();
         let (count, number) = (up.len(), at as usize);
         if count < 2 || !self.all_have_met() {
             return;
         }
         self.users.is_shrunk = true;
-        let until = self.now + time_ns;
-        let one = up[number % count];
-        let pairs = up.iter().flat_map(|from| up.iter().map(|to| (*from, *to)));
-        let is_cut = |from: NodeId, to: NodeId| match split {
-            Split::Off => (from == one) != (to == one),
-            Split::Deaf => to == one && from != one,
-            Split::Pair => {
-                let other = up[(number + 1) % count];
-                (from, to) == (one, other) || (from, to) == (other, one)
-            }
-            Split::OneWay => (from, to) == (one, up[(number + 1) % count]),
-            Split::Halves => {
-                let half = |node: NodeId| (node.0 >> (at % 3)) % 2;
-                half(from) != half(to)
-            }
+        let (one, other) =
+            (up[number % count], up[(number + 1 + number / 7 % (count - 1)) % count]);
+        self.trace
+            .line(self.now, Some(one), "world", || format!("its connection to {other:?} breaks"));
+        self.break_connection(one, other);
+        let is_theirs = |flow: &&Flow| {
+            (flow.from, flow.to) == (one, other) || (flow.from, flow.to) == (other, one)
         };
-        for (from, to) in pairs.filter(|(from, to)| is_cut(*from, *to)).collect::<Vec<_>>() {
+        let flows = self.shell.flows.iter().filter(|(_, flow)| is_theirs(flow));
+        for flow in flows.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.break_flow(flow, NotHere(false));
+        }
+    }
+
+    /// Something goes wrong for a while, if all have met.
+    pub(crate) fn go_wrong(&mut self, at: u64, fault: Fault, time_ns: u64) {
+        let until = self.now + time_ns;
+        let is_frozen = |id: &NodeId| {
+            let host = self.hosts.get(id);
+            host.and_then(|host| host.frozen_until).is_some_and(|until| until > self.now)
+        };
+        let is_freeze = matches!(fault, Fault::Freeze);
+        let up = self.hosts.keys().copied().filter(|id| self.is_up(*id));
+        let up: Vec<NodeId> = up.filter(|id| !(is_freeze && is_frozen(id))).collect();
+        if up.len() < 2 || !self.all_have_met() {
+            return;
+        }
+        self.users.is_shrunk = true;
+        let one = up[at as usize % up.len()];
+        match fault {
+            Fault::Freeze => {
+                self.trace.line(self.now, Some(one), "world", || format!("frozen until {until}"));
+                if let Some(host) = self.hosts.get_mut(&one) {
+                    host.frozen_until = Some(until);
+                }
+            }
+            Fault::Slow { times } => {
+                let words = || format!("{times} times as slow until {until}");
+                self.trace.line(self.now, Some(one), "world", words);
+                self.net.slow_until(one, times, until);
+            }
+            _ => self.cut(&up, at as usize, fault, until),
+        }
+    }
+
+    /// Some hear nothing of others.
+    fn cut(&mut self, up: &[NodeId], number: usize, fault: Fault, until: Instant) {
+        let (one, other) = (up[number % up.len()], up[(number + 1) % up.len()]);
+        let half = |node: NodeId| (node.0 >> (number % 3)) % 2;
+        let is_cut = |(from, to): &(NodeId, NodeId)| match fault {
+            Fault::Freeze | Fault::Slow { .. } => false,
+            Fault::Off => (*from == one) != (*to == one),
+            Fault::Deaf => *to == one && *from != one,
+            Fault::Pair => (*from, *to) == (one, other) || (*from, *to) == (other, one),
+            Fault::OneWay => (*from, *to) == (one, other),
+            Fault::Halves => half(*from) != half(*to),
+        };
+        let pairs = up.iter().flat_map(|from| up.iter().map(|to| (*from, *to)));
+        for (from, to) in pairs.filter(is_cut) {
             self.trace
                 .line(self.now, Some(from), "world", || format!("not to {to:?} until {until}"));
             self.net.cut_until(from, to, until);
@@ -74,7 +169,9 @@ impl World {
             Happening::Write(writer) => writer.node,
             Happening::Users(Later::Cancel { request }) => self.users.questions.get(request)?.node,
             Happening::Users(Later::Release { node, .. } | Later::Locations { node, .. }) => *node,
-            Happening::CheckFeeds { .. } | Happening::Act(_) => return None,
+            Happening::Users(Later::Begin { .. })
+            | Happening::CheckFeeds { .. }
+            | Happening::Act(_) => return None,
         };
         self.hosts.get(&node)?.frozen_until.filter(|until| *until > self.now)
     }

@@ -10,28 +10,29 @@
 //! ```text
 //! make sim SEED=42                                              the verdict
 //! cargo run --release -p hoplite-sim -- --seed 42 --trace       every event and order of every node before
+//! cargo run --release -p hoplite-sim -- --seed 42 --shrink      a smaller one that fails alike, in target/sim
 //! ```
 
+mod case;
 mod check;
 mod dice;
 mod faults;
 mod fold;
+mod keeps;
 mod looks;
 mod net;
 mod payload;
 mod plan;
 pub mod scale;
 mod shell;
+mod shrink;
 mod trace;
 mod users;
 mod world;
 
-use std::{
-    hash::DefaultHasher,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use hoplite_proto::planted::Bug;
 
-use crate::{trace::Trace, world::World};
+pub use crate::{case::Case, shrink::shrink};
 
 /// What is to be done with the events and orders of all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub enum Record {
     Hash,
 }
 
-/// Something that a shell does wrong, to see that the checkers notice.
+/// Something that is done wrong on purpose, to see that the checkers notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
     /// The second block of every transfer is another object's.
@@ -53,6 +54,18 @@ pub enum Sabotage {
     LosesMessage,
     /// Folds leave out an input.
     FoldsLess,
+    /// Nodes decide wrongly.
+    Planted(Bug),
+}
+
+impl Sabotage {
+    /// What nodes decide wrongly.
+    pub(crate) const fn planted(self) -> Option<Bug> {
+        match self {
+            Self::Planted(bug) => Some(bug),
+            Self::ServesOtherBytes | Self::LosesMessage | Self::FoldsLess => None,
+        }
+    }
 }
 
 /// How a simulation ended.
@@ -68,23 +81,7 @@ pub struct Verdict {
 
 /// Simulates what follows from `seed`.
 pub fn run(seed: u64, record: Record, sabotage: Option<Sabotage>) -> Verdict {
-    let trace = match record {
-        Record::Nothing => Trace::Off,
-        Record::Print => Trace::Print,
-        Record::Hash => Trace::Hash(DefaultHasher::new()),
-    };
-    let mut world = World::new(seed, trace, sabotage);
-    let ended = catch_unwind(AssertUnwindSafe(|| {
-        let end = world.plan.end;
-        world.run_until(end);
-        world.check_end();
-    }));
-    if let Err(panic) = ended {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-        world.fail(format!("panic: {}", text.unwrap_or_default()));
-    }
-    Verdict { hash: world.trace.hash(), events: world.events, failure: world.failure }
+    Case::new(seed).run(record, sabotage)
 }
 
 #[cfg(test)]

@@ -1,26 +1,45 @@
-//! `hoplite-sim --seed N`: one simulated cluster, event by event. `hoplite-sim --seeds N [--from S]`: many of them.
-//! `hoplite-sim --scale NODES`: how collectives grow with their number of nodes.
+//! `hoplite-sim --seeds N [--from S]`: many simulated clusters. `hoplite-sim --seed N`: one, event by event if one likes.
+//! `hoplite-sim --planted`: which mistakes the checkers find. `hoplite-sim --scale NODES`: how collectives grow.
 
-use std::{process::ExitCode, time::Instant};
+use std::{fs, path::PathBuf, process::ExitCode, time::Instant};
 
+use hoplite_proto::planted::Bug;
 use hoplite_sim::{
-    Record, run,
+    Case, Record, Sabotage, run,
     scale::{Collective, Growth, LINKS, SIZES, grow},
+    shrink,
 };
+use lexopt::{Arg, Parser, ValueExt};
 
-const USAGE: &str = "usage: hoplite-sim --seed N [--trace]
-       hoplite-sim --seeds COUNT [--from SEED]
+const USAGE: &str = "usage: hoplite-sim --seeds COUNT [--from SEED]
+       hoplite-sim --seed N [--trace] [--shrink]
+       hoplite-sim --case FILE [--trace]
+       hoplite-sim --planted [--seeds COUNT]
        hoplite-sim --scale NODES
 
---seed    simulates one cluster and prints the verdict
---trace   prints every event and order of every node before
---seeds   simulates COUNT clusters, from seed 0 or SEED on
---scale   prints tables of collectives of 8, 64, ... up to NODES nodes";
+--seeds    simulates COUNT clusters, from seed 0 or SEED on; what fails is made smaller and kept in target/sim
+--seed     simulates one cluster and prints the verdict
+--case     simulates one that was kept
+--trace    prints every event and order of every node before
+--shrink   if it fails, makes it smaller as long as it fails alike, and keeps it in target/sim
+--planted  makes mistakes on purpose, one at a time, and prints which of COUNT clusters finds it first
+--scale    prints tables of collectives of 8, 64, ... up to NODES nodes";
+
+/// Where failures are kept.
+const KEPT: &str = "target/sim";
+
+/// More failures of one run are not made smaller: they are of the same few causes.
+const SHRUNK_MAX: u64 = 3;
 
 fn main() -> ExitCode {
-    match parse(std::env::args().skip(1)) {
-        Ok(Task::One { seed, record }) => one(seed, record),
+    match parse(Parser::from_env()) {
+        Ok(Task::Help) => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        Ok(Task::One { name, case, record, is_shrunk }) => one(&name, *case, record, is_shrunk),
         Ok(Task::Many { from, count }) => many(from, count),
+        Ok(Task::Planted { count }) => planted(count),
         Ok(Task::Scale { nodes }) => scale(nodes),
         Err(why) => {
             eprintln!("{why}\n\n{USAGE}");
@@ -30,57 +49,82 @@ fn main() -> ExitCode {
 }
 
 enum Task {
-    One { seed: u64, record: Record },
+    Help,
+    One { name: String, case: Box<Case>, record: Record, is_shrunk: bool },
     Many { from: u64, count: u64 },
+    Planted { count: u64 },
     Scale { nodes: u64 },
 }
 
-fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Task, String> {
-    let (mut seed, mut count, mut from, mut record) = (None, None, None, Record::Nothing);
-    let mut nodes = None;
-    while let Some(argument) = arguments.next() {
-        let mut number = || {
-            let text = arguments.next().ok_or_else(|| format!("{argument} needs a number"))?;
-            text.parse::<u64>().map_err(|_| format!("{argument} needs a number, not {text:?}"))
-        };
-        match argument.as_str() {
-            "--seed" => seed = Some(number()?),
-            "--seeds" => count = Some(number()?),
-            "--from" => from = Some(number()?),
-            "--scale" => nodes = Some(number()?),
-            "--trace" => record = Record::Print,
-            _ => return Err(format!("unknown argument {argument:?}")),
+/// What `--planted` tries without `--seeds`: as many as `make test` simulates.
+const PLANTED_SEEDS: u64 = 2000;
+
+fn number(arguments: &mut Parser) -> Result<u64, String> {
+    let number = arguments.value().and_then(|text| text.parse());
+    number.map_err(|error| error.to_string())
+}
+
+fn parse(mut arguments: Parser) -> Result<Task, String> {
+    let (mut seed, mut seeds, mut from, mut file, mut nodes) = (None, None, None, None, None);
+    let (mut record, mut is_shrunk, mut is_planted) = (Record::Nothing, false, false);
+    let said = |error: lexopt::Error| error.to_string();
+    while let Some(argument) = arguments.next().map_err(said)? {
+        match argument {
+            Arg::Long("seed") => seed = Some(number(&mut arguments)?),
+            Arg::Long("seeds") => seeds = Some(number(&mut arguments)?),
+            Arg::Long("from") => from = Some(number(&mut arguments)?),
+            Arg::Long("scale") => nodes = Some(number(&mut arguments)?),
+            Arg::Long("case") => file = Some(PathBuf::from(arguments.value().map_err(said)?)),
+            Arg::Long("trace") => record = Record::Print,
+            Arg::Long("shrink") => is_shrunk = true,
+            Arg::Long("planted") => is_planted = true,
+            Arg::Long("help") | Arg::Short('h') => return Ok(Task::Help),
+            _ => return Err(said(argument.unexpected())),
         }
     }
-    if let (Some(nodes), None, None, None, Record::Nothing) = (nodes, seed, count, from, record) {
-        return if nodes < 2 {
-            Err("one node has nobody to send to".into())
-        } else {
-            Ok(Task::Scale { nodes })
-        };
-    }
-    match (seed, count, from, record) {
-        (Some(seed), None, None, record) => Ok(Task::One { seed, record }),
-        (None, Some(count), from, Record::Nothing) => {
+    let is_plain = record == Record::Nothing && !is_shrunk;
+    match (seed, file, seeds, nodes, is_planted) {
+        (Some(seed), None, None, None, false) if from.is_none() => {
+            let (name, case) = (format!("seed {seed}"), Box::new(Case::new(seed)));
+            Ok(Task::One { name, case, record, is_shrunk })
+        }
+        (None, Some(file), None, None, false) if from.is_none() => {
+            let name = file.display().to_string();
+            let text = fs::read_to_string(&file).map_err(|error| format!("{name}: {error}"))?;
+            let case = Case::from_json(&text).map_err(|error| format!("{name}: {error}"))?;
+            Ok(Task::One { name, case: Box::new(case), record, is_shrunk })
+        }
+        (None, None, Some(count), None, false) if is_plain => {
             Ok(Task::Many { from: from.unwrap_or(0), count })
         }
-        (None, None, ..) if nodes.is_none() => Err("say --seed, --seeds or --scale".into()),
+        (None, None, count, None, true) if is_plain && from.is_none() => {
+            Ok(Task::Planted { count: count.unwrap_or(PLANTED_SEEDS) })
+        }
+        (None, None, None, Some(nodes), false) if is_plain && from.is_none() => {
+            if nodes < 2 {
+                Err("one node has nobody to send to".into())
+            } else {
+                Ok(Task::Scale { nodes })
+            }
+        }
+        (None, None, None, None, false) => {
+            Err("say --seed, --seeds, --case, --planted or --scale".into())
+        }
         _ => Err("these arguments do not go together".into()),
     }
 }
 
-fn one(seed: u64, record: Record) -> ExitCode {
-    let verdict = run(seed, record, None);
-    match verdict.failure {
-        None => {
-            println!("seed {seed}: passed, {} events", verdict.events);
-            ExitCode::SUCCESS
-        }
-        Some(failure) => {
-            println!("seed {seed}: failed {failure}");
-            ExitCode::FAILURE
-        }
+fn one(name: &str, case: Case, record: Record, is_shrunk: bool) -> ExitCode {
+    let verdict = case.run(record, None);
+    let Some(failure) = verdict.failure else {
+        println!("{name}: passed, {} events", verdict.events);
+        return ExitCode::SUCCESS;
+    };
+    println!("{name}: failed {failure}");
+    if is_shrunk {
+        keep_small(name, case);
     }
+    ExitCode::FAILURE
 }
 
 fn many(from: u64, count: u64) -> ExitCode {
@@ -92,6 +136,9 @@ fn many(from: u64, count: u64) -> ExitCode {
         if let Some(failure) = verdict.failure {
             failed += 1;
             println!("seed {seed}: failed {failure}\n  repeat it with: make sim SEED={seed}");
+            if failed <= SHRUNK_MAX {
+                keep_small(&format!("seed {seed}"), Case::new(seed));
+            }
         }
         let done = seed - from + 1;
         if done.is_multiple_of(1000) && done < count {
@@ -101,6 +148,55 @@ fn many(from: u64, count: u64) -> ExitCode {
     println!("{events} events in {:.1} s", begin.elapsed().as_secs_f64());
     println!("{} passed, {failed} failed", count - failed);
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Makes a failure smaller and writes it to a file, to become a test.
+fn keep_small(name: &str, case: Case) {
+    let (before, case) = (case.size(), shrink(case, None));
+    let after = case.size();
+    let file = PathBuf::from(KEPT).join(format!("{}.json", name.replace([' ', '/'], "-")));
+    let written = case.to_json().map_err(std::io::Error::from).and_then(|text| {
+        fs::create_dir_all(KEPT)?;
+        fs::write(&file, text + "\n")
+    });
+    match written {
+        Ok(()) => println!(
+            "  {} acts on {} objects at {} nodes, of {}, {} and {}, fail alike: --case {}",
+            after.0,
+            after.1,
+            after.2,
+            before.0,
+            before.1,
+            before.2,
+            file.display()
+        ),
+        Err(error) => println!("  can't write {}: {error}", file.display()),
+    }
+}
+
+/// Makes each mistake until a checker finds it. A table in Markdown, for docs/reliability.md.
+fn planted(count: u64) -> ExitCode {
+    let mut missed = 0;
+    println!("| mistake | first found by | what is said |\n|---|---|---|");
+    for bug in Bug::ALL {
+        let sabotage = Some(Sabotage::Planted(bug));
+        let found = (0..count).find_map(|seed| {
+            let failure = run(seed, Record::Nothing, sabotage).failure?;
+            Some((seed, failure))
+        });
+        match found {
+            Some((seed, failure)) => {
+                let words: String = failure.chars().take(100).collect();
+                println!("| {bug:?} | seed {seed} | {} |", words.replace('|', "/"));
+            }
+            None => {
+                missed += 1;
+                println!("| {bug:?} | none of {count} | |");
+            }
+        }
+    }
+    println!("{} passed, {missed} failed", Bug::ALL.len() - missed);
+    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Tables in Markdown, for docs/benchmarks.

@@ -15,6 +15,8 @@ pub(crate) struct Net {
     /// By the two ends, the lower first: the number of the connection that is open or being opened.
     connections: BTreeMap<(NodeId, NodeId), u64>,
     connections_made: u64,
+    /// Pairs whose last connection broke.
+    broken: BTreeSet<(NodeId, NodeId)>,
     /// Connections whose messages from the first node to the second are lost.
     cut: BTreeSet<(NodeId, NodeId, u64)>,
     /// From whom to whom nothing comes, and until when.
@@ -23,6 +25,8 @@ pub(crate) struct Net {
     last_arrival: BTreeMap<(NodeId, NodeId), Instant>,
     uplink_free: BTreeMap<NodeId, Instant>,
     downlink_free: BTreeMap<NodeId, Instant>,
+    /// Whose link carries so many times less, and until when.
+    slowed: BTreeMap<NodeId, (u64, Instant)>,
     /// Whether messages always take the latency of the link.
     is_steady: bool,
 }
@@ -40,11 +44,13 @@ impl Net {
             link,
             connections: BTreeMap::new(),
             connections_made: 0,
+            broken: BTreeSet::new(),
             cut: BTreeSet::new(),
             held: BTreeMap::new(),
             last_arrival: BTreeMap::new(),
             uplink_free: BTreeMap::new(),
             downlink_free: BTreeMap::new(),
+            slowed: BTreeMap::new(),
             is_steady: false,
         }
     }
@@ -65,11 +71,24 @@ impl Net {
         }
         self.connections_made += 1;
         self.connections.insert(pair(one, other), self.connections_made);
+        self.broken.remove(&pair(one, other));
         Some(self.connections_made)
     }
 
     pub(crate) fn disconnect(&mut self, one: NodeId, other: NodeId) -> Option<u64> {
         self.connections.remove(&pair(one, other))
+    }
+
+    /// A connection is no more, though nobody closed it.
+    pub(crate) fn break_off(&mut self, one: NodeId, other: NodeId) -> Option<u64> {
+        let connection = self.disconnect(one, other)?;
+        self.broken.insert(pair(one, other));
+        Some(connection)
+    }
+
+    /// Whether the last connection of two nodes broke.
+    pub(crate) fn is_broken(&self, one: NodeId, other: NodeId) -> bool {
+        self.broken.contains(&pair(one, other))
     }
 
     /// What is on its way from `from` to `to` over this connection does not arrive.
@@ -107,7 +126,8 @@ impl Net {
 
     /// Sends a block of payload behind those that wait at the sender's and the receiver's link.
     pub(crate) fn pass(&mut self, now: Instant, from: NodeId, to: NodeId, bytes: u64) -> Passage {
-        let busy_ns = bytes * 1_000_000_000 / self.link.bytes_per_second.max(1);
+        let times = self.slowness(now, from).max(self.slowness(now, to));
+        let busy_ns = bytes * 1_000_000_000 / self.link.bytes_per_second.max(1) * times;
         let uplink = self.uplink_free.entry(from).or_default();
         *uplink = now.max(*uplink) + busy_ns;
         let sent = *uplink;
@@ -115,6 +135,17 @@ impl Net {
         *downlink = (sent + self.link.latency_ns).max(*downlink + busy_ns);
         let arrived = *downlink;
         Passage { sent, arrived: arrived.max(self.mended(from, to)) }
+    }
+
+    /// The link of a node carries less for a while.
+    pub(crate) fn slow_until(&mut self, node: NodeId, times: u64, until: Instant) {
+        self.slowed.insert(node, (times, until));
+    }
+
+    /// How many times less the link of a node carries than others.
+    fn slowness(&self, now: Instant, node: NodeId) -> u64 {
+        let slowed = self.slowed.get(&node).filter(|(_, until)| now < *until);
+        slowed.map_or(1, |(times, _)| *times)
     }
 
     /// Nothing comes from one node to another for a while.

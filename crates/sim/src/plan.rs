@@ -10,7 +10,9 @@ use hoplite_proto::{
     time::Instant,
 };
 
-use crate::{dice::Dice, payload::SMALL_BYTES, shell::BLOCK_BYTES};
+use serde::{Deserialize, Serialize};
+
+use crate::{dice::Dice, faults::Fault, payload::SMALL_BYTES, shell::BLOCK_BYTES};
 
 pub(crate) const MICROSECOND: u64 = 1_000;
 pub(crate) const MILLISECOND: u64 = 1_000_000;
@@ -23,7 +25,7 @@ pub(crate) const DETECTION_NS: u64 = 3 * SECOND;
 pub(crate) const PUBLISHED: &str = "policy/";
 
 /// A whole simulation before it begins.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     /// Nodes that are there from the start.
     pub(crate) nodes: u64,
@@ -37,14 +39,14 @@ pub(crate) struct Plan {
 }
 
 /// An object that will be made, if all goes well.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) name: Option<Name>,
     pub(crate) meta: Meta,
     pub(crate) make: Make,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Make {
     Put {
         fate: Fate,
@@ -61,7 +63,7 @@ pub(crate) enum Make {
 }
 
 /// What a client does with an object that it fills.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Fate {
     Sealed,
     /// Given up after some blocks.
@@ -71,7 +73,7 @@ pub(crate) enum Fate {
 }
 
 /// What somebody does. Objects are numbers in [`Plan::objects`]; `at` chooses a node among those that are there.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Act {
     Make {
         object: usize,
@@ -111,6 +113,11 @@ pub(crate) enum Act {
     Inputs {
         object: usize,
     },
+    /// Asks for more copies where it was put.
+    Keep {
+        object: usize,
+        copies: u32,
+    },
     Delete {
         object: usize,
         at: u64,
@@ -123,7 +130,6 @@ pub(crate) enum Act {
         patience_ns: Option<u64>,
     },
     Latest {
-        prefix: &'static str,
         after: Option<u64>,
         at: u64,
         patience_ns: u64,
@@ -138,32 +144,46 @@ pub(crate) enum Act {
     Crash {
         at: u64,
     },
-    /// A host stands still for a while.
-    Freeze {
+    /// A process dies, and another one begins at its address.
+    Restart {
         at: u64,
-        time_ns: u64,
+        pause_ns: u64,
     },
-    /// Some hosts hear nothing of others for a while.
-    Cut {
+    /// The connections of two nodes break, and with them is lost what was on its way.
+    Break {
         at: u64,
-        split: Split,
+    },
+    /// What hosts and cables do for a while.
+    Fault {
+        at: u64,
+        fault: Fault,
         time_ns: u64,
     },
 }
 
-/// Who hears nothing of whom.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Split {
-    /// One and all others.
-    Off,
-    /// One of all others, which hear it.
-    Deaf,
-    /// One and another.
-    Pair,
-    /// Another of one, which hears it.
-    OneWay,
-    /// About half and the others.
-    Halves,
+impl Act {
+    /// The objects that it is about.
+    pub(crate) fn objects_mut(&mut self) -> Vec<&mut usize> {
+        match self {
+            Self::Make { object, .. }
+            | Self::Get { object, .. }
+            | Self::Follow { object, .. }
+            | Self::Locations { object, .. }
+            | Self::Inputs { object }
+            | Self::Keep { object, .. }
+            | Self::Delete { object, .. } => vec![object],
+            Self::Wait { objects, .. } => objects.iter_mut().collect(),
+            Self::Prune { .. }
+            | Self::Latest { .. }
+            | Self::ClientDies { .. }
+            | Self::Join
+            | Self::Leave { .. }
+            | Self::Crash { .. }
+            | Self::Restart { .. }
+            | Self::Break { .. }
+            | Self::Fault { .. } => Vec::new(),
+        }
+    }
 }
 
 /// Objects of one size, which can be folded with each other.
@@ -174,7 +194,9 @@ struct Class {
 
 impl Plan {
     pub(crate) fn new(dice: &mut Dice) -> Self {
-        let horizon = dice.between(20, 1500) * MILLISECOND;
+        // Some go on for as long as faults last.
+        let most = if dice.chance(10) { 12_000 } else { 1500 };
+        let horizon = dice.between(20, most) * MILLISECOND;
         let mut plan = Self {
             nodes: if dice.chance(10) { dice.between(7, 12) } else { dice.between(1, 6) },
             config: config(dice),
@@ -205,7 +227,20 @@ impl Plan {
         plan
     }
 
-    fn add(&mut self, at: u64, act: Act) {
+    /// The objects that something is done with, or that something is folded from.
+    pub(crate) fn named(&self) -> Vec<usize> {
+        let mut acts = self.acts.clone();
+        let acted = acts.iter_mut().flat_map(|(_, act)| act.objects_mut()).map(|object| *object);
+        let mut named: Vec<usize> = acted.collect();
+        for spec in &self.objects {
+            if let Make::Reduce { inputs, .. } = &spec.make {
+                named.extend(inputs);
+            }
+        }
+        named
+    }
+
+    pub(crate) fn add(&mut self, at: u64, act: Act) {
         self.acts.push((Instant(at), act));
     }
 
@@ -235,7 +270,12 @@ impl Plan {
         let meta = classes[class].meta.clone();
         let object = self.add_object(Spec { name, meta, make: Make::Put { fate, pace_ns } });
         classes[class].objects.push(object);
-        self.add(dice.below(horizon), Act::Make { object, at: dice.below(64) });
+        let when = dice.below(horizon);
+        self.add(when, Act::Make { object, at: dice.below(64) });
+        if dice.chance(10) {
+            let copies = dice.between(2, 4) as u32;
+            self.add(when + dice.below(50 * MILLISECOND), Act::Keep { object, copies });
+        }
     }
 
     fn add_reduce(&mut self, horizon: u64, classes: &mut [Class], dice: &mut Dice) {
@@ -421,7 +461,7 @@ impl Plan {
             let after = dice.chance(60).then(|| dice.below(5));
             let patience_ns = dice.below(horizon);
             let at = dice.below(64);
-            let act = Act::Latest { prefix: PUBLISHED, after, at, patience_ns };
+            let act = Act::Latest { after, at, patience_ns };
             self.add(dice.below(horizon), act);
         }
         for _ in 0..dice.below(4) {
@@ -502,26 +542,9 @@ impl Plan {
         some(30, 3, &|_| Act::Join);
         some(30, 2, &|at| Act::Leave { at });
         some(20, 2, &|at| Act::Crash { at });
+        some(15, 6, &|at| Act::Break { at });
+        some(10, 3, &|at| Act::Restart { at, pause_ns: at * 20 * MILLISECOND });
         self.add_faults(horizon, dice);
-    }
-
-    /// Hosts and cables that fail for a while: for less than the time of detection, or for more.
-    fn add_faults(&mut self, horizon: u64, dice: &mut Dice) {
-        let times = [50 * MILLISECOND, SECOND, 4 * SECOND, 9 * SECOND];
-        let splits = [Split::Off, Split::Deaf, Split::Pair, Split::OneWay, Split::Halves];
-        if !dice.chance(30) {
-            return;
-        }
-        for _ in 0..dice.between(1, 2) {
-            let (when, at) = (dice.below(horizon * 3 / 2), dice.below(64));
-            let time_ns = dice.pick(&times).unwrap_or(SECOND) + dice.below(SECOND);
-            let split = dice.pick(&splits).filter(|_| dice.chance(60));
-            let act = match split {
-                Some(split) => Act::Cut { at, split, time_ns },
-                None => Act::Freeze { at, time_ns },
-            };
-            self.add(when, act);
-        }
     }
 
     /// In some clusters nodes can't hold everything.

@@ -7,6 +7,7 @@ use hoplite_proto::{
     error::Error,
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
     limits::INLINE_BYTES_MAX,
+    members::Member,
     message::Holding,
     meta::Op,
     node::Event,
@@ -15,7 +16,7 @@ use hoplite_proto::{
 
 use crate::{
     payload::{Content, Piece, Tag},
-    plan::{Act, Fate, MICROSECOND, Make, Spec},
+    plan::{Act, Fate, MICROSECOND, Make, PUBLISHED, Spec},
     shell::blocks_of,
     world::{Happening, World},
 };
@@ -57,6 +58,8 @@ pub(crate) struct Object {
     pub(crate) is_failed: bool,
     /// What its copies may hold.
     pub(crate) contents: BTreeSet<Content>,
+    /// Whether all nodes knew each other when it was put.
+    is_agreed: bool,
 }
 
 #[derive(Debug)]
@@ -102,6 +105,10 @@ pub(crate) enum Purpose {
     Inputs {
         object: usize,
     },
+    Keep {
+        object: usize,
+        copies: u32,
+    },
     Delete,
     /// `newest`: its number, none if there is no name; not known before everything is at rest.
     Latest {
@@ -140,9 +147,25 @@ pub(crate) struct Writer {
 /// What a client does later.
 #[derive(Clone, Debug)]
 pub(crate) enum Later {
-    Cancel { request: RequestId },
-    Release { node: NodeId, client: ClientId, instance: Instance },
-    Locations { node: NodeId, client: ClientId, id: ObjectId, known: Vec<Holding>, changes: u32 },
+    Cancel {
+        request: RequestId,
+    },
+    Release {
+        node: NodeId,
+        client: ClientId,
+        instance: Instance,
+    },
+    Locations {
+        node: NodeId,
+        client: ClientId,
+        id: ObjectId,
+        known: Vec<Holding>,
+        changes: u32,
+    },
+    /// A process begins where another one died.
+    Begin {
+        member: Member,
+    },
 }
 
 impl Users {
@@ -161,6 +184,7 @@ impl Users {
                 is_delete_asked: false,
                 is_failed: false,
                 contents: BTreeSet::new(),
+                is_agreed: false,
             });
         }
         Self {
@@ -266,15 +290,17 @@ impl World {
                 let purpose = Purpose::Inputs { object: *object };
                 self.ask(node, client, Ask::Inputs { id }, purpose, None);
             }
+            Act::Keep { object, copies } => self.keep(*object, *copies, &act),
             Act::Delete { object, at } => {
                 let Some(id) = self.id_or_later(*object, &act) else { return };
                 let Some((node, client)) = self.somebody(*at) else { return };
                 self.delete(node, client, vec![id]);
             }
-            Act::Latest { prefix, after, at, patience_ns } => {
+            Act::Latest { after, at, patience_ns } => {
                 let Some((node, client)) = self.somebody(*at) else { return };
-                let ask = Ask::Latest { prefix: (*prefix).into(), after: *after };
-                let purpose = Purpose::Latest { prefix, after: *after, newest: None };
+                let (prefix, after) = (PUBLISHED, *after);
+                let ask = Ask::Latest { prefix: prefix.into(), after };
+                let purpose = Purpose::Latest { prefix, after, newest: None };
                 self.ask(node, client, ask, purpose, Some(*patience_ns));
             }
             Act::ClientDies { at } => {
@@ -282,20 +308,12 @@ impl World {
                     self.client_dies(client);
                 }
             }
-            Act::Join => self.add_host(),
+            Act::Join => self.add_host(None),
             Act::Leave { at } => self.leave(*at),
-            Act::Freeze { at, time_ns } => self.freeze(*at, *time_ns),
-            Act::Cut { at, split, time_ns } => self.cut(*at, *split, *time_ns),
-            Act::Crash { at } => {
-                let up: Vec<NodeId> =
-                    self.hosts.keys().copied().filter(|id| self.is_up(*id)).collect();
-                let can_crash = up.len() > 1 && self.all_have_met();
-                let node = up.get(*at as usize % up.len().max(1)).filter(|_| can_crash);
-                if let Some(node) = node.copied() {
-                    self.users.is_shrunk = true;
-                    self.stop_host(node, true);
-                }
-            }
+            Act::Fault { at, fault, time_ns } => self.go_wrong(*at, *fault, *time_ns),
+            Act::Crash { at } => drop(self.crash(*at)),
+            Act::Break { at } => self.break_off(*at),
+            Act::Restart { at, pause_ns } => self.restart(*at, *pause_ns),
         }
     }
 
@@ -361,7 +379,9 @@ impl World {
     fn put(&mut self, object: usize, at: u64) {
         let Some((node, client)) = self.somebody(at) else { return };
         let tag = Tag(self.users.count());
+        let is_agreed = self.all_have_met();
         let known = &mut self.users.objects[object];
+        known.is_agreed = is_agreed;
         known.node = Some(node);
         known.contents.insert(Content::of(tag));
         let (id, meta) = (known.spec.name.clone().map(ObjectId::Named), known.spec.meta.clone());
@@ -448,6 +468,7 @@ impl World {
     pub(crate) fn users_later(&mut self, later: Later) {
         match later {
             Later::Cancel { request } => self.cancel(request),
+            Later::Begin { member } => self.add_host(Some(member)),
             Later::Release { node, client, instance } => {
                 let Some(count) = self.users.reads.get_mut(&(node, instance, client)) else {
                     return;
@@ -580,6 +601,9 @@ impl World {
             }
             (Purpose::Reduce { object }, Answer::Reducing { id }) => self.object_known(object, id),
             (Purpose::Inputs { object }, Answer::Inputs { ids }) => self.check_inputs(object, &ids),
+            (Purpose::Keep { object, copies }, Answer::Done) => {
+                self.check_kept(node, object, copies);
+            }
             (Purpose::Latest { prefix, after, newest }, Answer::Latest { name }) => {
                 let is_newer = name.version().is_some_and(|v| after.is_none_or(|after| v > after));
                 if !name.as_str().starts_with(prefix) || !is_newer {
@@ -624,7 +648,7 @@ impl World {
                 let known = &mut self.users.objects[object];
                 known.is_failed = true;
                 // After any other error it may have been there for a moment.
-                if is_taken {
+                if is_taken && known.is_agreed {
                     known.contents.remove(&Content::of(tag));
                 }
             }

@@ -11,7 +11,7 @@ use hoplite_proto::{
 };
 
 use crate::{
-    Sabotage,
+    Case, Sabotage,
     dice::Dice,
     net::{Net, Racks},
     payload::Piece,
@@ -126,6 +126,8 @@ pub(crate) struct NotHere(pub(crate) bool);
 pub(crate) enum Parcel {
     /// The first on a connection: who calls.
     Hello(Member),
+    /// The first on one in place of one that broke.
+    HelloAgain(Member),
     /// The answer to it.
     HelloBack(Member),
     Message(Message),
@@ -137,13 +139,10 @@ pub(crate) enum Parcel {
 const EVENTS_MAX: u64 = 5_000_000;
 
 impl World {
-    pub(crate) fn new(seed: u64, trace: Trace, sabotage: Option<Sabotage>) -> Self {
-        let mut dice = Dice::new(seed);
-        let plan = Plan::new(&mut dice);
-        let mut world = Self::begin(seed, plan, trace, sabotage);
-        world.dice = dice;
+    pub(crate) fn new(case: &Case, trace: Trace, sabotage: Option<Sabotage>) -> Self {
+        let mut world = Self::begin(case.seed, case.plan.clone(), trace, sabotage);
         for _ in 0..world.plan.nodes {
-            world.add_host();
+            world.add_host(None);
         }
         // Half of the clusters know each other before anything is asked of them.
         let head_start = if world.dice.chance(50) { 200 * MILLISECOND } else { 0 };
@@ -169,17 +168,18 @@ impl World {
             events: 0,
             future: BTreeMap::new(),
             scheduled: 0,
-            dice: Dice::new(seed),
+            // Not that of the plan, so that a plan can be run without its seed.
+            dice: Dice::new(seed.rotate_left(32)),
             plan,
         }
     }
 
-    /// A new node calls one that is there.
-    pub(crate) fn add_host(&mut self) {
+    /// A new node calls one that is there; perhaps where another one was.
+    pub(crate) fn add_host(&mut self, before: Option<Member>) {
         // One that stands still answers later.
         let seeds = self.hosts.iter().filter(|(_, host)| host.is_up && !host.is_leaving);
         let seeds: Vec<NodeId> = seeds.map(|(id, _)| *id).collect();
-        let id = self.add_stranger().id;
+        let id = self.add_stranger(before).id;
         if let Some(seed) = self.dice.pick(&seeds) {
             self.dial(id, seed);
         }
@@ -187,7 +187,7 @@ impl World {
 
     /// All nodes of the plan, which know and have connections to each other.
     pub(crate) fn add_acquainted_hosts(&mut self) {
-        let all: Vec<Member> = (0..self.plan.nodes).map(|_| self.add_stranger()).collect();
+        let all: Vec<Member> = (0..self.plan.nodes).map(|_| self.add_stranger(None)).collect();
         for host in self.hosts.values_mut() {
             let (from, message) = (host.member.id, Message::Members(all.clone()));
             host.node.handle(self.now, Event::Message { from, message }, &mut Vec::new());
@@ -199,11 +199,16 @@ impl World {
         }
     }
 
-    /// A new node that knows nobody.
-    fn add_stranger(&mut self) -> Member {
+    /// A new node that knows nobody, perhaps where another one was.
+    fn add_stranger(&mut self, before: Option<Member>) -> Member {
         let id = NodeId(self.hosts.len() as u64 + 1);
-        let address = SocketAddr::from(([10, 0, (id.0 >> 8) as u8, id.0 as u8], 7420));
-        let member = Member { id, address, rack: self.racks.next() };
+        let member = match before {
+            Some(before) => Member { id, ..before },
+            None => {
+                let address = SocketAddr::from(([10, 0, (id.0 >> 8) as u8, id.0 as u8], 7420));
+                Member { id, address, rack: self.racks.next() }
+            }
+        };
         let host = Host {
             node: Node::new(member, self.plan.config),
             member,
@@ -354,12 +359,16 @@ impl World {
             return;
         }
         match parcel {
-            Parcel::Hello(member) => {
+            Parcel::Hello(member) | Parcel::HelloAgain(member) => {
                 if let Some(host) = self.hosts.get(&to) {
                     let back = Parcel::HelloBack(host.member);
                     self.transmit(to, from, connection, back);
                 }
-                self.tell(to, Event::PeerUp { member });
+                let is_again = matches!(parcel, Parcel::HelloAgain(_));
+                self.tell(
+                    to,
+                    if is_again { Event::PeerAgain { member } } else { Event::PeerUp { member } },
+                );
             }
             Parcel::HelloBack(member) => self.tell(to, Event::PeerUp { member }),
             Parcel::Message(message) => {
@@ -372,8 +381,13 @@ impl World {
                 if self.net.connection(from, to) == Some(connection) {
                     self.net.disconnect(from, to);
                 }
+                let is_member =
+                    self.hosts.get(&to).is_some_and(|host| host.node.members().contains(from));
                 if self.is_up(from) {
-                    self.dial(to, from);
+                    // Whom this node has given up it calls when it wants to.
+                    if is_member {
+                        self.dial(to, from);
+                    }
                 } else {
                     self.tell(to, Event::PeerLost { node: from, is_dead: true });
                 }
@@ -384,9 +398,11 @@ impl World {
     /// Opens a connection, unless there is one.
     pub(crate) fn dial(&mut self, from: NodeId, to: NodeId) {
         let Some(member) = self.hosts.get(&from).map(|host| host.member) else { return };
+        let is_again = self.net.is_broken(from, to);
         let Some(connection) = self.net.connect(from, to) else { return };
         if self.is_up(to) {
-            self.transmit(from, to, connection, Parcel::Hello(member));
+            let hello = if is_again { Parcel::HelloAgain } else { Parcel::Hello };
+            self.transmit(from, to, connection, hello(member));
         } else {
             // Refused, or nobody answers; what was to be sent is lost.
             self.transmit(to, from, connection, Parcel::Broken);
@@ -418,6 +434,18 @@ impl World {
         self.dial(from, to);
         if let Some(connection) = self.net.connection(from, to) {
             self.transmit(from, to, connection, Parcel::Message(message));
+        }
+    }
+
+    /// A connection breaks: what is on its way over it is lost, and both sides hear of it a little later.
+    pub(crate) fn break_connection(&mut self, one: NodeId, other: NodeId) {
+        let Some(connection) = self.net.break_off(one, other) else { return };
+        for (from, to) in [(one, other), (other, one)] {
+            self.net.lose(from, to, connection);
+            let delay_ns = self.passage_ns(from, to);
+            // A connection of its own for the news, for those of the old one are lost.
+            let news = Happening::Arrive { from, to, connection: 0, parcel: Parcel::Broken };
+            self.after(delay_ns, news);
         }
     }
 

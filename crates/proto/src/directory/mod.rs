@@ -34,9 +34,10 @@ use self::{
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
-    limits::{ORPHAN_GRACE_NS, TOMBSTONE_NS},
+    limits::{ORPHAN_GRACE_NS, STRAY_NS, TOMBSTONE_NS},
     members::Members,
     message::{Announce, Holding, Message, Progress},
+    planted::{self, Bug},
     reduce::cost::Link,
     time::Instant,
 };
@@ -45,7 +46,7 @@ use crate::{
 pub type Mail = Vec<(NodeId, Message)>;
 
 /// The entries this node keeps as first or second owner.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Directory {
     /// Boxed, for a tree has room for twice as many as it holds.
     entries: BTreeMap<ObjectId, Box<Entry>>,
@@ -53,13 +54,34 @@ pub struct Directory {
     latest: Vec<LatestWaiter>,
     /// When something has to be looked at again: tombstones to forget, orphans to give up.
     alarms: BTreeSet<(Instant, ObjectId)>,
+    /// How long entries are kept that others own, as this node sees the members.
+    stray_ns: u64,
     /// Members had given this node up, and tell it until then what happened meanwhile.
     catching_up_until: Instant,
     /// Announcements of other instances than those that are known here, which wait until then.
     parked: Vec<(NodeId, Announce)>,
 }
 
+impl Default for Directory {
+    fn default() -> Self {
+        Self::new(None)
+    }
+}
+
 impl Directory {
+    /// One that knows nothing. `detection_ns`: for how long members may take one for alive whose end others know of.
+    pub fn new(detection_ns: Option<u64>) -> Self {
+        let stray_ns = detection_ns.unwrap_or(0).saturating_mul(2).max(STRAY_NS);
+        Self {
+            entries: BTreeMap::new(),
+            latest: Vec::new(),
+            alarms: BTreeSet::new(),
+            stray_ns,
+            catching_up_until: Instant::default(),
+            parked: Vec::new(),
+        }
+    }
+
     /// Takes a message meant for an owner; says false if it is none.
     pub fn handle(
         &mut self,
@@ -159,7 +181,8 @@ impl Directory {
                 gone.dropping.retain(|(holder, _)| *holder != node);
                 gone.answer(&id, mail);
             }
-            let held = entry.live.as_mut().is_some_and(|live| live.remove_holder(node));
+            let held = !planted::has(Bug::KeepsHoldersThatAreGone)
+                && entry.live.as_mut().is_some_and(|live| live.remove_holder(node));
             let reserved = entry.reserved.take_if(|reserved| reserved.node == node).is_some();
             if reserved && entry.live.is_none() {
                 // After the grace, so that those who ask the next owner instead of one that died are told too.
@@ -176,13 +199,13 @@ impl Directory {
         }
     }
 
-    /// Tells new owners of deletions, which no holder could repeat. Entries that others own now are kept for the grace:
+    /// Tells new owners of deletions, which no holder could repeat. Entries that others own now are kept for a while:
     /// the next change may make this node their owner again, while their holders never took it for anything else.
     pub fn members_changed(&mut self, now: Instant, members: &Members, mail: &mut Mail) {
         let me = members.me();
         for (id, entry) in &mut self.entries {
             if !members.owners(id).contains(me) {
-                entry.kept_until = now + ORPHAN_GRACE_NS;
+                entry.kept_until = now + self.stray_ns;
                 self.alarms.insert((entry.kept_until, id.clone()));
             }
         }
@@ -362,7 +385,8 @@ impl Directory {
                 gone.dropping.insert((from, *instance));
             }
             // Whoever deleted a minted id deleted all it will ever be; a name is free for another instance.
-            if id.minter().is_some() || gone.instances.contains(instance) {
+            let is_void = id.minter().is_some() || gone.instances.contains(instance);
+            if is_void && !planted::has(Bug::ForgetsDeletions) {
                 let error = Some(gone.error.clone());
                 if *claim {
                     // Deleted before its putter heard that the name was its own.
@@ -373,7 +397,8 @@ impl Directory {
             }
             entry.reuse(now, id, mail);
         }
-        if entry.buried.get(instance).is_some_and(|until| *until > now) {
+        let is_buried = entry.buried.get(instance).is_some_and(|until| *until > now);
+        if is_buried && !planted::has(Bug::ForgetsDeletions) {
             if *claim {
                 mail.push(claimed(None));
             }
@@ -406,7 +431,9 @@ impl Directory {
                 *origin && *instance < live.instance
             };
             if !is_lost && (!replaces || *claim) {
-                if *claim {
+                if *claim && planted::has(Bug::GrantsNamesTwice) {
+                    mail.push(claimed(None));
+                } else if *claim {
                     mail.push(claimed(Some(live.instance.node)));
                 } else {
                     let (id, instance) = (id.clone(), *instance);
@@ -478,7 +505,7 @@ impl Directory {
         mail: &mut Mail,
     ) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        if is_news {
+        if is_news && !planted::has(Bug::TellsNoWatchers) {
             let watchers = entry.asking().map(|asking| asking.watchers.clone());
             for watcher in watchers.unwrap_or_default() {
                 let found = entry.live.as_ref().and_then(|live| live.found(watcher, members));
@@ -740,7 +767,7 @@ impl Directory {
         if let Some(entry) = self.entries.get_mut(id)
             && !members.owners(id).contains(members.me())
         {
-            entry.kept_until = now + ORPHAN_GRACE_NS;
+            entry.kept_until = now + self.stray_ns;
             self.alarms.insert((entry.kept_until, id.clone()));
         }
     }

@@ -596,14 +596,16 @@ fn a_new_owner_is_told_of_deletions() {
 }
 
 #[test]
-fn what_is_told_to_a_node_that_is_no_owner_is_kept_for_the_grace_only() {
+fn what_is_told_to_a_node_that_is_no_owner_is_kept_for_a_while_only() {
     let mut owner = Owner::new();
     let strangers = (0..).map(|serial| ObjectId::Minted { node: NodeId(3), serial });
     let is_strange = |id: &ObjectId| !owner.members.owners(id).contains(NodeId(1));
     let id = strangers.into_iter().find(is_strange).unwrap();
     owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
     assert_eq!(owner.holders(&id), [3], "this node may be its owner as others see it");
-    owner.waits(ORPHAN_GRACE_NS);
+    owner.waits(STRAY_NS / 2);
+    assert_eq!(owner.holders(&id), [3], "and may hear of that only when it misses a member");
+    owner.waits(STRAY_NS);
     assert_eq!(owner.holders(&id), []);
 }
 

@@ -9,6 +9,7 @@ use crate::{
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, RequestId},
     message::Message,
+    planted::{self, Bug},
     table::State,
 };
 
@@ -83,7 +84,9 @@ impl Node {
             self.fail_reduce_of(id, &error, out);
         }
         let was_told = was_current || self.pull_awaits_room_for(id, instance);
-        self.doom(instance, out);
+        if !planted::has(Bug::KeepsDroppedCopies) {
+            self.doom(instance, out);
+        }
         if was_current {
             self.folded.remove(id);
         }
@@ -112,6 +115,7 @@ impl Node {
 
     /// The owner says that an object can't come.
     pub(super) fn gone(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
+        self.watch_answered(id);
         self.pull_failed(id, error, out);
         self.input_gone(id, error, out);
         self.awaited_settled(id, out);

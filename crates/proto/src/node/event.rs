@@ -3,6 +3,8 @@
 use alloc::{string::String, vec::Vec};
 use core::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     ask::{Answer, Ask},
     broadcast::Reason,
@@ -75,6 +77,11 @@ pub enum Event {
         /// Who.
         member: Member,
     },
+    /// A member has connected anew, for its connection to here broke: what it said last may be lost.
+    PeerAgain {
+        /// Who.
+        member: Member,
+    },
     /// The connection to a node broke, and another can't be made.
     PeerLost {
         /// Who.
@@ -116,6 +123,11 @@ pub enum Event {
         source: NodeId,
         /// Whether the sender said that it has no such copy.
         not_here: bool,
+    },
+    /// Bytes that a node sent differ from their checksum; they are not used.
+    BlockCorrupt {
+        /// Who sent them.
+        source: NodeId,
     },
     /// Small inputs were folded.
     FoldedInline {
@@ -276,6 +288,13 @@ pub enum Note {
         /// How many.
         parts: usize,
     },
+    /// A node has sent bytes that differ from their checksums, and is avoided from now on.
+    SenderAvoided {
+        /// Which.
+        node: NodeId,
+        /// How often.
+        blocks: u32,
+    },
     /// An attempt of a reduce failed and the next begins.
     ReduceRestarted {
         /// The result.
@@ -293,7 +312,7 @@ pub enum Note {
 }
 
 /// What a node may use and assumes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Config {
     /// Bytes of objects the node may hold.
     pub capacity: u64,

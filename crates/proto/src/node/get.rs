@@ -20,6 +20,7 @@ use crate::{
     members::Members,
     message::{Announce, Message, Progress, ScatterOrder, Source},
     meta::Meta,
+    planted::{self, Bug},
     table::{Copy, State},
     time::Instant,
 };
@@ -29,7 +30,7 @@ use crate::{
 pub(super) struct Pull {
     phase: Phase,
     /// Senders that failed, to be taken only if nobody else has it.
-    avoid: Vec<NodeId>,
+    pub(super) avoid: Vec<NodeId>,
     not_here: Option<(NodeId, Instance)>,
     failures: u32,
     /// Receivers that were sent here before the first byte was.
@@ -109,8 +110,8 @@ impl Node {
         out: &mut Vec<Action>,
     ) -> Option<Result<Answer, Error>> {
         let current = self.table.current(&id);
-        let complete =
-            current.filter(|instance| self.table.get(*instance).is_some_and(Copy::is_complete));
+        let is_usable = |copy: &Copy| copy.is_complete() || planted::has(Bug::AnswersGetsTooEarly);
+        let complete = current.filter(|instance| self.table.get(*instance).is_some_and(is_usable));
         if let Some(instance) = complete {
             return Some(self.give(asked.client, instance));
         }
@@ -234,6 +235,9 @@ impl Node {
             }
             Phase::Room { .. } | Phase::Memory => {}
         }
+        if planted::has(Bug::LosesParkedReceivers) {
+            return;
+        }
         for (serve, instance) in pull.parked {
             self.serve_or_refuse(serve, instance, out);
         }
@@ -259,11 +263,12 @@ impl Node {
 
     /// Asks the owner for a sender.
     fn locate(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+        let avoid = self.avoided(id);
         let Some(pull) = self.pulls.get_mut(id) else { return };
         let owner = self.members.owners(id).first;
         let second_at = (owner != self.me.id).then(|| self.now + OWNER_PATIENCE_NS);
         pull.phase = Phase::Asking { second_at };
-        let (avoid, not_here) = (pull.avoid.clone(), pull.not_here.take());
+        let not_here = pull.not_here.take();
         self.send(owner, Message::Locate { id: id.clone(), avoid, not_here }, out);
     }
 
@@ -397,18 +402,25 @@ impl Node {
     /// If there was no room at once: nobody shall be sent here meanwhile, for it may never come.
     fn wait_for_room(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
         let Some(pull) = self.pulls.get_mut(id) else { return };
-        let Phase::Room { instance, meta, has_waited, .. } = &mut pull.phase else { return };
+        let Phase::Room { has_waited, .. } = &mut pull.phase else { return };
         *has_waited = true;
-        // As a holder without a sender this node still hears of a deletion.
-        let progress = Progress::Partial { source: None };
-        let (instance, meta) = (*instance, meta.clone());
         let parked = core::mem::take(&mut pull.parked);
-        let (claim, origin) = (false, false);
-        let announce = Announce { id: id.clone(), instance, meta, origin, progress, claim };
-        self.send_owners(id, &Message::Announce(announce), out);
+        if let Some(announce) = self.room_announcement(id) {
+            self.send_owners(id, &Message::Announce(announce), out);
+        }
         for (serve, instance) in parked {
             self.serve_or_refuse(serve, instance, out);
         }
+    }
+
+    /// What the owners have to know of an object that waits for room here: as a holder without a sender this node still
+    /// hears of a deletion.
+    pub(super) fn room_announcement(&self, id: &ObjectId) -> Option<Announce> {
+        let phase = self.pulls.get(id).map(|pull| &pull.phase);
+        let Some(Phase::Room { instance, meta, has_waited: true, .. }) = phase else { return None };
+        let (id, instance, meta) = (id.clone(), *instance, meta.clone());
+        let (progress, claim, origin) = (Progress::Partial { source: None }, false, false);
+        Some(Announce { id, instance, meta, origin, progress, claim })
     }
 
     pub(super) fn pull_in_room(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
@@ -446,7 +458,10 @@ impl Node {
         pull.phase = Phase::Receiving { instance };
         self.growing(instance, out);
         let Some(pull) = self.pulls.get_mut(id) else { return };
-        let parked = core::mem::take(&mut pull.parked);
+        let mut parked = core::mem::take(&mut pull.parked);
+        if planted::has(Bug::LosesParkedReceivers) {
+            parked.clear();
+        }
         if self.is_scattered(instance) {
             self.begin_parts(instance, out);
         } else {
@@ -545,6 +560,9 @@ impl Node {
         }
         copy.state = State::Flowing(None);
         let id = copy.id.clone();
+        if planted::has(Bug::GivesUpAfterOneSender) {
+            return;
+        }
         let Some(pull) = self.pulls.get_mut(&id) else { return };
         pull.failures += 1;
         if !pull.avoid.contains(&source) {
@@ -667,7 +685,7 @@ impl Node {
             let Some(pull) = self.pulls.get_mut(&id) else { continue };
             if let Phase::Asking { second_at } = &mut pull.phase {
                 *second_at = None;
-                let avoid = pull.avoid.clone();
+                let avoid = self.avoided(&id);
                 if let Some(second) = self.members.owners(&id).second {
                     self.send(second, Message::Locate { id, avoid, not_here: None }, out);
                 }

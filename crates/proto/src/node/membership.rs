@@ -16,8 +16,9 @@ use crate::{
     inline::Inline,
     limits::INLINE_BYTES_MAX,
     members::{Member, Members},
-    message::Message,
+    message::{Announce, Message},
     meta::Meta,
+    planted::{self, Bug},
     swim::{self, Death, Rumour},
     table::State,
     time::Instant,
@@ -67,6 +68,18 @@ impl Node {
         self.send(member.id, Message::Members(all), out);
         // Even if it was known: what was sent to it over a connection that broke may be lost.
         self.tell_again(&before, Some(member.id), out);
+    }
+
+    /// A member has connected anew: what it said last may be lost. Both begin with each other as if they never had met,
+    /// so that nobody need know what of all that is said can be lost.
+    pub(super) fn meet_again(&mut self, member: Member, out: &mut Vec<Action>) {
+        let is_known = self.members.contains(member.id);
+        if is_known && !planted::has(Bug::TrustsBrokenConnections) {
+            self.without(member.id, false, out);
+            self.pulls_without(member.id, out);
+            self.send(member.id, Message::Forgotten, out);
+        }
+        self.meet(member, out);
     }
 
     /// A member tells of others.
@@ -130,6 +143,7 @@ impl Node {
         }
         match loss {
             Loss::Left => {}
+            _ if planted::has(Bug::NeverCallsTheLost) => {}
             Loss::Found { reason, .. } | Loss::Told { reason } => {
                 self.absentees.insert(self.now, member, reason);
             }
@@ -160,6 +174,8 @@ impl Node {
             self.adoptions.remove(&id);
             self.end_if_unwanted(&id, out);
         }
+        self.keepers_without(node);
+        self.corrupt.remove(&node);
     }
 
     /// A member had given this node up, and takes it for a new one: so is that member for this node.
@@ -234,18 +250,16 @@ impl Node {
 
         // Before the results that are made under them, for which they would be taken otherwise.
         self.reserve_again(before, renewed, out);
-        let mut announces = Vec::new();
-        for (instance, copy) in self.table.iter() {
-            let (then, now) = (before.owners(&copy.id), self.members.owners(&copy.id));
-            let new = now.iter().filter(|owner| !then.contains(*owner) || renewed == Some(*owner));
-            let new: Vec<NodeId> = new.collect();
-            if !new.is_empty() && self.table.current(&copy.id) == Some(instance) {
-                announces.push((new, instance));
-            }
-        }
-        for (owners, instance) in announces {
-            let Some(announce) = self.announcement(instance) else { continue };
-            for owner in owners {
+        let of_copies = self
+            .table
+            .iter()
+            .filter(|(instance, copy)| self.table.current(&copy.id) == Some(*instance))
+            .filter(|_| !planted::has(Bug::TellsNewOwnersNothing))
+            .filter(|(_, copy)| !self.new_owners(&copy.id, before, renewed).is_empty())
+            .filter_map(|(instance, _)| self.announcement(instance));
+        let of_pulls = self.sought().into_iter().filter_map(|id| self.room_announcement(&id));
+        for announce in of_copies.chain(of_pulls).collect::<Vec<Announce>>() {
+            for owner in self.new_owners(&announce.id, before, renewed) {
                 self.send(owner, Message::Announce(announce.clone()), out);
             }
         }
@@ -268,8 +282,8 @@ impl Node {
             .cloned()
             .collect();
         for id in watched {
-            if let Some(owner) = self.new_owner(&id, before, renewed) {
-                self.send(owner, Message::Watch { id }, out);
+            if self.new_owner(&id, before, renewed).is_some() {
+                self.watch(id, out);
             }
         }
         for (request, id) in self.unconfirmed_deletions() {
@@ -282,6 +296,14 @@ impl Node {
                 self.send(owner, question, out);
             }
         }
+        self.keep_again(renewed, out);
+    }
+
+    /// The owners of `id` that were none before or have to be told anew.
+    fn new_owners(&self, id: &ObjectId, before: &Members, renewed: Option<NodeId>) -> Vec<NodeId> {
+        let (then, now) = (before.owners(id), self.members.owners(id));
+        let is_new = |owner: &NodeId| !then.contains(*owner) || renewed == Some(*owner);
+        now.iter().filter(is_new).collect()
     }
 
     /// The first owner of `id`, if it was not that before or has to be told anew.
@@ -355,6 +377,14 @@ impl Node {
         self.send(target, Message::Adopt { id, instance, meta, inline }, out);
     }
 
+    /// An original is no more: nobody need take it over.
+    pub(super) fn hand_over_void(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let Some(leaving) = &mut self.leaving else { return };
+        if leaving.open.remove(&instance).is_some() {
+            self.leave_when_empty(out);
+        }
+    }
+
     /// Whoever had promised to keep something is gone itself.
     fn hand_over_again(&mut self, node: NodeId, out: &mut Vec<Action>) {
         let Some(leaving) = &self.leaving else { return };
@@ -425,6 +455,7 @@ impl Node {
         kept: bool,
         out: &mut Vec<Action>,
     ) {
+        self.keeper_answered(from, instance, kept, out);
         let Some(leaving) = &mut self.leaving else { return };
         let Some(asked) =
             leaving.open.get(&instance).filter(|asked| asked.contains(&from)).cloned()

@@ -1,14 +1,16 @@
 //! The state machine of a node: every decision it takes, and nothing it does.
 //!
 //! [`Node::handle`] takes a fact and appends orders; [`Node::deadline`] says when to hand it
-//! [`Event::DeadlinePassed`]. The files follow the journey of an object: [`promise`], [`put`], [`get`], [`serve`], [`reduce`],
-//! then [`delete`], [`wait`] and [`membership`]. The directory that this node owns a part of is [`crate::directory`].
+//! [`Event::DeadlinePassed`]. The files follow the journey of an object: [`promise`], [`put`], [`keep`], [`get`], [`serve`],
+//! [`reduce`], then [`delete`], [`wait`] and [`membership`]. The directory that this node owns a part of is [`crate::directory`].
 //!
 //! Every question of a client is in `requests` from `Asked` until its one `Reply`.
 
+mod corrupt;
 mod delete;
 mod event;
 mod get;
+mod keep;
 mod membership;
 mod promise;
 mod put;
@@ -19,6 +21,7 @@ mod serve;
 #[cfg(test)]
 mod tests;
 mod wait;
+mod watch;
 
 use alloc::{
     boxed::Box,
@@ -34,12 +37,14 @@ pub use self::{
 };
 use self::{
     get::Pull,
+    keep::{Keeping, Kept},
     membership::{Leaving, Loss},
     put::Create,
     reduce::Fold,
     reserve::Reservation,
     scatter::Parts,
     wait::Waited,
+    watch::Unanswered,
 };
 use crate::{
     absent::Absentees,
@@ -51,6 +56,7 @@ use crate::{
     limits::OWNER_PATIENCE_NS,
     members::{Member, Members},
     message::{Announce, FoldKey, Holding, Message, Progress},
+    planted::{self, Bug},
     reduce::Reduce,
     swim::Swim,
     table::{State, Table},
@@ -87,6 +93,8 @@ pub struct Node {
     reduce_of: BTreeMap<ObjectId, ReduceId>,
     /// Which reduces listen to an input.
     watches: BTreeMap<ObjectId, BTreeSet<ReduceId>>,
+    /// Inputs, and objects that clients wait for, of which no owner has spoken.
+    unanswered: Unanswered,
     /// Questions of clients that listen to an object.
     awaited: BTreeMap<ObjectId, BTreeSet<RequestId>>,
     /// Who wants to read an object while it arrives.
@@ -106,6 +114,10 @@ pub struct Node {
     scattered: BTreeMap<NodeId, u64>,
     /// Objects taken over for a node that leaves: whom to tell.
     adoptions: BTreeMap<ObjectId, (NodeId, Instance)>,
+    /// How many blocks a member has sent that differ from their checksums.
+    corrupt: BTreeMap<NodeId, u32>,
+    /// Originals that other nodes keep too.
+    keeping: Kept,
     leaving: Option<Leaving>,
     /// Messages to this node itself, handled before `handle` returns.
     loopback: VecDeque<Message>,
@@ -133,6 +145,8 @@ enum Waiting {
     /// For a name that a reduce will make.
     Reservation(ReduceId),
     Inputs(ObjectId),
+    /// For others to keep an original too.
+    Copies(ObjectId, Instance),
     Deletion(BTreeSet<ObjectId>),
     Latest {
         prefix: String,
@@ -176,7 +190,7 @@ impl Node {
             absentees: Absentees::default(),
             config,
             now: Instant::default(),
-            directory: Directory::default(),
+            directory: Directory::new(config.detection_ns),
             table: Table::new(config.capacity),
             next_serial: 0,
             requests: BTreeMap::new(),
@@ -191,6 +205,7 @@ impl Node {
             reduces: BTreeMap::new(),
             reduce_of: BTreeMap::new(),
             watches: BTreeMap::new(),
+            unanswered: Unanswered::default(),
             awaited: BTreeMap::new(),
             followers: BTreeMap::new(),
             reservations: BTreeMap::new(),
@@ -201,6 +216,8 @@ impl Node {
             scatters: BTreeMap::new(),
             scattered: BTreeMap::new(),
             adoptions: BTreeMap::new(),
+            corrupt: BTreeMap::new(),
+            keeping: Kept::new(),
             leaving: None,
             loopback: VecDeque::new(),
         }
@@ -227,8 +244,10 @@ impl Node {
         let pulls = self.pulls.values().filter_map(Pull::deadline).min();
         let reduces = self.reduces.values().filter_map(Reduce::deadline).min();
         let leaving = self.leaving.as_ref().map(|leaving| leaving.until);
+        let keeping = self.keeping.values().filter_map(Keeping::deadline).min();
         let members = [self.swim.deadline(), self.absentees.deadline()];
-        let all = [requests, pulls, reduces, leaving, self.directory.deadline()];
+        let watches = self.unanswered.deadline();
+        let all = [requests, pulls, watches, reduces, leaving, keeping, self.directory.deadline()];
         all.into_iter().chain(members).flatten().min()
     }
 
@@ -269,6 +288,7 @@ impl Node {
             ("results", self.results.len() + self.small_results.len()),
             ("folds", self.folds.len() + self.scatters.len()),
             ("adoptions", self.adoptions.len()),
+            ("that others keep too", self.keeping.len()),
             ("questions of others", self.directory.questions(&self.members)),
             ("names that are kept", self.directory.reservations()),
         ];
@@ -296,6 +316,7 @@ impl Node {
                 }
             }
             Event::PeerUp { member } => self.meet(member, out),
+            Event::PeerAgain { member } => self.meet_again(member, out),
             Event::PeerLost { node, is_dead } => self.peer_lost(node, is_dead, out),
             Event::CallFailed { node, is_refused } => {
                 self.absentees.call_failed(node, is_refused);
@@ -306,6 +327,7 @@ impl Node {
             Event::FetchFailed { instance, source, not_here } => {
                 self.fetch_failed(instance, source, not_here, out);
             }
+            Event::BlockCorrupt { source } => self.block_corrupt(source, out),
             Event::FoldedInline { reduce, epoch, result } => {
                 self.folded_inline(reduce, epoch, result, out);
             }
@@ -343,6 +365,7 @@ impl Node {
             Ask::Seal { instance } => Some(self.seal(client, instance, out)),
             Ask::Abort { instance } => Some(self.abort(client, instance, out)),
             Ask::Get { id } => self.get(&asked, id, out),
+            Ask::Keep { id, copies } => self.keep(&asked, id, copies, out),
             Ask::Release { instance } => {
                 self.release(client, instance, out);
                 return;
@@ -358,6 +381,9 @@ impl Node {
             Ask::Prune { name, keep } => self.prune(&asked, name, keep, out),
             Ask::Locations { id, known } => self.locations(&asked, id, known, out),
             Ask::Explain { id } => Some(Ok(Answer::Explained { state: self.state_of(&id) })),
+            Ask::Owners { id } => {
+                Some(Ok(Answer::Owners(self.members.owners(&id).iter().collect())))
+            }
             Ask::Status => Some(Ok(Answer::Status(Box::new(self.status())))),
             Ask::Objects => Some(Ok(Answer::Objects(self.objects()))),
         };
@@ -502,7 +528,7 @@ impl Node {
     /// Keeps a question until it is answered.
     fn remember(&mut self, asked: &Asked, kind: Waiting) {
         let Asked { client, request, deadline } = *asked;
-        if let Some(deadline) = deadline {
+        if let Some(deadline) = deadline.filter(|_| !planted::has(Bug::ForgetsDeadlines)) {
             self.deadlines.insert((deadline, request));
         }
         self.requests
@@ -529,8 +555,10 @@ impl Node {
         self.directory.expire(self.now, &self.members, self.config.link, &mut mail);
         self.post(mail, out);
         self.expire_pulls(out);
+        self.expire_watches(out);
         self.expire_reduces(out);
         self.expire_leaving(out);
+        self.expire_keeping(out);
         self.expire_members(out);
     }
 
@@ -619,6 +647,9 @@ impl Node {
                     "a name for the result of a reduce".into(),
                     "its owner has not confirmed it".into(),
                 )
+            }
+            Waiting::Copies(id, instance) => {
+                (format!("more copies of {id}"), self.keeping_state(*instance))
             }
             Waiting::Inputs(id) => (format!("the list of inputs of {id}"), self.state_of(id)),
             Waiting::Deletion(ids) => {
@@ -713,6 +744,7 @@ impl Node {
             members: self.members.iter().collect(),
             suspicions: self.swim.suspicions().collect(),
             lost: self.absentees.iter().cloned().collect(),
+            corrupt: self.corrupt.iter().map(|(node, blocks)| (*node, *blocks)).collect(),
             copies: self.table.iter().count() as u64,
             owned: self.directory.len() as u64,
             used: self.table.used(),

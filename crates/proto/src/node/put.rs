@@ -16,6 +16,7 @@ use crate::{
     limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
     message::{Announce, Message, Progress},
     meta::Meta,
+    planted::{self, Bug},
     table::{Removed, State},
 };
 
@@ -421,6 +422,7 @@ impl Node {
     /// Takes a copy out of use. A client that fills it may go on to do so; nobody waits for the rest of another.
     pub(super) fn doom(&mut self, instance: Instance, out: &mut Vec<Action>) {
         self.parts_doomed(instance, out);
+        self.keep_over(instance, out);
         let state = self.table.get(instance).map(|copy| copy.state);
         if matches!(state, Some(State::Flowing(_) | State::Folding)) {
             out.push(Action::FreeSlot { instance });
@@ -428,6 +430,7 @@ impl Node {
         if let Some(removed) = self.table.doom(instance) {
             self.removed(&removed, out);
         }
+        self.hand_over_void(instance, out);
     }
 
     pub(super) fn unpin(&mut self, instance: Instance, out: &mut Vec<Action>) {
@@ -437,6 +440,7 @@ impl Node {
         match self.table.unpin(instance) {
             Some(removed) => self.removed(&removed, out),
             // What is unpinned may be evicted for somebody who waits.
+            None if planted::has(Bug::GrantsNoRoomLater) => {}
             None => self.grant_space(out),
         }
     }

@@ -13,6 +13,7 @@ use crate::{
     limits::REDUCE_INPUTS_MAX,
     message::{FoldKey, FoldOrder, Found, Message},
     meta::{Meta, Op},
+    planted::{self, Bug},
     reduce::{Around, Reduce, Step},
     table::State,
     time::Instant,
@@ -133,6 +134,7 @@ impl Node {
 
     /// An owner answers a watch, now or later.
     pub(super) fn found(&mut self, id: &ObjectId, found: Option<Found>, out: &mut Vec<Action>) {
+        self.watch_answered(id);
         for key in self.watches.get(id).cloned().unwrap_or_default() {
             let found = found.clone();
             let hears = |reduce: &mut Reduce, around: Around<'_>, now, steps: &mut Vec<Step>| {
@@ -183,8 +185,7 @@ impl Node {
             match step {
                 Step::Watch(input) => {
                     self.watches.entry(input.clone()).or_default().insert(key);
-                    let owner = self.members.owners(&input).first;
-                    self.send(owner, Message::Watch { id: input }, out);
+                    self.watch(input, out);
                 }
                 Step::Order(node, order) => self.send(node, Message::Fold(order), out),
                 Step::FoldInline(inputs) => {
@@ -397,6 +398,9 @@ impl Node {
         for node in nodes {
             self.send(node, Message::Unfold { reduce, epoch, is_void: true }, out);
         }
+        if planted::has(Bug::KeepsVoidAttempts) {
+            return;
+        }
         let key = FoldKey::result(reduce, epoch);
         let unstarted = self.results.iter().find(|(_, target)| target.key == key);
         if let Some(instance) = unstarted.map(|(instance, _)| *instance) {
@@ -439,7 +443,9 @@ impl Node {
         for (key, epoch) in hit {
             self.reduce_failed(key, epoch, format!("node {node} is gone"), out);
         }
-        let theirs = self.folds.keys().filter(|key| key.reduce.node == node).copied();
+        let is_theirs =
+            |key: &&FoldKey| key.reduce.node == node && !planted::has(Bug::LeavesFoldsOfTheDead);
+        let theirs = self.folds.keys().filter(is_theirs).copied();
         for key in theirs.collect::<Vec<_>>() {
             self.stop_fold(key, out);
         }

@@ -253,8 +253,7 @@ impl Node {
         }
         parts.is_all_here = true;
         let id = parts.order.id.clone();
-        let owner = self.members.owners(&id).first;
-        self.send(owner, Message::Watch { id }, out);
+        self.watch(id, out);
         false
     }
 

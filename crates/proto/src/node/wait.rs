@@ -93,8 +93,7 @@ impl Node {
         self.remember(asked, Waiting::Several(waited));
         for (_, id) in missing {
             self.awaited.entry(id.clone()).or_default().insert(asked.request);
-            let owner = self.members.owners(&id).first;
-            self.send(owner, Message::Watch { id }, out);
+            self.watch(id, out);
         }
         None
     }
@@ -148,6 +147,7 @@ impl Node {
     pub(super) fn unwatch_if_unwanted(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
         let is_watched = self.watches.contains_key(id) || self.awaited.contains_key(id);
         if !is_watched && !self.undecided().any(|undecided| undecided == id) {
+            self.watch_answered(id);
             // The second may have been the first when it was asked.
             self.send_owners(id, &Message::Unwatch { id: id.clone() }, out);
         }

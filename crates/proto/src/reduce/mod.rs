@@ -39,6 +39,7 @@ use crate::{
     message::{FoldKey, FoldOrder, Found},
     meta::{Dtype, Form, Kind, Meta, Op},
     pipeline::frame_bytes,
+    planted::{self, Bug},
     time::Instant,
 };
 
@@ -381,7 +382,8 @@ impl Reduce {
         }
         // 20 ms, doubled each time up to 1.28 s: long enough for the directory to learn of a death, short against
         // any transfer that is worth a reduce.
-        self.retry_at = Some(now + (20_000_000 << self.epoch.min(6)));
+        self.retry_at = Some(now + (20_000_000 << self.epoch.min(6)))
+            .filter(|_| !planted::has(Bug::NeverFoldsAgain));
     }
 
     /// Somebody asks for the result.
@@ -495,7 +497,8 @@ impl Reduce {
         }
         self.chosen = self.count;
         self.plan = Some(Plan { shape: PlanShape::Inline, frame: 0 });
-        let chosen = self.arrived[..self.count].iter();
+        let twice = usize::from(planted::has(Bug::FoldsAnInputTwice));
+        let chosen = self.arrived[..twice].iter().chain(&self.arrived[..self.count]);
         steps.push(Step::FoldInline(chosen.filter_map(|arrival| arrival.inline.clone()).collect()));
     }
 
@@ -631,6 +634,7 @@ impl Reduce {
     fn order(&mut self, steps: &mut Vec<Step>) {
         let (Some(meta), Some(dtype)) = (self.meta(), self.dtype()) else { return };
         let (size, op, reduce, epoch) = (meta.size, self.op, self.key, self.epoch);
+        let epoch = if planted::has(Bug::IgnoresEpochs) { 0 } else { epoch };
         let Some(Plan { shape: PlanShape::Tree { tree, local }, frame }) = &mut self.plan else {
             return;
         };

@@ -501,6 +501,19 @@ fn whoever_leaves_hands_its_originals_over() {
     }
 }
 
+/// Goal: nobody is waited for who is to take over what is deleted meanwhile.
+#[test]
+fn a_deletion_lets_go_of_whoever_leaves() {
+    let mut cluster = Cluster::new(3);
+    let id = named(&cluster.owned_name(1, 2, "x/1"));
+    cluster.put_large(3, Some(&id.to_string()));
+    cluster.slow_down(1);
+    cluster.tell(3, Event::LeaveAsked);
+    assert!(!cluster.done.iter().any(|what| what == "n3 left"), "node 1 has not taken it over");
+    cluster.ask(2, Ask::Delete { ids: vec![id] });
+    assert!(cluster.done.iter().any(|what| what == "n3 left"));
+}
+
 #[test]
 fn a_node_that_died_takes_its_objects_with_it_and_nobody_waits_for_ever() {
     let mut cluster = Cluster::new(3);

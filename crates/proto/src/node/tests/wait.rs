@@ -300,3 +300,26 @@ fn why_an_object_is_not_here_is_said_in_words() {
     assert_eq!(explain(1, &id), "a client of this node is still writing it");
     assert_eq!(explain(2, &named("never")), "nobody has put it");
 }
+
+/// Goal: an owner that only some can't reach holds up nobody who listens.
+#[test]
+fn who_hears_nothing_of_the_first_owner_hears_of_an_object_from_the_second() {
+    let mut cluster = Cluster::new(4);
+    let id = named(&cluster.owned_name(1, 2, "x/1"));
+    cluster.put_large(3, Some(&id.to_string()));
+    cluster.slow_down(1);
+    let waits = cluster.ask(4, wait(&[&id], 1));
+    let folds =
+        cluster.ask(4, Ask::Reduce { inputs: vec![id.clone()], op: Op::Sum, count: 1, id: None });
+    let Ok(Answer::Reducing { id: sum }) = cluster.reply(folds).clone() else { panic!() };
+    let got = cluster.ask(4, Ask::Get { id: sum.clone() });
+    cluster.wait(OWNER_PATIENCE_NS / 2);
+    assert!(!cluster.replies.contains_key(&waits), "the first may still answer");
+    cluster.wait(OWNER_PATIENCE_NS);
+    assert_eq!(cluster.reply(waits), &Ok(Answer::Waited { ready: vec![0] }));
+    let Ok(Answer::Got { instance, .. }) = cluster.reply(got).clone() else { panic!() };
+    cluster.ask(4, Ask::Release { instance });
+    cluster.catch_up();
+    cluster.ask(4, Ask::Delete { ids: vec![id, sum] });
+    cluster.assert_at_rest();
+}

@@ -1,0 +1,118 @@
+//! How a node finds its cluster: by members that it is told of, when it starts and for as long as it lives.
+
+use std::{
+    collections::HashMap,
+    net::{SocketAddr, ToSocketAddrs},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hoplite_proto::{id::NodeId, node::Event, wire::Role};
+use tracing::debug;
+
+use crate::{driver::Core, error::Error, greet};
+
+/// How long members that are named but do not listen yet are called again: two nodes that a script starts together.
+const JOIN_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Between two looks at the named members that are no members yet; twice as long each time, up to the last.
+const SEEK_FIRST: Duration = Duration::from_secs(1);
+const SEEK_LAST: Duration = Duration::from_secs(10);
+
+/// Calls the named members until one lets this node in.
+///
+/// # Errors
+/// [`Error::Join`] if none does.
+pub(crate) async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error> {
+    let me = core.identity.member.address;
+    let until = Instant::now() + JOIN_PATIENCE;
+    let (mut met, mut failures) = (Vec::new(), Vec::new());
+    // Those that do not listen yet are called again only while nobody has answered.
+    loop {
+        failures.clear();
+        let mut may_come = false;
+        for seed in seeds {
+            let error = match resolve(seed) {
+                Ok(address) if address == me => continue,
+                Ok(address) => {
+                    match greet::call(&core.identity, address, Role::Control, None).await {
+                        Ok(connection) => {
+                            core.drive(Event::PeerUp { member: connection.member });
+                            met.push(connection);
+                            continue;
+                        }
+                        Err(error) => {
+                            may_come |= greet::is_refused(&error);
+                            error.to_string()
+                        }
+                    }
+                }
+                Err(error) => error.to_string(),
+            };
+            failures.push(format!("{seed}: {error}"));
+        }
+        if !met.is_empty() || !may_come || Instant::now() >= until {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    if met.is_empty() && !failures.is_empty() {
+        return Err(Error::Join(failures.join("; ")));
+    }
+    // The members that the seed knows decide who owns which name: without them the first claims could go astray.
+    let told_by = Instant::now() + Duration::from_secs(2);
+    while !met.is_empty() && core.counters.values().messages_received == 0 {
+        if Instant::now() >= told_by {
+            let said = format!(
+                "its members can't reach this node at {me}: advertise an address that they can reach"
+            );
+            return Err(Error::Join(said));
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
+
+/// Calls named members that are none yet, for ever: nodes that start together may each have found others first, and be
+/// clusters of their own; and whoever was named may come later, or again.
+pub(crate) async fn seek(core: Arc<Core>, seeds: Vec<String>) {
+    let is_known = |address, id| core.peers.is_known(&core.identity.member, address, id);
+    let mut pause = SEEK_FIRST;
+    // Who was found at an address that is not the one it advertises; this node among them.
+    let mut found: HashMap<SocketAddr, NodeId> = HashMap::new();
+    loop {
+        tokio::time::sleep(pause).await;
+        pause = (2 * pause).min(SEEK_LAST);
+        for seed in &seeds {
+            // A name may stand for another address by now. Its resolver may take long.
+            let said = seed.clone();
+            let resolved = core.runtime.spawn_blocking(move || resolve(&said)).await;
+            let Ok(Ok(address)) = resolved else { continue };
+            if is_known(address, found.get(&address).copied()) {
+                continue;
+            }
+            match greet::call(&core.identity, address, Role::Control, None).await {
+                Ok(met) => {
+                    found.insert(address, met.member.id);
+                    if !is_known(met.member.address, Some(met.member.id)) {
+                        // Both sides connect anew.
+                        core.drive(Event::PeerUp { member: met.member });
+                    }
+                }
+                Err(error) => debug!(seed, %error, "is not there yet"),
+            }
+        }
+    }
+}
+
+/// The first address of "host:port".
+///
+/// # Errors
+/// [`Error::Listen`] if it is none.
+pub(crate) fn resolve(said: &str) -> Result<SocketAddr, Error> {
+    let listen_error = |detail: String| Error::Listen { address: said.into(), detail };
+    let mut all = said
+        .to_socket_addrs()
+        .map_err(|error| listen_error(format!("{error}; write it as host:port")))?;
+    all.next().ok_or_else(|| listen_error("the name has no address".into()))
+}

@@ -1,0 +1,73 @@
+//! Watch: owners are asked to tell of an object, now and whenever that changes. If the first does not answer, for it is
+//! cut off from this node and from nobody else, the second is asked too.
+
+use alloc::{
+    collections::{BTreeSet, VecDeque},
+    vec::Vec,
+};
+
+use super::{Action, Node};
+use crate::{id::ObjectId, limits::OWNER_PATIENCE_NS, message::Message, time::Instant};
+
+/// What first owners have been asked and have not answered.
+#[derive(Debug, Default)]
+pub(super) struct Unanswered {
+    ids: BTreeSet<ObjectId>,
+    /// Until when each was to be answered, in order; some have been.
+    until: VecDeque<(Instant, ObjectId)>,
+}
+
+impl Unanswered {
+    fn insert(&mut self, until: Instant, id: ObjectId) {
+        if self.ids.insert(id.clone()) {
+            self.until.push_back((until, id));
+        }
+    }
+
+    fn remove(&mut self, id: &ObjectId) {
+        if self.ids.remove(id) {
+            self.skip_answered();
+        }
+    }
+
+    fn skip_answered(&mut self) {
+        while self.until.front().is_some_and(|(_, id)| !self.ids.contains(id)) {
+            self.until.pop_front();
+        }
+    }
+
+    fn take_due(&mut self, now: Instant) -> Option<ObjectId> {
+        self.until.front().filter(|(until, _)| *until <= now)?;
+        let (_, id) = self.until.pop_front()?;
+        self.ids.remove(&id);
+        self.skip_answered();
+        Some(id)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.until.front().map(|(until, _)| *until)
+    }
+}
+
+impl Node {
+    pub(super) fn watch(&mut self, id: ObjectId, out: &mut Vec<Action>) {
+        let owners = self.members.owners(&id);
+        if owners.first != self.me.id && owners.second.is_some() {
+            self.unanswered.insert(self.now + OWNER_PATIENCE_NS, id.clone());
+        }
+        self.send(owners.first, Message::Watch { id }, out);
+    }
+
+    /// An owner has spoken, or nobody here listens any more.
+    pub(super) fn watch_answered(&mut self, id: &ObjectId) {
+        self.unanswered.remove(id);
+    }
+
+    pub(super) fn expire_watches(&mut self, out: &mut Vec<Action>) {
+        while let Some(id) = self.unanswered.take_due(self.now) {
+            if let Some(second) = self.members.owners(&id).second {
+                self.send(second, Message::Watch { id }, out);
+            }
+        }
+    }
+}

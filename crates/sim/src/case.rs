@@ -1,0 +1,152 @@
+//! A simulation that can be kept: all that is decided before its first event, and the seed of what chance decides then.
+//!
+//! A seed means another simulation as soon as plans are made in another way; a case stays what it is. Those in `cases/`
+//! once failed, and are run by the tests.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::DefaultHasher,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use hoplite_proto::planted;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Record, Sabotage, Verdict,
+    dice::Dice,
+    plan::{Make, Plan},
+    trace::Trace,
+    world::World,
+};
+
+/// A simulation before it begins.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Case {
+    pub(crate) seed: u64,
+    pub(crate) plan: Plan,
+}
+
+impl Case {
+    /// What follows from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self { seed, plan: Plan::new(&mut Dice::new(seed)) }
+    }
+
+    /// Simulates it.
+    pub fn run(&self, record: Record, sabotage: Option<Sabotage>) -> Verdict {
+        let trace = match record {
+            Record::Nothing => Trace::Off,
+            Record::Print => Trace::Print,
+            Record::Hash => Trace::Hash(DefaultHasher::new()),
+        };
+        planted::plant(sabotage.and_then(Sabotage::planted));
+        let mut world = World::new(self, trace, sabotage);
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            let end = world.plan.end;
+            world.run_until(end);
+            world.check_end();
+        }));
+        planted::plant(None);
+        if let Err(panic) = ended {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+            world.fail(format!("panic: {}", text.unwrap_or_default()));
+        }
+        Verdict { hash: world.trace.hash(), events: world.events, failure: world.failure }
+    }
+
+    /// How much is tried: acts, objects and nodes.
+    pub fn size(&self) -> (usize, usize, u64) {
+        (self.plan.acts.len(), self.plan.objects.len(), self.plan.nodes)
+    }
+
+    /// As text, to be read by [`Case::from_json`].
+    ///
+    /// # Errors
+    /// Never of a case that can run.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self)
+    }
+
+    /// Reads what [`Case::to_json`] wrote.
+    ///
+    /// # Errors
+    /// It is no case, or names objects that it does not have.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        let case: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let count = case.plan.objects.len();
+        let unknown = case.plan.named().into_iter().find(|object| *object >= count);
+        match unknown {
+            Some(object) => Err(format!("object {object} is none of {count}")),
+            None => Ok(case),
+        }
+    }
+
+    /// Leaves out objects that nothing is done with.
+    pub(crate) fn forget_unused_objects(&mut self) {
+        let plan = &mut self.plan;
+        let mut used: BTreeSet<usize> =
+            plan.acts.iter_mut().flat_map(|(_, act)| act.objects_mut()).map(|at| *at).collect();
+        let mut new: Vec<usize> = used.iter().copied().collect();
+        while let Some(object) = new.pop() {
+            if let Make::Reduce { inputs, .. } = &plan.objects[object].make {
+                new.extend(inputs.iter().copied().filter(|input| used.insert(*input)));
+            }
+        }
+        let numbers: BTreeMap<usize, usize> =
+            used.iter().enumerate().map(|(number, object)| (*object, number)).collect();
+        let acts = plan.acts.iter_mut().flat_map(|(_, act)| act.objects_mut());
+        let renumbered = acts.chain(plan.objects.iter_mut().enumerate().flat_map(|(at, spec)| {
+            match &mut spec.make {
+                Make::Reduce { inputs, .. } if used.contains(&at) => inputs.iter_mut().collect(),
+                _ => Vec::new(),
+            }
+        }));
+        renumbered.for_each(|object| *object = numbers[object]);
+        let mut at = 0;
+        plan.objects.retain(|_| {
+            at += 1;
+            used.contains(&(at - 1))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn what_once_failed_passes() {
+        let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases");
+        let files = fs::read_dir(cases).unwrap().map(|file| file.unwrap().path());
+        let mut count = 0;
+        for file in files.filter(|file| file.extension().is_some_and(|kind| kind == "json")) {
+            let case = Case::from_json(&fs::read_to_string(&file).unwrap()).unwrap();
+            assert_eq!(case.run(Record::Nothing, None).failure, None, "{}", file.display());
+            count += 1;
+        }
+        assert!(count > 0, "no case was found");
+    }
+
+    #[test]
+    fn a_case_is_what_its_seed_is() {
+        for seed in 0..5 {
+            let read = Case::from_json(&Case::new(seed).to_json().unwrap()).unwrap();
+            let (once, again) =
+                (Case::new(seed).run(Record::Hash, None), read.run(Record::Hash, None));
+            assert_eq!(once, again);
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_no_case_is_refused() {
+        assert!(Case::from_json("{}").unwrap_err().contains("missing field"));
+        let mut case = Case::new(1);
+        case.plan.objects.clear();
+        let text = case.to_json().unwrap();
+        assert!(Case::from_json(&text).unwrap_err().contains("is none of 0"));
+    }
+}
