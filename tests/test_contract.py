@@ -417,7 +417,9 @@ def test_status_stats_and_objects_tell_the_same(crew: Crew) -> None:
     assert rows[str(large)]["pinned"]
     assert status["id"] == crew.nodes[0].id
     assert status["address"] == crew.nodes[0].address
-    assert {"suspected": None} | {name: status[name] for name in ("id", "address", "rack")} in status["members"]
+    assert {"suspected": None, "blocks_corrupt": 0} | {
+        name: status[name] for name in ("id", "address", "rack")
+    } in status["members"]
     assert status["lost"] == []
     assert stats["members"] == len(status["members"]) == 3
     assert stats["objects"] == status["objects"] == 2

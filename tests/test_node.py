@@ -32,7 +32,14 @@ def test_a_node_tells_where_it_is(tmp_path: Path) -> None:
         status = node.client().status()
         assert status["id"] == node.id
         assert status["address"] == node.address
-        assert status["members"] == [{"id": node.id, "address": node.address, "rack": None, "suspected": None}]
+        (member,) = status["members"]
+        assert member == {
+            "id": node.id,
+            "address": node.address,
+            "rack": None,
+            "suspected": None,
+            "blocks_corrupt": 0,
+        }
         assert status["store"]["capacity"] == 64 << 20
         assert not node.closed
     assert node.closed
@@ -390,6 +397,26 @@ def test_a_socket_that_does_not_listen_yet_is_not_removed(is_default: bool) -> N
             assert sockets.is_served(path)
     finally:
         os.close(folder)
+
+
+def test_named_members_are_called_until_they_come() -> None:
+    """Two that know of a third start before it, each with another one: all become one cluster."""
+    with ExitStack() as stack:
+        ports = [free_port() for _ in range(3)]
+        seeds = [f"127.0.0.1:{port}" for port in ports]
+        first = stack.enter_context(testing.node_process("--listen", seeds[0]))
+        join = ["--join", seeds[0], "--join", seeds[2]]
+        stack.enter_context(testing.node_process("--listen", seeds[1], *join))
+        # It has nobody to join, and is nobody's but that of those who call it.
+        late = stack.enter_context(testing.node_process("--listen", seeds[2]))
+        with first.client() as client, late.client() as other:
+            for view in (client, other):
+                eventually(lambda view=view: len(view.status()["members"]) == 3)  # type: ignore[misc]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def test_a_killed_node_is_noticed(nodes: list[Node]) -> None:

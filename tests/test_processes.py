@@ -315,7 +315,7 @@ def hello(version: int) -> bytes:
     return message(b"\x00" + bytes([version]))
 
 
-VERSION = 4
+VERSION = 5
 HELLO = hello(VERSION)
 
 STRANGERS: dict[str, bytes] = {

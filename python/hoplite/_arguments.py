@@ -9,6 +9,7 @@ import math
 import operator
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping
 from typing import SupportsFloat, SupportsIndex
 
@@ -27,6 +28,9 @@ NUMBER_MAX = 2**63 - 1
 
 # The largest number at the end of a name that counts as one.
 VERSION_MAX = 2**64 - 1
+
+# Nodes that hold one object; a cluster of so many is none.
+COPIES_MAX = 2**31
 
 # Axes of an array, as NumPy has them.
 AXES_MAX = 64
@@ -135,6 +139,11 @@ def check_shape(shape: object, dtype: object) -> Encoded:
     return Encoded(kind, axes, PLAIN, nbytes, ())
 
 
+def left(limit: float | None, begun: float) -> float | None:
+    """What is left of a timeout that has run since a moment of the monotonic clock; seconds, None for no limit."""
+    return None if limit is None else max(0.0, limit - (time.monotonic() - begun))
+
+
 def check_keep(keep: SupportsIndex | None, name: str | None) -> int | None:
     """Reads how many of a name and its elders are to be kept."""
     if keep is None:
@@ -150,6 +159,17 @@ def check_keep(keep: SupportsIndex | None, name: str | None) -> int | None:
     last = name.rpartition("/")[2]
     if "/" not in name or not (last.isascii() and last.isdigit()) or int(last) > VERSION_MAX:
         raise InvalidArgument(f'keep needs a name that ends in "/" and a number, such as "policy/17", not {name!r}')
+    return number
+
+
+def check_copies(copies: SupportsIndex) -> int:
+    """Reads how many nodes are to hold an object."""
+    try:
+        number = operator.index(copies)
+    except TypeError:
+        raise InvalidArgument(f"copies is a whole number, not {_a(copies)}") from None
+    if not 1 <= number <= COPIES_MAX:
+        raise InvalidArgument(f"copies is {number}; it counts the object itself, so it is 1 to {COPIES_MAX}")
     return number
 
 

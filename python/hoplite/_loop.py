@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import select
+import sys
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
@@ -28,6 +29,13 @@ T = TypeVar("T")
 # As long as a thread's wait is silent; then twice as long each time, up to the maximum.
 FIRST_WORD_AFTER_S = 10.0
 SILENCE_MAX_S = 300.0
+
+
+def is_in_loop() -> bool:
+    """Whether the calling thread runs an event loop of asyncio just now: it must not wait."""
+    # Where nobody has imported it there is none.
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 class _Waiting:

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from hoplite import _native, values
 from hoplite._arguments import (
+    check_copies,
     check_keep,
     check_list,
     check_outs,
     check_ref,
     check_refs,
     check_timeout,
+    left,
 )
 from hoplite._into import fill_async
 from hoplite._loop import Several, answer
@@ -54,12 +56,14 @@ class Twins:
         *,
         name: Ref | str | None = None,
         keep: int | None = None,
+        copies: int = 1,
         exist_ok: bool = False,
         timeout: float | None = None,
     ) -> Ref:
         """`put`, for asyncio. The value must not change before this returns. Cancelled, it leaves no object."""
         text = None if name is None else check_ref(name)
         kept = check_keep(keep, text)
+        wanted = check_copies(copies)
         limit = check_timeout(timeout)
         native = self._open()
         begun = time.monotonic()
@@ -70,15 +74,19 @@ class Twins:
             if exist_ok and text is not None:
                 return Ref(text, self)
             raise
-        if kept is not None and text is not None:
-            left = None if limit is None else max(0.0, limit - (time.monotonic() - begun))
-            # If time is over the object is there all the same; the next put prunes what is left.
-            try:
+        try:
+            if wanted > 1:
+                await answer(native.start_keep(str(ref), wanted, left(limit, begun)))
+            if kept is not None and text is not None:
+                # If time is over the object is there all the same; the next put prunes what is left.
                 with contextlib.suppress(GetTimeout):
-                    await answer(native.start_prune(text, kept, left))
-            except BaseException:
-                self._discard(text)
-                raise
+                    await answer(native.start_prune(text, kept, left(limit, begun)))
+        except GetTimeout:
+            # Only the copies are late; the object is there.
+            raise
+        except BaseException:
+            self._discard(str(ref))
+            raise
         return ref
 
     async def create_async(
@@ -87,14 +95,16 @@ class Twins:
         dtype: object = "float32",
         *,
         name: Ref | str | None = None,
+        copies: int = 1,
         timeout: float | None = None,
     ) -> Buffer:
         """`create`, for asyncio; `async with await hp.create_async(...) as buf:` seals at the end."""
+        wanted = check_copies(copies)
         what, text, pending = self._start_create(shape, dtype, name, timeout)
         if pending is None:
-            return Buffer(self, what, text, None)
+            return Buffer(self, what, text, None, wanted)
         space = await answer(pending)
-        return Buffer(self, what, text, space)
+        return Buffer(self, what, text, space, wanted)
 
     @overload
     async def get_async(

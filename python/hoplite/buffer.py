@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, values
-from hoplite._arguments import check_timeout
+from hoplite._arguments import check_timeout, left
 from hoplite._loop import answer
 from hoplite.errors import InvalidArgument, ObjectLost
 from hoplite.ref import Ref
@@ -40,12 +41,15 @@ class Buffer:
         what: dtype, shape and size.
         name: what to call the object; a name, or a ref that was promised.
         space: memory in the store; None for an object so small that it needs none.
+        copies: how many nodes are to hold the object when it is sealed.
 
     Raises:
         InvalidArgument: the name is none.
     """
 
-    def __init__(self, client: Client, what: Encoded, name: str | None, space: _native.Space | None) -> None:
+    def __init__(
+        self, client: Client, what: Encoded, name: str | None, space: _native.Space | None, copies: int = 1
+    ) -> None:
         if space is None and name is not None:
             # Nobody else looks at it before the seal.
             _native.check_name(name)
@@ -53,6 +57,7 @@ class Buffer:
         self._what = what
         self._name = name
         self._space = space
+        self._copies = copies
         # Known before the object is, if somebody asks.
         self._ref: Ref | None = None
         # Whether that was promised for this buffer, and nobody else knows that it was.
@@ -113,25 +118,37 @@ class Buffer:
         """Says that all is filled: from now on the object exists and never changes.
 
         Args:
-            timeout: seconds to wait for a small object's name; a large one has its name since `create`.
+            timeout: seconds to wait for a small object's name (a large one has its name since `create`), and for the
+                copies that `create` was asked for.
 
         Returns:
             The object's ref.
 
         Raises:
+            GetTimeout: it took longer; once the name was there, so is the object.
             InvalidArgument: sealed or given up before, or views of it are alive: `del` them first.
             NameTaken: somebody has put the name of a small object meanwhile.
             ObjectDeleted: somebody has deleted the name meanwhile.
         """
+        begun = time.monotonic()
         with self._sealing():
             self._ref = Ref(self._seal(timeout).result(), self._client)
+        if self._copies > 1:
+            self._keep(timeout, begun).result()
         return self._ref
 
     async def seal_async(self, *, timeout: float | None = None) -> Ref:
         """The same as `seal`, for asyncio."""
+        begun = time.monotonic()
         with self._sealing():
             self._ref = Ref(await answer(self._seal(timeout)), self._client)
+        if self._copies > 1:
+            await answer(self._keep(timeout, begun))
         return self._ref
+
+    def _keep(self, timeout: float | None, begun: float) -> _native.Pending[None]:
+        limit = left(check_timeout(timeout), begun)
+        return self._client._open().start_keep(str(self._ref), self._copies, limit)
 
     def discard(self) -> None:
         """Gives the space back, now or with the last view of it; there is no object. Twice is fine."""

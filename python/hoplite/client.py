@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from hoplite import _native, forks, values
 from hoplite._arguments import (
     check_after,
+    check_copies,
     check_count,
     check_inputs,
     check_keep,
@@ -20,9 +22,10 @@ from hoplite._arguments import (
     check_refs,
     check_shape,
     check_timeout,
+    left,
 )
 from hoplite._into import fill
-from hoplite._loop import Several
+from hoplite._loop import Several, is_in_loop
 from hoplite._twins import Twins
 from hoplite.buffer import Buffer
 from hoplite.errors import ForkedClient, GetTimeout, HopliteError, InvalidArgument, NameTaken, NodeDown
@@ -35,6 +38,11 @@ if TYPE_CHECKING:
     from typing import Self
 
     from hoplite.node import Node
+
+
+# How long a client that may reconnect waits for the next node, and between two looks.
+RECONNECT_S = 10.0
+RECONNECT_POLL_S = 0.05
 
 
 class Client(Twins):
@@ -54,6 +62,7 @@ class Client(Twins):
         node: the node, where it is embedded in this process.
         path: the Unix socket of the node, for a child to attach to.
         allow_pickle: whether values that take a pickle may be put and got; see `put`.
+        reconnect: whether to attach to the next node that serves the path when this one is gone; see `hoplite.init`.
     """
 
     def __init__(
@@ -63,11 +72,14 @@ class Client(Twins):
         *,
         path: str | None = None,
         allow_pickle: bool = True,
+        reconnect: bool = False,
     ) -> None:
         self._native = native
         self._node = node
         self._path = path
         self._allow_pickle = allow_pickle
+        self._reconnect = reconnect
+        self._reconnecting = threading.Lock()
         self._closed = False
         # Set in a child made by fork until it has attached anew.
         self._forked = False
@@ -107,12 +119,14 @@ class Client(Twins):
         *,
         name: Ref | str | None = None,
         keep: int | None = None,
+        copies: int = 1,
         exist_ok: bool = False,
         timeout: float | None = None,
     ) -> Ref:
         """Copies a value into the store as a new immutable object.
 
-        Others can stream the object while it is being copied. It stays, in at least one copy, until `delete`.
+        Others can stream the object while it is being copied. It stays, in at least one copy, until `delete`, for as
+        long as this node lives; with `copies=2` it outlives this node.
 
         Args:
             value: a NumPy array or scalar, a PyTorch CPU tensor, or anything with the buffer protocol or DLPack, of
@@ -125,15 +139,19 @@ class Client(Twins):
             keep: how many to keep of this name and those under the same prefix with lower numbers; `keep=2` of
                 "policy/17" deletes "policy/15" and older, if "policy/16" is alive; that they are gone everywhere is
                 not waited for. None keeps all.
+            copies: how many nodes are to hold the object until `delete`, this one among them: so many less one may die.
+                Where there are fewer nodes, all do, and others as they join; a copy that is lost with its node is made
+                again elsewhere, as long as this node lives.
             exist_ok: return the ref of the living object if the name is taken, whatever its bytes.
-            timeout: seconds to wait for room in the store.
+            timeout: seconds to wait for room in the store, and for the copies.
 
         Returns:
-            The object's ref, when its bytes are in the store.
+            The object's ref, when its bytes are in the store, and so many nodes hold them.
 
         Raises:
+            GetTimeout: the copies were not made in time; the object is there all the same.
             InvalidArgument: the name is empty or too long, or a ref that this client did not promise or has put
-                already; `keep` is below 1 or the name has no number; or pickle can't take the value.
+                already; `keep` or `copies` is below 1, or the name has no number; or pickle can't take the value.
             NameTaken: an object of that name is alive.
             StoreFull: there was no room in time, or the object is larger than the store.
             UnsupportedDtype: the value takes a pickle, and this client has `allow_pickle=False`; or it is on another
@@ -148,6 +166,7 @@ class Client(Twins):
         """
         text = None if name is None else check_ref(name)
         kept = check_keep(keep, text)
+        wanted = check_copies(copies)
         limit = check_timeout(timeout)
         native = self._open()
         begun = time.monotonic()
@@ -158,11 +177,12 @@ class Client(Twins):
             if exist_ok and text is not None:
                 return Ref(text, self)
             raise
+        if wanted > 1:
+            native.start_keep(str(ref), wanted, left(limit, begun)).result()
         if kept is not None and text is not None:
-            left = None if limit is None else max(0.0, limit - (time.monotonic() - begun))
             # If time is over the object is there all the same; the next put prunes what is left.
             with contextlib.suppress(GetTimeout):
-                native.start_prune(text, kept, left).result()
+                native.start_prune(text, kept, left(limit, begun)).result()
         return ref
 
     def create(
@@ -171,6 +191,7 @@ class Client(Twins):
         dtype: object = "float32",
         *,
         name: Ref | str | None = None,
+        copies: int = 1,
         timeout: float | None = None,
     ) -> Buffer:
         """Makes space for an array in the store, to be filled in place and sealed: no copy at all.
@@ -180,13 +201,14 @@ class Client(Twins):
             dtype: "float32", numpy.float32, torch.float32, ml_dtypes.bfloat16 and the like; or "bytes", whose shape is
                 their number.
             name: what to call the object, as for `put`; None mints an id. Either way `buf.ref` is known at once.
+            copies: how many nodes are to hold the object, as for `put`; `seal` waits for them.
             timeout: seconds to wait for room in the store.
 
         Returns:
             The space: `buf[...] = values`, then `ref = buf.seal()`; or `with hp.create(...) as buf:`.
 
         Raises:
-            InvalidArgument: the shape has a negative axis, or the name is empty or too long.
+            InvalidArgument: the shape has a negative axis, the name is empty or too long, or `copies` is below 1.
             NameTaken: an object of that name is alive; for an object of up to 64 KiB `seal` finds out.
             StoreFull: there was no room in time, or the object is larger than the store.
             UnsupportedDtype: arrays of that dtype can't be held.
@@ -197,8 +219,9 @@ class Client(Twins):
             >>> int(hp.get("counts/1").sum())
             42
         """
+        wanted = check_copies(copies)
         what, text, pending = self._start_create(shape, dtype, name, timeout)
-        return Buffer(self, what, text, None if pending is None else pending.result())
+        return Buffer(self, what, text, None if pending is None else pending.result(), wanted)
 
     def _start_create(
         self, shape: int | Sequence[int], dtype: object, name: Ref | str | None, timeout: float | None
@@ -490,7 +513,9 @@ class Client(Twins):
         Returns:
             "id", "address" and "rack" (None if none was told) of the node; "members" (a list of such triples, this node
             among them, each with "suspected": None, or "seconds" since it was last known to answer and "by", the node
-            that found so); "lost" (former members that are called again, with "seconds" and "reason"); "objects"
+            that found so; and "blocks_corrupt", how many blocks it has sent to this node that differ from their
+            checksums: they are fetched again, and after three of them the member sends only what nobody else has);
+            "lost" (former members that are called again, with "seconds" and "reason"); "objects"
             (number of local copies); "store" ("used" and "capacity", bytes); "counters" since the node's start:
             "bytes_direct" (sent from objects that this node's clients put), "bytes_relayed" (sent on from copies that
             came over the network, or from results that grow), "bytes_folded_remote" and "bytes_folded_local" (folded
@@ -525,7 +550,25 @@ class Client(Twins):
             raise NodeDown("this client is closed; make another by hoplite.init() or node.client()")
         if self._forked:
             self._attach_anew()
+        if self._reconnect and self._native.is_node_gone():
+            self._reattach()
         return self._native
+
+    def _reattach(self) -> None:
+        """Attaches to the node that takes the place of one that is gone, once it is there."""
+        assert self._path is not None
+        # Whoever comes meanwhile finds it attached.
+        with self._reconnecting:
+            until = time.monotonic() + (0 if is_in_loop() else RECONNECT_S)
+            while self._native.is_node_gone():
+                try:
+                    self._native = _native.connect(self._path, 10.0)
+                except HopliteError as error:
+                    if time.monotonic() >= until:
+                        raise NodeDown(
+                            f"the node of {self._path} is gone, and no other is there after {RECONNECT_S:g} s: {error}"
+                        ) from None
+                    time.sleep(RECONNECT_POLL_S)
 
     def _attach_anew(self) -> None:
         """In a child made by fork: nothing of the parent's attachment can be used, but its node can."""
@@ -543,6 +586,8 @@ class Client(Twins):
             ) from None
         self._native = native
         self._node = None
+        # A thread of the parent may have held it.
+        self._reconnecting = threading.Lock()
         self._forked = False
 
     def _discard(self, text: str) -> None:

@@ -43,6 +43,7 @@ class _Session:
         self.client: Client | None = None
         # As `init` was told, for the client of a child made by fork.
         self.allow_pickle: bool | None = None
+        self.reconnect = False
         # Of the node that `client` is attached to.
         self.path: str | None = None
         # In a child made by fork: the path of the parent's node, and what is the parent's. To drop the latter could
@@ -73,7 +74,12 @@ os.register_at_fork(after_in_child=_session.become_child)
 
 
 def make_client(
-    native: NativeClient, node: Node | None = None, *, path: str | None, allow_pickle: bool | None
+    native: NativeClient,
+    node: Node | None = None,
+    *,
+    path: str | None,
+    allow_pickle: bool | None,
+    reconnect: bool = False,
 ) -> Client:
     """Makes every client of this package.
 
@@ -82,12 +88,13 @@ def make_client(
         node: the node, where it is embedded in this process.
         path: of the node's socket, to attach again in a child made by fork.
         allow_pickle: whether values that need pickle may be put and got; None leaves it to the settings.
+        reconnect: whether to attach to the next node at `path` when this one is gone.
 
     Raises:
         InvalidArgument: `allow_pickle` is no bool, here or in the settings.
     """
     may_pickle: bool = settings.load(allow_pickle=allow_pickle)["allow_pickle"]
-    return Client(native, node, path=path, allow_pickle=may_pickle)
+    return Client(native, node, path=path, allow_pickle=may_pickle, reconnect=reconnect)
 
 
 def init(
@@ -104,6 +111,7 @@ def init(
     insecure: bool | None = None,
     config: str | os.PathLike[str] | None = None,
     allow_pickle: bool | None = None,
+    reconnect: bool = False,
 ) -> Client:
     """Attaches this process to a node, and starts one here if there is none.
 
@@ -128,6 +136,9 @@ def init(
         insecure: of an embedded node, as for `Node`.
         config: a TOML file of settings.
         allow_pickle: whether the client may put and get values that need pickle.
+        reconnect: when the node, in another process, is gone: calls under way raise `NodeDown`, and the next one
+            attaches to the node that serves the same socket by then. It waits up to 10 s for that one to start, or in
+            an event loop not at all. Objects that the old node alone held are lost; refs of others go on to be good.
 
     Returns:
         A client; `client.node` is the node if it is embedded in this process.
@@ -157,17 +168,20 @@ def init(
     )
     start_log(values["log"])
     with _session.lock:
-        _session.allow_pickle = values["allow_pickle"]
-        return _find(values, embedded, limit, functools.partial(_start, values, config))
+        _session.allow_pickle, _session.reconnect = values["allow_pickle"], reconnect
+        return _find(values, embedded, limit, functools.partial(_start, values, config), reconnect)
 
 
-def connect(address: str, *, timeout: float | None = 10.0, allow_pickle: bool | None = None) -> Client:
+def connect(
+    address: str, *, timeout: float | None = 10.0, allow_pickle: bool | None = None, reconnect: bool = False
+) -> Client:
     """Attaches this process to a node of this host.
 
     Args:
         address: "unix:" and the path of the node's socket, or the path alone.
         timeout: seconds to wait for the node to answer.
         allow_pickle: whether the client may put and get values that need pickle; the default is HOPLITE_ALLOW_PICKLE.
+        reconnect: whether to go on with the next node that serves the socket; see `init`.
 
     Raises:
         ConnectError: no node serves that socket.
@@ -180,7 +194,7 @@ def connect(address: str, *, timeout: float | None = 10.0, allow_pickle: bool | 
         raise InvalidArgument(
             f'{text!r} is no socket: connect takes "unix:/path"; hoplite.init({text!r}) joins a cluster'
         )
-    return _attach(path, check_timeout(timeout), allow_pickle)
+    return _attach(path, check_timeout(timeout), allow_pickle, reconnect)
 
 
 def last_client() -> Client | None:
@@ -212,7 +226,7 @@ def default_client() -> Client:
         if path is None:
             return init()
         try:
-            return _session.keep(_attach(path, 10.0, _session.allow_pickle), path)
+            return _session.keep(_attach(path, 10.0, _session.allow_pickle, _session.reconnect), path)
         except ConnectError:
             raise ForkedClient(
                 f"this process was forked from one whose node, {UNIX}{path}, is gone: call hoplite.init() here to find "
@@ -237,7 +251,7 @@ def shutdown() -> None:
         node.close(timeout)
 
 
-def _find(values: Values, embedded: bool, limit: float | None, start: Callable[..., Node]) -> Client:
+def _find(values: Values, embedded: bool, limit: float | None, start: Callable[..., Node], reconnect: bool) -> Client:
     """What `init` does once it knows the settings."""
     allow_pickle: bool = values["allow_pickle"]
     address: str | None = values["address"]
@@ -247,7 +261,7 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
         because = f"a node of yours runs on this host already ({UNIX}{path})"
         if is_path:
             because = f"{UNIX}{path} is a running node"
-        client = _attach(path, limit, allow_pickle)
+        client = _attach(path, limit, allow_pickle, reconnect)
         try:
             _refuse(values, because)
             _check_cluster(client, values, path)
@@ -330,14 +344,14 @@ def _start(
     return node
 
 
-def _attach(path: str, timeout: float | None, allow_pickle: bool | None) -> Client:
+def _attach(path: str, timeout: float | None, allow_pickle: bool | None, reconnect: bool = False) -> Client:
     if not path:
         raise InvalidArgument('the address "unix:" has no path')
     with sockets.needs_descriptors(f"attach to {path}"):
         if not sockets.is_served(path):
             raise ConnectError(f"no node serves {path}")
         native = _native.connect(path, timeout)
-    return make_client(native, path=path, allow_pickle=allow_pickle)
+    return make_client(native, path=path, allow_pickle=allow_pickle, reconnect=reconnect)
 
 
 def _refuse(values: Values, because: str) -> None:

@@ -34,7 +34,7 @@ def status(socket: str | None, as_json: bool) -> None:
     columns = ["member", "address"]
     if any(member["rack"] for member in facts["members"]):
         columns.append("rack")
-    is_in_doubt = facts["lost"] or any(member["suspected"] for member in facts["members"])
+    is_in_doubt = facts["lost"] or any(_state(member) != "alive" for member in facts["members"])
     keys = ["id", *columns[1:]]
     rows = [[member[key] or "-" for key in keys] for member in (*facts["members"], *facts["lost"])]
     if is_in_doubt:
@@ -51,5 +51,6 @@ def status(socket: str | None, as_json: bool) -> None:
 
 
 def _state(member: dict[str, Any]) -> str:
-    suspected = member["suspected"]
-    return f"suspected by {suspected['by']} for {suspected['seconds']:.1f} s" if suspected else "alive"
+    suspected, corrupt = member["suspected"], member["blocks_corrupt"]
+    said = f"suspected by {suspected['by']} for {suspected['seconds']:.1f} s" if suspected else "alive"
+    return f"{said}, sent {corrupt} corrupt blocks" if corrupt else said

@@ -1,0 +1,140 @@
+"""`copies=`: objects that outlive the node that they were put at."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hoplite
+from hoplite import Node, testing
+from support import SOON, Array, Later, eventually, eventually_empty, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hoplite import Client
+    from hoplite.testing import NodeProcess
+
+SMALL, LARGE = 10, 300_000
+
+
+@pytest.fixture
+def processes() -> Iterator[list[NodeProcess]]:
+    """Three nodes that can be killed."""
+    with contextlib.ExitStack() as stack:
+        nodes: list[NodeProcess] = []
+        for _ in range(3):
+            join = ["--join", nodes[0].address] if nodes else []
+            nodes.append(stack.enter_context(testing.node_process(*join)))
+        with nodes[0].client() as client:
+            eventually(lambda: len(client.status()["members"]) == 3)
+        yield nodes
+
+
+def put(client: Client, value: Array, name: str | None, copies: int) -> hoplite.Ref:
+    return client.put(value, name=name, copies=copies)
+
+
+def put_async(client: Client, value: Array, name: str | None, copies: int) -> hoplite.Ref:
+    return asyncio.run(client.put_async(value, name=name, copies=copies))
+
+
+def fill(client: Client, value: Array, name: str | None, copies: int) -> hoplite.Ref:
+    buffer = client.create(value.shape, value.dtype, name=name, copies=copies)
+    buffer[...] = value
+    return buffer.seal()
+
+
+def fill_async(client: Client, value: Array, name: str | None, copies: int) -> hoplite.Ref:
+    async def filled() -> hoplite.Ref:
+        buffer = await client.create_async(value.shape, value.dtype, name=name, copies=copies)
+        buffer[...] = value
+        return await buffer.seal_async()
+
+    return asyncio.run(filled())
+
+
+@pytest.mark.parametrize("verb", [put, put_async, fill, fill_async])
+def test_two_copies_outlive_the_node_of_their_putter(
+    processes: list[NodeProcess], verb: Callable[..., hoplite.Ref]
+) -> None:
+    """Named or not, small or large; at once after the call has returned."""
+    with processes[0].client() as putter, processes[1].client() as reader:
+        values = {}
+        for number, size in enumerate((SMALL, LARGE)):
+            value = numbers(size, seed=number)
+            values[str(verb(putter, value, None, 2))] = value
+            values[str(verb(putter, value, f"kept/{number}", 2))] = value
+        processes[0].process.kill()
+        for ref, value in values.items():
+            same(reader.get(ref, timeout=SOON), value)
+
+
+def test_one_copy_is_lost_with_its_node(processes: list[NodeProcess]) -> None:
+    with processes[0].client() as putter, processes[1].client() as reader:
+        ref = putter.put(numbers(LARGE))
+        processes[0].process.kill()
+        with pytest.raises(hoplite.ObjectLost):
+            reader.get(ref, timeout=SOON)
+
+
+def holders(client: Client, ref: hoplite.Ref | str) -> set[str]:
+    return {location.node for location in client.locations(ref, timeout=SOON) if location.complete}
+
+
+def test_a_copy_that_is_lost_is_made_again(processes: list[NodeProcess]) -> None:
+    with processes[0].client() as putter:
+        ref = putter.put(numbers(LARGE), copies=2)
+        (keeper,) = holders(putter, ref) - {processes[0].id}
+        lost, other = sorted(processes[1:], key=lambda node: node.id != keeper)
+        lost.process.kill()
+        eventually(lambda: holders(putter, ref) == {processes[0].id, other.id})
+
+
+def test_copies_are_pinned_until_the_object_is_deleted(nodes: list[Node]) -> None:
+    clients = [node.client() for node in nodes]
+    refs = [clients[0].put(numbers(size, seed=1), copies=3) for size in (SMALL, LARGE)]
+    for client in clients:
+        assert {copy["ref"] for copy in client.objects() if copy["pinned"]} == {str(ref) for ref in refs}
+    clients[1].delete(refs)
+    for client in clients:
+        eventually_empty(client)
+
+
+def test_where_there_are_too_few_nodes_the_next_keeps_one_too() -> None:
+    with testing.cluster(1) as (only,):
+        client = only.client()
+        ref = client.put(numbers(LARGE), copies=3, timeout=SOON)
+        with Node(listen="127.0.0.1:0", join=[only.address], cluster="default", socket=only.socket + "2") as other:
+            eventually(lambda: holders(client, ref) == {only.id, other.id})
+
+
+def test_a_deletion_ends_the_wait_for_copies() -> None:
+    """Of an object for which the others have no room."""
+    with testing.cluster(1) as (roomy,):
+        small = Node(
+            listen="127.0.0.1:0", join=[roomy.address], cluster="default", socket=roomy.socket + "2", capacity="1MiB"
+        )
+        with small, roomy.client() as client:
+            testing.wait_for_members([roomy], 2)
+            value = numbers(8 << 20, "uint8")
+            with pytest.raises(hoplite.GetTimeout, match="it is at 1 nodes"):
+                client.put(value, name="late/1", copies=2, timeout=0.3)
+            same(client.get("late/1", timeout=SOON), value)
+            again = Later(client.put, value, name="late/2", copies=2)
+            eventually(lambda: client.status()["waiting"] == 1)
+            client.delete("late/2")
+            with pytest.raises(hoplite.ObjectDeleted):
+                again.result()
+
+
+@pytest.mark.parametrize("copies", [0, -1, 2**40, 1.5, "two", None])
+def test_copies_that_can_not_be(nodes: list[Node], copies: int) -> None:
+    client = nodes[0].client()
+    for call in (lambda: client.put(b"x", copies=copies), lambda: client.create(3, copies=copies)):
+        with pytest.raises(hoplite.InvalidArgument, match="copies"):
+            call()
+    assert client.objects() == []

@@ -1,0 +1,111 @@
+"""Round after round of every collective: what it took is given back."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from hoplite import testing
+from support import SOON, Array, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hoplite import Client
+
+NODES = 3
+KIB = 1024
+SIZES = (KIB, 128 * KIB, 4 * KIB * KIB)
+
+# An allocator may keep so much of what it was given back, and every thread has an arena of its own.
+SLACK_BYTES = 48 * KIB * KIB
+
+
+@dataclass(frozen=True)
+class Use:
+    """What this process has, with all nodes in it: bytes of its own, files, threads, and memory mapped for stores."""
+
+    memory: int
+    descriptors: int
+    threads: int
+    mapped: int
+
+
+def use(clients: list[Client]) -> Use:
+    rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    dirty = next(int(line.split()[1]) for line in rollup if line.startswith("Private_Dirty"))
+    return Use(
+        dirty * KIB,
+        len(list(Path("/proc/self/fd").iterdir())),
+        len(list(Path("/proc/self/task").iterdir())),
+        sum(client.status()["store"]["mapped"] for client in clients),
+    )
+
+
+def is_empty(client: Client) -> bool:
+    status = client.status()
+    return not status["objects"] and not status["owned"] and not status["reduces"]
+
+
+def broadcast(clients: list[Client], value: Array, number: int) -> None:
+    name = f"{number}/x"
+    clients[number % NODES].put(value, name=name)
+    for client in clients:
+        assert client.get(name, timeout=SOON)[-1] == value[-1]
+    clients[0].delete(name)
+
+
+def reduce(clients: list[Client], value: Array, number: int, *, wanted: int = 1) -> None:
+    names = [f"{number}/{node}" for node in range(NODES)]
+    for client, name in zip(clients, names, strict=True):
+        client.put(value, name=name)
+    total = clients[number % NODES].reduce(names, op="sum")
+    for client in clients[:wanted]:
+        assert client.get(total, timeout=SOON)[-1] == NODES * value[-1]
+    clients[0].delete([total, *names])
+
+
+def allreduce(clients: list[Client], value: Array, number: int) -> None:
+    reduce(clients, value, number, wanted=NODES)
+
+
+def gather(clients: list[Client], value: Array, number: int) -> None:
+    names = [f"{number}/{node}" for node in range(NODES)]
+    for client, name in zip(clients, names, strict=True):
+        client.put(value, name=name)
+    assert all(got[-1] == value[-1] for got in clients[0].get(names, timeout=SOON))
+    clients[0].delete(names)
+
+
+@contextlib.contextmanager
+def cluster() -> Iterator[list[Client]]:
+    with testing.cluster(NODES) as nodes:
+        yield [node.client() for node in nodes]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["1KiB", "128KiB", "4MiB"])
+@pytest.mark.parametrize("collective", [broadcast, reduce, allreduce, gather])
+@pytest.mark.parametrize("rounds", [100, pytest.param(10_000, marks=pytest.mark.long)])
+def test_rounds_leave_nothing(collective: object, size: int, rounds: int) -> None:
+    """The first tenth fills caches and pools."""
+    assert callable(collective)
+    value = np.arange(size // 8, dtype=np.int64)
+    with cluster() as clients:
+        before = None
+        for number in range(rounds):
+            collective(clients, value, number)
+            if number == rounds // 10:
+                before = use(clients)
+        for client in clients:
+            eventually(lambda client=client: is_empty(client))  # type: ignore[misc]
+        after = use(clients)
+    assert before is not None
+    assert after.memory < before.memory + SLACK_BYTES, (before, after)
+    assert after.descriptors <= before.descriptors + 8, (before, after)
+    assert after.threads <= before.threads + 4, (before, after)
+    assert after.mapped <= before.mapped + 8 * size + SLACK_BYTES, (before, after)

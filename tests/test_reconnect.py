@@ -1,0 +1,133 @@
+"""`reconnect=True`: a client goes on with the node that takes the place of one that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hoplite
+from hoplite import testing
+from programs import line
+from support import SOON, Later, eventually, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextlib.contextmanager
+def node_at(socket: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A node process at a given socket, ready."""
+    command = [
+        sys.executable,
+        "-m",
+        "hoplite.cli",
+        "node",
+        "--json",
+        "--listen",
+        "127.0.0.1:0",
+        "--socket",
+        str(socket),
+    ]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert line(process)
+            yield process
+        finally:
+            process.kill()
+
+
+def killed(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def socket(tmp_path: Path) -> Path:
+    return tmp_path / "node.sock"
+
+
+def test_a_client_goes_on_with_the_restarted_node(socket: Path) -> None:
+    """What is under way is told; what other nodes hold is there still."""
+    with testing.cluster(1) as (other,), node_at(socket, "--join", other.address) as first:
+        value = numbers(300_000)
+        kept = other.client().put(value, name="kept/1")
+        with hoplite.connect(f"unix:{socket}", reconnect=True) as client:
+            mine = client.get(kept, timeout=SOON)
+            own = client.put(numbers(300_000, seed=1))
+            waiting = Later(client.get, "never/1")
+            eventually(lambda: client.status()["waiting"] == 1)
+            killed(first)
+            with pytest.raises(hoplite.NodeDown):
+                waiting.result()
+            with node_at(socket, "--join", other.address):
+                same(client.get(kept, timeout=SOON), value)
+                same(mine, value)
+                with pytest.raises(hoplite.ObjectLost):
+                    client.get(own, timeout=SOON)
+                client.put(b"new", name="new/1")
+                assert bytes(other.client().get("new/1", timeout=SOON)) == b"new"
+
+
+def test_a_call_waits_for_a_node_that_is_being_restarted(socket: Path) -> None:
+    with node_at(socket) as first:
+        client = hoplite.connect(f"unix:{socket}", reconnect=True)
+        killed(first)
+        eventually(lambda: client._native.is_node_gone())
+        calls = [Later(client.put, b"x", name=f"early/{number}") for number in range(8)]
+        assert not calls[0].done(within=0.2)
+        with node_at(socket):
+            for call in calls:
+                call.result()
+            assert len(client.objects()) == 8
+
+
+def test_without_it_the_node_stays_down(socket: Path) -> None:
+    with node_at(socket) as first:
+        client = hoplite.connect(f"unix:{socket}")
+        killed(first)
+        eventually(lambda: client._native.is_node_gone())
+        with node_at(socket), pytest.raises(hoplite.NodeDown):
+            client.put(b"x")
+
+
+def test_init_shares_a_client_that_reconnects(socket: Path) -> None:
+    with node_at(socket) as first:
+        client = hoplite.init(f"unix:{socket}", reconnect=True)
+        try:
+            hoplite.put(b"old")
+            killed(first)
+            with node_at(socket):
+                eventually(lambda: client._native.is_node_gone())
+                assert str(hoplite.put(b"new", name="new/1")) == "new/1"
+        finally:
+            hoplite.shutdown()
+
+
+def test_nobody_comes_back(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hoplite.client.RECONNECT_S", 0.2)
+    with node_at(socket) as first:
+        client = hoplite.connect(f"unix:{socket}", reconnect=True)
+        killed(first)
+        eventually(lambda: client._native.is_node_gone())
+        with pytest.raises(hoplite.NodeDown, match=str(socket)):
+            client.status()
+
+
+def test_an_event_loop_is_not_held_up(socket: Path) -> None:
+    async def first_calls(client: hoplite.Client) -> None:
+        with pytest.raises(hoplite.NodeDown):
+            await client.put_async(b"x")
+        with node_at(socket):
+            assert bytes(await client.get_async(await client.put_async(b"y"))) == b"y"
+
+    with node_at(socket) as first:
+        client = hoplite.connect(f"unix:{socket}", reconnect=True)
+        killed(first)
+        eventually(lambda: client._native.is_node_gone())
+        asyncio.run(first_calls(client))
