@@ -88,6 +88,20 @@ bench-packages: ## Installs by apt-get, as root, what the bench compiles against
 sim: ## A simulated cluster from one seed: make sim SEED=42
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seed $(or $(SEED),$(error say which: make sim SEED=42))
 
+sim-soak: ## Simulated clusters of seeds that nobody has tried yet; failures are made small: make sim-soak SEEDS=100000
+	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds $(or $(SEEDS),100000) \
+	    --from $(or $(FROM),$(shell date +%s)000000)
+
+chaos: build ## Random faults in a lab, as root, while all is verified: make chaos MINUTES=60 SEED=1
+	$(BIN)/python -m hoplite.faults.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) --verbose
+
+# Undisturbed and faulty times of one run are compared: nothing else may run beside it.
+FAULT_ROWS ?= docs/reliability/matrix.jsonl
+fault-matrix: build ## One fault at one moment of one operation, all of them, as root: the table of docs/reliability, 20 minutes
+	@mkdir -p $(dir $(FAULT_ROWS)); rm -f $(FAULT_ROWS)
+	$(BIN)/python -m hoplite.faults.matrix --out $(FAULT_ROWS)
+	$(BIN)/python -m hoplite.faults.table $(FAULT_ROWS) >docs/reliability/matrix.md
+
 sim-scale: ## How collectives of 8 to 1024 nodes grow, simulated: the tables of docs/benchmarks/simulated.md
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --scale 1024
 
@@ -95,11 +109,12 @@ sim-scale: ## How collectives of 8 to 1024 nodes grow, simulated: the tables of 
 
 # Each runner's words go to a log too, from which .ci/count makes the closing line. All runners run, even after one
 # failed; any failure fails the target.
-test: ## Everything that CI runs: lint, Rust, loom, 500 simulated clusters, Python, lab, peers, wheel, torch; and a count
+test: ## Everything that CI runs: lint, Rust, loom, 2000 simulated clusters, Python, lab, faults, peers, wheel, torch; and a count
 	@rm -rf $(LOGS); mkdir -p $(LOGS)
-	@failed=0; $(MAKE) -k -j1 lint test-rust test-loom test-sim test-python test-lab test-peers test-wheel test-frameworks || \
+	@failed=0; $(MAKE) -k -j1 lint test-rust test-loom test-sim test-python test-lab test-faults test-peers test-wheel \
+	    test-frameworks || \
 	    failed=1; \
-	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab peers wheel frameworks) || failed=1; \
+	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel frameworks) || failed=1; \
 	exit $$failed
 
 lint: lint-python lint-rust ## ruff, mypy, rustfmt, clippy
@@ -109,13 +124,16 @@ lint-python: $(VENV)/.tools
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# Tests of mistakes on purpose need them to be there.
+PLANTED := hoplite-node/planted-bugs
+
 lint-rust: $(VENV)/.tools
 	cargo fmt --all --check
-	cargo clippy --quiet $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+	cargo clippy --quiet $(CARGO_FLAGS) --workspace --all-targets --features $(PLANTED) -- -D warnings
 
 test-rust: $(VENV)/.tools ## Unit, exhaustive and property tests of the Rust crates
 	@mkdir -p $(LOGS)
-	cargo test --quiet $(CARGO_FLAGS) --workspace --exclude hoplite-py 2>&1 | tee $(LOGS)/rust
+	cargo test --quiet $(CARGO_FLAGS) --workspace --exclude hoplite-py --features $(PLANTED) 2>&1 | tee $(LOGS)/rust
 
 # A build folder of its own, for the flag would make cargo rebuild everything in the shared one.
 test-loom: ## Every interleaving of the shared-memory progress
@@ -123,9 +141,10 @@ test-loom: ## Every interleaving of the shared-memory progress
 	RUSTFLAGS="--cfg loom" cargo test --quiet $(CARGO_FLAGS) --release --lib -p hoplite-shm --target-dir target/loom loom \
 	    2>&1 | tee $(LOGS)/loom
 
-test-sim: ## 500 simulated clusters, each from its seed
+test-sim: ## 2000 simulated clusters, each from its seed; and mistakes on purpose, which are to be found
 	@mkdir -p $(LOGS)
-	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds $(or $(SEEDS),500) 2>&1 | tee $(LOGS)/sim
+	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds $(or $(SEEDS),2000) 2>&1 | tee $(LOGS)/sim
+	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --planted 2>&1 | tee --append $(LOGS)/sim
 
 # Two at a time: most of them wait for processes and for each other.
 test-python: build ## Python tests by verb, across threads, processes and nodes
@@ -136,6 +155,13 @@ test-python: build ## Python tests by verb, across threads, processes and nodes
 test-lab: build ## Hosts of network namespaces on this machine, which needs root: set-up, faults, clean-up, the bench on it
 	@mkdir -p $(LOGS)
 	timeout --kill-after=10 600 $(BIN)/pytest -m lab 2>&1 | tee $(LOGS)/lab
+
+test-faults: build ## Two minutes of random faults in a lab, as root; and each operation while a host of it is killed
+	@mkdir -p $(LOGS)
+	@if ! $(BIN)/python -c "from hoplite.lab import needs; needs.check()"; then \
+	    echo "0 passed, 0 failed, 1 skipped" | tee $(LOGS)/faults; exit 0; fi; \
+	set -o pipefail; { $(BIN)/python -m hoplite.faults.matrix --faults kill; \
+	    $(BIN)/python -m hoplite.faults.chaos --minutes 2 --verbose; } 2>&1 | tee $(LOGS)/faults
 
 test-peers: build ## The bench's systems between two hosts, as root: installs them from PyPI and, by apt-get, libgloo-dev
 	@mkdir -p $(LOGS)
@@ -171,5 +197,5 @@ help: ## This list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel docs demo bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-scale test lint lint-python lint-rust test-rust test-loom \
-    test-sim test-python test-lab test-peers test-wheel test-frameworks test-long format clean help
+.PHONY: build wheel docs demo bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-soak sim-scale chaos fault-matrix test lint lint-python lint-rust test-rust test-loom \
+    test-sim test-python test-lab test-faults test-peers test-wheel test-frameworks test-long format clean help

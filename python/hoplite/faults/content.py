@@ -1,0 +1,60 @@
+"""What the objects of a test hold, so that every element tells of which object it is, and a sum of which of them.
+
+Knows nothing of nodes.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+DTYPE = np.dtype(np.int64)
+
+# Elements that are looked at in one go: they fit a processor's cache.
+BLOCK = 1 << 15
+
+# Larger than any object has elements: of two objects no element is the same, wherever they stand.
+STRIDE = 1 << 32
+
+
+@functools.lru_cache(maxsize=8)
+def _places(count: int) -> NDArray[np.int64]:
+    return np.arange(count, dtype=DTYPE)
+
+
+def fill(into: NDArray[np.int64], seed: int) -> None:
+    """Writes the object of a seed: its elements are their places, plus `seed` times 2^32.
+
+    Args:
+        into: int64 [count].
+        seed: 0 to 2^20, so that sums of a thousand objects have no overflow.
+    """
+    np.add(_places(len(into)), seed * STRIDE, out=into)
+
+
+def wrong(array: NDArray[np.int64], seeds: Sequence[int]) -> str:
+    """Says where an array is not the sum of the objects of some seeds.
+
+    Args:
+        array: int64 [count].
+        seeds: of the objects; one for an object that is no sum.
+
+    Returns:
+        Place and elements in words; nothing if all is right.
+    """
+    places, offset = _places(len(array)), sum(seeds) * STRIDE
+    for begin in range(0, len(array), BLOCK):
+        block = slice(begin, begin + BLOCK)
+        expected = places[block] * len(seeds) + offset
+        if not np.array_equal(array[block], expected):
+            at = int(np.flatnonzero(array[block] != expected)[0])
+            found = int(array[block][at])
+            return f"element {begin + at} of {len(array)} is {found:#x}, not {int(expected[at]):#x} of {list(seeds)}"
+    return ""
