@@ -131,6 +131,17 @@ def test_a_deletion_ends_the_wait_for_copies() -> None:
                 again.result()
 
 
+def test_a_full_node_is_passed_over() -> None:
+    """Whichever node is asked first, the one with room keeps the copy."""
+    with testing.cluster(3, capacity="8MiB") as nodes:
+        clients = [node.client() for node in nodes]
+        for _ in range(16):
+            clients[1].put(numbers(500 << 10, "uint8"))
+        for number in range(8):
+            ref = clients[0].put(numbers(400 << 10, "uint8"), name=f"copy{number}/1", copies=2, timeout=SOON)
+            assert holders(clients[0], ref) == {nodes[0].id, nodes[2].id}
+
+
 @pytest.mark.parametrize("copies", [0, -1, 2**40, 1.5, "two", None])
 def test_copies_that_can_not_be(nodes: list[Node], copies: int) -> None:
     client = nodes[0].client()

@@ -32,7 +32,7 @@ from hoplite._arguments import (
 from hoplite._into import fill_async
 from hoplite._loop import Several, answer
 from hoplite.buffer import Buffer
-from hoplite.errors import GetTimeout, NameTaken
+from hoplite.errors import GetTimeout, HopliteError, NameTaken
 from hoplite.location import Location, Watch
 from hoplite.ref import Ref
 
@@ -81,8 +81,8 @@ class Twins:
                 # If time is over the object is there all the same; the next put prunes what is left.
                 with contextlib.suppress(GetTimeout):
                     await answer(native.start_prune(text, kept, left(limit, begun)))
-        except GetTimeout:
-            # Only the copies are late; the object is there.
+        except HopliteError:
+            # Only its copies are late, or somebody has deleted it: what has the name now may be another one's.
             raise
         except BaseException:
             self._discard(str(ref))

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from hoplite.node import Node
 
 
-# How long a client that may reconnect waits for the next node, and between two looks.
+# How long a client that may reconnect waits for the next node, also where nobody may wait, and between two looks.
 RECONNECT_S = 10.0
+IN_LOOP_S = 0.02
 RECONNECT_POLL_S = 0.05
 
 
@@ -557,18 +558,29 @@ class Client(Twins):
     def _reattach(self) -> None:
         """Attaches to the node that takes the place of one that is gone, once it is there."""
         assert self._path is not None
+        patience = IN_LOOP_S if is_in_loop() else RECONNECT_S
+        until = time.monotonic() + patience
+        why = "another thread still looks for it"
         # Whoever comes meanwhile finds it attached.
-        with self._reconnecting:
-            until = time.monotonic() + (0 if is_in_loop() else RECONNECT_S)
-            while self._native.is_node_gone():
-                try:
-                    self._native = _native.connect(self._path, 10.0)
-                except HopliteError as error:
-                    if time.monotonic() >= until:
-                        raise NodeDown(
-                            f"the node of {self._path} is gone, and no other is there after {RECONNECT_S:g} s: {error}"
-                        ) from None
-                    time.sleep(RECONNECT_POLL_S)
+        if self._reconnecting.acquire(timeout=patience):
+            try:
+                while self._native.is_node_gone() and not self._closed:
+                    try:
+                        native = _native.connect(self._path, max(0.0, until - time.monotonic()))
+                    except HopliteError as error:
+                        why = str(error)
+                        if time.monotonic() >= until:
+                            break
+                        time.sleep(min(patience, RECONNECT_POLL_S))
+                    else:
+                        self._native = native
+            finally:
+                self._reconnecting.release()
+        if self._closed:
+            self._native.close()
+            raise NodeDown("this client is closed; make another by hoplite.init() or node.client()")
+        if self._native.is_node_gone():
+            raise NodeDown(f"the node of {self._path} is gone, and no other is there after {patience:g} s: {why}")
 
     def _attach_anew(self) -> None:
         """In a child made by fork: nothing of the parent's attachment can be used, but its node can."""

@@ -9,7 +9,7 @@ use std::{
     net::TcpStream,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::Duration,
@@ -45,6 +45,8 @@ struct Connection {
     stream: TcpStream,
     /// What was read and is no whole message yet. Locked for as long as messages are taken, so that they stay in order.
     unread: Mutex<Vec<u8>>,
+    /// Another one is in its place: what has come over it is not taken any more.
+    is_replaced: AtomicBool,
 }
 
 /// Bytes that are read at a time: many small messages.
@@ -69,7 +71,8 @@ impl Control {
     /// Keeps a connection, which does not block, until its node is removed; no message is taken from it yet.
     pub(crate) fn keep(&self, from: NodeId, stream: TcpStream) -> u64 {
         let token = self.counted.fetch_add(1, Ordering::Relaxed);
-        let connection = Arc::new(Connection { from, stream, unread: Mutex::default() });
+        let (unread, is_replaced) = (Mutex::default(), AtomicBool::new(false));
+        let connection = Arc::new(Connection { from, stream, unread, is_replaced });
         lock(&self.connections).insert(token, connection);
         token
     }
@@ -92,8 +95,11 @@ impl Control {
 
     /// The same, and nothing is taken from them after this. Not for a thread that takes messages.
     pub(crate) fn replace(&self, from: NodeId) {
-        // Whoever takes some just now is waited for.
-        self.take_off(from).iter().for_each(|connection| drop(lock(&connection.unread)));
+        for connection in self.take_off(from) {
+            // Whoever takes some just now is waited for.
+            let _unread = lock(&connection.unread);
+            connection.is_replaced.store(true, Ordering::Relaxed);
+        }
     }
 
     fn take_off(&self, from: NodeId) -> Vec<Arc<Connection>> {
@@ -132,6 +138,9 @@ impl Connection {
     /// Hands over all messages that are there; of the last event, up to the end.
     fn take(&self, core: &Arc<Core>, is_last: bool) -> Result<(), LinkError> {
         let mut unread = lock(&self.unread);
+        if self.is_replaced.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         loop {
             unread.reserve(READ_BYTES);
             let room = unread.capacity() - unread.len();

@@ -269,7 +269,7 @@ pub enum Message {
         detail: String,
     },
 
-    /// From a node that leaves: take a copy of this and keep it in my stead.
+    /// From a node that leaves, or wants an object to be at several nodes: take a copy of this and keep it.
     Adopt {
         /// The object.
         id: ObjectId,
@@ -279,8 +279,10 @@ pub enum Message {
         meta: Meta,
         /// Its bytes, if they are few.
         inline: Option<Inline>,
+        /// Whether the asker waits until there is room.
+        may_wait: bool,
     },
-    /// To the node that leaves: done, or it can't be done here.
+    /// To the node that asked: done, or it can't be done here.
     Adopted {
         /// The object.
         id: ObjectId,

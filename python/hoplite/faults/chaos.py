@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -51,8 +52,10 @@ WARM_UP_S = 20.0
 AFTER_S = 15.0
 
 # What a fault can cost a call: a copy, the answer in time, and the node itself. If nodes leave and come back, no copy.
-EXCUSED = {"ObjectLost", "GetTimeout", "NodeDown", "ActorDied"}
+EXCUSED = {"ObjectLost", "NodeDown", "ActorDied"}
 EXCUSED_BY_LEAVING = EXCUSED - {"ObjectLost"}
+# What nodes get over as long as nobody counts as dead.
+SHORT_S = DETECTION_S / 2
 
 
 @dataclass
@@ -95,10 +98,17 @@ class Chaos:
         workers = [threading.Thread(target=self._work, args=(random.Random(seed),)) for seed in seeds]
         for worker in workers:
             worker.start()
-        if not is_calm:
-            self._break_things()
-        for worker in workers:
-            worker.join()
+        try:
+            if not is_calm:
+                self._break_things()
+        except BaseException:
+            # Whoever has begun something is to end.
+            with self._lock:
+                self.tally.wrong.append("what breaks things broke itself")
+            raise
+        finally:
+            for worker in workers:
+                worker.join()
         return self.tally
 
     def _is_over(self) -> bool:
@@ -112,7 +122,7 @@ class Chaos:
             begun = time.monotonic()
             try:
                 ended = operation(chance)
-            except HopliteError as error:
+            except (HopliteError, TimeoutError) as error:
                 ended = f"wrong: {error}"
             with self._lock:
                 name = operation.__name__.strip("_")
@@ -174,6 +184,9 @@ class Chaos:
 
     def _wrong(self, begun: float, replies: list[Reply]) -> str:
         excused = self.excused_since(begun)
+        if any(reply.error in excused for reply in replies):
+            # What was not put is waited for in vain.
+            excused = excused | {"GetTimeout"}
         for reply in replies:
             if reply.facts.get("wrong"):
                 return f"wrong: {reply.facts['wrong']}"
@@ -210,6 +223,8 @@ class Chaos:
                 ]
             if up:
                 return chance.sample(up, min(count, len(up)))
+            if self.tally.wrong:
+                raise HopliteError("nobody is there any more")
             time.sleep(0.01)
 
     # What breaks.
@@ -225,28 +240,31 @@ class Chaos:
                 time.sleep(AFTER_S)
             hosts = self._random.sample(range(HOSTS), self._random.choice([1, 1, 1, 2]))
             is_rolling = self._random.random() < ROLLING
-            trouble = Trouble(time.monotonic(), EXCUSED_BY_LEAVING if is_rolling else EXCUSED)
+            trouble = Trouble(EXCUSED_BY_LEAVING if is_rolling else EXCUSED)
             with self._lock:
                 self._troubles.append(trouble)
+            chosen = [(self._random.choice(breaks), host) for host in hosts]
+            begun = time.monotonic()
             try:
                 if is_rolling:
                     self._roll()
                 else:
-                    self._break_at_once([(self._random.choice(breaks), host) for host in hosts])
+                    self._break_at_once(chosen)
+                is_short = time.monotonic() - begun < SHORT_S
                 self.mend()
-            except HopliteError as error:
+                if is_short and not {self._kill, self._leave} & {how for how, _ in chosen}:
+                    trouble.excused = set()
+            except (HopliteError, TimeoutError) as error:
                 with self._lock:
-                    self.tally.wrong.append(str(error))
+                    self.tally.wrong.append(f"after {', '.join(how.__name__ for how, _ in chosen)}: {error}")
             with self._lock:
                 trouble.over_at = time.monotonic() + AFTER_S
                 self._broken.clear()
 
     def _break_at_once(self, breaks: list[tuple[Callable[[int], str], int]]) -> None:
-        threads = [threading.Thread(target=self._broken_by, args=args) for args in breaks]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(breaks)) as pool:
+            for broken in [pool.submit(self._broken_by, *args) for args in breaks]:
+                broken.result()
 
     def _roll(self) -> None:
         """All nodes leave and come back, one after the other, as for a new release."""
@@ -329,9 +347,8 @@ class Chaos:
 
 @dataclass
 class Trouble:
-    """Something that breaks, from its beginning until its errors can't come up any more, by the monotonic clock."""
+    """Something that breaks: the errors that it explains, and until when they can come up, by the monotonic clock."""
 
-    begun: float
     excused: set[str]
     over_at: float = float("inf")
 
@@ -388,8 +405,8 @@ def main() -> int:
                 time.sleep(1)
                 used = uses(crew)
                 tally.wrong += grown(before, used)
-    except HopliteError as error:
-        sys.stderr.write(f"{error}\n")
+    except (HopliteError, TimeoutError) as error:
+        sys.stderr.write(f"{error}\n0 passed, 1 failed\n")
         return 1
     report(tally, before, used)
     return 1 if tally.wrong else 0

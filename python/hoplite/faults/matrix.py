@@ -96,7 +96,10 @@ class Matrix:
         replies = self._answers(survivors, broken + HANG_S)
         verdict = self._verdict(cell, replies)
         ended = max((reply.at for reply in replies.values()), default=broken)
-        detected = missed.result(HANG_S + 1).at - broken if is_to_miss else None
+        miss = missed.result(HANG_S + 1)
+        detected = miss.at - broken if is_to_miss else None
+        if is_to_miss and miss.error:
+            verdict = f"the host is not missed: {miss.said}"
         if cell.fault == "freeze":
             time.sleep(max(0.0, broken + FREEZE_S - time.monotonic()))
         mended = time.monotonic()

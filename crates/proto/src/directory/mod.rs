@@ -414,7 +414,13 @@ impl Directory {
             let (id, taken_by) = (id.clone(), Some(instance.node));
             mail.push((reserved.node, Message::Claimed { id, instance: reserved, taken_by }));
         }
-        let is_lost = entry.is_lost();
+        // It was no owner's for a while, and may have missed what became of a name.
+        let is_doubtful = entry.kept_until != Instant::default();
+        let is_same = entry.live.as_ref().is_some_and(|live| live.instance == *instance);
+        if is_same && members.owners(id).contains(members.me()) {
+            entry.kept_until = Instant::default();
+        }
+        let is_lost = entry.is_lost() || is_doubtful && !is_same;
         let is_rival = entry.live.as_ref().is_some_and(|live| live.instance.node != instance.node);
         if is_rival && now < self.catching_up_until {
             self.parked.retain(|(node, parked)| (*node, parked.instance) != (from, *instance));

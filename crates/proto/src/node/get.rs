@@ -354,6 +354,7 @@ impl Node {
         }
         self.end_pull(id, out);
         self.end_following(id, out);
+        self.adoption_failed(id, out);
         for request in self.waiting.remove(id).unwrap_or_default() {
             let (id, meta, inline) = (id.clone(), meta.clone(), Some(bytes.clone()));
             self.reply(request, Ok(Answer::Got { id, meta, instance, inline }), out);
@@ -411,6 +412,13 @@ impl Node {
         for (serve, instance) in parked {
             self.serve_or_refuse(serve, instance, out);
         }
+        self.adoption_lacks_room(id, out);
+    }
+
+    /// Whether an object was located and there was no room for it at once.
+    pub(super) fn pull_has_waited(&self, id: &ObjectId) -> bool {
+        let phase = self.pulls.get(id).map(|pull| &pull.phase);
+        matches!(phase, Some(Phase::Room { has_waited: true, .. }))
     }
 
     /// What the owners have to know of an object that waits for room here: as a holder without a sender this node still
@@ -606,10 +614,7 @@ impl Node {
         for request in self.waiting.remove(id).unwrap_or_default() {
             self.reply(request, Err(error.clone()), out);
         }
-        if let Some((leaver, instance)) = self.adoptions.remove(id) {
-            let message = Message::Adopted { id: id.clone(), instance, kept: false };
-            self.send(leaver, message, out);
-        }
+        self.adoption_failed(id, out);
     }
 
     /// One reader waits no more. What is arriving goes on; a search that nobody needs ends.

@@ -47,10 +47,6 @@ impl Keeping {
         }
     }
 
-    pub(super) const fn deadline(&self) -> Option<Instant> {
-        self.retry_at
-    }
-
     /// How many others are to have it, of those that there are.
     fn wanted(&self, others: usize) -> usize {
         self.copies.saturating_sub(1).min(others)
@@ -87,6 +83,10 @@ impl Node {
         let Some(copy) = self.table.get(instance) else { return };
         let Some(keeping) = self.keeping.get_mut(&instance) else { return };
         let wanted = keeping.wanted(self.members.others().count());
+        if keeping.kept.len() >= wanted {
+            keeping.retry_at = None;
+            return self.answer_keepers(instance, &Ok(Answer::Done), out);
+        }
         // By the order of ownership, so that copies spread over all nodes; the owners of what is small have it anyway.
         let mut others = self.members.clone();
         others.resign();
@@ -100,16 +100,17 @@ impl Node {
             keeping.asked.insert(target);
             chosen.push(target);
         }
-        let is_enough = keeping.kept.len() >= wanted;
         let is_short = keeping.kept.len() + keeping.asked.len() < wanted;
         keeping.retry_at = is_short.then(|| keeping.retry_at.unwrap_or(self.now + RETRY_NS));
+        if let Some(at) = keeping.retry_at {
+            let next = self.next_keeping.get_or_insert(at);
+            *next = at.min(*next);
+        }
         let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
         for target in chosen {
             let (id, meta, inline) = (id.clone(), meta.clone(), inline.clone());
-            self.send(target, Message::Adopt { id, instance, meta, inline }, out);
-        }
-        if is_enough {
-            self.answer_keepers(instance, &Ok(Answer::Done), out);
+            let may_wait = false;
+            self.send(target, Message::Adopt { id, instance, meta, inline, may_wait }, out);
         }
     }
 
@@ -149,6 +150,9 @@ impl Node {
 
     /// Asks those again that had no room.
     pub(super) fn expire_keeping(&mut self, out: &mut Vec<Action>) {
+        if self.next_keeping.is_none_or(|at| at > self.now) {
+            return;
+        }
         let is_due = |keeping: &Keeping| keeping.retry_at.is_some_and(|at| at <= self.now);
         let due = self.keeping.iter().filter(|(_, keeping)| is_due(keeping));
         for instance in due.map(|(instance, _)| *instance).collect::<Vec<_>>() {
@@ -158,6 +162,7 @@ impl Node {
             }
             self.ask_keepers(instance, out);
         }
+        self.next_keeping = self.keeping.values().filter_map(|keeping| keeping.retry_at).min();
     }
 
     /// The original is no more.

@@ -13,14 +13,10 @@ use super::{Action, Node, Waiting};
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
-    inline::Inline,
-    limits::INLINE_BYTES_MAX,
     members::{Member, Members},
     message::{Announce, Message},
-    meta::Meta,
     planted::{self, Bug},
     swim::{self, Death, Rumour},
-    table::State,
     time::Instant,
 };
 
@@ -80,6 +76,7 @@ impl Node {
             self.send(member.id, Message::Forgotten, out);
         }
         self.meet(member, out);
+        self.hand_over_anew(member.id, out);
     }
 
     /// A member tells of others.
@@ -167,8 +164,8 @@ impl Node {
         let owed: Vec<(ObjectId, Instance)> = self
             .adoptions
             .iter()
-            .filter(|(_, (leaver, _))| *leaver == node)
-            .map(|(id, (_, instance))| (id.clone(), *instance))
+            .filter(|(_, adoption)| adoption.asker == node)
+            .map(|(id, adoption)| (id.clone(), adoption.instance))
             .collect();
         for (id, _) in owed {
             self.adoptions.remove(&id);
@@ -185,7 +182,7 @@ impl Node {
         self.pulls_without(by, out);
         let before = self.members.clone();
         self.tell_again(&before, Some(by), out);
-        self.hand_over_again(by, out);
+        self.hand_over_anew(by, out);
         let mut mail = Vec::new();
         self.swim.forgotten(&self.members, &mut mail);
         self.spread(mail, out);
@@ -374,7 +371,9 @@ impl Node {
         asked.insert(target);
         leaving.open.insert(instance, asked);
         let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
-        self.send(target, Message::Adopt { id, instance, meta, inline }, out);
+        // It may have room later; without it the object is lost.
+        let may_wait = true;
+        self.send(target, Message::Adopt { id, instance, meta, inline, may_wait }, out);
     }
 
     /// An original is no more: nobody need take it over.
@@ -385,6 +384,18 @@ impl Node {
         }
     }
 
+    /// A member that is there has forgotten what it was asked to take over: it is asked again.
+    fn hand_over_anew(&mut self, node: NodeId, out: &mut Vec<Action>) {
+        let Some(leaving) = &mut self.leaving else { return };
+        let hit = leaving.open.iter_mut().filter_map(|(instance, asked)| {
+            asked.remove(&node).then(|| (*instance, asked.clone()))
+        });
+        for (instance, asked) in hit.collect::<Vec<_>>() {
+            self.hand_over(instance, asked, out);
+        }
+        self.leave_when_empty(out);
+    }
+
     /// Whoever had promised to keep something is gone itself.
     fn hand_over_again(&mut self, node: NodeId, out: &mut Vec<Action>) {
         let Some(leaving) = &self.leaving else { return };
@@ -393,59 +404,6 @@ impl Node {
             self.hand_over(instance, asked, out);
         }
         self.leave_when_empty(out);
-    }
-
-    /// A node that leaves asks this one to keep an original.
-    pub(super) fn adopt(
-        &mut self,
-        from: NodeId,
-        id: ObjectId,
-        instance: Instance,
-        meta: Meta,
-        inline: Option<Inline>,
-        out: &mut Vec<Action>,
-    ) {
-        let is_small = meta.size <= INLINE_BYTES_MAX;
-        let is_wrong = !meta.is_consistent() || is_small != inline.is_some();
-        if self.leaving.is_some() || is_wrong || self.table.get(instance).is_some_and(|c| c.doomed)
-        {
-            return self.send(from, Message::Adopted { id, instance, kept: false }, out);
-        }
-        if let Some(copy) = self.table.get_mut(instance) {
-            copy.origin = true;
-            if copy.is_complete() {
-                self.announce(instance, out);
-                return self.send(from, Message::Adopted { id, instance, kept: true }, out);
-            }
-        } else if inline.is_some() {
-            let Some(evicted) = self.table.make_room(meta.size) else {
-                return self.send(from, Message::Adopted { id, instance, kept: false }, out);
-            };
-            self.evicted(evicted, out);
-            self.table.insert(instance, id.clone(), meta, inline, State::Complete, true);
-            self.reveal(instance, out);
-            self.announce(instance, out);
-            self.completed(instance, out);
-            return self.send(from, Message::Adopted { id, instance, kept: true }, out);
-        }
-        self.adoptions.insert(id.clone(), (from, instance));
-        self.pull_if_wanted(&id, out);
-    }
-
-    /// A copy has arrived; if it was taken over from a node that leaves, that node may go.
-    pub(super) fn adoption_arrived(
-        &mut self,
-        id: &ObjectId,
-        instance: Instance,
-        out: &mut Vec<Action>,
-    ) {
-        let Some((leaver, wanted)) = self.adoptions.remove(id) else { return };
-        if let Some(copy) = self.table.get_mut(instance) {
-            copy.origin = true;
-        }
-        self.announce(instance, out);
-        let (id, kept) = (id.clone(), wanted == instance);
-        self.send(leaver, Message::Adopted { id, instance: wanted, kept }, out);
     }
 
     pub(super) fn adopted(

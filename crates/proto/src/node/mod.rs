@@ -6,6 +6,7 @@
 //!
 //! Every question of a client is in `requests` from `Asked` until its one `Reply`.
 
+mod adopt;
 mod corrupt;
 mod delete;
 mod event;
@@ -31,13 +32,10 @@ use alloc::{
     vec::Vec,
 };
 
-pub use self::{
-    event::{Action, Config, Event, Note},
-    membership::LEAVE_PATIENCE_NS,
-};
 use self::{
+    adopt::Adoption,
     get::Pull,
-    keep::{Keeping, Kept},
+    keep::Kept,
     membership::{Leaving, Loss},
     put::Create,
     reduce::Fold,
@@ -45,6 +43,10 @@ use self::{
     scatter::Parts,
     wait::Waited,
     watch::Unanswered,
+};
+pub use self::{
+    event::{Action, Config, Event, Note},
+    membership::LEAVE_PATIENCE_NS,
 };
 use crate::{
     absent::Absentees,
@@ -112,12 +114,14 @@ pub struct Node {
     scatters: BTreeMap<Instance, Parts>,
     /// The newest serial of an order of each coordinator.
     scattered: BTreeMap<NodeId, u64>,
-    /// Objects taken over for a node that leaves: whom to tell.
-    adoptions: BTreeMap<ObjectId, (NodeId, Instance)>,
+    /// Originals that this node is to keep for another one.
+    adoptions: BTreeMap<ObjectId, Adoption>,
     /// How many blocks a member has sent that differ from their checksums.
     corrupt: BTreeMap<NodeId, u32>,
     /// Originals that other nodes keep too.
     keeping: Kept,
+    /// When the first of those is asked again that had no room.
+    next_keeping: Option<Instant>,
     leaving: Option<Leaving>,
     /// Messages to this node itself, handled before `handle` returns.
     loopback: VecDeque<Message>,
@@ -218,6 +222,7 @@ impl Node {
             adoptions: BTreeMap::new(),
             corrupt: BTreeMap::new(),
             keeping: Kept::new(),
+            next_keeping: None,
             leaving: None,
             loopback: VecDeque::new(),
         }
@@ -244,10 +249,17 @@ impl Node {
         let pulls = self.pulls.values().filter_map(Pull::deadline).min();
         let reduces = self.reduces.values().filter_map(Reduce::deadline).min();
         let leaving = self.leaving.as_ref().map(|leaving| leaving.until);
-        let keeping = self.keeping.values().filter_map(Keeping::deadline).min();
         let members = [self.swim.deadline(), self.absentees.deadline()];
         let watches = self.unanswered.deadline();
-        let all = [requests, pulls, watches, reduces, leaving, keeping, self.directory.deadline()];
+        let all = [
+            requests,
+            pulls,
+            watches,
+            reduces,
+            leaving,
+            self.next_keeping,
+            self.directory.deadline(),
+        ];
         all.into_iter().chain(members).flatten().min()
     }
 
@@ -448,8 +460,8 @@ impl Node {
             Message::FoldFailed { reduce, epoch, detail } => {
                 self.reduce_failed(reduce, epoch, detail, out);
             }
-            Message::Adopt { id, instance, meta, inline } => {
-                self.adopt(from, id, instance, meta, inline, out);
+            Message::Adopt { id, instance, meta, inline, may_wait } => {
+                self.adopt(from, id, instance, meta, inline, may_wait, out);
             }
             Message::Adopted { instance, kept, .. } => self.adopted(from, instance, kept, out),
             // The directory has taken the others.
