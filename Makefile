@@ -161,7 +161,7 @@ test-faults: build ## Two minutes of random faults in a lab, as root; and each o
 	@if ! $(BIN)/python -c "from hoplite.lab import needs; needs.check()"; then \
 	    echo "0 passed, 0 failed, 1 skipped" | tee $(LOGS)/faults; exit 0; fi; \
 	set -o pipefail; { $(BIN)/python -m hoplite.faults.matrix --faults kill; \
-	    $(BIN)/python -m hoplite.faults.chaos --minutes 2 --verbose; } 2>&1 | tee $(LOGS)/faults
+	    $(BIN)/python -m hoplite.faults.chaos --minutes 2 --spare 0 --verbose; } 2>&1 | tee $(LOGS)/faults
 
 test-peers: build ## The bench's systems between two hosts, as root: installs them from PyPI and, by apt-get, libgloo-dev
 	@mkdir -p $(LOGS)

@@ -144,14 +144,19 @@ def left(limit: float | None, begun: float) -> float | None:
     return None if limit is None else max(0.0, limit - (time.monotonic() - begun))
 
 
+def _whole(what: str, value: SupportsIndex, more: str = "") -> int:
+    """Reads a whole number; `more` is what else it could be."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{what} is a whole number{more}, not {_a(value)}") from None
+
+
 def check_keep(keep: SupportsIndex | None, name: str | None) -> int | None:
     """Reads how many of a name and its elders are to be kept."""
     if keep is None:
         return None
-    try:
-        number = operator.index(keep)
-    except TypeError:
-        raise InvalidArgument(f"keep is a whole number or None, not {_a(keep)}") from None
+    number = _whole("keep", keep, " or None")
     if not 1 <= number <= NUMBER_MAX:
         raise InvalidArgument(f"keep is {number}; it counts the object itself, so it is at least 1")
     if name is None:
@@ -164,10 +169,7 @@ def check_keep(keep: SupportsIndex | None, name: str | None) -> int | None:
 
 def check_copies(copies: SupportsIndex) -> int:
     """Reads how many nodes are to hold an object."""
-    try:
-        number = operator.index(copies)
-    except TypeError:
-        raise InvalidArgument(f"copies is a whole number, not {_a(copies)}") from None
+    number = _whole("copies", copies)
     if not 1 <= number <= COPIES_MAX:
         raise InvalidArgument(f"copies is {number}; it counts the object itself, so it is 1 to {COPIES_MAX}")
     return number
@@ -184,10 +186,7 @@ def check_count(count: SupportsIndex | None, inputs: int, *, least: int = 1) -> 
     """Reads how many of so many are meant; None means all."""
     if count is None:
         return None
-    try:
-        number = operator.index(count)
-    except TypeError:
-        raise InvalidArgument(f"count is a whole number or None, not {_a(count)}") from None
+    number = _whole("count", count, " or None")
     if not least <= number <= inputs:
         raise InvalidArgument(f"count is {number}; of {inputs} refs it must be from {least} to {inputs}")
     return number
@@ -215,10 +214,7 @@ def check_capacity(capacity: int | str | None) -> int | None:
 
 def check_after(after: SupportsIndex) -> int:
     """Reads the number that a name's must exceed; -1 means any."""
-    try:
-        number = operator.index(after)
-    except TypeError:
-        raise InvalidArgument(f"after is a whole number, not {_a(after)}") from None
+    number = _whole("after", after)
     if not -1 <= number <= NUMBER_MAX:
         raise InvalidArgument(f"after is {number}; numbers go from 0 to {NUMBER_MAX}, -1 takes any")
     return number

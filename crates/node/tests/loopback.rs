@@ -10,18 +10,8 @@ use hoplite_node::{
     },
 };
 
-const SOON: Option<Duration> = Some(Duration::from_secs(20));
-
-fn cluster(size: usize) -> Vec<Node> {
-    let first = Node::start(NodeConfig::default()).unwrap();
-    let join = vec![first.address().to_string()];
-    let mut nodes = vec![first];
-    for _ in 1..size {
-        let config = NodeConfig { join: join.clone(), ..NodeConfig::default() };
-        nodes.push(Node::start(config).unwrap());
-    }
-    nodes
-}
+mod support;
+use support::{SOON, cluster};
 
 fn name(text: &str) -> ObjectId {
     text.parse().unwrap()

@@ -1,9 +1,6 @@
 //! Mistakes on purpose, with real bytes: each is found by what a program would look at, and what can be mended is.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hoplite_node::{
     Client, Node, NodeConfig, Value,
@@ -14,7 +11,9 @@ use hoplite_node::{
     },
 };
 
-const SOON: Option<Duration> = Some(Duration::from_secs(20));
+mod support;
+use support::{SOON, cluster};
+
 const COUNT: usize = 1_000_003;
 
 /// They are planted for the whole process: one test at a time.
@@ -32,17 +31,6 @@ impl Drop for Planted<'_> {
     fn drop(&mut self) {
         plant(None);
     }
-}
-
-fn cluster(size: usize) -> Vec<Node> {
-    let first = Node::start(NodeConfig::default()).unwrap();
-    let join = vec![first.address().to_string()];
-    let mut nodes = vec![first];
-    for _ in 1..size {
-        let config = NodeConfig { join: join.clone(), ..NodeConfig::default() };
-        nodes.push(Node::start(config).unwrap());
-    }
-    nodes
 }
 
 /// Elements that tell of their places.

@@ -174,7 +174,7 @@ fn keep_small(name: &str, case: Case) {
     }
 }
 
-/// Makes each mistake until a checker finds it. A table in Markdown, for docs/reliability.md.
+/// Makes each mistake until a checker finds it. A table in Markdown.
 fn planted(count: u64) -> ExitCode {
     let mut missed = 0;
     println!("| mistake | first found by | what is said |\n|---|---|---|");

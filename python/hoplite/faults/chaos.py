@@ -76,8 +76,9 @@ class Tally:
 class Chaos:
     """Workers that run operations, and one that breaks things meanwhile."""
 
-    def __init__(self, crew: Crew, seed: int, *, is_verbose: bool = False) -> None:
+    def __init__(self, crew: Crew, seed: int, *, spared: int = 0, is_verbose: bool = False) -> None:
         self.crew = crew
+        self._spared = range(spared)
         self._is_verbose = is_verbose
         self._begun = time.monotonic()
         self.tally = Tally()
@@ -230,9 +231,10 @@ class Chaos:
     # What breaks.
 
     def _break_things(self) -> None:
-        breaks: list[Callable[[int], str]] = [self._kill, self._freeze, self._cut, self._leave]
+        pauses: list[Callable[[int], str]] = [self._freeze, self._cut]
         if shutil.which("ss"):
-            breaks.append(self._reset)
+            pauses.append(self._reset)
+        breaks = [self._kill, self._leave, *pauses]
         while not self._is_over():
             time.sleep(self._random.uniform(0.2, 3.0))
             if self._random.random() < 0.2:
@@ -243,7 +245,7 @@ class Chaos:
             trouble = Trouble(EXCUSED_BY_LEAVING if is_rolling else EXCUSED)
             with self._lock:
                 self._troubles.append(trouble)
-            chosen = [(self._random.choice(breaks), host) for host in hosts]
+            chosen = [(self._random.choice(pauses if host in self._spared else breaks), host) for host in hosts]
             begun = time.monotonic()
             try:
                 if is_rolling:
@@ -267,8 +269,8 @@ class Chaos:
                 broken.result()
 
     def _roll(self) -> None:
-        """All nodes leave and come back, one after the other, as for a new release."""
-        for number in range(HOSTS):
+        """All nodes that are not spared leave and come back, one after the other, as for a new release."""
+        for number in range(len(self._spared), HOSTS):
             self._broken_by(self._leave, number)
             self.crew.restart(number).wait_ready()
             with self._lock:
@@ -387,6 +389,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m hoplite.faults.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0, help="for how long (2)")
     parser.add_argument("--seed", type=int, default=None, help="of what is done; another one each time by default")
+    parser.add_argument(
+        "--spare",
+        type=int,
+        default=1,
+        choices=range(HOSTS),
+        help="hosts that freeze and are cut off, but whose processes do not end, so that what they use after a long run"
+        " can be compared with what they used before (1)",
+    )
     parser.add_argument("--verbose", action="store_true", help="say of each fault when it came, and where")
     options = parser.parse_args()
     seed = random.SystemRandom().getrandbits(32) if options.seed is None else options.seed
@@ -394,7 +404,7 @@ def main() -> int:
     try:
         used: dict[str, Use] = {}
         with Lab(hosts=HOSTS, rate=RATE) as lab, Crew(lab, detection_s=DETECTION_S) as crew:
-            chaos = Chaos(crew, seed, is_verbose=options.verbose)
+            chaos = Chaos(crew, seed, spared=options.spare, is_verbose=options.verbose)
             # Caches and pools are full after that.
             chaos.run(WARM_UP_S, is_calm=True)
             before = uses(crew)

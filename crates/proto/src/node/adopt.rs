@@ -16,7 +16,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Adoption {
     pub(super) asker: NodeId,
-    pub(super) instance: Instance,
+    instance: Instance,
     /// Whether the asker waits until there is room here.
     may_wait: bool,
 }

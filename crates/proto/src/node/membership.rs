@@ -161,13 +161,8 @@ impl Node {
         self.directory.member_gone(self.now, node, &self.members, &mut mail);
         self.post(mail, out);
         self.reduces_without(node, is_over, out);
-        let owed: Vec<(ObjectId, Instance)> = self
-            .adoptions
-            .iter()
-            .filter(|(_, adoption)| adoption.asker == node)
-            .map(|(id, adoption)| (id.clone(), adoption.instance))
-            .collect();
-        for (id, _) in owed {
+        let owed = self.adoptions.iter().filter(|(_, adoption)| adoption.asker == node);
+        for id in owed.map(|(id, _)| id.clone()).collect::<Vec<ObjectId>>() {
             self.adoptions.remove(&id);
             self.end_if_unwanted(&id, out);
         }
