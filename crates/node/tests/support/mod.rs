@@ -1,0 +1,19 @@
+//! What tests with real nodes share.
+
+use std::time::Duration;
+
+use hoplite_node::{Node, NodeConfig};
+
+pub(crate) const SOON: Option<Duration> = Some(Duration::from_secs(20));
+
+/// Nodes on loopback that know each other.
+pub(crate) fn cluster(size: usize) -> Vec<Node> {
+    let first = Node::start(NodeConfig::default()).unwrap();
+    let join = vec![first.address().to_string()];
+    let mut nodes = vec![first];
+    for _ in 1..size {
+        let config = NodeConfig { join: join.clone(), ..NodeConfig::default() };
+        nodes.push(Node::start(config).unwrap());
+    }
+    nodes
+}
