@@ -80,7 +80,12 @@ def test_up_run_cut_status_and_down(name: str, hoplite_lab: Command) -> None:
     assert [host["cut"] for host in listed["hosts"]] == [["in"], []]
     assert [rack["cut"] for rack in listed["racks"]] == [[], ["out", "in"]]
     assert hoplite_lab("heal", "--name", name, "rack1")[0] == 0
-    assert name in hoplite_lab("status")[1]
+    assert hoplite_lab("cut", "--name", name, "node1", "--other", "node0", "--direction", "out")[0] == 0
+    assert "out to node0" in hoplite_lab("status")[1]
+    assert hoplite_lab("heal", "--name", name, "node0", "--other", "node1")[0] == 0
+    assert "out to" not in hoplite_lab("status")[1]
+    code, _, errors = hoplite_lab("cut", "--name", name, "rack0", "--other", "node1")
+    assert (code, "rack0" in errors) == (1, True)
 
     process = Lab.find(name).hosts[0].popen(["sleep", "1000"])
     assert hoplite_lab("down", "--name", name)[0] == 0

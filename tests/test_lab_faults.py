@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from hoplite import InvalidArgument
 from hoplite.lab import Host, Lab, LabError, namespaces
 from labs import needs_lab
 
@@ -86,6 +87,33 @@ def test_one_way_cuts_lose_one_way_only(lab: Lab) -> None:
     assert arrives(b, a)
     a.heal()
     assert arrives(a, b)
+
+
+def test_two_hosts_are_cut_off_from_each_other_alone(lab: Lab) -> None:
+    a, b, c, _ = lab.hosts
+    a.cut("out", b)
+    assert is_lost(a, b)
+    assert arrives(b, a)
+    a.cut("both", c)
+    assert is_lost(a, c)
+    assert is_lost(c, a)
+    assert a.lost_to() == {b.address, c.address}
+    assert arrives(b, c)
+    assert a.is_cut() == []
+    a.heal(other=b)
+    assert arrives(a, b)
+    assert is_lost(c, a)
+    # What is healed twice is healed once, and what is cut twice is cut once.
+    a.cut(other=c)
+    a.heal(other=c)
+    a.heal(other=c)
+    assert arrives(c, a)
+    assert arrives(a, c)
+    assert a.lost_to() == set()
+    with pytest.raises(InvalidArgument, match="can't be cut off from itself"):
+        a.cut(other=a)
+    with pytest.raises(InvalidArgument, match="direction must be"):
+        a.cut("up", b)  # type: ignore[arg-type]
 
 
 def test_a_cut_rack_is_whole_inside(lab: Lab) -> None:

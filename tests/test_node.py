@@ -39,6 +39,7 @@ def test_a_node_tells_where_it_is(tmp_path: Path) -> None:
             "rack": None,
             "suspected": None,
             "blocks_corrupt": 0,
+            "via": None,
         }
         assert status["store"]["capacity"] == 64 << 20
         assert not node.closed

@@ -143,7 +143,8 @@ class Client(Twins):
             copies: how many nodes are to hold the object until `delete`, this one among them: so many less one may die.
                 Where there are fewer nodes, all do, and others as they join; a copy that is lost with its node is made
                 again elsewhere, as long as this node lives.
-            exist_ok: return the ref of the living object if the name is taken, whatever its bytes.
+            exist_ok: return the ref of the living object if the name is taken, whatever its bytes and however many
+                copies of it there are.
             timeout: seconds to wait for room in the store, and for the copies.
 
         Returns:
@@ -514,10 +515,11 @@ class Client(Twins):
         Returns:
             "id", "address" and "rack" (None if none was told) of the node; "members" (a list of such triples, this node
             among them, each with "suspected": None, or "seconds" since it was last known to answer and "by", the node
-            that found so; and "blocks_corrupt", how many blocks it has sent to this node that differ from their
-            checksums: they are fetched again, and after three of them the member sends only what nobody else has);
-            "lost" (former members that are called again, with "seconds" and "reason"); "objects"
-            (number of local copies); "store" ("used" and "capacity", bytes); "counters" since the node's start:
+            that found so; "blocks_corrupt", how many blocks it has sent to this node that differ from their checksums:
+            they are fetched again, and after three of them the member sends only what nobody else has; and "via": None,
+            or by way of which other member it is reached, if it can't be reached directly); "lost" (former members that
+            are called again, with "seconds" and "reason"); "objects" (number of local copies); "store" ("used" and
+            "capacity", bytes); "counters" since the node's start:
             "bytes_direct" (sent from objects that this node's clients put), "bytes_relayed" (sent on from copies that
             came over the network, or from results that grow), "bytes_folded_remote" and "bytes_folded_local" (folded
             away from, and at, the node that called the reduce), "fetches", "serves" and others.

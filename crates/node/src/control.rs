@@ -42,6 +42,8 @@ pub(crate) struct Control {
 #[derive(Debug)]
 struct Connection {
     from: NodeId,
+    /// It takes the place of those with a lower one.
+    turn: u64,
     stream: TcpStream,
     /// What was read and is no whole message yet. Locked for as long as messages are taken, so that they stay in order.
     unread: Mutex<Vec<u8>>,
@@ -68,13 +70,29 @@ impl Control {
         Ok(())
     }
 
-    /// Keeps a connection, which does not block, until its node is removed; no message is taken from it yet.
-    pub(crate) fn keep(&self, from: NodeId, stream: TcpStream) -> u64 {
+    /// Keeps a connection, which does not block, until its node is removed or makes another one; no message is taken from
+    /// it yet. None if the node has made another one since. What came over those that it made before and was not taken is
+    /// not taken any more: it is older than what the node says now. Not for a thread that takes messages.
+    pub(crate) fn keep(&self, from: NodeId, turn: u64, stream: TcpStream) -> Option<u64> {
         let token = self.counted.fetch_add(1, Ordering::Relaxed);
         let (unread, is_replaced) = (Mutex::default(), AtomicBool::new(false));
-        let connection = Arc::new(Connection { from, stream, unread, is_replaced });
-        lock(&self.connections).insert(token, connection);
-        token
+        let connection = Arc::new(Connection { from, turn, stream, unread, is_replaced });
+        let replaced = {
+            let mut connections = lock(&self.connections);
+            let is_later = |other: &Arc<Connection>| other.from == from && other.turn > turn;
+            if connections.values().any(is_later) {
+                return None;
+            }
+            let replaced = take_off(&mut connections, from);
+            connections.insert(token, connection);
+            replaced
+        };
+        for connection in replaced {
+            // Whoever takes some just now is waited for.
+            let _unread = lock(&connection.unread);
+            connection.is_replaced.store(true, Ordering::Relaxed);
+        }
+        Some(token)
     }
 
     /// Begins to take messages from a connection, unless its node was removed meanwhile.
@@ -90,22 +108,7 @@ impl Control {
 
     /// Ends the connections that a node made.
     pub(crate) fn remove(&self, from: NodeId) {
-        drop(self.take_off(from));
-    }
-
-    /// The same, and nothing is taken from them after this. Not for a thread that takes messages.
-    pub(crate) fn replace(&self, from: NodeId) {
-        for connection in self.take_off(from) {
-            // Whoever takes some just now is waited for.
-            let _unread = lock(&connection.unread);
-            connection.is_replaced.store(true, Ordering::Relaxed);
-        }
-    }
-
-    fn take_off(&self, from: NodeId) -> Vec<Arc<Connection>> {
-        let mut connections = lock(&self.connections);
-        let theirs = connections.extract_if(|_, connection| connection.from == from);
-        theirs.map(|(_, connection)| connection).collect()
+        drop(take_off(&mut lock(&self.connections), from));
     }
 
     /// Waits for messages with the calling thread; see [`Turns::wait`].
@@ -132,6 +135,11 @@ impl Control {
             lock(&self.connections).remove(&token);
         }
     }
+}
+
+fn take_off(connections: &mut HashMap<u64, Arc<Connection>>, from: NodeId) -> Vec<Arc<Connection>> {
+    let theirs = connections.extract_if(|_, connection| connection.from == from);
+    theirs.map(|(_, connection)| connection).collect()
 }
 
 impl Connection {

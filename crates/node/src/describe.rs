@@ -13,6 +13,7 @@ impl Core {
             let suspicion = status.suspicions.iter().find(|(suspect, _)| *suspect == node);
             suspicion.map(|(_, it)| json!({"by": it.by.to_string(), "seconds": seconds(it.since)}))
         };
+        let via = |node| self.peers.via(node).map(|helper| helper.to_string());
         let corrupt = |node: NodeId| {
             let sent = status.corrupt.iter().find(|(sender, _)| *sender == node);
             sent.map_or(0, |(_, blocks)| *blocks)
@@ -21,6 +22,7 @@ impl Core {
             let more = json!({
                 "suspected": suspected(member.id),
                 "blocks_corrupt": corrupt(member.id),
+                "via": via(member.id),
             });
             with(described(member), more)
         });

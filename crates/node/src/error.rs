@@ -65,5 +65,5 @@ pub(crate) enum LinkError {
     #[error("another node answers at that address")]
     Stranger,
     #[error("no answer within {0} s")]
-    Silent(u64),
+    Silent(f32),
 }

@@ -18,7 +18,15 @@
 //! ```
 //! A nonce passes once, so that nobody who has listened gets in by saying the same again.
 
-use std::{collections::HashSet, net::SocketAddr, time::Duration};
+use std::{
+    collections::HashSet,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use hmac::{Hmac, KeyInit, Mac};
 use hoplite_proto::{
@@ -42,11 +50,28 @@ pub(crate) struct Identity {
     pub(crate) member: Member,
     pub(crate) cluster: String,
     pub(crate) token: Option<String>,
+    /// After how long a control connection is broken whose other side acknowledges nothing: after members that everybody
+    /// takes for silent count as dead, and not much.
+    pub(crate) silence: Duration,
+    /// How often it has introduced itself.
+    pub(crate) turns: Arc<AtomicU64>,
 }
 
 /// How long an introduction may take. A node that is alive answers within a round trip; a stranger that says
 /// nothing must not keep a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long the kernels of two hosts may take to connect: as long as it takes to say it twice, if the first is lost.
+const CONNECT_PATIENCE: Duration = Duration::from_millis(1500);
+
+impl Identity {
+    fn next_turn(&self) -> u64 {
+        self.turns.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// After how long a connection is broken whose other side acknowledges nothing.
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// A connection whose other side is known.
 #[derive(Debug)]
@@ -54,6 +79,8 @@ pub(crate) struct Met {
     pub(crate) stream: TcpStream,
     pub(crate) member: Member,
     pub(crate) role: Role,
+    /// What the caller said of it: see [`Hello::turn`].
+    pub(crate) turn: u64,
     /// From question to answer; none on the side of the called.
     pub(crate) round_trip: Option<Duration>,
     /// For the caller's further connections; none where this is one of these.
@@ -123,18 +150,16 @@ impl Admitted {
 /// Why there is no connection; [`LinkError::Refused`] if the node wants an introduction.
 pub(crate) async fn call_again(
     me: &Identity,
-    address: SocketAddr,
+    mut stream: TcpStream,
     callee: NodeId,
     session: &Session,
     first: &[u8],
 ) -> Result<TcpStream, LinkError> {
     let meeting = async {
-        let mut stream = TcpStream::connect(address).await?;
-        prepare(&stream)?;
         let (nonce, cluster, member) = (nonce()?, me.cluster.clone(), me.member);
         let (role, callee_said) = (Role::Payload, Some(callee));
-        let pass = session.prove(b"caller", &nonce);
-        let hello = Hello { cluster, member, role, callee: callee_said, nonce, pass };
+        let (pass, turn) = (session.prove(b"caller", &nonce), me.next_turn());
+        let hello = Hello { cluster, member, role, callee: callee_said, turn, nonce, pass };
         let mut bytes = frame::frame(FrameKind::Greeting, 0, &Greeting::Hello(hello));
         bytes.extend_from_slice(first);
         stream.write_all(&bytes).await?;
@@ -148,7 +173,18 @@ pub(crate) async fn call_again(
         }
         Ok(stream)
     };
-    timeout(PATIENCE, meeting).await.unwrap_or(Err(LinkError::Silent(PATIENCE.as_secs())))
+    in_time(PATIENCE, meeting).await
+}
+
+/// Connects to an address; who is there is not known yet.
+///
+/// # Errors
+/// Why there is no connection.
+pub(crate) async fn connect(address: SocketAddr) -> Result<TcpStream, LinkError> {
+    let connecting = async { Ok(TcpStream::connect(address).await?) };
+    let stream = in_time(CONNECT_PATIENCE, connecting).await?;
+    prepare(&stream)?;
+    Ok(stream)
 }
 
 /// Calls a node and introduces oneself.
@@ -161,25 +197,77 @@ pub(crate) async fn call(
     role: Role,
     callee: Option<NodeId>,
 ) -> Result<Met, LinkError> {
+    call_over(me, connect(address).await?, role, callee).await
+}
+
+/// Introduces oneself to whoever is at the other end of a connection.
+///
+/// # Errors
+/// Why it does not take part; [`LinkError::Stranger`] if it is not `callee`.
+pub(crate) async fn call_over(
+    me: &Identity,
+    mut stream: TcpStream,
+    role: Role,
+    callee: Option<NodeId>,
+) -> Result<Met, LinkError> {
     let meeting = async {
-        let mut stream = TcpStream::connect(address).await?;
-        prepare(&stream)?;
-        let (member, round_trip, session) = introduce(me, &mut stream, role, callee).await?;
-        Ok(Met { stream, member, role, round_trip: Some(round_trip), session })
+        let turn = me.next_turn();
+        let (member, round_trip, session) = introduce(me, &mut stream, role, turn, callee).await?;
+        Ok(Met { stream, member, role, turn, round_trip: Some(round_trip), session })
     };
-    timeout(PATIENCE, meeting).await.unwrap_or(Err(LinkError::Silent(PATIENCE.as_secs())))
+    in_time(PATIENCE, meeting).await
+}
+
+/// Has a node that has admitted this one pass on what is said to a member, and what that answers.
+///
+/// # Errors
+/// [`LinkError::Refused`] if it can't reach the member.
+pub(crate) async fn ask_to_pass_on(
+    mut stream: TcpStream,
+    to: NodeId,
+) -> Result<TcpStream, LinkError> {
+    let asking = async {
+        say(&mut stream, &Greeting::PassOn(to)).await?;
+        match hear(&mut stream).await? {
+            Greeting::Admitted => Ok(stream),
+            other => Err(unexpected(other)),
+        }
+    };
+    in_time(PATIENCE, asking).await
+}
+
+/// To whom a node that this one has admitted wants to be passed on.
+///
+/// # Errors
+/// It did not say.
+pub(crate) async fn asked_to_pass_on(stream: &mut TcpStream) -> Result<NodeId, LinkError> {
+    let hearing = async {
+        match hear(stream).await? {
+            Greeting::PassOn(to) => Ok(to),
+            other => Err(unexpected(other)),
+        }
+    };
+    in_time(PATIENCE, hearing).await
+}
+
+async fn in_time<T>(
+    patience: Duration,
+    what: impl Future<Output = Result<T, LinkError>>,
+) -> Result<T, LinkError> {
+    timeout(patience, what).await.unwrap_or(Err(LinkError::Silent(patience.as_secs_f32())))
 }
 
 async fn introduce(
     me: &Identity,
     stream: &mut TcpStream,
     role: Role,
+    turn: u64,
     callee: Option<NodeId>,
 ) -> Result<(Member, Duration, Option<Session>), LinkError> {
     let nonce = nonce()?;
     let (cluster, member) = (me.cluster.clone(), me.member);
     let begun = Instant::now();
-    let hello = Hello { cluster, member, role, callee, nonce, pass: None };
+    let hello = Hello { cluster, member, role, callee, turn, nonce, pass: None };
     say(stream, &Greeting::Hello(hello)).await?;
     let welcome = match hear(stream).await? {
         Greeting::Welcome(welcome) => welcome,
@@ -241,7 +329,7 @@ pub(crate) async fn answer(
             };
             let welcome = Welcome { member: me.member, nonce: hello.nonce, proof: Some(proof) };
             say(&mut stream, &Greeting::Welcome(welcome)).await?;
-            return Ok((hello.member, hello.role, None));
+            return Ok((hello.member, hello.role, hello.turn, None));
         }
         let nonce = nonce()?;
         let proof = proof(me, b"called", &hello.nonce, &nonce);
@@ -255,11 +343,11 @@ pub(crate) async fn answer(
             return Err(refuse(&mut stream, said).await);
         }
         say(&mut stream, &Greeting::Admitted).await?;
-        Ok((hello.member, hello.role, Session::new(me, &hello.nonce, &nonce)))
+        let session = Session::new(me, &hello.nonce, &nonce);
+        Ok((hello.member, hello.role, hello.turn, session))
     };
-    let met = timeout(PATIENCE, meeting).await;
-    let (member, role, session) = met.unwrap_or(Err(LinkError::Silent(PATIENCE.as_secs())))?;
-    Ok(Met { stream, member, role, round_trip: None, session })
+    let (member, role, turn, session) = in_time(PATIENCE, meeting).await?;
+    Ok(Met { stream, member, role, turn, round_trip: None, session })
 }
 
 /// Whether the process that was called is not there: its host says that nobody listens, or somebody else answers.
@@ -270,6 +358,18 @@ pub(crate) fn is_elsewhere(error: &LinkError) -> bool {
 /// Whether the host is there, but nobody listens at the port.
 pub(crate) fn is_refused(error: &LinkError) -> bool {
     matches!(error, LinkError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
+/// Whether nothing at all was heard of the host: it is off, or nothing gets through to it or back.
+pub(crate) fn is_unreachable(error: &LinkError) -> bool {
+    use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+    match error {
+        LinkError::Silent(_) => true,
+        LinkError::Io(error) => {
+            matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
+        }
+        _ => false,
+    }
 }
 
 fn prepare(stream: &TcpStream) -> Result<(), LinkError> {
@@ -283,19 +383,24 @@ fn prepare(stream: &TcpStream) -> Result<(), LinkError> {
         .with_interval(Duration::from_secs(1))
         .with_retries(5);
     socket.set_tcp_keepalive(&probes)?;
-    socket.set_tcp_user_timeout(Some(Duration::from_secs(10)))?;
+    socket.set_tcp_user_timeout(Some(SILENCE_MAX))?;
     Ok(())
 }
 
-async fn say(stream: &mut TcpStream, greeting: &Greeting) -> Result<(), LinkError> {
+pub(crate) async fn say(stream: &mut TcpStream, greeting: &Greeting) -> Result<(), LinkError> {
     Ok(stream.write_all(&frame::frame(FrameKind::Greeting, 0, greeting)).await?)
+}
+
+/// Breaks a connection whose other side acknowledges nothing for so long.
+pub(crate) fn expect_answers(stream: &TcpStream, silence: Duration) -> Result<(), LinkError> {
+    Ok(SockRef::from(stream).set_tcp_user_timeout(Some(silence))?)
 }
 
 async fn hear(stream: &mut TcpStream) -> Result<Greeting, LinkError> {
     frame::read_frame(stream, FrameKind::Greeting).await
 }
 
-async fn refuse(stream: &mut TcpStream, said: String) -> LinkError {
+pub(crate) async fn refuse(stream: &mut TcpStream, said: String) -> LinkError {
     // It may be gone already; that it was refused is what matters here.
     let _ = say(stream, &Greeting::Refused(said.clone())).await;
     LinkError::Refused(said)
@@ -361,7 +466,13 @@ mod tests {
     fn identity(node: u64, token: Option<&str>) -> Identity {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
         let (member, cluster) = (Member { id: NodeId(node), address, rack: None }, "test".into());
-        Identity { member, cluster, token: token.map(String::from) }
+        Identity {
+            member,
+            cluster,
+            token: token.map(String::from),
+            silence: SILENCE_MAX,
+            turns: Arc::default(),
+        }
     }
 
     /// Both ends' sessions of a control connection between node 1, which calls, and node 2.
@@ -407,7 +518,8 @@ mod tests {
                 assert_eq!((met.member.id, met.role), (NodeId(1), Role::Payload));
                 frame::read_frame::<_, Fetch>(&mut met.stream, FrameKind::Fetch).await.unwrap()
             };
-            let calling = call_again(&one, address, NodeId(2), &session, &first);
+            let calling =
+                call_again(&one, connect(address).await.unwrap(), NodeId(2), &session, &first);
             let (stream, asked) = tokio::join!(calling, called);
             stream.unwrap();
             assert_eq!(asked, ask);
@@ -440,14 +552,14 @@ mod tests {
             let (stream, _) = listener.accept().await.unwrap();
             answer(&two, stream, |_, _, _| None).await
         };
-        let calling = call_again(&one, address, NodeId(2), &session, &[]);
+        let calling = call_again(&one, connect(address).await.unwrap(), NodeId(2), &session, &[]);
         let (stream, called) = tokio::join!(calling, called);
         assert!(matches!(stream, Err(LinkError::Refused(_))) && called.is_err());
         let called = async {
             let (stream, _) = listener.accept().await.unwrap();
             answer(&two, stream, |_, _, _| Some([1; 32])).await
         };
-        let calling = call_again(&one, address, NodeId(2), &session, &[]);
+        let calling = call_again(&one, connect(address).await.unwrap(), NodeId(2), &session, &[]);
         let (stream, _) = tokio::join!(calling, called);
         assert!(matches!(stream, Err(LinkError::Stranger)));
     }

@@ -27,6 +27,7 @@ mod control;
 mod counters;
 mod describe;
 pub mod descriptors;
+mod detour;
 mod driver;
 mod error;
 pub mod fold;

@@ -7,6 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, info};
 
 use crate::{
+    detour,
     driver::Core,
     error::LinkError,
     greet::{self, Met},
@@ -37,24 +38,28 @@ pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener) {
 
 async fn welcome(core: &Arc<Core>, stream: TcpStream) -> Result<(), LinkError> {
     let admit = |node, nonce: &[u8; 16], pass: &[u8; 32]| core.peers.admit(node, nonce, pass);
-    let Met { stream, member, role, session, .. } =
+    let Met { stream, member, role, turn, session, .. } =
         greet::answer(&core.identity, stream, admit).await?;
     match role {
         Role::Control | Role::ControlAgain => {
-            let is_again = role == Role::ControlAgain;
-            if is_again {
-                // What came over the old one and was not taken is not to be taken after this.
-                core.control.replace(member.id);
-            }
-            core.peers.was_called(member.id, session);
             // Kept first: the node may be lost again before its first message is taken.
-            let kept = core.control.keep(member.id, stream.into_std()?);
-            core.drive(if is_again {
+            let kept = core.control.keep(member.id, turn, stream.into_std()?);
+            let Some(kept) = kept else { return Ok(()) };
+            core.peers.was_called(member.id, session);
+            core.drive(if role == Role::ControlAgain {
                 Event::PeerAgain { member }
             } else {
                 Event::PeerUp { member }
             });
             core.control.listen(kept)?;
+        }
+        Role::Detour => {
+            let core = core.clone();
+            drop(tokio::spawn(async move {
+                if let Err(error) = detour::pass_on(&core, stream, member.id).await {
+                    debug!(node = %member.id, %error, "was not passed on");
+                }
+            }));
         }
         Role::Payload => {
             let core = core.clone();

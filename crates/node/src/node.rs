@@ -178,8 +178,16 @@ async fn begin(
     let mut id = [0; 8];
     greet::entropy(&mut id).map_err(failed)?;
     let member = Member { id: NodeId(u64::from_le_bytes(id)), address, rack: config.rack };
-    let identity =
-        Identity { member, cluster: config.cluster.clone(), token: config.token.clone() };
+    let identity = Identity {
+        member,
+        cluster: config.cluster.clone(),
+        token: config.token.clone(),
+        silence: config
+            .detection
+            .saturating_mul(2)
+            .clamp(Duration::from_secs(1), greet::SILENCE_MAX),
+        turns: Arc::default(),
+    };
     let control = Control::new().map_err(failed)?;
     // Last of what can fail before there is something to be ended, so that a node that does not start leaves no socket behind.
     let local_listener = match &config.socket {

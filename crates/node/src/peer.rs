@@ -1,14 +1,18 @@
 //! Control connections to the other members, one from here to each: messages leave in the order of their decisions.
 //!
 //! A message is written by the thread that decided it, if the socket takes it and nothing is queued before it; a task
-//! writes the rest, and connects. A connection that breaks is made again; only when that fails is the member lost. What
-//! was under way may be lost with a connection, so the machine is told of each new one and says again what matters.
+//! writes the rest, and connects. A connection that breaks is made again, by way of another member if it must be; only
+//! when that fails is the member doubted, or lost. What was under way may be lost with a connection, so the machine is
+//! told of each new one and says again what matters.
 
 use std::{
     collections::{HashMap, VecDeque},
     io::{self, IoSlice},
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -30,6 +34,7 @@ use tokio::{
 use tracing::{debug, error, info};
 
 use crate::{
+    detour,
     driver::{Core, lock},
     error::LinkError,
     frame,
@@ -49,11 +54,15 @@ pub(crate) struct Peers {
     is_late: Notify,
     /// There is another member.
     has_grown: Notify,
+    /// How often helpers were looked for: not always the same are asked.
+    sought: AtomicUsize,
 }
 
 #[derive(Debug)]
 struct Peer {
-    address: SocketAddr,
+    member: Member,
+    /// By way of whom it is reached, if not directly.
+    via: Option<NodeId>,
     outbox: Arc<Outbox>,
     task: JoinHandle<()>,
     /// Dropped with it: what is sent to the member over its payload connections ends.
@@ -118,6 +127,15 @@ impl Outbox {
         self.changed.notify_one();
     }
 
+    /// There is no connection (any more).
+    fn disconnect(&self) {
+        lock(&self.queue).stream = None;
+    }
+
+    fn is_connected(&self) -> bool {
+        lock(&self.queue).stream.is_some()
+    }
+
     /// What is queued is not sent.
     fn forget(&self) {
         let mut queue = lock(&self.queue);
@@ -138,12 +156,6 @@ impl Outbox {
             queue.stream = Some(stream.clone());
             queue.taken = 0;
         }
-        let result = self.pump_connected(&stream).await;
-        lock(&self.queue).stream = None;
-        result
-    }
-
-    async fn pump_connected(&self, stream: &TcpStream) -> io::Result<()> {
         loop {
             let (is_empty, is_closed) = {
                 let mut queue = lock(&self.queue);
@@ -216,13 +228,20 @@ const RETRIES: [Duration; 4] = [
 /// Payload connections to one peer that are kept for the next transfer; more are closed.
 const IDLE_MAX: usize = 8;
 
+impl Peer {
+    /// Whether there is a connection to it that goes by way of nobody else.
+    fn is_direct(&self) -> bool {
+        self.via.is_none() && self.outbox.is_connected()
+    }
+}
+
 impl Peers {
     /// Begins to connect to a member.
     pub(crate) fn add(&self, core: &Arc<Core>, member: Member) {
         let outbox = Arc::new(Outbox::default());
         let task = core.runtime.spawn(talk(core.clone(), member, outbox.clone()));
         let presence = watch::Sender::new(());
-        let peer = Peer { address: member.address, outbox, task, presence };
+        let peer = Peer { member, via: None, outbox, task, presence };
         if let Some(before) = lock(&self.all).insert(member.id, peer) {
             before.outbox.close();
         }
@@ -264,9 +283,8 @@ impl Peers {
     pub(crate) fn call(core: &Arc<Core>, member: Member) {
         let core = core.clone();
         core.runtime.clone().spawn(async move {
-            let met = greet::call(&core.identity, member.address, Role::Control, Some(member.id));
-            core.drive(match met.await {
-                Ok(met) => Event::PeerUp { member: met.member },
+            core.drive(match detour::call(&core, member, Role::Control).await {
+                Ok((met, _)) => Event::PeerUp { member: met.member },
                 Err(error) => {
                     debug!(node = %member.id, %error, "is still lost");
                     let is_refused = greet::is_elsewhere(&error);
@@ -282,7 +300,7 @@ impl Peers {
         address == me.address
             || id == Some(me.id)
             || id.is_some_and(|id| all.contains_key(&id))
-            || all.values().any(|peer| peer.address == address)
+            || all.values().any(|peer| peer.member.address == address)
     }
 
     /// Queues a message; one for a node that is gone goes nowhere. What has to be flushed when all is queued that there
@@ -344,20 +362,69 @@ impl Peers {
                 return Ok(stream);
             }
         }
-        let address = lock(&self.all).get(&node).map(|peer| peer.address);
-        let address = address.ok_or(LinkError::Stranger)?;
         let session = lock(&self.calls).get(&node).cloned();
         if let Some(session) = session {
-            match greet::call_again(&core.identity, address, node, &session, first).await {
+            let stream = self.connect(core, node).await?;
+            match greet::call_again(&core.identity, stream, node, &session, first).await {
                 // It has forgotten this node, or not heard the end of its introduction yet.
                 Err(LinkError::Refused(said)) => debug!(%node, said, "introduces itself anew"),
                 other => return other,
             }
         }
-        let met = greet::call(&core.identity, address, Role::Payload, Some(node)).await?;
+        let stream = self.connect(core, node).await?;
+        let met = greet::call_over(&core.identity, stream, Role::Payload, Some(node)).await?;
         let mut stream = met.stream;
         stream.write_all(first).await?;
         Ok(stream)
+    }
+
+    /// Connects to a member as its control connection is.
+    async fn connect(&self, core: &Arc<Core>, node: NodeId) -> Result<TcpStream, LinkError> {
+        let (address, helper) = {
+            let all = lock(&self.all);
+            let peer = all.get(&node).ok_or(LinkError::Stranger)?;
+            let helper = peer.via.map(|via| all.get(&via).ok_or(LinkError::Stranger));
+            (peer.member.address, helper.transpose()?.map(|helper| helper.member))
+        };
+        match helper {
+            Some(helper) => detour::through(core, helper, node).await,
+            None => greet::connect(address).await,
+        }
+    }
+
+    /// Where a member is that this node has a connection to, which goes by way of nobody else.
+    pub(crate) fn address(&self, node: NodeId) -> Option<SocketAddr> {
+        let all = lock(&self.all);
+        all.get(&node).filter(|peer| peer.is_direct()).map(|peer| peer.member.address)
+    }
+
+    /// Some of those who may reach a member if this node can't.
+    pub(crate) fn helpers(&self, member: NodeId, count: usize) -> Vec<Member> {
+        let all = lock(&self.all);
+        let mut helpers: Vec<Member> = all
+            .values()
+            .filter(|peer| peer.member.id != member && peer.is_direct())
+            .map(|peer| peer.member)
+            .collect();
+        helpers.sort_unstable_by_key(|helper| helper.id);
+        let turn = self.sought.fetch_add(1, Ordering::Relaxed);
+        let first = turn.checked_rem(helpers.len()).unwrap_or_default();
+        helpers.rotate_left(first);
+        helpers.truncate(count);
+        helpers
+    }
+
+    /// A member is reached (again), by way of another one or directly: what was open to it the other way is not used.
+    fn is_reached(&self, node: NodeId, via: Option<NodeId>) {
+        if let Some(peer) = lock(&self.all).get_mut(&node) {
+            peer.via = via;
+        }
+        lock(&self.idle).remove(&node);
+    }
+
+    /// By way of whom a member is reached, if not directly.
+    pub(crate) fn via(&self, node: NodeId) -> Option<NodeId> {
+        lock(&self.all).get(&node)?.via
     }
 
     /// A node has admitted this one.
@@ -421,8 +488,8 @@ async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
     let mut was_connected = false;
     loop {
         let role = if was_connected { Role::ControlAgain } else { Role::Control };
-        let stream = match connect(&core, member, role).await {
-            Ok(stream) => stream,
+        let (stream, via) = match connect(&core, member, role).await {
+            Ok(connected) => connected,
             // The member was let go of, or replaced: what becomes of this connection tells nothing.
             Err(_) if outbox.is_closed() => return,
             Err(error) => {
@@ -445,10 +512,16 @@ async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
         }
         was_connected = true;
         let connected_at = Instant::now();
-        match outbox.pump(Arc::new(stream)).await {
-            Ok(()) => return,
-            Err(error) => debug!(node = %member.id, %error, "connection broke"),
+        tokio::select! {
+            pumped = outbox.pump(Arc::new(stream)) => match pumped {
+                Ok(()) => return,
+                Err(error) => debug!(node = %member.id, %error, "connection broke"),
+            },
+            () = detour::is_needless(member.address), if via.is_some() => {
+                info!(node = %member.id, "can be reached directly again");
+            }
         }
+        outbox.disconnect();
         // Somebody who lets us in and at once closes must not keep both sides busy.
         if connected_at.elapsed() < STABLE {
             sleep(STABLE).await;
@@ -459,19 +532,28 @@ async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
 /// A connection that lives shorter than this is made again only after a pause.
 const STABLE: Duration = Duration::from_millis(200);
 
-async fn connect(core: &Arc<Core>, member: Member, role: Role) -> Result<TcpStream, LinkError> {
+/// A control connection to a member, and by way of whom it goes, if not directly.
+async fn connect(
+    core: &Arc<Core>,
+    member: Member,
+    role: Role,
+) -> Result<(TcpStream, Option<NodeId>), LinkError> {
     let mut last = LinkError::Stranger;
     for pause in RETRIES {
         sleep(pause).await;
-        match greet::call(&core.identity, member.address, role, Some(member.id)).await {
-            Ok(met) => {
-                if let Some(round_trip) = met.round_trip {
+        match detour::call(core, member, role).await {
+            Ok((met, via)) => {
+                if let Some(round_trip) = met.round_trip.filter(|_| via.is_none()) {
                     core.measured_round_trip(round_trip);
                 }
+                greet::expect_answers(&met.stream, core.identity.silence)?;
+                core.peers.is_reached(member.id, via);
                 core.peers.has_called(member.id, met.session);
-                return Ok(met.stream);
+                return Ok((met.stream, via));
             }
             Err(error) if greet::is_elsewhere(&error) => return Err(error),
+            // Others have been asked, and everybody has been patient already.
+            Err(error) if greet::is_unreachable(&error) => return Err(error),
             Err(error) => {
                 debug!(node = %member.id, %error, "no connection");
                 last = error;

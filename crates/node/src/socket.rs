@@ -12,6 +12,7 @@ use rustix::{
     fs::{FlockOperation, Mode, OFlags},
     io::Errno,
 };
+use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::UnixListener;
 
 use crate::{descriptors, error::Error};
@@ -26,7 +27,7 @@ pub(crate) fn bind(path: &Path) -> Result<UnixListener, Error> {
         |error: io::Error| Error::Listen { address: address.clone(), detail: error.to_string() };
     // A socket that was bound a moment ago and does not listen yet looks like a dead node's.
     let _lock = FolderLock::take(path.parent().unwrap_or(Path::new("/"))).map_err(refused)?;
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+    if is_served(path).map_err(refused)? {
         let detail = "a running node serves that socket".into();
         return Err(Error::AddressInUse { address, detail });
     }
@@ -52,6 +53,17 @@ pub(crate) fn bind(path: &Path) -> Result<UnixListener, Error> {
         Ok(listener)
     });
     listener.map_err(refused)
+}
+
+/// Whether somebody listens at a path. Whoever is too busy to let another one in does.
+fn is_served(path: &Path) -> io::Result<bool> {
+    let caller = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // Nobody else may come to listen in this folder until there is an answer.
+    caller.set_nonblocking(true)?;
+    match caller.connect(&SockAddr::unix(path)?) {
+        Ok(()) => Ok(true),
+        Err(error) => Ok(error.kind() == io::ErrorKind::WouldBlock),
+    }
 }
 
 /// How long a node that starts waits for another one that is about to listen in the same folder.
@@ -95,5 +107,28 @@ impl Drop for FolderLock {
     fn drop(&mut self) {
         // A child that was forked meanwhile has the descriptor too, and closing ours alone would leave it locked.
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_lets_nobody_in_just_now_keeps_its_socket() {
+        let folder = std::env::temp_dir().join(format!("hoplite-socket-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("node.sock");
+        assert!(!is_served(&path).unwrap());
+        let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        listener.bind(&SockAddr::unix(&path).unwrap()).unwrap();
+        assert!(!is_served(&path).unwrap());
+        listener.listen(0).unwrap();
+        assert!(is_served(&path).unwrap());
+        // Its queue is full of the first caller: another one would wait.
+        assert!(is_served(&path).unwrap());
+        drop(listener);
+        assert!(!is_served(&path).unwrap());
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

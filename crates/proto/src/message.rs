@@ -178,6 +178,16 @@ pub enum Message {
         /// What a reader who waits for it is told; none if another instance is on its way.
         error: Option<Error>,
     },
+    /// To a holder: nobody is known who has all of it. What of this instance is not complete, nor made there, never will
+    /// be, and is to be dropped; else whoever says so has missed something, and is told.
+    Stranded {
+        /// The object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
+        /// What a reader who waits for it is told.
+        error: Error,
+    },
     /// To the owner: nobody is given that copy any more.
     Dropped {
         /// The object.

@@ -48,11 +48,15 @@ pub enum Bug {
     GrantsNoRoomLater,
     /// What was said over a connection that broke counts as heard.
     TrustsBrokenConnections,
+    /// Whoever was asked to keep an object counts as if it did.
+    CountsQuestionsAsCopies,
+    /// Nobody takes the place of a member that kept an object and is gone.
+    ReplacesNoKeepers,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::AnswersGetsTooEarly,
         Self::IgnoresEpochs,
         Self::KeepsVoidAttempts,
@@ -74,6 +78,8 @@ impl Bug {
         Self::NeverCallsTheLost,
         Self::GrantsNoRoomLater,
         Self::TrustsBrokenConnections,
+        Self::CountsQuestionsAsCopies,
+        Self::ReplacesNoKeepers,
     ];
 }
 

@@ -24,7 +24,7 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Nodes of different versions don't talk.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
@@ -202,6 +202,8 @@ pub enum Role {
     ControlAgain,
     /// Payload from the called to the caller.
     Payload,
+    /// To another member, which the caller can't reach: [`Greeting::PassOn`] follows.
+    Detour,
 }
 
 /// First words of whoever called.
@@ -215,6 +217,8 @@ pub struct Hello {
     pub role: Role,
     /// Whom it meant to call, if it knows.
     pub callee: Option<NodeId>,
+    /// Grows with each introduction of the caller: a control connection takes the place of those with a lower one.
+    pub turn: u64,
     /// Fresh random bytes, for [`Welcome::proof`].
     pub nonce: [u8; 16],
     /// On a payload connection between nodes of which the caller has a control connection to the called: that it is the
@@ -251,6 +255,9 @@ pub enum Greeting {
     Proof(Proof),
     /// Last: the caller may go on.
     Admitted,
+    /// After the last, on a [`Role::Detour`]: connect to this member. Once that is [`Greeting::Admitted`], whatever either
+    /// says is passed on to the other as it is.
+    PassOn(NodeId),
     /// Instead of any: go away, and why.
     Refused(String),
 }

@@ -6,7 +6,9 @@ use hoplite_proto::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
+    message::{Message, Progress},
     meta::{Kind, Meta},
+    node::Action,
 };
 
 use crate::{
@@ -53,21 +55,31 @@ impl World {
     }
 
     /// Small copies that an event brought: all of one instance must be equal, and each result a fold.
-    pub(crate) fn check_small_copies(&mut self, node: NodeId) {
+    pub(crate) fn check_small_copies(&mut self, node: NodeId, actions: &[Action]) {
         let Some(host) = self.hosts.get(&node) else { return };
         let mut new = Vec::new();
         let mut broken = None;
-        for (instance, copy) in host.node.table().iter() {
-            let Some(inline) = &copy.inline else { continue };
+        let held = host.node.table().iter();
+        let held =
+            held.filter_map(|(instance, copy)| Some((instance, &copy.id, copy.inline.as_ref()?)));
+        // One that lost its name to another was there for no longer than the event.
+        let told = actions.iter().filter_map(|action| match action {
+            Action::Send { message: Message::Announce(told), .. } if told.origin => {
+                let Progress::Inline(bytes) = &told.progress else { return None };
+                Some((told.instance, &told.id, bytes))
+            }
+            _ => None,
+        });
+        for (instance, id, inline) in held.chain(told) {
             let content = Content::from_inline(inline);
             match self.shell.contents.get(&instance) {
-                None => new.push((instance, content)),
+                None => new.push((instance, id.clone(), content)),
                 Some(known) if known.is_same(&content) => {}
                 Some(known) => broken = Some(format!("{instance} is {content:?}, not {known:?}")),
             }
         }
-        for (instance, content) in new {
-            self.result_made(node, instance, &content);
+        for (instance, id, content) in new {
+            self.result_made(&id, &content);
             self.shell.contents.insert(instance, content);
         }
         if let Some(broken) = broken {
@@ -367,6 +379,7 @@ impl World {
         let end = self.plan.end + 90 * SECOND;
         self.run_until(end);
         self.check_directories();
+        self.check_promises();
         let existing = self.existing();
         self.look_once_more(&existing);
         self.get_everything_once_more();

@@ -1,14 +1,15 @@
 //! What goes wrong: processes die and begin again, hosts stand still or are slow, and hosts hear nothing of each other.
 //!
 //! A host that stands still does everything later, in the order in which it would have done it. What is said over a
-//! connection that is cut arrives when it is mended, as TCP sends it again; what has left before arrives.
+//! connection that is cut arrives when it is mended, as TCP sends it again; what has left before arrives. Unless the two
+//! connect by way of a third before that: then what was on its way is lost.
 
 use hoplite_proto::{id::NodeId, time::Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     dice::Dice,
-    plan::{Act, MILLISECOND, Plan, SECOND},
+    plan::{Act, DETECTION_NS, MILLISECOND, Plan, SECOND},
     shell::Flow,
     users::Later,
     world::{Happening, NotHere, World},
@@ -32,6 +33,9 @@ pub(crate) enum Fault {
     /// About half and the others hear nothing of each other.
     Halves,
 }
+
+/// After how long two that do not reach each other try others. Real ones wait longer; here few faults last so long.
+const DETOUR_NS: u64 = DETECTION_NS;
 
 impl Plan {
     /// Hosts and cables that fail for a while: for less than the time of detection, or for more.
@@ -80,7 +84,7 @@ impl World {
         self.after(pause_ns, Happening::Users(Later::Begin { member }));
     }
 
-    /// The control connection of two nodes breaks, and those by which payload comes.
+    /// A connection of two nodes breaks, chosen by a number.
     pub(crate) fn break_off(&mut self, at: u64) {
         let up: Vec<NodeId> = self.hosts.keys().copied().filter(|id| self.is_up(*id)).collect();
         let (count, number) = (up.len(), at as usize);
@@ -92,6 +96,11 @@ impl World {
             (up[number % count], up[(number + 1 + number / 7 % (count - 1)) % count]);
         self.trace
             .line(self.now, Some(one), "world", || format!("its connection to {other:?} breaks"));
+        self.break_all_connections(one, other);
+    }
+
+    /// The control connection of two nodes breaks, and those by which payload comes.
+    fn break_all_connections(&mut self, one: NodeId, other: NodeId) {
         self.break_connection(one, other);
         let is_theirs = |flow: &&Flow| {
             (flow.from, flow.to) == (one, other) || (flow.from, flow.to) == (other, one)
@@ -150,7 +159,26 @@ impl World {
             self.trace
                 .line(self.now, Some(from), "world", || format!("not to {to:?} until {until}"));
             self.net.cut_until(from, to, until);
+            self.after(DETOUR_NS, Happening::LeadRound { one: from, other: to });
         }
+    }
+
+    /// Two that do not reach each other connect by way of a third, if one reaches both.
+    pub(crate) fn lead_round(&mut self, one: NodeId, other: NodeId) {
+        let is_open = |from, to| self.net.mended(from, to) <= self.now;
+        let reach_each_other = |one, other| is_open(one, other) && is_open(other, one);
+        let helps = |helper: &NodeId| {
+            ![one, other].contains(helper)
+                && self.is_up(*helper)
+                && reach_each_other(one, *helper)
+                && reach_each_other(*helper, other)
+        };
+        if reach_each_other(one, other) || !self.hosts.keys().any(helps) {
+            return;
+        }
+        self.trace.line(self.now, Some(one), "world", || format!("a way round to {other:?}"));
+        self.net.lead_round(one, other);
+        self.break_all_connections(one, other);
     }
 
     /// Until when the host stands still that something happens at, if it does.
@@ -170,6 +198,7 @@ impl World {
             Happening::Users(Later::Cancel { request }) => self.users.questions.get(request)?.node,
             Happening::Users(Later::Release { node, .. } | Later::Locations { node, .. }) => *node,
             Happening::Users(Later::Begin { .. })
+            | Happening::LeadRound { .. }
             | Happening::CheckFeeds { .. }
             | Happening::Act(_) => return None,
         };

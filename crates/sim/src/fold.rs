@@ -178,7 +178,11 @@ impl World {
             Some(target) => {
                 let (host, instance) = (folding.host, self.shell.slots[target].instance);
                 if is_first {
-                    self.result_made(host, instance, &content);
+                    let copy =
+                        self.hosts.get(&host).and_then(|host| host.node.table().get(instance));
+                    if let Some(id) = copy.map(|copy| copy.id.clone()) {
+                        self.result_made(&id, &content);
+                    }
                 }
                 self.write_slot(target, Piece { index, content });
                 if is_last {

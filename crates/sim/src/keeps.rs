@@ -1,11 +1,25 @@
-//! Clients that want an object to be at several nodes: when they are answered, it is.
+//! Clients that want an object to be at several nodes: when they are answered it is, and so it stays for as long as the
+//! node lives that they asked. If fewer end than hold it, it is there in any case.
 
 use hoplite_proto::{
     ask::Ask,
     id::{NodeId, ObjectId},
+    table::Table,
 };
 
 use crate::{plan::Act, users::Purpose, world::World};
+
+/// What the answer to a [`Ask::Keep`] promised.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptCopies {
+    /// Who sees to it.
+    node: NodeId,
+    /// How many there were to be, and how many there were.
+    asked: usize,
+    made: usize,
+    /// Nodes that had ended by then.
+    ended: usize,
+}
 
 impl World {
     /// Asks the node at which an object was put for more copies of it.
@@ -29,18 +43,49 @@ impl World {
         }
         let members = self.hosts[&node].node.members().iter().count();
         let wanted = members.min(copies as usize);
-        let kept = self.keepers(&id);
+        // Those among them that have died and are not missed yet.
+        let kept = self.hosts.values().filter(|host| holds(host.node.table(), &id)).count();
         if kept < wanted {
             self.fail(format!("{id:?} is kept by {kept} nodes, not by {wanted} as {node:?} says"));
         }
+        let (asked, ended) = (copies as usize, self.ended());
+        self.users.objects[object].kept = Some(KeptCopies { node, asked, made: wanted, ended });
     }
 
-    /// Nodes that hold an original of an object, those among them that have died.
-    fn keepers(&self, id: &ObjectId) -> usize {
-        let holds = |table: &hoplite_proto::table::Table| {
-            let copy = table.current(id).and_then(|instance| table.get(instance));
-            copy.is_some_and(|copy| copy.origin && copy.is_complete())
-        };
-        self.hosts.values().filter(|host| holds(host.node.table())).count()
+    /// After all faults: what was promised is so.
+    pub(crate) fn check_promises(&mut self) {
+        for object in 0..self.users.objects.len() {
+            let known = &self.users.objects[object];
+            let (Some(kept), Some(id)) = (known.kept, known.id.clone()) else { continue };
+            if known.is_delete_asked || self.users.objects_of(&id).count() > 1 {
+                continue;
+            }
+            let mut there = self.staying();
+            let nodes = there.len();
+            there.retain(|node| holds(self.hosts[node].node.table(), &id));
+            let ended = self.ended() - kept.ended;
+            if ended < kept.made && there.is_empty() {
+                let made = kept.made;
+                self.fail(format!(
+                    "{id:?} was kept by {made} nodes, {ended} ended, and it is lost"
+                ));
+            }
+            let has_room = !self.is_tight() && self.plan.slot_failures == 0;
+            let wanted = kept.asked.min(nodes);
+            if has_room && there.contains(&kept.node) && there.len() < wanted {
+                self.fail(format!("{id:?} is to be kept by {wanted} nodes and is by {there:?}"));
+            }
+        }
     }
+
+    /// Nodes that have left or died.
+    fn ended(&self) -> usize {
+        self.hosts.values().filter(|host| !host.is_up).count()
+    }
+}
+
+/// Whether a node has an original of an object.
+fn holds(table: &Table, id: &ObjectId) -> bool {
+    let copy = table.current(id).and_then(|instance| table.get(instance));
+    copy.is_some_and(|copy| copy.origin && copy.is_complete())
 }

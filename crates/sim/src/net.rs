@@ -21,6 +21,9 @@ pub(crate) struct Net {
     cut: BTreeSet<(NodeId, NodeId, u64)>,
     /// From whom to whom nothing comes, and until when.
     held: BTreeMap<(NodeId, NodeId), Instant>,
+    /// The last connection over which something came from the first to the second: what comes over earlier ones after
+    /// that is not taken any more.
+    newest: BTreeMap<(NodeId, NodeId), u64>,
     /// When the last message from the first to the second arrives: none overtakes another.
     last_arrival: BTreeMap<(NodeId, NodeId), Instant>,
     uplink_free: BTreeMap<NodeId, Instant>,
@@ -46,6 +49,7 @@ impl Net {
             connections_made: 0,
             broken: BTreeSet::new(),
             cut: BTreeSet::new(),
+            newest: BTreeMap::new(),
             held: BTreeMap::new(),
             last_arrival: BTreeMap::new(),
             uplink_free: BTreeMap::new(),
@@ -96,8 +100,12 @@ impl Net {
         self.cut.insert((from, to, connection));
     }
 
-    pub(crate) fn is_lost(&self, from: NodeId, to: NodeId, connection: u64) -> bool {
-        self.cut.contains(&(from, to, connection))
+    /// Something comes from `from` to `to` over a connection; whether it is lost all the same.
+    pub(crate) fn is_lost(&mut self, from: NodeId, to: NodeId, connection: u64) -> bool {
+        let newest = self.newest.entry((from, to)).or_default();
+        *newest = connection.max(*newest);
+        let is_old = connection != 0 && connection < *newest;
+        is_old || self.cut.contains(&(from, to, connection))
     }
 
     /// When a control message that is sent now arrives.
@@ -152,6 +160,14 @@ impl Net {
     pub(crate) fn cut_until(&mut self, from: NodeId, to: NodeId, until: Instant) {
         let held = self.held.entry((from, to)).or_default();
         *held = until.max(*held);
+    }
+
+    /// Two nodes hear each other again, by another way than what is held up.
+    pub(crate) fn lead_round(&mut self, one: NodeId, other: NodeId) {
+        for way in [(one, other), (other, one)] {
+            self.held.remove(&way);
+            self.last_arrival.remove(&way);
+        }
     }
 
     /// When what is said by one node to another comes through, or did.

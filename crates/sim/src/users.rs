@@ -15,6 +15,7 @@ use hoplite_proto::{
 };
 
 use crate::{
+    keeps::KeptCopies,
     payload::{Content, Piece, Tag},
     plan::{Act, Fate, MICROSECOND, Make, PUBLISHED, Spec},
     shell::blocks_of,
@@ -60,6 +61,8 @@ pub(crate) struct Object {
     pub(crate) contents: BTreeSet<Content>,
     /// Whether all nodes knew each other when it was put.
     is_agreed: bool,
+    /// How many copies somebody was told that there are.
+    pub(crate) kept: Option<KeptCopies>,
 }
 
 #[derive(Debug)]
@@ -185,6 +188,7 @@ impl Users {
                 is_failed: false,
                 contents: BTreeSet::new(),
                 is_agreed: false,
+                kept: None,
             });
         }
         Self {
@@ -660,14 +664,12 @@ impl World {
     }
 
     /// The first block of the result of a reduce was folded.
-    pub(crate) fn result_made(&mut self, host: NodeId, instance: Instance, content: &Content) {
-        let copy = self.hosts.get(&host).and_then(|host| host.node.table().get(instance));
-        let Some(id) = copy.map(|copy| copy.id.clone()) else { return };
-        if self.users.is_put(&id, content) {
+    pub(crate) fn result_made(&mut self, id: &ObjectId, content: &Content) {
+        if self.users.is_put(id, content) {
             return;
         }
-        self.check_result(&id, content);
-        for object in self.users.by_id.get(&id).cloned().unwrap_or_default() {
+        self.check_result(id, content);
+        for object in self.users.by_id.get(id).cloned().unwrap_or_default() {
             self.users.objects[object].contents.insert(content.clone());
         }
     }

@@ -113,6 +113,11 @@ pub(crate) enum Happening {
         failure: Option<String>,
         target: Option<SlotId>,
     },
+    /// Two that can't reach each other try to by way of others.
+    LeadRound {
+        one: NodeId,
+        other: NodeId,
+    },
     Act(Act),
     Write(Writer),
     Users(crate::users::Later),
@@ -294,6 +299,7 @@ impl World {
                 self.fold_ended(node, key, failure, target);
             }
             Happening::SlotTaken { node, slot } => self.slot_taken(node, slot),
+            Happening::LeadRound { one, other } => self.lead_round(one, other),
             Happening::CheckFeeds { start, instance } => self.check_feeds(start, instance, false),
             Happening::Act(act) => self.act(act),
             Happening::Write(writer) => self.write(writer),
@@ -315,7 +321,7 @@ impl World {
         }
         host.node.handle(now, event, &mut actions);
         if !self.is_calm {
-            self.check_small_copies(node);
+            self.check_small_copies(node, &actions);
             self.note_complete(node);
         }
         for action in actions {

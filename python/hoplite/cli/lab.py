@@ -26,6 +26,8 @@ DIRECTION_OPTION = click.option(
     help="out is what is sent from there, in is what is sent to there.",
 )
 
+OTHER_OPTION = click.option("--other", metavar="HOST", help="Only between HOST and this other one.")
+
 
 def read_racks(_context: click.Context, _option: click.Parameter, value: str | None) -> list[int] | None:
     """Reads numbers of hosts with commas between them."""
@@ -179,29 +181,39 @@ def status(as_json: bool) -> None:
 @lab.command()
 @NAME_OPTION
 @DIRECTION_OPTION
+@OTHER_OPTION
 @click.argument("target", metavar="HOST|RACK")
-def cut(name: str | None, direction: Any, target: str) -> None:  # noqa: ANN401 - one of three words, checked by click
+def cut(name: str | None, direction: Any, other: str | None, target: str) -> None:  # noqa: ANN401 - a word, checked by click
     """Pull the cable of a host, or of a rack to the core: what is sent vanishes.
 
     \b
-    Example:
+    Examples:
       hoplite lab cut rack1 --direction out
+      hoplite lab cut node1 --other node2
     """  # noqa: D301 - as above
-    _target(name, target).cut(direction)
+    if other is None:
+        _target(name, target).cut(direction)
+    else:
+        _host(name, target).cut(direction, _host(name, other))
 
 
 @lab.command()
 @NAME_OPTION
 @DIRECTION_OPTION
+@OTHER_OPTION
 @click.argument("target", metavar="HOST|RACK")
-def heal(name: str | None, direction: Any, target: str) -> None:  # noqa: ANN401 - as above
+def heal(name: str | None, direction: Any, other: str | None, target: str) -> None:  # noqa: ANN401 - as above
     """Put the cable back.
 
     \b
-    Example:
+    Examples:
       hoplite lab heal rack1
+      hoplite lab heal node1 --other node2
     """  # noqa: D301 - as above
-    _target(name, target).heal(direction)
+    if other is None:
+        _target(name, target).heal(direction)
+    else:
+        _host(name, target).heal(direction, _host(name, other))
 
 
 @lab.command()
@@ -287,6 +299,10 @@ def _find(name: str | None) -> Lab:
     return Lab.find(name)
 
 
+def _host(name: str | None, target: str) -> Host:
+    return _find(name).host(target)
+
+
 def _target(name: str | None, target: str) -> Host | Rack:
     found = _find(name)
     for rack in found.racks:
@@ -296,6 +312,7 @@ def _target(name: str | None, target: str) -> Host | Rack:
 
 
 def _described(found: Lab) -> dict[str, Any]:
+    names = {host.address: host.name for host in found.hosts}
     return {
         **found.facts(),
         "owner": found.owner,
@@ -305,7 +322,7 @@ def _described(found: Lab) -> dict[str, Any]:
                 "name": host.name,
                 "address": host.address,
                 "rack": host.rack,
-                "cut": host.is_cut(),
+                "cut": [*host.is_cut(), *(f"out to {names[lost]}" for lost in sorted(host.lost_to()))],
                 "processes": host.processes(),
             }
             for host in found.hosts

@@ -53,4 +53,6 @@ def status(socket: str | None, as_json: bool) -> None:
 def _state(member: dict[str, Any]) -> str:
     suspected, corrupt = member["suspected"], member["blocks_corrupt"]
     said = f"suspected by {suspected['by']} for {suspected['seconds']:.1f} s" if suspected else "alive"
+    if member["via"]:
+        said += f", reached by way of {member['via']}"
     return f"{said}, sent {corrupt} corrupt blocks" if corrupt else said

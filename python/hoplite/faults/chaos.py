@@ -41,6 +41,8 @@ WORKERS = 3
 CALL_S = 20.0
 SLACK_S = 6.0
 FREEZE_MAX_S = 4.0
+# Two hosts that only others reach: until each has found a way by one of them, and a while more.
+PART_MAX_S = 10.0
 
 # Of all faults, how many are restarts of all nodes, one after the other.
 ROLLING = 0.1
@@ -231,7 +233,7 @@ class Chaos:
     # What breaks.
 
     def _break_things(self) -> None:
-        pauses: list[Callable[[int], str]] = [self._freeze, self._cut]
+        pauses: list[Callable[[int], str]] = [self._freeze, self._cut, self._part]
         if shutil.which("ss"):
             pauses.append(self._reset)
         breaks = [self._kill, self._leave, *pauses]
@@ -321,6 +323,15 @@ class Chaos:
         time.sleep(self._random.uniform(0.05, FREEZE_MAX_S))
         self.crew.lab.hosts[number].heal()
         return f"cut ({direction})"
+
+    def _part(self, number: int) -> str:
+        """The host and another one can't reach each other; all others reach both."""
+        direction: Direction = self._random.choice(["both", "in", "out"])
+        other = self.crew.lab.hosts[(number + self._random.randrange(1, HOSTS)) % HOSTS]
+        self.crew.lab.hosts[number].cut(direction, other)
+        time.sleep(self._random.uniform(0.05, PART_MAX_S))
+        self.crew.lab.hosts[number].heal("both", other)
+        return f"cut from one other ({direction})"
 
     def _reset(self, number: int) -> str:
         """All connections of the host break, as by a firewall that forgot them; needs CONFIG_INET_DIAG_DESTROY."""

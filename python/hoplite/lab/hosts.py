@@ -131,6 +131,49 @@ class Host(Link):
         self.keeper = host.keeper
         self._started: list[subprocess.Popen[Any]] = []
 
+    def cut(self, direction: Direction = "both", other: Host | None = None) -> None:
+        """Lets everything vanish that goes over the link, as by a pulled cable; nobody is told.
+
+        Args:
+            direction: "out" for what is sent from here, "in" for what is sent to here, or "both". What was cut before
+                stays cut.
+            other: only between this host and that one; both can still reach all others.
+
+        Raises:
+            InvalidArgument: another direction; or `other` is this host.
+            LabError: the lab is closed.
+        """
+        if other is None:
+            super().cut(direction)
+        else:
+            self._mislead(direction, other, True)
+
+    def heal(self, direction: Direction = "both", other: Host | None = None) -> None:
+        """Undoes `cut`; what is not cut stays as it is.
+
+        Args:
+            direction: as for `cut`.
+            other: undoes what was cut between this host and that one.
+        """
+        if other is None:
+            super().heal(direction)
+        else:
+            self._mislead(direction, other, False)
+
+    def lost_to(self) -> set[str]:
+        """The addresses of hosts to which what this one sends vanishes, though its link is not cut."""
+        return links.misled(self.keeper, INTERFACE)
+
+    def _mislead(self, direction: Direction, other: Host, misled: bool) -> None:
+        # Says whether there is such a direction.
+        self._chosen(direction)
+        if other.address == self.address:
+            raise InvalidArgument(f"{self.name} can't be cut off from itself: name another host")
+        if direction in ("both", "out"):
+            links.set_misled(self.keeper, INTERFACE, other.address, misled)
+        if direction in ("both", "in"):
+            links.set_misled(other.keeper, INTERFACE, self.address, misled)
+
     def entry(self, folder: str | os.PathLike[str] | None = None) -> list[str]:
         """The words that run a program here, to stand before its own; it starts in `folder`, or in the present one."""
         return namespaces.entry(self.keeper.process, str(Path(folder or ".").absolute()))

@@ -40,6 +40,9 @@ ROOT, CLASS, LEAF = 0x10000, 0x10001, 0x20000
 # How long a host remembers the hardware address of another one, in ms: a day, which no test outlives.
 ADDRESS_KNOWN_MS = 24 * 3600 * 1000
 
+# Of a neighbour's hardware address that was set, not learned.
+NUD_PERMANENT = 0x80
+
 CORE = "core"
 LOOPBACK_INDEX = 1
 
@@ -176,6 +179,34 @@ def is_cut(keeper: Keeper, interface: str) -> bool:
         return any(queue.get_attr("TCA_KIND") == "blackhole" for queue in queues)
 
     return _with_netlink(keeper, work)
+
+
+def set_misled(keeper: Keeper, interface: str, address: str, misled: bool) -> None:
+    """Lets what an interface sends to one address vanish, or lets it through again.
+
+    It goes to the hardware address that it comes from, which no bridge sends back.
+    """
+
+    def work(netlink: Any) -> None:  # noqa: ANN401 - pyroute2 has no types
+        index = _index(netlink, interface)
+        if misled:
+            (link,) = netlink.get_links(index)
+            own = link.get_attr("IFLA_ADDRESS")
+            netlink.neigh("replace", dst=address, lladdr=own, ifindex=index, state="permanent")
+        elif address in _misled(netlink, index):
+            netlink.neigh("del", dst=address, ifindex=index)
+
+    _with_netlink(keeper, work)
+
+
+def misled(keeper: Keeper, interface: str) -> set[str]:
+    """The addresses to which what an interface sends vanishes."""
+    return _with_netlink(keeper, lambda netlink: _misled(netlink, _index(netlink, interface)))
+
+
+def _misled(netlink: Any, index: int) -> set[str]:  # noqa: ANN401 - pyroute2 has no types
+    permanent = [row for row in netlink.get_neighbours(ifindex=index) if row["state"] & NUD_PERMANENT]
+    return {row.get_attr("NDA_DST") for row in permanent}
 
 
 def sent_bytes(keeper: Keeper, interface: str) -> int:

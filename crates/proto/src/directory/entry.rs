@@ -243,6 +243,15 @@ impl Live {
         mail.extend(self.holders.keys().map(drop));
     }
 
+    /// Every holder of a part is to drop it, for nobody has the rest.
+    pub(super) fn strand_copies(&self, id: &ObjectId, error: &Error, mail: &mut Mail) {
+        let strand = |holder: &NodeId| {
+            let (id, instance, error) = (id.clone(), self.instance, error.clone());
+            (*holder, Message::Stranded { id, instance, error })
+        };
+        mail.extend(self.holders.keys().map(strand));
+    }
+
     /// All holders, by node.
     fn holdings(&self) -> Vec<Holding> {
         let holding =

@@ -289,7 +289,7 @@ impl Directory {
                     // Copies that grow from each other and from nobody else never will be complete. Only the first
                     // owner knows of all copies.
                     if let Some(lost) = lost.filter(|_| members.owners(&id).first == members.me()) {
-                        lost.drop_copies(&id, Some(&error), mail);
+                        lost.strand_copies(&id, &error, mail);
                     }
                 }
             }
@@ -431,12 +431,14 @@ impl Directory {
         if let Some(live) = entry.live.take_if(|live| live.instance != *instance) {
             // A later epoch of the same maker replaces what it made before. Of two that were put under one name, while
             // their nodes did not agree on its owner, every owner keeps the lower, or both would be dropped.
-            let replaces = if live.instance.node == instance.node {
-                live.instance.serial < instance.serial
+            let is_same_maker = live.instance.node == instance.node;
+            let is_earlier = is_same_maker && instance.serial < live.instance.serial;
+            let replaces = if is_same_maker {
+                !is_earlier
             } else {
-                *origin && *instance < live.instance
+                is_lost || *origin && *instance < live.instance
             };
-            if !is_lost && (!replaces || *claim) {
+            if !replaces || *claim && !is_lost {
                 if *claim && planted::has(Bug::GrantsNamesTwice) {
                     mail.push(claimed(None));
                 } else if *claim {

@@ -472,7 +472,7 @@ fn those_who_wait_are_told_of_a_loss_after_a_grace() {
         matches!(
             message,
             Message::Gone { error: Error::ObjectLost { .. }, .. }
-                | Message::Drop { error: Some(Error::ObjectLost { .. }), .. }
+                | Message::Stranded { error: Error::ObjectLost { .. }, .. }
         )
     };
     assert_eq!(mail.len(), 2, "the question is answered and the part of a copy dropped");
@@ -607,6 +607,24 @@ fn what_is_told_to_a_node_that_is_no_owner_is_kept_for_a_while_only() {
     assert_eq!(owner.holders(&id), [3], "and may hear of that only when it misses a member");
     owner.waits(STRAY_NS);
     assert_eq!(owner.holders(&id), []);
+}
+
+/// A reader tells of an attempt that its maker has given up, for it has not heard of the next one yet.
+#[test]
+fn an_earlier_attempt_replaces_no_later_one_where_others_were_owners_before() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "sum");
+    // Members who know that the last owner is gone tell this one first.
+    let all = owner.members.clone();
+    owner.members.resign();
+    owner.hears(2, told(&id, instance(2, 7), true, growing()));
+    owner.members = all;
+    owner.directory.members_changed(owner.now, &owner.members, &mut Vec::new());
+    owner.hears(2, told(&id, instance(2, 9), true, growing()));
+    let mail = owner.hears(3, told(&id, instance(2, 7), false, fed_by(2)));
+    let dropped = Message::Drop { id: id.clone(), instance: instance(2, 7), error: None };
+    assert_eq!(mail, [(NodeId(3), dropped)]);
+    assert_eq!(owner.holders(&id), [2]);
 }
 
 #[test]

@@ -77,8 +77,9 @@ impl Node {
         {
             self.reservation_dropped(from, key, id, error, out);
         }
-        let state = self.table.get(instance).map(|copy| copy.state);
         let was_current = self.table.current(id) == Some(instance);
+        // An attempt that was given up may still be read.
+        let state = self.table.get(instance).filter(|copy| !copy.doomed).map(|copy| copy.state);
         if state == Some(State::Folding) {
             let error = error.clone().unwrap_or_else(|| Error::ObjectDeleted { id: id.clone() });
             self.fail_reduce_of(id, &error, out);
@@ -105,11 +106,30 @@ impl Node {
         }
         if was_told {
             // The other owner may have heard of the deletion before it heard of this copy, or not at all: it would keep the
-            // name for what is gone.
-            let others = self.members.owners(id).iter().filter(|owner| *owner != from);
-            for owner in others.collect::<Vec<_>>() {
+            // name for what is gone. So would this one, of what it is still to hear and does not remember as deleted.
+            let owners = self.members.owners(id).iter();
+            let misled = owners.filter(|owner| *owner != from || error.is_none());
+            for owner in misled.collect::<Vec<_>>() {
                 self.send(owner, Message::Withdraw { id: id.clone(), instance }, out);
             }
+        }
+    }
+
+    /// The owner knows of nobody who has all of an object.
+    pub(super) fn stranded(
+        &mut self,
+        from: NodeId,
+        id: &ObjectId,
+        instance: Instance,
+        error: Error,
+        out: &mut Vec<Action>,
+    ) {
+        let copy = self.table.get(instance).filter(|copy| !copy.doomed);
+        if copy.is_some_and(|copy| !matches!(copy.state, State::Flowing(_))) {
+            // For a while nothing came through to it from here.
+            self.announce(instance, out);
+        } else {
+            self.drop_copy(from, id, instance, Some(error), out);
         }
     }
 

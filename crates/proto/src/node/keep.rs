@@ -16,6 +16,7 @@ use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
     message::Message,
+    planted::{self, Bug},
     time::Instant,
 };
 
@@ -68,7 +69,9 @@ impl Node {
         };
         let Some(instance) = current.filter(is_original) else {
             let error = self.directory.why_gone(&id).cloned();
-            let said = format!("{id} was not put at this node, which can't see to its copies");
+            let said = format!(
+                "{id} was not put at this node, which can't see to its copies, or is deleted"
+            );
             return Some(Err(error.unwrap_or(Error::InvalidArgument(said))));
         };
         let keeping = self.keeping.entry(instance).or_default();
@@ -83,7 +86,8 @@ impl Node {
         let Some(copy) = self.table.get(instance) else { return };
         let Some(keeping) = self.keeping.get_mut(&instance) else { return };
         let wanted = keeping.wanted(self.members.others().count());
-        if keeping.kept.len() >= wanted {
+        let is_promised = planted::has(Bug::CountsQuestionsAsCopies) && !keeping.asked.is_empty();
+        if keeping.kept.len() >= wanted || is_promised {
             keeping.retry_at = None;
             return self.answer_keepers(instance, &Ok(Answer::Done), out);
         }
@@ -132,7 +136,9 @@ impl Node {
 
     /// What a node kept is lost with it, and what it was asked is void. One that is there all the same is asked again.
     pub(super) fn keepers_without(&mut self, node: NodeId) {
-        self.keeping.values_mut().for_each(|keeping| keeping.forget(node));
+        if !planted::has(Bug::ReplacesNoKeepers) {
+            self.keeping.values_mut().for_each(|keeping| keeping.forget(node));
+        }
     }
 
     /// Members came or went: others may have to be asked, or can be. What was said to `renewed` may be lost.

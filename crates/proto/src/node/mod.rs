@@ -42,7 +42,7 @@ use self::{
     reserve::Reservation,
     scatter::Parts,
     wait::Waited,
-    watch::Unanswered,
+    watch::Due,
 };
 pub use self::{
     event::{Action, Config, Event, Note},
@@ -96,7 +96,9 @@ pub struct Node {
     /// Which reduces listen to an input.
     watches: BTreeMap<ObjectId, BTreeSet<ReduceId>>,
     /// Inputs, and objects that clients wait for, of which no owner has spoken.
-    unanswered: Unanswered,
+    unanswered: Due,
+    /// Inputs that are at nodes which are no members.
+    at_strangers: Due,
     /// Questions of clients that listen to an object.
     awaited: BTreeMap<ObjectId, BTreeSet<RequestId>>,
     /// Who wants to read an object while it arrives.
@@ -209,7 +211,8 @@ impl Node {
             reduces: BTreeMap::new(),
             reduce_of: BTreeMap::new(),
             watches: BTreeMap::new(),
-            unanswered: Unanswered::default(),
+            unanswered: Due::default(),
+            at_strangers: Due::default(),
             awaited: BTreeMap::new(),
             followers: BTreeMap::new(),
             reservations: BTreeMap::new(),
@@ -250,11 +253,11 @@ impl Node {
         let reduces = self.reduces.values().filter_map(Reduce::deadline).min();
         let leaving = self.leaving.as_ref().map(|leaving| leaving.until);
         let members = [self.swim.deadline(), self.absentees.deadline()];
-        let watches = self.unanswered.deadline();
         let all = [
             requests,
             pulls,
-            watches,
+            self.unanswered.deadline(),
+            self.at_strangers.deadline(),
             reduces,
             leaving,
             self.next_keeping,
@@ -445,6 +448,9 @@ impl Node {
             Message::Deleted { id, request } => self.deleted(from, &id, request, out),
             Message::Drop { id, instance, error } => {
                 self.drop_copy(from, &id, instance, error, out);
+            }
+            Message::Stranded { id, instance, error } => {
+                self.stranded(from, &id, instance, error, out);
             }
             Message::LatestIs { name, request } => self.latest_is(from, name, request, out),
             Message::NothingYet { request } => self.nothing_yet(request, out),

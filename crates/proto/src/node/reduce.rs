@@ -135,8 +135,15 @@ impl Node {
     /// An owner answers a watch, now or later.
     pub(super) fn found(&mut self, id: &ObjectId, found: Option<Found>, out: &mut Vec<Action>) {
         self.watch_answered(id);
+        // Its owner has not missed it yet, or has met it already: nobody can be told here to fold what it has.
+        let is_usable =
+            |found: &Found| found.inline.is_some() || self.members.contains(found.holder);
+        let usable = found.clone().filter(is_usable);
+        if found.is_some() && usable.is_none() {
+            self.found_at_stranger(id);
+        }
         for key in self.watches.get(id).cloned().unwrap_or_default() {
-            let found = found.clone();
+            let found = usable.clone();
             let hears = |reduce: &mut Reduce, around: Around<'_>, now, steps: &mut Vec<Step>| {
                 reduce.found(now, id, found, around, steps);
             };

@@ -1,5 +1,6 @@
 //! Watch: owners are asked to tell of an object, now and whenever that changes. If the first does not answer, for it is
-//! cut off from this node and from nobody else, the second is asked too.
+//! cut off from this node and from nobody else, the second is asked too; and if the object is at a node that is no member
+//! here, both are asked anew, for one of the two has not heard yet of what happened to it.
 
 use alloc::{
     collections::{BTreeSet, VecDeque},
@@ -9,15 +10,15 @@ use alloc::{
 use super::{Action, Node};
 use crate::{id::ObjectId, limits::OWNER_PATIENCE_NS, message::Message, time::Instant};
 
-/// What first owners have been asked and have not answered.
+/// Objects of which owners are asked again, each at its time.
 #[derive(Debug, Default)]
-pub(super) struct Unanswered {
+pub(super) struct Due {
     ids: BTreeSet<ObjectId>,
-    /// Until when each was to be answered, in order; some have been.
+    /// When each is to be asked for, in order; some need not be any more.
     until: VecDeque<(Instant, ObjectId)>,
 }
 
-impl Unanswered {
+impl Due {
     fn insert(&mut self, until: Instant, id: ObjectId) {
         if self.ids.insert(id.clone()) {
             self.until.push_back((until, id));
@@ -69,5 +70,15 @@ impl Node {
                 self.send(second, Message::Watch { id }, out);
             }
         }
+        while let Some(id) = self.at_strangers.take_due(self.now) {
+            if self.watches.contains_key(&id) {
+                self.watch(id, out);
+            }
+        }
+    }
+
+    /// An input is at a node that is no member, which can't be told to fold it.
+    pub(super) fn found_at_stranger(&mut self, id: &ObjectId) {
+        self.at_strangers.insert(self.now + OWNER_PATIENCE_NS, id.clone());
     }
 }

@@ -1,0 +1,119 @@
+//! Connections by way of a third member, where two can't reach each other and it reaches both: a cable, a route or a
+//! firewall may fail for one pair of hosts alone.
+//!
+//! ```text
+//!   caller                     helper                     called
+//!     Hello { Detour } ... ----->|
+//!     PassOn(called) ----------->| connects --------------->|
+//!     <--------------- Admitted  |                          |
+//!     Hello ---------------------+------------------------->|  and so on, as if the helper were not there
+//! ```
+//! The helper passes bytes on and does not look at them. Who of two members begins with this is decided by each for its
+//! own connections.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use hoplite_proto::{
+    id::NodeId,
+    members::Member,
+    wire::{Greeting, Role},
+};
+use tokio::{io::copy_bidirectional, net::TcpStream, time::sleep};
+use tracing::{debug, info};
+
+use crate::{
+    driver::Core,
+    error::LinkError,
+    greet::{self, Met},
+};
+
+/// How many others are asked to help.
+const HELPERS: usize = 3;
+
+/// Between two tries to do without a helper.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Calls a member, if need be by way of another one; who that is.
+///
+/// # Errors
+/// Why it can't be called directly.
+pub(crate) async fn call(
+    core: &Arc<Core>,
+    member: Member,
+    role: Role,
+) -> Result<(Met, Option<NodeId>), LinkError> {
+    let error = match greet::call(&core.identity, member.address, role, Some(member.id)).await {
+        Ok(met) => return Ok((met, None)),
+        Err(error) if !greet::is_unreachable(&error) => return Err(error),
+        Err(error) => error,
+    };
+    for helper in core.peers.helpers(member.id, HELPERS) {
+        let called = async {
+            let stream = through(core, helper, member.id).await?;
+            greet::call_over(&core.identity, stream, role, Some(member.id)).await
+        };
+        match called.await {
+            Ok(met) => {
+                info!(node = %member.id, helper = %helper.id, "is reached by way of another");
+                return Ok((met, Some(helper.id)));
+            }
+            Err(error) => debug!(node = %member.id, helper = %helper.id, %error, "can't help"),
+        }
+    }
+    Err(error)
+}
+
+/// A connection to a member by way of a helper; nothing has been said on it.
+///
+/// # Errors
+/// The helper can't be reached, or can't reach the member.
+pub(crate) async fn through(
+    core: &Arc<Core>,
+    helper: Member,
+    to: NodeId,
+) -> Result<TcpStream, LinkError> {
+    let met = greet::call(&core.identity, helper.address, Role::Detour, Some(helper.id)).await?;
+    greet::ask_to_pass_on(met.stream, to).await
+}
+
+/// Helps: connects a member that has called to the one that it means, until one of them has had enough.
+///
+/// # Errors
+/// The caller did not say whom it means, or hung up.
+pub(crate) async fn pass_on(
+    core: &Arc<Core>,
+    mut stream: TcpStream,
+    from: NodeId,
+) -> Result<(), LinkError> {
+    let to = greet::asked_to_pass_on(&mut stream).await?;
+    let connected = match core.peers.address(to) {
+        Some(address) => greet::connect(address).await,
+        None => Err(LinkError::Stranger),
+    };
+    let mut onward = match connected {
+        Ok(onward) => onward,
+        Err(error) => {
+            let said = format!("node {to} can't be reached from here either: {error}");
+            greet::refuse(&mut stream, said).await;
+            return Ok(());
+        }
+    };
+    greet::say(&mut stream, &Greeting::Admitted).await?;
+    debug!(%from, %to, "passes on");
+    tokio::select! {
+        passed = copy_bidirectional(&mut stream, &mut onward) => drop(passed?),
+        () = core.peers.gone(from) => {}
+        () = core.peers.gone(to) => {}
+    }
+    Ok(())
+}
+
+/// Ends when an address can be reached directly.
+pub(crate) async fn is_needless(address: SocketAddr) {
+    loop {
+        sleep(LOOK_AGAIN).await;
+        if greet::connect(address).await.is_ok() {
+            return;
+        }
+    }
+}
