@@ -109,6 +109,10 @@ class Actor:
             "threads": len(list(Path("/proc/self/task").iterdir())),
         }
 
+    def do_ways(self) -> dict[str, Any]:
+        """By way of which other node each member is reached; none if directly."""
+        return {"ways": {member["id"]: member["via"] for member in self.client.status()["members"]}}
+
     def do_leave(self, timeout: float) -> dict[str, Any]:
         """Leaves the cluster, and hands over what only this node holds."""
         self.node.close(timeout)

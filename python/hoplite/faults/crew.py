@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import subprocess
@@ -70,7 +71,8 @@ class Actor:
             bufsize=1,
         )
         self.address = listen
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def wait_ready(self) -> None:
         """Waits until its node has joined.
@@ -98,18 +100,21 @@ class Actor:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            answer = json.loads(line)
-            if "id" in answer:
-                self.id, self.is_up = answer["id"], True
-                self._ready.set()
-                continue
-            with self._lock:
-                reply = self._pending.pop(answer.pop("number"), None)
-            if reply is not None:
-                at, error, said = answer.pop("at"), answer.pop("error", ""), answer.pop("said", "")
-                reply.set_result(Reply(at, error, said, answer))
+        with self.process.stdout as answers:
+            for line in answers:
+                self._answered(json.loads(line))
         self._end()
+
+    def _answered(self, answer: dict[str, Any]) -> None:
+        if "id" in answer:
+            self.id, self.is_up = answer["id"], True
+            self._ready.set()
+            return
+        with self._lock:
+            reply = self._pending.pop(answer.pop("number"), None)
+        if reply is not None:
+            at, error, said = answer.pop("at"), answer.pop("error", ""), answer.pop("said", "")
+            reply.set_result(Reply(at, error, said, answer))
 
     def _end(self) -> None:
         self.is_up = False
@@ -123,6 +128,11 @@ class Actor:
         """Ends the process, if it has not ended."""
         self.process.kill()
         self.process.wait()
+        self._reader.join()
+        if self.process.stdin is not None:
+            # What it was told and did not read is lost with it.
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
         self._end()
 
 

@@ -1,0 +1,69 @@
+"""Two hosts that can't reach each other, while a third reaches both: what they say to each other goes through it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hoplite.faults.crew import Crew
+from hoplite.lab import Lab
+from labs import needs_lab
+from support import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hoplite.lab.hosts import Direction
+
+pytestmark = [needs_lab, pytest.mark.lab]
+
+COUNT = 2**19
+# Twice the detection time until the connection counts as broken, and a second or two to find another way.
+CALL_S = 15.0
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    with Lab(hosts=3) as lab, Crew(lab, capacity="256MiB", detection_s=1.0) as crew:
+        yield crew
+
+
+def owned_by(crew: Crew, owner: int, what: str) -> str:
+    """A name that a host owns first."""
+    asker, wanted = crew.actors[2], crew.actors[owner].id
+    names = (f"{what}{number}/x" for number in range(1000))
+    return next(name for name in names if asker.tell("owners", ref=name).result(CALL_S).facts["owners"][0] == wanted)
+
+
+def ways(crew: Crew, host: int) -> dict[str, str | None]:
+    return crew.actors[host].tell("ways").result(CALL_S).facts["ways"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("direction", ["both", "in", "out"])
+def test_everything_works_between_two_that_can_not_reach_each_other(crew: Crew, direction: Direction) -> None:
+    a, b, c = crew.actors
+    far, near = owned_by(crew, 1, "far"), owned_by(crew, 0, "near")
+    a.host.cut(direction, b.host)
+    # The name is the other's to grant, and the bytes are at the other alone.
+    for source, receiver, name in ((a, b, far), (b, a, near)):
+        put = source.tell("put", ref=name, count=COUNT, seed=3).result(CALL_S)
+        assert not put.error, put.said
+        got = receiver.tell("get", ref=name, timeout=CALL_S, seeds=[3]).result(CALL_S)
+        assert (got.error, got.facts.get("wrong")) == ("", ""), got.said
+    folded = a.tell(
+        "reduce", refs=[far, near], count=2, name=f"{near}-sum", timeout=CALL_S, seeds={far: 3, near: 3}
+    ).result(CALL_S)
+    assert (folded.error, folded.facts.get("wrong")) == ("", ""), folded.said
+    deleted = b.tell("delete", refs=[far, near, f"{near}-sum"], timeout=CALL_S).result(CALL_S)
+    assert not deleted.error, deleted.said
+    crew.wait_until_empty()
+    # Nobody was taken for dead.
+    assert [sorted(reply.facts["members"]) for reply in crew.status()] == [sorted([a.id, b.id, c.id])] * 3
+    assert ways(crew, 0)[b.id] == c.id
+    assert ways(crew, 1)[a.id] == c.id
+    assert set(ways(crew, 2).values()) == {None}
+    a.host.heal(other=b.host)
+    eventually(lambda: set(ways(crew, 0).values()) == {None} and set(ways(crew, 1).values()) == {None})
+    assert not a.tell("put", ref=far, count=8, seed=4).result(CALL_S).error
+    assert b.tell("get", ref=far, timeout=CALL_S, seeds=[4]).result(CALL_S).facts == {"wrong": ""}
