@@ -27,13 +27,14 @@ use crate::{
     greet::{self, Met},
 };
 
-/// How many others are asked to help.
-const HELPERS: usize = 3;
+/// How many others are asked to reach a member; and one that was lost, which most likely is nowhere and is called again.
+pub(crate) const HELPERS: usize = 3;
+pub(crate) const HELPERS_TO_THE_LOST: usize = 1;
 
 /// Between two tries to do without a helper.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Calls a member, if need be by way of another one; who that is.
+/// Calls a member, if need be by way of another one, of whom so many are asked; who that is.
 ///
 /// # Errors
 /// Why it can't be called directly.
@@ -41,13 +42,14 @@ pub(crate) async fn call(
     core: &Arc<Core>,
     member: Member,
     role: Role,
+    helpers: usize,
 ) -> Result<(Met, Option<NodeId>), LinkError> {
     let error = match greet::call(&core.identity, member.address, role, Some(member.id)).await {
         Ok(met) => return Ok((met, None)),
         Err(error) if !greet::is_unreachable(&error) => return Err(error),
         Err(error) => error,
     };
-    for helper in core.peers.helpers(member.id, HELPERS) {
+    for helper in core.peers.helpers(member.id, helpers) {
         let called = async {
             let stream = through(core, helper, member.id).await?;
             greet::call_over(&core.identity, stream, role, Some(member.id)).await

@@ -283,7 +283,8 @@ impl Peers {
     pub(crate) fn call(core: &Arc<Core>, member: Member) {
         let core = core.clone();
         core.runtime.clone().spawn(async move {
-            core.drive(match detour::call(&core, member, Role::Control).await {
+            let helpers = detour::HELPERS_TO_THE_LOST;
+            core.drive(match detour::call(&core, member, Role::Control, helpers).await {
                 Ok((met, _)) => Event::PeerUp { member: met.member },
                 Err(error) => {
                     debug!(node = %member.id, %error, "is still lost");
@@ -541,7 +542,7 @@ async fn connect(
     let mut last = LinkError::Stranger;
     for pause in RETRIES {
         sleep(pause).await;
-        match detour::call(core, member, role).await {
+        match detour::call(core, member, role, detour::HELPERS).await {
             Ok((met, via)) => {
                 if let Some(round_trip) = met.round_trip.filter(|_| via.is_none()) {
                     core.measured_round_trip(round_trip);
