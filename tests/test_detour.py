@@ -12,8 +12,9 @@ from labs import needs_lab
 from support import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from hoplite.lab import Host
     from hoplite.lab.hosts import Direction
 
 pytestmark = [needs_lab, pytest.mark.lab]
@@ -24,8 +25,8 @@ CALL_S = 15.0
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
-    with Lab(hosts=3) as lab, Crew(lab, capacity="256MiB", detection_s=1.0) as crew:
+def crew(request: pytest.FixtureRequest) -> Iterator[Crew]:
+    with Lab(hosts=getattr(request, "param", 3)) as lab, Crew(lab, capacity="256MiB", detection_s=1.0) as crew:
         yield crew
 
 
@@ -67,3 +68,32 @@ def test_everything_works_between_two_that_can_not_reach_each_other(crew: Crew, 
     eventually(lambda: set(ways(crew, 0).values()) == {None} and set(ways(crew, 1).values()) == {None})
     assert not a.tell("put", ref=far, count=8, seed=4).result(CALL_S).error
     assert b.tell("get", ref=far, timeout=CALL_S, seeds=[4]).result(CALL_S).facts == {"wrong": ""}
+
+
+def freeze(host: Host) -> None:
+    host.freeze()
+
+
+def kill(host: Host) -> None:
+    host.kill()
+
+
+@pytest.mark.parametrize("crew", [4], indirect=True)
+@pytest.mark.parametrize("breaks", [freeze, kill])
+def test_another_helps_where_the_first_stands_still_or_dies(crew: Crew, breaks: Callable[[Host], None]) -> None:
+    a, b, c, d = crew.actors
+    far = owned_by(crew, 1, "far")
+    a.host.cut(other=b.host)
+    assert not a.tell("put", ref=far, count=8, seed=3).result(CALL_S).error
+    helper = next(actor for actor in (c, d) if actor.id == ways(crew, 0)[b.id])
+    other = d if helper is c else c
+    breaks(helper.host)
+    got = b.tell("get", ref="late", timeout=CALL_S, seeds=[5])
+    put = a.tell("put", ref="late", count=COUNT, seed=5).result(CALL_S)
+    assert not put.error, put.said
+    assert (got.result(CALL_S).error, got.result().facts.get("wrong")) == ("", "")
+    gone = a.tell("delete", refs=[far, "late"], timeout=CALL_S).result(CALL_S)
+    assert not gone.error, gone.said
+    eventually(lambda: ways(crew, 0)[b.id] == ways(crew, 1)[a.id] == other.id)
+    a.host.heal(other=b.host)
+    crew.repair()

@@ -11,7 +11,7 @@
 //! The helper passes bytes on and does not look at them. Who of two members begins with this is decided by each for its
 //! own connections.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use hoplite_proto::{
     id::NodeId,
@@ -31,8 +31,9 @@ use crate::{
 pub(crate) const HELPERS: usize = 3;
 pub(crate) const HELPERS_TO_THE_LOST: usize = 1;
 
-/// Between two tries to do without a helper.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// How long a helper passes on what is said by or to a member that is none any more: one that leaves sends the rest of what
+/// others are receiving.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Calls a member, if need be by way of another one, of whom so many are asked; who that is.
 ///
@@ -88,7 +89,7 @@ pub(crate) async fn pass_on(
     from: NodeId,
 ) -> Result<(), LinkError> {
     let to = greet::asked_to_pass_on(&mut stream).await?;
-    let connected = match core.peers.address(to) {
+    let connected = match core.peers.address(to).filter(|_| core.peers.is_member(from)) {
         Some(address) => greet::connect(address).await,
         None => Err(LinkError::Stranger),
     };
@@ -102,19 +103,28 @@ pub(crate) async fn pass_on(
     };
     greet::say(&mut stream, &Greeting::Admitted).await?;
     debug!(%from, %to, "passes on");
+    let passing = copy_bidirectional(&mut stream, &mut onward);
+    let one_is_gone = async {
+        tokio::select! {
+            () = core.peers.gone(from) => {}
+            () = core.peers.gone(to) => {}
+        }
+        sleep(FAREWELL).await;
+    };
     tokio::select! {
-        passed = copy_bidirectional(&mut stream, &mut onward) => drop(passed?),
-        () = core.peers.gone(from) => {}
-        () = core.peers.gone(to) => {}
+        passed = passing => passed.map(|_| ()).map_err(LinkError::from),
+        () = one_is_gone => Ok(()),
     }
-    Ok(())
 }
 
-/// Ends when an address can be reached directly.
-pub(crate) async fn is_needless(address: SocketAddr) {
+/// Ends when a member answers directly, of which it is asked every so often.
+pub(crate) async fn is_needless(core: &Arc<Core>, member: Member, pause: Duration) {
     loop {
-        sleep(LOOK_AGAIN).await;
-        if greet::connect(address).await.is_ok() {
+        sleep(pause).await;
+        // A connection that nobody uses: that somebody accepts it says little.
+        let called =
+            greet::call(&core.identity, member.address, Role::Payload, Some(member.id)).await;
+        if called.is_ok() {
             return;
         }
     }

@@ -50,8 +50,8 @@ pub(crate) struct Identity {
     pub(crate) member: Member,
     pub(crate) cluster: String,
     pub(crate) token: Option<String>,
-    /// After how long a control connection is broken whose other side acknowledges nothing: after members that everybody
-    /// takes for silent count as dead, and not much.
+    /// After how long a control connection is broken whose other side acknowledges nothing. Where that is not very long,
+    /// members of whom nobody hears anything count as dead before.
     pub(crate) silence: Duration,
     /// How often it has introduced itself.
     pub(crate) turns: Arc<AtomicU64>,
@@ -360,7 +360,7 @@ pub(crate) fn is_refused(error: &LinkError) -> bool {
     matches!(error, LinkError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
-/// Whether nothing at all was heard of the host: it is off, or nothing gets through to it or back.
+/// Whether nothing was heard of it: its host is off, it stands still, or nothing gets through to it or back.
 pub(crate) fn is_unreachable(error: &LinkError) -> bool {
     use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
     match error {

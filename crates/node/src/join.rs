@@ -34,19 +34,17 @@ pub(crate) async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error
         for seed in seeds {
             let error = match resolve(seed) {
                 Ok(address) if address == me => continue,
-                Ok(address) => {
-                    match greet::call(&core.identity, address, Role::Control, None).await {
-                        Ok(connection) => {
-                            core.drive(Event::PeerUp { member: connection.member });
-                            met.push(connection);
-                            continue;
-                        }
-                        Err(error) => {
-                            may_come |= greet::is_refused(&error);
-                            error.to_string()
-                        }
+                Ok(address) => match greet::call(&core.identity, address, Role::Meet, None).await {
+                    Ok(connection) => {
+                        core.drive(Event::PeerUp { member: connection.member });
+                        met.push(connection);
+                        continue;
                     }
-                }
+                    Err(error) => {
+                        may_come |= greet::is_refused(&error);
+                        error.to_string()
+                    }
+                },
                 Err(error) => error.to_string(),
             };
             failures.push(format!("{seed}: {error}"));
@@ -91,7 +89,7 @@ pub(crate) async fn seek(core: Arc<Core>, seeds: Vec<String>) {
             if is_known(address, found.get(&address).copied()) {
                 continue;
             }
-            match greet::call(&core.identity, address, Role::Control, None).await {
+            match greet::call(&core.identity, address, Role::Meet, None).await {
                 Ok(met) => {
                     found.insert(address, met.member.id);
                     if !is_known(met.member.address, Some(met.member.id)) {

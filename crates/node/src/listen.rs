@@ -53,6 +53,7 @@ async fn welcome(core: &Arc<Core>, stream: TcpStream) -> Result<(), LinkError> {
             });
             core.control.listen(kept)?;
         }
+        Role::Meet => core.drive(Event::PeerUp { member }),
         Role::Detour => {
             let core = core.clone();
             drop(tokio::spawn(async move {

@@ -279,12 +279,25 @@ impl Peers {
         }
     }
 
+    /// Ends when a node is no member (any more).
+    async fn lost(&self, node: NodeId) {
+        let presence = lock(&self.all).get(&node).map(|peer| peer.presence.subscribe());
+        if let Some(mut presence) = presence {
+            // As above.
+            while presence.changed().await.is_ok() {}
+        }
+    }
+
+    pub(crate) fn is_member(&self, node: NodeId) -> bool {
+        lock(&self.all).contains_key(&node)
+    }
+
     /// Calls a node that was lost. If it answers, it and this one meet as if they never had; both connect anew.
     pub(crate) fn call(core: &Arc<Core>, member: Member) {
         let core = core.clone();
         core.runtime.clone().spawn(async move {
             let helpers = detour::HELPERS_TO_THE_LOST;
-            core.drive(match detour::call(&core, member, Role::Control, helpers).await {
+            core.drive(match detour::call(&core, member, Role::Meet, helpers).await {
                 Ok((met, _)) => Event::PeerUp { member: met.member },
                 Err(error) => {
                     debug!(node = %member.id, %error, "is still lost");
@@ -408,7 +421,7 @@ impl Peers {
             .map(|peer| peer.member)
             .collect();
         helpers.sort_unstable_by_key(|helper| helper.id);
-        let turn = self.sought.fetch_add(1, Ordering::Relaxed);
+        let turn = self.sought.fetch_add(count, Ordering::Relaxed);
         let first = turn.checked_rem(helpers.len()).unwrap_or_default();
         helpers.rotate_left(first);
         helpers.truncate(count);
@@ -487,6 +500,7 @@ impl Peers {
 /// Sends what is queued for a member for as long as it can be reached.
 async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
     let mut was_connected = false;
+    let mut look_again = LOOK_AGAIN;
     loop {
         let role = if was_connected { Role::ControlAgain } else { Role::Control };
         let (stream, via) = match connect(&core, member, role).await {
@@ -518,17 +532,37 @@ async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
                 Ok(()) => return,
                 Err(error) => debug!(node = %member.id, %error, "connection broke"),
             },
-            () = detour::is_needless(member.address), if via.is_some() => {
+            () = detour::is_needless(&core, member, look_again), if via.is_some() => {
                 info!(node = %member.id, "can be reached directly again");
+                // Should that not last, it is not tried as often: both sides say everything again each time.
+                look_again = (2 * look_again).min(LOOK_AGAIN_MAX);
+            }
+            // One that stands still takes all that it is sent, and passes nothing on.
+            () = lost(&core, via), if via.is_some() => {
+                debug!(node = %member.id, "whoever helped to reach it is gone");
             }
         }
         outbox.disconnect();
+        if via.is_none() && connected_at.elapsed() > LOOK_AGAIN_MAX {
+            look_again = LOOK_AGAIN;
+        }
         // Somebody who lets us in and at once closes must not keep both sides busy.
         if connected_at.elapsed() < STABLE {
             sleep(STABLE).await;
         }
     }
 }
+
+/// Ends when a helper is no member any more.
+async fn lost(core: &Arc<Core>, helper: Option<NodeId>) {
+    if let Some(helper) = helper {
+        core.peers.lost(helper).await;
+    }
+}
+
+/// Between two tries to do without a helper.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+const LOOK_AGAIN_MAX: Duration = Duration::from_secs(160);
 
 /// A connection that lives shorter than this is made again only after a pause.
 const STABLE: Duration = Duration::from_millis(200);

@@ -204,6 +204,8 @@ pub enum Role {
     Payload,
     /// To another member, which the caller can't reach: [`Greeting::PassOn`] follows.
     Detour,
+    /// To get to know each other: nothing follows, and each calls the other for what it has to say.
+    Meet,
 }
 
 /// First words of whoever called.

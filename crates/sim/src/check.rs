@@ -499,7 +499,13 @@ impl World {
     fn could_be_folded(&self, id: &ObjectId, existing: &BTreeMap<ObjectId, Vec<NodeId>>) -> bool {
         let mut made = self.users.objects_of(id);
         let (Some(object), None) = (made.next(), made.next()) else { return false };
-        let Make::Reduce { inputs, count, .. } = &object.spec.make else { return false };
+        let Make::Reduce { inputs, count, patience_ns, .. } = &object.spec.make else {
+            return false;
+        };
+        // It may have run out of time where the owners of its name did not hear of that.
+        if patience_ns.is_some() && object.spec.name.is_some() && self.users.is_shrunk {
+            return false;
+        }
         let ids = self.ids(inputs);
         let is_there =
             |id: &&ObjectId| existing.contains_key(*id) && self.users.objects_of(id).count() == 1;

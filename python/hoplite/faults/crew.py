@@ -128,7 +128,7 @@ class Actor:
         """Ends the process, if it has not ended."""
         self.process.kill()
         self.process.wait()
-        self._reader.join()
+        self._reader.join(START_TIMEOUT_S)
         if self.process.stdin is not None:
             # What it was told and did not read is lost with it.
             with contextlib.suppress(OSError):

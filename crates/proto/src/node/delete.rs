@@ -91,16 +91,6 @@ impl Node {
         if was_current {
             self.folded.remove(id);
         }
-        // A name may have been put again meanwhile: who waits for that instance waits on.
-        if was_told {
-            match &error {
-                Some(error) => self.pull_failed(id, error, out),
-                None => {
-                    self.born(id, out);
-                    self.pull_if_wanted(id, out);
-                }
-            }
-        }
         if error.is_some() {
             self.send(from, Message::Dropped { id: id.clone(), instance }, out);
         }
@@ -111,6 +101,14 @@ impl Node {
             let misled = owners.filter(|owner| *owner != from || error.is_none());
             for owner in misled.collect::<Vec<_>>() {
                 self.send(owner, Message::Withdraw { id: id.clone(), instance }, out);
+            }
+            // A name may have been put again meanwhile: who waits for that instance waits on.
+            match &error {
+                Some(error) => self.pull_failed(id, error, out),
+                None => {
+                    self.born(id, out);
+                    self.pull_if_wanted(id, out);
+                }
             }
         }
     }

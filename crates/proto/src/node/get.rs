@@ -284,11 +284,13 @@ impl Node {
         self.pulls.keys().cloned().collect()
     }
 
-    pub(super) fn pull_acknowledged(&mut self, id: &ObjectId) {
-        if let Some(pull) = self.pulls.get_mut(id)
-            && let Phase::Asking { second_at } = &mut pull.phase
-        {
-            *second_at = None;
+    /// An owner keeps the question for a sender.
+    pub(super) fn pull_acknowledged(&mut self, from: NodeId, id: &ObjectId, out: &mut Vec<Action>) {
+        match self.pulls.get_mut(id) {
+            Some(Pull { phase: Phase::Asking { second_at }, .. }) => *second_at = None,
+            Some(_) => {}
+            // It was asked twice, and the first answer has ended what the second question was for.
+            None => self.send(from, Message::Unlocate { id: id.clone() }, out),
         }
     }
 

@@ -436,7 +436,7 @@ impl Node {
             Message::Claimed { id, instance, taken_by } => {
                 self.claimed(from, &id, instance, taken_by, out)
             }
-            Message::Waiting { id } => self.pull_acknowledged(&id),
+            Message::Waiting { id } => self.pull_acknowledged(from, &id, out),
             Message::Located { id, instance, meta, source } => {
                 self.located(id, instance, meta, source, out);
             }
