@@ -120,9 +120,9 @@ class Actor:
 
 
 def _private_bytes() -> int:
-    """Memory of this process alone: objects in the store, which others map too, do not count."""
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Private_Dirty"):
+    """Memory of this process alone, without its store, which keeps what was taken for objects."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
             return int(line.split()[1]) * 1024
     return 0
 

@@ -244,10 +244,13 @@ class Chaos:
                 time.sleep(AFTER_S)
             hosts = self._random.sample(range(HOSTS), self._random.choice([1, 1, 1, 2]))
             is_rolling = self._random.random() < ROLLING
+            chosen = [(self._random.choice(pauses if host in self._spared else breaks), host) for host in hosts]
             trouble = Trouble(EXCUSED_BY_LEAVING if is_rolling else EXCUSED)
+            if not is_rolling and {how for how, _ in chosen} == {self._part}:
+                # All go on by way of others.
+                trouble.excused = set()
             with self._lock:
                 self._troubles.append(trouble)
-            chosen = [(self._random.choice(pauses if host in self._spared else breaks), host) for host in hosts]
             begun = time.monotonic()
             try:
                 if is_rolling:

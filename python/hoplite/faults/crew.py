@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 30.0
 POLL_S = 0.01
 PORT = 7420
+
+# What is large is given back at once, else memory that is kept can't be told from memory that is lost.
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(2**17), "MALLOC_ARENA_MAX": "2"}
 
 
 class ActorDied(HopliteError):
@@ -65,6 +69,7 @@ class Actor:
         own = ["--listen", listen, "--capacity", capacity, "--detection-timeout", str(detection_s)]
         self.process: subprocess.Popen[str] = host.popen(
             [sys.executable, "-m", "hoplite.faults.actor", *own, *joins],
+            env=os.environ | ALLOCATOR,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
