@@ -89,6 +89,8 @@ pub(super) struct Tombstone {
     pub(super) dropping: BTreeSet<(NodeId, Instance)>,
     /// Who is told when they have.
     pub(super) askers: Vec<(NodeId, RequestId)>,
+    /// Owners who know of it from here, or told of it.
+    pub(super) known_to: Vec<NodeId>,
 }
 
 /// A question for all holders.

@@ -140,7 +140,14 @@ impl Directory {
                 }
             }
             Message::Remember { id, instances, error: Some(error) } => {
-                self.bury(now, id, error.clone(), instances.clone(), mail);
+                if !self.remembers(id, instances) {
+                    self.bury(now, id, error.clone(), instances.clone(), mail);
+                }
+                if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut())
+                    && !gone.known_to.contains(&from)
+                {
+                    gone.known_to.push(from);
+                }
             }
             Message::Remember { id, instances, error: None } => {
                 self.bury_older(now, id, instances, mail);
@@ -199,9 +206,16 @@ impl Directory {
         }
     }
 
-    /// Tells new owners of deletions, which no holder could repeat. Entries that others own now are kept for a while:
-    /// the next change may make this node their owner again, while their holders never took it for anything else.
-    pub fn members_changed(&mut self, now: Instant, members: &Members, mail: &mut Mail) {
+    /// Tells owners of deletions, which no holder could repeat: each once, but `renewed` again, to whom what was said may
+    /// be lost. Entries that others own now are kept for a while: the next change may make this node their owner again,
+    /// while their holders never took it for anything else.
+    pub fn members_changed(
+        &mut self,
+        now: Instant,
+        members: &Members,
+        renewed: Option<NodeId>,
+        mail: &mut Mail,
+    ) {
         let me = members.me();
         for (id, entry) in &mut self.entries {
             if !members.owners(id).contains(me) {
@@ -209,17 +223,26 @@ impl Directory {
                 self.alarms.insert((entry.kept_until, id.clone()));
             }
         }
-        for (id, entry) in &self.entries {
-            let gone = entry.gone.as_ref();
-            let gone = gone.map(|gone| (gone.instances.clone(), Some(gone.error.clone())));
+        for (id, entry) in &mut self.entries {
+            let owners = || members.owners(id).iter().filter(|owner| *owner != me);
+            if let Some(gone) = &mut entry.gone {
+                gone.known_to.retain(|owner| renewed != Some(*owner));
+                for owner in owners() {
+                    if !gone.known_to.contains(&owner) {
+                        gone.known_to.push(owner);
+                        let (instances, error) = (gone.instances.clone(), gone.error.clone());
+                        let (id, error) = (id.clone(), Some(error));
+                        mail.push((owner, Message::Remember { id, instances, error }));
+                    }
+                }
+            }
             // What a name was before it was put again must not come back either.
             let buried = entry.buried.iter().filter(|(_, until)| **until > now);
             let buried: Vec<Instance> = buried.map(|(instance, _)| *instance).collect();
-            let buried = (!buried.is_empty()).then_some((buried, None));
-            for (instances, error) in gone.into_iter().chain(buried) {
-                for owner in members.owners(id).iter().filter(|owner| *owner != me) {
-                    let (id, instances, error) = (id.clone(), instances.clone(), error.clone());
-                    mail.push((owner, Message::Remember { id, instances, error }));
+            if !buried.is_empty() {
+                for owner in owners() {
+                    let (id, instances) = (id.clone(), buried.clone());
+                    mail.push((owner, Message::Remember { id, instances, error: None }));
                 }
             }
         }
@@ -382,6 +405,7 @@ impl Directory {
             let is_first = members.owners(id).first == members.me();
             if !*claim && is_first && gone.dropping.iter().any(is_earlier) {
                 gone.instances.push(*instance);
+                gone.known_to.clear();
                 gone.dropping.insert((from, *instance));
             }
             // Whoever deleted a minted id deleted all it will ever be; a name is free for another instance.
@@ -697,6 +721,16 @@ impl Directory {
         }
     }
 
+    /// Whether nothing is there of these instances, and that is known.
+    fn remembers(&self, id: &ObjectId, instances: &[Instance]) -> bool {
+        let Some(entry) = self.entries.get(id) else { return false };
+        let Some(gone) = &entry.gone else { return false };
+        entry.live.is_none()
+            && entry.reserved.is_none()
+            && entry.asking().is_none()
+            && instances.iter().all(|instance| gone.instances.contains(instance))
+    }
+
     /// Ends an object: every holder drops it, everybody who waits is told why, and it is remembered for a while.
     fn bury(
         &mut self,
@@ -735,7 +769,9 @@ impl Directory {
         }
         entry.tell_gone(id, &error, mail);
         let until = now + TOMBSTONE_NS;
-        entry.gone = Some(Box::new(Tombstone { instances, error, until, dropping, askers }));
+        let known_to = Vec::new();
+        entry.gone =
+            Some(Box::new(Tombstone { instances, error, until, dropping, askers, known_to }));
         self.alarms.insert((until, id.clone()));
     }
 

@@ -49,7 +49,7 @@ impl Owner {
         let mut mail = Vec::new();
         self.members.remove(NodeId(node));
         self.directory.member_gone(self.now, NodeId(node), &self.members, &mut mail);
-        self.directory.members_changed(self.now, &self.members, &mut mail);
+        self.directory.members_changed(self.now, &self.members, None, &mut mail);
         mail
     }
 
@@ -585,14 +585,23 @@ fn a_new_owner_is_told_of_deletions() {
     let mut owner = Owner::new();
     let id = ObjectId::Minted { node: NodeId(3), serial: 1 };
     owner.hears(4, delete(&id));
-    let mut mail = Vec::new();
-    owner.directory.members_changed(owner.now, &owner.members, &mut mail);
+    let told = |owner: &mut Owner, renewed| {
+        let mut mail = Vec::new();
+        let (directory, members) = (&mut owner.directory, &owner.members);
+        directory.members_changed(owner.now, members, renewed, &mut mail);
+        assert!(mail.iter().all(|(_, message)| matches!(message, Message::Remember { .. })));
+        mail.into_iter().map(|(to, _)| to).collect::<Vec<NodeId>>()
+    };
     let owners: Vec<NodeId> = owner.members.owners(&id).iter().collect();
-    for (to, message) in &mail {
-        assert!(owners.contains(to));
-        assert!(matches!(message, Message::Remember { .. }));
-    }
-    assert!(!mail.is_empty());
+    let others: Vec<NodeId> = owners.iter().copied().filter(|node| *node != NodeId(1)).collect();
+    assert!(!others.is_empty());
+    assert_eq!(told(&mut owner, None), others);
+    // Thousands of deletions are remembered: they are not said to everybody whenever somebody comes or goes.
+    assert_eq!(told(&mut owner, None), []);
+    assert_eq!(told(&mut owner, Some(others[0])), [others[0]]);
+    let (instances, error) = (Vec::new(), Some(Error::ObjectDeleted { id: id.clone() }));
+    owner.hears(others[0].0, Message::Remember { id: id.clone(), instances, error });
+    assert_eq!(told(&mut owner, None), [], "nor back to who says so too");
 }
 
 #[test]
@@ -619,7 +628,7 @@ fn an_earlier_attempt_replaces_no_later_one_where_others_were_owners_before() {
     owner.members.resign();
     owner.hears(2, told(&id, instance(2, 7), true, growing()));
     owner.members = all;
-    owner.directory.members_changed(owner.now, &owner.members, &mut Vec::new());
+    owner.directory.members_changed(owner.now, &owner.members, None, &mut Vec::new());
     owner.hears(2, told(&id, instance(2, 9), true, growing()));
     let mail = owner.hears(3, told(&id, instance(2, 7), false, fed_by(2)));
     let dropped = Message::Drop { id: id.clone(), instance: instance(2, 7), error: None };

@@ -237,7 +237,7 @@ impl Node {
     /// first-hand; asks them what it still wants to know.
     fn tell_again(&mut self, before: &Members, renewed: Option<NodeId>, out: &mut Vec<Action>) {
         let mut mail = Vec::new();
-        self.directory.members_changed(self.now, &self.members, &mut mail);
+        self.directory.members_changed(self.now, &self.members, renewed, &mut mail);
         self.post(mail, out);
 
         // Before the results that are made under them, for which they would be taken otherwise.
@@ -440,7 +440,7 @@ impl Node {
         let mut mail = Vec::new();
         let mut without_me = self.members.clone();
         without_me.resign();
-        self.directory.members_changed(self.now, &without_me, &mut mail);
+        self.directory.members_changed(self.now, &without_me, None, &mut mail);
         self.post(mail, out);
         for other in self.members.others().map(|other| other.id).collect::<Vec<_>>() {
             self.send(other, Message::Leave, out);
