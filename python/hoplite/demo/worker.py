@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import time
 
@@ -50,7 +51,9 @@ def work(hp: hoplite.Client, worker: int, pause: float, leave_after: int | None)
         batch = random.integers(0, len(images), BATCH)
         gradient = network.gradient(weights, images[batch], labels[batch])
         time.sleep(pause)
-        hp.put(gradient, name=demo.gradient(worker, number), timeout=PATIENCE_S)
+        # A sum may take it while it is being put, and be done with it before this call is.
+        with contextlib.suppress(hoplite.ObjectDeleted):
+            hp.put(gradient, name=demo.gradient(worker, number), timeout=PATIENCE_S)
         number += 1
 
 
