@@ -126,7 +126,7 @@ def test_killed_client_releases_what_it_read() -> None:
         client.put(np.ones(40 * MIB, np.uint8), timeout=SOON)
         # It was the copy that had to go, not the object.
         assert readers(client, "far/1") == 0
-        assert len(far.locations("far/1")) == 1
+        eventually(lambda: len(far.locations("far/1")) == 1)
 
 
 def test_client_killed_while_it_gets_leaves_no_pin() -> None:
