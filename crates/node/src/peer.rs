@@ -269,11 +269,8 @@ impl Peers {
             let has_grown = self.has_grown.notified();
             tokio::pin!(has_grown);
             has_grown.as_mut().enable();
-            let presence = lock(&self.all).get(&node).map(|peer| peer.presence.subscribe());
-            if let Some(mut presence) = presence {
-                // Nothing is ever sent: an error says that the sender is gone.
-                while presence.changed().await.is_ok() {}
-                return;
+            if self.is_member(node) {
+                return self.lost(node).await;
             }
             has_grown.await;
         }
@@ -283,7 +280,7 @@ impl Peers {
     async fn lost(&self, node: NodeId) {
         let presence = lock(&self.all).get(&node).map(|peer| peer.presence.subscribe());
         if let Some(mut presence) = presence {
-            // As above.
+            // Nothing is ever sent: an error says that the sender is gone.
             while presence.changed().await.is_ok() {}
         }
     }
@@ -538,7 +535,7 @@ async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
                 look_again = (2 * look_again).min(LOOK_AGAIN_MAX);
             }
             // One that stands still takes all that it is sent, and passes nothing on.
-            () = lost(&core, via), if via.is_some() => {
+            () = core.peers.lost(via.unwrap_or(member.id)), if via.is_some() => {
                 debug!(node = %member.id, "whoever helped to reach it is gone");
             }
         }
@@ -550,13 +547,6 @@ async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
         if connected_at.elapsed() < STABLE {
             sleep(STABLE).await;
         }
-    }
-}
-
-/// Ends when a helper is no member any more.
-async fn lost(core: &Arc<Core>, helper: Option<NodeId>) {
-    if let Some(helper) = helper {
-        core.peers.lost(helper).await;
     }
 }
 

@@ -238,20 +238,22 @@ impl Live {
 
     /// Every holder is to drop it; readers who wait are told why, or wait on if there is no error.
     pub(super) fn drop_copies(&self, id: &ObjectId, error: Option<&Error>, mail: &mut Mail) {
-        let drop = |holder: &NodeId| {
+        self.tell_holders(mail, || {
             let (id, instance, error) = (id.clone(), self.instance, error.cloned());
-            (*holder, Message::Drop { id, instance, error })
-        };
-        mail.extend(self.holders.keys().map(drop));
+            Message::Drop { id, instance, error }
+        });
     }
 
     /// Every holder of a part is to drop it, for nobody has the rest.
     pub(super) fn strand_copies(&self, id: &ObjectId, error: &Error, mail: &mut Mail) {
-        let strand = |holder: &NodeId| {
+        self.tell_holders(mail, || {
             let (id, instance, error) = (id.clone(), self.instance, error.clone());
-            (*holder, Message::Stranded { id, instance, error })
-        };
-        mail.extend(self.holders.keys().map(strand));
+            Message::Stranded { id, instance, error }
+        });
+    }
+
+    fn tell_holders(&self, mail: &mut Mail, message: impl Fn() -> Message) {
+        mail.extend(self.holders.keys().map(|holder| (*holder, message())));
     }
 
     /// All holders, by node.

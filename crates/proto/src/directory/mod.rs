@@ -218,13 +218,12 @@ impl Directory {
     ) {
         let me = members.me();
         for (id, entry) in &mut self.entries {
-            if !members.owners(id).contains(me) {
+            let all = members.owners(id);
+            if !all.contains(me) {
                 entry.kept_until = now + self.stray_ns;
                 self.alarms.insert((entry.kept_until, id.clone()));
             }
-        }
-        for (id, entry) in &mut self.entries {
-            let owners = || members.owners(id).iter().filter(|owner| *owner != me);
+            let owners = || all.iter().filter(|owner| *owner != me);
             if let Some(gone) = &mut entry.gone {
                 gone.known_to.retain(|owner| renewed != Some(*owner));
                 for owner in owners() {
@@ -455,10 +454,8 @@ impl Directory {
         if let Some(live) = entry.live.take_if(|live| live.instance != *instance) {
             // A later epoch of the same maker replaces what it made before. Of two that were put under one name, while
             // their nodes did not agree on its owner, every owner keeps the lower, or both would be dropped.
-            let is_same_maker = live.instance.node == instance.node;
-            let is_earlier = is_same_maker && instance.serial < live.instance.serial;
-            let replaces = if is_same_maker {
-                !is_earlier
+            let replaces = if live.instance.node == instance.node {
+                live.instance.serial < instance.serial
             } else {
                 is_lost || *origin && *instance < live.instance
             };
