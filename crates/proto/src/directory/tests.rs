@@ -6,9 +6,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    id::RequestId,
     inline::Inline,
     members::Member,
-    message::{Found, Source},
+    message::{Found, Progress, Source},
     meta::Meta,
 };
 
@@ -409,6 +410,23 @@ fn a_name_is_taken_while_its_object_lives_and_free_after_its_deletion() {
     // What is left of the old object stays out.
     let mail = owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
     assert!(matches!(mail[..], [(NodeId(2), Message::Drop { .. })]));
+}
+
+#[test]
+fn what_comes_late_of_an_object_before_does_not_undo_the_deletion_of_its_name() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    for serial in 1..=2 {
+        owner.hears(2, told(&id, instance(2, serial), true, Progress::Complete));
+        owner.hears(4, delete(&id));
+    }
+    let error = Error::ObjectDeleted { id: id.clone() };
+    let mail = owner.hears(3, told(&id, instance(2, 1), false, Progress::Complete));
+    let drop =
+        Message::Drop { id: id.clone(), instance: instance(2, 1), error: Some(error.clone()) };
+    assert_eq!(mail, [(NodeId(3), drop)]);
+    let gone = Message::Gone { id: id.clone(), error };
+    assert_eq!(owner.hears(5, locate(&id)), [(NodeId(5), gone)]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Action, Asked, Node, Waiting};
+use super::{Action, Asked, Node, Pending, Waiting};
 use crate::{
     ask::Answer,
     error::Error,
@@ -197,7 +197,8 @@ impl Node {
         answer: &Result<Answer, Error>,
         out: &mut Vec<Action>,
     ) {
-        let waits = |pending: &super::Pending| matches!(&pending.kind, Waiting::Copies(_, of) if *of == instance);
+        let waits =
+            |pending: &Pending| matches!(&pending.kind, Waiting::Copies(_, of) if *of == instance);
         let waiting = self.requests.iter().filter(|(_, pending)| waits(pending));
         for request in waiting.map(|(request, _)| *request).collect::<Vec<RequestId>>() {
             self.reply(request, answer.clone(), out);

@@ -2,9 +2,8 @@
 //!
 //! [`Node::handle`] takes a fact and appends orders; [`Node::deadline`] says when to hand it
 //! [`Event::DeadlinePassed`]. The files follow the journey of an object: [`promise`], [`put`], [`keep`], [`get`], [`serve`],
-//! [`reduce`], then [`delete`], [`wait`] and [`membership`]. The directory that this node owns a part of is [`crate::directory`].
-//!
-//! Every question of a client is in `requests` from `Asked` until its one `Reply`.
+//! [`reduce`], then [`delete`], [`wait`] and [`membership`]; [`question`] has what clients wait for meanwhile. The directory
+//! that this node owns a part of is [`crate::directory`].
 
 mod adopt;
 mod corrupt;
@@ -13,12 +12,15 @@ mod event;
 mod get;
 mod keep;
 mod membership;
+mod names;
 mod promise;
 mod put;
+mod question;
 mod reduce;
 mod reserve;
 mod scatter;
 mod serve;
+mod status;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -28,7 +30,6 @@ use alloc::{
     boxed::Box,
     collections::{BTreeMap, BTreeSet, VecDeque},
     format,
-    string::{String, ToString},
     vec::Vec,
 };
 
@@ -38,10 +39,10 @@ use self::{
     keep::Kept,
     membership::{Leaving, Loss},
     put::Create,
+    question::{Asked, Pending, Waiting},
     reduce::Fold,
     reserve::Reservation,
     scatter::Parts,
-    wait::Waited,
     watch::Due,
 };
 pub use self::{
@@ -50,15 +51,13 @@ pub use self::{
 };
 use crate::{
     absent::Absentees,
-    ask::{Answer, Ask, ObjectRow, Status},
+    ask::{Answer, Ask},
     directory::Directory,
-    error::{Error, List},
-    id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId, ServeId},
+    error::Error,
+    id::{ClientId, Instance, NodeId, ObjectId, ReduceId, RequestId, ServeId},
     inline::Inline,
-    limits::OWNER_PATIENCE_NS,
     members::{Member, Members},
-    message::{Announce, FoldKey, Holding, Message, Progress},
-    planted::{self, Bug},
+    message::{Announce, FoldKey, Message, Progress},
     reduce::Reduce,
     swim::Swim,
     table::{State, Table},
@@ -129,51 +128,6 @@ pub struct Node {
     loopback: VecDeque<Message>,
 }
 
-#[derive(Debug)]
-struct Pending {
-    client: ClientId,
-    since: Instant,
-    /// When it is looked at again: the client's own deadline, or a moment later.
-    deadline: Option<Instant>,
-    /// Whether the client's deadline has passed and only the first word of an owner is waited for.
-    is_late: bool,
-    kind: Waiting,
-}
-
-/// What a question waits for.
-#[derive(Clone, Debug)]
-enum Waiting {
-    Object(ObjectId),
-    /// For room, for memory or for a name.
-    Create(Instance),
-    /// For the memory of an object that arrives.
-    Growth(ObjectId),
-    /// For a name that a reduce will make.
-    Reservation(ReduceId),
-    Inputs(ObjectId),
-    /// For others to keep an original too.
-    Copies(ObjectId, Instance),
-    Deletion(BTreeSet<ObjectId>),
-    Latest {
-        prefix: String,
-        after: Option<u64>,
-        /// Whether its owner has said that there is none yet.
-        is_answered: bool,
-    },
-    /// For the list of names to delete.
-    Older {
-        name: Name,
-        keep: u64,
-    },
-    Several(Waited),
-    Locations {
-        id: ObjectId,
-        known: Option<Vec<Holding>>,
-        /// Whether its owner has said that there is nothing new.
-        is_answered: bool,
-    },
-}
-
 /// Who waits for room.
 #[derive(Debug, PartialEq, Eq)]
 enum SpaceFor {
@@ -182,9 +136,6 @@ enum SpaceFor {
     Result(Instance),
     SmallResult(ReduceId),
 }
-
-/// Of an owner who was asked.
-const SILENT: &str = "its owner has not answered";
 
 impl Node {
     /// A node alone in its cluster.
@@ -284,33 +235,6 @@ impl Node {
     /// Questions without an answer so far.
     pub fn open_requests(&self) -> usize {
         self.requests.len()
-    }
-
-    /// What is under way, in words, none when the node is at rest; for checkers.
-    pub fn unfinished(&self) -> impl Iterator<Item = String> {
-        let counts = [
-            ("pulls", self.pulls.len()),
-            ("gets", self.waiting.len()),
-            ("creates", self.creates.len()),
-            ("promises", self.promises.len()),
-            ("that wait for room", self.space.len()),
-            ("reads", self.reads.values().map(BTreeMap::len).sum()),
-            ("serves", self.serves.len()),
-            ("reduces", self.reduces.len() + self.reduce_of.len()),
-            ("watches", self.watches.len() + self.awaited.len()),
-            ("followers", self.followers.len()),
-            ("reservations", self.reservations.len()),
-            ("results", self.results.len() + self.small_results.len()),
-            ("folds", self.folds.len() + self.scatters.len()),
-            ("adoptions", self.adoptions.len()),
-            ("that others keep too", self.keeping.len()),
-            ("questions of others", self.directory.questions(&self.members)),
-            ("names that are kept", self.directory.reservations()),
-        ];
-        counts
-            .into_iter()
-            .filter(|(_, count)| *count > 0)
-            .map(|(what, count)| format!("{count} {what}"))
     }
 
     fn dispatch(&mut self, event: Event, out: &mut Vec<Action>) {
@@ -543,31 +467,6 @@ impl Node {
         ObjectId::Minted { node: self.me.id, serial: self.next_serial }
     }
 
-    /// Keeps a question until it is answered.
-    fn remember(&mut self, asked: &Asked, kind: Waiting) {
-        let Asked { client, request, deadline } = *asked;
-        if let Some(deadline) = deadline.filter(|_| !planted::has(Bug::ForgetsDeadlines)) {
-            self.deadlines.insert((deadline, request));
-        }
-        self.requests
-            .insert(request, Pending { client, since: self.now, deadline, is_late: false, kind });
-    }
-
-    fn forget(&mut self, request: RequestId) -> Option<Pending> {
-        let pending = self.requests.remove(&request)?;
-        if let Some(deadline) = pending.deadline {
-            self.deadlines.remove(&(deadline, request));
-        }
-        Some(pending)
-    }
-
-    /// Answers a question, if it still has no answer.
-    fn reply(&mut self, request: RequestId, answer: Result<Answer, Error>, out: &mut Vec<Action>) {
-        if let Some(pending) = self.forget(request) {
-            out.push(Action::Reply { client: pending.client, request, answer });
-        }
-    }
-
     fn expire(&mut self, out: &mut Vec<Action>) {
         let mut mail = Vec::new();
         self.directory.expire(self.now, &self.members, self.config.link, &mut mail);
@@ -579,221 +478,4 @@ impl Node {
         self.expire_keeping(out);
         self.expire_members(out);
     }
-
-    fn expire_requests(&mut self, out: &mut Vec<Action>) {
-        while let Some((at, request)) = self.deadlines.first().copied() {
-            if at > self.now {
-                break;
-            }
-            if !self.postpone(request) {
-                self.time_out(request, out);
-            }
-        }
-    }
-
-    /// A question about what others know is not over before they have been asked: whoever gives it no time wants to
-    /// hear what is so now. Whether it was put off until its owner should have answered.
-    fn postpone(&mut self, request: RequestId) -> bool {
-        let now = self.now;
-        let Some(pending) = self.requests.get_mut(&request) else { return false };
-        let is_answered = match &pending.kind {
-            Waiting::Several(waited) => waited.is_answered(),
-            Waiting::Latest { is_answered, .. } | Waiting::Locations { is_answered, .. } => {
-                *is_answered
-            }
-            Waiting::Create(instance) => {
-                !self.creates.get(instance).is_some_and(Create::awaits_its_name)
-            }
-            Waiting::Reservation(_) | Waiting::Older { .. } => false,
-            _ => true,
-        };
-        let until = pending.since + OWNER_PATIENCE_NS;
-        if is_answered || until <= now {
-            return false;
-        }
-        pending.is_late = true;
-        if let Some(before) = pending.deadline.replace(until) {
-            self.deadlines.remove(&(before, request));
-        }
-        self.deadlines.insert((until, request));
-        true
-    }
-
-    /// All owners have spoken: a question that only waited for that is over.
-    fn answered_at_last(&mut self, request: RequestId, out: &mut Vec<Action>) {
-        if self.requests.get(&request).is_some_and(|pending| pending.is_late) {
-            self.time_out(request, out);
-        }
-    }
-
-    /// An owner has nothing to say yet.
-    fn nothing_yet(&mut self, request: RequestId, out: &mut Vec<Action>) {
-        let Some(pending) = self.requests.get_mut(&request) else { return };
-        if let Waiting::Latest { is_answered, .. } | Waiting::Locations { is_answered, .. } =
-            &mut pending.kind
-        {
-            *is_answered = true;
-            self.answered_at_last(request, out);
-        }
-    }
-
-    /// Ends a question without its answer, and whatever was done for it alone.
-    fn time_out(&mut self, request: RequestId, out: &mut Vec<Action>) {
-        let Some(pending) = self.forget(request) else { return };
-        let waited_ns = self.now.since(pending.since);
-        let (what, state) = match &pending.kind {
-            Waiting::Object(id) => {
-                let state = self.state_of(id);
-                self.stop_waiting(id, request, out);
-                (format!("object {id}"), state)
-            }
-            Waiting::Create(instance) => {
-                if let Some(error) = self.create_timed_out(*instance, out) {
-                    let answer = Err(error);
-                    out.push(Action::Reply { client: pending.client, request, answer });
-                    return;
-                }
-                ("room for an object".to_string(), "its name is not confirmed yet".to_string())
-            }
-            Waiting::Growth(id) => {
-                self.stop_following(id, request);
-                (format!("the first byte of {id}"), self.state_of(id))
-            }
-            Waiting::Reservation(key) => {
-                self.give_up_reservation(*key, out);
-                (
-                    "a name for the result of a reduce".into(),
-                    "its owner has not confirmed it".into(),
-                )
-            }
-            Waiting::Copies(id, instance) => {
-                (format!("more copies of {id}"), self.keeping_state(*instance))
-            }
-            Waiting::Inputs(id) => (format!("the list of inputs of {id}"), self.state_of(id)),
-            Waiting::Deletion(ids) => {
-                let ids: Vec<ObjectId> = ids.iter().cloned().collect();
-                (
-                    format!("the deletion of {}", List(&ids)),
-                    "its owner has not answered".to_string(),
-                )
-            }
-            Waiting::Latest { prefix, after, is_answered } => {
-                self.stop_latest(prefix, request, out);
-                let newer = after.map_or_else(String::new, |after| format!(" newer than {after}"));
-                let state = if *is_answered { "nobody has put one" } else { SILENT };
-                (format!("a name under {prefix:?}{newer}"), state.to_string())
-            }
-            Waiting::Older { name, .. } => {
-                (format!("the names before {name:?}"), SILENT.to_string())
-            }
-            Waiting::Several(waited) => {
-                // Time that is over is an answer too.
-                self.stop_listening(waited, request, out);
-                let answer = Ok(Answer::Waited { ready: waited.ready() });
-                out.push(Action::Reply { client: pending.client, request, answer });
-                return;
-            }
-            Waiting::Locations { id, is_answered, .. } => {
-                self.stop_locating(id, request, out);
-                let state = if *is_answered { "they have not changed" } else { SILENT };
-                (format!("news of the holders of {id}"), state.to_string())
-            }
-        };
-        let answer = Err(Error::Timeout { what, waited_ns, state });
-        out.push(Action::Reply { client: pending.client, request, answer });
-    }
-
-    fn client_gone(&mut self, client: ClientId, out: &mut Vec<Action>) {
-        let asked = self.requests.iter().filter(|(_, pending)| pending.client == client);
-        let asked: Vec<RequestId> = asked.map(|(request, _)| *request).collect();
-        for request in asked {
-            self.time_out(request, out);
-        }
-        for (instance, count) in self.reads.remove(&client).unwrap_or_default() {
-            (0..count).for_each(|_| self.unpin(instance, out));
-        }
-        let unsealed = self.creates.iter().filter(|(_, create)| create.client == client);
-        let unsealed: Vec<Instance> = unsealed.map(|(instance, _)| *instance).collect();
-        for instance in unsealed {
-            let _ = self.abort(client, instance, out);
-        }
-        self.break_promises(client, out);
-    }
-
-    fn client_forked(&mut self, client: ClientId, heir: ClientId) {
-        let read = self.reads.get(&client).into_iter().flat_map(BTreeMap::keys).copied();
-        let held: BTreeMap<Instance, u32> = read.map(|instance| (instance, 1)).collect();
-        held.keys().for_each(|instance| self.table.pin(*instance));
-        self.reads.insert(heir, held);
-    }
-
-    /// Why an object is not here, in words for whoever waited.
-    fn state_of(&self, id: &ObjectId) -> String {
-        if let Some(reduce) = self.reduce_of.get(id).and_then(|key| self.reduces.get(key)) {
-            let waits = |(instance, target): (&Instance, &reduce::Target)| {
-                target.id == *id && self.space.contains(&SpaceFor::Result(*instance))
-            };
-            if let Some(target) = self.results.iter().find(|result| waits(*result)) {
-                let size = target.1.meta.size;
-                return format!(
-                    "all inputs arrived, but pinned objects leave no room for its {size} bytes"
-                );
-            }
-            return format!("it is the result of a reduce; {}", reduce.state());
-        }
-        if let Some(copy) = self.table.current(id).and_then(|instance| self.table.get(instance)) {
-            return match copy.state {
-                State::Filling(_) => "a client of this node is still writing it".to_string(),
-                State::Flowing(Some(source)) => format!("it is arriving from node {source}"),
-                State::Flowing(None) => "its sender was lost and no other is known yet".to_string(),
-                State::Folding => "a reduce is still folding it".to_string(),
-                State::Complete => "it is here".to_string(),
-            };
-        }
-        match self.pulls.get(id) {
-            Some(pull) => pull.state(&self.members, id),
-            None => "nobody has put it".to_string(),
-        }
-    }
-
-    fn status(&self) -> Status {
-        Status {
-            me: self.me,
-            members: self.members.iter().collect(),
-            suspicions: self.swim.suspicions().collect(),
-            lost: self.absentees.iter().cloned().collect(),
-            corrupt: self.corrupt.iter().map(|(node, blocks)| (*node, *blocks)).collect(),
-            copies: self.table.iter().count() as u64,
-            owned: self.directory.len() as u64,
-            used: self.table.used(),
-            capacity: self.table.capacity(),
-            waiting: self.requests.len() as u64,
-            reduces: self.reduces.len() as u64,
-        }
-    }
-
-    fn objects(&self) -> Vec<ObjectRow> {
-        let name = |state| match state {
-            State::Filling(_) => "filling",
-            State::Flowing(_) => "flowing",
-            State::Folding => "folding",
-            State::Complete => "complete",
-        };
-        let row = |(instance, copy): (Instance, &crate::table::Copy)| ObjectRow {
-            id: copy.id.clone(),
-            instance,
-            meta: copy.meta.clone(),
-            state: name(copy.state).to_string(),
-            origin: copy.origin,
-            pins: copy.pins,
-        };
-        self.table.iter().map(row).collect()
-    }
-}
-
-/// A question on its way to its answer.
-struct Asked {
-    client: ClientId,
-    request: RequestId,
-    deadline: Option<Instant>,
 }

@@ -4,7 +4,7 @@
 
 use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
-use super::{Action, Asked, Node, Note, SpaceFor, Waiting};
+use super::{Action, Asked, Node, Note, Pending, SpaceFor, Waiting};
 use crate::{
     ask::Answer,
     error::Error,
@@ -383,8 +383,7 @@ impl Node {
     }
 
     fn inputs_askers(&self, id: &ObjectId) -> Vec<crate::id::RequestId> {
-        let asks =
-            |pending: &super::Pending| matches!(&pending.kind, Waiting::Inputs(of) if of == id);
+        let asks = |pending: &Pending| matches!(&pending.kind, Waiting::Inputs(of) if of == id);
         self.requests
             .iter()
             .filter(|(_, pending)| asks(pending))

@@ -6,7 +6,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Action, Asked, Node, Waiting};
+use super::{Action, Asked, Node, Pending, Waiting};
 use crate::{
     ask::{Answer, Location},
     error::Error,
@@ -174,8 +174,7 @@ impl Node {
         holdings: Result<Vec<Holding>, Error>,
         out: &mut Vec<Action>,
     ) {
-        let Some(super::Pending { kind: Waiting::Locations { id, .. }, .. }) =
-            self.requests.get(&request)
+        let Some(Pending { kind: Waiting::Locations { id, .. }, .. }) = self.requests.get(&request)
         else {
             return;
         };

@@ -7,12 +7,16 @@ mod promise;
 mod scatter;
 mod wait;
 
-use alloc::{format, vec};
+use alloc::{
+    string::{String, ToString},
+    vec,
+};
 
 use super::*;
 use crate::{
     broadcast::Reason,
-    message::{FoldOrder, Source},
+    limits::OWNER_PATIENCE_NS,
+    message::{FoldOrder, Holding, Source},
     meta::{Dtype, Meta, Op},
     reduce::cost::Link,
 };

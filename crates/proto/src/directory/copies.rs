@@ -1,0 +1,246 @@
+//! Copies: what holders tell of what they have, and of what they have no more.
+//!
+//! Of two instances under one name every owner keeps the same one, whichever it heard of first.
+
+use super::{
+    Directory, Mail,
+    entry::{Entry, Holder, Live},
+};
+use crate::{
+    error::Error,
+    id::{Instance, NodeId, ObjectId},
+    members::Members,
+    message::{Announce, Message, Progress},
+    planted::{self, Bug},
+    reduce::cost::Link,
+    time::Instant,
+};
+
+impl Directory {
+    /// A node has a copy, or part of one; or claims a name for what it is going to have.
+    pub(super) fn announce(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        announce: &Announce,
+        members: &Members,
+        link: Link,
+        mail: &mut Mail,
+    ) {
+        let Announce { id, instance, claim, .. } = announce;
+        let owners = members.owners(id);
+        let (is_owner, is_first) = (owners.contains(members.me()), owners.first == members.me());
+        let entry = self.entries.entry(id.clone()).or_default();
+        // A put by the node that reserved the name is another object all the same.
+        if let Some(reserved) = entry.reserved.filter(|_| *claim) {
+            mail.push((from, announce.claimed(Some(reserved.node))));
+            return;
+        }
+        if entry.refuses_what_was_deleted(now, from, announce, is_first, mail) {
+            return;
+        }
+        let is_other = |reserved: &mut Instance| {
+            reserved.node != instance.node || reserved.serial > instance.serial
+        };
+        if let Some(reserved) = entry.reserved.take_if(is_other) {
+            // Two owners who did not know of each other granted the name: it is what exists already.
+            let (id, taken_by) = (id.clone(), Some(instance.node));
+            mail.push((reserved.node, Message::Claimed { id, instance: reserved, taken_by }));
+        }
+        // It was no owner's for a while, and may have missed what became of a name.
+        let is_doubtful = entry.kept_until != Instant::default();
+        let is_same = entry.live.as_ref().is_some_and(|live| live.instance == *instance);
+        if is_same && is_owner {
+            entry.kept_until = Instant::default();
+        }
+        let is_lost = entry.is_lost() || is_doubtful && !is_same;
+        let is_rival = entry.live.as_ref().is_some_and(|live| live.instance.node != instance.node);
+        if is_rival && now < self.catching_up_until {
+            self.parked.retain(|(node, parked)| (*node, parked.instance) != (from, *instance));
+            self.parked.push((from, announce.clone()));
+            return;
+        }
+        entry.lost.take_if(|lost| lost.0 == *instance);
+        if !entry.makes_way(from, announce, is_lost, mail) {
+            return;
+        }
+        let was_complete = entry.live.as_ref().is_some_and(Live::is_complete);
+        let is_new = entry.live.is_none() || is_lost;
+        let live = entry.live.get_or_insert_with(|| Live::new(*instance, announce.meta.clone()));
+        live.take(now, from, announce, is_first, mail);
+        live.move_receivers(now, from, id, link, mail);
+        if live.is_fed() {
+            entry.orphan_since = None;
+        }
+        if *claim {
+            mail.push((from, announce.claimed(None)));
+        }
+        let is_complete = live.is_complete();
+        // The result that the name was reserved for is there. A reader may have all of an attempt that its maker gave up.
+        let is_made =
+            !matches!(announce.progress, Progress::Partial { .. }) && from == instance.node;
+        entry.reserved.take_if(|reserved| is_made && reserved.node == from);
+        self.check_orphan(now, id, members);
+        self.wake(now, id, is_new || is_complete && !was_complete, members, link, mail);
+    }
+
+    pub(super) fn withdraw(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        id: &ObjectId,
+        instance: Instance,
+        members: &Members,
+    ) {
+        self.parked
+            .retain(|(node, parked)| (*node, &parked.id, parked.instance) != (from, id, instance));
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.reserved.take_if(|reserved| *reserved == instance);
+            let mut live = entry.live.as_mut().filter(|live| live.instance == instance);
+            if let Some(live) = live.as_mut().filter(|_| instance.node == from) {
+                // Given up by its maker before its name was confirmed.
+                live.inline = None;
+            }
+            if live.is_some_and(|live| live.remove_holder(from)) {
+                self.check_orphan(now, id, members);
+            }
+        }
+        self.forget_if_empty(id);
+    }
+
+    /// Whether `holder` refused `asker` later than it told of its copy, as far as this owner can know.
+    pub(super) fn is_refusal_news(&self, id: &ObjectId, asker: NodeId, holder: NodeId) -> bool {
+        let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
+        let of = |node: NodeId| live.and_then(|live| live.holders.get(&node));
+        let told = of(holder).and_then(|holder| holder.told);
+        let located = of(asker).and_then(|asker| asker.located);
+        // If it was older news and the copy is gone all the same, the next to be sent there says so again.
+        told.is_none_or(|told| located.is_some_and(|located| told <= located))
+    }
+}
+
+impl Announce {
+    /// What its sender is told of the name; `taken_by` another, unless it is its own.
+    fn claimed(&self, taken_by: Option<NodeId>) -> Message {
+        Message::Claimed { id: self.id.clone(), instance: self.instance, taken_by }
+    }
+
+    /// What its sender is told if it is to have this no more.
+    fn refused(&self, error: Option<Error>) -> Message {
+        Message::Drop { id: self.id.clone(), instance: self.instance, error }
+    }
+}
+
+impl Entry {
+    /// Whether what is told of was deleted, and its holder hears so. Otherwise a name that was deleted is free for it.
+    fn refuses_what_was_deleted(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        announce: &Announce,
+        is_first: bool,
+        mail: &mut Mail,
+    ) -> bool {
+        let Announce { id, instance, claim, .. } = announce;
+        let mut is_void = self.buried.get(instance).is_some_and(|until| *until > now);
+        if let Some(gone) = &mut self.gone {
+            // A result, or the next attempt at it, of which its maker told before it heard of the deletion.
+            let is_earlier = |(node, dropped): &(NodeId, Instance)| {
+                *node == from && dropped.node == instance.node && dropped.serial < instance.serial
+            };
+            if !*claim && is_first && gone.dropping.iter().any(is_earlier) {
+                gone.instances.push(*instance);
+                gone.known_to.clear();
+                gone.dropping.insert((from, *instance));
+            }
+            // Whoever deleted a minted id deleted all it will ever be; a name is free for another instance.
+            is_void |= id.minter().is_some() || gone.instances.contains(instance);
+        }
+        if !is_void || planted::has(Bug::ForgetsDeletions) {
+            self.reuse(now, id, mail);
+            return false;
+        }
+        if *claim {
+            // Deleted before its putter heard that the name was its own.
+            mail.push((from, announce.claimed(None)));
+        }
+        let error = self.gone.as_ref().map(|gone| gone.error.clone());
+        mail.push((from, announce.refused(error)));
+        true
+    }
+
+    /// Whether what is told of has the name, or gets it from another instance, whose holders drop it then.
+    fn makes_way(
+        &mut self,
+        from: NodeId,
+        announce: &Announce,
+        is_lost: bool,
+        mail: &mut Mail,
+    ) -> bool {
+        let Announce { id, instance, origin, claim, .. } = announce;
+        let is_other = |live: &mut Live| live.instance != *instance;
+        let Some(other) = self.live.take_if(is_other) else { return true };
+        // A later epoch of the same maker replaces what it made before. Of two that were put under one name, while
+        // their nodes did not agree on its owner, every owner keeps the lower, or both would be dropped.
+        let replaces = if other.instance.node == instance.node {
+            other.instance.serial < instance.serial
+        } else {
+            is_lost || *origin && *instance < other.instance
+        };
+        if replaces && (!*claim || is_lost) {
+            for holder in other.holders.keys().filter(|holder| **holder != from) {
+                let drop = Message::Drop { id: id.clone(), instance: other.instance, error: None };
+                mail.push((*holder, drop));
+            }
+            return true;
+        }
+        let answer = match claim {
+            true if planted::has(Bug::GrantsNamesTwice) => announce.claimed(None),
+            true => announce.claimed(Some(other.instance.node)),
+            false => announce.refused(None),
+        };
+        mail.push((from, answer));
+        self.live = Some(other);
+        false
+    }
+}
+
+impl Live {
+    /// Takes what a holder tells of its copy.
+    fn take(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        announce: &Announce,
+        is_first: bool,
+        mail: &mut Mail,
+    ) {
+        let (complete, source) = match &announce.progress {
+            Progress::Inline(bytes) => {
+                self.inline = Some(bytes.clone());
+                (true, None)
+            }
+            Progress::Complete => (true, None),
+            Progress::Partial { source } => (false, *source),
+        };
+        let before = self.holders.remove(&from).unwrap_or_default();
+        let began = before.began.or(source.map(|_| now));
+        // One that is to be moved receives from where it did until it is told.
+        let is_moving = source.is_some() && before.moving_from == source;
+        let (moving_from, source) =
+            if is_moving { (before.moving_from, before.source) } else { (None, source) };
+        let (origin, told) = (announce.origin, Some(now));
+        let holder = Holder { complete, origin, source, told, began, moving_from, ..before };
+        self.holders.insert(from, holder);
+        if source.is_some_and(|source| self.depends(source, from)) {
+            // Two owners who did not know of each other's answers let copies grow from each other. If both broke the
+            // circle, both of its sides might begin anew for ever.
+            if let Some(holder) = self.holders.get_mut(&from) {
+                holder.source = None;
+            }
+            if is_first {
+                mail.push((from, announce.refused(None)));
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Deletions: every copy is dropped, and what was is remembered for a while, so that no holder brings it back.
+//!
+//! ```text
+//!   live --bury--> gone: remembered as a tombstone --reuse--> live again, of another instance; the old ones are buried
+//!                   |  every holder has said Dropped                       
+//!                   +------------------------------> Deleted, to who asked
+//! ```
+
+use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
+
+use super::{
+    Directory, Mail,
+    entry::{Live, Tombstone},
+};
+use crate::{
+    error::Error,
+    id::{Instance, NodeId, ObjectId, RequestId},
+    limits::TOMBSTONE_NS,
+    message::Message,
+    time::Instant,
+};
+
+impl Directory {
+    pub(super) fn delete(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        id: &ObjectId,
+        request: RequestId,
+        mail: &mut Mail,
+    ) {
+        let entry = self.entries.get_mut(id);
+        let lost = entry.and_then(|entry| entry.lost.take()).map(|lost| lost.0);
+        let entry = self.entries.get(id);
+        let is_known = lost.is_some()
+            || entry.is_some_and(|entry| entry.live.is_some() || entry.reserved.is_some());
+        // A name that nobody has put is free, and deleting it changes nothing.
+        if is_known || id.minter().is_some() {
+            self.bury(now, id, Error::ObjectDeleted { id: id.clone() }, Vec::new(), mail);
+        }
+        if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
+            // Its holder may come back with it.
+            gone.instances.extend(lost);
+            gone.askers.push((from, request));
+            gone.answer(id, mail);
+        } else {
+            mail.push((from, Message::Deleted { id: id.clone(), request }));
+        }
+    }
+
+    pub(super) fn dropped(
+        &mut self,
+        from: NodeId,
+        id: &ObjectId,
+        instance: Instance,
+        mail: &mut Mail,
+    ) {
+        if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
+            gone.dropping.remove(&(from, instance));
+            gone.answer(id, mail);
+        }
+    }
+
+    /// Whether nothing is there of these instances, and that is known.
+    pub(super) fn remembers(&self, id: &ObjectId, instances: &[Instance]) -> bool {
+        let Some(entry) = self.entries.get(id) else { return false };
+        let Some(gone) = &entry.gone else { return false };
+        entry.live.is_none()
+            && entry.reserved.is_none()
+            && entry.asking().is_none()
+            && instances.iter().all(|instance| gone.instances.contains(instance))
+    }
+
+    /// Ends an object: every holder drops it, everybody who waits is told why, and it is remembered for a while.
+    pub(super) fn bury(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        error: Error,
+        mut instances: Vec<Instance>,
+        mail: &mut Mail,
+    ) {
+        let entry = self.entries.entry(id.clone()).or_default();
+        let is_moved = !instances.is_empty();
+        let (mut dropping, mut askers) = (BTreeSet::new(), Vec::new());
+        if let Some(live) =
+            entry.live.take_if(|live| !is_moved || instances.contains(&live.instance))
+        {
+            live.drop_copies(id, Some(&error), mail);
+            dropping.extend(live.holders.keys().map(|holder| (*holder, live.instance)));
+            instances.push(live.instance);
+        }
+        if entry.live.is_some() {
+            return;
+        }
+        let is_void = |reserved: &mut Instance| !is_moved || instances.contains(reserved);
+        if let Some(reserved) = entry.reserved.take_if(is_void) {
+            let (id, error) = (id.clone(), Some(error.clone()));
+            mail.push((reserved.node, Message::Drop { id, instance: reserved, error }));
+            dropping.insert((reserved.node, reserved));
+            instances.push(reserved);
+        }
+        if let Some(before) = entry.gone.take() {
+            instances.extend(before.instances);
+            instances.sort_unstable();
+            instances.dedup();
+            dropping.extend(before.dropping);
+            askers = before.askers;
+        }
+        entry.tell_gone(id, &error, mail);
+        let until = now + TOMBSTONE_NS;
+        let known_to = Vec::new();
+        entry.gone =
+            Some(Box::new(Tombstone { instances, error, until, dropping, askers, known_to }));
+        self.alarms.insert((until, id.clone()));
+    }
+
+    /// A name was something that must not come back, and is something else by now.
+    pub(super) fn bury_older(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        instances: &[Instance],
+        mail: &mut Mail,
+    ) {
+        let entry = self.entries.entry(id.clone()).or_default();
+        let is_old = |live: &mut Live| instances.contains(&live.instance);
+        if let Some(old) = entry.live.take_if(is_old) {
+            old.drop_copies(id, None, mail);
+        }
+        let until = now + TOMBSTONE_NS;
+        entry.buried.extend(instances.iter().map(|instance| (*instance, until)));
+        self.alarms.insert((until, id.clone()));
+    }
+}

@@ -1,0 +1,121 @@
+//! Names that end in a number: the latest under a prefix, and the deletion of those before one.
+
+use alloc::{format, string::String, vec::Vec};
+
+use super::{Action, Asked, Node, Pending, Waiting};
+use crate::{
+    ask::Answer,
+    directory::prefix_owner,
+    error::Error,
+    id::{Name, NodeId, ObjectId, RequestId},
+    message::Message,
+};
+
+impl Node {
+    pub(super) fn latest(
+        &mut self,
+        asked: &Asked,
+        prefix: String,
+        after: Option<u64>,
+        out: &mut Vec<Action>,
+    ) -> Option<Result<Answer, Error>> {
+        let owner = prefix_owner(&prefix, &self.members).filter(|_| prefix.ends_with('/'));
+        let Some(owner) = owner else {
+            let said = format!("{prefix:?} is no prefix of names: write it like \"policy/\"");
+            return Some(Err(Error::InvalidArgument(said)));
+        };
+        let request = asked.request;
+        let is_answered = false;
+        self.remember(asked, Waiting::Latest { prefix: prefix.clone(), after, is_answered });
+        self.send(owner, Message::Latest { prefix, after, request }, out);
+        None
+    }
+
+    pub(super) fn latest_is(
+        &mut self,
+        from: NodeId,
+        name: Name,
+        request: RequestId,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(Pending { kind: Waiting::Latest { prefix, .. }, .. }) =
+            self.requests.get(&request)
+        else {
+            return;
+        };
+        // One that was the owner before may answer first.
+        if prefix_owner(prefix, &self.members).is_some_and(|owner| owner != from) {
+            self.stop_latest(&prefix.clone(), request, out);
+        }
+        self.reply(request, Ok(Answer::Latest { name }), out);
+    }
+
+    pub(super) fn stop_latest(&mut self, prefix: &str, request: RequestId, out: &mut Vec<Action>) {
+        if let Some(owner) = prefix_owner(prefix, &self.members) {
+            self.send(owner, Message::Unlatest { request }, out);
+        }
+    }
+
+    /// Deletes what is older than a name, but for the newest of it.
+    pub(super) fn prune(
+        &mut self,
+        asked: &Asked,
+        name: Name,
+        keep: u64,
+        out: &mut Vec<Action>,
+    ) -> Option<Result<Answer, Error>> {
+        if name.version().is_none() || keep == 0 {
+            let said = format!(
+                "keep={keep} of {name:?}: keep counts names that end in \"/\" and a number, from 1 on"
+            );
+            return Some(Err(Error::InvalidArgument(said)));
+        }
+        let (owner, request) =
+            (self.members.owners(&ObjectId::Named(name.clone())).first, asked.request);
+        self.remember(asked, Waiting::Older { name: name.clone(), keep });
+        self.send(owner, Message::Older { name, keep, request }, out);
+        None
+    }
+
+    /// The owner has said what is older. That its holders drop it is not waited for: one that lags must not hold up
+    /// whoever publishes, and what an owner forgets by dying is found at the next prune.
+    pub(super) fn prune_these(
+        &mut self,
+        request: RequestId,
+        names: Vec<Name>,
+        out: &mut Vec<Action>,
+    ) {
+        if !self.requests.contains_key(&request) {
+            return;
+        }
+        for id in names.into_iter().map(ObjectId::Named) {
+            self.send_owners(&id, &Message::Delete { id: id.clone(), request }, out);
+        }
+        self.reply(request, Ok(Answer::Done), out);
+    }
+
+    /// Questions about names and holders, to be repeated to new owners.
+    pub(super) fn owner_questions(&self) -> Vec<(ObjectId, Message)> {
+        let question = |(request, pending): (&RequestId, &Pending)| {
+            let request = *request;
+            match &pending.kind {
+                Waiting::Latest { prefix, after, .. } => {
+                    // Whatever is under the prefix has its owner.
+                    let any = format!("{prefix}0").parse().ok()?;
+                    let (prefix, after) = (prefix.clone(), *after);
+                    Some((any, Message::Latest { prefix, after, request }))
+                }
+                Waiting::Older { name, keep } => {
+                    let (name, keep) = (name.clone(), *keep);
+                    Some((ObjectId::Named(name.clone()), Message::Older { name, keep, request }))
+                }
+                Waiting::Locations { id, known, .. } => {
+                    let (id, known) = (id.clone(), known.clone());
+                    Some((id.clone(), Message::Locations { id, known, request }))
+                }
+                _ => None,
+            }
+        };
+        self.requests.iter().filter_map(question).collect()
+    }
+}

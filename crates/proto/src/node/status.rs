@@ -1,0 +1,107 @@
+//! What a node says of itself: to whoever waits too long, to `status`, and to checkers.
+
+use alloc::{
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use super::{Node, SpaceFor, reduce};
+use crate::{
+    ask::{ObjectRow, Status},
+    id::{Instance, ObjectId},
+    table::{Copy, State},
+};
+
+impl Node {
+    /// What is under way, in words, none when the node is at rest; for checkers.
+    pub fn unfinished(&self) -> impl Iterator<Item = String> {
+        let counts = [
+            ("pulls", self.pulls.len()),
+            ("gets", self.waiting.len()),
+            ("creates", self.creates.len()),
+            ("promises", self.promises.len()),
+            ("that wait for room", self.space.len()),
+            ("reads", self.reads.values().map(BTreeMap::len).sum()),
+            ("serves", self.serves.len()),
+            ("reduces", self.reduces.len() + self.reduce_of.len()),
+            ("watches", self.watches.len() + self.awaited.len()),
+            ("followers", self.followers.len()),
+            ("reservations", self.reservations.len()),
+            ("results", self.results.len() + self.small_results.len()),
+            ("folds", self.folds.len() + self.scatters.len()),
+            ("adoptions", self.adoptions.len()),
+            ("that others keep too", self.keeping.len()),
+            ("questions of others", self.directory.questions(&self.members)),
+            ("names that are kept", self.directory.reservations()),
+        ];
+        counts
+            .into_iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(what, count)| format!("{count} {what}"))
+    }
+
+    /// Why an object is not here, in words for whoever waited.
+    pub(super) fn state_of(&self, id: &ObjectId) -> String {
+        if let Some(reduce) = self.reduce_of.get(id).and_then(|key| self.reduces.get(key)) {
+            let waits = |(instance, target): (&Instance, &reduce::Target)| {
+                target.id == *id && self.space.contains(&SpaceFor::Result(*instance))
+            };
+            if let Some(target) = self.results.iter().find(|result| waits(*result)) {
+                let size = target.1.meta.size;
+                return format!(
+                    "all inputs arrived, but pinned objects leave no room for its {size} bytes"
+                );
+            }
+            return format!("it is the result of a reduce; {}", reduce.state());
+        }
+        if let Some(copy) = self.table.current(id).and_then(|instance| self.table.get(instance)) {
+            return match copy.state {
+                State::Filling(_) => "a client of this node is still writing it".to_string(),
+                State::Flowing(Some(source)) => format!("it is arriving from node {source}"),
+                State::Flowing(None) => "its sender was lost and no other is known yet".to_string(),
+                State::Folding => "a reduce is still folding it".to_string(),
+                State::Complete => "it is here".to_string(),
+            };
+        }
+        match self.pulls.get(id) {
+            Some(pull) => pull.state(&self.members, id),
+            None => "nobody has put it".to_string(),
+        }
+    }
+
+    pub(super) fn status(&self) -> Status {
+        Status {
+            me: self.me,
+            members: self.members.iter().collect(),
+            suspicions: self.swim.suspicions().collect(),
+            lost: self.absentees.iter().cloned().collect(),
+            corrupt: self.corrupt.iter().map(|(node, blocks)| (*node, *blocks)).collect(),
+            copies: self.table.iter().count() as u64,
+            owned: self.directory.len() as u64,
+            used: self.table.used(),
+            capacity: self.table.capacity(),
+            waiting: self.requests.len() as u64,
+            reduces: self.reduces.len() as u64,
+        }
+    }
+
+    pub(super) fn objects(&self) -> Vec<ObjectRow> {
+        let name = |state| match state {
+            State::Filling(_) => "filling",
+            State::Flowing(_) => "flowing",
+            State::Folding => "folding",
+            State::Complete => "complete",
+        };
+        let row = |(instance, copy): (Instance, &Copy)| ObjectRow {
+            id: copy.id.clone(),
+            instance,
+            meta: copy.meta.clone(),
+            state: name(copy.state).to_string(),
+            origin: copy.origin,
+            pins: copy.pins,
+        };
+        self.table.iter().map(row).collect()
+    }
+}
