@@ -32,6 +32,18 @@ def test_copies_are_freed_at_every_node(clients: list[Client]) -> None:
         eventually_empty(client)
 
 
+def test_what_is_deleted_while_it_is_put_has_been_put(clients: list[Client]) -> None:
+    """A sum takes inputs while they are filled, and whoever has the sum may delete them before their puts return."""
+    buffer = clients[0].create(100_000, name="gradient/0")
+    clients[1].delete("gradient/0")
+    assert str(buffer.seal(timeout=30)) == "gradient/0"
+    for client in clients:
+        with pytest.raises(hoplite.ObjectDeleted):
+            client.get("gradient/0", timeout=30)
+    del buffer
+    eventually_empty(clients[0])
+
+
 def test_delete_takes_one_ref_or_many_or_none(clients: list[Client]) -> None:
     refs = [clients[0].put(b"x") for _ in range(3)]
     clients[0].delete(refs[0])

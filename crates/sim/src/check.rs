@@ -289,6 +289,11 @@ impl World {
             }
             // It is still being filled, or has come to nothing.
             Purpose::Keep { .. } if matches!(error, Error::InvalidArgument(_)) => return Ok(()),
+            // What is deleted while it is filled has been put all the same; of two under one name, one may not.
+            Purpose::Seal { object, .. } if matches!(error, Error::ObjectDeleted { .. }) => {
+                let is_rival = self.has_rival(*object);
+                return is_rival.then_some(()).ok_or_else(|| "it has been put".into());
+            }
             Purpose::Seal { object, .. } | Purpose::Keep { object, .. } => vec![*object],
             Purpose::Get { id, .. } | Purpose::Locations { id, .. } => {
                 self.users.by_id.get(id).cloned().unwrap_or_default()
@@ -319,13 +324,16 @@ impl World {
         is_explained.then_some(()).ok_or_else(|| "nothing that happened explains it".into())
     }
 
+    /// Whether there was another object of that name.
+    fn has_rival(&self, object: usize) -> bool {
+        let id = self.users.objects[object].id.as_ref();
+        id.is_some_and(|id| self.users.objects_of(id).count() > 1)
+    }
+
     /// Whether what happened to an object, or to what it is folded from, explains an error.
     fn explains(&self, object: usize, error: &Error) -> bool {
         let Object { spec, is_delete_asked, is_failed, .. } = &self.users.objects[object];
-        let has_rival = self.users.objects[object]
-            .id
-            .as_ref()
-            .is_some_and(|id| self.users.objects_of(id).count() > 1);
+        let has_rival = self.has_rival(object);
         let is_here = match error {
             // Of two that were put under one name at once, one may be dropped.
             Error::ObjectDeleted { .. } => *is_delete_asked || has_rival,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import time
 
@@ -51,9 +50,7 @@ def work(hp: hoplite.Client, worker: int, pause: float, leave_after: int | None)
         batch = random.integers(0, len(images), BATCH)
         gradient = network.gradient(weights, images[batch], labels[batch])
         time.sleep(pause)
-        # A sum may take it while it is being put, and be done with it before this call is.
-        with contextlib.suppress(hoplite.ObjectDeleted):
-            hp.put(gradient, name=demo.gradient(worker, number), timeout=PATIENCE_S)
+        hp.put(gradient, name=demo.gradient(worker, number), timeout=PATIENCE_S)
         number += 1
 
 

@@ -76,6 +76,9 @@ impl Node {
         {
             self.reservation_dropped(from, key, id, error, out);
         }
+        if matches!(error, Some(Error::ObjectDeleted { .. })) {
+            self.create_deleted(instance);
+        }
         let was_current = self.table.current(id) == Some(instance);
         // An attempt that was given up may still be read.
         let state = self.table.get(instance).filter(|copy| !copy.doomed).map(|copy| copy.state);

@@ -32,6 +32,8 @@ pub(super) struct Create {
     /// The bytes, if they came with the question.
     inline: Option<Inline>,
     phase: Phase,
+    /// Whether somebody has deleted it since its name was confirmed.
+    is_deleted: bool,
 }
 
 impl Create {
@@ -108,8 +110,8 @@ impl Node {
         let instance = self.next_instance();
         self.remember(asked, Waiting::Create(instance));
         let (client, request) = (asked.client, Some(asked.request));
-        let phase = Phase::Room;
-        let create = Create { client, request, id, is_promised, meta, inline, phase };
+        let (phase, is_deleted) = (Phase::Room, false);
+        let create = Create { client, request, id, is_promised, meta, inline, phase, is_deleted };
         self.creates.insert(instance, create);
         self.space.push_back(SpaceFor::Create(instance));
         self.grant_space(out);
@@ -229,6 +231,13 @@ impl Node {
         }
     }
 
+    /// Somebody has deleted what may still be filled.
+    pub(super) fn create_deleted(&mut self, instance: Instance) {
+        if let Some(create) = self.creates.get_mut(&instance) {
+            create.is_deleted = true;
+        }
+    }
+
     pub(super) fn seal(
         &mut self,
         client: ClientId,
@@ -242,7 +251,7 @@ impl Node {
                 format!("instance {instance} is not being filled: sealed or aborted before?");
             return Err(Error::InvalidArgument(said));
         };
-        let id = create.id.clone();
+        let (id, is_deleted) = (create.id.clone(), create.is_deleted);
         self.creates.remove(&instance);
         let Some(copy) = self.table.get_mut(instance) else {
             return Err(Error::ObjectDeleted { id });
@@ -251,7 +260,13 @@ impl Node {
         copy.state = State::Complete;
         self.unpin(instance, out);
         if is_doomed {
-            return Err(Error::ObjectDeleted { id });
+            // A sum takes inputs while they are filled, and whoever has it may delete them at once: their putters have done
+            // their part. Of two that were put under one name on both sides of a cut, one has not come to be.
+            return if is_deleted {
+                Ok(Answer::Put { id })
+            } else {
+                Err(Error::ObjectDeleted { id })
+            };
         }
         self.announce(instance, out);
         self.completed(instance, out);
