@@ -131,6 +131,15 @@ def test_a_deletion_ends_the_wait_for_copies() -> None:
                 again.result()
 
 
+def test_what_is_deleted_while_it_is_filled_gets_no_copies() -> None:
+    with testing.cluster(2) as nodes:
+        client = nodes[0].client()
+        buffer = client.create(LARGE, name="late/1", copies=2)
+        nodes[1].client().delete("late/1")
+        with pytest.raises(hoplite.ObjectDeleted):
+            buffer.seal(timeout=SOON)
+
+
 def test_a_full_node_is_passed_over() -> None:
     """Whichever node is asked first, the one with room keeps the copy."""
     with testing.cluster(3, capacity="8MiB") as nodes:

@@ -128,8 +128,9 @@ class Buffer:
             GetTimeout: it took longer; once the name was there, so is the object.
             InvalidArgument: sealed or given up before, or views of it are alive: `del` them first.
             NameTaken: somebody has put the name of a small object meanwhile.
-            ObjectDeleted: the network was cut meanwhile, somebody put the name on the other side, and that object
-                stays. One that is deleted while it is filled has been put all the same.
+            ObjectDeleted: it was deleted before there were the copies that `create` was asked for; or the network was
+                cut, somebody put the name on the other side, and that object stays. Otherwise what is deleted while
+                it is filled has been put all the same.
         """
         begun = time.monotonic()
         with self._sealing():

@@ -155,6 +155,7 @@ class Client(Twins):
             InvalidArgument: the name is empty or too long, or a ref that this client did not promise or has put
                 already; `keep` or `copies` is below 1, or the name has no number; or pickle can't take the value.
             NameTaken: an object of that name is alive.
+            ObjectDeleted: it was deleted before `copies` nodes held it.
             StoreFull: there was no room in time, or the object is larger than the store.
             UnsupportedDtype: the value takes a pickle, and this client has `allow_pickle=False`; or it is on another
                 device.

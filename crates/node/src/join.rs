@@ -26,7 +26,7 @@ const SEEK_LAST: Duration = Duration::from_secs(10);
 pub(crate) async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error> {
     let me = core.identity.member.address;
     let until = Instant::now() + JOIN_PATIENCE;
-    let (mut met, mut failures) = (Vec::new(), Vec::new());
+    let (mut is_met, mut failures) = (false, Vec::new());
     // Those that do not listen yet are called again only while nobody has answered.
     loop {
         failures.clear();
@@ -37,7 +37,7 @@ pub(crate) async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error
                 Ok(address) => match greet::call(&core.identity, address, Role::Meet, None).await {
                     Ok(connection) => {
                         core.drive(Event::PeerUp { member: connection.member });
-                        met.push(connection);
+                        is_met = true;
                         continue;
                     }
                     Err(error) => {
@@ -49,17 +49,17 @@ pub(crate) async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error
             };
             failures.push(format!("{seed}: {error}"));
         }
-        if !met.is_empty() || !may_come || Instant::now() >= until {
+        if is_met || !may_come || Instant::now() >= until {
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    if met.is_empty() && !failures.is_empty() {
+    if !is_met && !failures.is_empty() {
         return Err(Error::Join(failures.join("; ")));
     }
     // The members that the seed knows decide who owns which name: without them the first claims could go astray.
     let told_by = Instant::now() + Duration::from_secs(2);
-    while !met.is_empty() && core.counters.values().messages_received == 0 {
+    while is_met && core.counters.values().messages_received == 0 {
         if Instant::now() >= told_by {
             let said = format!(
                 "its members can't reach this node at {me}: advertise an address that they can reach"

@@ -68,11 +68,14 @@ impl Node {
             self.table.get(*instance).is_some_and(|copy| copy.origin && copy.is_complete())
         };
         let Some(instance) = current.filter(is_original) else {
-            let error = self.directory.why_gone(&id).cloned();
-            let said = format!(
-                "{id} was not put at this node, which can't see to its copies, or is deleted"
-            );
-            return Some(Err(error.unwrap_or(Error::InvalidArgument(said))));
+            let error = if current.is_some() {
+                let said = format!("{id} was not put at this node, which can't see to its copies");
+                Error::InvalidArgument(said)
+            } else {
+                // This is asked right after the seal.
+                self.directory.why_gone(&id).cloned().unwrap_or(Error::ObjectDeleted { id })
+            };
+            return Some(Err(error));
         };
         let keeping = self.keeping.entry(instance).or_default();
         keeping.copies = keeping.copies.max(copies as usize);
