@@ -296,6 +296,7 @@ impl Node {
 
     pub(super) fn located(
         &mut self,
+        from: NodeId,
         id: ObjectId,
         instance: Instance,
         meta: Meta,
@@ -305,9 +306,13 @@ impl Node {
         let is_asking =
             matches!(self.pulls.get(&id), Some(Pull { phase: Phase::Asking { .. }, .. }));
         if !is_asking {
-            // The pull ended another way, or both owners were asked and this one was slower. It believes now that this
-            // node's copy is fed by the sender that it named.
-            if let Some(copy) = self.table.current(&id) {
+            // The pull ended another way, or both owners were asked and this one was slower. What the first says holds:
+            // of two who each know a part of who feeds whom, both obeyed, copies could grow from each other.
+            if let Source::Holder { node, .. } = source
+                && self.members.owners(&id).first == from
+            {
+                self.redirected(&id, instance, node, out);
+            } else if let Some(copy) = self.table.current(&id) {
                 self.announce(copy, out);
             }
             return self.wait_for_room(&id, out);

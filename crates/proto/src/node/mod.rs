@@ -362,7 +362,7 @@ impl Node {
             }
             Message::Waiting { id } => self.pull_acknowledged(from, &id, out),
             Message::Located { id, instance, meta, source } => {
-                self.located(id, instance, meta, source, out);
+                self.located(from, id, instance, meta, source, out);
             }
             Message::Redirect { id, instance, source } => {
                 self.redirected(&id, instance, source, out);
