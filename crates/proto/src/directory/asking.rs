@@ -31,7 +31,7 @@ impl Directory {
     ) {
         let entry = self.entries.entry(id.clone()).or_default();
         if let Some(gone) = &entry.gone {
-            mail.push((asker, Message::Gone { id: id.clone(), error: gone.error.clone() }));
+            mail.push((asker, Message::Gone { id: id.clone(), error: gone.error(id) }));
             return;
         }
         if let Some(live) = &mut entry.live
@@ -75,7 +75,7 @@ impl Directory {
     ) {
         let entry = self.entries.entry(id.clone()).or_default();
         if let Some(gone) = &entry.gone {
-            mail.push((from, Message::Gone { id: id.clone(), error: gone.error.clone() }));
+            mail.push((from, Message::Gone { id: id.clone(), error: gone.error(id) }));
             return;
         }
         entry.asking_mut().watchers.insert(from);
@@ -100,7 +100,7 @@ impl Directory {
         let locators = &mut entry.asking_mut().locators;
         locators.retain(|locator| !locator.is(from, request));
         locators.push(Locator { node: from, request, known });
-        entry.answer_locators(mail);
+        entry.answer_locators(id, mail);
         let is_kept = |asking: &Asking| asking.locators.iter().any(|other| other.is(from, request));
         if entry.asking().is_some_and(is_kept) {
             mail.push((from, Message::NothingYet { request }));

@@ -164,7 +164,7 @@ impl Entry {
             // Deleted before its putter heard that the name was its own.
             mail.push((from, announce.claimed(None)));
         }
-        let error = self.gone.as_ref().map(|gone| gone.error.clone());
+        let error = self.gone.as_ref().map(|gone| gone.error(id));
         mail.push((from, announce.refused(error)));
         true
     }

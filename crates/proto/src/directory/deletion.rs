@@ -15,7 +15,7 @@ use super::{
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
-    limits::TOMBSTONE_NS,
+    limits::{REMEMBERED_MAX, TOMBSTONE_NS},
     message::Message,
     time::Instant,
 };
@@ -102,17 +102,14 @@ impl Directory {
         }
         if let Some(before) = entry.gone.take() {
             instances.extend(before.instances);
-            instances.sort_unstable();
-            instances.dedup();
             dropping.extend(before.dropping);
             askers = before.askers;
         }
         entry.tell_gone(id, &error, mail);
-        let until = now + TOMBSTONE_NS;
-        let known_to = Vec::new();
-        entry.gone =
-            Some(Box::new(Tombstone { instances, error, until, dropping, askers, known_to }));
-        self.alarms.insert((until, id.clone()));
+        let mut gone = Tombstone::new(instances, error, now + TOMBSTONE_NS);
+        (gone.dropping, gone.askers) = (dropping, askers);
+        entry.gone = Some(Box::new(gone));
+        self.remember(now, id);
     }
 
     /// A name was something that must not come back, and is something else by now.
@@ -130,6 +127,29 @@ impl Directory {
         }
         let until = now + TOMBSTONE_NS;
         entry.buried.extend(instances.iter().map(|instance| (*instance, until)));
-        self.alarms.insert((until, id.clone()));
+        self.remember(now, id);
+    }
+
+    /// What has just become of an object is forgotten when its time is over; or when so much happened since that it is not
+    /// among the last [`REMEMBERED_MAX`] any more, and nobody has a copy that is still to be dropped.
+    pub(super) fn remember(&mut self, now: Instant, id: &ObjectId) {
+        self.remembered.push_back((now + TOMBSTONE_NS, id.clone()));
+        while self.remembered.len() > REMEMBERED_MAX {
+            let front = self.remembered.front().and_then(|(_, id)| self.entries.get(id));
+            if front.is_some_and(|entry| entry.gone.as_ref().is_some_and(|gone| !gone.is_settled()))
+            {
+                break;
+            }
+            self.forget_oldest();
+        }
+    }
+
+    /// Forgets what there was to remember longest ago.
+    pub(super) fn forget_oldest(&mut self) {
+        let Some((then, id)) = self.remembered.pop_front() else { return };
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.forget(then);
+        }
+        self.forget_if_empty(&id);
     }
 }

@@ -80,10 +80,12 @@ pub(super) struct Holder {
     pub(super) moving_from: Option<NodeId>,
 }
 
+/// One of as many as are remembered: what few have is boxed.
 #[derive(Debug)]
 pub(super) struct Tombstone {
     pub(super) instances: Vec<Instance>,
-    pub(super) error: Error,
+    /// Why it is gone; none if it was deleted.
+    reason: Option<Box<Error>>,
     pub(super) until: Instant,
     /// Copies whose holders have not said that they dropped them.
     pub(super) dropping: BTreeSet<(NodeId, Instance)>,
@@ -109,10 +111,32 @@ impl Locator {
 }
 
 impl Tombstone {
+    /// Of instances that are gone for a reason, until when that is remembered.
+    pub(super) fn new(mut instances: Vec<Instance>, error: Error, until: Instant) -> Self {
+        instances.sort_unstable();
+        instances.dedup();
+        instances.shrink_to_fit();
+        let is_deleted = matches!(error, Error::ObjectDeleted { .. });
+        let reason = (!is_deleted).then(|| Box::new(error));
+        let (dropping, askers, known_to) = (BTreeSet::new(), Vec::new(), Vec::new());
+        Self { instances, reason, until, dropping, askers, known_to }
+    }
+
+    /// Why `id`, which this is of, is gone.
+    pub(super) fn error(&self, id: &ObjectId) -> Error {
+        let reason = self.reason.as_deref();
+        reason.cloned().unwrap_or_else(|| Error::ObjectDeleted { id: id.clone() })
+    }
+
+    /// Whether every holder has dropped it, or is gone.
+    pub(super) fn is_settled(&self) -> bool {
+        self.dropping.is_empty()
+    }
+
     /// Answers those who deleted the object, when no copy is left that somebody could be given.
     pub(super) fn answer(&mut self, id: &ObjectId, mail: &mut Mail) {
-        if self.dropping.is_empty() {
-            for (node, request) in self.askers.drain(..) {
+        if self.is_settled() {
+            for (node, request) in core::mem::take(&mut self.askers) {
                 mail.push((node, Message::Deleted { id: id.clone(), request }));
             }
         }
@@ -147,6 +171,13 @@ impl Entry {
         self.buried.extend(gone.instances.iter().map(|instance| (*instance, gone.until)));
     }
 
+    /// Forgets what was to be remembered until `then`.
+    pub(super) fn forget(&mut self, then: Instant) {
+        self.gone.take_if(|gone| gone.until <= then);
+        self.lost.take_if(|lost| lost.1 <= then);
+        self.buried.retain(|_, until| *until > then);
+    }
+
     /// Whether nothing is known of it and nobody asks.
     pub(super) fn is_empty(&self) -> bool {
         self.live.is_none()
@@ -177,10 +208,10 @@ impl Entry {
     }
 
     /// Answers those to whom the holders are news.
-    pub(super) fn answer_locators(&mut self, mail: &mut Mail) {
+    pub(super) fn answer_locators(&mut self, id: &ObjectId, mail: &mut Mail) {
         let Some(asking) = &mut self.asking else { return };
         let holdings = match &self.gone {
-            Some(gone) => Err(gone.error.clone()),
+            Some(gone) => Err(gone.error(id)),
             None => Ok(self.live.as_ref().map_or_else(Vec::new, Live::holdings)),
         };
         asking.locators.retain(|locator| {

@@ -25,7 +25,7 @@ mod tests;
 
 use alloc::{
     boxed::Box,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     format,
     string::String,
     vec::Vec,
@@ -57,8 +57,10 @@ pub struct Directory {
     entries: BTreeMap<ObjectId, Box<Entry>>,
     /// Who waits for a newer name under a prefix.
     latest: Vec<LatestWaiter>,
-    /// When something has to be looked at again: tombstones to forget, orphans to give up.
+    /// When something has to be looked at again: orphans to give up, entries that others own.
     alarms: BTreeSet<(Instant, ObjectId)>,
+    /// Deletions and losses, oldest first, and until when they are remembered.
+    remembered: VecDeque<(Instant, ObjectId)>,
     /// How long entries are kept that others own, as this node sees the members.
     stray_ns: u64,
     /// Members had given this node up, and tell it until then what happened meanwhile.
@@ -81,6 +83,7 @@ impl Directory {
             entries: BTreeMap::new(),
             latest: Vec::new(),
             alarms: BTreeSet::new(),
+            remembered: VecDeque::new(),
             stray_ns,
             catching_up_until: Instant::default(),
             parked: Vec::new(),
@@ -172,7 +175,7 @@ impl Directory {
         if let Some(id) = message.object()
             && let Some(entry) = self.entries.get_mut(id)
         {
-            entry.answer_locators(mail);
+            entry.answer_locators(id, mail);
         }
         true
     }
@@ -205,7 +208,7 @@ impl Directory {
                 self.check_orphan(now, &id, members);
             }
             if let Some(entry) = self.entries.get_mut(&id) {
-                entry.answer_locators(mail);
+                entry.answer_locators(&id, mail);
             }
             self.forget_if_empty(&id);
         }
@@ -234,7 +237,7 @@ impl Directory {
                 for owner in owners() {
                     if !gone.known_to.contains(&owner) {
                         gone.known_to.push(owner);
-                        let (instances, error) = (gone.instances.clone(), gone.error.clone());
+                        let (instances, error) = (gone.instances.clone(), gone.error(id));
                         let (id, error) = (id.clone(), Some(error));
                         mail.push((owner, Message::Remember { id, instances, error }));
                     }
@@ -264,7 +267,9 @@ impl Directory {
     /// When [`Directory::expire`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
         let parked = (!self.parked.is_empty()).then_some(self.catching_up_until);
-        self.alarms.first().map(|(at, _)| *at).into_iter().chain(parked).min()
+        let alarm = self.alarms.first().map(|(at, _)| *at);
+        let forgotten = self.remembered.front().map(|(until, _)| *until);
+        [parked, alarm, forgotten].into_iter().flatten().min()
     }
 
     /// Forgets old deletions; tells those who wait for an object that nobody can make any more.
@@ -275,6 +280,9 @@ impl Directory {
                     self.announce(now, from, &announce, members, link, mail);
                 }
             }
+        }
+        while self.remembered.front().is_some_and(|(until, _)| *until <= now) {
+            self.forget_oldest();
         }
         while let Some((at, id)) = self.alarms.first().cloned() {
             if at > now {
@@ -287,19 +295,12 @@ impl Directory {
                 self.entries.remove(&id);
                 continue;
             }
-            if entry.gone.as_ref().is_some_and(|gone| gone.until <= now) {
-                entry.gone = None;
-            }
-            entry.lost.take_if(|lost| lost.1 <= now);
-            entry.buried.retain(|_, until| *until > now);
             // Who is no owner any more hears of no holder: those who asked it ask the owners of now.
             if is_owner && entry.orphan_since.is_some_and(|since| since + ORPHAN_GRACE_NS <= now) {
                 entry.orphan_since = None;
                 let lost = entry.live.take_if(|live| !live.is_fed());
                 if let Some(lost) = lost.as_ref().filter(|_| id.minter().is_none()) {
-                    let until = now + TOMBSTONE_NS;
-                    entry.lost = Some(Box::new((lost.instance, until)));
-                    self.alarms.insert((until, id.clone()));
+                    entry.lost = Some(Box::new((lost.instance, now + TOMBSTONE_NS)));
                 }
                 // The member that alone can make it may have been met meanwhile.
                 let can_come = id.minter().is_some_and(|minter| members.contains(minter));
@@ -312,12 +313,17 @@ impl Directory {
                     };
                     let error = Error::ObjectLost { id: id.clone(), detail };
                     entry.tell_gone(&id, &error, mail);
-                    entry.answer_locators(mail);
+                    entry.answer_locators(&id, mail);
                     // Copies that grow from each other and from nobody else never will be complete. Only the first
                     // owner knows of all copies.
-                    if let Some(lost) = lost.filter(|_| members.owners(&id).first == members.me()) {
+                    if let Some(lost) = &lost
+                        && members.owners(&id).first == members.me()
+                    {
                         lost.strand_copies(&id, &error, mail);
                     }
+                }
+                if lost.is_some() && id.minter().is_none() {
+                    self.remember(now, &id);
                 }
             }
             self.forget_if_empty(&id);
@@ -331,8 +337,8 @@ impl Directory {
     }
 
     /// Why an object can't come, if that is remembered.
-    pub fn why_gone(&self, id: &ObjectId) -> Option<&Error> {
-        Some(&self.entries.get(id)?.gone.as_ref()?.error)
+    pub fn why_gone(&self, id: &ObjectId) -> Option<Error> {
+        Some(self.entries.get(id)?.gone.as_ref()?.error(id))
     }
 
     /// How many objects are known to exist.

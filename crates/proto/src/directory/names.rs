@@ -111,7 +111,7 @@ impl Directory {
             Some(gone) if gone.instances.contains(&instance) => {
                 // So is whatever has been made under it meanwhile.
                 gone.dropping.insert((from, instance));
-                Some(gone.error.clone())
+                Some(gone.error(id))
             }
             _ => {
                 let is_buried = entry.buried.get(&instance).is_some_and(|until| *until > now);

@@ -8,6 +8,7 @@ use super::*;
 use crate::{
     id::RequestId,
     inline::Inline,
+    limits::REMEMBERED_MAX,
     members::Member,
     message::{Found, Progress, Source},
     meta::Meta,
@@ -410,6 +411,32 @@ fn a_name_is_taken_while_its_object_lives_and_free_after_its_deletion() {
     // What is left of the old object stays out.
     let mail = owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
     assert!(matches!(mail[..], [(NodeId(2), Message::Drop { .. })]));
+}
+
+#[test]
+fn where_there_are_very_many_the_oldest_deletions_are_forgotten() {
+    let mut owner = Owner::new();
+    let ids: Vec<ObjectId> =
+        (0..REMEMBERED_MAX + 2).map(|number| named(&owner, &number.to_string())).collect();
+    let dropped = |id: &ObjectId| Message::Dropped { id: id.clone(), instance: instance(2, 1) };
+    for id in &ids {
+        owner.hears(2, told(id, instance(2, 1), true, Progress::Complete));
+        owner.hears(4, delete(id));
+        if *id != ids[0] {
+            assert_eq!(owner.hears(2, dropped(id)), [deleted(id, 4)]);
+        }
+    }
+    let remembered = |owner: &Owner| owner.directory.entries.len();
+    assert_eq!(remembered(&owner), ids.len(), "the first has a holder that is waited for");
+    assert_eq!(owner.hears(2, dropped(&ids[0])), [deleted(&ids[0], 4)]);
+    owner.hears(2, told(&ids[2], instance(2, 2), true, Progress::Complete));
+    owner.hears(4, delete(&ids[2]));
+    assert_eq!(remembered(&owner), REMEMBERED_MAX);
+    assert!(ids[..2].iter().all(|id| owner.directory.why_gone(id).is_none()));
+    assert!(ids[2..].iter().all(|id| owner.directory.why_gone(id).is_some()));
+    owner.waits(TOMBSTONE_NS);
+    assert_eq!(remembered(&owner), 0);
+    assert_eq!(owner.directory.deadline(), None);
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl Node {
                 Error::InvalidArgument(said)
             } else {
                 // This is asked right after the seal.
-                self.directory.why_gone(&id).cloned().unwrap_or(Error::ObjectDeleted { id })
+                self.directory.why_gone(&id).unwrap_or(Error::ObjectDeleted { id })
             };
             return Some(Err(error));
         };

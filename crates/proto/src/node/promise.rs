@@ -35,7 +35,7 @@ impl Node {
             return Ok(id);
         }
         if let Some(error) = self.directory.why_gone(&id) {
-            return Err(error.clone());
+            return Err(error);
         }
         if self.promises.get(&id) != Some(&client) {
             let said = format!(

@@ -126,7 +126,7 @@ impl Node {
         }
         // Its ids are minted here, so what became of one is in this node's part of the directory.
         if let Some(error) = self.directory.why_gone(&id) {
-            return Some(Err(error.clone()));
+            return Some(Err(error));
         }
         let said = format!("{id} is not the result of a reduce that was asked of this node");
         Some(Err(Error::InvalidArgument(said)))
