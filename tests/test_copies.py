@@ -140,6 +140,38 @@ def test_what_is_deleted_while_it_is_filled_gets_no_copies() -> None:
             buffer.seal(timeout=SOON)
 
 
+def refuses(client: Client) -> bool:
+    """Whether its node is closing."""
+    try:
+        client.put(b"")
+    except hoplite.NodeDown:
+        return True
+    return False
+
+
+def test_what_is_being_put_when_its_node_closes_is_handed_over() -> None:
+    with testing.cluster(2) as nodes:
+        client, other = nodes[0].client(), nodes[1].client()
+        value = numbers(LARGE)
+        buffer = client.create(LARGE, "float32", name="late/1")
+        get = Later(other.get, "late/1", timeout=SOON)
+        closing = Later(nodes[0].close)
+        eventually(lambda: refuses(client))
+        buffer[:] = value
+        buffer.seal(timeout=SOON)
+        closing.result()
+        same(get.result(), value)
+        same(other.get("late/1", timeout=0), value)
+
+
+def test_a_buffer_that_nobody_seals_does_not_keep_its_node_from_closing() -> None:
+    with testing.cluster(2) as nodes:
+        buffer = nodes[0].client().create(LARGE, name="late/1")
+        nodes[0].close()
+        with pytest.raises(hoplite.NodeDown):
+            buffer.seal()
+
+
 def test_a_full_node_is_passed_over() -> None:
     """Whichever node is asked first, the one with room keeps the copy."""
     with testing.cluster(3, capacity="8MiB") as nodes:

@@ -166,7 +166,8 @@ class Node:
     def close(self, timeout: float | None = None) -> None:
         """Leaves the cluster: hands over what only this node holds, then frees its store. Closing twice is fine.
 
-        Calls that wait on this node raise `NodeDown`. Values that `get` returned stay valid.
+        Calls that wait on this node raise `NodeDown`; only what is being put may still be sealed, within a second.
+        Values that `get` returned stay valid.
 
         Args:
             timeout: seconds the handing over may take; None lets it take what it needs.

@@ -178,6 +178,8 @@ class Chaos:
             except NotYet:
                 return f"wrong: a call has not ended after {CALL_S + SLACK_S:g} s"
         said = self._wrong(begun, replies)
+        if said:
+            said += "; of the calls: " + ", ".join(f"{reply.error or 'right'} {reply.said}" for reply in replies)
         deleted = self._delete(refs, chance)
         if self.excused_since(begun):
             with self._lock:

@@ -2,7 +2,7 @@
 //!
 //! [`Node::handle`] takes a fact and appends orders; [`Node::deadline`] says when to hand it
 //! [`Event::DeadlinePassed`]. The files follow the journey of an object: [`promise`], [`put`], [`keep`], [`get`], [`serve`],
-//! [`reduce`], then [`delete`], [`wait`] and [`membership`]; [`question`] has what clients wait for meanwhile. The directory
+//! [`reduce`], then [`delete`], [`wait`], [`membership`] and [`leave`]; [`question`] has what clients wait for meanwhile. The directory
 //! that this node owns a part of is [`crate::directory`].
 
 mod adopt;
@@ -11,6 +11,7 @@ mod delete;
 mod event;
 mod get;
 mod keep;
+mod leave;
 mod membership;
 mod names;
 mod promise;
@@ -37,7 +38,8 @@ use self::{
     adopt::Adoption,
     get::Pull,
     keep::Kept,
-    membership::{Leaving, Loss},
+    leave::Leaving,
+    membership::Loss,
     put::Create,
     question::{Asked, Pending, Waiting},
     reduce::Fold,
@@ -47,7 +49,7 @@ use self::{
 };
 pub use self::{
     event::{Action, Config, Event, Note},
-    membership::LEAVE_PATIENCE_NS,
+    leave::LEAVE_PATIENCE_NS,
 };
 use crate::{
     absent::Absentees,
@@ -189,6 +191,7 @@ impl Node {
         self.hear_itself(actions);
         self.expire_requests(actions);
         self.hear_itself(actions);
+        self.leave_when_empty(actions);
     }
 
     fn hear_itself(&mut self, actions: &mut Vec<Action>) {
@@ -202,7 +205,7 @@ impl Node {
         let requests = self.deadlines.first().map(|(at, _)| *at);
         let pulls = self.pulls.values().filter_map(Pull::deadline).min();
         let reduces = self.reduces.values().filter_map(Reduce::deadline).min();
-        let leaving = self.leaving.as_ref().map(|leaving| leaving.until);
+        let leaving = self.leaving.as_ref().map(Leaving::deadline);
         let members = [self.swim.deadline(), self.absentees.deadline()];
         let all = [
             requests,
@@ -285,8 +288,10 @@ impl Node {
         deadline: Option<Instant>,
         out: &mut Vec<Action>,
     ) {
-        let ends_something =
-            matches!(ask, Ask::Release { .. } | Ask::Abort { .. } | Ask::BreakPromises);
+        let ends_something = matches!(
+            ask,
+            Ask::Seal { .. } | Ask::Release { .. } | Ask::Abort { .. } | Ask::BreakPromises
+        );
         if self.leaving.is_some() && !ends_something {
             let error = Error::NodeDown(format!("node {} is closing", self.me.id));
             out.push(Action::Reply { client, request, answer: Err(error) });
@@ -474,7 +479,7 @@ impl Node {
         self.expire_pulls(out);
         self.expire_watches(out);
         self.expire_reduces(out);
-        self.expire_leaving(out);
+        self.expire_leaving();
         self.expire_keeping(out);
         self.expire_members(out);
     }

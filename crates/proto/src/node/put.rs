@@ -41,6 +41,11 @@ impl Create {
     pub(super) fn awaits_its_name(&self) -> bool {
         self.phase == Phase::Name
     }
+
+    /// Whether a client may be filling it.
+    pub(super) fn is_filling(&self) -> bool {
+        self.phase == Phase::Filling
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,6 +275,7 @@ impl Node {
         }
         self.announce(instance, out);
         self.completed(instance, out);
+        self.filled_while_leaving(instance, out);
         Ok(Answer::Put { id })
     }
 
@@ -445,7 +451,7 @@ impl Node {
         if let Some(removed) = self.table.doom(instance) {
             self.removed(&removed, out);
         }
-        self.hand_over_void(instance, out);
+        self.hand_over_void(instance);
     }
 
     pub(super) fn unpin(&mut self, instance: Instance, out: &mut Vec<Action>) {

@@ -519,6 +519,29 @@ fn a_deletion_lets_go_of_whoever_leaves() {
 }
 
 #[test]
+fn what_is_being_filled_when_its_node_leaves_may_still_be_sealed() {
+    let mut cluster = Cluster::new(3);
+    let (id, instance) = cluster.create(3, None);
+    let reader = cluster.get(1, &id);
+    let (unsealed, _) = cluster.create(3, None);
+    cluster.tell(3, Event::LeaveAsked);
+    let has_left = |cluster: &Cluster| cluster.done.iter().any(|what| what == "n3 left");
+    let refused = cluster.asks(3, Ask::Create { id: None, meta: array(LARGE) });
+    assert!(matches!(refused, Err(Error::NodeDown(_))));
+    assert!(!has_left(&cluster));
+    assert_eq!(cluster.asks(3, Ask::Seal { instance }), Ok(Answer::Put { id: id.clone() }));
+    got(cluster.reply(reader));
+    assert!(!has_left(&cluster), "a client is filling the other");
+    cluster.wait(SECOND);
+    assert!(has_left(&cluster));
+    let late = cluster.get(2, &id);
+    got(cluster.reply(late));
+    let lost = cluster.get(2, &unsealed);
+    cluster.wait(SECOND);
+    assert!(matches!(cluster.reply(lost), Err(Error::ObjectLost { .. })));
+}
+
+#[test]
 fn a_node_that_died_takes_its_objects_with_it_and_nobody_waits_for_ever() {
     let mut cluster = Cluster::new(3);
     let id = cluster.put_large(3, None);

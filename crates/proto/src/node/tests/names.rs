@@ -33,7 +33,7 @@ impl Cluster {
         !self.replies.contains_key(&request)
     }
 
-    fn asks(&mut self, node: u64, ask: Ask) -> Result<Answer, Error> {
+    pub(super) fn asks(&mut self, node: u64, ask: Ask) -> Result<Answer, Error> {
         let request = self.ask(node, ask);
         self.reply(request).clone()
     }
