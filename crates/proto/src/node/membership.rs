@@ -238,12 +238,7 @@ impl Node {
                 self.send(owner, Message::Announce(announce.clone()), out);
             }
         }
-        for instance in self.claims() {
-            let Some(claim) = self.claim_of(instance) else { continue };
-            if let Some(owner) = self.new_owner(&claim.id, before, renewed) {
-                self.send(owner, Message::Announce(claim), out);
-            }
-        }
+        self.ask_for_names_again(renewed, out);
         for id in self.sought() {
             if self.new_owner(&id, before, renewed).is_some() {
                 self.locate_again(&id, out);

@@ -32,6 +32,8 @@ pub(super) struct Create {
     /// The bytes, if they came with the question.
     inline: Option<Inline>,
     phase: Phase,
+    /// The owner that was asked for its name.
+    asked: Option<NodeId>,
     /// Whether somebody has deleted it since its name was confirmed.
     is_deleted: bool,
 }
@@ -115,8 +117,18 @@ impl Node {
         let instance = self.next_instance();
         self.remember(asked, Waiting::Create(instance));
         let (client, request) = (asked.client, Some(asked.request));
-        let (phase, is_deleted) = (Phase::Room, false);
-        let create = Create { client, request, id, is_promised, meta, inline, phase, is_deleted };
+        let (phase, owner, is_deleted) = (Phase::Room, None, false);
+        let create = Create {
+            client,
+            request,
+            id,
+            is_promised,
+            meta,
+            inline,
+            phase,
+            asked: owner,
+            is_deleted,
+        };
         self.creates.insert(instance, create);
         self.space.push_back(SpaceFor::Create(instance));
         self.grant_space(out);
@@ -152,14 +164,35 @@ impl Node {
         if create.id.minter().is_some() {
             return self.create_confirmed(instance, None, out);
         }
-        if let Some(claim) = self.claim_of(instance) {
-            let owner = self.members.owners(&claim.id).first;
-            self.send(owner, Message::Announce(claim), out);
+        self.ask_for_name(instance, out);
+    }
+
+    fn ask_for_name(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let Some(claim) = self.claim_of(instance) else { return };
+        let owner = self.members.owners(&claim.id).first;
+        if let Some(create) = self.creates.get_mut(&instance) {
+            create.asked = Some(owner);
+        }
+        self.send(owner, Message::Announce(claim), out);
+    }
+
+    /// Asks for names of which no answer will come any more, after a change of members: `renewed` has lost what it was
+    /// told. Others answer although they are no owners by now: a new owner may not know yet what they know, and give to
+    /// this put a name that they refuse.
+    pub(super) fn ask_for_names_again(&mut self, renewed: Option<NodeId>, out: &mut Vec<Action>) {
+        let will_answer = |asked: NodeId| {
+            self.members.contains(asked) && renewed.is_none_or(|node| node != asked)
+        };
+        let waits = |create: &Create| create.phase == Phase::Name;
+        let hit = self.creates.iter().filter(|(_, create)| waits(create));
+        let hit = hit.filter(|(_, create)| !create.asked.is_some_and(will_answer));
+        for instance in hit.map(|(instance, _)| *instance).collect::<Vec<Instance>>() {
+            self.ask_for_name(instance, out);
         }
     }
 
     /// The claim of a name that is not confirmed, if `instance` has one.
-    pub(super) fn claim_of(&self, instance: Instance) -> Option<Announce> {
+    fn claim_of(&self, instance: Instance) -> Option<Announce> {
         let create = self.creates.get(&instance).filter(|create| create.phase == Phase::Name)?;
         let progress = match &create.inline {
             Some(bytes) => Progress::Inline(bytes.clone()),
@@ -167,12 +200,6 @@ impl Node {
         };
         let (id, meta) = (create.id.clone(), create.meta.clone());
         Some(Announce { id, instance, meta, origin: true, progress, claim: true })
-    }
-
-    /// Instances whose names are not confirmed.
-    pub(super) fn claims(&self) -> Vec<Instance> {
-        let claims = self.creates.iter().filter(|(_, create)| create.phase == Phase::Name);
-        claims.map(|(instance, _)| *instance).collect()
     }
 
     /// The owner of a name has spoken.
