@@ -341,7 +341,7 @@ impl Message {
             Self::Announce(announce) => {
                 let is_sound = match &announce.progress {
                     Progress::Inline(bytes) => bytes.len() == announce.meta.size,
-                    Progress::Complete | Progress::Partial { .. } => true,
+                    Progress::Complete | Progress::Partial { .. } | Progress::Parts => true,
                 };
                 is_sound && announce.meta.is_sound()
             }
@@ -414,6 +414,16 @@ pub enum Progress {
         /// Who sends it; none where a client writes it or a reduce makes it.
         source: Option<NodeId>,
     },
+    /// It grows by parts that others make, too. They may have all of it before this node does, which then may begin again:
+    /// it is to be taken from here, or from who takes it from here.
+    Parts,
+}
+
+impl Progress {
+    /// Whether it is all.
+    pub const fn is_complete(&self) -> bool {
+        matches!(self, Self::Inline(_) | Self::Complete)
+    }
 }
 
 /// Where an asker takes an object from.

@@ -77,8 +77,7 @@ impl Directory {
         }
         let is_complete = live.is_complete();
         // The result that the name was reserved for is there. A reader may have all of an attempt that its maker gave up.
-        let is_made =
-            !matches!(announce.progress, Progress::Partial { .. }) && from == instance.node;
+        let is_made = announce.progress.is_complete() && from == instance.node;
         entry.reserved.take_if(|reserved| is_made && reserved.node == from);
         self.check_orphan(now, id, members);
         self.wake(now, id, is_new || is_complete && !was_complete, members, link, mail);
@@ -222,7 +221,11 @@ impl Live {
             }
             Progress::Complete => (true, None),
             Progress::Partial { source } => (false, *source),
+            Progress::Parts => (false, None),
         };
+        if from == self.instance.node {
+            self.by_parts = announce.progress == Progress::Parts;
+        }
         let before = self.holders.remove(&from).unwrap_or_default();
         let began = before.began.or(source.map(|_| now));
         // One that is to be moved receives from where it did until it is told.

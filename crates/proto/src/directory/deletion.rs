@@ -16,6 +16,7 @@ use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
     limits::{REMEMBERED_MAX, TOMBSTONE_NS},
+    members::Members,
     message::Message,
     time::Instant,
 };
@@ -45,6 +46,17 @@ impl Directory {
             gone.answer(id, mail);
         } else {
             mail.push((from, Message::Deleted { id: id.clone(), request }));
+        }
+    }
+
+    /// Whoever told this node of an end, though it owns nothing of it, does not know of the owners, or not yet; and says
+    /// nothing of it when it does.
+    pub(super) fn pass_on(&mut self, id: &ObjectId, members: &Members, mail: &mut Mail) {
+        let owners = members.owners(id);
+        if !owners.contains(members.me())
+            && let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut())
+        {
+            gone.tell(id, owners.iter(), mail);
         }
     }
 

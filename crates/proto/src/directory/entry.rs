@@ -61,6 +61,8 @@ pub(super) struct Live {
     pub(super) instance: Instance,
     pub(super) meta: Meta,
     pub(super) inline: Option<Inline>,
+    /// Whether others than its maker, who do not tell of it, may have all of an attempt that comes to nothing.
+    pub(super) by_parts: bool,
     pub(super) holders: LiteMap<NodeId, Holder>,
 }
 
@@ -126,6 +128,22 @@ impl Tombstone {
     pub(super) fn error(&self, id: &ObjectId) -> Error {
         let reason = self.reason.as_deref();
         reason.cloned().unwrap_or_else(|| Error::ObjectDeleted { id: id.clone() })
+    }
+
+    /// Tells those owners that have not heard of it from here, and did not tell of it.
+    pub(super) fn tell(
+        &mut self,
+        id: &ObjectId,
+        owners: impl Iterator<Item = NodeId>,
+        mail: &mut Mail,
+    ) {
+        for owner in owners {
+            if !self.known_to.contains(&owner) {
+                self.known_to.push(owner);
+                let (instances, error) = (self.instances.clone(), Some(self.error(id)));
+                mail.push((owner, Message::Remember { id: id.clone(), instances, error }));
+            }
+        }
     }
 
     /// Whether every holder has dropped it, or is gone.
@@ -253,7 +271,7 @@ impl Live {
     /// Nobody has it yet.
     pub(super) fn new(instance: Instance, meta: Meta) -> Self {
         // Most objects have one holder for all their lives.
-        Self { instance, meta, inline: None, holders: LiteMap::with_capacity(1) }
+        Self { instance, meta, inline: None, by_parts: false, holders: LiteMap::with_capacity(1) }
     }
 
     /// Removes a holder and detaches whom it fed; false if it was none.
@@ -304,6 +322,11 @@ impl Live {
         self.inline.is_some() || self.holders.keys().any(|node| self.depth(*node).is_some())
     }
 
+    /// Whether what a holder has is given to others: not if it makes a part itself.
+    fn is_readable(&self, holder: &Holder) -> bool {
+        !self.by_parts || holder.told.is_some()
+    }
+
     /// `movable_since`: see [`Live::movable_since`]; none lets nobody be moved.
     fn choose(
         &self,
@@ -317,7 +340,9 @@ impl Live {
         let candidates: Vec<Candidate> = self
             .holders
             .iter()
-            .filter(|(node, _)| **node != asker && members.contains(**node))
+            .filter(|(node, holder)| {
+                **node != asker && members.contains(**node) && self.is_readable(holder)
+            })
             .filter_map(|(node, holder)| {
                 let lineage = *lineages.get(node)?;
                 let Lineage { depth, is_behind: false } = as_planted(lineage) else { return None };
@@ -373,8 +398,10 @@ impl Live {
         let rank = |(node, holder): &(&NodeId, &Holder)| {
             (**node != watcher, !holder.complete, !holder.origin, self.load(**node), **node)
         };
-        let fed = |node: NodeId| members.contains(node) && self.depth(node).is_some();
-        let best = self.holders.iter().filter(|(node, _)| fed(**node)).min_by_key(rank);
+        let fed = |(node, holder): &(&NodeId, &Holder)| {
+            members.contains(**node) && self.depth(**node).is_some() && self.is_readable(holder)
+        };
+        let best = self.holders.iter().filter(fed).min_by_key(rank);
         // Small bytes come with the answer, whoever holds them besides.
         let holder = best.map(|(node, _)| *node).or(self.inline.as_ref().map(|_| watcher))?;
         let (instance, meta) = (self.instance, self.meta.clone());

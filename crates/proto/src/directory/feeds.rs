@@ -206,6 +206,7 @@ mod tests {
                 instance: Instance { node: NodeId(0), serial: 1 },
                 meta: Meta::bytes(1 << 20),
                 inline: None,
+                by_parts: false,
                 holders: holders.collect(),
             };
             let asker = NodeId(asker);

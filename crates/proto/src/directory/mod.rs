@@ -136,13 +136,17 @@ impl Directory {
                 self.reserve(now, from, id, *instance, mail);
                 self.keep_for_a_while(now, id, members);
             }
-            Message::Delete { id, request } => self.delete(now, from, id, *request, mail),
+            Message::Delete { id, request } => {
+                self.delete(now, from, id, *request, mail);
+                self.pass_on(id, members, mail);
+            }
             Message::Dropped { id, instance } => self.dropped(from, id, *instance, mail),
             Message::Fail { id, error } => {
                 // A name may be somebody else's meanwhile.
                 let maker = self.entries.get(id).and_then(|entry| entry.maker());
                 if id.minter().is_some() || maker.is_none_or(|maker| maker == from) {
                     self.bury(now, id, error.clone(), Vec::new(), mail);
+                    self.pass_on(id, members, mail);
                 } else if let Some(entry) = self.entries.get_mut(id) {
                     entry.reserved.take_if(|reserved| reserved.node == from);
                 }
@@ -234,14 +238,7 @@ impl Directory {
             let owners = || all.iter().filter(|owner| *owner != me);
             if let Some(gone) = &mut entry.gone {
                 gone.known_to.retain(|owner| renewed != Some(*owner));
-                for owner in owners() {
-                    if !gone.known_to.contains(&owner) {
-                        gone.known_to.push(owner);
-                        let (instances, error) = (gone.instances.clone(), gone.error(id));
-                        let (id, error) = (id.clone(), Some(error));
-                        mail.push((owner, Message::Remember { id, instances, error }));
-                    }
-                }
+                gone.tell(id, owners(), mail);
             }
             // What a name was before it was put again must not come back either.
             let buried = entry.buried.iter().filter(|(_, until)| **until > now);

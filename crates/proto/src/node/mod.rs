@@ -438,6 +438,7 @@ impl Node {
         let progress = match &copy.inline {
             Some(bytes) => Progress::Inline(bytes.clone()),
             None if copy.is_complete() => Progress::Complete,
+            None if self.is_scattered(instance) => Progress::Parts,
             None => Progress::Partial { source },
         };
         let (id, meta, origin) = (copy.id.clone(), copy.meta.clone(), copy.origin);
