@@ -84,10 +84,13 @@ impl Reduce {
     }
 
     fn hears_gone(&mut self, number: usize) -> Vec<Step> {
+        self.hears_of_the_end(number, &Error::ObjectDeleted { id: input(number) })
+    }
+
+    fn hears_of_the_end(&mut self, number: usize, error: &Error) -> Vec<Step> {
         let mut steps = Vec::new();
-        let error = Error::ObjectDeleted { id: input(number) };
         let now = Instant(2_000_000_000);
-        around(&[], |around| self.gone(now, &input(number), &error, around, &mut steps));
+        around(&[], |around| self.gone(now, &input(number), error, around, &mut steps));
         steps
     }
 }
@@ -255,6 +258,18 @@ fn a_spare_takes_the_place_of_an_input_that_is_gone() {
     reduce.hears(1, Some(large(1, NodeId(2))));
     let steps = reduce.hears(2, Some(large(2, NodeId(3))));
     assert_eq!(folded(&steps), [instance(1), instance(2)]);
+}
+
+#[test]
+fn an_input_that_was_lost_and_comes_back_is_folded() {
+    let mut reduce = reduce(3, 2, None);
+    let detail = "its only holder is gone".to_string();
+    let error = Error::ObjectLost { id: input(0), detail };
+    assert_eq!(reduce.hears_of_the_end(0, &error), [Step::Watch(input(0))]);
+    reduce.hears(2, None);
+    reduce.hears(1, Some(large(1, NodeId(2))));
+    let steps = reduce.hears(0, Some(large(0, NodeId(3))));
+    assert_eq!(folded(&steps), [instance(1), instance(0)]);
 }
 
 #[test]
