@@ -237,6 +237,8 @@ pub enum Message {
     NothingYet {
         /// Of the question.
         request: RequestId,
+        /// Whose holders it asks for; none of a question for names.
+        id: Option<ObjectId>,
     },
     /// To the owner of the prefix: which names under it are older than `name`, but for the newest `keep - 1` of them?
     Older {

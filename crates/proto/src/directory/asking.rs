@@ -103,7 +103,7 @@ impl Directory {
         entry.answer_locators(id, mail);
         let is_kept = |asking: &Asking| asking.locators.iter().any(|other| other.is(from, request));
         if entry.asking().is_some_and(is_kept) {
-            mail.push((from, Message::NothingYet { request }));
+            mail.push((from, Message::NothingYet { request, id: Some(id.clone()) }));
         }
         self.check_orphan(now, id, members);
         self.forget_if_empty(id);

@@ -43,7 +43,7 @@ impl Directory {
             self.answer_latest(prefix, version, &name, mail);
         }
         if self.latest.iter().any(|waiter| (waiter.node, waiter.request) == (from, request)) {
-            mail.push((from, Message::NothingYet { request }));
+            mail.push((from, Message::NothingYet { request, id: None }));
         }
     }
 

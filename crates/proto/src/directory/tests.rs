@@ -516,7 +516,7 @@ fn latest_is_the_highest_number_and_waits_for_a_higher_one() {
         (NodeId(4), Message::LatestIs { name, request: RequestId(5) })
     };
     assert_eq!(owner.hears(4, question(None)), [answer(&ids[1])]);
-    let nothing_yet = Message::NothingYet { request: RequestId(5) };
+    let nothing_yet = Message::NothingYet { request: RequestId(5), id: None };
     assert_eq!(owner.hears(4, question(Some(10))), [(NodeId(4), nothing_yet)]);
     let mail = owner.hears(2, told(&ids[2], instance(2, 4), true, Progress::Complete));
     assert_eq!(mail, [answer(&ids[2])]);

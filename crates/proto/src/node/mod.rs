@@ -382,7 +382,7 @@ impl Node {
                 self.stranded(from, &id, instance, error, out);
             }
             Message::LatestIs { name, request } => self.latest_is(from, name, request, out),
-            Message::NothingYet { request } => self.nothing_yet(request, out),
+            Message::NothingYet { request, id } => self.nothing_yet(from, request, id, out),
             Message::OlderAre { names, request } => self.prune_these(request, names, out),
             Message::LocationsAre { request, holdings } => {
                 self.located_all(from, request, holdings, out)

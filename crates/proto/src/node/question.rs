@@ -13,9 +13,9 @@ use super::{Action, Node, put::Create, wait::Waited};
 use crate::{
     ask::Answer,
     error::{Error, List},
-    id::{ClientId, Instance, Name, ObjectId, ReduceId, RequestId},
+    id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     limits::OWNER_PATIENCE_NS,
-    message::Holding,
+    message::{Holding, Message},
     planted::{self, Bug},
     time::Instant,
 };
@@ -152,9 +152,22 @@ impl Node {
         }
     }
 
-    /// An owner has nothing to say yet.
-    pub(super) fn nothing_yet(&mut self, request: RequestId, out: &mut Vec<Action>) {
-        let Some(pending) = self.requests.get_mut(&request) else { return };
+    /// An owner has nothing to say yet, and keeps the question.
+    pub(super) fn nothing_yet(
+        &mut self,
+        from: NodeId,
+        request: RequestId,
+        id: Option<ObjectId>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(pending) = self.requests.get_mut(&request) else {
+            // It was asked twice, as members came and went, and is answered since the first.
+            let taken_back = match id {
+                Some(id) => Message::Unlocations { id, request },
+                None => Message::Unlatest { request },
+            };
+            return self.send(from, taken_back, out);
+        };
         if let Waiting::Latest { is_answered, .. } | Waiting::Locations { is_answered, .. } =
             &mut pending.kind
         {
