@@ -324,7 +324,7 @@ impl Node {
             return self.pull_failed(&id.clone(), &Error::ObjectLost { id, detail }, out);
         }
         match source {
-            Source::Inline(bytes) => self.located_inline(&id, instance, meta, bytes, out),
+            Source::Inline(bytes) => self.located_inline(from, &id, instance, meta, bytes, out),
             Source::Holder { node, reason } => {
                 let note = Note::SourceChosen { id: id.clone(), source: node, reason };
                 out.push(Action::Note(note));
@@ -336,6 +336,7 @@ impl Node {
     /// Small objects are not kept where they are only read: their owner answers in one round trip.
     fn located_inline(
         &mut self,
+        from: NodeId,
         id: &ObjectId,
         instance: Instance,
         meta: Meta,
@@ -355,7 +356,8 @@ impl Node {
             self.doom(part, out);
             self.send_owners(id, &Message::Withdraw { id: id.clone(), instance: part }, out);
         }
-        if let Some(pull) = self.pulls.get_mut(id) {
+        let is_first = self.members.owners(id).first == from;
+        if let Some(pull) = self.pulls.get_mut(id).filter(|_| is_first) {
             // The owner has answered and keeps no question that would have to be taken back.
             pull.phase = Phase::Memory;
         }

@@ -98,8 +98,8 @@ pub struct Node {
     watches: BTreeMap<ObjectId, BTreeSet<ReduceId>>,
     /// Inputs, and objects that clients wait for, of which no owner has spoken.
     unanswered: Due,
-    /// Inputs that are at nodes which are no members.
-    at_strangers: Due,
+    /// Inputs that are lost, or at nodes which are no members.
+    missed: Due,
     /// Questions of clients that listen to an object.
     awaited: BTreeMap<ObjectId, BTreeSet<RequestId>>,
     /// Who wants to read an object while it arrives.
@@ -165,7 +165,7 @@ impl Node {
             reduce_of: BTreeMap::new(),
             watches: BTreeMap::new(),
             unanswered: Due::default(),
-            at_strangers: Due::default(),
+            missed: Due::default(),
             awaited: BTreeMap::new(),
             followers: BTreeMap::new(),
             reservations: BTreeMap::new(),
@@ -211,7 +211,7 @@ impl Node {
             requests,
             pulls,
             self.unanswered.deadline(),
-            self.at_strangers.deadline(),
+            self.missed.deadline(),
             reduces,
             leaving,
             self.next_keeping,

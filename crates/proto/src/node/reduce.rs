@@ -140,7 +140,7 @@ impl Node {
             |found: &Found| found.inline.is_some() || self.members.contains(found.holder);
         let usable = found.clone().filter(is_usable);
         if found.is_some() && usable.is_none() {
-            self.found_at_stranger(id);
+            self.watch_later(id);
         }
         for key in self.watches.get(id).cloned().unwrap_or_default() {
             let found = usable.clone();
@@ -165,6 +165,10 @@ impl Node {
                 reduce.gone(now, id, error, around, steps);
             };
             self.advise(key, hears, out);
+        }
+        if matches!(error, Error::ObjectLost { .. }) && self.watches.contains_key(id) {
+            // Its holder may come back with it, or somebody put it again.
+            self.watch_later(id);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Watch: owners are asked to tell of an object, now and whenever that changes. If the first does not answer, for it is
-//! cut off from this node and from nobody else, the second is asked too; and if the object is at a node that is no member
-//! here, both are asked anew, for one of the two has not heard yet of what happened to it.
+//! cut off from this node and from nobody else, the second is asked too; and if the object is lost, or at a node that is no
+//! member here, both are asked anew, for one of them may not have heard yet of what happened to it.
 
 use alloc::{
     collections::{BTreeSet, VecDeque},
@@ -70,15 +70,15 @@ impl Node {
                 self.send(second, Message::Watch { id }, out);
             }
         }
-        while let Some(id) = self.at_strangers.take_due(self.now) {
+        while let Some(id) = self.missed.take_due(self.now) {
             if self.watches.contains_key(&id) {
                 self.watch(id, out);
             }
         }
     }
 
-    /// An input is at a node that is no member, which can't be told to fold it.
-    pub(super) fn found_at_stranger(&mut self, id: &ObjectId) {
-        self.at_strangers.insert(self.now + OWNER_PATIENCE_NS, id.clone());
+    /// An input can't be had as it is.
+    pub(super) fn watch_later(&mut self, id: &ObjectId) {
+        self.missed.insert(self.now + OWNER_PATIENCE_NS, id.clone());
     }
 }

@@ -348,10 +348,6 @@ impl Reduce {
             .collect();
         let possible = self.inputs.len() - gone.len();
         if possible >= self.count {
-            if matches!(error, Error::ObjectLost { .. }) {
-                // Its holder may come back with it, or somebody put it again.
-                steps.push(Step::Watch(id.clone()));
-            }
             return self.advance(now, around, steps);
         }
         let error = if self.count == self.inputs.len() {
