@@ -297,7 +297,8 @@ impl Reduce {
     ) {
         let Some(input) = self.inputs.get_mut(id) else { return };
         let Some(found) = found else {
-            if *input == Input::Unanswered {
+            // Before the next attempt all are asked again: this is the answer to an older question.
+            if *input == Input::Unanswered && self.retry_at.is_none() {
                 *input = Input::Absent;
                 self.unanswered -= 1;
             }

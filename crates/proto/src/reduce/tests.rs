@@ -310,6 +310,7 @@ fn a_failed_attempt_begins_again_with_all_questions() {
     reduce.failed(now, 0, "another stream of it broke".into(), &mut steps);
     assert_eq!(steps, [], "an attempt fails once");
     assert!(reduce.folded().is_empty());
+    assert_eq!(reduce.hears(1, None), [], "an owner of before answers late");
 
     let retry = reduce.deadline().expect("it asks again");
     assert!(retry > now);
