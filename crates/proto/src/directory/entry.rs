@@ -154,6 +154,8 @@ impl Tombstone {
     /// Answers those who deleted the object, when no copy is left that somebody could be given.
     pub(super) fn answer(&mut self, id: &ObjectId, mail: &mut Mail) {
         if self.is_settled() {
+            // A tree that has become empty keeps its root.
+            self.dropping = BTreeSet::new();
             for (node, request) in core::mem::take(&mut self.askers) {
                 mail.push((node, Message::Deleted { id: id.clone(), request }));
             }
