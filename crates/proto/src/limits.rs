@@ -43,7 +43,8 @@ pub const WAIT_OBJECTS_MAX: usize = 65_536;
 /// How long a deletion is remembered, so that a late message does not bring the object back: 10 minutes.
 pub const TOMBSTONE_NS: u64 = 600 * 1_000_000_000;
 
-/// Deletions that an owner remembers; the oldest are forgotten sooner. Each takes half a kilobyte, so 16 MiB in all.
+/// Deletions that an owner remembers; of more the oldest are forgotten sooner, but for those that some holder has not
+/// carried out. Each takes half a kilobyte: 16 MiB in all.
 pub const REMEMBERED_MAX: usize = 32_768;
 
 /// How long an owner waits for holders to tell it of an object whose minter is gone, before it is lost: 0.75 s.

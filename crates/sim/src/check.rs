@@ -288,11 +288,7 @@ impl World {
                 rivals.cloned().unwrap_or_default()
             }
             // It is still being filled, or has come to nothing.
-            Purpose::Keep { .. }
-                if matches!(error, Error::InvalidArgument(_) | Error::ObjectDeleted { .. }) =>
-            {
-                return Ok(());
-            }
+            Purpose::Keep { .. } if matches!(error, Error::InvalidArgument(_)) => return Ok(()),
             // What is deleted while it is filled has been put all the same; of two under one name, one may not.
             Purpose::Seal { object, .. } if matches!(error, Error::ObjectDeleted { .. }) => {
                 let is_rival = self.has_rival(*object);

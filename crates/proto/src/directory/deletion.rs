@@ -35,8 +35,9 @@ impl Directory {
         let entry = self.entries.get(id);
         let is_known = lost.is_some()
             || entry.is_some_and(|entry| entry.live.is_some() || entry.reserved.is_some());
+        let is_gone = entry.is_some_and(|entry| entry.gone.is_some());
         // A name that nobody has put is free, and deleting it changes nothing.
-        if is_known || id.minter().is_some() {
+        if is_known || id.minter().is_some() && !is_gone {
             self.bury(now, id, Error::ObjectDeleted { id: id.clone() }, Vec::new(), mail);
         }
         if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
@@ -118,7 +119,7 @@ impl Directory {
             askers = before.askers;
         }
         entry.tell_gone(id, &error, mail);
-        let mut gone = Tombstone::new(instances, error, now + TOMBSTONE_NS);
+        let mut gone = Tombstone::new(id, instances, error, now + TOMBSTONE_NS);
         (gone.dropping, gone.askers) = (dropping, askers);
         entry.gone = Some(Box::new(gone));
         self.remember(now, id);
@@ -137,9 +138,14 @@ impl Directory {
         if let Some(old) = entry.live.take_if(is_old) {
             old.drop_copies(id, None, mail);
         }
-        let until = now + TOMBSTONE_NS;
-        entry.buried.extend(instances.iter().map(|instance| (*instance, until)));
-        self.remember(now, id);
+        // It is said again at each change of members, and is news once.
+        let is_news = |instance: &&Instance| !entry.buried.contains_key(instance);
+        let news: Vec<Instance> = instances.iter().filter(is_news).copied().collect();
+        if !news.is_empty() {
+            let until = now + TOMBSTONE_NS;
+            entry.buried.extend(news.into_iter().map(|instance| (instance, until)));
+            self.remember(now, id);
+        }
     }
 
     /// What has just become of an object is forgotten when its time is over; or when so much happened since that it is not
@@ -150,6 +156,8 @@ impl Directory {
             let front = self.remembered.front().and_then(|(_, id)| self.entries.get(id));
             if front.is_some_and(|entry| entry.gone.as_ref().is_some_and(|gone| !gone.is_settled()))
             {
+                // Its turn comes again; others do not wait for it.
+                self.remembered.rotate_left(1);
                 break;
             }
             self.forget_oldest();

@@ -86,7 +86,7 @@ pub(super) struct Holder {
 #[derive(Debug)]
 pub(super) struct Tombstone {
     pub(super) instances: Vec<Instance>,
-    /// Why it is gone; none if it was deleted.
+    /// Why it is gone; none if it was deleted itself.
     reason: Option<Box<Error>>,
     pub(super) until: Instant,
     /// Copies whose holders have not said that they dropped them.
@@ -114,11 +114,17 @@ impl Locator {
 
 impl Tombstone {
     /// Of instances that are gone for a reason, until when that is remembered.
-    pub(super) fn new(mut instances: Vec<Instance>, error: Error, until: Instant) -> Self {
+    pub(super) fn new(
+        id: &ObjectId,
+        mut instances: Vec<Instance>,
+        error: Error,
+        until: Instant,
+    ) -> Self {
         instances.sort_unstable();
         instances.dedup();
         instances.shrink_to_fit();
-        let is_deleted = matches!(error, Error::ObjectDeleted { .. });
+        // A result ends with the deletion of an input, which is to be named.
+        let is_deleted = matches!(&error, Error::ObjectDeleted { id: deleted } if deleted == id);
         let reason = (!is_deleted).then(|| Box::new(error));
         let (dropping, askers, known_to) = (BTreeSet::new(), Vec::new(), Vec::new());
         Self { instances, reason, until, dropping, askers, known_to }
@@ -137,7 +143,9 @@ impl Tombstone {
         owners: impl Iterator<Item = NodeId>,
         mail: &mut Mail,
     ) {
-        for owner in owners {
+        // Without an instance it would be taken for the end of whatever has the name there.
+        let is_clear = id.minter().is_some() || !self.instances.is_empty();
+        for owner in owners.filter(|_| is_clear) {
             if !self.known_to.contains(&owner) {
                 self.known_to.push(owner);
                 let (instances, error) = (self.instances.clone(), Some(self.error(id)));

@@ -152,7 +152,9 @@ impl Directory {
                 }
             }
             Message::Remember { id, instances, error: Some(error) } => {
-                if !self.remembers(id, instances) {
+                // Which of those that had the name ended, nobody can know then.
+                let is_clear = id.minter().is_some() || !instances.is_empty();
+                if is_clear && !self.remembers(id, instances) {
                     self.bury(now, id, error.clone(), instances.clone(), mail);
                 }
                 if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut())

@@ -427,16 +427,50 @@ fn where_there_are_very_many_the_oldest_deletions_are_forgotten() {
         }
     }
     let remembered = |owner: &Owner| owner.directory.entries.len();
-    assert_eq!(remembered(&owner), ids.len(), "the first has a holder that is waited for");
-    assert_eq!(owner.hears(2, dropped(&ids[0])), [deleted(&ids[0], 4)]);
-    owner.hears(2, told(&ids[2], instance(2, 2), true, Progress::Complete));
-    owner.hears(4, delete(&ids[2]));
     assert_eq!(remembered(&owner), REMEMBERED_MAX);
-    assert!(ids[..2].iter().all(|id| owner.directory.why_gone(id).is_none()));
-    assert!(ids[2..].iter().all(|id| owner.directory.why_gone(id).is_some()));
+    let is_gone = |id: &ObjectId| owner.directory.why_gone(id).is_some();
+    assert!(is_gone(&ids[0]), "it has a holder that is waited for");
+    assert!(!is_gone(&ids[1]) && !is_gone(&ids[2]));
+    assert!(ids[3..].iter().all(is_gone));
+    assert_eq!(owner.hears(2, dropped(&ids[0])), [deleted(&ids[0], 4)]);
     owner.waits(TOMBSTONE_NS);
     assert_eq!(remembered(&owner), 0);
     assert_eq!(owner.directory.deadline(), None);
+}
+
+#[test]
+fn whoever_asks_later_hears_of_the_input_whose_deletion_ended_a_sum() {
+    let mut owner = Owner::new();
+    let id = minted();
+    let error = Error::ObjectDeleted { id: named(&owner, "input") };
+    owner.hears(1, Message::Fail { id: id.clone(), error: error.clone() });
+    let gone = Message::Gone { id: id.clone(), error };
+    assert_eq!(owner.hears(3, locate(&id)), [(NodeId(3), gone)]);
+}
+
+#[test]
+fn a_name_that_others_have_is_not_ended_by_news_of_nobody() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    let error = Some(Error::ObjectLost { id: id.clone(), detail: "it failed".to_string() });
+    owner.hears(3, Message::Remember { id: id.clone(), instances: Vec::new(), error });
+    assert_eq!(owner.holders(&id), [2]);
+}
+
+#[test]
+fn what_is_said_again_of_a_name_pushes_out_no_deletion() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    let instances = vec![instance(2, 1)];
+    for _ in 0..3 {
+        let (id, instances) = (id.clone(), instances.clone());
+        owner.hears(3, Message::Remember { id, instances, error: None });
+    }
+    assert_eq!(owner.directory.remembered.len(), 1);
+    owner.hears(2, delete(&minted()));
+    owner.hears(2, delete(&minted()));
+    assert_eq!(owner.directory.remembered.len(), 2);
 }
 
 #[test]

@@ -79,7 +79,9 @@ impl Node {
     /// A client has filled what it was filling when this node was told to leave.
     pub(super) fn filled_while_leaving(&mut self, instance: Instance, out: &mut Vec<Action>) {
         let Some(leaving) = &mut self.leaving else { return };
-        if leaving.filling.remove(&instance) {
+        leaving.filling.remove(&instance);
+        // Also one that was not waited for any more, as long as others are.
+        if leaving.until != Instant(u64::MAX) {
             self.hand_over(instance, BTreeSet::new(), out);
         }
     }

@@ -292,6 +292,7 @@ impl Node {
         copy.state = State::Complete;
         self.unpin(instance, out);
         if is_doomed {
+            self.hand_over_void(instance);
             // A sum takes inputs while they are filled, and whoever has it may delete them at once: their putters have done
             // their part. Of two that were put under one name on both sides of a cut, one has not come to be.
             return if is_deleted {

@@ -542,6 +542,22 @@ fn what_is_being_filled_when_its_node_leaves_may_still_be_sealed() {
 }
 
 #[test]
+fn what_is_sealed_late_is_handed_over_as_long_as_its_node_waits_for_others() {
+    let mut cluster = Cluster::new(2);
+    let held_up = cluster.owned_name(1, 2, "x/1");
+    cluster.put_large(2, Some(&held_up));
+    let (id, instance) = cluster.create(2, None);
+    cluster.slow_down(1);
+    cluster.tell(2, Event::LeaveAsked);
+    cluster.wait(2 * SECOND);
+    assert_eq!(cluster.asks(2, Ask::Seal { instance }), Ok(Answer::Put { id: id.clone() }));
+    cluster.catch_up();
+    assert!(cluster.done.iter().any(|what| what == "n2 left"));
+    let late = cluster.get(1, &id);
+    got(cluster.reply(late));
+}
+
+#[test]
 fn a_node_that_died_takes_its_objects_with_it_and_nobody_waits_for_ever() {
     let mut cluster = Cluster::new(3);
     let id = cluster.put_large(3, None);
