@@ -287,8 +287,12 @@ impl World {
                 let rivals = made.id.as_ref().and_then(|id| self.users.by_id.get(id));
                 rivals.cloned().unwrap_or_default()
             }
-            // It is still being filled, or has come to nothing.
-            Purpose::Keep { .. } if matches!(error, Error::InvalidArgument(_)) => return Ok(()),
+            // It is still being filled, has no name yet, or has come to nothing.
+            Purpose::Keep { .. }
+                if matches!(error, Error::InvalidArgument(_) | Error::ObjectDeleted { .. }) =>
+            {
+                return Ok(());
+            }
             // What is deleted while it is filled has been put all the same; of two under one name, one may not.
             Purpose::Seal { object, .. } if matches!(error, Error::ObjectDeleted { .. }) => {
                 let is_rival = self.has_rival(*object);
