@@ -112,29 +112,47 @@ impl World {
     }
 
     /// Copies that are received from each other in a circle: owners who did not know of each other's answers may have
-    /// named such senders, but not for long.
+    /// named such senders, but not for long after they are told of all of it.
     pub(crate) fn check_feeds(&mut self, start: NodeId, instance: Instance, is_first: bool) {
         let mut feeds = BTreeMap::new();
+        let mut id = None;
         for flow in self.shell.flows.values() {
             // Those who make parts of a result take them from each other.
-            if let crate::shell::What::Copy { instance: of, ordered: false, .. } = &flow.what
-                && *of == instance
+            if let crate::shell::What::Copy { id: of, instance: what, ordered: false, .. } =
+                &flow.what
+                && *what == instance
             {
                 feeds.insert(flow.to, flow.from);
+                id = Some(of);
             }
         }
+        let Some(id) = id else { return };
         let mut at = start;
+        let mut circle = Vec::new();
         for _ in 0..feeds.len() {
             let Some(sender) = feeds.get(&at) else { return };
             at = *sender;
-            if at == start && is_first {
+            circle.push(at);
+            if at != start {
+                continue;
+            }
+            if is_first || circle.iter().any(|receiver| self.was_held_up(*receiver, id)) {
                 let again = crate::world::Happening::CheckFeeds { start, instance };
                 return self.after(SECOND, again);
             }
-            if at == start {
-                return self.fail(format!("{start:?} receives {instance} from itself: {feeds:?}"));
-            }
+            return self.fail(format!("{start:?} receives {instance} from itself: {feeds:?}"));
         }
+    }
+
+    /// Whether something kept a node and the owner of a name from each other within the last second.
+    fn was_held_up(&self, node: NodeId, id: &ObjectId) -> bool {
+        let lately = self.now.before(SECOND);
+        let Some(host) = self.hosts.get(&node) else { return false };
+        let owner = host.node.members().owners(id).first;
+        let thaws = |id| self.hosts.get(&id).and_then(|host| host.frozen_until).unwrap_or_default();
+        [thaws(node), thaws(owner), self.net.mended(node, owner), self.net.mended(owner, node)]
+            .into_iter()
+            .any(|until| until > lately)
     }
 
     /// What a get was answered.

@@ -284,7 +284,7 @@ impl Live {
         Self { instance, meta, inline: None, by_parts: false, holders: LiteMap::with_capacity(1) }
     }
 
-    /// Removes a holder and detaches whom it fed; false if it was none.
+    /// Removes a holder, whom nobody waits for to step in any more; false if it was none.
     pub(super) fn remove_holder(&mut self, node: NodeId) -> bool {
         let was_holder = self.holders.remove(&node).is_some();
         if was_holder {

@@ -35,12 +35,13 @@ pub(super) struct Fed {
 }
 
 impl Holder {
-    /// `node` is gone, or will not feed it.
+    /// `node` is gone, or will not feed it: whoever it was to step in for goes on. A receiver of a node that has dropped
+    /// its copy keeps it as its sender until it tells of another: it may ask there when there is a new one.
     pub(super) fn lose_source(&mut self, node: NodeId) {
-        // Whoever was to step in between and did not has changed nothing.
-        if self.moving_from == Some(node) || self.source == Some(node) {
-            let rest = self.moving_from.take().filter(|sender| *sender != node);
-            self.source = rest;
+        if (self.moving_from == Some(node) || self.source == Some(node))
+            && let Some(sender) = self.moving_from.take()
+        {
+            self.source = Some(sender);
         }
     }
 }

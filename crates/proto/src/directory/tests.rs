@@ -626,6 +626,20 @@ fn copies_that_grow_from_each_other_begin_anew() {
 
 /// Goal: an owner that was given up for a while does not defend a name that was deleted and put again meanwhile.
 #[test]
+fn who_begins_anew_feeds_those_who_did_not_notice() {
+    let (mut owner, id) = (Owner::new(), minted());
+    owner.hears(2, told(&id, instance(2, 1), true, growing()));
+    owner.hears(3, told(&id, instance(2, 1), false, fed_by(2)));
+    owner.hears(4, told(&id, instance(2, 1), false, fed_by(3)));
+    owner.hears(3, Message::Withdraw { id: id.clone(), instance: instance(2, 1) });
+    owner.hears(5, told(&id, instance(2, 1), false, fed_by(2)));
+    owner.hears(3, told(&id, instance(2, 1), false, fed_by(5)));
+    let mail = owner.hears(5, told(&id, instance(2, 1), false, fed_by(4)));
+    let drop = Message::Drop { id, instance: instance(2, 1), error: None };
+    assert_eq!(mail, [(NodeId(5), drop)]);
+}
+
+#[test]
 fn an_owner_that_was_away_refuses_nothing_before_it_has_heard_what_happened() {
     let mut owner = Owner::new();
     let id = named(&owner, "x");
