@@ -139,9 +139,9 @@ class Chaos:
         source, *receivers = self._choose(chance, chance.randint(2, HOSTS))
         ref = self._name()
         begun = time.monotonic()
-        calls = [source.tell("put", ref=ref, count=count, seed=seed)]
-        calls += [actor.tell("get", ref=ref, timeout=CALL_S, seeds=[seed]) for actor in receivers]
-        return self._judged(begun, calls, [ref], chance)
+        makes = [source.tell("put", ref=ref, count=count, seed=seed)]
+        gets = [actor.tell("get", ref=ref, timeout=CALL_S, seeds=[seed]) for actor in receivers]
+        return self._judged(begun, makes, gets, [ref], chance)
 
     def _reduce(self, chance: random.Random) -> str:
         """Some put, and one folds the first of them."""
@@ -160,24 +160,31 @@ class Chaos:
         seeds = {f"{ref}-{number}": chance.randrange(1000) for number in range(len(sources))}
         wanted = chance.randint(1, len(seeds))
         begun = time.monotonic()
-        calls = [
+        makes = [
             actor.tell("put", ref=of, count=count, seed=seed)
             for actor, (of, seed) in zip(sources, seeds.items(), strict=True)
         ]
         fold = {"refs": list(seeds), "count": wanted, "name": ref, "timeout": CALL_S, "seeds": seeds}
-        calls.append(caller.tell("reduce", **fold))
-        calls += [actor.tell("get", ref=ref, timeout=CALL_S) for actor in receivers]
-        return self._judged(begun, calls, [ref, *seeds], chance)
+        makes.append(caller.tell("reduce", **fold))
+        gets = [actor.tell("get", ref=ref, timeout=CALL_S) for actor in receivers]
+        return self._judged(begun, makes, gets, [ref, *seeds], chance)
 
-    def _judged(self, begun: float, calls: list[Future[Reply]], refs: list[str], chance: random.Random) -> str:
+    def _judged(
+        self,
+        begun: float,
+        makes: list[Future[Reply]],
+        gets: list[Future[Reply]],
+        refs: list[str],
+        chance: random.Random,
+    ) -> str:
         """Waits for the calls, deletes what they made, and says how it went."""
         replies = []
-        for call in calls:
+        for call in [*makes, *gets]:
             try:
                 replies.append(call.result(max(0.0, begun + CALL_S + SLACK_S - time.monotonic())))
             except NotYet:
                 return f"wrong: a call has not ended after {CALL_S + SLACK_S:g} s"
-        said = self._wrong(begun, replies)
+        said = self._wrong(begun, replies, replies[: len(makes)])
         if said:
             said += "; of the calls: " + ", ".join(f"{reply.error or 'right'} {reply.said}" for reply in replies)
         deleted = self._delete(refs, chance)
@@ -187,11 +194,11 @@ class Chaos:
         errors = sorted({reply.error for reply in replies if reply.error})
         return said or deleted or (f"failed ({', '.join(errors)})" if errors else "right")
 
-    def _wrong(self, begun: float, replies: list[Reply]) -> str:
+    def _wrong(self, begun: float, replies: list[Reply], makes: list[Reply]) -> str:
         excused = self.excused_since(begun)
-        if any(reply.error in excused for reply in replies):
-            # What was not put is waited for in vain.
-            excused = excused | {"GetTimeout"}
+        if any(reply.error in excused for reply in makes):
+            # What was not made is waited for in vain, or was heard of before it came to nothing.
+            excused = excused | {"GetTimeout", "ObjectLost"}
         for reply in replies:
             if reply.facts.get("wrong"):
                 return f"wrong: {reply.facts['wrong']}"
