@@ -174,7 +174,7 @@ impl Tombstone {
 impl Entry {
     /// Whether a copy is known that is complete, or will be.
     pub(super) fn is_alive(&self) -> bool {
-        self.live.is_some() && self.orphan_since.is_none()
+        self.live.is_some() && !self.is_lost()
     }
 
     /// Whether what it was can't be completed any more, so that another instance may take its place.

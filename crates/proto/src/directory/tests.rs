@@ -554,6 +554,14 @@ fn latest_is_the_highest_number_and_waits_for_a_higher_one() {
     assert_eq!(owner.hears(4, question(Some(10))), [(NodeId(4), nothing_yet)]);
     let mail = owner.hears(2, told(&ids[2], instance(2, 4), true, Progress::Complete));
     assert_eq!(mail, [answer(&ids[2])]);
+    // The result of a reduce whose attempt was given up is none, though its name is kept for the next.
+    let sum = named(&owner, "12");
+    owner.hears(2, reserve(&sum, instance(2, 5)));
+    owner.hears(2, told(&sum, instance(2, 6), true, growing()));
+    owner.hears(2, Message::Withdraw { id: sum.clone(), instance: instance(2, 6) });
+    assert_eq!(owner.hears(4, question(None)), [answer(&ids[2])]);
+    assert_eq!(owner.hears(4, question(Some(11))).len(), 1, "it waits");
+    assert_eq!(owner.hears(2, told(&sum, instance(2, 7), true, growing())), [answer(&sum)]);
 }
 
 #[test]
