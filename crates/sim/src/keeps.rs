@@ -14,7 +14,7 @@ use crate::{plan::Act, users::Purpose, world::World};
 pub(crate) struct KeptCopies {
     /// Who sees to it.
     node: NodeId,
-    /// How many there were to be, and how many there were.
+    /// How many there were to be, and how many there were at nodes that lived.
     asked: usize,
     made: usize,
     /// Nodes that had ended by then.
@@ -43,13 +43,15 @@ impl World {
         }
         let members = self.hosts[&node].node.members().iter().count();
         let wanted = members.min(copies as usize);
+        let holders = || self.hosts.values().filter(|host| holds(host.node.table(), &id));
         // Those among them that have died and are not missed yet.
-        let kept = self.hosts.values().filter(|host| holds(host.node.table(), &id)).count();
+        let kept = holders().count();
+        let made = holders().filter(|host| host.is_up).count();
         if kept < wanted {
             self.fail(format!("{id:?} is kept by {kept} nodes, not by {wanted} as {node:?} says"));
         }
         let (asked, ended) = (copies as usize, self.ended());
-        self.users.objects[object].kept = Some(KeptCopies { node, asked, made: wanted, ended });
+        self.users.objects[object].kept = Some(KeptCopies { node, asked, made, ended });
     }
 
     /// After all faults: what was promised is so.
