@@ -112,6 +112,9 @@ enum Slow {
 /// Bytes of inputs that are folded at the door: 10 us, less than another thread takes to wake up.
 const QUICK_FOLD_BYTES_MAX: u64 = 64 * 1024;
 
+/// Room for facts and for orders that is kept when they are done: after a change of members there may be very many.
+const QUEUE_KEPT: usize = 1024;
+
 /// Bytes of the largest object for which warm memory is taken at the door: its progress, which is set to zero, is a bit
 /// for each block, 32 KiB of them.
 const WARM_BYTES_MAX: u64 = 4 << 30;
@@ -301,11 +304,18 @@ impl Core {
         }
     }
 
+    fn next_fact(&self) -> Option<Fact> {
+        let mut inbox = lock(&self.inbox);
+        let fact = inbox.pop_front();
+        if fact.is_none() {
+            inbox.shrink_to(QUEUE_KEPT);
+        }
+        fact
+    }
+
     fn drain(self: &Arc<Self>, door: &mut Door, slow: &mut Vec<Slow>) {
         let mut actions = std::mem::take(&mut door.actions);
-        loop {
-            let fact = lock(&self.inbox).pop_front();
-            let Some(Fact { event, transfer }) = fact else { break };
+        while let Some(Fact { event, transfer }) = self.next_fact() {
             if transfer.is_some_and(|(instance, serial)| !self.fetch_over(instance, serial)) {
                 continue;
             }
@@ -314,6 +324,7 @@ impl Core {
                 self.perform(action, slow, &mut door.unsent);
             }
         }
+        actions.shrink_to(QUEUE_KEPT);
         door.actions = actions;
         door.unsent.drain(..).for_each(|outbox| outbox.flush());
         let deadline = door.machine.deadline();
@@ -621,6 +632,7 @@ async fn keep_time(core: Arc<Core>) {
         if wait.is_zero() {
             *lock(&core.armed) = None;
             core.drive(Event::DeadlinePassed);
+            core.streams.give_back();
             // Whoever is at the door may still have to take it.
             tokio::task::yield_now().await;
             continue;

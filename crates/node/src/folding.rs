@@ -47,11 +47,39 @@ pub(crate) enum Frame {
 #[derive(Debug)]
 pub(crate) struct Piece {
     bytes: Vec<u8>,
-    spare: Arc<Mutex<Vec<Vec<u8>>>>,
+    spare: Arc<Mutex<Spare>>,
 }
 
-/// Bytes of memory for frames that are kept for the next: what two folds at work use. New memory would be set to zero.
+/// Memory of frames that are done with, for the next: new memory would be set to zero.
+#[derive(Debug, Default)]
+struct Spare {
+    pieces: Vec<Vec<u8>>,
+    /// What the pieces take together.
+    bytes: usize,
+    /// Pieces that hold frames; and whether any did since [`Streams::give_back`] was last called.
+    used: usize,
+    was_used: bool,
+}
+
+/// Bytes of memory for frames that are kept for the next: what two folds at work use.
 const SPARE_BYTES_MAX: usize = 4 * WINDOW_BYTES as usize;
+
+impl Spare {
+    fn take(&mut self) -> Vec<u8> {
+        (self.used, self.was_used) = (self.used + 1, true);
+        let piece = self.pieces.pop().unwrap_or_default();
+        self.bytes -= piece.capacity();
+        piece
+    }
+
+    fn put(&mut self, piece: Vec<u8>) {
+        self.used -= 1;
+        if self.bytes + piece.capacity() <= SPARE_BYTES_MAX {
+            self.bytes += piece.capacity();
+            self.pieces.push(piece);
+        }
+    }
+}
 
 impl Deref for Piece {
     type Target = [u8];
@@ -69,10 +97,7 @@ impl DerefMut for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        let mut spare = lock(&self.spare);
-        if (spare.len() + 1) * self.bytes.capacity() <= SPARE_BYTES_MAX {
-            spare.push(std::mem::take(&mut self.bytes));
-        }
+        lock(&self.spare).put(std::mem::take(&mut self.bytes));
     }
 }
 
@@ -86,7 +111,7 @@ pub(crate) struct Streams {
     ready: Mutex<HashMap<FoldKey, mpsc::Receiver<Frame>>>,
     arrived: Notify,
     active: Arc<AtomicUsize>,
-    spare: Arc<Mutex<Vec<Vec<u8>>>>,
+    spare: Arc<Mutex<Spare>>,
 }
 
 /// A transfer that is under way.
@@ -129,9 +154,17 @@ impl Streams {
 
     /// Memory for `length` bytes, which are what it held before.
     pub(crate) fn piece(&self, length: usize) -> Piece {
-        let mut bytes = lock(&self.spare).pop().unwrap_or_default();
+        let mut bytes = lock(&self.spare).take();
         bytes.resize(length, 0);
         Piece { bytes, spare: self.spare.clone() }
+    }
+
+    /// Gives memory back that no frame needed since this was called before.
+    pub(crate) fn give_back(&self) {
+        let mut spare = lock(&self.spare);
+        if spare.used == 0 && !std::mem::take(&mut spare.was_used) {
+            (spare.pieces, spare.bytes) = (Vec::new(), 0);
+        }
     }
 
     fn put(&self, key: FoldKey, stream: mpsc::Receiver<Frame>) {
@@ -309,5 +342,38 @@ async fn put(
             held.grew();
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spare(streams: &Streams) -> usize {
+        lock(&streams.spare).bytes
+    }
+
+    #[test]
+    fn memory_of_frames_is_kept_while_it_is_used_and_given_back_then() {
+        let streams = Streams::default();
+        let frames = |length: usize, count: usize| {
+            drop((0..count).map(|_| streams.piece(length)).collect::<Vec<_>>());
+        };
+        frames(64 << 10, 3);
+        assert_eq!(spare(&streams), 3 * (64 << 10));
+        streams.give_back();
+        let used = streams.piece(64 << 10);
+        assert_eq!(spare(&streams), 2 * (64 << 10), "what is there is taken");
+        streams.give_back();
+        streams.give_back();
+        assert_eq!(spare(&streams), 2 * (64 << 10), "a frame is at work");
+        drop(used);
+        streams.give_back();
+        streams.give_back();
+        assert_eq!(spare(&streams), 0);
+        // Frames of any sizes together.
+        frames(256 << 10, 64);
+        frames(1 << 10, 1024);
+        assert!(spare(&streams) <= SPARE_BYTES_MAX, "{}", spare(&streams));
     }
 }
