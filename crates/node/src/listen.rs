@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, info};
 
 use crate::{
-    detour,
+    descriptors, detour,
     driver::Core,
     error::LinkError,
     greet::{self, Met},
@@ -43,7 +43,7 @@ async fn welcome(core: &Arc<Core>, stream: TcpStream) -> Result<(), LinkError> {
     match role {
         Role::Control | Role::ControlAgain => {
             // Kept first: the node may be lost again before its first message is taken.
-            let kept = core.control.keep(member.id, turn, stream.into_std()?);
+            let kept = core.control.keep(member.id, turn, descriptors::raise(stream.into_std()?));
             let Some(kept) = kept else { return Ok(()) };
             core.peers.was_called(member.id, session);
             core.drive(if role == Role::ControlAgain {

@@ -240,8 +240,8 @@ fn bind(listen: SocketAddr, said: &str) -> Result<TcpListener, Error> {
         // A node that restarts on its port must not wait for the kernel to forget the old connections.
         socket.set_reuseaddr(true)?;
         socket.bind(listen)?;
-        descriptors::note(&socket);
-        socket.listen(1024)
+        // Whoever calls again when this process was killed is to be refused, not kept waiting.
+        TcpListener::from_std(descriptors::raise(socket.listen(1024)?.into_std()?))
     });
     bound.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => Error::AddressInUse {
