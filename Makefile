@@ -97,7 +97,7 @@ chaos: build ## Random faults in a lab, as root, while all is verified: make cha
 
 # Undisturbed and faulty times of one run are compared: nothing else may run beside it.
 FAULT_ROWS ?= docs/reliability/matrix.jsonl
-fault-matrix: build ## One fault at one moment of one operation, all of them, as root: the table of docs/reliability, 20 minutes
+fault-matrix: build ## One fault at one moment of one operation, all of them, as root: the table of docs/reliability, 40 minutes
 	@mkdir -p $(dir $(FAULT_ROWS)); rm -f $(FAULT_ROWS)
 	$(BIN)/python -m hoplite.faults.matrix --out $(FAULT_ROWS)
 	$(BIN)/python -m hoplite.faults.table $(FAULT_ROWS) >docs/reliability/matrix.md
