@@ -139,11 +139,11 @@ impl Directory {
             old.drop_copies(id, None, mail);
         }
         // It is said again at each change of members, and is news once.
-        let is_news = |instance: &&Instance| !entry.buried.contains_key(instance);
+        let known: Vec<Instance> = entry.buried(now).collect();
+        let is_news = |instance: &&Instance| !known.contains(instance);
         let news: Vec<Instance> = instances.iter().filter(is_news).copied().collect();
         if !news.is_empty() {
-            let until = now + TOMBSTONE_NS;
-            entry.buried.extend(news.into_iter().map(|instance| (instance, until)));
+            entry.bury(now, &news, now + TOMBSTONE_NS);
             self.remember(now, id);
         }
     }

@@ -33,7 +33,7 @@ pub(super) struct Entry {
     pub(super) live: Option<Live>,
     pub(super) gone: Option<Box<Tombstone>>,
     /// What the name was before it was put again, and until when that is remembered.
-    pub(super) buried: BTreeMap<Instance, Instant>,
+    buried: Option<Box<Buried>>,
     asking: Option<Box<Asking>>,
     /// What the name was when its last copy was lost, and until when that is remembered: its holder may come back, and is
     /// to hear of a deletion meanwhile.
@@ -45,6 +45,10 @@ pub(super) struct Entry {
     /// Until when it is kept although others own it.
     pub(super) kept_until: Instant,
 }
+
+/// By instance, until when it is remembered.
+#[derive(Debug, Default)]
+struct Buried(BTreeMap<Instance, Instant>);
 
 /// Who is to hear of an object.
 #[derive(Debug, Default)]
@@ -195,15 +199,28 @@ impl Entry {
         // The name has a new owner: whoever deleted the old object need not wait for its last copies.
         gone.dropping.clear();
         gone.answer(id, mail);
-        self.buried.retain(|_, until| *until > now);
-        self.buried.extend(gone.instances.iter().map(|instance| (*instance, gone.until)));
+        self.bury(now, &gone.instances, gone.until);
+    }
+
+    /// Remembers what the name was before; what is over by `now` is forgotten.
+    pub(super) fn bury(&mut self, now: Instant, instances: &[Instance], until: Instant) {
+        let mut buried = self.buried.take().unwrap_or_default();
+        buried.0.retain(|_, until| *until > now);
+        buried.0.extend(instances.iter().map(|instance| (*instance, until)));
+        self.buried = Some(buried).filter(|buried| !buried.0.is_empty());
+    }
+
+    /// What the name was before, as far as it is to be remembered.
+    pub(super) fn buried(&self, now: Instant) -> impl Iterator<Item = Instance> {
+        let all = self.buried.iter().flat_map(|buried| buried.0.iter());
+        all.filter(move |(_, until)| **until > now).map(|(instance, _)| *instance)
     }
 
     /// Forgets what was to be remembered until `then`.
     pub(super) fn forget(&mut self, then: Instant) {
         self.gone.take_if(|gone| gone.until <= then);
         self.lost.take_if(|lost| lost.1 <= then);
-        self.buried.retain(|_, until| *until > then);
+        self.bury(then, &[], then);
     }
 
     /// Whether nothing is known of it and nobody asks.
@@ -212,7 +229,7 @@ impl Entry {
             && self.gone.is_none()
             && self.asking.is_none()
             && self.lost.is_none()
-            && self.buried.is_empty()
+            && self.buried.is_none()
             && self.reserved.is_none()
             && self.orphan_since.is_none()
     }

@@ -243,8 +243,7 @@ impl Directory {
                 gone.tell(id, owners(), mail);
             }
             // What a name was before it was put again must not come back either.
-            let buried = entry.buried.iter().filter(|(_, until)| **until > now);
-            let buried: Vec<Instance> = buried.map(|(instance, _)| *instance).collect();
+            let buried: Vec<Instance> = entry.buried(now).collect();
             if !buried.is_empty() {
                 for owner in owners() {
                     let (id, instances) = (id.clone(), buried.clone());

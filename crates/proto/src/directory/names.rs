@@ -114,7 +114,7 @@ impl Directory {
                 Some(gone.error(id))
             }
             _ => {
-                let is_buried = entry.buried.get(&instance).is_some_and(|until| *until > now);
+                let is_buried = entry.buried(now).any(|buried| buried == instance);
                 is_buried.then(|| Error::ObjectDeleted { id: id.clone() })
             }
         };
