@@ -34,13 +34,13 @@ const LAST: RawFd = 512;
 /// When a process is killed Linux lets go of what it had open in the order of its numbers, the highest first, and frees
 /// the memory of a gigabyte of objects for 150 ms. What is above it tells the others before.
 pub(crate) fn raise<T: AsFd + From<OwnedFd>>(socket: T) -> T {
-    match rustix::io::fcntl_dupfd_cloexec(&socket, LAST) {
-        Ok(raised) => {
-            note(&raised);
-            T::from(raised)
-        }
-        Err(_) => socket,
-    }
+    raise_to(LAST, socket)
+}
+
+fn raise_to<T: AsFd + From<OwnedFd>>(lowest: RawFd, socket: T) -> T {
+    let raised = rustix::io::fcntl_dupfd_cloexec(&socket, lowest).map_or(socket, T::from);
+    note(&raised);
+    raised
 }
 
 thread_local! {
@@ -81,6 +81,19 @@ mod tests {
         assert_eq!(raised.local_addr().unwrap(), address);
         assert!(rustix::io::fcntl_getfd(&raised).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
         assert!(before_fork().iter().any(|(descriptor, _)| *descriptor == raised.as_raw_fd()));
+        after_fork();
+    }
+
+    #[test]
+    fn a_socket_that_can_t_be_raised_is_remembered_as_it_is() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        // With a number that the other tests do not get.
+        let socket = UdpSocket::from(rustix::io::fcntl_dupfd_cloexec(&socket, LAST + 256).unwrap());
+        let before = socket.as_raw_fd();
+        let same = raise_to(RawFd::MAX, socket);
+        assert_eq!(same.as_raw_fd(), before);
+        let inode = rustix::fs::fstat(&same).unwrap().st_ino;
+        assert!(before_fork().contains(&(before, inode)));
         after_fork();
     }
 
