@@ -141,7 +141,7 @@ impl Entry {
         mail: &mut Mail,
     ) -> bool {
         let Announce { id, instance, claim, .. } = announce;
-        let mut is_void = self.buried(now).any(|buried| buried == *instance);
+        let mut is_void = self.is_buried(now, instance);
         if let Some(gone) = &mut self.gone {
             // A result, or the next attempt at it, of which its maker told before it heard of the deletion.
             let is_earlier = |(node, dropped): &(NodeId, Instance)| {

@@ -139,8 +139,7 @@ impl Directory {
             old.drop_copies(id, None, mail);
         }
         // It is said again at each change of members, and is news once.
-        let known: Vec<Instance> = entry.buried(now).collect();
-        let is_news = |instance: &&Instance| !known.contains(instance);
+        let is_news = |instance: &&Instance| !entry.is_buried(now, instance);
         let news: Vec<Instance> = instances.iter().filter(is_news).copied().collect();
         if !news.is_empty() {
             entry.bury(now, &news, now + TOMBSTONE_NS);

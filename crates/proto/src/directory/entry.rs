@@ -210,6 +210,12 @@ impl Entry {
         self.buried = Some(buried).filter(|buried| !buried.0.is_empty());
     }
 
+    /// Whether the name was this before, and is to be remembered for it.
+    pub(super) fn is_buried(&self, now: Instant, instance: &Instance) -> bool {
+        let until = self.buried.as_ref().and_then(|buried| buried.0.get(instance));
+        until.is_some_and(|until| *until > now)
+    }
+
     /// What the name was before, as far as it is to be remembered.
     pub(super) fn buried(&self, now: Instant) -> impl Iterator<Item = Instance> {
         let all = self.buried.iter().flat_map(|buried| buried.0.iter());

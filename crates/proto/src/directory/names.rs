@@ -113,10 +113,7 @@ impl Directory {
                 gone.dropping.insert((from, instance));
                 Some(gone.error(id))
             }
-            _ => {
-                let is_buried = entry.buried(now).any(|buried| buried == instance);
-                is_buried.then(|| Error::ObjectDeleted { id: id.clone() })
-            }
+            _ => entry.is_buried(now, &instance).then(|| Error::ObjectDeleted { id: id.clone() }),
         };
         if error.is_some() {
             // Deleted before the coordinator heard that the name was its own.
