@@ -5,10 +5,12 @@ Whatever happens, nobody writes into that memory once the call is over, and noth
 
 from __future__ import annotations
 
+import itertools
+import select
 from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, values
-from hoplite._loop import answer, aside
+from hoplite._loop import FIRST_WORD_AFTER_S, Looks, answer, aside, say
 from hoplite.errors import HopliteError
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class Filling:
         self._text = text
         self._memory = values.writable(out)
         self._copier: _native.Copier | None = _native.Copier(self._memory.data)
+        self._copying: _native.Copier | None = None
         # What pins memory is kept here alone, and not in the frames, which an error keeps.
         self._view: View | None = None
         self._native = native
@@ -44,20 +47,31 @@ class Filling:
         self._got = native.start_get(text, limit)
         self._following = native.start_follow(text, limit)
 
-    def finish(self) -> Any:  # noqa: ANN401 - as given
-        """Waits for the object with this thread and returns the memory, filled."""
+    def tell(self, inbox: _native.Inbox, key: int) -> list[int]:
+        """Lets an inbox hear by `key` of what to follow, by the next of the object; returns what is known already."""
+        told = [self._following.tell(inbox, key), self._got.tell(inbox, key + 1)]
+        return [key + at for at, is_told in enumerate(told) if not is_told]
+
+    def follow(self) -> None:
+        """Takes what there is to copy from before the object is complete, if anything, which is known now."""
         try:
             growing = self._following.result()
         except HopliteError:
             # The get says what is wrong.
-            growing = None
-        copier = self._begin(growing)
-        if copier is not None:
-            while not self._got.wait(COPY_EVERY_S):
-                copier.more()
+            return
+        self._copying = self._begin(growing)
+
+    def more(self) -> bool:
+        """Copies what has arrived; whether there is anything to be copied before the object is complete."""
+        if self._copying is not None:
+            self._copying.more()
+        return self._copying is not None
+
+    def finish(self) -> None:
+        """Fills the memory from the object, which is here, and lets go of it."""
         self._view = self._got.result()
         self._end()
-        return self.out
+        self.release()
 
     async def finish_async(self) -> Any:  # noqa: ANN401 - as given
         """Waits for the object with the running loop and returns the memory, filled."""
@@ -81,13 +95,18 @@ class Filling:
             await asyncio.wait({arriving})
             del arriving
         await aside(self._end)
+        self.release()
         return self.out
+
+    def speak(self, waited: float) -> None:
+        """Says in the log for how many seconds it has been waited, and why."""
+        say(self._text, waited, self._native.start_explain(self._text).result())
 
     def release(self) -> None:
         """Takes back what was asked and lets go of what came."""
         self._following.cancel()
         self._got.cancel()
-        self._copier = self._view = None
+        self._copier = self._copying = self._view = None
 
     def _begin(self, growing: Growing | None) -> _native.Copier | None:
         """Checks what arrives; returns what copies it, if there is something to copy before it is complete."""
@@ -107,11 +126,15 @@ class Filling:
 
 
 def fill(native: _native.Client, texts: Sequence[str], outs: Sequence[Any], limit: float | None) -> list[Any]:
-    """Copies objects into memory, all of them asked for at once; returns that memory, in order."""
+    """Copies objects into memory, all of them asked for at once; returns that memory, in order.
+
+    Each is let go of as soon as it is copied, so that together they may be more than the store has room for.
+    """
     fillings: list[Filling] = []
     try:
         _start(fillings, native, texts, outs, limit)
-        return [filling.finish() for filling in fillings]
+        _finish(fillings, speaks=limit is None)
+        return [filling.out for filling in fillings]
     finally:
         for filling in fillings:
             filling.release()
@@ -138,6 +161,30 @@ async def fill_async(
     finally:
         for filling in fillings:
             filling.release()
+
+
+def _finish(fillings: Sequence[Filling], *, speaks: bool) -> None:
+    looks = Looks()
+    inbox = _native.Inbox()
+    poll = select.poll()
+    poll.register(inbox.fileno(), select.POLLIN)
+    known = [key for at, filling in enumerate(fillings) for key in filling.tell(inbox, 2 * at)]
+    waiting = dict(enumerate(fillings))
+    while waiting:
+        # What is complete first: it makes room for others.
+        for key in sorted(known, key=lambda key: key % 2, reverse=True):
+            at, is_complete = divmod(key, 2)
+            if is_complete:
+                waiting.pop(at).finish()
+            elif at in waiting:
+                waiting[at].follow()
+        growing = [filling for filling in waiting.values() if filling.more()]
+        if waiting:
+            poll.poll(1000 * (COPY_EVERY_S if growing else looks.wait_s()))
+        known = inbox.take()
+        if (waited := looks.due()) is not None and speaks and waited >= FIRST_WORD_AFTER_S:
+            for filling in itertools.islice(waiting.values(), 1):
+                filling.speak(waited)
 
 
 def _start(

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import select
 import sys
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from hoplite import _native
 from hoplite.errors import HopliteError
@@ -164,71 +163,33 @@ async def _say(ref: str, waited: float, explain: Callable[[str], Pending[Any]]) 
         state = await answer(explain(ref))
     except HopliteError as error:
         state = str(error)
+    say(ref, waited, state)
+
+
+def say(what: str, waited: float, state: str) -> None:
+    """Tells the log what is waited for, for how many seconds, and why."""
     # Long to import for what is seldom said.
     import logging
 
-    logging.getLogger("hoplite").warning("still waiting for %s after %.0f s: %s", ref, waited, state)
+    logging.getLogger("hoplite").warning("still waiting for %s after %.0f s: %s", what, waited, state)
 
 
-class Several(Generic[T]):
-    """Questions asked together; as soon as one fails, or the caller gives up, the others are taken back."""
+class Looks:
+    """When to look why something has not come: after a while, and then after twice as long each time."""
 
-    def __init__(self, pendings: list[Pending[T]]) -> None:
-        self._pendings = pendings
-        self._inbox = _native.Inbox()
-        self._results: dict[int, T] = {}
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self._next = self._begun + FIRST_WORD_AFTER_S / 8
 
-    def results(self) -> list[T]:
-        """All answers, in order; waits for them with this thread."""
-        try:
-            poll = select.poll()
-            poll.register(self._inbox.fileno(), select.POLLIN)
-            self._begin()
-            while not self._is_done():
-                # Interrupted by a signal it runs the handler, whose exception ends this.
-                poll.poll()
-                self._take()
-            return self._in_order()
-        except BaseException:
-            self._cancel()
-            raise
+    def wait_s(self) -> float:
+        """Seconds until the next."""
+        return max(self._next - time.monotonic(), 0.0)
 
-    async def answers(self) -> list[T]:
-        """All answers, in order; waits for them with the running loop."""
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        arrived = asyncio.Event()
-        loop.add_reader(self._inbox.fileno(), arrived.set)
-        try:
-            self._begin()
-            while not self._is_done():
-                await arrived.wait()
-                arrived.clear()
-                self._take()
-            return self._in_order()
-        except BaseException:
-            self._cancel()
-            raise
-        finally:
-            loop.remove_reader(self._inbox.fileno())
-
-    def _begin(self) -> None:
-        for key, pending in enumerate(self._pendings):
-            if not pending.tell(self._inbox, key):
-                self._results[key] = pending.result()
-
-    def _take(self) -> None:
-        for key in self._inbox.take():
-            self._results[key] = self._pendings[key].result()
-
-    def _is_done(self) -> bool:
-        return len(self._results) == len(self._pendings)
-
-    def _in_order(self) -> list[T]:
-        return [self._results[key] for key in range(len(self._pendings))]
-
-    def _cancel(self) -> None:
-        self._results.clear()
-        for pending in self._pendings:
-            pending.cancel()
+    def due(self) -> float | None:
+        """For how long it has been waited, if it is time to look, and else nothing."""
+        now = time.monotonic()
+        if now < self._next:
+            return None
+        waited = now - self._begun
+        self._next = now + min(waited, SILENCE_MAX_S)
+        return waited

@@ -30,7 +30,8 @@ from hoplite._arguments import (
     left,
 )
 from hoplite._into import fill_async
-from hoplite._loop import Several, answer
+from hoplite._loop import answer
+from hoplite._several import Several
 from hoplite.buffer import Buffer
 from hoplite.errors import GetTimeout, HopliteError, NameTaken
 from hoplite.location import Location, Watch
@@ -136,7 +137,7 @@ class Twins:
             native = self._open()
             if outs is not None:
                 return await fill_async(native, texts, outs, limit)
-            views = await Several([native.start_get(text, limit) for text in texts]).answers()
+            views = await Several(native, texts, limit).answers()
             return [self._decode(view, copy) for view in views]
         text = check_ref(ref)
         native = self._open()

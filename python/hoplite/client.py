@@ -25,7 +25,8 @@ from hoplite._arguments import (
     left,
 )
 from hoplite._into import fill
-from hoplite._loop import Several, is_in_loop
+from hoplite._loop import is_in_loop
+from hoplite._several import Several
 from hoplite._twins import Twins
 from hoplite.buffer import Buffer
 from hoplite.errors import ForkedClient, GetTimeout, HopliteError, InvalidArgument, NameTaken, NodeDown
@@ -281,7 +282,8 @@ class Client(Twins):
             ObjectDeleted: the object was deleted.
             ObjectLost: no copy of it is left.
             ShapeMismatch: `out` has another dtype or shape.
-            StoreFull: this node has no room for a copy.
+            StoreFull: this node has no room for a copy, or never for all of a list, which are here together at the end;
+                with `out` they need not be.
             Undecodable: a pickled object can't be read here, for want of its class for instance, or this client has
                 `allow_pickle=False`.
             UnsupportedDtype: the value needs a package that is not installed (numpy, ml_dtypes, torch, pyarrow).
@@ -307,7 +309,7 @@ class Client(Twins):
         native = self._open()
         if outs is not None:
             return fill(native, texts, outs, limit)
-        views = Several([native.start_get(text, limit) for text in texts]).results()
+        views = Several(native, texts, limit).results()
         return [self._decode(view, copy) for view in views]
 
     def _decode(self, view: _native.View, copy: bool | None) -> Any:

@@ -300,7 +300,16 @@ impl Client {
     /// Begins to ask why an object is not here.
     pub fn start_explain(&self, id: &ObjectId) -> Wait<String> {
         self.start(Ask::Explain { id: id.clone() }, None, |answer, _| match answer {
-            Answer::Explained { state } => Ok(state),
+            Answer::Explained { state, .. } => Ok(state),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to ask whether an object is not here because there is no room for it: the bytes that it needs, and those of
+    /// the whole store.
+    pub fn start_lacks(&self, id: &ObjectId) -> Wait<Option<(u64, u64)>> {
+        self.start(Ask::Explain { id: id.clone() }, None, |answer, _| match answer {
+            Answer::Explained { lacks, .. } => Ok(lacks),
             other => Err(unexpected(&other)),
         })
     }

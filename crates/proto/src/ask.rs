@@ -121,7 +121,7 @@ pub enum Ask {
         /// What is known; none for an answer at once.
         known: Option<Vec<Holding>>,
     },
-    /// Why is the object not here, in words?
+    /// Why is the object not here?
     Explain {
         /// Which.
         id: ObjectId,
@@ -203,6 +203,8 @@ pub enum Answer {
     Explained {
         /// In words.
         state: String,
+        /// If it waits for room: the bytes that it needs, and those of the whole store.
+        lacks: Option<(u64, u64)>,
     },
     /// Who keeps where it is: the first, and the second if there is one.
     Owners(Vec<NodeId>),

@@ -306,6 +306,14 @@ impl Client {
         Ok(Pending::new(waiting, |py, state| Ok(PyString::new(py, &state).into_any().unbind())))
     }
 
+    /// Begins to ask whether an object waits for room: the bytes that it needs, and those of the whole store.
+    fn start_lacks(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let id = arguments::object(py, r#ref)?;
+        let waiting = py.detach(|| client.start_lacks(&id));
+        Ok(Pending::new(waiting, |py, lacks| Ok(lacks.into_pyobject(py)?.unbind())))
+    }
+
     /// Begins to see to it that `copies` nodes hold an object that was put at this one.
     fn start_keep(
         &self,

@@ -324,7 +324,7 @@ impl Node {
             Ask::Latest { prefix, after } => self.latest(&asked, prefix, after, out),
             Ask::Prune { name, keep } => self.prune(&asked, name, keep, out),
             Ask::Locations { id, known } => self.locations(&asked, id, known, out),
-            Ask::Explain { id } => Some(Ok(Answer::Explained { state: self.state_of(&id) })),
+            Ask::Explain { id } => Some(Ok(self.explain(&id))),
             Ask::Owners { id } => {
                 Some(Ok(Answer::Owners(self.members.owners(&id).iter().collect())))
             }

@@ -9,7 +9,7 @@ use alloc::{
 
 use super::{Node, SpaceFor, reduce};
 use crate::{
-    ask::{ObjectRow, Status},
+    ask::{Answer, ObjectRow, Status},
     id::{Instance, ObjectId},
     table::{Copy, State},
 };
@@ -42,14 +42,25 @@ impl Node {
             .map(|(what, count)| format!("{count} {what}"))
     }
 
+    pub(super) fn explain(&self, id: &ObjectId) -> Answer {
+        let needed = self.pulls.get(id).and_then(super::Pull::wanted_bytes);
+        let needed = needed.or_else(|| self.result_without_room(id));
+        let lacks = needed.map(|needed| (needed, self.table.capacity()));
+        Answer::Explained { state: self.state_of(id), lacks }
+    }
+
+    /// Bytes of the result of a reduce that waits for room for it.
+    fn result_without_room(&self, id: &ObjectId) -> Option<u64> {
+        let waits = |(instance, target): &(&Instance, &reduce::Target)| {
+            target.id == *id && self.space.contains(&SpaceFor::Result(**instance))
+        };
+        self.results.iter().find(waits).map(|(_, target)| target.meta.size)
+    }
+
     /// Why an object is not here, in words for whoever waited.
     pub(super) fn state_of(&self, id: &ObjectId) -> String {
         if let Some(reduce) = self.reduce_of.get(id).and_then(|key| self.reduces.get(key)) {
-            let waits = |(instance, target): (&Instance, &reduce::Target)| {
-                target.id == *id && self.space.contains(&SpaceFor::Result(*instance))
-            };
-            if let Some(target) = self.results.iter().find(|result| waits(*result)) {
-                let size = target.1.meta.size;
+            if let Some(size) = self.result_without_room(id) {
                 return format!(
                     "all inputs arrived, but pinned objects leave no room for its {size} bytes"
                 );

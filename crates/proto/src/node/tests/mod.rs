@@ -612,6 +612,24 @@ fn a_copy_that_nobody_reads_makes_room() {
 }
 
 #[test]
+fn who_asks_is_told_that_an_object_waits_for_room() {
+    let capacity = LARGE + LARGE / 2;
+    let mut cluster = Cluster::with_capacity(3, capacity);
+    let (first, second) = (cluster.put_large(1, None), cluster.put_large(3, None));
+    let lacks = |cluster: &mut Cluster, id: &ObjectId| {
+        let request = cluster.ask(2, Ask::Explain { id: id.clone() });
+        let Ok(Answer::Explained { lacks, .. }) = cluster.reply(request) else { panic!() };
+        *lacks
+    };
+    assert_eq!(lacks(&mut cluster, &second), None, "nobody asks for it");
+    cluster.get(2, &first);
+    let waits = cluster.get(2, &second);
+    assert!(!cluster.replies.contains_key(&waits), "the first is being read");
+    assert_eq!(lacks(&mut cluster, &first), None);
+    assert_eq!(lacks(&mut cluster, &second), Some((LARGE, capacity)));
+}
+
+#[test]
 fn nobody_waits_for_room_behind_one_for_whom_there_is_none() {
     let mut cluster = Cluster::with_capacity(1, LARGE + LARGE / 2);
     cluster.put_large(1, None);

@@ -294,7 +294,7 @@ fn why_an_object_is_not_here_is_said_in_words() {
     let (id, _) = cluster.create(1, None);
     let mut explain = |node, id: &ObjectId| {
         let request = cluster.ask(node, Ask::Explain { id: id.clone() });
-        let Ok(Answer::Explained { state }) = cluster.reply(request) else { panic!() };
+        let Ok(Answer::Explained { state, .. }) = cluster.reply(request) else { panic!() };
         state.clone()
     };
     assert_eq!(explain(1, &id), "a client of this node is still writing it");

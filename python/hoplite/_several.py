@@ -1,0 +1,135 @@
+"""Several objects that are got together, for threads and for loops.
+
+What has come of them is held until all have: a list that takes more than the store has room for could never be
+complete, and is refused. Knows nothing of what the objects are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+from typing import TYPE_CHECKING
+
+from hoplite import _native
+from hoplite._loop import FIRST_WORD_AFTER_S, Looks, answer, say
+from hoplite.errors import StoreFull
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hoplite._native import View
+
+
+class Several:
+    """Objects asked for together; as soon as one fails, or the caller gives up, the other questions are taken back.
+
+    Args:
+        native: whom to ask.
+        texts: the objects.
+        limit: seconds to wait for all of them.
+    """
+
+    def __init__(self, native: _native.Client, texts: Sequence[str], limit: float | None) -> None:
+        self._native = native
+        self._texts = texts
+        self._speaks = limit is None
+        self._looks = Looks()
+        self._inbox = _native.Inbox()
+        self._views: dict[int, View] = {}
+        self._pendings = [native.start_get(text, limit) for text in texts]
+
+    def results(self) -> list[View]:
+        """All objects, in order; waits for them with this thread."""
+        try:
+            poll = select.poll()
+            poll.register(self._inbox.fileno(), select.POLLIN)
+            self._begin()
+            while not self._is_done():
+                # Interrupted by a signal it runs the handler, whose exception ends this.
+                poll.poll(1000 * self._looks.wait_s())
+                self._take()
+                if (waited := self._is_stuck_for()) is None:
+                    continue
+                for text in self._missing():
+                    self._refuse_if_too_large(self._native.start_lacks(text).result())
+                if self._speaks and waited >= FIRST_WORD_AFTER_S:
+                    self._speak(waited, self._native.start_explain(next(self._missing())).result())
+            return self._in_order()
+        except BaseException:
+            self._cancel()
+            raise
+
+    async def answers(self) -> list[View]:
+        """All objects, in order; waits for them with the running loop."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        arrived = asyncio.Event()
+        loop.add_reader(self._inbox.fileno(), arrived.set)
+        try:
+            self._begin()
+            while not self._is_done():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(arrived.wait(), self._looks.wait_s())
+                arrived.clear()
+                self._take()
+                if (waited := self._is_stuck_for()) is None:
+                    continue
+                for text in self._missing():
+                    self._refuse_if_too_large(await answer(self._native.start_lacks(text)))
+                if self._speaks and waited >= FIRST_WORD_AFTER_S:
+                    self._speak(waited, await answer(self._native.start_explain(next(self._missing()))))
+            return self._in_order()
+        except BaseException:
+            self._cancel()
+            raise
+        finally:
+            loop.remove_reader(self._inbox.fileno())
+
+    def _begin(self) -> None:
+        for key, pending in enumerate(self._pendings):
+            if not pending.tell(self._inbox, key):
+                self._views[key] = pending.result()
+
+    def _take(self) -> None:
+        for key in self._inbox.take():
+            self._views[key] = self._pendings[key].result()
+
+    def _is_done(self) -> bool:
+        return len(self._views) == len(self._pendings)
+
+    def _in_order(self) -> list[View]:
+        return [self._views[key] for key in range(len(self._pendings))]
+
+    def _cancel(self) -> None:
+        self._views.clear()
+        for pending in self._pendings:
+            pending.cancel()
+
+    def _missing(self) -> Iterator[str]:
+        return (text for key, text in enumerate(self._texts) if key not in self._views)
+
+    def _is_stuck_for(self) -> float | None:
+        waited = self._looks.due()
+        return None if self._is_done() else waited
+
+    def _speak(self, waited: float, state: str) -> None:
+        missing = len(self._pendings) - len(self._views)
+        what = f"{missing} of {len(self._pendings)} objects, {next(self._missing())} for one,"
+        say(what, waited, state)
+
+    def _refuse_if_too_large(self, lacks: tuple[int, int] | None) -> None:
+        """Ends a wait for room that only its own end could make."""
+        if lacks is None:
+            return
+        needed, capacity = lacks
+        # One that is asked for twice is there once, and small ones are not in the store's memory.
+        held = {self._texts[key]: view.nbytes for key, view in self._views.items()}
+        held = {text: nbytes for text, nbytes in held.items() if nbytes > _native.INLINE_BYTES_MAX}
+        taken = sum(held.values())
+        if taken + needed > capacity:
+            raise StoreFull(
+                f"{len(self._texts)} objects got together don't fit into the store of {capacity} bytes: {len(held)} "
+                f"that have come take {taken}, and the next needs {needed}; get fewer at a time, get them into memory "
+                "of your own (out=), or give the node more capacity"
+            )

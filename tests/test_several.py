@@ -1,0 +1,126 @@
+"""Gets of lists: what fits the store, what never will, and what is said meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import hoplite
+from hoplite import Node, _loop, testing
+from support import Later, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIB = 1 << 20
+COUNT = 8
+
+
+@pytest.fixture
+def small() -> Iterator[tuple[hoplite.Client, list[hoplite.Ref]]]:
+    """A client whose node has room for three of the eight objects that are put at another."""
+    with testing.cluster(1, capacity="256MiB") as (large,):
+        putter = large.client()
+        refs = [putter.put(numbers(16 * MIB, "uint8", seed=seed)) for seed in range(COUNT)]
+        with Node(join=[large.address], capacity="60MiB") as node:
+            yield node.client(), refs
+
+
+def said(client: hoplite.Client, error: pytest.ExceptionInfo[hoplite.StoreFull]) -> None:
+    """What a refusal says; and that nothing of what had come is held by it."""
+    assert f"{COUNT} objects got together don't fit into the store of {60 * MIB} bytes" in str(error.value)
+    assert "the next needs 16777216" in str(error.value)
+    del error
+    # All of it: what was read for the list makes room.
+    client.put(numbers(50 * MIB, "uint8"), timeout=10)
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_a_list_that_never_fits_is_refused(
+    small: tuple[hoplite.Client, list[hoplite.Ref]], timeout: float | None
+) -> None:
+    client, refs = small
+    begun = time.monotonic()
+    with pytest.raises(hoplite.StoreFull) as error:
+        client.get(refs, timeout=timeout)
+    assert time.monotonic() - begun < 30
+    said(client, error)
+
+
+def test_a_list_that_never_fits_is_refused_in_a_loop(small: tuple[hoplite.Client, list[hoplite.Ref]]) -> None:
+    client, refs = small
+    with pytest.raises(hoplite.StoreFull) as error:
+        asyncio.run(asyncio.wait_for(client.get_async(refs), 30))
+    said(client, error)
+
+
+def test_a_list_that_fits_later_is_waited_for(small: tuple[hoplite.Client, list[hoplite.Ref]]) -> None:
+    """Room that another call holds may come: three more fit only when what is read is garbage."""
+    client, refs = small
+    held = client.get(refs[:2], timeout=30)
+    got = Later(lambda: client.get(refs[2:5], timeout=60))
+    time.sleep(3)
+    assert not got.done()
+    del held
+    for seed, value in enumerate(got.result(60), start=2):
+        same(value, numbers(16 * MIB, "uint8", seed=seed))
+
+
+def test_the_same_object_counts_once(small: tuple[hoplite.Client, list[hoplite.Ref]]) -> None:
+    client, refs = small
+    held = client.get(refs[2:4], timeout=30)
+    got = Later(lambda: client.get([refs[0]] * 5 + [refs[1]], timeout=60))
+    time.sleep(3)
+    assert not got.done()
+    del held
+    assert len(got.result(60)) == 6
+
+
+def test_a_list_larger_than_the_store_goes_into_memory_of_ones_own(
+    small: tuple[hoplite.Client, list[hoplite.Ref]],
+) -> None:
+    client, refs = small
+    outs = [np.zeros(16 * MIB, np.uint8) for _ in refs]
+    # With a limit, since what hangs would hang for ever.
+    Later(lambda: client.get(refs, out=outs)).result(60)
+    for seed, out in enumerate(outs):
+        same(out, numbers(16 * MIB, "uint8", seed=seed))
+    outs = [np.zeros(16 * MIB, np.uint8) for _ in refs]
+    asyncio.run(asyncio.wait_for(client.get_async(refs, out=outs), 60))
+    for seed, out in enumerate(outs):
+        same(out, numbers(16 * MIB, "uint8", seed=seed))
+
+
+@pytest.mark.parametrize("into", [False, True])
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_a_long_wait_for_a_list_is_spoken_of(
+    clients: list[hoplite.Client],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    into: bool,
+    in_loop: bool,
+) -> None:
+    for module in ("hoplite._loop", "hoplite._several", "hoplite._into"):
+        monkeypatch.setattr(f"{module}.FIRST_WORD_AFTER_S", 0.2)
+    assert _loop.FIRST_WORD_AFTER_S == 0.2
+    client = clients[0]
+    client.put(b"here", name="here/1")
+    outs = [bytearray(4), bytearray(4)] if into else None
+    names = ["here/1", "late/1"]
+    with caplog.at_level(logging.WARNING, logger="hoplite"):
+        if in_loop:
+            got = Later(lambda: asyncio.run(client.get_async(names, out=outs)))
+        else:
+            got = Later(lambda: client.get(names, out=outs))
+        deadline = time.monotonic() + 20
+        while not any("late/1" in record.getMessage() for record in caplog.records) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        client.put(b"late", name="late/1")
+        assert [bytes(value) for value in got.result(30)] == [b"here", b"late"]
+    assert any("nobody has put it" in record.getMessage() for record in caplog.records), caplog.text
