@@ -16,7 +16,7 @@ import pytest
 
 from hoplite import values
 from hoplite.errors import InvalidArgument, ShapeMismatch, Undecodable, UnsupportedDtype
-from hoplite.values import DTYPES, FORMS
+from hoplite.values import DTYPES, FORMS, quick
 from stored import address, joined, mapped, pinned, store, there_and_back
 
 if TYPE_CHECKING:
@@ -105,7 +105,25 @@ def test_bytes_pin_the_object_and_a_copy_does_not() -> None:
 # NumPy
 
 
+@pytest.fixture(params=["short", "long"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Plain arrays go a shorter way once one has gone the long way; or none is ever met."""
+    if request.param == "short":
+        quick.learn(np)
+    else:
+        forget_numpy(monkeypatch)
+    return str(request.param)
+
+
+def forget_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if nobody had put or got an array yet, for ever."""
+    monkeypatch.setattr(quick, "learn", lambda _: None)
+    for known in ("_arrays", "_kinds", "_dtypes"):
+        monkeypatch.setattr(quick, known, type(getattr(quick, known))())
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.usefixtures("way")
 def test_any_shape_and_order_comes_back(dtype: str) -> None:
     for shape, (order, arrange) in itertools.product(SHAPES, ORDERS.items()):
         value = arrange(counting(shape, dtype))
@@ -129,6 +147,18 @@ def test_contiguous_arrays_are_not_copied_on_the_way_in(dtype: str) -> None:
         assert np.shares_memory(np.asarray(part), value.reshape(-1).view(np.uint8))
 
 
+def test_what_most_programs_put_goes_the_short_way() -> None:
+    quick.learn(np)
+    for dtype in set(DTYPES) - {"bfloat16"}:
+        value = counting((5, 3), dtype)
+        encoded = quick.encode_quickly(value)
+        assert encoded is not None
+        same(quick.decode_quickly(store(encoded)), value)
+    assert quick.encode_quickly(counting((5, 3)).T) is None
+    assert quick.encode_quickly(np.ma.array([1.0])) is None
+
+
+@pytest.mark.usefixtures("way")
 def test_big_endian_arrays_become_little_endian() -> None:
     for dtype in set(DTYPES) - {"bfloat16"}:
         value = counting((5, 3), dtype)
@@ -256,8 +286,13 @@ def test_a_masked_array_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "shape"),
-    [("float32", (3,)), ("float32", (2, 2)), ("float32", (-1, -2)), ("float128", (1,)), ("float32", (2**62, 4))],
+    [
+        *[("float32", shape) for shape in ((), (3,), (2, 2), (-1,), (2, -1), (-1, -2), (2**62, 4))],
+        ("float64", (2,)),
+        ("float128", (1,)),
+    ],
 )
+@pytest.mark.usefixtures("way")
 def test_metadata_that_does_not_fit_the_bytes_is_undecodable(kind: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(Undecodable, match=kind):
         values.decode(mapped(b"12345678", kind, shape))
@@ -533,6 +568,7 @@ def test_plain_python_values_import_no_library() -> None:
 def test_a_missing_library_is_named_with_the_command_that_installs_it(
     kind: str, form: str, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    forget_numpy(monkeypatch)
     monkeypatch.setitem(sys.modules, missing, None)
     view = mapped(bytes(8), kind, (8 // (2 if kind == "bfloat16" else 4),), form)
     with pytest.raises(UnsupportedDtype, match=f"get needs {missing}.*try pip install {missing}"):

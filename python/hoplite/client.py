@@ -46,6 +46,9 @@ RECONNECT_S = 10.0
 IN_LOOP_S = 0.02
 RECONNECT_POLL_S = 0.05
 
+# One object, not several. Made once: a union would be for each get.
+_ONE = (Ref, str)
+
 
 class Client(Twins):
     """A process's attachment to the node of its host, by `hoplite.init()`, `hoplite.connect()` or `node.client()`.
@@ -297,7 +300,7 @@ class Client(Twins):
             hoplite.errors.GetTimeout: object not/yet did not come within 0.000 s: nobody has put it
         """
         limit = check_timeout(timeout)
-        if not isinstance(ref, Ref | str):
+        if not isinstance(ref, _ONE):
             return self._get_several(check_list("refs to get", ref), out, copy, limit)
         text = check_ref(ref)
         if out is None:

@@ -2,7 +2,10 @@
 
 use std::{
     mem,
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -26,6 +29,8 @@ pub(crate) struct Promise(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     answered: Condvar,
+    /// Whether a thread waits for `answered`; changed with `state` locked. To wake nobody is a system call too.
+    has_sleeper: AtomicBool,
     /// Where the thread that waits takes events, as long as it does.
     turns: Mutex<Option<Arc<Turns>>>,
 }
@@ -51,17 +56,20 @@ impl Promise {
 
     /// Ends the wait; gives an answer back that nobody will take.
     fn set(&self, new: State) -> Option<Raw> {
-        let old = {
+        let (old, has_sleeper) = {
             let mut state = lock(&self.0.state);
-            match *state {
+            let old = match *state {
                 State::Open | State::Watched(_) => mem::replace(&mut *state, new),
                 State::Answered(_) | State::Over => return None,
                 State::Abandoned => {
                     return if let State::Answered(raw) = new { Some(raw) } else { None };
                 }
-            }
+            };
+            (old, self.0.has_sleeper.load(Ordering::Relaxed))
         };
-        self.0.answered.notify_all();
+        if has_sleeper {
+            self.0.answered.notify_all();
+        }
         // A thread that took the answer itself looks without being told.
         if let Some(turns) = lock(&self.0.turns).as_ref().filter(|turns| !turns.is_here()) {
             turns.poke();
@@ -129,7 +137,9 @@ impl<T> Wait<T> {
     pub fn is_over_within(&mut self, time: Duration) -> bool {
         let state = lock(&self.shared.state);
         let is_open = |state: &mut State| matches!(*state, State::Open | State::Watched(_));
+        self.shared.has_sleeper.store(true, Ordering::Relaxed);
         let waited = self.shared.answered.wait_timeout_while(state, time, is_open);
+        self.shared.has_sleeper.store(false, Ordering::Relaxed);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
@@ -179,8 +189,10 @@ impl<T> Wait<T> {
             if has_waited || !matches!(*state, State::Open | State::Watched(_)) {
                 continue;
             }
+            shared.has_sleeper.store(true, Ordering::Relaxed);
             let waited = shared.answered.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            shared.has_sleeper.store(false, Ordering::Relaxed);
         }
     }
 

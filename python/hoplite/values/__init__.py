@@ -36,6 +36,7 @@ from hoplite.values.kinds import (
 )
 from hoplite.values.objects import decode_object, encode_object
 from hoplite.values.out import OutBuffer, writable
+from hoplite.values.quick import decode_quickly, encode_quickly
 from hoplite.values.tensors import decode_tensor, encode_tensor
 
 __all__ = [
@@ -88,6 +89,9 @@ def encode(value: Any, *, allow_pickle: bool = True) -> Encoded:  # noqa: ANN401
         UnsupportedDtype: the value takes a pickle and `allow_pickle` is False, or is a masked array, a memoryview of
             an unsupported format, or an array on another device.
     """
+    encoded = encode_quickly(value)
+    if encoded is not None:
+        return encoded
     encoded = _encode_elements(value)
     # Of the type, not the value: a class that lends its arrays is no array. NumPy's and PyTorch's had their chance.
     if encoded is None and hasattr(type(value), "__dlpack_device__") and not isinstance(value, _known()):
@@ -119,6 +123,10 @@ def decode(view: View, *, copy: bool | None = None, allow_pickle: bool = True) -
             of a class, or may not be.
         UnsupportedDtype: it takes a package that is not installed.
     """
+    if not copy:
+        array = decode_quickly(view)
+        if array is not None:
+            return array
     data = memoryview(view).toreadonly()
     if view.form not in FORMS:
         raise Undecodable(f"the object is of form {view.form!r}, which this version of hoplite does not know")

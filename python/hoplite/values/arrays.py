@@ -13,6 +13,7 @@ from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import UnsupportedDtype
+from hoplite.values import quick
 from hoplite.values.kinds import BYTES, ITEM_BYTES, PLAIN, Encoded, loaded, require
 from hoplite.values.parts import unlock
 
@@ -43,6 +44,7 @@ def encode_array(value: Any) -> Encoded | None:  # noqa: ANN401 - no import here
     kind = _name(value.dtype)
     if not exact or kind not in ITEM_BYTES:
         return None
+    quick.learn(numpy)
     array = numpy.asarray(value, dtype=value.dtype.newbyteorder("<"), order="C")
     # As plain bytes, since the buffer protocol has no letter for bfloat16; flat, since a 0-d array has no byte view.
     flat = array.reshape(-1).view(numpy.uint8)
@@ -99,6 +101,7 @@ def numpy_dtype(kind: str, need: str) -> Any:  # noqa: ANN401 - no import here
         UnsupportedDtype: that takes a package that is not installed.
     """
     numpy = require("numpy", need)
+    quick.learn(numpy)
     if kind == "bfloat16":
         return numpy.dtype(require("ml_dtypes", need).bfloat16)
     return numpy.dtype(kind)
