@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -315,7 +316,7 @@ def hello(version: int) -> bytes:
     return message(b"\x00" + bytes([version]))
 
 
-VERSION = 5
+VERSION = 6
 HELLO = hello(VERSION)
 
 STRANGERS: dict[str, bytes] = {
@@ -379,12 +380,24 @@ def test_client_of_another_release_is_told_so() -> None:
         assert b"install the same release" in answer
 
 
+GETS: dict[str, Callable[[hoplite.Client], object]] = {
+    "get": lambda client: client.get("never/1", timeout=0.1),
+    "into": lambda client: client.get("never/1", out=bytearray(1), timeout=0.1),
+    "several": lambda client: client.get(["never/1", "never/2"], timeout=0.1),
+    "in a loop": lambda client: asyncio.run(client.get_async("never/1", timeout=0.1)),
+    "into in a loop": lambda client: asyncio.run(client.get_async("never/1", out=bytearray(1), timeout=0.1)),
+    "several in a loop": lambda client: asyncio.run(client.get_async(["never/1", "never/2"], timeout=0.1)),
+}
+
+
 def test_a_node_that_is_stopped_does_not_hold_its_clients_for_ever() -> None:
     with testing.node_process() as node, node.client() as client:
         os.kill(node.process.pid, signal.SIGSTOP)
         try:
-            with pytest.raises(hoplite.NodeDown, match="does not answer"):
-                client.get("never/1", timeout=0.1)
+            waiting = [Later(get, client) for get in GETS.values()]
+            for later in waiting:
+                with pytest.raises(hoplite.NodeDown, match="does not answer"):
+                    later.result(SOON)
         finally:
             os.kill(node.process.pid, signal.SIGCONT)
         assert client.get(client.put(b"x")) == b"x"

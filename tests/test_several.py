@@ -12,7 +12,7 @@ import pytest
 
 import hoplite
 from hoplite import Node, _loop, testing
-from support import Later, numbers, same
+from support import Later, eventually, numbers, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,19 +21,20 @@ MIB = 1 << 20
 COUNT = 8
 
 
-@pytest.fixture
-def small() -> Iterator[tuple[hoplite.Client, list[hoplite.Ref]]]:
-    """A client whose node has room for three of the eight objects that are put at another."""
+@pytest.fixture(params=["60MiB", "64MiB"])
+def small(request: pytest.FixtureRequest) -> Iterator[tuple[hoplite.Client, list[hoplite.Ref]]]:
+    """A client whose node has room for three of the eight objects of another, each a little over 16 MiB."""
     with testing.cluster(1, capacity="256MiB") as (large,):
         putter = large.client()
         refs = [putter.put(numbers(16 * MIB, "uint8", seed=seed)) for seed in range(COUNT)]
-        with Node(join=[large.address], capacity="60MiB") as node:
+        with Node(join=[large.address], capacity=request.param) as node:
             yield node.client(), refs
 
 
 def said(client: hoplite.Client, error: pytest.ExceptionInfo[hoplite.StoreFull]) -> None:
     """What a refusal says; and that nothing of what had come is held by it."""
-    assert f"{COUNT} objects got together don't fit into the store of {60 * MIB} bytes" in str(error.value)
+    capacity = client.status()["store"]["capacity"]
+    assert f"{COUNT} objects got together don't fit into the store of {capacity} bytes" in str(error.value)
     assert "the next needs 16777216" in str(error.value)
     del error
     # All of it: what was read for the list makes room.
@@ -57,6 +58,38 @@ def test_a_list_that_never_fits_is_refused_in_a_loop(small: tuple[hoplite.Client
     with pytest.raises(hoplite.StoreFull) as error:
         asyncio.run(asyncio.wait_for(client.get_async(refs), 30))
     said(client, error)
+
+
+def test_a_list_with_what_is_still_to_be_put_here_is_refused(
+    small: tuple[hoplite.Client, list[hoplite.Ref]],
+) -> None:
+    """The put has no room because of the list, and the list waits for the put."""
+    client, refs = small
+    got = Later(lambda: client.get([*refs[:3], "here/1"]))
+    # The put that comes when they are here.
+    eventually(lambda: sum(row["readers"] for row in client.objects()) == 3)
+    put = Later(lambda: client.put(numbers(16 * MIB, "uint8"), name="here/1", timeout=60))
+    with pytest.raises(hoplite.StoreFull):
+        got.result(60)
+    put.result(60)
+
+
+def test_a_cancelled_list_ends_whenever_that_is(clients: list[hoplite.Client]) -> None:
+    async def cancelled(turns: int, client: hoplite.Client) -> None:
+        names = [f"come/{turns}", f"never/{turns}"]
+        got = asyncio.ensure_future(client.get_async(names))
+        await asyncio.sleep(0)
+        await client.put_async(b"x", name=names[0])
+        # With the answer, a little before, a little after.
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        got.cancel()
+        done, _ = await asyncio.wait({got}, timeout=10)
+        assert done, turns
+        assert got.cancelled()
+
+    for turns in range(12):
+        asyncio.run(cancelled(turns, clients[0]))
 
 
 def test_a_list_that_fits_later_is_waited_for(small: tuple[hoplite.Client, list[hoplite.Ref]]) -> None:

@@ -10,7 +10,7 @@ import select
 from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, values
-from hoplite._loop import FIRST_WORD_AFTER_S, Looks, answer, aside, say
+from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks, answer, aside, brief, say
 from hoplite.errors import HopliteError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hoplite._native import Growing, View
+    from hoplite.values import OutBuffer
 
 # Between two looks at what has arrived: 1 ms is 1.2 MB at 10 Gbit/s, which is then copied in less than that.
 COPY_EVERY_S = 0.001
@@ -36,7 +37,7 @@ class Filling:
     def __init__(self, native: _native.Client, text: str, out: Any, limit: float | None) -> None:  # noqa: ANN401 - any memory
         self.out = out
         self._text = text
-        self._memory = values.writable(out)
+        self._memory: OutBuffer | None = values.writable(out)
         self._copier: _native.Copier | None = _native.Copier(self._memory.data)
         self._copying: _native.Copier | None = None
         # What pins memory is kept here alone, and not in the frames, which an error keeps.
@@ -82,12 +83,12 @@ class Filling:
             growing = await answer(self._following, ref=about, explain=self._native.start_explain)
         except HopliteError:
             growing = None
-        copier = self._begin(growing)
+        self._copying = self._begin(growing)
         arriving = asyncio.ensure_future(answer(self._got))
         try:
-            if copier is not None:
+            if self._copying is not None:
                 while not (await asyncio.wait({arriving}, timeout=COPY_EVERY_S))[0]:
-                    await aside(copier.more)
+                    await aside(self.more)
             self._view = await arriving
         finally:
             arriving.cancel()
@@ -100,17 +101,22 @@ class Filling:
 
     def speak(self, waited: float) -> None:
         """Says in the log for how many seconds it has been waited, and why."""
-        say(self._text, waited, self._native.start_explain(self._text).result())
+        say(self._text, waited, brief(self._native.start_explain(self._text), SILENT))
+
+    def patience(self) -> float | None:
+        """For how many seconds more the node may say nothing."""
+        return self._got.patience()
 
     def release(self) -> None:
         """Takes back what was asked and lets go of what came."""
         self._following.cancel()
         self._got.cancel()
-        self._copier = self._copying = self._view = None
+        self._copier = self._copying = self._memory = self._view = None
 
     def _begin(self, growing: Growing | None) -> _native.Copier | None:
         """Checks what arrives; returns what copies it, if there is something to copy before it is complete."""
         assert self._copier is not None
+        assert self._memory is not None
         if growing is None or (said := self._copier.follow(growing)) is None:
             return None
         kind, shape, form, nbytes = said
@@ -120,6 +126,7 @@ class Filling:
     def _end(self) -> None:
         """Copies what is missing of the object, which is here."""
         assert self._copier is not None
+        assert self._memory is not None
         assert self._view is not None
         self._memory.check(self._view.kind, self._view.shape, self._view.form, self._view.nbytes, self._text)
         self._copier.finish(self._view)
@@ -164,7 +171,7 @@ async def fill_async(
 
 
 def _finish(fillings: Sequence[Filling], *, speaks: bool) -> None:
-    looks = Looks()
+    looks = Looks(fillings[-1].patience() if fillings else None)
     inbox = _native.Inbox()
     poll = select.poll()
     poll.register(inbox.fileno(), select.POLLIN)
@@ -174,10 +181,9 @@ def _finish(fillings: Sequence[Filling], *, speaks: bool) -> None:
         # What is complete first: it makes room for others.
         for key in sorted(known, key=lambda key: key % 2, reverse=True):
             at, is_complete = divmod(key, 2)
-            if is_complete:
-                waiting.pop(at).finish()
-            elif at in waiting:
-                waiting[at].follow()
+            filling = waiting.pop(at, None) if is_complete else waiting.get(at)
+            if filling is not None:
+                (filling.finish if is_complete else filling.follow)()
         growing = [filling for filling in waiting.values() if filling.more()]
         if waiting:
             poll.poll(1000 * (COPY_EVERY_S if growing else looks.wait_s()))
@@ -185,6 +191,8 @@ def _finish(fillings: Sequence[Filling], *, speaks: bool) -> None:
         if (waited := looks.due()) is not None and speaks and waited >= FIRST_WORD_AFTER_S:
             for filling in itertools.islice(waiting.values(), 1):
                 filling.speak(waited)
+        if waiting and looks.is_node_silent():
+            waiting.popitem()[1].finish()
 
 
 def _start(

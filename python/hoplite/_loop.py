@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import sys
 import time
 import weakref
@@ -24,10 +25,17 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+U = TypeVar("U")
 
 # As long as a thread's wait is silent; then twice as long each time, up to the maximum.
 FIRST_WORD_AFTER_S = 10.0
 SILENCE_MAX_S = 300.0
+
+# As long may take what a node answers from memory.
+ANSWER_S = 1.0
+
+# What there is to say of a node that does not.
+SILENT = "the node of this host does not answer"
 
 
 def is_in_loop() -> bool:
@@ -66,9 +74,13 @@ class _Bridge:
 
     def _deliver(self) -> None:
         for key in self.inbox.take():
-            waiting = self.waiting.pop(key, None)
-            if waiting is not None and not waiting.future.done():
-                waiting.future.set_result(None)
+            self.end(key)
+
+    def end(self, key: int) -> None:
+        """Ends a wait: there is an answer, or none will come."""
+        waiting = self.waiting.pop(key, None)
+        if waiting is not None and not waiting.future.done():
+            waiting.future.set_result(None)
 
     def watch(self) -> None:
         """Sees to it that long waits are spoken of."""
@@ -132,6 +144,9 @@ async def answer(
         return pending.result()
     if ref is not None:
         bridge.watch()
+    patience = pending.patience()
+    # A node answers at the deadline; one that does not for long after it is frozen, as the answer then says.
+    limit = None if patience is None else loop.call_later(patience, bridge.end, key)
     try:
         await future
     except BaseException:
@@ -139,6 +154,8 @@ async def answer(
         pending.cancel()
         raise
     finally:
+        if limit is not None:
+            limit.cancel()
         if not bridge.waiting:
             bridge.rest()
     return pending.result()
@@ -174,16 +191,40 @@ def say(what: str, waited: float, state: str) -> None:
     logging.getLogger("hoplite").warning("still waiting for %s after %.0f s: %s", what, waited, state)
 
 
-class Looks:
-    """When to look why something has not come: after a while, and then after twice as long each time."""
+def brief(pending: Pending[T], otherwise: U) -> T | U:
+    """What a node answers at once, with this thread; something else of a node that does not answer."""
+    if pending.wait(ANSWER_S):
+        return pending.result()
+    pending.cancel()
+    return otherwise
 
-    def __init__(self) -> None:
+
+async def brief_async(pending: Pending[T], otherwise: U) -> T | U:
+    """The same with the running loop."""
+    import asyncio
+
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await answer(pending)
+    except TimeoutError:
+        return otherwise
+
+
+class Looks:
+    """When to look why something has not come: after a while, and then after twice as long each time.
+
+    Args:
+        patience: seconds after which a node that has said nothing is frozen; see `Pending.patience`.
+    """
+
+    def __init__(self, patience: float | None) -> None:
         self._begun = time.monotonic()
         self._next = self._begun + FIRST_WORD_AFTER_S / 8
+        self._until = math.inf if patience is None else self._begun + patience
 
     def wait_s(self) -> float:
         """Seconds until the next."""
-        return max(self._next - time.monotonic(), 0.0)
+        return max(min(self._next, self._until) - time.monotonic(), 0.0)
 
     def due(self) -> float | None:
         """For how long it has been waited, if it is time to look, and else nothing."""
@@ -193,3 +234,7 @@ class Looks:
         waited = now - self._begun
         self._next = now + min(waited, SILENCE_MAX_S)
         return waited
+
+    def is_node_silent(self) -> bool:
+        """Whether the node has not said what it had to say by now: then `Pending.result` says so without waiting."""
+        return time.monotonic() >= self._until

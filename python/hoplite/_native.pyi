@@ -8,6 +8,7 @@ from typing_extensions import Buffer
 from hoplite.values import Encoded
 
 __all__ = [
+    "COPY_OVERHEAD_BYTES",
     "DEBUG_BUILD",
     "INLINE_BYTES_MAX",
     "Client",
@@ -31,6 +32,7 @@ _T = TypeVar("_T")
 
 DEBUG_BUILD: bool
 INLINE_BYTES_MAX: int
+COPY_OVERHEAD_BYTES: int
 __version__: str
 
 @final
@@ -79,6 +81,7 @@ class Pending(Generic[_T]):
     def is_over(self) -> bool: ...
     def wait(self, seconds: float) -> bool: ...
     def tell(self, inbox: Inbox, key: int) -> bool: ...
+    def patience(self) -> float | None: ...
     def cancel(self) -> None: ...
 
 @final

@@ -6,12 +6,11 @@ complete, and is refused. Knows nothing of what the objects are.
 
 from __future__ import annotations
 
-import contextlib
 import select
 from typing import TYPE_CHECKING
 
 from hoplite import _native
-from hoplite._loop import FIRST_WORD_AFTER_S, Looks, answer, say
+from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks, brief, brief_async, say
 from hoplite.errors import StoreFull
 
 if TYPE_CHECKING:
@@ -33,10 +32,10 @@ class Several:
         self._native = native
         self._texts = texts
         self._speaks = limit is None
-        self._looks = Looks()
         self._inbox = _native.Inbox()
         self._views: dict[int, View] = {}
         self._pendings = [native.start_get(text, limit) for text in texts]
+        self._looks = Looks(self._pendings[-1].patience() if texts else None)
 
     def results(self) -> list[View]:
         """All objects, in order; waits for them with this thread."""
@@ -50,10 +49,13 @@ class Several:
                 self._take()
                 if (waited := self._is_stuck_for()) is None:
                     continue
-                for text in self._missing():
-                    self._refuse_if_too_large(self._native.start_lacks(text).result())
+                for text in self._suspects():
+                    lacks = brief(self._native.start_lacks(text), SILENT)
+                    if isinstance(lacks, str) or poll.poll(0):
+                        break
+                    self._refuse_if_too_large(lacks)
                 if self._speaks and waited >= FIRST_WORD_AFTER_S:
-                    self._speak(waited, self._native.start_explain(next(self._missing())).result())
+                    self._speak(waited, brief(self._native.start_explain(next(self._missing())), SILENT))
             return self._in_order()
         except BaseException:
             self._cancel()
@@ -69,16 +71,24 @@ class Several:
         try:
             self._begin()
             while not self._is_done():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(arrived.wait(), self._looks.wait_s())
+                # Not wait_for, which loses a cancellation that comes with what it waits for, before Python 3.12.
+                look = loop.call_later(self._looks.wait_s(), arrived.set)
+                try:
+                    await arrived.wait()
+                finally:
+                    look.cancel()
                 arrived.clear()
                 self._take()
                 if (waited := self._is_stuck_for()) is None:
                     continue
-                for text in self._missing():
-                    self._refuse_if_too_large(await answer(self._native.start_lacks(text)))
+                for text in self._suspects():
+                    lacks = await brief_async(self._native.start_lacks(text), SILENT)
+                    if isinstance(lacks, str) or arrived.is_set():
+                        break
+                    self._refuse_if_too_large(lacks)
                 if self._speaks and waited >= FIRST_WORD_AFTER_S:
-                    self._speak(waited, await answer(self._native.start_explain(next(self._missing()))))
+                    state = await brief_async(self._native.start_explain(next(self._missing())), SILENT)
+                    self._speak(waited, state)
             return self._in_order()
         except BaseException:
             self._cancel()
@@ -110,8 +120,28 @@ class Several:
         return (text for key, text in enumerate(self._texts) if key not in self._views)
 
     def _is_stuck_for(self) -> float | None:
+        """For how long it has been waited, if it is time to look why."""
         waited = self._looks.due()
-        return None if self._is_done() else waited
+        if self._is_done():
+            return None
+        if self._looks.is_node_silent():
+            key = next(key for key in range(len(self._pendings)) if key not in self._views)
+            self._views[key] = self._pendings[key].result()
+        return waited
+
+    def _held(self) -> dict[str, int]:
+        """What has come into the store's memory, and the bytes that it takes there; small objects take none."""
+        # One that is asked for twice is there once.
+        held = {self._texts[key]: view.nbytes for key, view in self._views.items()}
+        return {
+            text: nbytes + _native.COPY_OVERHEAD_BYTES
+            for text, nbytes in held.items()
+            if nbytes > _native.INLINE_BYTES_MAX
+        }
+
+    def _suspects(self) -> Iterator[str]:
+        """What may wait for room that this call has itself."""
+        return self._missing() if self._held() else iter(())
 
     def _speak(self, waited: float, state: str) -> None:
         missing = len(self._pendings) - len(self._views)
@@ -123,11 +153,9 @@ class Several:
         if lacks is None:
             return
         needed, capacity = lacks
-        # One that is asked for twice is there once, and small ones are not in the store's memory.
-        held = {self._texts[key]: view.nbytes for key, view in self._views.items()}
-        held = {text: nbytes for text, nbytes in held.items() if nbytes > _native.INLINE_BYTES_MAX}
+        held = self._held()
         taken = sum(held.values())
-        if taken + needed > capacity:
+        if taken + needed + _native.COPY_OVERHEAD_BYTES > capacity:
             raise StoreFull(
                 f"{len(self._texts)} objects got together don't fit into the store of {capacity} bytes: {len(held)} "
                 f"that have come take {taken}, and the next needs {needed}; get fewer at a time, get them into memory "

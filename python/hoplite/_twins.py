@@ -138,7 +138,7 @@ class Twins:
             if outs is not None:
                 return await fill_async(native, texts, outs, limit)
             views = await Several(native, texts, limit).answers()
-            return [self._decode(view, copy) for view in views]
+            return self._decode_all(views, copy)
         text = check_ref(ref)
         native = self._open()
         if out is not None:

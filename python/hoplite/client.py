@@ -54,10 +54,10 @@ class Client(Twins):
     """A process's attachment to the node of its host, by `hoplite.init()`, `hoplite.connect()` or `node.client()`.
 
     All methods may be called from several threads at once and release the GIL while they wait. Every `timeout` is in
-    seconds: 0 asks without waiting, None waits as long as the awaited thing can still come to exist. A `get` of one
-    object without a timeout tells the log "hoplite" now and then what it waits for. Ctrl-C ends any of them. Each verb
-    has a twin for asyncio with the suffix `_async`, which takes the same arguments; cancelling it takes back what it
-    asked for.
+    seconds: 0 asks without waiting, None waits as long as the awaited thing can still come to exist. A `get`
+    without a timeout tells the log "hoplite" now and then what it waits for. Ctrl-C ends any of them. Each verb has a
+    twin for asyncio with the suffix `_async`, which takes the same arguments; cancelling it takes back what it asked
+    for.
 
     Any method raises `NodeDown` once the node has closed or died. In a child made by fork a client attaches anew when
     it is first used, and raises `ForkedClient` if the parent's node has no socket.
@@ -286,7 +286,8 @@ class Client(Twins):
             ObjectLost: no copy of it is left.
             ShapeMismatch: `out` has another dtype or shape.
             StoreFull: this node has no room for a copy, or never for all of a list, which are here together at the end;
-                with `out` they need not be.
+                with `out` they need not be. Two lists at a time that fit only one after the other wait for each other:
+                give them a timeout.
             Undecodable: a pickled object can't be read here, for want of its class for instance, or this client has
                 `allow_pickle=False`.
             UnsupportedDtype: the value needs a package that is not installed (numpy, ml_dtypes, torch, pyarrow).
@@ -312,8 +313,14 @@ class Client(Twins):
         native = self._open()
         if outs is not None:
             return fill(native, texts, outs, limit)
-        views = Several(native, texts, limit).results()
-        return [self._decode(view, copy) for view in views]
+        return self._decode_all(Several(native, texts, limit).results(), copy)
+
+    def _decode_all(self, views: list[_native.View], copy: bool | None) -> list[Any]:
+        try:
+            return [self._decode(view, copy) for view in views]
+        finally:
+            # What an error's frames keep must not pin memory.
+            views.clear()
 
     def _decode(self, view: _native.View, copy: bool | None) -> Any:
         return values.decode(view, copy=copy, allow_pickle=self._allow_pickle)

@@ -128,6 +128,12 @@ impl<T> Wait<T> {
         self
     }
 
+    /// For how much longer a node may say nothing before it counts as frozen; none if there is no limit. Then a wait ends
+    /// at once, with that.
+    pub fn patience(&self) -> Option<Duration> {
+        self.given_up_at.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
     /// Whether there is an answer, or will be none.
     pub fn is_over(&self) -> bool {
         !matches!(*lock(&self.shared.state), State::Open | State::Watched(_))

@@ -73,7 +73,7 @@ pub struct Table {
 }
 
 /// What a copy costs beside its bytes: entries here and in the directory.
-const COPY_OVERHEAD_BYTES: u64 = 256;
+pub const COPY_OVERHEAD_BYTES: u64 = 256;
 
 impl Table {
     /// An empty store that may hold `capacity` bytes.

@@ -31,6 +31,7 @@ mod native {
         super::errors::load(module.py())?;
         module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
         module.add("INLINE_BYTES_MAX", hoplite_node::proto::limits::INLINE_BYTES_MAX)?;
+        module.add("COPY_OVERHEAD_BYTES", hoplite_node::proto::table::COPY_OVERHEAD_BYTES)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

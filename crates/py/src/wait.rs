@@ -101,6 +101,7 @@ fn say_waiting(py: Python<'_>, id: &ObjectId, waited: Duration, state: &str) -> 
 trait Answering: Send {
     fn is_over(&self) -> bool;
     fn when_over(&self, waker: Waker) -> bool;
+    fn patience(&self) -> Option<Duration>;
     /// Waits and makes a Python object of the answer.
     fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>>;
     /// Waits for at most this long; whether there is an answer.
@@ -125,6 +126,10 @@ where
 
     fn when_over(&self, waker: Waker) -> bool {
         self.waiting.when_over(waker)
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        self.waiting.patience()
     }
 
     fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
@@ -209,6 +214,13 @@ impl Pending {
         let inbox = inbox.0.clone();
         let waker = Box::new(move || inbox.put(key));
         self.question().as_ref().is_some_and(|question| question.when_over(waker))
+    }
+
+    /// For how many seconds more the node may say nothing before it counts as frozen; none if there is no limit. From then
+    /// on `result` says so at once, unless there is an answer.
+    fn patience(&self) -> Option<f64> {
+        let patience = self.question().as_ref().and_then(|question| question.patience());
+        patience.map(|patience| patience.as_secs_f64())
     }
 
     /// Takes the question back.

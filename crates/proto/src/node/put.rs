@@ -44,6 +44,11 @@ impl Create {
         self.phase == Phase::Name
     }
 
+    /// Bytes of the object of this id that it waits for room for.
+    pub(super) fn wanted_bytes(&self, id: &ObjectId) -> Option<u64> {
+        (self.phase == Phase::Room && self.id == *id).then_some(self.meta.size)
+    }
+
     /// Whether a client may be filling it.
     pub(super) fn is_filling(&self) -> bool {
         self.phase == Phase::Filling

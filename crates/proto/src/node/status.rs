@@ -45,6 +45,8 @@ impl Node {
     pub(super) fn explain(&self, id: &ObjectId) -> Answer {
         let needed = self.pulls.get(id).and_then(super::Pull::wanted_bytes);
         let needed = needed.or_else(|| self.result_without_room(id));
+        let needed =
+            needed.or_else(|| self.creates.values().find_map(|create| create.wanted_bytes(id)));
         let lacks = needed.map(|needed| (needed, self.table.capacity()));
         Answer::Explained { state: self.state_of(id), lacks }
     }

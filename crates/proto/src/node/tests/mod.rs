@@ -627,6 +627,9 @@ fn who_asks_is_told_that_an_object_waits_for_room() {
     assert!(!cluster.replies.contains_key(&waits), "the first is being read");
     assert_eq!(lacks(&mut cluster, &first), None);
     assert_eq!(lacks(&mut cluster, &second), Some((LARGE, capacity)));
+    let put = Ask::Create { id: Some(named("here/1")), meta: array(LARGE) };
+    cluster.ask(2, put);
+    assert_eq!(lacks(&mut cluster, &named("here/1")), Some((LARGE, capacity)));
 }
 
 #[test]
