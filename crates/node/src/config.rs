@@ -62,8 +62,8 @@ const LINK_ASSUMED: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_00
 /// Longer than a busy host lets a process wait for its turn, and than a link needs to be plugged in again.
 const DETECTION: Duration = Duration::from_secs(3);
 
-/// Bytes of an extent of shared memory. New memory costs some 0.7 ms per MiB whatever the size; in 64 MiB objects of a
-/// few MiB share an extent and waste little.
+/// Bytes of an extent of shared memory, but for the first few. New memory costs some 0.7 ms per MiB whatever the size; in
+/// 64 MiB objects of a few MiB share an extent and waste little.
 pub(crate) const EXTENT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The share of the host's memory that a node may fill by default, in percent.

@@ -168,12 +168,12 @@ impl Store {
         let mut gone = Vec::new();
         let is_full = self.arena.stats().mapped_bytes.saturating_add(len) > self.mapped_max;
         if is_full {
-            gone = self.arena.trim_all();
+            gone = self.arena.trim();
         }
         let slot = match self.arena.allocate(len, writer) {
             Err(ShmError::NoMemory { .. }) => {
                 // What others have let go of may be enough.
-                gone.extend(self.arena.trim_all());
+                gone.extend(self.arena.trim());
                 self.arena.allocate(len, writer)?
             }
             other => other?,

@@ -24,13 +24,14 @@ fn nothing_stays_mapped_or_open() {
     let reader = Arc::new(Mapping::map_readonly(&fd, bytes).unwrap());
     let view = Slot::open(reader.clone(), slots[0].offset(), slots[0].len()).unwrap();
     assert_eq!(mapped(), 5);
+    let last = slots[3].clone();
     drop(slots);
     assert_eq!(mapped(), 5);
     assert_eq!(arena.trim().len(), 3);
     assert_eq!(mapped(), 2);
     drop((reader, fd));
     assert_eq!(mapped(), 2, "the view keeps its mapping");
-    drop(view);
+    drop((view, last));
     assert_eq!(mapped(), 1);
     drop(arena);
     assert_eq!((mapped(), open_files()), (0, files));
