@@ -238,8 +238,8 @@ def test_node_in_a_memory_group_refuses_what_would_kill_it(tmp_path: Path, limit
                 value = client.get(ref, timeout=SOON)
                 assert value[0] == value[-1] == number
                 del value
-            small = [client.put(bytes([number]) * 50_000) for number in range(100)]
-            assert client.get(small[7]) == bytes([7]) * 50_000
+            small = [client.put(bytes([number]) * 30_000) for number in range(100)]
+            assert client.get(small[7]) == bytes([7]) * 30_000
             assert process.poll() is None
             client.delete([*refs, *small])
             eventually_empty(client)

@@ -98,14 +98,14 @@ def test_a_promise_is_lost_with_its_client(crew: Crew) -> None:
 
 def test_who_waits_for_a_small_buffer_that_could_not_be_sealed_is_told(crew: Crew) -> None:
     pinned = crew.putter.put(np.ones(128 * 1024 * 1024 - 200_000, np.uint8), timeout=SOON)
-    buffer = crew.putter.create(60_000, "bytes")
-    others = [crew.putter.put(bytes(60_000)) for _ in range(2)]
+    buffer = crew.putter.create(30_000, "bytes")
+    others = [crew.putter.put(bytes(30_000)) for _ in range(2)]
     waiting = Later(crew.getter.get, buffer.ref, timeout=SOON)
     assert not waiting.done(within=0.05)
 
     def fill() -> None:
         while True:
-            others.append(crew.putter.put(bytes(60_000), timeout=0.1))
+            others.append(crew.putter.put(bytes(30_000), timeout=0.1))
 
     with pytest.raises(hoplite.StoreFull):
         fill()

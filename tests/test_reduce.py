@@ -45,7 +45,9 @@ SHAPES: list[tuple[int, ...]] = [
     (0,),
     (4, 0),
     (1,),
-    # Around 64 KiB, where inline ends and where a block does.
+    # Around 32 KiB, where inline ends, and 64 KiB, where a block does.
+    (8_192,),
+    (8_193,),
     (16_383,),
     (16_384,),
     (16_385,),

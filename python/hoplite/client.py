@@ -216,7 +216,7 @@ class Client(Twins):
 
         Raises:
             InvalidArgument: the shape has a negative axis, the name is empty or too long, or `copies` is below 1.
-            NameTaken: an object of that name is alive; for an object of up to 64 KiB `seal` finds out.
+            NameTaken: an object of that name is alive; for an object of up to 32 KiB `seal` finds out.
             StoreFull: there was no room in time, or the object is larger than the store.
             UnsupportedDtype: arrays of that dtype can't be held.
 

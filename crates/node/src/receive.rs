@@ -11,7 +11,7 @@ use std::{
 
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId},
-    limits::{CREDIT_BYTES, WINDOW_BYTES},
+    limits::{CREDIT_BYTES, INLINE_BYTES_MAX, WINDOW_BYTES},
     message::FoldKey,
     node::Event,
     pipeline::frame_bytes,
@@ -284,8 +284,8 @@ struct Pace {
     best: Option<(u64, Duration)>,
 }
 
-/// Less is more of a question and its answer than of bytes.
-const SAMPLE_BYTES_MIN: u64 = 64 * 1024;
+/// What any object that is streamed at all has. Of less the question and its answer take more than the bytes.
+const SAMPLE_BYTES_MIN: u64 = INLINE_BYTES_MAX;
 
 /// Of less, the way of the question and the scheduler take a good part of the time.
 const STEADY_BYTES_MIN: u64 = 1024 * 1024;

@@ -6,6 +6,7 @@ use hoplite_node::{
     Client, Node, NodeConfig, Value,
     proto::{
         id::ObjectId,
+        limits::INLINE_BYTES_MAX,
         meta::{Dtype, Meta, Op},
     },
 };
@@ -36,11 +37,28 @@ fn counters(client: &Client) -> serde_json::Value {
 fn objects_of_every_size_arrive_unchanged() {
     let nodes = cluster(2);
     let (one, two) = (nodes[0].client(), nodes[1].client());
-    for size in [0, 1, 65_535, 65_536, 65_537, 131_072, 1_000_003, 9_000_001] {
+    for size in [0, 1, 32_767, 32_768, 32_769, 65_536, 131_072, 1_000_003, 9_000_001] {
         let bytes: Vec<u8> = (0..size).map(|index| (index % 251) as u8).collect();
         let id = one.put(None, Value::bytes(&bytes), SOON).unwrap();
         assert!(two.get(&id, SOON).unwrap().as_bytes() == bytes, "{size} bytes");
         assert!(one.get(&id, SOON).unwrap().as_bytes() == bytes, "{size} bytes at home");
+    }
+}
+
+#[test]
+fn the_smallest_object_that_is_streamed_tells_of_the_link() {
+    let nodes = cluster(2);
+    let (one, two) = (nodes[0].client(), nodes[1].client());
+    let rate = || {
+        let told: serde_json::Value = serde_json::from_str(&two.describe().unwrap()).unwrap();
+        told["link"]["bytes_per_second"].as_u64().unwrap()
+    };
+    let assumed = rate();
+    for (size, is_streamed) in [(INLINE_BYTES_MAX, false), (INLINE_BYTES_MAX + 1, true)] {
+        let bytes = vec![1; size as usize];
+        let id = one.put(None, Value::bytes(&bytes), SOON).unwrap();
+        assert!(two.get(&id, SOON).unwrap().as_bytes() == bytes);
+        assert_eq!(rate() != assumed, is_streamed, "{size} bytes");
     }
 }
 

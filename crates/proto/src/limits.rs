@@ -12,8 +12,9 @@ pub const FRAME_BYTES_MAX: u64 = 256 * 1024;
 
 /// Objects up to this many bytes travel inside control messages and live in the directory.
 ///
-/// The papers' threshold. A larger one would delay the control messages behind it by more than a hop.
-pub const INLINE_BYTES_MAX: u64 = 64 * 1024;
+/// Half of the papers' threshold. All of them go out of their owner's link one by one, and delay the control messages
+/// behind them: of more than a hop's time, relays are sooner (decision 16).
+pub const INLINE_BYTES_MAX: u64 = 32 * 1024;
 
 /// Axes of an array. NumPy allows 64; a frame must not make us allocate more.
 pub const AXES_MAX: usize = 64;
