@@ -109,6 +109,24 @@ def test_node_without_descriptors_serves_those_it_has(tmp_path: Path) -> None:
         client.close()
 
 
+MANY = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (110, 110))
+import numpy as np
+from hoplite import testing
+with testing.cluster(2, capacity="256MiB") as (here, far):
+    with here.client() as getter, far.client() as putter:
+        refs = [putter.put(np.full(40_000, number % 251, np.uint8)) for number in range(2000)]
+        came = getter.get(refs, timeout=30)
+        assert [int(value[-1]) for value in came] == [number % 251 for number in range(2000)]
+"""
+
+
+def test_very_many_objects_come_through_few_connections() -> None:
+    """Not through one each: the process would have no descriptors left, the last for its memory."""
+    run(MANY)
+
+
 @pytest.mark.parametrize("how", ["missing", "read-only", "a file", "unset", "dangling link"])
 def test_runtime_folder_that_can_not_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """The socket is in a folder of this user's under /tmp instead, and scripts find one another there."""

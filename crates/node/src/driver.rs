@@ -41,6 +41,7 @@ use crate::{
     fold,
     folding::{self, Streams},
     greet::Identity,
+    lanes::Lanes,
     local::Session,
     peer::{Outbox, Peers},
     receive::{self, Wanted},
@@ -73,6 +74,7 @@ pub(crate) struct Core {
     serves: Mutex<HashMap<ServeId, oneshot::Sender<Option<Serving>>>>,
     /// Transfers to here by copy: the number of the task, and how to end it.
     fetches: Mutex<HashMap<Instance, (u64, AbortHandle)>>,
+    pub(crate) lanes: Arc<Lanes>,
     /// The processes of this host that are attached.
     pub(crate) sessions: Mutex<HashMap<ClientId, Weak<Session>>>,
     folds: Mutex<HashMap<FoldKey, oneshot::Sender<()>>>,
@@ -147,6 +149,7 @@ impl Core {
             attached: Mutex::default(),
             serves: Mutex::default(),
             fetches: Mutex::default(),
+            lanes: Arc::default(),
             sessions: Mutex::default(),
             folds: Mutex::default(),
             link: Mutex::new(link),

@@ -35,6 +35,7 @@ mod folding;
 mod frame;
 mod greet;
 mod join;
+mod lanes;
 mod listen;
 mod local;
 mod node;

@@ -30,6 +30,7 @@ use crate::{
     error::LinkError,
     folding::Piece,
     frame,
+    lanes::Lane,
     store::Held,
 };
 
@@ -89,6 +90,8 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
     if ranges.is_empty() {
         return Ok(End::Complete);
     }
+    // Each part of a reduce is awaited by others.
+    let lane = if ordered { None } else { Some(core.lanes.enter(source).await) };
     let frame = frame_bytes(size, core.link());
     let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone(), ordered };
     let mut pace = Pace::default();
@@ -124,6 +127,7 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
             core.counters.bytes_received.add(whole);
             // Before others have their turn, in which more would come than the link carries in the time that is counted.
             pace.step(whole);
+            lane.iter().for_each(Lane::moved);
             held.grew_in_turn().await;
             ungranted += whole;
             if ungranted >= CREDIT_BYTES / 4 {

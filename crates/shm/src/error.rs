@@ -91,7 +91,7 @@ pub enum ShmError {
         extent: ExtentId,
     },
     /// A call that should always succeed did not. The kernel may be older than 5.1, which knows no F_SEAL_FUTURE_WRITE.
-    #[error("{call} failed for {len} bytes")]
+    #[error("{call} failed for {len} bytes: {source}")]
     System {
         /// The system call.
         call: &'static str,
