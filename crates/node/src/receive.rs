@@ -91,7 +91,7 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
         return Ok(End::Complete);
     }
     // Each part of a reduce is awaited by others.
-    let lane = if ordered { None } else { Some(core.lanes.enter(source).await) };
+    let lane = if ordered { None } else { Some(core.lanes.enter(source, size).await) };
     let frame = frame_bytes(size, core.link());
     let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone(), ordered };
     let mut pace = Pace::default();
