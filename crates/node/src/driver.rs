@@ -74,6 +74,7 @@ pub(crate) struct Core {
     serves: Mutex<HashMap<ServeId, oneshot::Sender<Option<Serving>>>>,
     /// Transfers to here by copy: the number of the task, and how to end it.
     fetches: Mutex<HashMap<Instance, (u64, AbortHandle)>>,
+    /// Which of them may begin.
     pub(crate) lanes: Arc<Lanes>,
     /// The processes of this host that are attached.
     pub(crate) sessions: Mutex<HashMap<ClientId, Weak<Session>>>,

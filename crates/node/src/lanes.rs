@@ -22,7 +22,7 @@ use crate::driver::lock;
 
 /// Lanes from one sender, for copies of about the same size: while some wait for an answer, the others keep its link busy.
 /// With 8, relays that fed each other waited for each other's lanes more often.
-pub(crate) const LANES: usize = 16;
+const LANES: usize = 16;
 
 /// How often it is looked whose sender waits. Within 5 ms a busy machine often lets nobody receive anything; and after 20 ms
 /// broadcasts of many objects, whose relays wait for each other's lanes, took longer.
