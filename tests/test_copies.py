@@ -85,6 +85,21 @@ def holders(client: Client, ref: hoplite.Ref | str) -> set[str]:
     return {location.node for location in client.locations(ref, timeout=SOON) if location.complete}
 
 
+def test_what_is_still_being_made_holds_nobody_up_and_is_lost_with_its_node(processes: list[NodeProcess]) -> None:
+    """However much of it one asks a node for: what is complete comes beside it."""
+    with processes[0].client() as getter, processes[1].client() as putter:
+        begun = [putter.create(LARGE) for _ in range(60)]
+        get = Later(getter.get, [buffer.ref for buffer in begun])
+        eventually(lambda: getter.status()["waiting"] == 60)
+        same(getter.get(putter.put(numbers(LARGE)), timeout=SOON), numbers(LARGE))
+        processes[1].process.kill()
+        with pytest.raises(hoplite.ObjectLost):
+            get.result()
+        assert getter.status()["waiting"] == 0
+        for buffer in begun:
+            buffer.discard()
+
+
 def test_a_copy_that_is_lost_is_made_again(processes: list[NodeProcess]) -> None:
     with processes[0].client() as putter:
         ref = putter.put(numbers(LARGE), copies=2)
