@@ -91,7 +91,7 @@ pub(crate) async fn pass_on(
     let to = greet::asked_to_pass_on(&mut stream).await?;
     let connected = match core.peers.address(to).filter(|_| core.peers.is_member(from)) {
         Some(address) => greet::connect(address).await,
-        None => Err(LinkError::Stranger),
+        None => Err(LinkError::NotMember(to)),
     };
     let mut onward = match connected {
         Ok(onward) => onward,

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use hoplite_proto::{error::Error as CallError, wire::WireError};
+use hoplite_proto::{error::Error as CallError, id::NodeId, wire::WireError};
 
 /// Why a node did not start, or a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +64,10 @@ pub(crate) enum LinkError {
     Refused(String),
     #[error("another node answers at that address")]
     Stranger,
+    #[error("node {0} is not a member here")]
+    NotMember(NodeId),
+    #[error("the node left the cluster or counts as dead")]
+    Lost,
     #[error("no answer within {0} s")]
     Silent(f32),
 }

@@ -256,14 +256,12 @@ async fn run(
         // The child's own window holds the rest; here a few frames let reading overlap with folding.
         let (sender, receiver) = mpsc::channel(window_frames(order).div_ceil(4));
         let key = FoldKey { position: *position, ..order.key };
-        receivers.spawn(receive::partial(
-            core.clone(),
-            *node,
-            key,
-            order.part.clone(),
-            frame,
-            sender,
-        ));
+        if *node == core.identity.member.id {
+            receivers.spawn(local_partial(core.clone(), key, sender));
+        } else {
+            let (core, part) = (core.clone(), order.part.clone());
+            receivers.spawn(receive::partial(core, *node, key, part, frame, sender));
+        }
         children.push(receiver);
     }
     let folded = if order.key.position == FoldKey::RESULT {
@@ -304,7 +302,9 @@ async fn run(
             }
         }
         let bytes = sum.ok_or_else(|| "nothing to fold".to_string())?;
-        put(&sink, order, range, bytes).await?;
+        if !put(&sink, order, range, bytes).await? {
+            return Ok(());
+        }
         at = (at + frame).min(order.part.end);
         // Inputs that are all here never wait: what is folded has to leave meanwhile, and the streams beside this fold
         // want their turn too.
@@ -313,24 +313,50 @@ async fn run(
             tokio::task::yield_now().await;
         }
     }
-    if let Sink::Parent(parent) = &sink {
-        parent.send(Frame::End).await.map_err(|_| "the parent is gone".to_string())?;
+    if let Sink::Parent(parent) = &sink
+        && parent.send(Frame::End).await.is_ok()
+    {
         // The stream is kept for a parent that has not come yet; until then this fold can still be stopped.
         parent.closed().await;
     }
     Ok(())
 }
 
+/// Moves the stream of a child that is folded at this same node into its parent's window: a node has no payload
+/// connection to itself. The last item is the reason if the stream broke off.
+async fn local_partial(core: Arc<Core>, key: FoldKey, window: mpsc::Sender<Result<Piece, String>>) {
+    let Some(mut frames) = core.streams.take(key).await else {
+        let said = format!("position {} at this node got no order", key.position);
+        let _ = window.send(Err(said)).await;
+        return;
+    };
+    loop {
+        let item = match frames.recv().await {
+            Some(Frame::Bytes { bytes, .. }) => Ok(bytes),
+            Some(Frame::End) => return,
+            None => Err(format!("the stream of position {} at this node broke off", key.position)),
+        };
+        let is_over = item.is_err();
+        if window.send(item).await.is_err() || is_over {
+            return;
+        }
+    }
+}
+
+/// Hands on what was folded; false if the parent wants no more of it.
+///
+/// A parent that ends early says why itself: its node reports the failure, or the coordinator has stopped it. A report
+/// from here would only hide that reason.
 async fn put(
     sink: &Sink,
     order: &FoldOrder,
     range: std::ops::Range<u64>,
     mut bytes: Piece,
-) -> Result<(), String> {
+) -> Result<bool, String> {
     match sink {
         Sink::Parent(parent) => {
             let frame = Frame::Bytes { offset: range.start, bytes };
-            parent.send(frame).await.map_err(|_| "the parent is gone".to_string())
+            Ok(parent.send(frame).await.is_ok())
         }
         Sink::Result { held, count } => {
             fold::finish(order.op, order.dtype, &mut bytes, *count);
@@ -340,7 +366,7 @@ async fn put(
             block.copy_from_slice(&bytes);
             block.commit();
             held.grew();
-            Ok(())
+            Ok(true)
         }
     }
 }

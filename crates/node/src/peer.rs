@@ -393,8 +393,8 @@ impl Peers {
     async fn connect(&self, core: &Arc<Core>, node: NodeId) -> Result<TcpStream, LinkError> {
         let (address, helper) = {
             let all = lock(&self.all);
-            let peer = all.get(&node).ok_or(LinkError::Stranger)?;
-            let helper = peer.via.map(|via| all.get(&via).ok_or(LinkError::Stranger));
+            let peer = all.get(&node).ok_or(LinkError::NotMember(node))?;
+            let helper = peer.via.map(|via| all.get(&via).ok_or(LinkError::NotMember(via)));
             (peer.member.address, helper.transpose()?.map(|helper| helper.member))
         };
         match helper {

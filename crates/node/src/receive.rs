@@ -168,7 +168,7 @@ pub(crate) async fn partial(
     let received = tokio::select! {
         received = receive_partial(&core, child, key, part, frame, &window) => received,
         // Its kernel may keep the connection of one that is frozen.
-        () = core.peers.gone(child) => Err(LinkError::Stranger),
+        () = core.peers.gone(child) => Err(LinkError::Lost),
     };
     if let Err(error) = received {
         let said = format!("the stream of position {} at node {child}: {error}", key.position);

@@ -250,7 +250,8 @@ impl World {
             let Some(flow) = self.close_flow(child.flow) else { continue };
             match flow.source {
                 Some(Source::Fold(below)) => {
-                    self.fold_over(below, Some("its parent is gone".into()));
+                    // The parent says why it stopped.
+                    self.fold_over(below, None);
                 }
                 _ => {
                     let early = (
