@@ -473,6 +473,9 @@ impl Core {
             Note::SourceChosen { id, source, reason } => {
                 debug!(%id, %source, %reason, "source chosen");
             }
+            Note::SenderReplaced { id, before, source } => {
+                debug!(%id, %before, %source, "sender replaced");
+            }
             Note::DegreeChosen { id, degree, reason } => {
                 debug!(%id, %degree, %reason, "degree chosen");
             }
@@ -562,12 +565,12 @@ impl Core {
     }
 
     fn measure(self: &Arc<Self>, update: impl FnOnce(&mut Measured)) {
-        let link = {
+        let (link, has_bandwidth) = {
             let mut measured = lock(&self.link);
             update(&mut measured);
-            measured.link
+            (measured.link, measured.has_bandwidth)
         };
-        self.drive(Event::LinkMeasured(link));
+        self.drive(Event::LinkMeasured { link, has_bandwidth });
     }
 
     /// Leaves the cluster: hands over what only this node holds. Returns when that is done or `patience` is over;

@@ -13,7 +13,7 @@ use hoplite_proto::{
     id::{Instance, NodeId, ObjectId},
     limits::{CREDIT_BYTES, INLINE_BYTES_MAX, WINDOW_BYTES},
     message::FoldKey,
-    node::Event,
+    node::{Event, GROWTH_NS},
     pipeline::frame_bytes,
     wire::{Fetch, FrameKind, Header, Unavailable, What, WireError},
 };
@@ -95,6 +95,7 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
     let frame = frame_bytes(size, core.link());
     let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone(), ordered };
     let mut pace = Pace::default();
+    let mut growth = Growth::new(ranges.iter().map(|range| range.end - range.start).sum());
     let (mut stream, transfer) = ask(core, source, what, CREDIT_BYTES, frame).await?;
     let (mut arrivals, mut ungranted) = (Arrivals::default(), 0);
     for range in ranges {
@@ -127,6 +128,7 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
             core.counters.bytes_received.add(whole);
             // Before others have their turn, in which more would come than the link carries in the time that is counted.
             pace.step(whole);
+            growth.step(core, wanted, whole);
             lane.iter().for_each(Lane::moved);
             held.grew_in_turn().await;
             ungranted += whole;
@@ -271,6 +273,32 @@ async fn ended(
             Ok(End::Unavailable(frame::read_body(&mut body, header).await?))
         }
         other => Err(WireError::Unexpected(format!("{other:?}")).into()),
+    }
+}
+
+/// How far a transfer is, for the machine, which decides whether that is worth a report.
+#[derive(Debug)]
+struct Growth {
+    received: u64,
+    missing: u64,
+    /// When the machine was last told.
+    told: Instant,
+}
+
+impl Growth {
+    fn new(missing: u64) -> Self {
+        Self { received: 0, missing, told: Instant::now() }
+    }
+
+    fn step(&mut self, core: &Arc<Core>, wanted: &Wanted, bytes: u64) {
+        self.received += bytes;
+        self.missing = self.missing.saturating_sub(bytes);
+        if self.told.elapsed() >= Duration::from_nanos(GROWTH_NS) {
+            self.told = Instant::now();
+            let &Wanted { instance, source, .. } = wanted;
+            let (received, missing) = (self.received, self.missing);
+            core.drive(Event::FetchGrew { instance, source, received, missing });
+        }
     }
 }
 

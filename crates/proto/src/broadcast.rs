@@ -15,7 +15,7 @@ pub struct Candidate {
     pub node: NodeId,
     /// Relays between the holder and a copy that needs none; zero for complete and for growing original copies.
     pub depth: u32,
-    /// Receivers that it feeds now.
+    /// Receivers that it feeds now; those that are known to be slow count for less.
     pub load: u32,
     /// Whether all of it is there.
     pub complete: bool,
@@ -27,6 +27,23 @@ pub struct Candidate {
     pub far: bool,
     /// A receiver in another rack among those that it feeds.
     pub feeds_far: Option<NodeId>,
+    /// How fast it is known to be.
+    pub pace: Pace,
+}
+
+/// How fast a node is known to send, beside others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// How many times slower than others it is; 1 if it is not known to be slow.
+    pub slowness: u64,
+    /// Whether it sends nothing at all to its receivers at present.
+    pub is_stalled: bool,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { slowness: 1, is_stalled: false }
+    }
 }
 
 /// Whom a receiver takes an object from.
@@ -38,6 +55,10 @@ pub struct Choice {
     pub reason: Reason,
     /// Whom the receiver is to feed from now on in the sender's stead.
     pub takes_over: Option<NodeId>,
+    /// Predicted nanoseconds until the asker has it all.
+    pub predicted_ns: u64,
+    /// Whether it failed the asker before or is stalled: no other holder is left.
+    pub is_last_resort: bool,
 }
 
 /// Why a sender was chosen.
@@ -94,13 +115,16 @@ impl fmt::Display for Reason {
 /// between, if that is predicted to be sooner: otherwise the order in which receivers ask would decide how often an
 /// object goes from rack to rack.
 ///
+/// A sender that is known to be slow is predicted to take so many times longer, and its place in the asker's rack counts
+/// for nothing: it becomes a leaf. One that is stalled comes last, with those that failed the asker.
+///
 /// Source: the receiver-driven broadcast of Hoplite, SIGCOMM 2021, section 3.3, in which a holder that serves is
 /// locked; here load is a cost instead, so that a late receiver never waits for a sender to become free.
 pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option<Choice> {
     let rank = |(candidate, predicted): &(Candidate, Predicted)| {
         (
-            candidate.avoided,
-            candidate.far,
+            candidate.avoided || candidate.pace.is_stalled,
+            candidate.far || candidate.pace.slowness > 1,
             predicted.ns,
             predicted.takes_over,
             !candidate.complete,
@@ -119,7 +143,8 @@ pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option
         (_, _, 0, false) => Reason::IdleRelay { depth: best.depth },
         (_, _, load, _) => Reason::LeastLoaded { load, predicted_ns: ns },
     };
-    Some(Choice { node: best.node, reason, takes_over })
+    let is_last_resort = best.avoided || best.pace.is_stalled;
+    Some(Choice { node: best.node, reason, takes_over, predicted_ns: ns, is_last_resort })
 }
 
 struct Predicted {
@@ -132,7 +157,8 @@ fn predict(candidate: &Candidate, bytes: u64, link: Link) -> Predicted {
     let hop = link.latency_ns.saturating_add(transfer(bytes.min(frame_bytes(bytes, link))));
     let hops = u64::from(candidate.depth).saturating_add(1);
     let load = u64::from(candidate.load);
-    let divided_by = |shares: u64| transfer(bytes).saturating_mul(shares);
+    let alone = transfer(bytes).saturating_mul(candidate.pace.slowness);
+    let divided_by = |shares: u64| alone.saturating_mul(shares);
     let beside = hop.saturating_mul(hops).saturating_add(divided_by(load.saturating_add(1)));
     // Told by the owner, the receiver ends one transfer and begins another: two round trips.
     let told = hops.saturating_add(4);
@@ -161,6 +187,7 @@ mod tests {
             avoided: false,
             far: false,
             feeds_far: None,
+            pace: Pace::default(),
         }
     }
 
@@ -174,6 +201,7 @@ mod tests {
             avoided: false,
             far: false,
             feeds_far: None,
+            pace: Pace::default(),
         }
     }
 
@@ -219,6 +247,21 @@ mod tests {
         assert_eq!(choose(&[failed], 1), Some((NodeId(1), Reason::OnlyHolder)));
         let (node, _) = choose(&[failed, relay(2, 30, 9)], 1).unwrap();
         assert_eq!(node, NodeId(2));
+    }
+
+    #[test]
+    fn a_slow_node_is_a_leaf_and_a_stalled_one_the_last_resort() {
+        let slow = Candidate { pace: Pace { slowness: 10, is_stalled: false }, ..complete(1, 0) };
+        let stalled = Candidate { pace: Pace { slowness: 1, is_stalled: true }, ..complete(3, 0) };
+        let (node, _) = choose(&[slow, relay(2, 3, 4)], 16 << 20).unwrap();
+        assert_eq!(node, NodeId(2), "a relay that feeds four others is sooner");
+        let (node, _) = choose(&[stalled, slow], 16 << 20).unwrap();
+        assert_eq!(node, NodeId(1));
+        let only = choose_source(&[stalled], 16 << 20, GIGABIT).unwrap();
+        assert!(only.is_last_resort);
+        let far = Candidate { far: true, ..complete(4, 0) };
+        let (node, _) = choose(&[slow, far], 16 << 20).unwrap();
+        assert_eq!(node, NodeId(4), "a slow neighbour is no reason to stay in the rack");
     }
 
     /// Receivers that ask one after the other while nothing finishes: the depth of the tree they form.

@@ -41,6 +41,7 @@ pub mod members;
 pub mod message;
 pub mod meta;
 pub mod node;
+pub mod pace;
 pub mod pipeline;
 pub mod planted;
 pub mod rack;

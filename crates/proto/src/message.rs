@@ -69,11 +69,29 @@ pub enum Message {
         avoid: Vec<NodeId>,
         /// A sender that said it has no such copy.
         not_here: Option<(NodeId, Instance)>,
+        /// Bytes per second at which the asker last received, if that took a while.
+        receives: Option<u64>,
     },
     /// To the owner: the question is void.
     Unlocate {
         /// The object.
         id: ObjectId,
+    },
+    /// To the first owner: how fast an object comes; to the second too, where the first does not answer that it is stalled.
+    /// Answered by [`Message::Redirect`] if the receiver is stalled, or is to take the rest from another sender.
+    Paced {
+        /// The object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
+        /// Who sends it.
+        source: NodeId,
+        /// Since the last report; zero if nothing has come for a while.
+        bytes_per_second: u64,
+        /// Bytes that are still to come.
+        missing: u64,
+        /// Bytes per second at which the receiver has received from others, if that was measured.
+        usual: Option<u64>,
     },
     /// To the asker: the question is known, the object is not there yet.
     Waiting {
@@ -91,13 +109,14 @@ pub enum Message {
         /// Where to take it from.
         source: Source,
     },
-    /// To a receiver: take the rest from this node, which stands nearer to those who have the object.
+    /// To a receiver: take the rest from this node. It stands nearer to those who have the object, or is faster than the
+    /// present sender. It may be the present sender: then the owner knows of none that is better.
     Redirect {
         /// The object.
         id: ObjectId,
         /// Which instance.
         instance: Instance,
-        /// Who is fed by your sender from now on.
+        /// The sender from now on.
         source: NodeId,
     },
     /// To askers and watchers: it can't come.

@@ -134,13 +134,16 @@ impl Net {
 
     /// Sends a block of payload behind those that wait at the sender's and the receiver's link.
     pub(crate) fn pass(&mut self, now: Instant, from: NodeId, to: NodeId, bytes: u64) -> Passage {
-        let times = self.slowness(now, from).max(self.slowness(now, to));
-        let busy_ns = bytes * 1_000_000_000 / self.link.bytes_per_second.max(1) * times;
+        let busy_ns = bytes * 1_000_000_000 / self.link.bytes_per_second.max(1);
+        let (up_ns, down_ns) =
+            (busy_ns * self.slowness(now, from), busy_ns * self.slowness(now, to));
         let uplink = self.uplink_free.entry(from).or_default();
-        *uplink = now.max(*uplink) + busy_ns;
+        *uplink = now.max(*uplink) + up_ns;
         let sent = *uplink;
         let downlink = self.downlink_free.entry(to).or_default();
-        *downlink = (sent + self.link.latency_ns).max(*downlink + busy_ns);
+        let first_byte = (sent + self.link.latency_ns).before(up_ns.min(down_ns));
+        *downlink =
+            (first_byte + down_ns).max(*downlink + down_ns).max(sent + self.link.latency_ns);
         let arrived = *downlink;
         Passage { sent, arrived: arrived.max(self.mended(from, to)) }
     }

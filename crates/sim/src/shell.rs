@@ -16,7 +16,8 @@ use hoplite_proto::{
     id::{Instance, NodeId, ObjectId, ServeId},
     limits::WINDOW_BYTES,
     message::FoldKey,
-    node::{Action, Event},
+    node::{Action, Event, GROWTH_NS},
+    time::Instant,
 };
 
 use crate::{
@@ -127,6 +128,9 @@ pub(crate) struct Flow {
     pub(crate) in_flight: u32,
     /// A block of it waits for the sender's link.
     is_on_wire: bool,
+    /// Bytes that came by it, and when its receiver last told of that.
+    received: u64,
+    told: Instant,
 }
 
 #[derive(Debug)]
@@ -306,7 +310,20 @@ impl World {
     ) -> u64 {
         let flow = self.next_number();
         let (source, next, in_flight, is_on_wire) = (None, 0, 0, false);
-        let opened = Flow { from, to, what, size, wanted, source, next, in_flight, is_on_wire };
+        let (received, told) = (0, self.now);
+        let opened = Flow {
+            from,
+            to,
+            what,
+            size,
+            wanted,
+            source,
+            next,
+            in_flight,
+            is_on_wire,
+            received,
+            told,
+        };
         self.shell.flows.insert(flow, opened);
         let delay_ns = self.passage_ns(to, from);
         self.after(delay_ns, Happening::FlowAsked { flow });
@@ -437,6 +454,7 @@ impl World {
         match flow.what {
             What::Copy { sink, .. } => {
                 self.write_slot(sink, piece);
+                self.tell_growth(number);
                 self.pump_flow(number);
             }
             What::Stream { parent, child, .. } => {
@@ -447,6 +465,22 @@ impl World {
                 self.stream_grows(parent, child, piece);
                 self.pump_flow(number);
             }
+        }
+    }
+
+    /// A receiver's node hears how far a copy is, every so often.
+    fn tell_growth(&mut self, number: u64) {
+        let now = self.now;
+        let Some(flow) = self.shell.flows.get_mut(&number) else { return };
+        flow.received += BLOCK_BYTES;
+        if now.since(flow.told) < GROWTH_NS {
+            return;
+        }
+        flow.told = now;
+        let (source, received, node) = (flow.from, flow.received, flow.to);
+        let missing = (flow.wanted.len() as u64 * BLOCK_BYTES).saturating_sub(received);
+        if let What::Copy { instance, .. } = flow.what {
+            self.tell(node, Event::FetchGrew { instance, source, received, missing });
         }
     }
 

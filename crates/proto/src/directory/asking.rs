@@ -35,7 +35,7 @@ impl Directory {
             return;
         }
         if let Some(live) = &mut entry.live
-            && let Some(source) = live.assign(now, asker, id, avoid, members, link)
+            && let Some(source) = live.assign(now, asker, id, avoid, members, link, &self.speeds)
         {
             let (instance, meta) = (live.instance, live.meta.clone());
             mail.push((asker, Message::Located { id: id.clone(), instance, meta, source }));

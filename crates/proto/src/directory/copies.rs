@@ -233,7 +233,10 @@ impl Live {
         let (moving_from, source) =
             if is_moving { (before.moving_from, before.source) } else { (None, source) };
         let (origin, told) = (announce.origin, Some(now));
-        let holder = Holder { complete, origin, source, told, began, moving_from, ..before };
+        let mut holder = Holder { complete, origin, source, told, began, moving_from, ..before };
+        if complete {
+            holder.reports = None;
+        }
         self.holders.insert(from, holder);
         if source.is_some_and(|source| self.depends(source, from)) {
             // Two owners who did not know of each other's answers let copies grow from each other. If both broke the

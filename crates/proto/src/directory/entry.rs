@@ -13,6 +13,7 @@ use litemap::LiteMap;
 use super::{
     Mail,
     feeds::{Fed, Lineage},
+    paces::{Reports, Speeds},
 };
 use crate::{
     broadcast::{Candidate, Choice, choose_source},
@@ -84,6 +85,8 @@ pub(super) struct Holder {
     pub(super) began: Option<Instant>,
     /// Who feeds it until `source` has begun to receive; then it is told.
     pub(super) moving_from: Option<NodeId>,
+    /// How fast it last reported to receive.
+    pub(super) reports: Option<Box<Reports>>,
 }
 
 /// One of as many as are remembered: what few have is boxed.
@@ -361,15 +364,23 @@ impl Live {
     }
 
     /// `movable_since`: see [`Live::movable_since`]; none lets nobody be moved.
-    fn choose(
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn choose(
         &self,
+        now: Instant,
         asker: NodeId,
+        bytes: u64,
         avoid: &[NodeId],
         movable_since: Option<Instant>,
         members: &Members,
         link: Link,
+        speeds: &Speeds,
     ) -> Option<Choice> {
-        let (lineages, fed) = (self.lineages(asker), self.fed(asker, movable_since, members));
+        let typical = self.typical(now, speeds, None).unwrap_or(link.bytes_per_second);
+        let pace = |node: NodeId, holder: &Holder| self.pace_of(now, node, holder, typical, speeds);
+        let slowness = |node: NodeId, holder: &Holder| pace(node, holder).slowness;
+        let lineages = self.lineages(asker);
+        let fed = self.fed(asker, movable_since, members, slowness);
         let candidates: Vec<Candidate> = self
             .holders
             .iter()
@@ -379,17 +390,26 @@ impl Live {
             .filter_map(|(node, holder)| {
                 let lineage = *lineages.get(node)?;
                 let Lineage { depth, is_behind: false } = as_planted(lineage) else { return None };
-                let Fed { count: load, far: feeds_far } =
+                let Fed { thousandths, far: feeds_far } =
                     fed.get(node).copied().unwrap_or_default();
+                let (load, pace) = (((thousandths + 500) / 1000) as u32, pace(*node, holder));
                 let (node, depth, complete, origin) =
                     (*node, depth?, holder.complete, holder.origin);
                 let (avoided, far) = (avoid.contains(&node), members.are_apart(node, asker));
-                let candidate =
-                    Candidate { node, depth, load, complete, origin, avoided, far, feeds_far };
-                Some(candidate)
+                Some(Candidate {
+                    node,
+                    depth,
+                    load,
+                    complete,
+                    origin,
+                    avoided,
+                    far,
+                    feeds_far,
+                    pace,
+                })
             })
             .collect();
-        choose_source(&candidates, self.meta.size, link)
+        choose_source(&candidates, bytes, link)
     }
 
     /// Where an asker takes the object from, and who is fed by whom from then on.
@@ -402,6 +422,7 @@ impl Live {
         avoid: &[NodeId],
         members: &Members,
         link: Link,
+        speeds: &Speeds,
     ) -> Option<Source> {
         if let Some(inline) = &self.inline {
             return Some(Source::Inline(inline.clone()));
@@ -412,9 +433,10 @@ impl Live {
         let is_feeding = self.holders.values().any(|holder| holder.source == Some(asker));
         let can_move = members.owners(id).first == members.me() && !is_feeding;
         let since = can_move.then(|| self.movable_since(now, link));
-        let Choice { node, reason, takes_over } =
-            self.choose(asker, avoid, since, members, link)?;
-        let before = self.holders.remove(&asker).unwrap_or_default();
+        let size = self.meta.size;
+        let Choice { node, reason, takes_over, .. } =
+            self.choose(now, asker, size, avoid, since, members, link, speeds)?;
+        let before = Holder { reports: None, ..self.holders.remove(&asker).unwrap_or_default() };
         let (complete, origin, source, located) = (false, false, Some(node), Some(now));
         let moving_from = None;
         let holder = Holder { complete, origin, source, located, moving_from, ..before };

@@ -28,8 +28,8 @@ pub(super) struct Lineage {
 /// Whom a holder feeds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fed {
-    /// How many.
-    pub(super) count: u32,
+    /// How many, in thousandths: one that is slow takes less of its sender's link.
+    pub(super) thousandths: u64,
     /// One of them that stands in another rack and has begun only now.
     pub(super) far: Option<NodeId>,
 }
@@ -128,6 +128,7 @@ impl Live {
         asker: NodeId,
         movable_since: Option<Instant>,
         members: &Members,
+        slowness: impl Fn(NodeId, &Holder) -> u64,
     ) -> BTreeMap<NodeId, Fed> {
         let mut all: BTreeMap<NodeId, Fed> = BTreeMap::new();
         let receivers =
@@ -135,7 +136,7 @@ impl Live {
         for (node, holder) in receivers {
             let Some(source) = holder.source else { continue };
             let fed = all.entry(source).or_default();
-            fed.count += 1;
+            fed.thousandths += 1000 / slowness(*node, holder).max(1);
             let is_new =
                 movable_since.is_some_and(|since| holder.began.is_none_or(|began| began >= since));
             if fed.far.is_none() && is_new && members.are_apart(source, *node) {

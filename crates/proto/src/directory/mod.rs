@@ -20,6 +20,9 @@ mod deletion;
 mod entry;
 mod feeds;
 mod names;
+mod paces;
+#[cfg(test)]
+mod paces_tests;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +38,7 @@ pub use self::names::prefix_owner;
 use self::{
     entry::{Asking, Entry, Live, Locator},
     names::LatestWaiter,
+    paces::Speeds,
 };
 use crate::{
     error::Error,
@@ -67,6 +71,8 @@ pub struct Directory {
     catching_up_until: Instant,
     /// Announcements of other instances than those that are known here, which wait until then.
     parked: Vec<(NodeId, Announce)>,
+    /// How fast nodes are.
+    speeds: Speeds,
 }
 
 impl Default for Directory {
@@ -87,6 +93,7 @@ impl Directory {
             stray_ns,
             catching_up_until: Instant::default(),
             parked: Vec::new(),
+            speeds: Speeds::default(),
         }
     }
 
@@ -100,19 +107,24 @@ impl Directory {
         link: Link,
         mail: &mut Mail,
     ) -> bool {
+        self.speeds.heard(from);
         match message {
             Message::Announce(announce) => {
                 self.announce(now, from, announce, members, link, mail);
                 self.keep_for_a_while(now, &announce.id, members);
             }
             Message::Withdraw { id, instance } => self.withdraw(now, from, id, *instance, members),
-            Message::Locate { id, avoid, not_here } => {
+            Message::Locate { id, avoid, not_here, receives } => {
+                self.speeds.told(now, from, *receives);
                 if let Some((holder, instance)) = not_here
                     && self.is_refusal_news(id, from, *holder)
                 {
                     self.withdraw(now, *holder, id, *instance, members);
                 }
                 self.locate(now, from, id, avoid, members, link, mail);
+            }
+            Message::Paced { .. } => {
+                self.paced(now, from, message, members, link, mail);
             }
             Message::Unlocate { id } => self.unlocate(from, id),
             Message::Watch { id } => self.watch(now, from, id, members, mail),
@@ -190,6 +202,7 @@ impl Directory {
     pub fn member_gone(&mut self, now: Instant, node: NodeId, members: &Members, mail: &mut Mail) {
         self.latest.retain(|waiter| waiter.node != node);
         self.parked.retain(|(from, _)| *from != node);
+        self.speeds.forget(node);
         let ids: Vec<ObjectId> = self.entries.keys().cloned().collect();
         for id in ids {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
@@ -287,6 +300,7 @@ impl Directory {
                 break;
             }
             self.alarms.pop_first();
+            self.judge_stalls(now, &id, members, link, mail);
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             let is_owner = members.owners(&id).contains(members.me());
             if !is_owner && entry.kept_until <= now {

@@ -14,20 +14,20 @@ use crate::{
     meta::Meta,
 };
 
-const SIZE: u64 = 32 << 20;
+pub(super) const SIZE: u64 = 32 << 20;
 const SECOND: u64 = 1_000_000_000;
 
 const LINK: Link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
 
 /// The directory of node 1 in a cluster of five.
-struct Owner {
-    directory: Directory,
-    members: Members,
-    now: Instant,
+pub(super) struct Owner {
+    pub(super) directory: Directory,
+    pub(super) members: Members,
+    pub(super) now: Instant,
 }
 
 impl Owner {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let member = |id: u64| Member {
             id: NodeId(id),
             address: core::net::SocketAddr::from(([127, 0, 0, 1], id as u16)),
@@ -39,7 +39,7 @@ impl Owner {
     }
 
     /// What the directory wants sent after `from` has said `message`.
-    fn hears(&mut self, from: u64, message: Message) -> Mail {
+    pub(super) fn hears(&mut self, from: u64, message: Message) -> Mail {
         self.now = self.now + 1000;
         let mut mail = Vec::new();
         let (members, directory) = (&self.members, &mut self.directory);
@@ -55,7 +55,7 @@ impl Owner {
         mail
     }
 
-    fn waits(&mut self, ns: u64) -> Mail {
+    pub(super) fn waits(&mut self, ns: u64) -> Mail {
         let mut mail = Vec::new();
         self.now = self.now + ns;
         self.directory.expire(self.now, &self.members, LINK, &mut mail);
@@ -63,7 +63,7 @@ impl Owner {
     }
 
     /// Who is named to `asker` as its sender.
-    fn source_of(&mut self, asker: u64, id: &ObjectId) -> Option<u64> {
+    pub(super) fn source_of(&mut self, asker: u64, id: &ObjectId) -> Option<u64> {
         let mail = self.hears(asker, locate(id));
         let [(to, Message::Located { source: Source::Holder { node, .. }, .. })] = &mail[..] else {
             assert_eq!(mail, [(NodeId(asker), Message::Waiting { id: id.clone() })]);
@@ -105,7 +105,7 @@ impl Owner {
 }
 
 /// Minted by node 1, so that node 1 is its first owner.
-fn minted() -> ObjectId {
+pub(super) fn minted() -> ObjectId {
     ObjectId::Minted { node: NodeId(1), serial: 7 }
 }
 
@@ -116,11 +116,11 @@ fn named(owner: &Owner, suffix: &str) -> ObjectId {
     names.into_iter().find(is_mine).unwrap()
 }
 
-fn instance(node: u64, serial: u64) -> Instance {
+pub(super) fn instance(node: u64, serial: u64) -> Instance {
     Instance { node: NodeId(node), serial }
 }
 
-fn told(id: &ObjectId, instance: Instance, origin: bool, progress: Progress) -> Message {
+pub(super) fn told(id: &ObjectId, instance: Instance, origin: bool, progress: Progress) -> Message {
     let (id, meta) = (id.clone(), Meta::bytes(SIZE));
     Message::Announce(Announce { id, instance, meta, origin, progress, claim: false })
 }
@@ -131,11 +131,11 @@ fn claim(id: &ObjectId, instance: Instance) -> Message {
     Message::Announce(Announce { claim: true, ..announce })
 }
 
-fn locate(id: &ObjectId) -> Message {
-    Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None }
+pub(super) fn locate(id: &ObjectId) -> Message {
+    Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None, receives: None }
 }
 
-fn fed_by(node: u64) -> Progress {
+pub(super) fn fed_by(node: u64) -> Progress {
     Progress::Partial { source: Some(NodeId(node)) }
 }
 
@@ -285,7 +285,8 @@ fn nobody_is_moved_to_one_who_begins_too_late() {
 fn who_asks_again_takes_nobody_over_meanwhile() {
     let (mut owner, id) = with_a_far_receiver();
     owner.hears(2, locate(&id));
-    let again = Message::Locate { id: id.clone(), avoid: vec![NodeId(1)], not_here: None };
+    let again =
+        Message::Locate { id: id.clone(), avoid: vec![NodeId(1)], not_here: None, receives: None };
     owner.hears(2, again);
     assert!(feeds(&owner).0.contains(&(1, 4)), "{:?}", feeds(&owner));
     let mail = owner.hears(2, told(&id, instance(1, 1), false, fed_by(4)));
@@ -324,7 +325,7 @@ fn who_failed_the_asker_is_named_last() {
     let id = minted();
     owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
     owner.hears(3, told(&id, instance(2, 1), false, Progress::Complete));
-    let again = |avoid| Message::Locate { id: id.clone(), avoid, not_here: None };
+    let again = |avoid| Message::Locate { id: id.clone(), avoid, not_here: None, receives: None };
     let mail = owner.hears(4, again(vec![NodeId(2)]));
     assert!(matches!(
         mail[..],
@@ -339,7 +340,8 @@ fn a_refusal_corrects_a_stale_location() {
     owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
     assert_eq!(owner.source_of(3, &id), Some(2));
     let not_here = Some((NodeId(2), instance(2, 1)));
-    let mail = owner.hears(3, Message::Locate { id: id.clone(), avoid: vec![], not_here });
+    let mail =
+        owner.hears(3, Message::Locate { id: id.clone(), avoid: vec![], not_here, receives: None });
     assert_eq!(mail, [(NodeId(3), Message::Waiting { id: id.clone() })]);
     assert!(!owner.holders(&id).contains(&2));
 }
@@ -353,7 +355,10 @@ fn an_older_refusal_does_not_hide_a_copy_that_came_since() {
     assert_eq!(owner.source_of(4, &id), Some(3));
     owner.hears(3, told(&id, instance(2, 1), false, Progress::Complete));
     let not_here = Some((NodeId(3), instance(2, 1)));
-    owner.hears(4, Message::Locate { id: id.clone(), avoid: vec![NodeId(3)], not_here });
+    owner.hears(
+        4,
+        Message::Locate { id: id.clone(), avoid: vec![NodeId(3)], not_here, receives: None },
+    );
     assert!(owner.holders(&id).contains(&3));
 }
 

@@ -21,6 +21,9 @@ use crate::{
     time::Instant,
 };
 
+/// Nanoseconds between two [`Event::FetchGrew`] of a transfer, at least: 10 ms.
+pub const GROWTH_NS: u64 = 10_000_000;
+
 /// What has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -110,6 +113,17 @@ pub enum Event {
         /// Which.
         serve: ServeId,
     },
+    /// More of a copy has arrived. The shell says so every [`GROWTH_NS`] at most.
+    FetchGrew {
+        /// Which.
+        instance: Instance,
+        /// Who sends it.
+        source: NodeId,
+        /// Bytes that came by this transfer.
+        received: u64,
+        /// Bytes that are still to come by it.
+        missing: u64,
+    },
     /// A copy has arrived.
     Fetched {
         /// Which.
@@ -146,7 +160,12 @@ pub enum Event {
         failure: Option<String>,
     },
     /// Latency and bandwidth to the others were measured.
-    LinkMeasured(Link),
+    LinkMeasured {
+        /// As far as they are known, and else what was assumed.
+        link: Link,
+        /// Whether the bandwidth was measured.
+        has_bandwidth: bool,
+    },
     /// This node shall leave the cluster.
     LeaveAsked,
     /// The moment of [`Node::deadline`] is here.
@@ -271,6 +290,15 @@ pub enum Note {
         source: NodeId,
         /// Why.
         reason: Reason,
+    },
+    /// An owner named another sender while the object arrived; what has come of it stays.
+    SenderReplaced {
+        /// Of which object.
+        id: ObjectId,
+        /// Who sent it until now.
+        before: NodeId,
+        /// Who sends the rest.
+        source: NodeId,
     },
     /// The shape of a reduce was chosen.
     DegreeChosen {

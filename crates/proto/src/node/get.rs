@@ -20,6 +20,7 @@ use crate::{
     members::Members,
     message::{Announce, Message, Progress, ScatterOrder, Source},
     meta::Meta,
+    pace::Pace,
     planted::{self, Bug},
     table::{Copy, State},
     time::Instant,
@@ -28,7 +29,7 @@ use crate::{
 /// An object on its way to this node.
 #[derive(Debug)]
 pub(super) struct Pull {
-    phase: Phase,
+    pub(super) phase: Phase,
     /// Senders that failed, to be taken only if nobody else has it.
     pub(super) avoid: Vec<NodeId>,
     not_here: Option<(NodeId, Instance)>,
@@ -38,7 +39,7 @@ pub(super) struct Pull {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     /// `second_at`: when the second owner is asked too; none once the first has acknowledged.
     Asking {
         second_at: Option<Instant>,
@@ -53,6 +54,9 @@ enum Phase {
     Memory,
     Receiving {
         instance: Instance,
+        pace: Pace,
+        /// Bytes that are still to come, as far as the shell has said.
+        missing: u64,
     },
     Pause {
         until: Instant,
@@ -68,7 +72,8 @@ impl Pull {
         match self.phase {
             Phase::Asking { second_at } => second_at,
             Phase::Pause { until } => Some(until),
-            Phase::Room { .. } | Phase::Memory | Phase::Receiving { .. } => None,
+            Phase::Receiving { ref pace, .. } => Some(pace.deadline()),
+            Phase::Room { .. } | Phase::Memory => None,
         }
     }
 
@@ -227,7 +232,7 @@ impl Node {
             Phase::Asking { .. } | Phase::Pause { .. } => {
                 self.send_owners(id, &Message::Unlocate { id: id.clone() }, out);
             }
-            Phase::Receiving { instance } => {
+            Phase::Receiving { instance, .. } => {
                 let complete = self.table.get(instance).is_some_and(Copy::is_complete);
                 if !complete {
                     out.push(Action::StopFetch { instance });
@@ -268,8 +273,8 @@ impl Node {
         let owner = self.members.owners(id).first;
         let second_at = (owner != self.me.id).then(|| self.now + OWNER_PATIENCE_NS);
         pull.phase = Phase::Asking { second_at };
-        let not_here = pull.not_here.take();
-        self.send(owner, Message::Locate { id: id.clone(), avoid, not_here }, out);
+        let (not_here, receives) = (pull.not_here.take(), self.last_rate);
+        self.send(owner, Message::Locate { id: id.clone(), avoid, not_here, receives }, out);
     }
 
     /// Asks the owners again, since they have changed.
@@ -471,8 +476,7 @@ impl Node {
         source: NodeId,
         out: &mut Vec<Action>,
     ) {
-        let Some(pull) = self.pulls.get_mut(id) else { return };
-        pull.phase = Phase::Receiving { instance };
+        self.begin_to_receive(id, instance);
         self.growing(instance, out);
         let Some(pull) = self.pulls.get_mut(id) else { return };
         let mut parked = core::mem::take(&mut pull.parked);
@@ -491,7 +495,8 @@ impl Node {
         }
     }
 
-    /// Another receiver has stepped in between this node and its sender, and feeds it from now on.
+    /// An owner names the sender from now on: a receiver that has stepped in between this node and its sender, or one that
+    /// is faster than the present sender.
     pub(super) fn redirected(
         &mut self,
         id: &ObjectId,
@@ -499,6 +504,9 @@ impl Node {
         source: NodeId,
         out: &mut Vec<Action>,
     ) {
+        if self.stays_with(id, instance, source) {
+            return;
+        }
         let me = self.me.id;
         let phase = self
             .pulls
@@ -516,10 +524,13 @@ impl Node {
             && current == instance
             && !self.is_scattered(instance)
             && let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed)
-            && matches!(copy.state, State::Flowing(Some(sender)) if sender != source)
+            && let State::Flowing(Some(before)) = copy.state
+            && before != source
         {
             copy.state = State::Flowing(Some(source));
+            out.push(Action::Note(Note::SenderReplaced { id: id.clone(), before, source }));
             if matches!(self.pulls.get(id), Some(Pull { phase: Phase::Receiving { .. }, .. })) {
+                self.begin_to_receive(id, instance);
                 out.push(Action::Fetch { id: id.clone(), instance, source, parts: None });
             }
         }
@@ -534,6 +545,7 @@ impl Node {
         let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) else { return };
         if matches!(copy.state, State::Flowing(_)) {
             copy.state = State::Complete;
+            self.fetch_took(instance);
             self.announce(instance, out);
             self.completed(instance, out);
         }
@@ -697,14 +709,17 @@ impl Node {
             self.pulls.iter().filter(|(_, pull)| due(pull)).map(|(id, _)| id.clone()).collect();
         for id in due {
             let Some(pull) = self.pulls.get_mut(&id) else { continue };
-            if let Phase::Asking { second_at } = &mut pull.phase {
-                *second_at = None;
-                let avoid = self.avoided(&id);
-                if let Some(second) = self.members.owners(&id).second {
-                    self.send(second, Message::Locate { id, avoid, not_here: None }, out);
+            match &mut pull.phase {
+                Phase::Asking { second_at } => {
+                    *second_at = None;
+                    let avoid = self.avoided(&id);
+                    if let Some(second) = self.members.owners(&id).second {
+                        let (not_here, receives) = (None, self.last_rate);
+                        self.send(second, Message::Locate { id, avoid, not_here, receives }, out);
+                    }
                 }
-            } else {
-                self.locate(&id, out);
+                Phase::Receiving { .. } => self.report_stall(&id, out),
+                _ => self.locate(&id, out),
             }
         }
     }

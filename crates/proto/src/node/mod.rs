@@ -14,6 +14,7 @@ mod keep;
 mod leave;
 mod membership;
 mod names;
+mod pace;
 mod promise;
 mod put;
 mod question;
@@ -48,7 +49,7 @@ use self::{
     watch::Due,
 };
 pub use self::{
-    event::{Action, Config, Event, Note},
+    event::{Action, Config, Event, GROWTH_NS, Note},
     leave::LEAVE_PATIENCE_NS,
 };
 use crate::{
@@ -84,6 +85,10 @@ pub struct Node {
     /// Gets of objects that are not complete here, in order of asking.
     waiting: BTreeMap<ObjectId, Vec<RequestId>>,
     pulls: BTreeMap<ObjectId, Pull>,
+    /// Bytes per second that this node receives when its senders are well, once that was measured.
+    usual_rate: Option<u64>,
+    /// The best rate of the last transfer that took long enough to be reported.
+    last_rate: Option<u64>,
     creates: BTreeMap<Instance, Create>,
     /// Ids of objects that clients have said they will make.
     promises: BTreeMap<ObjectId, ClientId>,
@@ -156,6 +161,8 @@ impl Node {
             deadlines: BTreeSet::new(),
             waiting: BTreeMap::new(),
             pulls: BTreeMap::new(),
+            usual_rate: None,
+            last_rate: None,
             creates: BTreeMap::new(),
             promises: BTreeMap::new(),
             space: VecDeque::new(),
@@ -265,6 +272,9 @@ impl Node {
             }
             Event::FetchAsked { serve, id, instance } => self.serve(serve, &id, instance, out),
             Event::ServeEnded { serve } => self.serve_ended(serve, out),
+            Event::FetchGrew { instance, source, received, missing } => {
+                self.fetch_grew(instance, source, received, missing, out);
+            }
             Event::Fetched { instance } => self.fetched(instance, out),
             Event::FetchFailed { instance, source, not_here } => {
                 self.fetch_failed(instance, source, not_here, out);
@@ -274,7 +284,10 @@ impl Node {
                 self.folded_inline(reduce, epoch, result, out);
             }
             Event::FoldEnded { key, failure } => self.fold_ended(key, failure, out),
-            Event::LinkMeasured(link) => self.config.link = link,
+            Event::LinkMeasured { link, has_bandwidth } => {
+                self.config.link = link;
+                self.usual_rate = has_bandwidth.then_some(link.bytes_per_second);
+            }
             Event::LeaveAsked => self.leave(out),
             Event::DeadlinePassed => self.expire(out),
         }

@@ -1,0 +1,389 @@
+//! How fast nodes receive and send, as receivers report it, and who is moved to another sender for it.
+//!
+//! Receivers report how fast an object comes ([`crate::pace`]). The first owner keeps the last report of each holder and
+//! remembers, from object to object, which nodes are slow. A slow node is given to an asker only if no other holder can
+//! send ([`crate::broadcast`]); a receiver behind one is moved to a better sender and keeps what it has.
+//!
+//! What counts as slow is relative: less than a third of what others get. While one branch of a broadcast is all that was
+//! reported, nothing in it tells a slow sender from a slow network; then the rates of earlier objects are the measure.
+//!
+//! Knows rates; does not know how they were measured.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+use super::{
+    Directory, Mail,
+    entry::{Holder, Live},
+};
+use crate::{
+    broadcast::Pace,
+    id::{NodeId, ObjectId},
+    members::Members,
+    message::Message,
+    pace::{SLOW_TIMES, STALL_NS},
+    reduce::cost::Link,
+    time::Instant,
+};
+
+/// How long a receiver is left alone after it, or a sender between it and the origin, was sent to another.
+const SETTLE_NS: u64 = 200_000_000;
+
+/// How long a transfer runs before its receiver is moved for a rate that is less than twice too slow: the first report
+/// may show no more than a start.
+const PROBATION_NS: u64 = 90_000_000;
+
+/// How long an owner waits for a stalled sender's own report, which says that the trouble is further up.
+const JUDGE_NS: u64 = 60_000_000;
+
+/// How long a report says something of the present: receivers report every 2 s at least.
+const FRESH_NS: u64 = 2_500_000_000;
+
+/// How long a slow node is remembered. After that it is tried again.
+const REMEMBERED_NS: u64 = 60_000_000_000;
+
+/// How long a node counts as stalled that has said nothing since.
+const STALLED_NS: u64 = 5_000_000_000;
+
+/// What moving to another sender costs beside the bytes: a round trip to the owner, a new connection.
+const MOVE_NS: u64 = 20_000_000;
+
+/// What a receiver has reported of one object.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    /// The last of its present sender.
+    last: Option<Report>,
+    /// Senders that it was moved away from, and the rate that it had got from each.
+    left: Vec<(NodeId, u64)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Report {
+    at: Instant,
+    /// Bytes per second; zero if it is stalled.
+    rate: u64,
+    /// Bytes that it lacks.
+    missing: u64,
+}
+
+/// What is remembered of nodes.
+#[derive(Debug, Default)]
+pub(super) struct Speeds(BTreeMap<NodeId, Speed>);
+
+#[derive(Debug, Default)]
+struct Speed {
+    /// How fast it last received, as it said itself, and when it said so.
+    down: Option<(u64, Instant)>,
+    /// How fast it sent when a receiver left it that got more elsewhere, and when that was found.
+    up: Option<(u64, Instant)>,
+    /// When a receiver of it was stalled and it said nothing.
+    stalled: Option<Instant>,
+}
+
+impl Speeds {
+    /// A node has said something: it is not stalled.
+    pub(super) fn heard(&mut self, from: NodeId) {
+        if let Some(speed) = self.0.get_mut(&from) {
+            speed.stalled = None;
+        }
+    }
+
+    /// A node says how fast it last received.
+    pub(super) fn told(&mut self, now: Instant, node: NodeId, receives: Option<u64>) {
+        if let Some(rate) = receives {
+            self.0.entry(node).or_default().down = Some((rate, now));
+        }
+    }
+
+    /// A member is gone.
+    pub(super) fn forget(&mut self, node: NodeId) {
+        self.0.remove(&node);
+    }
+
+    /// What half of the nodes receive at least, of those that have said so; none of fewer than two.
+    fn median(&self, now: Instant) -> Option<u64> {
+        let told = self.0.values().filter_map(|speed| remembered(now, speed.down));
+        let mut rates: Vec<u64> = told.collect();
+        rates.sort_unstable();
+        rates.get(rates.len() / 2).copied().filter(|_| rates.len() > 1)
+    }
+
+    fn is_stalled(&self, now: Instant, node: NodeId) -> bool {
+        let stalled = self.0.get(&node).and_then(|speed| speed.stalled);
+        stalled.is_some_and(|at| now.since(at) < STALLED_NS)
+    }
+
+    fn rate_up(&self, now: Instant, node: NodeId) -> Option<u64> {
+        remembered(now, self.0.get(&node)?.up)
+    }
+
+    fn rate_down(&self, now: Instant, node: NodeId) -> Option<u64> {
+        remembered(now, self.0.get(&node)?.down)
+    }
+}
+
+fn remembered(now: Instant, found: Option<(u64, Instant)>) -> Option<u64> {
+    found.filter(|(_, at)| now.since(*at) < REMEMBERED_NS).map(|(rate, _)| rate)
+}
+
+impl Directory {
+    /// A receiver reports how fast an object comes.
+    pub(super) fn paced(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        message: &Message,
+        members: &Members,
+        link: Link,
+        mail: &mut Mail,
+    ) {
+        let Message::Paced { id, instance, source, bytes_per_second, missing, usual } = message
+        else {
+            return;
+        };
+        let (instance, source, rate) = (*instance, *source, *bytes_per_second);
+        let entry = self.entries.get_mut(id);
+        let live =
+            entry.and_then(|entry| entry.live.as_mut()).filter(|live| live.instance == instance);
+        let Some(live) = live else { return };
+        let is_its = |holder: &&mut Holder| !holder.complete && holder.source == Some(source);
+        let Some(holder) = live.holders.get_mut(&from).filter(is_its) else { return };
+        let report = Report { at: now, rate, missing: *missing };
+        holder.reports.get_or_insert_default().last = Some(report);
+        if rate == 0 {
+            self.alarms.insert((now + JUDGE_NS, id.clone()));
+            return;
+        }
+        let Some(typical) = live.typical(now, &self.speeds, *usual) else { return };
+        if !is_slow(rate, typical) {
+            return live.blame_left(now, from, typical, &mut self.speeds);
+        }
+        if let Some(better) = live.better(now, from, typical, members, link, &self.speeds) {
+            live.move_to(now, from, source, better);
+            mail.push((from, Message::Redirect { id: id.clone(), instance, source: better }));
+        }
+    }
+
+    /// Finds other senders for receivers that were stalled a moment ago and have reported nothing since.
+    pub(super) fn judge_stalls(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        members: &Members,
+        link: Link,
+        mail: &mut Mail,
+    ) {
+        let Some(live) = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut()) else {
+            return;
+        };
+        for (node, source) in live.stalled(now) {
+            let new = live.sender_for_stalled(now, node, source, members, link, &mut self.speeds);
+            if let Some(new) = new {
+                live.move_to(now, node, source, new);
+            }
+            let (id, instance) = (id.clone(), live.instance);
+            // The receiver learns in any case that an owner knows.
+            let source = new.unwrap_or(source);
+            mail.push((node, Message::Redirect { id, instance, source }));
+        }
+    }
+}
+
+fn is_slow(rate: u64, typical: u64) -> bool {
+    rate.saturating_mul(SLOW_TIMES) < typical
+}
+
+impl Live {
+    /// What a holder is as a sender: how many times slower than others, and whether it is stalled.
+    pub(super) fn pace_of(
+        &self,
+        now: Instant,
+        node: NodeId,
+        holder: &Holder,
+        typical: u64,
+        speeds: &Speeds,
+    ) -> Pace {
+        let reported = holder.fresh(now).filter(|report| report.rate > 0);
+        let receives = reported.map(|report| report.rate).or(speeds.rate_down(now, node));
+        // A node that receives slowly is taken to send as slowly.
+        let sends = speeds.rate_up(now, node).or(receives);
+        let known = if holder.complete { sends } else { receives.min(sends).or(sends) };
+        let slow = known.filter(|rate| is_slow(*rate, typical));
+        let slowness = slow.map_or(1, |rate| typical / rate.max(1));
+        Pace { slowness, is_stalled: speeds.is_stalled(now, node) }
+    }
+
+    /// The rate that a receiver can expect: the best that was reported by two branches at least; else what half of the
+    /// nodes last received, or what the receiver in question is used to.
+    pub(super) fn typical(&self, now: Instant, speeds: &Speeds, usual: Option<u64>) -> Option<u64> {
+        let (mut tops, mut best) = (BTreeSet::new(), 0);
+        for (node, holder) in self.holders.iter() {
+            let Some(report) = holder.fresh(now).filter(|_| !holder.complete) else { continue };
+            tops.extend(self.top(*node));
+            best = best.max(report.rate);
+        }
+        if tops.len() > 1 { Some(best) } else { speeds.median(now).or(usual) }
+    }
+
+    /// The receiver next to a complete or growing original copy, through which a node's bytes come.
+    fn top(&self, node: NodeId) -> Option<NodeId> {
+        let mut at = node;
+        for _ in 0..=self.holders.len() {
+            let source = self.holders.get(&at)?.source?;
+            if self
+                .holders
+                .get(&source)
+                .is_some_and(|holder| holder.complete || holder.source.is_none())
+            {
+                return Some(at);
+            }
+            at = source;
+        }
+        None
+    }
+
+    /// A receiver gets its share: where it was moved away from another sender, that one is slow, if it had the bytes.
+    fn blame_left(&self, now: Instant, node: NodeId, typical: u64, speeds: &mut Speeds) {
+        for (left, rate) in self.holders.get(&node).map_or(&[][..], Holder::left) {
+            let is_well = |report: Report| !is_slow(report.rate, typical);
+            let had_bytes =
+                |holder: &Holder| holder.complete || holder.fresh(now).is_some_and(is_well);
+            if self.holders.get(left).is_none_or(had_bytes) {
+                speeds.0.entry(*left).or_default().up = Some((*rate, now));
+            }
+        }
+    }
+
+    /// A sender from which a receiver that gets too little is predicted to have the rest in less than half the time.
+    fn better(
+        &self,
+        now: Instant,
+        node: NodeId,
+        typical: u64,
+        members: &Members,
+        link: Link,
+        speeds: &Speeds,
+    ) -> Option<NodeId> {
+        let holder = self.holders.get(&node)?;
+        let (report, source) = (holder.last()?, holder.source?);
+        let is_new = holder.located.is_some_and(|located| now.since(located) < PROBATION_NS);
+        let is_start = is_new && !is_slow(report.rate.saturating_mul(2), typical);
+        if is_start || self.is_settling(now, node) {
+            return None;
+        }
+        let avoid = self.senders_to_avoid(node, source);
+        let link = Link { bytes_per_second: typical, ..link };
+        let choice = self.choose(now, node, report.missing, &avoid, None, members, link, speeds)?;
+        let stay_ns = u128::from(report.missing) * 1_000_000_000 / u128::from(report.rate.max(1));
+        let is_sooner = 2 * u128::from(choice.predicted_ns) + u128::from(MOVE_NS) < stay_ns;
+        (is_sooner && !choice.is_last_resort).then_some(choice.node)
+    }
+
+    /// Receivers that were stalled when they last reported, a moment ago, and their senders.
+    fn stalled(&self, now: Instant) -> Vec<(NodeId, NodeId)> {
+        let is_due = |holder: &Holder| {
+            !holder.complete
+                && holder.last().is_some_and(|report| {
+                    let waited_ns = now.since(report.at);
+                    report.rate == 0 && (JUDGE_NS..STALL_NS).contains(&waited_ns)
+                })
+        };
+        let due = self.holders.iter().filter(|(_, holder)| is_due(holder));
+        due.filter_map(|(node, holder)| Some((*node, holder.source?))).collect()
+    }
+
+    /// Another sender for a receiver that gets nothing; none if its own sender only waits itself.
+    fn sender_for_stalled(
+        &self,
+        now: Instant,
+        node: NodeId,
+        source: NodeId,
+        members: &Members,
+        link: Link,
+        speeds: &mut Speeds,
+    ) -> Option<NodeId> {
+        let holder = self.holders.get(&node)?;
+        let report = holder.last()?;
+        if self.is_settling(now, node) {
+            return None;
+        }
+        let sender = self.holders.get(&source);
+        if let Some(sender) = sender.filter(|sender| !sender.complete) {
+            let of_late = sender.last().filter(|theirs| theirs.at + STALL_NS > report.at);
+            // It is stalled too and has said so; or a client fills it, or a reduce makes it, at that one's pace.
+            if sender.source.is_none() || of_late.is_some_and(|theirs| theirs.rate == 0) {
+                return None;
+            }
+            if of_late.is_none() {
+                speeds.0.entry(source).or_default().stalled = Some(now);
+            }
+        } else if !self.feeds_others(now, source, node) {
+            speeds.0.entry(source).or_default().stalled = Some(now);
+        }
+        let avoid = self.senders_to_avoid(node, source);
+        let choice = self.choose(now, node, report.missing, &avoid, None, members, link, speeds)?;
+        (!choice.is_last_resort).then_some(choice.node)
+    }
+
+    /// Whether other receivers of a sender have reported of late that its bytes come.
+    fn feeds_others(&self, now: Instant, sender: NodeId, but: NodeId) -> bool {
+        self.holders.iter().any(|(node, holder)| {
+            *node != but
+                && holder.source == Some(sender)
+                && holder
+                    .last()
+                    .is_some_and(|report| report.rate > 0 && now.since(report.at) < STALL_NS)
+        })
+    }
+
+    fn senders_to_avoid(&self, node: NodeId, source: NodeId) -> Vec<NodeId> {
+        let left = self.holders.get(&node).map_or(&[][..], Holder::left);
+        left.iter().map(|(left, _)| *left).chain([source]).collect()
+    }
+
+    /// Whether the node, or a sender between it and the origin, was sent to its sender only now.
+    fn is_settling(&self, now: Instant, node: NodeId) -> bool {
+        let mut at = node;
+        for _ in 0..=self.holders.len() {
+            let Some(holder) = self.holders.get(&at).filter(|holder| !holder.complete) else {
+                break;
+            };
+            let is_new = holder.located.is_some_and(|located| now.since(located) < SETTLE_NS);
+            if is_new && !holder.left().is_empty() {
+                return true;
+            }
+            let Some(source) = holder.source else { break };
+            at = source;
+        }
+        false
+    }
+
+    /// A receiver takes the rest from another sender from now on.
+    fn move_to(&mut self, now: Instant, node: NodeId, from: NodeId, to: NodeId) {
+        let Some(holder) = self.holders.get_mut(&node) else { return };
+        (holder.source, holder.moving_from, holder.located) = (Some(to), None, Some(now));
+        if let Some(reports) = &mut holder.reports
+            && let Some(last) = reports.last.take()
+        {
+            reports.left.push((from, last.rate));
+        }
+    }
+}
+
+impl Holder {
+    /// Its last report of its present sender.
+    fn last(&self) -> Option<Report> {
+        self.reports.as_ref()?.last
+    }
+
+    /// The same, if it says something of the present.
+    fn fresh(&self, now: Instant) -> Option<Report> {
+        self.last().filter(|report| now.since(report.at) < FRESH_NS)
+    }
+
+    fn left(&self) -> &[(NodeId, u64)] {
+        self.reports.as_ref().map_or(&[][..], |reports| &reports.left)
+    }
+}

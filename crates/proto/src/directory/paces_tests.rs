@@ -1,0 +1,160 @@
+//! Slow and stalled nodes in a broadcast, as their receivers report them.
+
+use super::{
+    tests::{Owner, SIZE, fed_by, instance, locate, minted, told},
+    *,
+};
+use crate::message::Progress;
+
+const MS: u64 = 1_000_000;
+/// Bytes per second that all get who are well, and a tenth of that.
+const WELL: u64 = 60_000_000;
+const SLOW: u64 = 6_000_000;
+
+/// Node 3 has an object, and receivers take it in a chain: from 3, or the one before.
+fn chain(receivers: &[u64]) -> (Owner, ObjectId) {
+    let (mut owner, id) = (Owner::new(), minted());
+    owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
+    for receiver in receivers {
+        joins(&mut owner, &id, *receiver);
+    }
+    (owner, id)
+}
+
+/// Asks for a sender and begins to receive from it.
+fn joins(owner: &mut Owner, id: &ObjectId, receiver: u64) -> u64 {
+    let source = owner.source_of(receiver, id).expect("a sender");
+    owner.hears(receiver, told(id, instance(3, 1), false, fed_by(source)));
+    source
+}
+
+/// A receiver's report; the sender that it is named in answer.
+fn reports(
+    owner: &mut Owner,
+    id: &ObjectId,
+    (receiver, source): (u64, u64),
+    rate: u64,
+    usual: Option<u64>,
+) -> Option<u64> {
+    let paced = Message::Paced {
+        id: id.clone(),
+        instance: instance(3, 1),
+        source: NodeId(source),
+        bytes_per_second: rate,
+        missing: SIZE,
+        usual,
+    };
+    redirected(owner.hears(receiver, paced), receiver)
+}
+
+fn redirected(mail: Mail, receiver: u64) -> Option<u64> {
+    mail.into_iter().find_map(|(to, message)| match message {
+        Message::Redirect { source, .. } if to == NodeId(receiver) => Some(source.0),
+        _ => None,
+    })
+}
+
+#[test]
+fn who_asks_is_not_sent_to_a_node_that_has_reported_to_be_slow() {
+    let (mut owner, id) = chain(&[2]);
+    owner.waits(50 * MS);
+    assert_eq!(
+        reports(&mut owner, &id, (2, 3), SLOW, Some(WELL)),
+        None,
+        "there is no other sender"
+    );
+    assert_eq!(joins(&mut owner, &id, 4), 3, "beside a slow receiver");
+    assert_eq!(joins(&mut owner, &id, 5), 4, "the next takes it from the one that is well");
+}
+
+#[test]
+fn a_receiver_behind_a_slow_node_is_moved_and_those_behind_it_stay() {
+    let (mut owner, id) = chain(&[2, 4, 5]);
+    owner.waits(100 * MS);
+    assert_eq!(reports(&mut owner, &id, (2, 3), SLOW, Some(SLOW)), None);
+    assert_eq!(reports(&mut owner, &id, (4, 2), SLOW, Some(WELL)), Some(3));
+    assert_eq!(
+        reports(&mut owner, &id, (5, 4), SLOW, Some(WELL)),
+        None,
+        "its sender has just been moved"
+    );
+    owner.waits(100 * MS);
+    assert_eq!(reports(&mut owner, &id, (4, 3), WELL, Some(WELL)), None);
+    assert_eq!(reports(&mut owner, &id, (5, 4), WELL, Some(WELL)), None);
+}
+
+#[test]
+fn where_all_are_alike_nobody_is_moved() {
+    let (mut owner, id) = chain(&[2, 4, 5]);
+    for _ in 0..5 {
+        owner.waits(100 * MS);
+        for link in [(2, 3), (4, 2), (5, 4)] {
+            assert_eq!(reports(&mut owner, &id, link, WELL, None), None);
+        }
+    }
+}
+
+#[test]
+fn a_node_that_says_it_received_slowly_is_a_leaf_of_the_next_object() {
+    let (mut owner, id) = chain(&[]);
+    let asks = |owner: &mut Owner, asker: u64, receives: u64| {
+        let (avoid, receives) = (Vec::new(), Some(receives));
+        owner.hears(asker, Message::Locate { id: id.clone(), avoid, not_here: None, receives });
+    };
+    asks(&mut owner, 4, WELL);
+    asks(&mut owner, 2, SLOW);
+    let feeds: BTreeMap<u64, u64> =
+        owner.directory.feeds().map(|(_, node, source)| (node.0, source.0)).collect();
+    assert_eq!(feeds, BTreeMap::from([(4, 3), (2, 4)]));
+    assert_eq!(owner.source_of(5, &id), Some(4), "the slow one takes little of its sender's link");
+}
+
+#[test]
+fn a_receiver_of_a_silent_sender_is_given_another_and_new_askers_avoid_it() {
+    let (mut owner, id) = chain(&[2, 4, 5]);
+    owner.waits(1000 * MS);
+    assert_eq!(
+        reports(&mut owner, &id, (4, 2), 0, None),
+        None,
+        "the sender may be stalled itself, and say so"
+    );
+    assert_eq!(reports(&mut owner, &id, (5, 4), 0, None), None);
+    let mail = owner.waits(60 * MS);
+    assert_eq!(redirected(mail.clone(), 4), Some(3));
+    assert_eq!(
+        redirected(mail, 5),
+        Some(4),
+        "its sender lives: it stays, and knows that the owner knows"
+    );
+    let (mut owner, id) = chain(&[2]);
+    owner.waits(1000 * MS);
+    reports(&mut owner, &id, (2, 3), 0, None);
+    let mail = owner.waits(60 * MS);
+    assert_eq!(redirected(mail, 2), Some(3), "there is no other");
+}
+
+#[test]
+fn a_copy_that_grows_slowly_at_its_origin_moves_nobody() {
+    let (mut owner, id) = (Owner::new(), minted());
+    owner.hears(3, told(&id, instance(3, 1), true, Progress::Partial { source: None }));
+    joins(&mut owner, &id, 2);
+    joins(&mut owner, &id, 4);
+    owner.waits(1000 * MS);
+    reports(&mut owner, &id, (2, 3), 0, None);
+    reports(&mut owner, &id, (4, 2), 0, None);
+    let mail = owner.waits(60 * MS);
+    assert_eq!((redirected(mail.clone(), 2), redirected(mail, 4)), (Some(3), Some(2)));
+}
+
+#[test]
+fn a_stalled_node_that_speaks_again_is_a_sender_again() {
+    let (mut owner, id) = chain(&[2, 4]);
+    owner.waits(1000 * MS);
+    reports(&mut owner, &id, (4, 2), 0, None);
+    assert_eq!(redirected(owner.waits(60 * MS), 4), Some(3));
+    assert_ne!(owner.source_of(5, &id), Some(2));
+    owner.hears(2, locate(&id));
+    owner.hears(2, told(&id, instance(3, 1), false, Progress::Complete));
+    owner.hears(5, Message::Unlocate { id: id.clone() });
+    assert_eq!(owner.source_of(5, &id), Some(2), "complete and idle");
+}

@@ -1,0 +1,125 @@
+//! How fast objects come to this node: what it reports to their owners, and what becomes of that.
+
+use alloc::vec::Vec;
+
+use super::{
+    Action, Node,
+    get::{Phase, Pull},
+};
+use crate::{
+    id::{Instance, NodeId, ObjectId},
+    message::Message,
+    pace::{Due, Pace},
+    table::State,
+};
+
+impl Node {
+    /// A transfer begins, perhaps of what another sender has sent a part of.
+    pub(super) fn begin_to_receive(&mut self, id: &ObjectId, instance: Instance) {
+        let Some(size) = self.table.get(instance).map(|copy| copy.meta.size) else { return };
+        let Some(pull) = self.pulls.get_mut(id) else { return };
+        let missing = match pull.phase {
+            Phase::Receiving { missing, .. } => missing,
+            _ => size,
+        };
+        pull.phase = Phase::Receiving { instance, pace: Pace::new(self.now), missing };
+    }
+
+    /// More of a copy has arrived.
+    pub(super) fn fetch_grew(
+        &mut self,
+        instance: Instance,
+        source: NodeId,
+        received: u64,
+        missing_now: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(copy) = self.table.get(instance) else { return };
+        // The transfer before this one may have told of its last bytes late.
+        if copy.state != State::Flowing(Some(source)) {
+            return;
+        }
+        let id = copy.id.clone();
+        let Some(Pull { phase: Phase::Receiving { pace, missing, .. }, .. }) =
+            self.pulls.get_mut(&id)
+        else {
+            return;
+        };
+        *missing = missing_now;
+        let is_first = pace.is_unreported();
+        let Some(rate) = pace.grew(self.now, received, self.usual_rate) else { return };
+        let best = self.last_rate.filter(|_| !is_first).unwrap_or_default();
+        self.last_rate = Some(rate.max(best));
+        if !self.is_scattered(instance) {
+            let owner = self.members.owners(&id).first;
+            self.report(owner, id, rate, out);
+        }
+    }
+
+    /// All of a copy has arrived: one that came faster than the last is news, also if it was over before its first report.
+    pub(super) fn fetch_took(&mut self, instance: Instance) {
+        let Some(copy) = self.table.get(instance) else { return };
+        if let Some(Pull { phase: Phase::Receiving { pace, missing, .. }, .. }) =
+            self.pulls.get(&copy.id)
+            && let Some(last) = &mut self.last_rate
+            && pace.is_unreported()
+        {
+            *last = pace.average(self.now, *missing).max(*last);
+        }
+    }
+
+    /// Nothing has arrived for a while.
+    pub(super) fn report_stall(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+        let Some(Pull { phase: Phase::Receiving { instance, pace, .. }, .. }) =
+            self.pulls.get_mut(id)
+        else {
+            return;
+        };
+        let (instance, due) = (*instance, pace.expire(self.now));
+        if self.is_scattered(instance) {
+            return;
+        }
+        let owners = self.members.owners(id);
+        match (due, owners.second) {
+            (Some(Due::Stalled), _) => self.report(owners.first, id.clone(), 0, out),
+            (Some(Due::Unanswered), Some(second)) => self.report(second, id.clone(), 0, out),
+            (Some(Due::Unanswered), None) | (None, _) => {}
+        }
+    }
+
+    fn report(
+        &mut self,
+        owner: NodeId,
+        id: ObjectId,
+        bytes_per_second: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(Pull { phase: Phase::Receiving { instance, missing, .. }, .. }) =
+            self.pulls.get(&id)
+        else {
+            return;
+        };
+        let (instance, missing) = (*instance, *missing);
+        let Some(State::Flowing(Some(source))) = self.table.get(instance).map(|copy| copy.state)
+        else {
+            return;
+        };
+        let usual = self.usual_rate;
+        let paced = Message::Paced { id, instance, source, bytes_per_second, missing, usual };
+        self.send(owner, paced, out);
+    }
+
+    /// Whether an owner names the sender that this node receives from already: it knows of none that is better.
+    pub(super) fn stays_with(&mut self, id: &ObjectId, instance: Instance, source: NodeId) -> bool {
+        let state = self.table.get(instance).map(|copy| copy.state);
+        match self.pulls.get_mut(id) {
+            Some(Pull { phase: Phase::Receiving { instance: arriving, pace, .. }, .. })
+                if *arriving == instance && state == Some(State::Flowing(Some(source))) =>
+            {
+                pace.answered();
+                true
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! How fast one transfer comes, and when that is worth a report to the owner of the object.
+//!
+//! Knows bytes and times of one transfer; does not know who sends it, or what the owner does with a report.
+//!
+//! A receiver reports after 50 ms, and then each time that the transfer has taken twice as long: short transfers cost no
+//! message, long ones a few. When nothing arrives for 300 ms it reports that it is stalled.
+
+use crate::time::Instant;
+
+/// When a transfer is first reported: shorter ones are over before another sender could begin.
+pub const FIRST_REPORT_NS: u64 = 50_000_000;
+
+/// After how long without a byte a transfer counts as stalled: 300 ms.
+///
+/// Longer than a busy host lets a process wait for its turn, a tenth of what detection of a dead host takes.
+pub const STALL_NS: u64 = 300_000_000;
+
+/// How long an owner may take to answer that a transfer is stalled, before the second owner is told: it may be the same
+/// host that sends nothing.
+pub const STALL_ANSWER_NS: u64 = 120_000_000;
+
+/// The longest time between two reports of a transfer that is slower than usual.
+const SLOW_REPORT_NS_MAX: u64 = 200_000_000;
+
+/// How many times slower than usual a transfer is that counts as slow.
+pub const SLOW_TIMES: u64 = 3;
+
+/// The longest time between two reports of a transfer that goes on, or is stalled.
+const REPORT_NS_MAX: u64 = 2_000_000_000;
+
+/// The pace of one transfer from one sender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pace {
+    since: Instant,
+    /// Bytes that have come from this sender.
+    received: u64,
+    grew_at: Instant,
+    /// When the last report was made, and how many bytes had come by then.
+    reported: (Instant, u64),
+    next_report: Instant,
+    /// When it counts as stalled, again if it was reported already.
+    stalls_at: Instant,
+    /// When the second owner is told, if the first has not answered until then.
+    second_at: Option<Instant>,
+}
+
+/// What is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Tell the first owner that nothing comes.
+    Stalled,
+    /// The first owner has not answered that: tell the second.
+    Unanswered,
+}
+
+impl Pace {
+    /// A transfer that begins.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            received: 0,
+            grew_at: now,
+            reported: (now, 0),
+            next_report: now + FIRST_REPORT_NS,
+            stalls_at: now + STALL_NS,
+            second_at: None,
+        }
+    }
+
+    /// So many bytes have come in all; the bytes per second since the last report, if another is due. `usual` is the rate
+    /// of other transfers: what is much slower is reported more often.
+    pub fn grew(&mut self, now: Instant, received: u64, usual: Option<u64>) -> Option<u64> {
+        if received <= self.received {
+            return None;
+        }
+        (self.received, self.grew_at) = (received, now);
+        (self.stalls_at, self.second_at) = (now + STALL_NS, None);
+        if now < self.next_report {
+            return None;
+        }
+        let (then, before) = self.reported;
+        self.reported = (now, received);
+        // Zero stands for a stalled transfer.
+        let rate = rate(received - before, now.since(then)).max(1);
+        let is_slow = usual.is_some_and(|usual| rate.saturating_mul(SLOW_TIMES) < usual);
+        let most = if is_slow { SLOW_REPORT_NS_MAX } else { REPORT_NS_MAX };
+        self.next_report = now + now.since(self.since).min(most);
+        Some(rate)
+    }
+
+    /// Bytes per second since it began, if `missing` bytes have come beside those that it was told of.
+    pub fn average(&self, now: Instant, missing: u64) -> u64 {
+        rate(self.received + missing, now.since(self.since))
+    }
+
+    /// Whether nothing of it was reported so far.
+    pub fn is_unreported(&self) -> bool {
+        self.reported.0 == self.since
+    }
+
+    /// When [`Pace::expire`] has something to say.
+    pub fn deadline(&self) -> Instant {
+        self.second_at.map_or(self.stalls_at, |second_at| second_at.min(self.stalls_at))
+    }
+
+    /// What is due because nothing came.
+    pub fn expire(&mut self, now: Instant) -> Option<Due> {
+        if self.stalls_at <= now {
+            self.stalls_at = now + now.since(self.grew_at).clamp(STALL_NS, REPORT_NS_MAX);
+            self.second_at = Some(now + STALL_ANSWER_NS);
+            return Some(Due::Stalled);
+        }
+        self.second_at.take_if(|at| *at <= now).map(|_| Due::Unanswered)
+    }
+
+    /// An owner has heard that it is stalled.
+    pub const fn answered(&mut self) {
+        self.second_at = None;
+    }
+}
+
+/// Bytes per second.
+fn rate(bytes: u64, ns: u64) -> u64 {
+    u64::try_from(u128::from(bytes) * 1_000_000_000 / u128::from(ns.max(1))).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn at(ms: u64) -> Instant {
+        Instant::default() + ms * MS
+    }
+
+    #[test]
+    fn reports_come_after_50_ms_and_then_each_time_it_took_twice_as_long() {
+        let mut pace = Pace::new(at(0));
+        let mut reports = alloc::vec::Vec::new();
+        for ms in 1..=1000 {
+            // 1 MB/s.
+            if let Some(rate) = pace.grew(at(ms), ms * 1000, Some(2_000_000)) {
+                reports.push((ms, rate));
+            }
+        }
+        let expected = [50, 100, 200, 400, 800].map(|ms| (ms, 1_000_000));
+        assert_eq!(reports, expected);
+        assert_eq!(pace.expire(at(1000)), None);
+    }
+
+    #[test]
+    fn what_is_slower_than_usual_is_reported_each_200_ms() {
+        let mut pace = Pace::new(at(0));
+        let is_due = |ms: &u64| pace.grew(at(*ms), ms * 1000, Some(10_000_000)).is_some();
+        let due: alloc::vec::Vec<u64> = (1..=1000).filter(is_due).collect();
+        assert_eq!(due, [50, 100, 200, 400, 600, 800, 1000]);
+    }
+
+    #[test]
+    fn a_stall_is_told_after_300_ms_and_again_ever_later() {
+        let mut pace = Pace::new(at(0));
+        pace.grew(at(10), 1, None);
+        assert_eq!(pace.deadline(), at(310));
+        assert_eq!(pace.expire(at(309)), None);
+        assert_eq!(pace.expire(at(310)), Some(Due::Stalled));
+        assert_eq!(
+            pace.expire(at(430)),
+            Some(Due::Unanswered),
+            "the owner may be the host that is stalled"
+        );
+        assert_eq!(pace.expire(at(610)), Some(Due::Stalled));
+        pace.answered();
+        assert_eq!(pace.expire(at(730)), None);
+        assert_eq!(pace.expire(at(1210)), Some(Due::Stalled));
+        pace.grew(at(1220), 2, None);
+        assert_eq!(pace.deadline(), at(1520), "it goes on");
+    }
+}
