@@ -10,14 +10,14 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use hoplite_proto::{
-    id::Instance,
+    id::{Instance, NodeId},
     limits::WINDOW_BYTES,
     message::{FoldKey, FoldOrder},
-    node::Event,
+    node::{Event, FOLD_WAITED_NS},
 };
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -262,7 +262,7 @@ async fn run(
             let (core, part) = (core.clone(), order.part.clone());
             receivers.spawn(receive::partial(core, *node, key, part, frame, sender));
         }
-        children.push(receiver);
+        children.push(Child::new(*node, receiver));
     }
     let folded = if order.key.position == FoldKey::RESULT {
         &core.counters.bytes_folded_local
@@ -273,8 +273,7 @@ async fn run(
         let range = at..(at + frame).min(order.part.end);
         let mut sum: Option<Piece> = None;
         for child in &mut children {
-            let theirs =
-                child.recv().await.unwrap_or_else(|| Err("a child's stream ended".into()))?;
+            let theirs = child.next(core, order.key).await?;
             match &mut sum {
                 None => sum = Some(theirs),
                 Some(sum) => {
@@ -320,6 +319,66 @@ async fn run(
         parent.closed().await;
     }
     Ok(())
+}
+
+/// The stream of a child, and how long the fold has waited for it.
+struct Child {
+    node: NodeId,
+    stream: mpsc::Receiver<Result<Piece, String>>,
+    /// When the machine last heard of it; since then:
+    since: Instant,
+    waited: Duration,
+    bytes: u64,
+}
+
+/// Between two reports to the machine.
+const WAITED: Duration = Duration::from_nanos(FOLD_WAITED_NS);
+
+impl Child {
+    fn new(node: NodeId, stream: mpsc::Receiver<Result<Piece, String>>) -> Self {
+        Self { node, stream, since: Instant::now(), waited: Duration::ZERO, bytes: 0 }
+    }
+
+    /// Its next frame. The machine hears of it, if the fold waits for this child most of the time.
+    async fn next(&mut self, core: &Arc<Core>, key: FoldKey) -> Result<Piece, String> {
+        if let Ok(frame) = self.stream.try_recv() {
+            return self.took(core, key, Some(frame));
+        }
+        loop {
+            let begun = Instant::now();
+            let frame = tokio::time::timeout(WAITED, self.stream.recv()).await;
+            self.waited += begun.elapsed();
+            match frame {
+                Ok(frame) => return self.took(core, key, frame),
+                Err(_) => self.report(core, key),
+            }
+        }
+    }
+
+    fn took(
+        &mut self,
+        core: &Arc<Core>,
+        key: FoldKey,
+        frame: Option<Result<Piece, String>>,
+    ) -> Result<Piece, String> {
+        let frame = frame.unwrap_or_else(|| Err("a child's stream ended".into()))?;
+        self.bytes += frame.len() as u64;
+        self.report(core, key);
+        Ok(frame)
+    }
+
+    fn report(&mut self, core: &Arc<Core>, key: FoldKey) {
+        let passed = self.since.elapsed();
+        if passed < WAITED {
+            return;
+        }
+        // The machine is at rest as long as the fold has enough to do.
+        if self.waited > passed * 4 / 5 {
+            let (node, ns) = (self.node, u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX));
+            core.drive(Event::FoldWaited { key, node, ns, bytes: self.bytes });
+        }
+        (self.since, self.waited, self.bytes) = (Instant::now(), Duration::ZERO, 0);
+    }
 }
 
 /// Moves the stream of a child that is folded at this same node into its parent's window: a node has no payload

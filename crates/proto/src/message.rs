@@ -290,6 +290,17 @@ pub enum Message {
         /// was made of it in parts, as soon as all of them are there.
         is_void: bool,
     },
+    /// To the coordinator: a position waits for the stream of a child that brings far less than usual.
+    FoldStarves {
+        /// The reduce.
+        reduce: ReduceId,
+        /// Its attempt.
+        epoch: u32,
+        /// The node of the child.
+        node: NodeId,
+        /// What it brings; zero if nothing.
+        bytes_per_second: u64,
+    },
     /// To the coordinator: a position can't go on.
     FoldFailed {
         /// The reduce.

@@ -24,6 +24,9 @@ use crate::{
 /// Nanoseconds between two [`Event::FetchGrew`] of a transfer, at least: 10 ms.
 pub const GROWTH_NS: u64 = 10_000_000;
 
+/// Nanoseconds between two [`Event::FoldWaited`] of a child, at least: 100 ms.
+pub const FOLD_WAITED_NS: u64 = 100_000_000;
+
 /// What has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -151,6 +154,17 @@ pub enum Event {
         epoch: u32,
         /// The result.
         result: Inline,
+    },
+    /// A fold has waited for the stream of a child most of the time. The shell says so every [`FOLD_WAITED_NS`] at most.
+    FoldWaited {
+        /// Which fold.
+        key: FoldKey,
+        /// The node of the child.
+        node: NodeId,
+        /// How long the fold has run since this was said last, and how much of the stream it has got meanwhile.
+        ns: u64,
+        /// Bytes of the stream.
+        bytes: u64,
     },
     /// A fold is over.
     FoldEnded {

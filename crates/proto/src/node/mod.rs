@@ -22,6 +22,7 @@ mod reduce;
 mod reserve;
 mod scatter;
 mod serve;
+mod starve;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -49,7 +50,7 @@ use self::{
     watch::Due,
 };
 pub use self::{
-    event::{Action, Config, Event, GROWTH_NS, Note},
+    event::{Action, Config, Event, FOLD_WAITED_NS, GROWTH_NS, Note},
     leave::LEAVE_PATIENCE_NS,
 };
 use crate::{
@@ -283,6 +284,9 @@ impl Node {
             Event::FoldedInline { reduce, epoch, result } => {
                 self.folded_inline(reduce, epoch, result, out);
             }
+            Event::FoldWaited { key, node, ns, bytes } => {
+                self.fold_waited(key, node, ns, bytes, out);
+            }
             Event::FoldEnded { key, failure } => self.fold_ended(key, failure, out),
             Event::LinkMeasured { link, has_bandwidth } => {
                 self.config.link = link;
@@ -404,6 +408,9 @@ impl Node {
             Message::Scatter(order) => self.scattered(from, *order, out),
             Message::Unfold { reduce, epoch, is_void } => {
                 self.unfold(reduce, epoch, is_void, out);
+            }
+            Message::FoldStarves { reduce, epoch, node, bytes_per_second } => {
+                self.fold_starves(from, reduce, epoch, (node, bytes_per_second));
             }
             Message::FoldFailed { reduce, epoch, detail } => {
                 self.reduce_failed(reduce, epoch, detail, out);

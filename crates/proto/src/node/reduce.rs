@@ -2,9 +2,14 @@
 //!
 //! What a reduce decides is in [`crate::reduce`]; here its steps become messages, room and folds.
 
-use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
+    vec::Vec,
+};
 
-use super::{Action, Asked, Node, Note, Pending, SpaceFor, Waiting};
+use super::{Action, Asked, Node, Note, Pending, SpaceFor, Waiting, starve::Wait};
 use crate::{
     ask::Answer,
     error::Error,
@@ -37,11 +42,13 @@ pub(super) struct Target {
 pub(super) struct Fold {
     inputs: Vec<Instance>,
     is_stopped: bool,
+    /// What the nodes of its children have brought while it waited for them.
+    pub(super) waits: BTreeMap<NodeId, Wait>,
 }
 
 impl Fold {
     const fn of(inputs: Vec<Instance>) -> Self {
-        Self { inputs, is_stopped: false }
+        Self { inputs, is_stopped: false, waits: BTreeMap::new() }
     }
 }
 

@@ -19,6 +19,7 @@ pub mod assign;
 pub mod cost;
 pub mod scatter;
 pub mod shape;
+mod starved;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,7 @@ use self::{
     assign::{Seat, Tree},
     cost::{DegreeReason, Link, choose_degree},
     shape::{Degree, Shape},
+    starved::Starved,
 };
 use crate::{
     error::{Error, List, is_reducible},
@@ -137,6 +139,7 @@ pub struct Reduce {
     /// When the owners are to be asked again after an attempt failed.
     retry_at: Option<Instant>,
     patience: Patience,
+    starved: Starved,
 }
 
 /// How long a reduce that could begin waits for the last inputs, because with all of them it might be scattered.
@@ -207,6 +210,7 @@ impl Reduce {
             epoch: 0,
             retry_at,
             patience,
+            starved: Starved::default(),
         };
         (reduce, steps)
     }
@@ -273,7 +277,8 @@ impl Reduce {
             Patience::Until(until) => Some(until),
             Patience::Fresh | Patience::Over => None,
         };
-        self.deadline.into_iter().chain(self.retry_at).chain(patience).min()
+        let judged_at = self.starved.judged_at();
+        self.deadline.into_iter().chain(self.retry_at).chain(patience).chain(judged_at).min()
     }
 
     /// How far it is, in words.
@@ -366,14 +371,7 @@ impl Reduce {
         if epoch != self.epoch {
             return;
         }
-        let mut nodes = self.nodes();
-        nodes.sort_unstable();
-        nodes.dedup();
-        steps.push(Step::Void { epoch, nodes, detail });
-        self.epoch += 1;
-        self.plan = None;
-        self.patience = Patience::Over;
-        self.chosen = 0;
+        self.end_attempt(detail, steps);
         self.arrived.clear();
         self.like = None;
         self.unanswered = 0;
@@ -407,7 +405,53 @@ impl Reduce {
         } else if matches!(self.patience, Patience::Until(until) if until <= now) {
             self.patience = Patience::Over;
             self.advance(now, around, steps);
+        } else if let Some(slow) = self.starved.judge(now) {
+            self.replace(now, &slow, around, steps);
         }
+    }
+
+    /// A position at `reporter` waits for the stream of a child at `node`, which brings `rate` bytes per second.
+    pub fn starves(&mut self, now: Instant, reporter: NodeId, node: NodeId, rate: u64) {
+        self.starved.report(now, reporter, node, rate);
+    }
+
+    /// Gives the seats of slow nodes to inputs that are elsewhere, if there are enough of them: the next attempt begins at
+    /// once, with what has arrived. A sum that needs all its inputs waits.
+    fn replace(
+        &mut self,
+        now: Instant,
+        slow: &BTreeMap<NodeId, u64>,
+        around: Around<'_>,
+        steps: &mut Vec<Step>,
+    ) {
+        let is_slow = |arrival: &Arrival| slow.contains_key(&arrival.holder);
+        let others = self.arrived.iter().filter(|arrival| !is_slow(arrival)).count();
+        let is_tree = matches!(&self.plan, Some(Plan { shape: PlanShape::Tree { .. }, .. }));
+        if !is_tree || others < self.count || !self.arrived[..self.chosen].iter().any(is_slow) {
+            return;
+        }
+        let said: Vec<String> = slow
+            .iter()
+            .map(|(node, rate)| format!("node {node} sends {rate} bytes per second"))
+            .collect();
+        let detail = format!("{}; other inputs take its place", said.join(", "));
+        self.end_attempt(detail, steps);
+        // In the order in which they came, those of slow nodes last.
+        self.arrived.sort_by_key(|arrival| slow.contains_key(&arrival.holder));
+        self.advance(now, around, steps);
+    }
+
+    /// The attempt is over; what has arrived stays.
+    fn end_attempt(&mut self, detail: String, steps: &mut Vec<Step>) {
+        let mut nodes = self.nodes();
+        nodes.sort_unstable();
+        nodes.dedup();
+        steps.push(Step::Void { epoch: self.epoch, nodes, detail });
+        self.epoch += 1;
+        self.plan = None;
+        self.patience = Patience::Over;
+        self.chosen = 0;
+        self.starved = Starved::default();
     }
 
     fn missing(&self) -> Vec<ObjectId> {

@@ -499,3 +499,43 @@ fn the_attempt_after_a_scattered_one_is_a_tree() {
     let steps: Vec<Step> = (0..3).flat_map(|number| hears(&mut reduce, number)).collect();
     assert_eq!(folded(&steps).len(), 3);
 }
+
+/// A sum of the first three of five, at nodes 2, 3 and 4, of which node 3 brings nothing.
+fn held_up_by_three(spares: &[(usize, u64)]) -> (Reduce, Vec<Step>) {
+    let mut reduce = reduce(5, 3, Some(Degree::Chain));
+    (0..5).for_each(|number| drop(reduce.hears(number, None)));
+    for (number, node) in [(0, 2), (1, 3), (2, 4)] {
+        reduce.hears(number, Some(large(number, NodeId(node))));
+    }
+    for (number, node) in spares {
+        reduce.hears(*number, Some(large(*number, NodeId(*node))));
+    }
+    // 1 <- 4 <- 3 <- 2.
+    let now = Instant(3_000_000_000);
+    reduce.starves(now, ME, NodeId(4), 0);
+    reduce.starves(now, NodeId(4), NodeId(3), 0);
+    let steps = reduce.waits_until(reduce.deadline().unwrap(), &[]);
+    (reduce, steps)
+}
+
+#[test]
+fn a_silent_node_gives_its_seat_to_an_input_that_is_there() {
+    let (reduce, steps) = held_up_by_three(&[(3, 5)]);
+    assert!(
+        matches!(&steps[0], Step::Void { epoch: 0, detail, .. } if detail.contains("sends 0 bytes"))
+    );
+    assert_eq!(reduce.epoch(), 1);
+    let mut expected = vec![instance(0), instance(2), instance(3)];
+    let mut folded = folded(&steps[1..]);
+    (folded.sort_unstable(), expected.sort_unstable());
+    assert_eq!(folded, expected, "at once, without asking anybody again");
+    assert_eq!(reduce.folded().len(), 3);
+}
+
+#[test]
+fn a_sum_that_needs_the_silent_node_waits_for_it() {
+    let (reduce, steps) = held_up_by_three(&[]);
+    assert_eq!((reduce.epoch(), steps), (0, vec![]));
+    let (reduce, steps) = held_up_by_three(&[(3, 3)]);
+    assert_eq!((reduce.epoch(), steps), (0, vec![]), "the only spare is at the same node");
+}
