@@ -148,7 +148,10 @@ pub enum Event {
     /// Latency and bandwidth to the others were measured.
     LinkMeasured(Link),
     /// This node shall leave the cluster.
-    LeaveAsked,
+    LeaveAsked {
+        /// How long that may take.
+        patience_ns: u64,
+    },
     /// The moment of [`Node::deadline`] is here.
     DeadlinePassed,
 }
@@ -256,8 +259,11 @@ pub enum Action {
     },
     /// Worth a line in the log and a count.
     Note(Note),
-    /// This node has handed over everything and may close.
-    Left,
+    /// This node has said good-bye and may close.
+    Left {
+        /// Whether others hold all that only this node held.
+        is_kept: bool,
+    },
 }
 
 /// A decision and its reason.
