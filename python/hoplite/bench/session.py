@@ -105,7 +105,7 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
             watch.say(f"{len(settings.cells) - len(cells)} of {len(settings.cells)} cells are there already")
         for cell in cells:
             if lacking := [one.name for one in systems if cell.inputs > 1 and not one.several_inputs]:
-                watch.say(f"{cell}: {', '.join(lacking)} have no row, for their sums take one array a host")
+                watch.say(f"{cell}: no row of {', '.join(lacking)}: their sums take one array a host")
         again = {_key(cell, hosts) for cell in cells}
         measured = {system.name for system in systems}
         if others := sorted({key[0] for key in there if key[2:] in again} - measured):
