@@ -156,11 +156,12 @@ test-lab: build ## Hosts of network namespaces on this machine, which needs root
 	@mkdir -p $(LOGS)
 	timeout --kill-after=10 600 $(BIN)/pytest -m lab 2>&1 | tee $(LOGS)/lab
 
-test-faults: build ## Two minutes of random faults in a lab, as root; and each operation while a host of it is killed
+test-faults: build ## Each operation in a lab, as root, undisturbed and while a host of it is killed; two minutes of random faults
 	@mkdir -p $(LOGS)
 	@if ! $(BIN)/python -c "from hoplite.lab import needs; needs.check()"; then \
 	    echo "0 passed, 0 failed, 1 skipped" | tee $(LOGS)/faults; exit 0; fi; \
-	set -o pipefail; { $(BIN)/python -m hoplite.faults.matrix --faults kill; \
+	set -o pipefail; { $(BIN)/python -m hoplite.faults.matrix --faults none,kill; \
+	    $(BIN)/python -m hoplite.faults.chaos --no-faults --minutes 0.2; \
 	    $(BIN)/python -m hoplite.faults.chaos --minutes 2 --spare 0 --verbose; } 2>&1 | tee $(LOGS)/faults
 
 test-peers: build ## The bench's systems between two hosts, as root: installs them from PyPI and, by apt-get, libgloo-dev

@@ -1,4 +1,4 @@
-"""What all tests share: a cluster of three nodes, and no trace of this user's own nodes."""
+"""What all tests share: a cluster of three nodes, no trace of this user's own nodes, and peace if no fault is made."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import peace
 from hoplite import testing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import Any
 
     import hoplite
 
@@ -22,6 +24,27 @@ def _own_runtime_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     for variable in [name for name in os.environ if name.startswith("HOPLITE_")]:
         monkeypatch.delenv(variable)
+
+
+@pytest.fixture(autouse=True)
+def _peace(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Without a fault nothing restarts, fails or is refused: a test that makes one says so by `faults`."""
+    marker = request.node.get_closest_marker("faults")
+    if marker is not None:
+        assert marker.args, f"{request.node.name}: faults() needs the reason: which fault does it make?"
+        assert isinstance(marker.args[0], str), f"{request.node.name}: the reason of faults() is text"
+        yield
+        return
+    noted: list[dict[str, Any]] = []
+    file = tmp_path / "peace.jsonl"
+    watch = peace.Watch(noted.append)
+    with monkeypatch.context() as replaced:
+        watch.install(replaced.setattr)
+        replaced.setenv(peace.FILE_VARIABLE, str(file))
+        yield
+        watch.look_at_all()
+    said = peace.disturbances(noted, file)
+    assert not said, f"{'; '.join(said)}: without a fault this is wrong; a test that makes one is marked faults(WHICH)"
 
 
 @pytest.fixture

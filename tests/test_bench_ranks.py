@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from hoplite import testing
 from hoplite.bench.systems.base import OPS, RANKS
-from hoplite.testing import cluster
+from support import KNOWN_LATE
 
 # The programs import each other by the names of their files.
 sys.path.insert(0, str(RANKS))
@@ -73,11 +74,11 @@ def test_what_did_not_come_is_wrong(op: str) -> None:
 
 @pytest.fixture
 def ranks() -> Iterator[list[Any]]:
-    with cluster(RANKS_OF_A_TEST, capacity="256MiB") as nodes:
+    with testing.cluster(RANKS_OF_A_TEST, capacity="256MiB") as nodes:
         yield [hoplite_rank.HopliteRank(node.client()) for node in nodes]
 
 
-def task(op: str, rank: int, *, number: int, arrival_s: float) -> Task:
+def task(op: str, rank: int, *, number: int, arrival_s: float, inputs: int = 1) -> Task:
     return Task(
         op=op,
         nbytes=2**20,
@@ -87,12 +88,15 @@ def task(op: str, rank: int, *, number: int, arrival_s: float) -> Task:
         ranks=RANKS_OF_A_TEST,
         rank=rank,
         arrival_ns=round(arrival_s * 1e9),
+        inputs=inputs,
     )
 
 
-def run(ranks: list[Any], op: str, *, number: int = 1, arrival_s: float = 0.0) -> list[tuple[int, int] | None]:
+def run(
+    ranks: list[Any], op: str, *, number: int = 1, arrival_s: float = 0.0, inputs: int = 1
+) -> list[tuple[int, int] | None]:
     """One round of all ranks, each in a thread; the times that they say."""
-    tasks = [task(op, rank, number=number, arrival_s=arrival_s) for rank in range(len(ranks))]
+    tasks = [task(op, rank, number=number, arrival_s=arrival_s, inputs=inputs) for rank in range(len(ranks))]
     tokens = [rank.prepare(one) for rank, one in zip(ranks, tasks, strict=True)]
     times: list[tuple[int, int] | None] = [None] * len(ranks)
 
@@ -108,6 +112,31 @@ def run(ranks: list[Any], op: str, *, number: int = 1, arrival_s: float = 0.0) -
         thread.join(30)
     assert [rank.check(one) for rank, one in zip(ranks, tasks, strict=True)] == [""] * len(ranks)
     return times
+
+
+@pytest.mark.parametrize("op", ["reduce", "allreduce"])
+def test_several_inputs_of_a_host_go_into_a_sum(ranks: list[Any], op: str) -> None:
+    run(ranks, op, inputs=2)
+    assert [rank.disturbed() for rank in ranks] == [""] * len(ranks)
+    # With the content of one input too few it would be another sum.
+    came = [np.zeros(1024, content.DTYPE)]
+    content.fill(came[0], rank=0, seed=SEED)
+    facts: dict[str, Any] = {"op": "reduce", "nbytes": 4096, "rank": 0, "ranks": 1, "seed": SEED}
+    assert content.wrong_at(came, **facts) == ""
+    assert content.wrong_at(came, **facts, inputs=2) != ""
+
+
+@pytest.mark.faults(KNOWN_LATE)
+def test_several_inputs_of_a_host_come_late(ranks: list[Any]) -> None:
+    assert None not in run(ranks, "reduce", arrival_s=0.2, inputs=2)
+
+
+def test_a_rank_tells_what_had_to_begin_again(ranks: list[Any]) -> None:
+    rank = ranks[0]
+    assert rank.disturbed() == ""
+    rank.counters["refusals"] -= 1
+    assert rank.disturbed() == "refusals +1"
+    assert rank.disturbed() == ""
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -53,11 +53,17 @@ def test_whole_numbers_may_stand_where_seconds_do() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("name", [name for name in FIELDS if name != "inputs"])
 def test_a_missing_field_is_named(tmp_path: Path, name: str) -> None:
     fields = dataclasses.asdict(row())
     del fields[name]
     assert refusal(tmp_path, json.dumps(fields)).endswith(f"has no {name}")
+
+
+def test_a_row_from_before_there_were_several_inputs_has_one() -> None:
+    fields = dataclasses.asdict(row())
+    del fields["inputs"]
+    assert from_line(json.dumps(fields)).inputs == 1
 
 
 def test_an_unknown_field_is_named(tmp_path: Path) -> None:
@@ -84,6 +90,7 @@ WRONG: dict[str, list[Any]] = {
     "commit": [None, 1],
     "build": [None, True],
     "note": [None, 0],
+    "inputs": [None, 1.5, "2", True, -1],
 }
 
 

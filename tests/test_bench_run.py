@@ -62,6 +62,8 @@ class Fake(Rank):
         time.sleep(0.002)
     def check(self, task):
         return "element 3 is off" if behaviour == "wrong" else ""
+    def disturbed(self):
+        return "refusals +1" if behaviour == "disturbed" and self.task.rank == 1 else ""
 
 parser = arguments()
 parser.add_argument("behaviour")
@@ -143,6 +145,19 @@ def measure(network: Network, agents: Agents, systems: list[System], cells: list
         return [row for cell in cells for row in runner.measure(cell)]
     finally:
         runner.close()
+
+
+def test_a_row_tells_of_ranks_that_were_disturbed(network: Network, agents: Agents, program: Path) -> None:
+    rows = measure(network, agents, [Fake("disturbed", program), Fake("good", program)], [Cell("broadcast", 1024)])
+    assert [row.note for row in rows] == ["DISTURBED WITHOUT A FAULT: disturbed's rank 1: refusals +1", ""]
+    assert all(row.samples for row in rows)
+
+
+def test_who_sums_one_array_of_a_host_has_no_row_of_several(network: Network, agents: Agents, program: Path) -> None:
+    cells = plan.cells(["reduce"], [1024], [0.0], [1, 2])
+    rows = measure(network, agents, [Wire(), Fake("good", program)], cells)
+    assert [(row.system, row.inputs) for row in rows] == [("wire", 1), ("good", 1), ("good", 1), ("wire", 2)]
+    assert [row.what for row in rows] == ["reduce", "reduce", "reduce", "reduce of 2 each"]
 
 
 def test_the_wire_and_a_system_are_measured_and_compared(network: Network, agents: Agents, program: Path) -> None:
@@ -331,10 +346,18 @@ def test_cells_come_small_ones_first_and_bad_ones_are_named() -> None:
         "reduce of 1024 bytes",
     ]
     assert str(Cell("reduce", 4, 0.1)) == "reduce of 4 bytes arriving every 0.1 s"
+    several = plan.cells(["broadcast", "reduce"], [4], [0.0], [2, 1])
+    assert [str(cell) for cell in several] == [
+        "broadcast of 4 bytes",
+        "reduce of 4 bytes",
+        "reduce of 4 bytes, 2 inputs a host",
+    ]
     for bad, message in (
         ((["bcast"], [4], [0.0]), "no operation 'bcast'"),
         ((["rtt"], [6], [0.0]), "6 bytes are no array of float32"),
         ((["rtt"], [4], [-1.0]), "an arrival interval of -1.0 s"),
+        ((["reduce"], [4], [0.0], [9]), "9 inputs a host; say 1 to 8"),
+        ((["rtt"], [4], [0.0], [2]), "several inputs a host are of reduce and allreduce, not of rtt"),
     ):
         with pytest.raises(InvalidArgument, match=message):
             plan.cells(*bad)

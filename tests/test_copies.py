@@ -57,6 +57,7 @@ def fill_async(client: Client, value: Array, name: str | None, copies: int) -> h
     return asyncio.run(filled())
 
 
+@pytest.mark.faults("the node of the putter ends at once")
 @pytest.mark.parametrize("verb", [put, put_async, fill, fill_async])
 def test_two_copies_outlive_the_node_of_their_putter(
     processes: list[NodeProcess], verb: Callable[..., hoplite.Ref]
@@ -85,6 +86,7 @@ def holders(client: Client, ref: hoplite.Ref | str) -> set[str]:
     return {location.node for location in client.locations(ref, timeout=SOON) if location.complete}
 
 
+@pytest.mark.faults("the node of the putter ends at once")
 def test_what_is_still_being_made_holds_nobody_up_and_is_lost_with_its_node(processes: list[NodeProcess]) -> None:
     """However much of it one asks a node for: what is complete comes beside it."""
     with processes[0].client() as getter, processes[1].client() as putter:

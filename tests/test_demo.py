@@ -35,6 +35,7 @@ def test_the_demo_trains_relays_and_folds() -> None:
         "bytes_relayed",
         "bytes_folded_remote",
         "contributions",
+        "disturbances",
     }
     assert facts["accuracy"] > 0.95
     assert facts["steps"] == run.STEPS
@@ -49,8 +50,11 @@ def test_the_demo_trains_relays_and_folds() -> None:
 
 
 def test_a_run_that_shows_nothing_fails() -> None:
-    good = run.Outcome(0.97, 160, 20.0, 1, 1, 1, 0, [100] * 8)
+    good = run.Outcome(0.97, 160, 20.0, 1, 1, 1, 0, [100] * 8, [])
     assert good.complaints() == []
+    assert "though nothing was broken: nothing" in run.summary(good)
+    disturbed = dataclasses.replace(good, disturbances=["node 1 counted refusals +1"])
+    assert "though nothing was broken: node 1 counted refusals +1" in run.summary(disturbed)
     for bad in (
         dataclasses.replace(good, accuracy=0.95),
         dataclasses.replace(good, bytes_relayed=0),

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from hoplite import Client
     from hoplite.testing import NodeProcess
 
+pytestmark = pytest.mark.faults("nodes stand still")
+
 MIB = 2**20
 DETECTION_S = 1.0
 

@@ -193,6 +193,7 @@ def test_nodes_come_and_go_while_objects_move(nodes: list[Node]) -> None:
         assert flow.result() > 0
 
 
+@pytest.mark.faults("the sender of a get leaves")
 def test_a_get_goes_on_when_its_sender_leaves() -> None:
     """The second of two holders closes while it may be sending; 64 MiB arrive all the same."""
     value = numbers(64 << 20, "uint8")
@@ -448,6 +449,7 @@ def test_what_only_a_killed_node_held_is_lost(nodes: list[Node]) -> None:
         same(nodes[1].client().get(small, timeout=SOON), numbers(10))
 
 
+@pytest.mark.faults("a node is killed")
 def test_a_spare_takes_the_place_of_what_a_killed_node_held(nodes: list[Node]) -> None:
     """The first of two inputs is lost before the second comes: the sum is that of the two that remain."""
     client = nodes[0].client()

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.faults("clients are killed, stopped and broken")
+
 MIB = 1 << 20
 
 HEAD = """

@@ -167,10 +167,11 @@ class Node:
         """Leaves the cluster: hands over what only this node holds, then frees its store. Closing twice is fine.
 
         Calls that wait on this node raise `NodeDown`; only what is being put may still be sealed, within a second.
-        Values that `get` returned stay valid.
+        What this node folds for the reduces of others it finishes before, also while they wait for an input. Reduces of
+        its own clients fail. Values that `get` returned stay valid.
 
         Args:
-            timeout: seconds the handing over may take; None lets it take what it needs.
+            timeout: seconds this may take; None is 60.
         """
         limit = check_timeout(timeout)
         if os.getpid() == self._pid:

@@ -324,8 +324,8 @@ SETTINGS = (
         "leave_timeout",
         SECONDS,
         30.0,
-        "How long handing over may take when a node leaves: `hoplite node` on a signal, an embedded node at the end of "
-        "its process.",
+        "How long a node may take to leave, for handing over what only it holds and for folding what others wait for: "
+        "`hoplite node` on a signal, an embedded node at the end of its process.",
         default_text="30",
     ),
     Setting(

@@ -92,6 +92,11 @@ class NodeProcess:
         """Attaches this process to the node."""
         return connect(f"unix:{self.socket}")
 
+    def stop(self) -> None:
+        """Asks the node to leave, and kills it if it does not."""
+        self.process.terminate()
+        _wait_or_kill(self.process)
+
 
 @contextlib.contextmanager
 def node_process(*options: str) -> Iterator[NodeProcess]:
@@ -128,10 +133,19 @@ def node_process(*options: str) -> Iterator[NodeProcess]:
                 if not line:
                     process.wait(START_TIMEOUT_S)
                     raise HopliteError(f"hoplite node did not start: {errors.read_text().strip()}")
-                yield NodeProcess(process, json.loads(line))
-            finally:
+                node = NodeProcess(process, json.loads(line))
+            except BaseException:
                 process.terminate()
-                try:
-                    process.wait(START_TIMEOUT_S)
-                except subprocess.TimeoutExpired:
-                    process.kill()
+                _wait_or_kill(process)
+                raise
+            try:
+                yield node
+            finally:
+                node.stop()
+
+
+def _wait_or_kill(process: subprocess.Popen[str]) -> None:
+    try:
+        process.wait(START_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()

@@ -8,7 +8,7 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     os::fd::OwnedFd,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant as Clock},
@@ -49,6 +49,9 @@ use crate::{
     store::Store,
 };
 
+/// What a leave may take beyond its time: the machine is told the time, and needs a moment to say good-bye.
+const LEAVE_SLACK: Duration = Duration::from_millis(500);
+
 /// Takes the answer to a question, on whatever thread has it, without waiting.
 pub(crate) type Sink = Box<dyn FnOnce(Result<Answer, CallError>) + Send>;
 
@@ -81,7 +84,8 @@ pub(crate) struct Core {
     folds: Mutex<HashMap<FoldKey, oneshot::Sender<()>>>,
     link: Mutex<Measured>,
     closed: AtomicBool,
-    left: AtomicBool,
+    /// Set when this node has said good-bye: whether others hold all that only it held.
+    left: OnceLock<bool>,
     left_changed: Notify,
 }
 
@@ -155,7 +159,7 @@ impl Core {
             folds: Mutex::default(),
             link: Mutex::new(link),
             closed: AtomicBool::new(false),
-            left: AtomicBool::new(false),
+            left: OnceLock::new(),
             left_changed: Notify::new(),
         });
         core.runtime.spawn(keep_time(core.clone()));
@@ -415,8 +419,9 @@ impl Core {
                 }
             }
             Action::Note(note) => self.note(&note),
-            Action::Left => {
-                self.left.store(true, Ordering::Release);
+            Action::Left { is_kept } => {
+                // It is said once.
+                let _ = self.left.set(is_kept);
                 self.left_changed.notify_waiters();
             }
         }
@@ -573,22 +578,24 @@ impl Core {
         self.drive(Event::LinkMeasured { link, has_bandwidth });
     }
 
-    /// Leaves the cluster: hands over what only this node holds. Returns when that is done or `patience` is over;
-    /// whether it was done.
+    /// Leaves the cluster: hands over what only this node holds, and finishes what it folds for others. Returns when that is
+    /// done or `patience` is over; whether everything was handed over.
     pub(crate) async fn leave(self: &Arc<Self>, patience: Duration) -> bool {
         let left = async {
             loop {
                 let changed = self.left_changed.notified();
                 tokio::pin!(changed);
                 changed.as_mut().enable();
-                if self.left.load(Ordering::Acquire) {
-                    return;
+                if let Some(is_kept) = self.left.get() {
+                    return *is_kept;
                 }
                 changed.await;
             }
         };
-        self.drive(Event::LeaveAsked);
-        tokio::time::timeout(patience, left).await.is_ok()
+        let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        self.drive(Event::LeaveAsked { patience_ns });
+        // The machine ends it in time and says good-bye; without a thread for that it ends here.
+        tokio::time::timeout(patience + LEAVE_SLACK, left).await.unwrap_or(false)
     }
 
     /// Ends everything: whoever still waits is told that the node is down.

@@ -54,13 +54,15 @@ pub struct Members {
     all: BTreeMap<NodeId, Member>,
     /// Those that were members and are none any more. What others tell of them may be old.
     departed: BTreeSet<NodeId>,
+    /// Members that were told to leave, and are here until they have finished what they do.
+    leaving: BTreeSet<NodeId>,
 }
 
 impl Members {
     /// A cluster of one.
     pub fn new(me: Member) -> Self {
         let all = BTreeMap::from([(me.id, me)]);
-        Self { me: me.id, all, departed: BTreeSet::new() }
+        Self { me: me.id, all, departed: BTreeSet::new(), leaving: BTreeSet::new() }
     }
 
     /// Adds a member; false if it was known as this.
@@ -74,8 +76,26 @@ impl Members {
         let is_removed = node != self.me && self.all.remove(&node).is_some();
         if is_removed {
             self.departed.insert(node);
+            self.leaving.remove(&node);
         }
         is_removed
+    }
+
+    /// A member, or this node, was told to leave.
+    pub fn begin_to_leave(&mut self, node: NodeId) {
+        if self.contains(node) {
+            self.leaving.insert(node);
+        }
+    }
+
+    /// Whether `node` is a member that was told to leave.
+    pub fn is_leaving(&self, node: NodeId) -> bool {
+        self.leaving.contains(&node)
+    }
+
+    /// Whether any member was told to leave.
+    pub fn has_leaving(&self) -> bool {
+        !self.leaving.is_empty()
     }
 
     /// Whether `node` was a member and is none any more.

@@ -27,6 +27,10 @@ use crate::{
 pub enum Message {
     /// Members that the sender knows, told to whoever may not.
     Members(Vec<Member>),
+    /// The sender was told to leave: it finishes the folds that it was ordered to do, and wants no new ones.
+    Leaving,
+    /// To a node that said [`Message::Leaving`]: no reduce of the sender has a seat there, and none will have one.
+    Unseated,
     /// The sender leaves; it has handed over what only it held.
     Leave,
     /// The sender found `node` dead.

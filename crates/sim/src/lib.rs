@@ -19,6 +19,7 @@ mod dice;
 mod faults;
 mod fold;
 mod keeps;
+pub mod leaves;
 mod looks;
 mod net;
 mod payload;

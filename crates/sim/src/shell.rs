@@ -16,7 +16,7 @@ use hoplite_proto::{
     id::{Instance, NodeId, ObjectId, ServeId},
     limits::WINDOW_BYTES,
     message::FoldKey,
-    node::{Action, Event, GROWTH_NS},
+    node::{Action, Event, GROWTH_NS, Note},
     time::Instant,
 };
 
@@ -186,12 +186,15 @@ impl World {
             Action::FoldInline { reduce, epoch, inputs, .. } => {
                 self.fold_inline(node, reduce, epoch, &inputs);
             }
+            Action::Note(Note::ReduceRestarted { id, detail, .. }) if !self.may_restart => {
+                self.fail(format!("{id:?} is reduced again without a fault: {detail}"));
+            }
             Action::Note(_) => {}
             Action::Send { .. }
             | Action::AddPeer(_)
             | Action::DropPeer { .. }
             | Action::Call(_)
-            | Action::Left => {
+            | Action::Left { .. } => {
                 self.carry_out_peer(node, action);
             }
         }

@@ -10,7 +10,7 @@ use hoplite_proto::{
     members::Member,
     message::Holding,
     meta::Op,
-    node::Event,
+    node::{Event, LEAVE_PATIENCE_NS},
     time::Instant,
 };
 
@@ -339,7 +339,7 @@ impl World {
         if let Some(host) = self.hosts.get_mut(&node) {
             host.is_leaving = true;
         }
-        self.tell(node, Event::LeaveAsked);
+        self.tell(node, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
     }
 
     /// The id of an object; if it is not known, the act waits for it.

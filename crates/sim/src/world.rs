@@ -39,6 +39,8 @@ pub(crate) struct World {
     pub(crate) events: u64,
     /// Whether nothing goes wrong, and so nothing is checked after each event.
     pub(crate) is_calm: bool,
+    /// Whether a reduce may have to begin again, for something may go wrong.
+    pub(crate) may_restart: bool,
     future: BTreeMap<(Instant, u64), Happening>,
     scheduled: u64,
 }
@@ -162,6 +164,7 @@ impl World {
         Self {
             now: Instant::default(),
             is_calm: false,
+            may_restart: true,
             hosts: BTreeMap::new(),
             net: Net::new(plan.config.link),
             racks: Racks::new(seed),
@@ -500,7 +503,7 @@ impl World {
             Action::AddPeer(member) => self.dial(node, member.id),
             Action::DropPeer { node: peer, .. } => self.hang_up(node, peer),
             Action::Call(member) => self.call(node, member.id),
-            Action::Left => self.stop_host(node, false),
+            Action::Left { .. } => self.stop_host(node, false),
             _ => {}
         }
     }

@@ -56,11 +56,13 @@ class Round:
         seconds: from the last participant's call to the end of the last to finish.
         cpu_seconds: of all processes of the group on all hosts, from call to end.
         peak_rss_bytes: most memory of its processes on one host.
+        disturbed: what ranks say had to begin again, failed or was refused, though nothing was broken.
     """
 
     seconds: float
     cpu_seconds: float
     peak_rss_bytes: int
+    disturbed: str = ""
 
 
 class Group(Launch):
@@ -170,7 +172,16 @@ class Group(Launch):
         self._agents.all({"do": "thaw", "group": self._id})
 
     def round(
-        self, op: str, nbytes: int, *, variant: str, seed: int, arrival_s: float = 0.0, timeout_s: float, weigh: bool
+        self,
+        op: str,
+        nbytes: int,
+        *,
+        variant: str,
+        seed: int,
+        arrival_s: float = 0.0,
+        inputs: int = 1,
+        timeout_s: float,
+        weigh: bool,
     ) -> Round:
         """Does one operation and verifies what came out.
 
@@ -180,6 +191,7 @@ class Group(Launch):
             variant: how.
             seed: of the content.
             arrival_s: seconds between the calls of one rank and the next.
+            inputs: arrays of each rank that go into a sum.
             timeout_s: for each step of it.
             weigh: whether to measure processor time and memory, which takes longer than a small operation.
 
@@ -190,6 +202,8 @@ class Group(Launch):
         arrival_ns = round(arrival_s * 1e9)
         try:
             task = {"op": op, "bytes": nbytes, "variant": variant, "round": self._rounds, "seed": seed}
+            # Programs of systems that take one do not know the word.
+            task |= {"inputs": inputs} if inputs > 1 else {}
             ready = self._ask(write("prepare", **task, arrival=arrival_ns), "ready", timeout_s)
             before = self._weigh("begin") if weigh else (0.0, 0)
             tokens = ",".join(fields.get("token", "") for fields in ready)
@@ -207,7 +221,12 @@ class Group(Launch):
         for channel, fields in zip(self._channels, checked, strict=True):
             if fields["wrong"]:
                 raise self._failed(f"wrong result: {channel.name}: {fields['wrong']}")
-        return Round(seconds, after[0] - before[0], after[1])
+        disturbed = [
+            f"{channel.name}: {said}"
+            for channel, fields in zip(self._channels, checked, strict=True)
+            if (said := fields.get("disturbed"))
+        ]
+        return Round(seconds, after[0] - before[0], after[1], "; ".join(disturbed))
 
     def _seconds(self, op: str, done: list[dict[str, str]], waited_s: float, arrival_s: float) -> float:
         """From the last participant's call to the last end, by the ranks' own clock if they share it."""

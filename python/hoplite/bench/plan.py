@@ -26,6 +26,9 @@ SAMPLE_S = 0.05
 SLOWEST = 4
 # Of each step of a round beside moving bytes: a machine that swaps, a process that starts.
 PATIENCE_S = 30.0
+# What takes several inputs a host; of more the sums would not be exact.
+SUMS = ("reduce", "allreduce")
+INPUTS_MAX = 8
 # Where the rate is not known.
 SLOW_LINK = 10**9
 # Bytes a second that two cores fill or compare, of all hosts together.
@@ -42,11 +45,13 @@ class Cell:
         op: one of OPS.
         nbytes: of each participant's array.
         arrival_s: seconds between the calls of one participant and the next.
+        inputs: arrays of each participant that go into a sum.
     """
 
     op: str
     nbytes: int
     arrival_s: float = 0.0
+    inputs: int = 1
 
     def rounds(self, seconds: float) -> int:
         """How many rounds a sample is the median of, if one takes so long."""
@@ -55,7 +60,8 @@ class Cell:
 
     def __str__(self) -> str:
         late = f" arriving every {self.arrival_s:g} s" if self.arrival_s else ""
-        return f"{self.op} of {self.nbytes} bytes{late}"
+        each = f", {self.inputs} inputs a host" if self.inputs > 1 else ""
+        return f"{self.op} of {self.nbytes} bytes{late}{each}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,11 +84,16 @@ class Contender:
         return self.system == WIRE and self.variant == STREAM
 
 
-def cells(ops: Iterable[str], sizes: Iterable[int], arrivals: Iterable[float]) -> list[Cell]:
+def cells(
+    ops: Iterable[str], sizes: Iterable[int], arrivals: Iterable[float], inputs: Iterable[int] = (1,)
+) -> list[Cell]:
     """All combinations, small sizes first, so that an interrupted run has something of everything.
 
+    Several inputs a host are of sums alone: other operations have the cells of one.
+
     Raises:
-        InvalidArgument: an operation is unknown, a size is not that of an array of float32, an interval is negative.
+        InvalidArgument: an operation is unknown, a size is not that of an array of float32, an interval is negative, or
+            there are several inputs a host and no sum, or too many.
     """
     for op in (ops := list(ops)):
         if op not in OPS:
@@ -93,13 +104,25 @@ def cells(ops: Iterable[str], sizes: Iterable[int], arrivals: Iterable[float]) -
     for arrival in (arrivals := list(arrivals)):
         if not 0 <= arrival <= 60:
             raise InvalidArgument(f"an arrival interval of {arrival} s; say 0 to 60")
-    return [Cell(op, size, arrival) for size, arrival, op in itertools.product(sizes, arrivals, ops)]
-
-
-def contenders(systems: Iterable[System], op: str) -> list[Contender]:
-    """Who has a row for an operation."""
+    for count in (inputs := sorted(set(inputs))):
+        if not 1 <= count <= INPUTS_MAX:
+            raise InvalidArgument(f"{count} inputs a host; say 1 to {INPUTS_MAX}")
+    if inputs and inputs[0] > 1 and not set(ops) & set(SUMS):
+        raise InvalidArgument(f"several inputs a host are of {' and '.join(SUMS)}, not of {', '.join(ops)}")
     return [
-        Contender(system.name, variant.name, variant.group) for system in systems for variant in system.variants(op)
+        Cell(op, size, arrival, count)
+        for size, arrival, count, op in itertools.product(sizes, arrivals, inputs, ops)
+        if count == 1 or op in SUMS
+    ]
+
+
+def contenders(systems: Iterable[System], op: str, inputs: int = 1) -> list[Contender]:
+    """Who has a row for an operation with so many inputs a host."""
+    return [
+        Contender(system.name, variant.name, variant.group)
+        for system in systems
+        if inputs == 1 or system.several_inputs
+        for variant in system.variants(op)
     ]
 
 
@@ -125,14 +148,14 @@ def step_timeout_s(cell: Cell, hosts: int, rate: int) -> float:
         rate: of a link in bits per second; 0 if it is not known.
     """
     wire = cell.nbytes * 8 / (rate or SLOW_LINK)
-    return PATIENCE_S + hosts * (SLOWEST * wire + cell.arrival_s + 4 * cell.nbytes / MEMORY_RATE)
+    return PATIENCE_S + hosts * (SLOWEST * wire + cell.arrival_s + (3 + cell.inputs) * cell.nbytes / MEMORY_RATE)
 
 
 def expected_s(cell: Cell, hosts: int, rate: int, repeats: int) -> float:
     """About how long one contender of a cell takes, with its warm-up; for the time left, not for a deadline."""
     copies = {"rtt": 2, "broadcast": 3, "gather": hosts, "reduce": 3, "allreduce": 4}[cell.op]
     wire = cell.nbytes * 8 / (rate or SLOW_LINK)
-    one = copies * wire + 2 * hosts * cell.nbytes / MEMORY_RATE + OVERHEAD_S + cell.arrival_s * hosts
+    one = copies * wire + (1 + cell.inputs) * hosts * cell.nbytes / MEMORY_RATE + OVERHEAD_S + cell.arrival_s * hosts
     return one * (1 + repeats * (1 + cell.rounds(one)))
 
 

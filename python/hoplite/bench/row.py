@@ -39,6 +39,7 @@ class Row:
         hosts: how many took part.
         bytes: of each participant's array, exactly.
         arrival_s: seconds between the calls of one participant and the next; 0 is all at once.
+        inputs: arrays of each participant that went into a sum; rows from before there were several have 1.
         repeats: how many samples were asked for.
         samples: seconds of each repeat, in the order taken: from the last participant's call to the end of the last
             to finish.
@@ -75,10 +76,16 @@ class Row:
     commit: str
     build: str
     note: str
+    inputs: int = 1
 
-    def key(self) -> tuple[str, str, str, int, int, float]:
+    @property
+    def what(self) -> str:
+        """The operation, with the number of inputs a host if there are several."""
+        return self.op if self.inputs == 1 else f"{self.op} of {self.inputs} each"
+
+    def key(self) -> tuple[str, str, str, int, int, float, int]:
         """What tells this cell from others of a run."""
-        return self.system, self.variant, self.op, self.hosts, self.bytes, self.arrival_s
+        return self.system, self.variant, self.op, self.hosts, self.bytes, self.arrival_s, self.inputs
 
 
 def spread(samples: list[float]) -> dict[str, float] | None:
@@ -106,12 +113,12 @@ def from_line(line: str) -> Row:
     if not isinstance(fields, dict):
         raise BadRow(f"a {type(fields).__name__} is no row; a row is a JSON object")
     names = {field.name: str(field.type) for field in dataclasses.fields(Row)}
-    if missing := names.keys() - fields.keys():
+    if missing := names.keys() - {"inputs"} - fields.keys():
         raise BadRow(f"has no {', '.join(sorted(missing))}")
     if unknown := fields.keys() - names.keys():
         raise BadRow(f"has {', '.join(sorted(unknown))}, which no row has")
     for name, kind in names.items():
-        if not _fits(fields[name], kind):
+        if name in fields and not _fits(fields[name], kind):
             raise BadRow(f"{name} is {fields[name]!r}, not {kind.replace(' | ', ' or ')}")
     row = Row(**fields)
     if row.seconds != spread(row.samples):

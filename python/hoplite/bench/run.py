@@ -33,6 +33,8 @@ SMALL_BYTES = 1 << 16
 SPARE_BYTES = 1 << 30
 # Of the memory that is there at first, the most that a host's store may take.
 STORE_SHARE = 0.6
+# What a row says of nodes that had to begin something again in a measurement.
+DISTURBED = "DISTURBED WITHOUT A FAULT"
 # Below this, looking takes longer than what is looked at.
 WEIGH_BYTES = 1 << 20
 
@@ -49,6 +51,7 @@ class Measured:
     cpu_seconds: list[float] = dataclasses.field(default_factory=list)
     peak_rss_bytes: int = 0
     failure: str = ""
+    disturbed: str = ""
 
 
 class Runner:
@@ -104,7 +107,7 @@ class Runner:
 
     def measure(self, cell: Cell) -> Iterator[Row]:
         """Measures one cell of all systems; yields their rows, the wire's first, when all have taken their turns."""
-        who = plan.contenders(self.systems.values(), cell.op)
+        who = plan.contenders(self.systems.values(), cell.op, cell.inputs)
         measured = {one: Measured(one) for one in who}
         for one, found in measured.items():
             found.failure = self.unavailable.get(one.system, "")
@@ -133,7 +136,8 @@ class Runner:
                 # After it was frozen its caches are cold and its heartbeats late, which the first round shows. A large
                 # one takes as long as what it would spoil, unless the group is another than the one that was warmed.
                 small = rounds == 1 and found.warmed is group
-                self._round(replace(cell, nbytes=min(cell.nbytes, SMALL_BYTES)) if small else cell, group, one)
+                first = self._round(replace(cell, nbytes=min(cell.nbytes, SMALL_BYTES)) if small else cell, group, one)
+                found.disturbed = found.disturbed or first.disturbed
             weigh = cell.nbytes >= WEIGH_BYTES and not warm
             results = [self._round(cell, group, one, weigh=weigh) for _ in range(rounds)]
             group.freeze()
@@ -145,6 +149,7 @@ class Runner:
             self._drop((one.system, one.group))
         else:
             found.warmed = group
+            found.disturbed = next(filter(None, [found.disturbed, *(result.disturbed for result in results)]), "")
             seconds = statistics.median(result.seconds for result in results)
             if warm:
                 found.warm_s = seconds
@@ -164,6 +169,7 @@ class Runner:
             seed=self._seed,
             # One stream has nobody to wait for.
             arrival_s=0.0 if one.system == WIRE else cell.arrival_s,
+            inputs=cell.inputs,
             timeout_s=plan.step_timeout_s(cell, len(self.network.hosts), self.network.rate),
             weigh=weigh,
         )
@@ -200,7 +206,7 @@ class Runner:
         """
         if not self.network.shared_clock:
             return
-        needed = self.systems[one.system].memory(cell.op, len(self.network.hosts), cell.nbytes)
+        needed = self.systems[one.system].memory(cell.op, len(self.network.hosts), cell.nbytes * cell.inputs)
         own = (one.system, one.group)
         for key in sorted(self._groups, key=lambda key: key == own):
             if needed <= self._available():
@@ -239,7 +245,8 @@ class Runner:
             machine=facts,
             commit=facts.pop("commit"),
             build=self.agents.build,
-            note=found.failure,
+            inputs=cell.inputs,
+            note=found.failure or (f"{DISTURBED}: {found.disturbed}" if found.disturbed else ""),
         )
 
     def close(self) -> None:

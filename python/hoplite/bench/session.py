@@ -103,7 +103,10 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
         ]
         if len(cells) < len(settings.cells):
             watch.say(f"{len(settings.cells) - len(cells)} of {len(settings.cells)} cells are there already")
-        again = {(cell.op, hosts, cell.nbytes, cell.arrival_s) for cell in cells}
+        for cell in cells:
+            if lacking := [one.name for one in systems if cell.inputs > 1 and not one.several_inputs]:
+                watch.say(f"{cell}: no row of {', '.join(lacking)}: their sums take one array a host")
+        again = {_key(cell, hosts) for cell in cells}
         measured = {system.name for system in systems}
         if others := sorted({key[0] for key in there if key[2:] in again} - measured):
             watch.say(f"rows of {', '.join(others)} stay, which took no turns with what is measured now")
@@ -115,26 +118,31 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
                 if row.note and row.system not in runner.unavailable:
                     watch.say(f"{row.system} {row.variant}, {cell}: {row.note}")
             watch.close(cell)
-    order = {(cell.op, hosts, cell.nbytes, cell.arrival_s): number for number, cell in enumerate(settings.cells)}
+    order = {_key(cell, hosts): number for number, cell in enumerate(settings.cells)}
     found = [row for row in results.on(network.facts) if row.key()[2:] in order]
     return sorted(found, key=lambda row: order[row.key()[2:]])
+
+
+def _key(cell: plan.Cell, hosts: int) -> tuple[str, int, int, float, int]:
+    """What the keys of all rows of a cell end with."""
+    return cell.op, hosts, cell.nbytes, cell.arrival_s, cell.inputs
 
 
 def _is_done(
     cell: plan.Cell,
     hosts: int,
     systems: Sequence[System],
-    there: Mapping[tuple[str, str, str, int, int, float], Row],
+    there: Mapping[tuple[str, str, str, int, int, float, int], Row],
     *,
     unavailable: Mapping[str, str],
 ) -> bool:
     """Whether all have samples, or none for the reason for which there would be none now either."""
 
     def has_row(one: plan.Contender) -> bool:
-        row = there.get((one.system, one.variant, cell.op, hosts, cell.nbytes, cell.arrival_s))
+        row = there.get((one.system, one.variant, *_key(cell, hosts)))
         return row is not None and bool(row.samples or row.note == unavailable.get(one.system))
 
-    return all(has_row(one) for one in plan.contenders(systems, cell.op))
+    return all(has_row(one) for one in plan.contenders(systems, cell.op, cell.inputs))
 
 
 def _turns(
@@ -148,6 +156,6 @@ def _turns(
     return {
         (one, cell): (plan.expected_s(cell, len(network.hosts), network.rate, repeats) / (1 + repeats), 1 + repeats)
         for cell in cells
-        for one in plan.contenders(systems, cell.op)
+        for one in plan.contenders(systems, cell.op, cell.inputs)
         if one.system not in unavailable
     }

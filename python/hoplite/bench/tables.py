@@ -122,7 +122,7 @@ def collect(rows: Sequence[Row]) -> Measurement:
     found: dict[tuple[Case, str, str], Row] = {}
     twice = []
     for row in rows:
-        case = Case(_place(row, several=several), row.op, row.hosts, row.bytes, row.arrival_s)
+        case = Case(_place(row, several=several), row.what, row.hosts, row.bytes, row.arrival_s)
         if (case, row.system, row.variant) in found:
             twice.append(row)
         found[case, row.system, row.variant] = row

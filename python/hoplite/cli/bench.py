@@ -59,6 +59,13 @@ QUICK = {
     help="Seconds between participants' calls; several with commas.",
 )
 @click.option(
+    "--inputs-per-host",
+    default="1",
+    callback=bench_options.counts,
+    show_default=True,
+    help="Arrays of each host that go into a sum; several with commas. Systems that take one are left out of more.",
+)
+@click.option(
     "--degree",
     callback=bench_options.degrees,
     help="Measure Hoplite's reduces with these degrees too: 1, 2, n; several with commas.",
@@ -101,7 +108,7 @@ def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
     _check_where(context, options)
     settings = session.Settings(
         systems=options["systems"],
-        cells=plan.cells(options["ops"], options["sizes"], options["arrival"]),
+        cells=plan.cells(options["ops"], options["sizes"], options["arrival"], options["inputs_per_host"]),
         repeats=options["repeats"],
         install=not options["no_install"],
         degrees=options["degree"],
@@ -153,9 +160,9 @@ def _print(rows: list[Row]) -> None:
     systems = tables.systems(rows)
     is_late = any(row.arrival_s for row in rows)
     lines = []
-    for cell in tables.unique((row.op, row.bytes, row.arrival_s) for row in rows):
+    for cell in tables.unique((row.what, row.bytes, row.arrival_s) for row in rows):
         op, nbytes, late = cell
-        own = [row for row in rows if (row.op, row.bytes, row.arrival_s) == cell]
+        own = [row for row in rows if (row.what, row.bytes, row.arrival_s) == cell]
         lines.append([op, words.size(nbytes), *([words.seconds(late)] if is_late else [])])
         lines[-1] += [_figure([row for row in own if row.system == system], notes) for system in systems]
     print_table(("op", "size", *(["late by"] if is_late else []), *map(words.name, systems)), lines, whole=2)

@@ -53,7 +53,7 @@ def local(sizes: list[int], repeats: int, out: Path | None, resume: bool, no_ins
         there = {row.key(): row for row in results.on(job.NETWORK)}
 
         def is_done(case: Case) -> bool:
-            row = there.get((case.system, case.variant, case.op, 1, case.nbytes, 0.0))
+            row = there.get((case.system, case.variant, case.op, 1, case.nbytes, 0.0, 1))
             return row is not None and bool(row.samples or row.note == case.unavailable)
 
         for fresh in job.measure(

@@ -48,6 +48,14 @@ def seconds(context: click.Context, option: click.Parameter, value: str) -> list
         raise click.BadParameter(f"{value!r} is not a list of seconds, such as 0,0.1") from None
 
 
+def counts(context: click.Context, option: click.Parameter, value: str) -> list[int]:
+    """Reads numbers."""
+    try:
+        return list(dict.fromkeys(int(text) for text in words(context, option, value)))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers, such as 1,2") from None
+
+
 def degrees(context: click.Context, option: click.Parameter, value: str | None) -> list[str]:
     """Reads degrees of reduce trees; none if nothing is said."""
     found = [] if value is None else words(context, option, value)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hoplite import demo
+from hoplite import demo, peace
 from hoplite.cli.output import size
 from hoplite.demo import network
 from hoplite.demo.display import Display, Progress
@@ -62,6 +62,7 @@ class Outcome:
         bytes_folded_remote: payload folded at nodes that are not the trainer's.
         bytes_folded_local: payload folded at the trainer's node.
         contributions: gradients of each worker that went into a sum.
+        disturbances: what had to begin again, failed or was refused at a node, though nothing was broken.
     """
 
     accuracy: float
@@ -72,6 +73,7 @@ class Outcome:
     bytes_folded_remote: int
     bytes_folded_local: int
     contributions: list[int]
+    disturbances: list[str]
 
     def as_json(self) -> dict[str, Any]:
         """What `hoplite demo --json` prints."""
@@ -163,6 +165,11 @@ def main(*, steps: int = STEPS, show: bool = True) -> Outcome:
         bytes_folded_remote=moved("bytes_folded_remote"),
         bytes_folded_local=moved("bytes_folded_local"),
         contributions=progress.contributions,
+        disturbances=[
+            f"node {number} counted {said}"
+            for number, counters in enumerate(progress.counters)
+            for said in peace.disturbances(counters)
+        ],
     )
 
 
@@ -175,6 +182,7 @@ test accuracy {outcome.accuracy:.1%} after {outcome.steps} sums of {COUNT} gradi
 gradients used, by worker: {" ".join(map(str, outcome.contributions))}
 sent {size(outcome.bytes_direct)} from where it was put, relayed {size(outcome.bytes_relayed)} from copies
 folded {size(folded)}, {away:.0%} of it away from the trainer's node
+restarted, failed or refused, though nothing was broken: {", ".join(outcome.disturbances) or "nothing"}
 
 next: run a node on this host with `hoplite node`, look at it with `hoplite status`,
       and use it from Python: import hoplite; hp = hoplite.init()"""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import hoplite
+from hoplite import peace
 from hoplite.faults import content
 
 
@@ -106,6 +107,7 @@ class Actor:
             "objects": [copy["ref"] for copy in self.client.objects()],
             "owned": status["owned"],
             "used": status["store"]["used"],
+            "counters": peace.of(status["counters"]),
             "memory": _private_bytes(),
             "descriptors": len(list(Path("/proc/self/fd").iterdir())),
             "threads": len(list(Path("/proc/self/task").iterdir())),

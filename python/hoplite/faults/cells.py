@@ -43,7 +43,7 @@ class Place:
 RECEIVERS = (1, 2, 3, 4, 5, 6)
 INPUTS = (1, 2, 3, 4, 5, 6)
 FOLDED = 5
-PLACES = (
+PLACES: tuple[Place, ...] = (
     Place("broadcast", "source", CALLER, may_be_lost=True),
     Place("broadcast", "first relay", 1),
     Place("broadcast", "last receiver", 6),
@@ -56,7 +56,13 @@ PLACES = (
     Place("allreduce", "member", 3),
 )
 
+# Of an operation that nothing is done to: who is broken, and how.
+NOBODY = "no host"
+NOTHING = "none"
+PLACES += tuple(Place(op, NOBODY, CALLER) for op in ("broadcast", "reduce", "allreduce"))
+
 FAULTS = {
+    NOTHING: "nothing: no node may begin anything again",
     "kill": "SIGKILL",
     "freeze": "SIGSTOP, then SIGCONT",
     "cut": "cable cut",
@@ -82,7 +88,11 @@ class Cell:
 def cells(ops: list[str], faults: list[str]) -> list[Cell]:
     """All cells of some operations and faults, in the order of the table."""
     return [
-        Cell(place, fault, progress) for place in PLACES for fault in faults for progress in PROGRESS if place.op in ops
+        Cell(place, fault, progress)
+        for place in PLACES
+        for fault in faults
+        for progress in PROGRESS
+        if place.op in ops and (place.role == NOBODY) == (fault == NOTHING)
     ]
 
 
@@ -99,5 +109,7 @@ def limit_s(cell: Cell, detection_s: float, wire_s: float, *, is_lost: bool) -> 
     detection = 0.05 if cell.fault == "kill" else detection_s
     if is_lost:
         return detection + 1.0
+    if cell.fault == NOTHING:
+        return 0.3
     # What a sum has to do again: all of it.
     return detection + {"broadcast": 0.3, "reduce": wire_s + 0.5, "allreduce": 2 * wire_s + 0.5}[cell.place.op]

@@ -420,18 +420,29 @@ def main() -> int:
         help="hosts that freeze and are cut off, but whose processes do not end, so that what they use after a long run"
         " can be compared with what they used before (1)",
     )
+    parser.add_argument(
+        "--no-faults",
+        action="store_true",
+        help="break nothing: then no operation may end in an error, and no node may have had to begin anything again",
+    )
     parser.add_argument("--verbose", action="store_true", help="say of each fault when it came, and where")
     options = parser.parse_args()
     seed = random.SystemRandom().getrandbits(32) if options.seed is None else options.seed
-    sys.stdout.write(f"chaos of {options.minutes:g} min on {HOSTS} hosts, seed {seed}\n")
+    what = "peace" if options.no_faults else "chaos"
+    sys.stdout.write(f"{what} of {options.minutes:g} min on {HOSTS} hosts, seed {seed}\n")
     try:
         used: dict[str, Use] = {}
         with Lab(hosts=HOSTS, rate=RATE) as lab, Crew(lab, detection_s=DETECTION_S) as crew:
             chaos = Chaos(crew, seed, spared=options.spare, is_verbose=options.verbose)
+            counted = crew.counters()
             # Caches and pools are full after that.
-            chaos.run(WARM_UP_S, is_calm=True)
+            tally = chaos.run(WARM_UP_S, is_calm=True)
             before = uses(crew)
-            tally = chaos.run(options.minutes * 60)
+            if options.no_faults:
+                tally = chaos.run(options.minutes * 60, is_calm=True)
+            tally.wrong += crew.disturbances(counted)
+            if not options.no_faults:
+                tally = chaos.run(options.minutes * 60)
             if not tally.wrong:
                 chaos.mend()
                 crew.wait_until_empty()

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hoplite import peace
 from hoplite.errors import HopliteError
 
 if TYPE_CHECKING:
@@ -255,6 +256,16 @@ class Crew:
             holders = self.actors[0].tell("locate", ref=ref).result(START_TIMEOUT_S)
             said.append(f"{ref} of {owners.facts.get('owners')} at {holders.facts.get('holders') or holders.said}")
         return ", ".join(said) or "nothing"
+
+    def counters(self) -> dict[str, dict[str, int]]:
+        """What each node has counted that only a fault explains, by the node's id."""
+        replies = zip(self.actors, self.status(), strict=True)
+        return {actor.id: reply.facts["counters"] for actor, reply in replies}
+
+    def disturbances(self, before: dict[str, dict[str, int]]) -> list[str]:
+        """What was counted since, in words."""
+        now = self.counters().items()
+        return [f"node {node}: {said}" for node, own in now for said in peace.disturbances(own, before.get(node))]
 
     def status(self) -> list[Reply]:
         """What each node knows and holds.

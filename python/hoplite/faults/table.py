@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from hoplite.faults.cells import FAULTS, NBYTES, PLACES, PROGRESS
+from hoplite.faults.cells import FAULTS, NBYTES, NOTHING, PLACES, PROGRESS
 
 HEAD = """# Every fault at every place
 
@@ -37,7 +37,7 @@ def table(rows: list[dict[str, Any]]) -> str:
                     lines.append(f"| {place.role} | {words} |{said}")
     detected = [row["detected_s"] for row in rows if row["detected_s"] is not None and row["fault"] != "kill"]
     killed = [row["detected_s"] for row in rows if row["detected_s"] is not None and row["fault"] == "kill"]
-    healed = [row["healed_s"] for row in rows]
+    healed = [row["healed_s"] for row in rows if row["fault"] != NOTHING]
     lines.append("")
     if killed:
         lines.append(f"A killed process was missed after {min(killed):.3f} to {max(killed):.3f} s.")

@@ -66,6 +66,8 @@ impl Directory {
         }
         let was_complete = entry.live.as_ref().is_some_and(Live::is_complete);
         let is_new = entry.live.is_none() || is_lost;
+        let stays = |live: &Live| live.is_at_a_node_that_stays(members);
+        let stayed = !members.has_leaving() || entry.live.as_ref().is_some_and(stays);
         let live = entry.live.get_or_insert_with(|| Live::new(*instance, announce.meta.clone()));
         live.take(now, from, announce, is_first, mail);
         live.move_receivers(now, from, id, link, mail);
@@ -76,11 +78,13 @@ impl Directory {
             mail.push((from, announce.claimed(None)));
         }
         let is_complete = live.is_complete();
+        // Until now it was only at nodes that leave, where no reduce folds it any more.
+        let is_news = is_new || is_complete && !was_complete || !stayed && stays(live);
         // The result that the name was reserved for is there. A reader may have all of an attempt that its maker gave up.
         let is_made = announce.progress.is_complete() && from == instance.node;
         entry.reserved.take_if(|reserved| is_made && reserved.node == from);
         self.check_orphan(now, id, members);
-        self.wake(now, id, is_new || is_complete && !was_complete, members, link, mail);
+        self.wake(now, id, is_news, members, link, mail);
     }
 
     pub(super) fn withdraw(

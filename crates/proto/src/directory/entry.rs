@@ -451,17 +451,30 @@ impl Live {
     /// What a watcher is told: itself as the holder if it is one, else the best copy to fold at.
     pub(super) fn found(&self, watcher: NodeId, members: &Members) -> Option<Found> {
         let rank = |(node, holder): &(&NodeId, &Holder)| {
-            (**node != watcher, !holder.complete, !holder.origin, self.load(**node), **node)
+            let is_leaving = members.is_leaving(**node);
+            let (is_other, is_partial) = (**node != watcher, !holder.complete);
+            (is_leaving, is_other, is_partial, !holder.origin, self.load(**node), **node)
         };
-        let fed = |(node, holder): &(&NodeId, &Holder)| {
-            members.contains(**node) && self.depth(**node).is_some() && self.is_readable(holder)
-        };
+        let fed =
+            |(node, holder): &(&NodeId, &Holder)| self.is_foldable_at(**node, holder, members);
         let best = self.holders.iter().filter(fed).min_by_key(rank);
         // Small bytes come with the answer, whoever holds them besides.
         let holder = best.map(|(node, _)| *node).or(self.inline.as_ref().map(|_| watcher))?;
         let (instance, meta) = (self.instance, self.meta.clone());
         let complete = self.is_complete();
         Some(Found { instance, meta, holder, inline: self.inline.clone(), complete })
+    }
+
+    /// Whether a member that stays holds it, so that a reduce can be told to fold it there.
+    pub(super) fn is_at_a_node_that_stays(&self, members: &Members) -> bool {
+        let stays = |(node, holder): (&NodeId, &Holder)| {
+            !members.is_leaving(*node) && self.is_foldable_at(*node, holder, members)
+        };
+        self.holders.iter().any(stays)
+    }
+
+    fn is_foldable_at(&self, node: NodeId, holder: &Holder, members: &Members) -> bool {
+        members.contains(node) && self.depth(node).is_some() && self.is_readable(holder)
     }
 }
 

@@ -181,7 +181,10 @@ pub enum Event {
         has_bandwidth: bool,
     },
     /// This node shall leave the cluster.
-    LeaveAsked,
+    LeaveAsked {
+        /// How long that may take.
+        patience_ns: u64,
+    },
     /// The moment of [`Node::deadline`] is here.
     DeadlinePassed,
 }
@@ -289,8 +292,11 @@ pub enum Action {
     },
     /// Worth a line in the log and a count.
     Note(Note),
-    /// This node has handed over everything and may close.
-    Left,
+    /// This node has said good-bye and may close.
+    Left {
+        /// Whether others hold all that only this node held.
+        is_kept: bool,
+    },
 }
 
 /// A decision and its reason.

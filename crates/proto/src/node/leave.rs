@@ -1,7 +1,19 @@
-//! Leave: this node hands over what only it holds, then says good-bye.
+//! Leave: this node hands over what only it holds and finishes what it folds, then says good-bye.
 //!
 //! Clients are told at once that it is closing; but what they are filling in that moment, and others may be reading while
 //! it grows, they may still seal.
+//!
+//! A reduce that folds here would have to begin again, so this node asks every member ([`Message::Leaving`]). From then on
+//! the member's reduces take no seat here: an input that only this node holds they take from the node that adopts it. A
+//! member answers ([`Message::Unseated`]) when none of its reduces has a seat here any more; orders that it gave before
+//! have come by then, since messages of one member keep their order. What this node's own clients reduce fails at once:
+//! their result would be lost with this node.
+//!
+//! ```text
+//!   told to leave --> adopted, unseated, folds over --> good-bye
+//!         |                                                ^
+//!         +--------------- its time is over ---------------+  what it still folds begins again without it
+//! ```
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -12,17 +24,19 @@ use super::{Action, Node, Waiting};
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
+    members::Members,
     message::Message,
+    reduce::Reduce,
     time::Instant,
 };
 
-/// How long a node that leaves waits for others to take over what only it holds: 60 s.
+/// How long a node that leaves waits for others if it is not said: 60 s.
 pub const LEAVE_PATIENCE_NS: u64 = 60 * 1_000_000_000;
 
 /// How long it waits for clients to seal what they are filling: 1 s.
 const FILL_PATIENCE_NS: u64 = 1_000_000_000;
 
-/// What is still to be handed over before this node may close.
+/// What is still to be done before this node may close.
 #[derive(Debug)]
 pub(super) struct Leaving {
     /// Originals, and who was asked to take each so far.
@@ -30,26 +44,37 @@ pub(super) struct Leaving {
     /// Originals that clients are filling, and until when they are waited for.
     filling: BTreeSet<Instance>,
     filling_until: Instant,
+    /// Members whose reduces may have a seat here.
+    seated_by: BTreeSet<NodeId>,
     until: Instant,
+    has_left: bool,
 }
 
 impl Leaving {
     /// When what it waits for has had its time.
-    pub(super) fn deadline(&self) -> Instant {
-        if self.filling.is_empty() { self.until } else { self.filling_until }
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let until = if self.filling.is_empty() { self.until } else { self.filling_until };
+        Some(until).filter(|_| !self.has_left)
     }
 }
 
 impl Node {
     /// This node shall leave: others take over the originals that are here.
-    pub(super) fn leave(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn leave(&mut self, patience_ns: u64, out: &mut Vec<Action>) {
         if self.leaving.is_some() {
             return;
         }
-        let (until, filling_until) = (self.now + LEAVE_PATIENCE_NS, self.now + FILL_PATIENCE_NS);
+        let until = self.now + patience_ns;
+        let filling_until = until.min(self.now + FILL_PATIENCE_NS);
         let filling = self.creates.iter().filter(|(_, create)| create.is_filling());
         let filling = filling.map(|(instance, _)| *instance).collect();
-        self.leaving = Some(Leaving { open: BTreeMap::new(), filling, filling_until, until });
+        let (open, seated_by, has_left) = (BTreeMap::new(), BTreeSet::new(), false);
+        let leaving = Leaving { open, filling, filling_until, seated_by, until, has_left };
+        self.leaving = Some(leaving);
+        self.members.begin_to_leave(self.me.id);
+        for other in self.members.others().map(|other| other.id).collect::<Vec<_>>() {
+            self.say_leaving(other, out);
+        }
         let ours: Vec<ObjectId> = self.reduce_of.keys().cloned().collect();
         for id in ours {
             let said = alloc::format!("node {}, which folds {id}, left the cluster", self.me.id);
@@ -65,6 +90,11 @@ impl Node {
             let said = alloc::format!("node {} is closing", self.me.id);
             self.reply(request, Err(Error::NodeDown(said)), out);
         }
+        // Who leaves too asks another one.
+        for id in self.adoptions.keys().cloned().collect::<Vec<ObjectId>>() {
+            self.adoption_failed(&id, out);
+            self.end_if_unwanted(&id, out);
+        }
         let originals: Vec<Instance> = self
             .table
             .iter()
@@ -76,12 +106,71 @@ impl Node {
         }
     }
 
+    fn say_leaving(&mut self, to: NodeId, out: &mut Vec<Action>) {
+        let Some(leaving) = self.leaving.as_mut().filter(|leaving| !leaving.has_left) else {
+            return;
+        };
+        leaving.seated_by.insert(to);
+        self.send(to, Message::Leaving, out);
+    }
+
+    /// Members that are new, or have forgotten it, hear that this node leaves.
+    pub(super) fn tell_of_leaving(
+        &mut self,
+        before: &Members,
+        renewed: Option<NodeId>,
+        out: &mut Vec<Action>,
+    ) {
+        if self.leaving.is_none() {
+            return;
+        }
+        let others = self.members.others().map(|other| other.id);
+        let others = others.filter(|node| !before.contains(*node) || renewed == Some(*node));
+        for other in others.collect::<Vec<_>>() {
+            self.say_leaving(other, out);
+        }
+    }
+
+    /// No reduce of a member has a seat here, nor will have one.
+    pub(super) fn unseated(&mut self, by: NodeId) {
+        if let Some(leaving) = &mut self.leaving {
+            leaving.seated_by.remove(&by);
+        }
+    }
+
+    /// Whether this node leaves, and has finished what `coordinator` ordered.
+    pub(super) fn takes_no_orders_of(&self, coordinator: NodeId) -> bool {
+        let leaving = self.leaving.as_ref();
+        leaving.is_some_and(|leaving| !leaving.seated_by.contains(&coordinator))
+    }
+
+    /// A member was told to leave: reduces of this node order it nothing new.
+    pub(super) fn member_leaves(&mut self, node: NodeId, out: &mut Vec<Action>) {
+        self.members.begin_to_leave(node);
+        self.unseating.insert(node);
+        for key in self.reduces.keys().copied().collect::<Vec<_>>() {
+            self.advise(key, |reduce, _, _, steps| reduce.holder_leaves(node, steps), out);
+        }
+    }
+
+    /// Members that leave hear when no reduce of this node has a seat there.
+    pub(super) fn unseat(&mut self, out: &mut Vec<Action>) {
+        if self.unseating.is_empty() {
+            return;
+        }
+        let seats: BTreeSet<NodeId> = self.reduces.values().flat_map(Reduce::nodes).collect();
+        for node in self.unseating.difference(&seats).copied().collect::<Vec<_>>() {
+            self.unseating.remove(&node);
+            self.send(node, Message::Unseated, out);
+        }
+    }
+
     /// A client has filled what it was filling when this node was told to leave.
     pub(super) fn filled_while_leaving(&mut self, instance: Instance, out: &mut Vec<Action>) {
         let Some(leaving) = &mut self.leaving else { return };
         leaving.filling.remove(&instance);
         // Also one that was not waited for any more, as long as others are.
-        if leaving.until != Instant(u64::MAX) {
+        if !leaving.has_left {
             self.hand_over(instance, BTreeSet::new(), out);
         }
     }
@@ -97,8 +186,10 @@ impl Node {
         // By the order of ownership, so that originals spread over all who stay.
         let mut others = self.members.clone();
         others.resign();
-        for node in &asked {
-            others.remove(*node);
+        let leaving: Vec<NodeId> = others.iter().map(|other| other.id).collect();
+        let leaving = leaving.into_iter().filter(|node| others.is_leaving(*node));
+        for node in asked.iter().copied().chain(leaving.collect::<Vec<_>>()) {
+            others.remove(node);
         }
         let target = others.iter().next().map(|_| others.owners(&copy.id).first);
         let Some(leaving) = &mut self.leaving else { return };
@@ -164,25 +255,28 @@ impl Node {
 
     pub(super) fn expire_leaving(&mut self) {
         let now = self.now;
-        let Some(leaving) = self.leaving.as_mut().filter(|leaving| leaving.deadline() <= now)
-        else {
-            return;
-        };
-        leaving.filling.clear();
-        if leaving.until <= now {
-            leaving.open.clear();
+        let Some(leaving) = &mut self.leaving else { return };
+        if leaving.filling_until <= now {
+            leaving.filling.clear();
         }
     }
 
-    /// Says good-bye once nothing is left to be handed over; after each event, for what came of it is to be said before.
+    /// Says good-bye once nothing is left to be done, or its time is over; after each event, for what came of it is to be
+    /// said before.
     pub(super) fn leave_when_empty(&mut self, out: &mut Vec<Action>) {
-        let Some(leaving) = &mut self.leaving else { return };
-        let is_empty = leaving.open.is_empty() && leaving.filling.is_empty();
-        if !is_empty || leaving.until == Instant(u64::MAX) {
+        let Some(leaving) = self.leaving.as_mut().filter(|leaving| !leaving.has_left) else {
+            return;
+        };
+        let is_kept = leaving.open.is_empty() && leaving.filling.is_empty();
+        let has_folded = leaving.seated_by.is_empty()
+            && self.folds.values().all(|fold| fold.is_stopped)
+            && self.scatters.is_empty();
+        if !(is_kept && has_folded || leaving.until <= self.now) {
             return;
         }
         // Said once.
-        leaving.until = Instant(u64::MAX);
+        leaving.has_left = true;
+        leaving.open.clear();
         let mut mail = Vec::new();
         let mut without_me = self.members.clone();
         without_me.resign();
@@ -191,6 +285,6 @@ impl Node {
         for other in self.members.others().map(|other| other.id).collect::<Vec<_>>() {
             self.send(other, Message::Leave, out);
         }
-        out.push(Action::Left);
+        out.push(Action::Left { is_kept });
     }
 }

@@ -129,6 +129,7 @@ impl Node {
             }
         }
         self.swim.members_changed(self.now, &self.members);
+        self.unseating.remove(&node);
         self.without(node, is_over, out);
         if !has_left {
             // Who leaves sends what it has begun to send.
@@ -150,6 +151,7 @@ impl Node {
             self.end_if_unwanted(&id, out);
         }
         self.keepers_without(node);
+        self.unseated(node);
         self.corrupt.remove(&node);
     }
 
@@ -219,6 +221,7 @@ impl Node {
     /// Tells the owners that were not owners before, and `renewed` in any case, all that this node knows
     /// first-hand; asks them what it still wants to know.
     fn tell_again(&mut self, before: &Members, renewed: Option<NodeId>, out: &mut Vec<Action>) {
+        self.tell_of_leaving(before, renewed, out);
         let mut mail = Vec::new();
         self.directory.members_changed(self.now, &self.members, renewed, &mut mail);
         self.post(mail, out);

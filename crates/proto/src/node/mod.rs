@@ -132,6 +132,8 @@ pub struct Node {
     /// When the first of those is asked again that had no room.
     next_keeping: Option<Instant>,
     leaving: Option<Leaving>,
+    /// Members that leave, and wait to hear that no reduce of this node needs them.
+    unseating: BTreeSet<NodeId>,
     /// Messages to this node itself, handled before `handle` returns.
     loopback: VecDeque<Message>,
 }
@@ -188,6 +190,7 @@ impl Node {
             keeping: Kept::new(),
             next_keeping: None,
             leaving: None,
+            unseating: BTreeSet::new(),
             loopback: VecDeque::new(),
         }
     }
@@ -199,6 +202,7 @@ impl Node {
         self.hear_itself(actions);
         self.expire_requests(actions);
         self.hear_itself(actions);
+        self.unseat(actions);
         self.leave_when_empty(actions);
     }
 
@@ -213,7 +217,7 @@ impl Node {
         let requests = self.deadlines.first().map(|(at, _)| *at);
         let pulls = self.pulls.values().filter_map(Pull::deadline).min();
         let reduces = self.reduces.values().filter_map(Reduce::deadline).min();
-        let leaving = self.leaving.as_ref().map(Leaving::deadline);
+        let leaving = self.leaving.as_ref().and_then(Leaving::deadline);
         let members = [self.swim.deadline(), self.absentees.deadline()];
         let all = [
             requests,
@@ -292,7 +296,7 @@ impl Node {
                 self.config.link = link;
                 self.usual_rate = has_bandwidth.then_some(link.bytes_per_second);
             }
-            Event::LeaveAsked => self.leave(out),
+            Event::LeaveAsked { patience_ns } => self.leave(patience_ns, out),
             Event::DeadlinePassed => self.expire(out),
         }
     }
@@ -373,6 +377,8 @@ impl Node {
         }
         match message {
             Message::Members(members) => self.learn(from, &members, out),
+            Message::Leaving => self.member_leaves(from, out),
+            Message::Unseated => self.unseated(from),
             Message::Leave => self.lose(from, Loss::Left, out),
             Message::Down { node, incarnation, reason } => {
                 self.told_down(from, node, incarnation, reason, out);

@@ -41,7 +41,7 @@ pub(super) struct Target {
 #[derive(Debug)]
 pub(super) struct Fold {
     inputs: Vec<Instance>,
-    is_stopped: bool,
+    pub(super) is_stopped: bool,
     /// What the nodes of its children have brought while it waited for them.
     pub(super) waits: BTreeMap<NodeId, Wait>,
 }
@@ -142,10 +142,15 @@ impl Node {
     /// An owner answers a watch, now or later.
     pub(super) fn found(&mut self, id: &ObjectId, found: Option<Found>, out: &mut Vec<Action>) {
         self.watch_answered(id);
-        // Its owner has not missed it yet, or has met it already: nobody can be told here to fold what it has.
-        let is_usable =
-            |found: &Found| found.inline.is_some() || self.members.contains(found.holder);
-        let usable = found.clone().filter(is_usable);
+        // Its owner has not missed its holder yet, or has met it already, or has not heard that it leaves: this node can't
+        // order it to fold.
+        let can_fold = |node| self.members.contains(node) && !self.members.is_leaving(node);
+        let usable = found.clone().and_then(|found| match found.inline {
+            // Its bytes are here from now on.
+            Some(_) if !can_fold(found.holder) => Some(Found { holder: self.me.id, ..found }),
+            None if !can_fold(found.holder) => None,
+            _ => Some(found),
+        });
         if found.is_some() && usable.is_none() {
             self.watch_later(id);
         }
@@ -475,8 +480,13 @@ impl Node {
         if key.reduce.node != from || self.folds.contains_key(&key) {
             return;
         }
-        if let Some(missing) = self.unusable_input(&order) {
-            let detail = format!("node {} holds no instance {missing}", self.me.id);
+        let missing = self.unusable_input(&order);
+        let failure = match missing {
+            _ if self.takes_no_orders_of(from) => Some(format!("node {} is closing", self.me.id)),
+            Some(missing) => Some(format!("node {} holds no instance {missing}", self.me.id)),
+            None => None,
+        };
+        if let Some(detail) = failure {
             let FoldKey { reduce, epoch, .. } = key;
             return self.send(from, Message::FoldFailed { reduce, epoch, detail }, out);
         }

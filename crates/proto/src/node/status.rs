@@ -34,6 +34,7 @@ impl Node {
             ("adoptions", self.adoptions.len()),
             ("that others keep too", self.keeping.len()),
             ("questions of others", self.directory.questions(&self.members)),
+            ("members that leave", self.unseating.len()),
             ("names that are kept", self.directory.reservations()),
         ];
         counts

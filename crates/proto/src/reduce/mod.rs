@@ -266,6 +266,32 @@ impl Reduce {
         }
     }
 
+    /// A node was told to leave. What it was ordered to fold it will; what was only found there has to be found elsewhere.
+    /// The bytes of small inputs are here.
+    pub fn holder_leaves(&mut self, node: NodeId, steps: &mut Vec<Step>) {
+        let (me, chosen) = (self.me, self.chosen);
+        let mut at = 0;
+        self.arrived.retain_mut(|arrival| {
+            at += 1;
+            if arrival.holder != node {
+                return true;
+            }
+            if arrival.inline.is_some() {
+                arrival.holder = me;
+                return true;
+            }
+            if at <= chosen {
+                return true;
+            }
+            self.inputs.insert(arrival.id.clone(), Input::Absent);
+            steps.push(Step::Watch(arrival.id.clone()));
+            false
+        });
+        if self.arrived.is_empty() {
+            self.like = None;
+        }
+    }
+
     /// Whether an input in the fold is read at `node`.
     pub fn depends_on(&self, node: NodeId) -> bool {
         self.arrived.iter().any(|arrival| arrival.holder == node)

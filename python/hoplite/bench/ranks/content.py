@@ -63,8 +63,12 @@ def wrong(found: np.ndarray, *, nbytes: int, ranks: range, seed: int) -> str:
     return ""
 
 
-def wrong_at(came: Sequence[np.ndarray], *, op: str, nbytes: int, rank: int, ranks: int, seed: int) -> str:
+def wrong_at(
+    came: Sequence[np.ndarray], *, op: str, nbytes: int, rank: int, ranks: int, seed: int, inputs: int = 1
+) -> str:
     """Compares all arrays that came to a rank, its own result among them, with what should have come.
+
+    The second input of a rank is as if of a rank of its own, with a number behind those of all first ones.
 
     Returns:
         What is wrong first, or nothing if all is right.
@@ -72,7 +76,7 @@ def wrong_at(came: Sequence[np.ndarray], *, op: str, nbytes: int, rank: int, ran
     everybody = range(ranks)
     expected: list[range] = []
     if op == "allreduce" or (op == "reduce" and rank == 0):
-        expected = [everybody]
+        expected = [range(ranks * inputs)]
     elif op == "gather" and rank == 0:
         expected = [range(one, one + 1) for one in everybody]
     elif (op == "broadcast" and rank > 0) or (op == "rtt" and rank < 2):

@@ -12,13 +12,15 @@ import numpy as np
 
 import hoplite
 from content import DTYPE, fill, wrong_at
+from hoplite.peace import disturbances
 from rank import Rank, Task, arguments, serve
 
 START_TIMEOUT_S = 60.0
 # The bench ends a round that hangs earlier; this is for a worker that the bench forgot.
 PATIENCE_S = 600.0
-# Between the two refs of a token.
+# Between the refs of a rank's inputs and that of the sum; and between those of its inputs.
 AND = "+"
+NEXT = "|"
 
 
 class HopliteRank(Rank):
@@ -28,8 +30,9 @@ class HopliteRank(Rank):
         self.client = client
         self.made: list[hoplite.Ref | str] = []
         self.came: list[np.ndarray] = []
-        self.own: np.ndarray | hoplite.Buffer | None = None
+        self.own: np.ndarray | list[hoplite.Buffer] | None = None
         self.promised: hoplite.Ref | None = None
+        self.counters = client.status()["counters"]
 
     def prepare(self, task: Task) -> str:
         """Makes this rank's input, if the operation has one of it, and puts it: it is there before all call.
@@ -47,20 +50,25 @@ class HopliteRank(Rank):
             if task.rank == 1:
                 return str(self.promised)
         count = task.nbytes // DTYPE.itemsize
+        # Each further input is as if of a rank of its own.
+        numbers = [task.rank + task.ranks * further for further in range(task.inputs)]
         if task.op != "rtt" and task.arrival_ns:
-            name = f"in/{task.round}/{task.rank}"
-            self.own = self.client.create(count, DTYPE, name=name)
-            fill(self.own.array, rank=task.rank, seed=task.seed)
-            self.made.append(name)
-            return self._with_result(task, name)
+            names = [f"in/{task.round}/{number}" for number in numbers]
+            self.own = [self.client.create(count, DTYPE, name=name) for name in names]
+            for number, buffer in zip(numbers, self.own, strict=True):
+                fill(buffer.array, rank=number, seed=task.seed)
+            self.made += names
+            return self._with_result(task, NEXT.join(names))
         array = np.empty(count, DTYPE)
-        fill(array, rank=task.rank, seed=task.seed)
-        if task.op == "rtt":
-            self.own = array
-            return str(self.promised)
-        ref = self.client.put(array)
-        self.made.append(ref)
-        return self._with_result(task, str(ref))
+        refs = []
+        for number in numbers:
+            fill(array, rank=number, seed=task.seed)
+            if task.op == "rtt":
+                self.own = array
+                return str(self.promised)
+            refs.append(self.client.put(array))
+        self.made += refs
+        return self._with_result(task, NEXT.join(map(str, refs)))
 
     def _with_result(self, task: Task, token: str) -> str:
         """Adds to the root's ref that of the sum, if all get it."""
@@ -73,10 +81,11 @@ class HopliteRank(Rank):
         """Gets or reduces, and keeps what came out for `check`."""
         client, root = self.client, task.rank == 0
         result = tokens[0].partition(AND)[2]
-        tokens = [token.partition(AND)[0] for token in tokens]
-        sealed = isinstance(self.own, hoplite.Buffer)
-        if isinstance(self.own, hoplite.Buffer):
-            self.own.seal()
+        tokens = [ref for token in tokens for ref in token.partition(AND)[0].split(NEXT)]
+        sealed = isinstance(self.own, list)
+        if isinstance(self.own, list):
+            for buffer in self.own:
+                buffer.seal()
             self.own = None
         match task.op:
             case "rtt" if root:
@@ -104,11 +113,17 @@ class HopliteRank(Rank):
     def check(self, task: Task) -> str:
         """Compares all results, then deletes what this rank made."""
         came, self.came, self.own = self.came, [], None
-        said = wrong_at(came, op=task.op, nbytes=task.nbytes, rank=task.rank, ranks=task.ranks, seed=task.seed)
+        facts = {"nbytes": task.nbytes, "rank": task.rank, "ranks": task.ranks, "seed": task.seed}
+        said = wrong_at(came, op=task.op, inputs=task.inputs, **facts)
         del came
         self.client.delete(self.made)
         self.made.clear()
         return said
+
+    def disturbed(self) -> str:
+        """What only a fault explains, of all that this node counted since; there is none in a measurement."""
+        before, self.counters = self.counters, self.client.status()["counters"]
+        return ", ".join(disturbances(self.counters, before))
 
 
 def main() -> None:

@@ -3,12 +3,12 @@
 A line is a word and then key=value, percent-encoded, with spaces between, so that a C++ program reads it as easily:
 
     rank -> bench   hello    rank=3 version=5.0.2            once; a driver that speaks for all ranks says rank=all
-    bench -> rank   prepare  op=reduce bytes=4096 variant=default round=7 seed=7 arrival=0
+    bench -> rank   prepare  op=reduce bytes=4096 variant=default round=7 seed=7 arrival=0 inputs=1
     rank -> bench   ready    token=...                       inputs are made, memory is warm; what others need to know
     bench -> rank   go       at=81723123123 tokens=a,b,c     all tokens in order of rank
     rank -> bench   done     start=... end=...               nanoseconds of the monotonic clock of this host
     bench -> rank   check                                    verify what came out, then let it all go
-    rank -> bench   checked  wrong=...                       empty if all is right
+    rank -> bench   checked  wrong=... disturbed=...         empty if all is right, and nothing had to begin again
     rank -> bench   failed   why=...                         instead of any answer; the round is over for this rank
 
 `go` says when rank 0 calls: at that instant of the monotonic clock, or at once if it is over or 0. Each other rank
@@ -47,6 +47,7 @@ class Task:
         ranks: how many take part.
         rank: which of them this is; -1 of a driver that speaks for all.
         arrival_ns: nanoseconds between the call of one rank and the next's.
+        inputs: arrays of each rank that go into a sum.
     """
 
     op: str
@@ -57,6 +58,7 @@ class Task:
     ranks: int
     rank: int
     arrival_ns: int
+    inputs: int = 1
 
 
 class Rank:
@@ -84,6 +86,10 @@ class Rank:
     def check(self, task: Task) -> str:
         """Says what is wrong with what came out, or nothing; then frees what the round held."""
         raise NotImplementedError
+
+    def disturbed(self) -> str:
+        """Says what had to begin again, failed or was refused since this was asked before; a system may not know."""
+        return ""
 
 
 def parse(line: str) -> tuple[str, dict[str, str]]:
@@ -154,6 +160,7 @@ def serve(rank: Rank, *, control: str, number: int, ranks: int, version: str) ->
                         ranks=ranks,
                         rank=number,
                         arrival_ns=int(fields["arrival"]),
+                        inputs=int(fields.get("inputs", 1)),
                     )
                     say("ready", token=rank.prepare(task))
                 elif word == "go":
@@ -170,7 +177,7 @@ def serve(rank: Rank, *, control: str, number: int, ranks: int, version: str) ->
                     say("done", start=start, end=end)
                 elif word == "check":
                     assert task is not None, "check came before prepare"
-                    say("checked", wrong=rank.check(task))
+                    say("checked", wrong=rank.check(task), disturbed=rank.disturbed())
                 else:
                     raise ValueError(f"the bench said {word!r}, which this rank does not know")
             except Exception as error:  # noqa: BLE001 - whatever a system raises is told, and the next round may go well

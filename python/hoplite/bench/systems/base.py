@@ -106,11 +106,13 @@ class System(abc.ABC):
         name: as in `--systems` and in the rows.
         driver: whether one connection speaks for all ranks.
         fewest: hosts without which there is nothing to run.
+        several_inputs: whether a sum takes several arrays of one host; if not, it has no row for that.
     """
 
     name: str
     driver: bool = False
     fewest: int = 2
+    several_inputs: bool = False
 
     @abc.abstractmethod
     def prepare(self, environments: Environments) -> None:

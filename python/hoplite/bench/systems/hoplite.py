@@ -26,6 +26,7 @@ class Hoplite(System):
     """One node a host, in the process that calls."""
 
     name = "hoplite"
+    several_inputs = True
 
     def __init__(self) -> None:
         self._has_racks = False

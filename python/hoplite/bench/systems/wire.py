@@ -19,6 +19,8 @@ class Wire(System):
     """One stream, whatever the operation; for rtt also there and back."""
 
     name = WIRE
+    # One stream stands for whatever is asked of the others.
+    several_inputs = True
 
     def prepare(self, environments: Environments) -> None:
         """Needs nothing but NumPy."""

@@ -2,6 +2,7 @@
 //!
 //! The shells are obedient and infinitely fast; those with a clock and a network are in the simulation.
 
+mod leave;
 mod names;
 mod promise;
 mod scatter;
@@ -40,6 +41,9 @@ struct Cluster {
     by_parts: BTreeSet<ServeId>,
     /// Orders to fold, in the order in which they were given.
     folds: Vec<(NodeId, FoldOrder)>,
+    /// Whether folds go on until they are told to end, and those that do.
+    keeps_folding: bool,
+    folding: Vec<(NodeId, Event)>,
     /// What nodes have done, in words.
     done: Vec<String>,
     /// To whom it is not said that a reduce is over.
@@ -65,6 +69,8 @@ impl Cluster {
             seats: BTreeMap::new(),
             by_parts: BTreeSet::new(),
             folds: Vec::new(),
+            keeps_folding: false,
+            folding: Vec::new(),
             done: Vec::new(),
             deaf: None,
             slow: None,
@@ -93,7 +99,14 @@ impl Cluster {
                 waiting.push_back(event);
                 continue;
             }
-            let Some(to) = self.nodes.get_mut(&node) else { continue };
+            let Some(to) = self.nodes.get_mut(&node) else {
+                if let Event::FetchAsked { serve, instance, .. } = event {
+                    let (asker, _, source) = self.fetches[&serve];
+                    let failed = Event::FetchFailed { instance, source, not_here: false };
+                    self.queue.push_back((asker, failed));
+                }
+                continue;
+            };
             let mut actions = Vec::new();
             to.handle(self.now, event, &mut actions);
             for action in actions {
@@ -105,6 +118,30 @@ impl Cluster {
     /// A node hears nothing for a while.
     fn slow_down(&mut self, node: u64) {
         self.slow = Some((NodeId(node), VecDeque::new()));
+    }
+
+    /// Of all that it misses it hears that another node leaves, and answers.
+    fn hear_of_leaving(&mut self) {
+        let Some((node, mut waiting)) = self.slow.take() else { return };
+        let is_it =
+            |event: &Event| matches!(event, Event::Message { message: Message::Leaving, .. });
+        let at = waiting.iter().position(is_it).expect("another node leaves");
+        let event = waiting.remove(at).expect("it is there");
+        self.tell(node.0, event);
+        self.slow = Some((node, waiting));
+    }
+
+    /// Folds that go on end.
+    fn end_folds(&mut self) {
+        self.keeps_folding = false;
+        for (node, event) in core::mem::take(&mut self.folding) {
+            self.tell(node.0, event);
+        }
+    }
+
+    fn has_left(&self, node: u64) -> bool {
+        let left = format!("n{node} left");
+        self.done.contains(&left)
     }
 
     /// It hears all that it has missed.
@@ -219,14 +256,23 @@ impl Cluster {
             Action::StartFold { order, .. } => {
                 let key = order.key;
                 self.folds.push((node, order));
-                Event::FoldEnded { key, failure: None }
+                let event = Event::FoldEnded { key, failure: None };
+                if self.keeps_folding {
+                    self.folding.push((node, event));
+                    return;
+                }
+                event
+            }
+            Action::Note(Note::ReduceRestarted { detail, .. }) => {
+                self.done.push(format!("{node:?} begins a reduce again: {detail}"));
+                return;
             }
             Action::FoldInline { reduce, epoch, inputs, .. } => {
                 let result = inputs[0].clone();
                 Event::FoldedInline { reduce, epoch, result }
             }
             Action::CreateSlot { instance, .. } => Event::SlotReady { instance },
-            Action::Left => {
+            Action::Left { .. } => {
                 self.done.push(format!("{node:?} left"));
                 self.nodes.remove(&node);
                 return;
@@ -491,7 +537,7 @@ fn the_result_of_a_reduce_can_be_deleted_before_its_inputs_are_there() {
 fn whoever_leaves_hands_its_originals_over() {
     let mut cluster = Cluster::new(3);
     let (small, large) = (cluster.put_small(3, None), cluster.put_large(3, None));
-    cluster.tell(3, Event::LeaveAsked);
+    cluster.tell(3, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
     assert_eq!(cluster.done.last().map(String::as_str), Some("n3 left"));
     for id in [small, large] {
         let originals = cluster.nodes.values().filter(|node| {
@@ -512,7 +558,8 @@ fn a_deletion_lets_go_of_whoever_leaves() {
     let id = named(&cluster.owned_name(1, 2, "x/1"));
     cluster.put_large(3, Some(&id.to_string()));
     cluster.slow_down(1);
-    cluster.tell(3, Event::LeaveAsked);
+    cluster.tell(3, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
+    cluster.hear_of_leaving();
     assert!(!cluster.done.iter().any(|what| what == "n3 left"), "node 1 has not taken it over");
     cluster.ask(2, Ask::Delete { ids: vec![id] });
     assert!(cluster.done.iter().any(|what| what == "n3 left"));
@@ -524,7 +571,7 @@ fn what_is_being_filled_when_its_node_leaves_may_still_be_sealed() {
     let (id, instance) = cluster.create(3, None);
     let reader = cluster.get(1, &id);
     let (unsealed, _) = cluster.create(3, None);
-    cluster.tell(3, Event::LeaveAsked);
+    cluster.tell(3, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
     let has_left = |cluster: &Cluster| cluster.done.iter().any(|what| what == "n3 left");
     let refused = cluster.asks(3, Ask::Create { id: None, meta: array(LARGE) });
     assert!(matches!(refused, Err(Error::NodeDown(_))));
@@ -548,7 +595,7 @@ fn what_is_sealed_late_is_handed_over_as_long_as_its_node_waits_for_others() {
     cluster.put_large(2, Some(&held_up));
     let (id, instance) = cluster.create(2, None);
     cluster.slow_down(1);
-    cluster.tell(2, Event::LeaveAsked);
+    cluster.tell(2, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
     cluster.wait(2 * SECOND);
     assert_eq!(cluster.asks(2, Ask::Seal { instance }), Ok(Answer::Put { id: id.clone() }));
     cluster.catch_up();

@@ -304,7 +304,7 @@ fn whoever_leaves_gives_its_names_back() {
         assert_eq!(cluster.asks(3, reduce(&[&named("never")], &name)), reducing(&name));
         let readers = [1, 2].map(|node| cluster.get(node, &named(&name)));
         let list = cluster.ask(3, inputs(&name));
-        cluster.tell(3, Event::LeaveAsked);
+        cluster.tell(3, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
         cluster.wait(2 * SECOND);
         for request in readers.into_iter().chain([list]) {
             let reply = cluster.replies.get(&request);
@@ -322,7 +322,7 @@ fn whoever_leaves_while_it_asks_for_a_name_answers_first() {
     let name = cluster.owned_name(2, 1, "sum");
     cluster.slow_down(2);
     let request = cluster.ask(3, reduce(&[&named("never")], &name));
-    cluster.tell(3, Event::LeaveAsked);
+    cluster.tell(3, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
     assert!(matches!(cluster.reply(request), Err(Error::NodeDown(_))));
     cluster.catch_up();
     cluster.put_small(1, Some(&name));

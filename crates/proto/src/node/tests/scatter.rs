@@ -109,6 +109,29 @@ fn an_order_that_comes_twice_is_carried_out_once() {
     sum.assert_got();
 }
 
+/// Goal: a seat that leaves makes its part first, whether it was ordered before it was told to leave or is only then.
+#[test]
+fn a_seat_that_leaves_makes_its_part_first() {
+    for is_ordered in [true, false] {
+        let mut sum = Sum::new(4, 1..=4);
+        let leave = Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS };
+        sum.cluster.slow_down(3);
+        sum.reduce(4);
+        let (_, waiting) = sum.cluster.slow.as_mut().expect("node 3 is slow");
+        let at = if is_ordered { waiting.len() } else { 0 };
+        waiting.insert(at, leave);
+        sum.cluster.catch_up();
+        assert_eq!(sum.cluster.folds.len(), 16, "each once");
+        assert!(sum.cluster.has_left(3));
+        // Who received the result from it finds another sender.
+        for _ in 0..4 {
+            sum.cluster.wait(SECOND);
+        }
+        assert_eq!(sum.cluster.done.iter().find(|what| what.contains("again")), None);
+        sum.assert_got();
+    }
+}
+
 #[test]
 fn a_result_that_is_deleted_leaves_no_parts() {
     let mut sum = Sum::new(3, 1..=3);

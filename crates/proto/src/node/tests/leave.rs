@@ -1,0 +1,181 @@
+//! A node that leaves finishes what it folds, and no reduce begins again for it.
+
+use super::*;
+
+const LEAVE: Event = Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS };
+
+impl Cluster {
+    fn reduce(&mut self, node: u64, inputs: &[ObjectId]) -> ObjectId {
+        let (inputs, count) = (inputs.to_vec(), inputs.len() as u32);
+        let answer = self.asks(node, Ask::Reduce { inputs, op: Op::Sum, count, id: None });
+        let Ok(Answer::Reducing { id }) = answer else { panic!("{answer:?}") };
+        id
+    }
+
+    fn assert_reduced(&mut self, node: u64, id: &ObjectId) {
+        let request = self.get(node, id);
+        let instance = got(self.reply(request));
+        self.ask(node, Ask::Release { instance });
+        let again = self.done.iter().find(|what| what.contains("begins a reduce again"));
+        assert_eq!(again, None);
+        self.assert_at_rest();
+    }
+}
+
+#[test]
+fn it_stays_until_its_folds_are_over() {
+    let mut cluster = Cluster::new(4);
+    let late = named("late");
+    let mut inputs: Vec<ObjectId> = (2..=4).map(|node| cluster.put_large(node, None)).collect();
+    inputs.push(late);
+    cluster.keeps_folding = true;
+    let id = cluster.reduce(1, &inputs);
+    cluster.tell(3, LEAVE);
+    assert!(cluster.folds.iter().any(|(node, _)| *node == NodeId(3)));
+    assert!(!cluster.has_left(3), "an input is missing");
+    cluster.put_large(2, Some("late"));
+    assert!(!cluster.has_left(3), "it folds");
+    cluster.end_folds();
+    assert!(cluster.has_left(3));
+    cluster.assert_reduced(2, &id);
+}
+
+/// Goal: an input that is only at a node that leaves is folded where it is taken over.
+/// Method: a fold of another reduce keeps that node from leaving.
+#[test]
+fn no_reduce_that_begins_then_takes_a_seat_there() {
+    let mut cluster = Cluster::new(4);
+    cluster.keeps_folding = true;
+    let kept: Vec<ObjectId> = (2..=3).map(|node| cluster.put_large(node, None)).collect();
+    let first = cluster.reduce(1, &kept);
+    let more: Vec<ObjectId> = [2, 3, 3].map(|node| cluster.put_large(node, None)).into();
+    cluster.tell(3, LEAVE);
+    let before = cluster.folds.len();
+    let second = cluster.reduce(4, &more);
+    let seats: BTreeSet<NodeId> = cluster.folds[before..].iter().map(|(node, _)| *node).collect();
+    assert!(!seats.is_empty() && !seats.contains(&NodeId(3)), "{seats:?}");
+    assert!(!cluster.has_left(3));
+    cluster.end_folds();
+    assert!(cluster.has_left(3));
+    cluster.assert_reduced(4, &first);
+    cluster.assert_reduced(1, &second);
+}
+
+/// Goal: what only was found there, and is folded nowhere yet, is found again where it is taken over.
+/// Method: the owner of one input is slow, so that the reduce has not begun; and so is the node that takes over the other.
+#[test]
+fn a_reduce_that_has_not_begun_looks_for_its_inputs_again() {
+    for adopter_is_slow in [false, true] {
+        let mut cluster = Cluster::new(4);
+        let name = cluster.owned_name(4, 1, "input");
+        let inputs = [cluster.put_large(2, Some(&name)), cluster.put_large(3, None)];
+        cluster.slow_down(4);
+        let id = cluster.reduce(1, &inputs);
+        assert!(cluster.folds.is_empty(), "node 4 has not said what there is of {name}");
+        cluster.tell(3, LEAVE);
+        if !adopter_is_slow {
+            cluster.hear_of_leaving();
+        }
+        cluster.catch_up();
+        assert!(cluster.has_left(3));
+        assert!(!cluster.folds.iter().any(|(node, _)| *node == NodeId(3)));
+        cluster.wait(OWNER_PATIENCE_NS);
+        cluster.assert_reduced(2, &id);
+    }
+}
+
+#[test]
+fn it_carries_out_what_was_ordered_before_it_was_known_to_leave() {
+    let mut cluster = Cluster::new(3);
+    cluster.keeps_folding = true;
+    // Of a name that another node owns the coordinator hears without node 3.
+    let name = cluster.owned_name(1, 2, "input");
+    let inputs = [cluster.put_large(2, None), cluster.put_large(3, Some(&name))];
+    cluster.slow_down(3);
+    let id = cluster.reduce(1, &inputs);
+    let (_, waiting) = cluster.slow.as_mut().expect("node 3 is slow");
+    let is_order =
+        |event: &Event| matches!(event, Event::Message { message: Message::Fold(_), .. });
+    assert!(waiting.iter().any(is_order));
+    waiting.push_front(LEAVE);
+    cluster.catch_up();
+    assert!(cluster.folds.iter().any(|(node, _)| *node == NodeId(3)));
+    assert!(!cluster.has_left(3));
+    cluster.end_folds();
+    assert!(cluster.has_left(3));
+    cluster.assert_reduced(2, &id);
+}
+
+#[test]
+fn small_inputs_are_folded_after_their_holder_has_left() {
+    let mut cluster = Cluster::new(3);
+    let inputs = [cluster.put_small(3, None), named("late")];
+    let id = cluster.reduce(1, &inputs);
+    cluster.tell(3, LEAVE);
+    assert!(cluster.has_left(3));
+    cluster.put_small(2, Some("late"));
+    cluster.assert_reduced(2, &id);
+}
+
+#[test]
+fn it_waits_no_longer_than_it_may() {
+    let mut cluster = Cluster::new(3);
+    let inputs: Vec<ObjectId> = (2..=3).map(|node| cluster.put_large(node, None)).collect();
+    cluster.keeps_folding = true;
+    let id = cluster.reduce(1, &inputs);
+    let patience_ns = 3 * SECOND;
+    cluster.tell(3, Event::LeaveAsked { patience_ns });
+    assert_eq!(cluster.nodes[&NodeId(3)].deadline(), Some(cluster.now + patience_ns));
+    cluster.wait(patience_ns - 1);
+    assert!(!cluster.has_left(3));
+    cluster.wait(1);
+    assert!(cluster.has_left(3));
+    // The reduce goes on with the copy that was taken over.
+    cluster.folding.retain(|(node, _)| *node != NodeId(3));
+    cluster.end_folds();
+    cluster.wait(SECOND);
+    let request = cluster.get(2, &id);
+    got(cluster.reply(request));
+}
+
+#[test]
+fn a_member_that_dies_is_not_waited_for() {
+    let mut cluster = Cluster::new(3);
+    cluster.slow_down(2);
+    cluster.tell(3, LEAVE);
+    assert!(!cluster.has_left(3), "node 2 has not said whether it needs node 3");
+    cluster.slow = None;
+    cluster.kill(2);
+    assert!(cluster.has_left(3));
+}
+
+/// Goal: a leave of the coordinator ends its reduces and lets go of those who fold for them.
+#[test]
+fn the_reduces_of_its_own_clients_fail() {
+    let mut cluster = Cluster::new(3);
+    let inputs: Vec<ObjectId> = (2..=3).map(|node| cluster.put_large(node, None)).collect();
+    cluster.keeps_folding = true;
+    let id = cluster.reduce(1, &inputs);
+    let waits = cluster.get(2, &id);
+    cluster.tell(1, LEAVE);
+    assert!(cluster.has_left(1));
+    assert!(matches!(cluster.reply(waits), Err(Error::NodeDown(said)) if said.contains("left")));
+    cluster.end_folds();
+    cluster.assert_at_rest();
+}
+
+/// Goal: what a node is about to take over when it is told to leave itself goes to another one.
+#[test]
+fn two_that_leave_at_once_hand_over_to_one_that_stays() {
+    let mut cluster = Cluster::new(3);
+    let name = cluster.owned_name(2, 3, "x/1");
+    let id = cluster.put_large(3, Some(&name));
+    cluster.slow_down(2);
+    cluster.tell(3, LEAVE);
+    let (_, waiting) = cluster.slow.as_mut().expect("node 2 is slow");
+    waiting.push_back(LEAVE);
+    cluster.catch_up();
+    assert!(cluster.has_left(2) && cluster.has_left(3));
+    let request = cluster.get(1, &id);
+    got(cluster.reply(request));
+}

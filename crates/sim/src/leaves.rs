@@ -1,0 +1,108 @@
+//! Nodes that leave in the middle of reduces: without a fault no reduce begins again, and each comes to its sum.
+//!
+//! Nodes have room for everything and nobody deletes, dies or is cut off, so a leave is all that happens to a reduce.
+
+use hoplite_proto::{
+    meta::{Dtype, Meta},
+    node::Config,
+    reduce::cost::Link,
+    time::Instant,
+};
+
+use crate::{
+    dice::Dice,
+    payload::SMALL_BYTES,
+    plan::{Act, Fate, MICROSECOND, MILLISECOND, Make, Plan, SECOND, Spec},
+    trace::Trace,
+    world::{Happening, World},
+};
+
+/// Before anything is put: all nodes know each other.
+const HEAD_START: u64 = SECOND;
+
+/// Lets nodes leave while reduces are under way.
+///
+/// # Errors
+/// What a checker found, or that a reduce began again.
+pub fn leave_amid_reduces(seed: u64) -> Result<(), String> {
+    let plan = plan(&mut Dice::new(seed));
+    let gets = plan.acts.iter().filter(|(_, act)| matches!(act, Act::Get { .. }));
+    let (end, gets) = (plan.end, gets.count() as u64);
+    let mut world = World::begin(seed, plan, Trace::Off, None);
+    world.may_restart = false;
+    world.add_acquainted_hosts();
+    for (at, act) in world.plan.acts.clone() {
+        world.at(at, Happening::Act(act));
+    }
+    world.run_until(end);
+    match world.failure {
+        Some(failure) => Err(failure),
+        None if world.users.got < gets => {
+            Err(format!("{} of {gets} gets were answered with a sum", world.users.got))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Several reduces, all of whose callers stay: nodes with high numbers leave, inputs come early and late.
+fn plan(dice: &mut Dice) -> Plan {
+    let nodes = dice.between(4, 9);
+    let leaving = dice.between(1, nodes / 2);
+    let staying = nodes - leaving;
+    let (mut objects, mut acts) = (Vec::new(), Vec::new());
+    let mut at = |time: u64, act: Act| acts.push((Instant(HEAD_START + time), act));
+    for _ in 0..dice.between(1, 4) {
+        let bytes = dice.pick(&[SMALL_BYTES, 128 << 10, 1 << 20, 4 << 20]).unwrap_or(8);
+        let meta = Meta::array(Dtype::Int64, vec![bytes / 8]).expect("whole numbers of elements");
+        let first = objects.len();
+        let inputs: Vec<usize> = (first..first + dice.between(2, 2 * nodes) as usize).collect();
+        for object in &inputs {
+            let make = Make::Put { fate: Fate::Sealed, pace_ns: dice.below(300 * MICROSECOND) };
+            // With a name it can be asked for before it is there.
+            let name = format!("input/{object}").parse().ok();
+            objects.push(Spec { name, meta: meta.clone(), make });
+            // Late ones come from nodes that stay: one that leaves refuses what is put then.
+            let is_late = dice.chance(30);
+            let (time, of) = if is_late { (400, staying) } else { (20, nodes) };
+            at(dice.below(time * MILLISECOND), Act::Make { object: *object, at: dice.below(of) });
+        }
+        let result = objects.len();
+        let make = Make::Reduce { count: inputs.len(), inputs, patience_ns: None, cancel_ns: None };
+        objects.push(Spec { name: None, meta, make });
+        at(dice.below(60 * MILLISECOND), Act::Make { object: result, at: dice.below(staying) });
+        for _ in 0..dice.between(1, staying) {
+            let (at_node, patience_ns, cancel_ns, hold_ns) = (dice.below(staying), None, None, 0);
+            let get = Act::Get { object: result, at: at_node, patience_ns, cancel_ns, hold_ns };
+            at(60 * MILLISECOND + dice.below(200 * MILLISECOND), get);
+        }
+    }
+    for _ in 0..leaving {
+        at(25 * MILLISECOND + dice.below(250 * MILLISECOND), Act::Leave { at: 0 });
+    }
+    acts.sort_by_key(|(at, _)| *at);
+    // Always the one with the highest number of those that are there.
+    let mut number = nodes;
+    for (_, act) in &mut acts {
+        if let Act::Leave { at } = act {
+            number -= 1;
+            *at = number;
+        }
+    }
+    let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
+    let config = Config { capacity: 1 << 40, link, degree: None, detection_ns: None };
+    Plan { nodes, config, slot_failures: 0, objects, acts, end: Instant(100 * SECOND) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_reduce_begins_again() {
+        for seed in 0..300 {
+            if let Err(failure) = leave_amid_reduces(seed) {
+                panic!("seed {seed}: {failure}");
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+"""Whether the nodes of a test were at peace: without a fault nothing restarts, fails or is refused.
+
+Each node is asked for its counters before it closes, whether it runs in the test, in a `hoplite node` of
+`hoplite.testing`, or in a script of `programs`. `conftest` judges them when the test is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from hoplite.node import Node
+    from hoplite.testing import NodeProcess
+
+# In the environment of scripts: the file to which they add what their nodes counted.
+FILE_VARIABLE = "PEACE_FILE"
+
+# What `programs` puts before a script.
+PROLOGUE = f"""
+import sys
+sys.path.append({os.path.dirname(__file__)!r})
+import peace
+peace.watch_script()
+"""  # noqa: PTH120 - runs before every script; pathlib would be imported for this alone
+
+
+class Watch:
+    """Takes note of what nodes count, from the moment when their methods are replaced.
+
+    Args:
+        note: called with the "counters" of each "node", before it closes.
+    """
+
+    def __init__(self, note: Callable[[dict[str, Any]], None]) -> None:
+        self._note = note
+        self._open: weakref.WeakSet[Node] = weakref.WeakSet()
+
+    def install(self, replace: Callable[[Any, str, Any], None]) -> None:
+        """Replaces what starts and ends nodes; `replace` sets an attribute, as `setattr` does."""
+        from hoplite import testing
+        from hoplite.node import Node
+
+        start, close, stop = Node.__init__, Node.close, testing.NodeProcess.stop
+
+        @functools.wraps(start)
+        def started(node: Node, **options: Any) -> None:  # noqa: ANN401 - as the node takes them
+            start(node, **options)
+            self._open.add(node)
+
+        @functools.wraps(close)
+        def closed(node: Node, timeout: float | None = None) -> None:
+            self.look(node)
+            close(node, timeout)
+
+        @functools.wraps(stop)
+        def stopped(process: NodeProcess) -> None:
+            self.look_at_process(process)
+            stop(process)
+
+        cluster = testing.cluster
+
+        @functools.wraps(cluster)
+        @contextlib.contextmanager
+        def watched(size: int = 3, *, capacity: int | str = "1GiB") -> Iterator[list[Node]]:
+            with cluster(size, capacity=capacity) as nodes:
+                try:
+                    yield nodes
+                finally:
+                    # Before the first of them closes: they get no time to hand over to each other.
+                    for node in nodes:
+                        self.look(node)
+
+        replace(testing, "cluster", watched)
+        replace(Node, "__init__", started)
+        replace(Node, "close", closed)
+        replace(testing.NodeProcess, "stop", stopped)
+
+    def look(self, node: Node) -> None:
+        """Asks a node of this process, if it is open."""
+        if node in self._open and os.getpid() == node._pid and not node.closed:
+            self._open.discard(node)
+            client = node._native.client()
+            self._take(node.id, json.loads(client.status()))
+            client.close()
+
+    def look_at_process(self, process: NodeProcess) -> None:
+        """Asks a node process, if it has not ended."""
+        from hoplite.errors import HopliteError
+
+        if process.process.poll() is None:
+            # One that was told to leave answers nothing more.
+            with contextlib.suppress(HopliteError), process.client() as client:
+                self._take(process.id, client.status())
+
+    def look_at_all(self) -> None:
+        """Asks the nodes of this process that no one has closed."""
+        for node in list(self._open):
+            self.look(node)
+
+    def _take(self, node: str, status: dict[str, Any]) -> None:
+        from hoplite.peace import of
+
+        self._note({"node": node, "counters": of(status["counters"])})
+
+
+def watch_script() -> None:
+    """Watches the nodes of this script, if a test waits for what they count."""
+    path = os.environ.get(FILE_VARIABLE)
+    if path is None:
+        return
+
+    def note(counted: dict[str, Any]) -> None:
+        # One write: scripts of one test may end at the same time.
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(descriptor, json.dumps(counted).encode() + b"\n")
+        os.close(descriptor)
+
+    Watch(note).install(setattr)
+
+
+def disturbances(noted: list[dict[str, Any]], file: Path) -> list[str]:
+    """What nodes counted that only a fault explains, in words."""
+    from hoplite.peace import disturbances as moved
+
+    lines = file.read_text().splitlines() if file.exists() else []
+    told = [*noted, *(json.loads(line) for line in lines)]
+    return [f"node {counted['node']}: {said}" for counted in told for said in moved(counted["counters"])]

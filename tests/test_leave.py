@@ -1,0 +1,66 @@
+"""Nodes that are told to leave while they work for others: they finish it first, and no one has to begin again."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+
+import numpy as np
+import pytest
+
+from hoplite import testing
+from support import SOON, Later, eventually, same
+
+MIB = 1 << 20
+COUNT = 4 * MIB
+
+
+def test_node_that_leaves_finishes_what_it_folds() -> None:
+    """It is told to while an input is missing, which comes then: nothing of the sum is folded twice."""
+    with contextlib.ExitStack() as stack:
+        nodes = [stack.enter_context(testing.node_process("--capacity", "256MiB"))]
+        for _ in range(4):
+            options = ("--capacity", "256MiB", "--join", nodes[0].address)
+            nodes.append(stack.enter_context(testing.node_process(*options)))
+        clients = [stack.enter_context(node.client()) for node in nodes]
+        eventually(lambda: all(len(client.status()["members"]) == 5 for client in clients))
+        values = [np.arange(COUNT, dtype=np.int64) * (number + 1) for number in range(4)]
+        for number in range(1, 4):
+            clients[number].put(values[number], name=f"input/{number}")
+        result = clients[0].reduce([f"input/{number}" for number in range(1, 4)] + ["input/late"], op="sum")
+        leaver, folded = nodes[2], "bytes_folded_remote"
+        eventually(lambda: any(client.status()["counters"][folded] > 0 for client in clients))
+        leaver.process.send_signal(signal.SIGTERM)
+        # It has told the others when it answers no client of its own any more.
+        eventually(lambda: not _answers(leaver))
+        assert leaver.process.poll() is None, "an input is missing: it still has a part of the sum to fold"
+        clients[4].put(values[0], name="input/late")
+        same(clients[0].get(result, timeout=SOON), sum(values[1:], start=values[0]))
+        assert leaver.process.wait(SOON) == 0
+        for number in (0, 1, 3, 4):
+            assert clients[number].status()["counters"]["reduces_restarted"] == 0
+        # What only it held is at another node.
+        same(clients[1].get("input/2", timeout=SOON), values[2])
+
+
+@pytest.mark.faults("a node leaves with a fold that can't end in time: the reduce begins again without it")
+def test_leave_ends_in_time_though_a_fold_does_not() -> None:
+    with testing.cluster(3, capacity="256MiB") as nodes:
+        clients = [node.client() for node in nodes]
+        values = [np.full(COUNT, number + 1, np.int64) for number in range(3)]
+        names = [f"input/{number}" for number in range(1, 3)]
+        for number in range(1, 3):
+            clients[number].put(values[number], name=f"input/{number}")
+        result = clients[0].reduce([*names, "input/late"], op="sum")
+        eventually(lambda: any(client.status()["counters"]["bytes_folded_remote"] > 0 for client in clients))
+        left = Later(nodes[2].close, 1.0)
+        left.result()
+        clients[1].put(values[0], name="input/late")
+        same(clients[0].get(result, timeout=SOON), sum(values[1:], start=values[0]))
+
+
+def _answers(node: testing.NodeProcess) -> bool:
+    """Whether a client that comes now is taken in."""
+    with contextlib.suppress(Exception), node.client():
+        return True
+    return False
