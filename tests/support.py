@@ -25,9 +25,6 @@ T = TypeVar("T")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = tuple(dtype for dtype in DTYPES if dtype not in FLOATS)
 
-# Why a test is marked `faults` that makes none: until this is mended.
-KNOWN_LATE = "known: a reduce of late inputs, several of one node, begins again (another node answers at that address)"
-
 # Long enough for anything on a busy machine, shorter than a test's own limit.
 SOON = 30.0
 

@@ -12,7 +12,6 @@ import pytest
 
 from hoplite import testing
 from hoplite.bench.systems.base import OPS, RANKS
-from support import KNOWN_LATE
 
 # The programs import each other by the names of their files.
 sys.path.insert(0, str(RANKS))
@@ -126,7 +125,6 @@ def test_several_inputs_of_a_host_go_into_a_sum(ranks: list[Any], op: str) -> No
     assert content.wrong_at(came, **facts, inputs=2) != ""
 
 
-@pytest.mark.faults(KNOWN_LATE)
 def test_several_inputs_of_a_host_come_late(ranks: list[Any]) -> None:
     assert None not in run(ranks, "reduce", arrival_s=0.2, inputs=2)
 

@@ -13,7 +13,7 @@ import pytest
 
 import hoplite
 from hoplite import Node, testing
-from support import KNOWN_LATE, SOON, Later, eventually, fold, numbers, same
+from support import SOON, Later, eventually, fold, numbers, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,7 +125,6 @@ def test_threads_of_a_process_share_its_attachment(nodes: list[Node]) -> None:
         same(get.result(), numbers(20_000, seed=number))
 
 
-@pytest.mark.faults(KNOWN_LATE)
 def test_eight_workers_and_one_sum(nodes: list[Node]) -> None:
     script = """
 worker = int(sys.stdin.readline())

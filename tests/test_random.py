@@ -12,7 +12,7 @@ import pytest
 
 import hoplite
 from hoplite import Client, testing
-from support import KNOWN_LATE, SOON, Array, Later, eventually_empty, fold, numbers, same
+from support import SOON, Array, Later, eventually_empty, fold, numbers, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,6 @@ class User:
         return done
 
 
-@pytest.mark.faults(KNOWN_LATE)
 @pytest.mark.parametrize("seconds", [3, pytest.param(120, marks=[pytest.mark.long, pytest.mark.timeout(300)])])
 def test_every_byte_is_right_and_nothing_is_left(seconds: float) -> None:
     with testing.cluster(4, capacity="2GiB") as nodes:

@@ -11,7 +11,7 @@ import pytest
 import hoplite
 from hoplite import Client, testing
 from hoplite.values import DTYPES
-from support import FLOATS, INTEGERS, KNOWN_LATE, SOON, Array, Later, eventually_empty, fold, numbers, same
+from support import FLOATS, INTEGERS, SOON, Array, Later, eventually_empty, fold, numbers, same
 
 OPS = ("sum", "min", "max", "prod", "mean")
 
@@ -81,7 +81,6 @@ def test_inputs_before_and_after_the_call(clients: list[Client], size: int, befo
     assert set(check(clients[1], total, values)) == set(names)
 
 
-@pytest.mark.faults(KNOWN_LATE)
 def test_inputs_during_the_call_from_all_sides(clients: list[Client]) -> None:
     """Twelve inputs of 2 MB come at odd times from three nodes, while three reduces ask for them."""
     values = {f"part/{number}": numbers(500_001, seed=number) for number in range(12)}
@@ -271,7 +270,6 @@ def test_inputs_are_known_at_the_node_that_called(clients: list[Client]) -> None
         clients[1].inputs(total, timeout=SOON)
 
 
-@pytest.mark.faults(KNOWN_LATE)
 @pytest.mark.parametrize("caller", [0, 1])
 def test_two_reduces_chained_over_the_same_nodes_in_opposite_order(caller: int) -> None:
     """64 MiB, larger than every buffer: neither may stop the other by filling a connection they share.
