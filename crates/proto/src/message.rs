@@ -305,6 +305,20 @@ pub enum Message {
         /// What it brings; zero if nothing.
         bytes_per_second: u64,
     },
+    /// To a node that positions of a reduce wait for: do you live? Answered by [`Message::FoldAlive`].
+    FoldProbe {
+        /// The reduce.
+        reduce: ReduceId,
+        /// Its attempt.
+        epoch: u32,
+    },
+    /// To the coordinator: the sender lives.
+    FoldAlive {
+        /// The reduce.
+        reduce: ReduceId,
+        /// Its attempt.
+        epoch: u32,
+    },
     /// To the coordinator: a position can't go on.
     FoldFailed {
         /// The reduce.

@@ -416,8 +416,12 @@ impl Node {
                 self.unfold(reduce, epoch, is_void, out);
             }
             Message::FoldStarves { reduce, epoch, node, bytes_per_second } => {
-                self.fold_starves(from, reduce, epoch, (node, bytes_per_second));
+                self.fold_starves(from, reduce, epoch, (node, bytes_per_second), out);
             }
+            Message::FoldProbe { reduce, epoch } => {
+                self.send(from, Message::FoldAlive { reduce, epoch }, out);
+            }
+            Message::FoldAlive { reduce, epoch } => self.fold_alive(from, reduce, epoch),
             Message::FoldFailed { reduce, epoch, detail } => {
                 self.reduce_failed(reduce, epoch, detail, out);
             }

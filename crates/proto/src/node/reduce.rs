@@ -211,6 +211,10 @@ impl Node {
                     self.watch(input, out);
                 }
                 Step::Order(node, order) => self.send(node, Message::Fold(order), out),
+                Step::Probe(node) => {
+                    let epoch = reduce.epoch();
+                    self.send(node, Message::FoldProbe { reduce: key, epoch }, out);
+                }
                 Step::FoldInline(inputs) => {
                     let (op, epoch) = (reduce.op(), reduce.epoch());
                     if let Some(dtype) = reduce.dtype() {

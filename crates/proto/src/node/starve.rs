@@ -57,9 +57,19 @@ impl Node {
         key: ReduceId,
         epoch: u32,
         (node, rate): (NodeId, u64),
+        out: &mut Vec<Action>,
     ) {
+        let mut steps = Vec::new();
         if let Some(reduce) = self.reduces.get_mut(&key).filter(|reduce| reduce.epoch() == epoch) {
-            reduce.starves(self.now, from, node, rate);
+            reduce.starves(self.now, from, node, rate, &mut steps);
+        }
+        self.take_steps(key, steps, out);
+    }
+
+    /// A node that a position of a reduce of this node waits for lives.
+    pub(super) fn fold_alive(&mut self, from: NodeId, key: ReduceId, epoch: u32) {
+        if let Some(reduce) = self.reduces.get_mut(&key).filter(|reduce| reduce.epoch() == epoch) {
+            reduce.answered(from);
         }
     }
 }

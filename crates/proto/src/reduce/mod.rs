@@ -45,6 +45,9 @@ use crate::{
     time::Instant,
 };
 
+/// Seconds that all of an input takes from a slow node, above which its seat is given to another.
+const REPLACED_S_MIN: u64 = 1;
+
 /// What a reduce wants its node to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -52,6 +55,8 @@ pub enum Step {
     Watch(ObjectId),
     /// Send a position its order.
     Order(NodeId, FoldOrder),
+    /// Ask a node that others wait for whether it lives.
+    Probe(NodeId),
     /// All inputs are small: fold these here.
     FoldInline(Vec<Inline>),
     /// All inputs are chosen: make room for the result and fold these into it.
@@ -437,8 +442,27 @@ impl Reduce {
     }
 
     /// A position at `reporter` waits for the stream of a child at `node`, which brings `rate` bytes per second.
-    pub fn starves(&mut self, now: Instant, reporter: NodeId, node: NodeId, rate: u64) {
-        self.starved.report(now, reporter, node, rate);
+    pub fn starves(
+        &mut self,
+        now: Instant,
+        reporter: NodeId,
+        node: NodeId,
+        rate: u64,
+        steps: &mut Vec<Step>,
+    ) {
+        // What comes slowly is there sooner than another attempt would be, if there is little of it.
+        let size = self.meta().map_or(0, |meta| meta.size);
+        if rate > 0 && size / rate < REPLACED_S_MIN {
+            return;
+        }
+        if self.starved.report(now, reporter, node, rate) {
+            steps.push(Step::Probe(node));
+        }
+    }
+
+    /// A node that a position waits for lives.
+    pub fn answered(&mut self, node: NodeId) {
+        self.starved.answered(node);
     }
 
     /// Gives the seats of slow nodes to inputs that are elsewhere, if there are enough of them: the next attempt begins at

@@ -1,16 +1,17 @@
 //! Which node holds a sum up, as the positions of its tree report it.
 //!
 //! Where a node stands still all positions above it wait, each for its own child. The node to blame is one that is waited
-//! for and has not reported that it waits itself.
+//! for and has not reported that it waits itself. It is asked whether it lives: a node that is frozen or cut off does not
+//! answer, and is blamed at once. One that answers may be busy, or its link slow, and is blamed when it is reported again.
 //!
 //! Knows nodes and times; does not know the tree, or what becomes of a slow node's seat.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 
 use crate::{id::NodeId, time::Instant};
 
-/// How long after the first report the others may come: 60 ms.
-const JUDGE_NS: u64 = 60_000_000;
+/// How long after the first report the others may come, and answers of those that are asked: 100 ms.
+const JUDGE_NS: u64 = 100_000_000;
 
 /// How long a report holds. Positions that wait on repeat it after 200 to 300 ms.
 const FRESH_NS: u64 = 400_000_000;
@@ -22,16 +23,33 @@ pub(super) struct Starved {
     slow: BTreeMap<NodeId, (u64, Instant)>,
     /// When a node last reported that it waits.
     waiting: BTreeMap<NodeId, Instant>,
+    /// Nodes that have answered since the last judgement, and those that had before it.
+    alive: BTreeSet<NodeId>,
+    spared: BTreeSet<NodeId>,
     judged_at: Option<Instant>,
 }
 
 impl Starved {
-    pub(super) fn report(&mut self, now: Instant, reporter: NodeId, node: NodeId, rate: u64) {
+    /// A position at `reporter` waits for a child at `node`; whether that is to be asked whether it lives.
+    pub(super) fn report(
+        &mut self,
+        now: Instant,
+        reporter: NodeId,
+        node: NodeId,
+        rate: u64,
+    ) -> bool {
         self.waiting.insert(reporter, now);
-        if reporter != node {
-            self.slow.insert(node, (rate, now));
-            self.judged_at.get_or_insert(now + JUDGE_NS);
+        if reporter == node {
+            return false;
         }
+        self.slow.insert(node, (rate, now));
+        self.judged_at.get_or_insert(now + JUDGE_NS);
+        !self.alive.contains(&node)
+    }
+
+    /// A node that was asked has answered.
+    pub(super) fn answered(&mut self, node: NodeId) {
+        self.alive.insert(node);
     }
 
     /// When [`Starved::judge`] has an answer.
@@ -45,7 +63,13 @@ impl Starved {
         let is_fresh = |at: Instant| now.since(at) < FRESH_NS;
         let waits = |node: &NodeId| self.waiting.get(node).is_some_and(|at| is_fresh(*at));
         let slow = self.slow.iter().filter(|(node, (_, at))| is_fresh(*at) && !waits(node));
-        Some(slow.map(|(node, (rate, _))| (*node, *rate)).collect())
+        let mut slow: BTreeMap<NodeId, u64> =
+            slow.map(|(node, (rate, _))| (*node, *rate)).collect();
+        let alive = core::mem::take(&mut self.alive);
+        let spared = slow.keys().filter(|node| alive.contains(node)).copied().collect();
+        slow.retain(|node, _| !alive.contains(node) || self.spared.contains(node));
+        self.spared = spared;
+        Some(slow)
     }
 }
 
@@ -55,23 +79,38 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
+    fn at(ms: u64) -> Instant {
+        Instant::default() + ms * MS
+    }
+
     #[test]
     fn the_node_that_is_waited_for_and_waits_for_nobody_is_slow() {
         let mut starved = Starved::default();
-        let at = |ms: u64| Instant::default() + ms * MS;
         // 1 <- 2 <- 3 <- 4, and 4 stands still.
-        starved.report(at(300), NodeId(1), NodeId(2), 0);
+        assert!(starved.report(at(300), NodeId(1), NodeId(2), 0));
         assert_eq!(starved.judge(at(310)), None, "the others may still report");
         starved.report(at(320), NodeId(2), NodeId(3), 0);
         starved.report(at(330), NodeId(3), NodeId(4), 7);
-        assert_eq!(starved.judged_at(), Some(at(360)));
-        assert_eq!(starved.judge(at(360)), Some(BTreeMap::from([(NodeId(4), 7)])));
-        assert_eq!(starved.judge(at(370)), None, "until somebody reports again");
+        assert_eq!(starved.judged_at(), Some(at(400)));
+        assert_eq!(starved.judge(at(400)), Some(BTreeMap::from([(NodeId(4), 7)])));
+        assert_eq!(starved.judge(at(410)), None, "until a node reports again");
         starved.report(at(800), NodeId(1), NodeId(2), 0);
         assert_eq!(
-            starved.judge(at(860)),
+            starved.judge(at(900)),
             Some(BTreeMap::from([(NodeId(2), 0)])),
             "old reports say nothing"
         );
+    }
+
+    #[test]
+    fn a_node_that_answers_is_blamed_when_it_is_reported_again() {
+        let mut starved = Starved::default();
+        let mut round = |ms: u64| {
+            assert!(starved.report(at(ms), NodeId(1), NodeId(2), 0), "it is asked each time");
+            starved.answered(NodeId(2));
+            starved.judge(at(ms + 100)).unwrap()
+        };
+        assert_eq!(round(200), BTreeMap::new());
+        assert_eq!(round(400), BTreeMap::from([(NodeId(2), 0)]));
     }
 }

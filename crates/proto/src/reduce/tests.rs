@@ -512,8 +512,11 @@ fn held_up_by_three(spares: &[(usize, u64)]) -> (Reduce, Vec<Step>) {
     }
     // 1 <- 4 <- 3 <- 2.
     let now = Instant(3_000_000_000);
-    reduce.starves(now, ME, NodeId(4), 0);
-    reduce.starves(now, NodeId(4), NodeId(3), 0);
+    let mut probes = Vec::new();
+    reduce.starves(now, ME, NodeId(4), 0, &mut probes);
+    reduce.starves(now, NodeId(4), NodeId(3), 0, &mut probes);
+    assert_eq!(probes, [Step::Probe(NodeId(4)), Step::Probe(NodeId(3))]);
+    reduce.answered(NodeId(4));
     let steps = reduce.waits_until(reduce.deadline().unwrap(), &[]);
     (reduce, steps)
 }
