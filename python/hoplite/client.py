@@ -46,6 +46,9 @@ RECONNECT_S = 10.0
 IN_LOOP_S = 0.02
 RECONNECT_POLL_S = 0.05
 
+# What the native client says of a wait that its close ended.
+CLOSED = "this client is closed; make another by hoplite.init() or node.client()"
+
 # One object, not several. Made once: a union would be for each get.
 _ONE = (Ref, str)
 
@@ -59,8 +62,9 @@ class Client(Twins):
     twin for asyncio with the suffix `_async`, which takes the same arguments; cancelling it takes back what it asked
     for.
 
-    Any method raises `NodeDown` once the node has closed or died. In a child made by fork a client attaches anew when
-    it is first used, and raises `ForkedClient` if the parent's node has no socket.
+    Any method raises `NodeDown` once the client is closed, or the node has closed or died; one that waits does so at
+    once. In a child made by fork a client attaches anew when it is first used, and raises `ForkedClient` if the
+    parent's node has no socket.
 
     Args:
         native: the attachment itself.
@@ -537,7 +541,7 @@ class Client(Twins):
             came over the network, or from results that grow), "bytes_folded_remote" and "bytes_folded_local" (folded
             away from, and at, the node that called the reduce), "fetches", "serves" and others.
         """
-        status: dict[str, Any] = json.loads(self._open().status())
+        status: dict[str, Any] = json.loads(self._open().start_status().result())
         return status
 
     def stats(self) -> dict[str, int]:
@@ -547,7 +551,17 @@ class Client(Twins):
             "members", "objects", "waiting" (questions without an answer), "reduces" (under way), "store_used",
             "store_capacity" and "store_mapped" (bytes), and every counter since the node's start.
         """
-        return _numbers(self.status())
+        return self._numbers(self.status())
+
+    @staticmethod
+    def _numbers(status: dict[str, Any]) -> dict[str, int]:
+        store = status["store"]
+        return {
+            "members": len(status["members"]),
+            **{name: status[name] for name in ("objects", "waiting", "reduces")},
+            **{f"store_{name}": store[name] for name in ("used", "capacity", "mapped")},
+            **status["counters"],
+        }
 
     def objects(self) -> list[dict[str, Any]]:
         """Lists the copies that this node holds: "ref", "bytes", "state", "pinned" and others of each."""
@@ -555,7 +569,10 @@ class Client(Twins):
         return objects
 
     def close(self) -> None:
-        """Detaches from the node. Objects stay, and so do values that `get` returned. Closing twice is fine."""
+        """Detaches from the node. Objects stay, and so do values that `get` returned. Closing twice is fine.
+
+        Calls of this client that wait in other threads, or in an event loop, raise `NodeDown` at once.
+        """
         if not self._closed:
             self._closed = True
             if not self._forked:
@@ -563,7 +580,7 @@ class Client(Twins):
 
     def _open(self) -> _native.Client:
         if self._closed:
-            raise NodeDown("this client is closed; make another by hoplite.init() or node.client()")
+            raise NodeDown(CLOSED)
         if self._forked:
             self._attach_anew()
         if self._reconnect and self._native.is_node_gone():
@@ -593,7 +610,7 @@ class Client(Twins):
                 self._reconnecting.release()
         if self._closed:
             self._native.close()
-            raise NodeDown("this client is closed; make another by hoplite.init() or node.client()")
+            raise NodeDown(CLOSED)
         if self._native.is_node_gone():
             raise NodeDown(f"the node of {self._path} is gone, and no other is there after {patience:g} s: {why}")
 
@@ -655,13 +672,3 @@ class Client(Twins):
     def __repr__(self) -> str:
         where = f"node {self._node.id}" if self._node is not None else "attached"
         return f"<hoplite.Client {'closed' if self._closed else where}>"
-
-
-def _numbers(status: dict[str, Any]) -> dict[str, int]:
-    store = status["store"]
-    return {
-        "members": len(status["members"]),
-        **{name: status[name] for name in ("objects", "waiting", "reduces")},
-        **{f"store_{name}": store[name] for name in ("used", "capacity", "mapped")},
-        **status["counters"],
-    }

@@ -187,13 +187,14 @@ impl Attached {
         self.shared.say(&ToNode::Advanced { instance });
     }
 
-    pub(crate) fn describe(&self, callback: Describe) {
+    pub(crate) fn describe(&self, callback: Describe) -> u64 {
         let request = self.next_request();
         lock(&self.shared.describing).insert(request, callback);
         self.shared.say(&ToNode::Describe { request });
         if self.shared.is_closed.load(Ordering::Acquire) {
             self.shared.fail_all();
         }
+        request
     }
 
     pub(crate) fn is_closed(&self) -> bool {

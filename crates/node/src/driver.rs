@@ -218,7 +218,7 @@ impl Core {
         self: &Arc<Self>,
         client: ClientId,
         sink: impl FnOnce(Result<String, CallError>) + Send + 'static,
-    ) {
+    ) -> RequestId {
         let core = self.clone();
         let answer = move |answer: Result<Answer, CallError>| {
             sink(answer.and_then(|answer| match answer {
@@ -226,7 +226,7 @@ impl Core {
                 other => Err(CallError::NodeDown(format!("it answered {other:?}"))),
             }));
         };
-        self.ask(client, Ask::Status, None, false, Box::new(answer));
+        self.ask(client, Ask::Status, None, false, Box::new(answer))
     }
 
     pub(crate) fn client_gone(self: &Arc<Self>, client: ClientId) {

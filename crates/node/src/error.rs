@@ -38,6 +38,9 @@ pub enum Error {
         /// Why.
         detail: String,
     },
+    /// The program has closed its client.
+    #[error("this client is closed; make another by hoplite.init() or node.client()")]
+    Closed,
     /// The process was forked after it attached or started its node.
     #[error(
         "this process was forked from the one that opened the connection to Hoplite: call hoplite.init() or \

@@ -13,20 +13,29 @@ use hoplite_proto::{ask::Answer, error::Error as CallError};
 
 use crate::{client::Client, driver::lock, error::Error, turns::Turns, view::Guard};
 
-/// What came back for a question, with the memory it speaks of.
-pub(crate) type Raw = Result<(Answer, Option<Guard>), CallError>;
+/// What came back for a question.
+pub(crate) enum Said {
+    /// The machine's answer, with the memory that it speaks of.
+    Answer(Answer, Option<Guard>),
+    /// How the node is, as JSON.
+    Description(String),
+}
+
+/// What came back for a question, or why nothing did.
+pub(crate) type Raw = Result<Said, CallError>;
 
 /// Called once, when there is an answer, on whatever thread has it. Must not wait.
 pub type Waker = Box<dyn FnOnce() + Send>;
 
 /// Makes of an answer what the caller wants.
-pub(crate) type Finish<T> = Box<dyn FnOnce(Answer, Option<Guard>) -> Result<T, Error> + Send>;
+pub(crate) type Finish<T> = Box<dyn FnOnce(Said) -> Result<T, Error> + Send>;
 
 /// The end of whoever answers. Dropped without an answer, it ends the wait with an error.
 pub(crate) struct Promise(Arc<Shared>);
 
+/// What a question's two ends share.
 #[derive(Default)]
-struct Shared {
+pub(crate) struct Shared {
     state: Mutex<State>,
     answered: Condvar,
     /// Whether a thread waits for `answered`; changed with `state` locked. To wake nobody is a system call too.
@@ -45,33 +54,42 @@ enum State {
     Over,
     /// Nobody waits any more. What the answer brings into being is to go again.
     Abandoned,
+    /// The client was closed before the answer came. What the answer brings into being is to go again.
+    Closed,
 }
 
 impl Promise {
     pub(crate) fn keep(self, client: &Client, raw: Raw) {
-        if let Some(raw) = self.set(State::Answered(raw)) {
+        if let Some(raw) = self.0.set(State::Answered(raw)) {
             undo(client, &raw);
         }
+    }
+}
+
+impl Shared {
+    /// Ends the wait since its client was closed.
+    pub(crate) fn close(&self) {
+        drop(self.set(State::Closed));
     }
 
     /// Ends the wait; gives an answer back that nobody will take.
     fn set(&self, new: State) -> Option<Raw> {
         let (old, has_sleeper) = {
-            let mut state = lock(&self.0.state);
+            let mut state = lock(&self.state);
             let old = match *state {
                 State::Open | State::Watched(_) => mem::replace(&mut *state, new),
                 State::Answered(_) | State::Over => return None,
-                State::Abandoned => {
+                State::Abandoned | State::Closed => {
                     return if let State::Answered(raw) = new { Some(raw) } else { None };
                 }
             };
-            (old, self.0.has_sleeper.load(Ordering::Relaxed))
+            (old, self.has_sleeper.load(Ordering::Relaxed))
         };
         if has_sleeper {
-            self.0.answered.notify_all();
+            self.answered.notify_all();
         }
         // A thread that took the answer itself looks without being told.
-        if let Some(turns) = lock(&self.0.turns).as_ref().filter(|turns| !turns.is_here()) {
+        if let Some(turns) = lock(&self.turns).as_ref().filter(|turns| !turns.is_here()) {
             turns.poke();
         }
         if let State::Watched(waker) = old {
@@ -83,14 +101,18 @@ impl Promise {
 
 /// Deletes what a question brought into being whose asker gave up as it was answered: nobody will learn of it.
 fn undo(client: &Client, raw: &Raw) {
-    if let Ok((Answer::Put { id } | Answer::Promised { id } | Answer::Reducing { id }, _)) = raw {
-        drop(client.in_passing().start_delete(vec![id.clone()], None));
+    if let Ok(Said::Answer(
+        Answer::Put { id } | Answer::Promised { id } | Answer::Reducing { id },
+        _,
+    )) = raw
+    {
+        client.delete_in_passing(id.clone());
     }
 }
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        drop(self.set(State::Over));
+        drop(self.0.set(State::Over));
     }
 }
 
@@ -98,6 +120,8 @@ impl Drop for Promise {
 pub struct Wait<T> {
     client: Client,
     request: u64,
+    /// Whether the client has a list with this wait in it, to end it when it is closed.
+    is_listed: bool,
     /// When a node that has said nothing does not answer at all.
     given_up_at: Option<Instant>,
     shared: Arc<Shared>,
@@ -117,14 +141,19 @@ pub(crate) fn pair<T>(
     let shared = Arc::new(Shared::default());
     let given_up_at =
         timeout.and_then(|timeout| Instant::now().checked_add(timeout)?.checked_add(SILENCE_MAX));
-    let (request, finish) = (0, Some(finish));
-    let wait = Wait { client, request, given_up_at, shared: shared.clone(), finish };
+    let (request, is_listed, finish) = (0, false, Some(finish));
+    let wait = Wait { client, request, is_listed, given_up_at, shared: shared.clone(), finish };
     (Promise(shared), wait)
 }
 
 impl<T> Wait<T> {
+    /// Says under which number the question was asked.
     pub(crate) fn asked_as(mut self, request: u64) -> Self {
         self.request = request;
+        if !self.is_over() {
+            self.is_listed = true;
+            self.client.list(self.request, &self.shared);
+        }
         self
     }
 
@@ -176,6 +205,12 @@ impl<T> Wait<T> {
                     drop(state);
                     return Some(Err(self.no_answer()));
                 }
+                State::Closed => {
+                    *state = State::Closed;
+                    drop(state);
+                    self.finish = None;
+                    return Some(Err(Error::Closed));
+                }
                 open => *state = open,
             }
             let now = Instant::now();
@@ -226,9 +261,9 @@ impl<T> Wait<T> {
 
     fn end(&mut self, raw: Raw) -> Result<T, Error> {
         let finish = self.finish.take();
-        let (answer, guard) = raw?;
+        let said = raw?;
         match finish {
-            Some(finish) => finish(answer, guard),
+            Some(finish) => finish(said),
             None => Err(Error::node_down("the answer was taken before")),
         }
     }
@@ -247,6 +282,9 @@ impl<T> std::fmt::Debug for Wait<T> {
 
 impl<T> Drop for Wait<T> {
     fn drop(&mut self) {
+        if self.is_listed {
+            self.client.unlist(&self.shared);
+        }
         if self.finish.is_none() {
             return;
         }
@@ -254,7 +292,7 @@ impl<T> Drop for Wait<T> {
         match before {
             State::Open | State::Watched(_) => self.client.cancel(self.request),
             State::Answered(raw) => undo(&self.client, &raw),
-            State::Over | State::Abandoned => {}
+            State::Over | State::Abandoned | State::Closed => {}
         }
     }
 }

@@ -27,6 +27,7 @@ pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
         Error::Listen { .. } => "InvalidArgument",
         Error::Join(_) => "JoinError",
         Error::Attach { .. } => "ConnectError",
+        Error::Closed => "NodeDown",
         Error::Forked => "ForkedClient",
         _ => "HopliteError",
     };
