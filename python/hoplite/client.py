@@ -159,11 +159,13 @@ class Client(Twins):
             The object's ref, when its bytes are in the store, and so many nodes hold them.
 
         Raises:
-            GetTimeout: the copies were not made in time; the object is there all the same.
+            GetTimeout: the copies were not made in time, and the object is there all the same; or its memory was not
+                made, or its name not confirmed, and there is no object.
             InvalidArgument: the name is empty or too long, or a ref that this client did not promise or has put
                 already; `keep` or `copies` is below 1, or the name has no number; or pickle can't take the value.
             NameTaken: an object of that name is alive.
-            ObjectDeleted: it was deleted before `copies` nodes held it.
+            ObjectDeleted: it was deleted before `copies` nodes held it; or the promised ref was deleted before this
+                put; or the network was cut, somebody put the name on the other side, and that object stays.
             StoreFull: there was no room in time, or the object is larger than the store.
             UnsupportedDtype: the value takes a pickle, and this client has `allow_pickle=False`; or it is on another
                 device.
@@ -284,14 +286,15 @@ class Client(Twins):
             `close`, and hold the memory until they are garbage. With `out`, that. Of several, a list in their order.
 
         Raises:
-            GetTimeout: the object is not here in time; with 0, it was not here already.
+            GetTimeout: the object is not here in time, and a full store is not the reason; with 0, it was not here
+                already.
             InvalidArgument: `out` is read-only or not contiguous.
             ObjectDeleted: the object was deleted.
             ObjectLost: no copy of it is left.
             ShapeMismatch: `out` has another dtype or shape.
-            StoreFull: this node has no room for a copy, or never for all of a list, which are here together at the end;
-                with `out` they need not be. Two lists at a time that fit only one after the other wait for each other:
-                give them a timeout.
+            StoreFull: this node had no room for a copy in time, or will never have it for all of a list, which are here
+                together at the end; with `out` they need not be. Two lists at a time that fit only one after the other
+                wait for each other: give them a timeout.
             Undecodable: a pickled object can't be read here, for want of its class for instance, or this client has
                 `allow_pickle=False`.
             UnsupportedDtype: the value needs a package that is not installed (numpy, ml_dtypes, torch, pyarrow).
@@ -392,7 +395,8 @@ class Client(Twins):
             count: how many inputs to fold; None means all of them. Spares that arrive later are left alone.
             name: what to call the result, as for `put`; None mints an id. Nobody else can put the name from now on.
             timeout: seconds until the inputs must have arrived and the result be folded. After that the reduce is
-                given up, and `get` and `inputs` raise `GetTimeout`, which names the inputs that are missing.
+                given up, and `get` and `inputs` raise `GetTimeout`, which names the inputs that are missing; or
+                `StoreFull`, if only room for the result is missing.
 
         Returns:
             A ref at once; `get` on it waits, `ref.inputs()` tells what was folded in.

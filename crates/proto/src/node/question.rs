@@ -180,6 +180,10 @@ impl Node {
     pub(super) fn time_out(&mut self, request: RequestId, out: &mut Vec<Action>) {
         let Some(pending) = self.forget(request) else { return };
         let waited_ns = self.now.since(pending.since);
+        let full = match &pending.kind {
+            Waiting::Object(id) | Waiting::Inputs(id) => self.without_room(id),
+            _ => None,
+        };
         let (what, state) = match &pending.kind {
             Waiting::Object(id) => {
                 let state = self.state_of(id);
@@ -187,12 +191,9 @@ impl Node {
                 (format!("object {id}"), state)
             }
             Waiting::Create(instance) => {
-                if let Some(error) = self.create_timed_out(*instance, out) {
-                    let answer = Err(error);
-                    out.push(Action::Reply { client: pending.client, request, answer });
-                    return;
-                }
-                ("room for an object".to_string(), "its name is not confirmed yet".to_string())
+                let answer = Err(self.create_timed_out(*instance, waited_ns, out));
+                out.push(Action::Reply { client: pending.client, request, answer });
+                return;
             }
             Waiting::Growth(id) => {
                 self.stop_following(id, request);
@@ -238,7 +239,7 @@ impl Node {
                 (format!("news of the holders of {id}"), state.to_string())
             }
         };
-        let answer = Err(Error::Timeout { what, waited_ns, state });
+        let answer = Err(full.unwrap_or(Error::Timeout { what, waited_ns, state }));
         out.push(Action::Reply { client: pending.client, request, answer });
     }
 

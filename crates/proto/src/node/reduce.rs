@@ -214,7 +214,11 @@ impl Node {
                 Step::Chose(degree, reason) => {
                     out.push(Action::Note(Note::DegreeChosen { id, degree, reason }));
                 }
-                Step::Fail(error) => self.fail_reduce_of(&id, &error, out),
+                Step::Fail(error) => {
+                    let is_late = matches!(error, Error::Timeout { .. });
+                    let full = is_late.then(|| self.without_room(&id)).flatten();
+                    self.fail_reduce_of(&id, &full.unwrap_or(error), out);
+                }
             }
         }
     }
