@@ -540,10 +540,7 @@ class Client(Twins):
             they are fetched again, and after three of them the member sends only what nobody else has; and "via": None,
             or by way of which other member it is reached, if it can't be reached directly); "lost" (former members that
             are called again, with "seconds" and "reason"); "objects" (number of local copies); "store" ("used" and
-            "capacity", bytes); "counters" since the node's start:
-            "bytes_direct" (sent from objects that this node's clients put), "bytes_relayed" (sent on from copies that
-            came over the network, or from results that grow), "bytes_folded_remote" and "bytes_folded_local" (folded
-            away from, and at, the node that called the reduce), "fetches", "serves" and others.
+            "capacity", bytes); "counters" since the node's start, which docs/counters.md explains.
         """
         status: dict[str, Any] = json.loads(self._open().start_status().result())
         return status
@@ -553,7 +550,8 @@ class Client(Twins):
 
         Returns:
             "members", "objects", "waiting" (questions without an answer), "reduces" (under way), "store_used",
-            "store_capacity" and "store_mapped" (bytes), and every counter since the node's start.
+            "store_capacity" and "store_mapped" (bytes), and every counter since the node's start; docs/counters.md
+            explains each.
         """
         return self._numbers(self.status())
 

@@ -209,6 +209,7 @@ async fn receive_partial(
         for (header, piece) in headers.iter().zip(waiting.drain(..headers.len())) {
             count_checked(core, child, blocks::check(header, transfer, at, &piece))?;
             let length = piece.len() as u64;
+            core.counters.bytes_partial_received.add(length);
             if window.send(Ok(piece)).await.is_err() {
                 // The fold is over; closing the connection tells the child.
                 return Ok(());
