@@ -223,7 +223,7 @@ impl Core {
         let answer = move |answer: Result<Answer, CallError>| {
             sink(answer.and_then(|answer| match answer {
                 Answer::Status(status) => Ok(core.description(&status).to_string()),
-                other => Err(CallError::NodeDown(format!("it answered {other:?}"))),
+                _ => Err(CallError::NodeDown("it gave an answer to another question".into())),
             }));
         };
         self.ask(client, Ask::Status, None, false, Box::new(answer))

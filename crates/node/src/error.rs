@@ -27,6 +27,14 @@ pub enum Error {
         /// Why it can't be.
         detail: String,
     },
+    /// No address that others could be told.
+    #[error("can't advertise {address}: {detail}")]
+    Advertise {
+        /// What was asked for.
+        address: String,
+        /// Why it can't be.
+        detail: String,
+    },
     /// Nobody who was named let this node in.
     #[error("could not join the cluster: {0}")]
     Join(String),

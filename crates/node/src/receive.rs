@@ -99,7 +99,11 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
     let (mut arrivals, mut ungranted) = (Arrivals::default(), 0);
     for range in ranges {
         let Some(mut claim) = held.slot.claim_owned(range.clone()) else {
-            return Err(WireError::Unexpected(format!("{range:?} is written already")).into());
+            return Err(WireError::Unexpected(format!(
+                "bytes {} to {} are written already",
+                range.start, range.end
+            ))
+            .into());
         };
         while !claim.is_empty() {
             let at = claim.range().start;
@@ -202,7 +206,7 @@ async fn receive_partial(
             Arrived::Frames(headers) => headers,
             Arrived::Other(header, body) => {
                 let _ = ended(&mut stream, transfer, &header, &places[0][..body]).await?;
-                let said = format!("its end at byte {at} of {part:?}");
+                let said = format!("its end at byte {at} of {}", part.end);
                 return Err(WireError::Unexpected(said).into());
             }
         };
@@ -271,7 +275,7 @@ async fn ended(
             let mut body = begun.chain(stream);
             Ok(End::Unavailable(frame::read_body(&mut body, header).await?))
         }
-        other => Err(WireError::Unexpected(format!("{other:?}")).into()),
+        other => Err(WireError::Unexpected(other.to_string()).into()),
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
             _ => "HopliteError",
         },
         Error::AddressInUse { .. } => "AddressInUse",
-        Error::Listen { .. } => "InvalidArgument",
+        Error::Listen { .. } | Error::Advertise { .. } => "InvalidArgument",
         Error::Join(_) => "JoinError",
         Error::Attach { .. } => "ConnectError",
         Error::Closed => "NodeDown",

@@ -12,7 +12,7 @@ use alloc::{
 use super::{Action, Node, put::Create, wait::Waited};
 use crate::{
     ask::Answer,
-    error::{Error, List},
+    error::{Error, List, Quoted},
     id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     limits::OWNER_PATIENCE_NS,
     message::{Holding, Message},
@@ -221,10 +221,10 @@ impl Node {
                 self.stop_latest(prefix, request, out);
                 let newer = after.map_or_else(String::new, |after| format!(" newer than {after}"));
                 let state = if *is_answered { "nobody has put one" } else { SILENT };
-                (format!("a name under {prefix:?}{newer}"), state.to_string())
+                (format!("a name under {}{newer}", Quoted(prefix)), state.to_string())
             }
             Waiting::Older { name, .. } => {
-                (format!("the names before {name:?}"), SILENT.to_string())
+                (format!("the names before {}", Quoted(name.as_str())), SILENT.to_string())
             }
             Waiting::Several(waited) => {
                 // Time that is over is an answer too.

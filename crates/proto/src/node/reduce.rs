@@ -74,7 +74,7 @@ impl Node {
                 inputs.len()
             )
         } else if let Some(id) = id.as_ref().filter(|id| distinct.contains(id)) {
-            format!("{id:?} is an input: the result needs a name of its own")
+            format!("{id} is an input: the result needs a name of its own")
         } else {
             String::new()
         };
