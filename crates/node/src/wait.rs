@@ -122,15 +122,19 @@ pub struct Wait<T> {
     request: u64,
     /// Whether the client has a list with this wait in it, to end it when it is closed.
     is_listed: bool,
+    timeout: Option<Duration>,
     /// When a node that has said nothing does not answer at all.
     given_up_at: Option<Instant>,
     shared: Arc<Shared>,
     finish: Option<Finish<T>>,
 }
 
-/// How long after its deadline a question may be without an answer. A node answers at the deadline; one that does not
-/// for so long is frozen.
+/// How long a question that has a deadline may be without an answer, unless its timeout is longer. A node answers at the
+/// deadline; one that says nothing for so long is frozen.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// How much later than its deadline an answer may come by. That of a node says more than that it was late.
+const LATE_MAX: Duration = Duration::from_millis(250);
 
 /// A question's two ends. The number of the question is told by [`Wait::asked_as`]; `timeout` is that of the question.
 pub(crate) fn pair<T>(
@@ -139,10 +143,11 @@ pub(crate) fn pair<T>(
     finish: Finish<T>,
 ) -> (Promise, Wait<T>) {
     let shared = Arc::new(Shared::default());
-    let given_up_at =
-        timeout.and_then(|timeout| Instant::now().checked_add(timeout)?.checked_add(SILENCE_MAX));
+    let patience = timeout.map(|timeout| timeout.saturating_add(LATE_MAX).max(SILENCE_MAX));
+    let given_up_at = patience.and_then(|patience| Instant::now().checked_add(patience));
     let (request, is_listed, finish) = (0, false, Some(finish));
-    let wait = Wait { client, request, is_listed, given_up_at, shared: shared.clone(), finish };
+    let wait =
+        Wait { client, request, is_listed, timeout, given_up_at, shared: shared.clone(), finish };
     (Promise(shared), wait)
 }
 
@@ -216,7 +221,7 @@ impl<T> Wait<T> {
             let now = Instant::now();
             if self.given_up_at.is_some_and(|at| at <= now) {
                 drop(state);
-                return Some(Err(Error::node_down("it does not answer: is its process stopped?")));
+                return Some(Err(self.silence()));
             }
             let left = until.map(|until| until.saturating_duration_since(now));
             if left.is_some_and(|left| left.is_zero()) {
@@ -265,6 +270,20 @@ impl<T> Wait<T> {
         match finish {
             Some(finish) => finish(said),
             None => Err(Error::node_down("the answer was taken before")),
+        }
+    }
+
+    /// The error of a wait whose node has said nothing all the time.
+    fn silence(&self) -> Error {
+        match self.timeout {
+            // The time is over, whether the node is frozen or only busy.
+            Some(timeout) if timeout >= SILENCE_MAX => {
+                let what = "an answer of the node of this host".into();
+                let waited_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+                let state = "it does not answer: is its process stopped?".into();
+                CallError::Timeout { what, waited_ns, state }.into()
+            }
+            _ => Error::node_down("it does not answer: is its process stopped?"),
         }
     }
 
