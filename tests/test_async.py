@@ -11,6 +11,7 @@ import functools
 import gc
 import logging
 import random
+import re
 import threading
 import time
 import warnings
@@ -444,9 +445,58 @@ def test_a_long_wait_is_spoken_of(
     asyncio.run(main())
     said = [record.getMessage() for record in caplog.records]
     assert all(record.name == "hoplite" and record.levelno == logging.WARNING for record in caplog.records)
-    assert any(f"still waiting for {plain.name('late')} after 0 s: nobody has put it" in text for text in said)
-    assert any(plain.name("into") in text for text in said)
+    both = f"still waiting for 2 objects, {plain.name('late')} for one, after 0 s: nobody has put it"
+    assert both in said
     assert not any(plain.name("silent") in text for text in said)
+
+
+def test_many_long_waits_take_one_line(
+    plain: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_loop, "FIRST_WORD_AFTER_S", 0.2)
+    count = 2000
+
+    async def main() -> None:
+        gets = [asyncio.ensure_future(plain.getter.get_async(plain.name(number))) for number in range(count)]
+        with caplog.at_level(logging.WARNING, "hoplite"):
+            # They begin one after the other, so the first line may speak of a few.
+            await until(lambda: any(spoken_of(record) > count // 2 for record in caplog.records))
+        for get in gets:
+            get.cancel()
+        await asyncio.gather(*gets, return_exceptions=True)
+
+    def spoken_of(record: logging.LogRecord) -> int:
+        said = re.search(
+            r"still waiting for (\d+) objects, .* for one, after \d+ s: nobody has put it", record.getMessage()
+        )
+        return int(said[1]) if said else 0
+
+    asyncio.run(main())
+    assert len(caplog.records) < 20
+
+
+def test_what_is_here_is_not_spoken_of(
+    plain: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loop has other things to do, and looks for its answers late."""
+    monkeypatch.setattr(_loop, "FIRST_WORD_AFTER_S", 0.5)
+    names = [plain.name(number) for number in range(20)]
+
+    def keep_busy() -> None:
+        for name in names:
+            plain.putter.put(b"x", name=name)
+        eventually(lambda: plain.getter.stats()["waiting"] == 0)
+        time.sleep(2 * _loop.FIRST_WORD_AFTER_S)
+
+    async def main() -> None:
+        gets = [asyncio.ensure_future(plain.getter.get_async(name)) for name in names]
+        await asyncio.sleep(0)
+        keep_busy()
+        assert await asyncio.gather(*gets) == [b"x"] * len(names)
+
+    with caplog.at_level(logging.WARNING, "hoplite"):
+        asyncio.run(main())
+    assert caplog.records == []
 
 
 @pytest.mark.long

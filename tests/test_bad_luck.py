@@ -18,7 +18,7 @@ from programs import descriptors, line, run, started
 from support import SOON, Later, eventually, eventually_empty, numbers, same
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 MIB = 1 << 20
 
@@ -173,6 +173,36 @@ def test_put_into_a_full_store_waits_and_then_tells_the_numbers(how: str) -> Non
         client.delete(ref)
         assert client.get(put.result())[-1] == 1
         assert client.status()["store"]["used"] <= 32 * MIB
+        client.close()
+
+
+@pytest.mark.parametrize("how", ["embedded", "attached"])
+def test_whatever_finds_no_room_in_time_tells_the_same(how: str) -> None:
+    """A put, a put of a promise, a get, a list, a get into one's own memory, and a sum."""
+    with testing.cluster(2, capacity="32MiB") as nodes:
+        client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket)
+        pinned = client.put(np.ones(20 * MIB, np.uint8))
+        far = nodes[1].client().put(np.ones(16 * MIB, np.uint8))
+        own = np.empty(16 * MIB, np.uint8)
+        total, patient = client.reduce([far], timeout=0.3), client.reduce([far])
+        calls: list[Callable[[], object]] = [
+            lambda: client.put(own, timeout=0.3),
+            lambda: client.put(own, name=client.promise(), timeout=0.3),
+            lambda: client.get(far, timeout=0.3),
+            lambda: client.get([far], timeout=0.3),
+            lambda: client.get(far, out=own, timeout=0.3),
+            lambda: client.get(total),
+            lambda: total.inputs(),
+            lambda: client.get(patient, timeout=0.3),
+        ]
+        for call in calls:
+            with pytest.raises(hoplite.StoreFull) as raised:
+                call()
+            assert f"has no room for {16 * MIB} bytes: {client.status()['store']['used']} bytes are" in str(
+                raised.value
+            )
+        client.delete([pinned, patient])
+        assert client.get(far, timeout=SOON)[-1] == 1
         client.close()
 
 

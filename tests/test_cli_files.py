@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import pty
+import re
 import signal
 import stat
 import subprocess
@@ -182,6 +183,15 @@ def test_get_waits_and_says_so(client: Client, tmp_path: Path) -> None:
         client.put(b"x", name="late/1")
         assert process.wait(SOON) == 0
     assert (tmp_path / "out").read_bytes() == b"x"
+
+
+def test_a_get_that_speaks_meanwhile_reports_its_whole_time(node: Node) -> None:
+    said = run("get", "nobody/1", "--timeout", 2.5, code=1).stderr.decode()
+    assert said.startswith("waiting for nobody/1")
+    waited = re.search(r"did not come within (\d+\.\d+) s", said)
+    assert waited is not None, said
+    assert float(waited[1]) >= 2.5
+    del node
 
 
 def test_ctrl_c_ends_a_get(node: Node, tmp_path: Path) -> None:

@@ -467,6 +467,60 @@ def test_a_closed_client_says_so(crew: Crew) -> None:
     same(crew.getter.get(ref, timeout=SOON), numbers(LARGE))
 
 
+@pytest.mark.parametrize("others", [0, 2])
+def test_close_ends_every_wait_at_once(crew: Crew, others: int) -> None:
+    """Also while other threads wait: one of them takes what the node says, the rest sleep."""
+    client, missing = crew.another(), crew.name("missing")
+    sleepers = [Later(client.get, crew.name(f"other/{number}")) for number in range(others)]
+    total = client.reduce([missing])
+    space = np.zeros(LARGE, "float32")
+    waits = [
+        Later(client.get, missing),
+        Later(client.get, missing, timeout=1000),
+        Later(client.get, [missing, crew.name("second")]),
+        Later(client.get, missing, out=space),
+        Later(client.get, [missing], out=[space]),
+        Later(client.wait, [missing]),
+        Later(client.latest, crew.name("missing/")),
+        Later(client.inputs, total),
+        Later(lambda: next(iter(client.locations(missing, watch=True)))),
+    ]
+    asked = len(sleepers) + len(waits)
+    eventually(lambda: sum(node.client().stats()["waiting"] for node in crew.nodes) >= asked)
+    assert not any(wait.done() for wait in [*sleepers, *waits])
+    client.close()
+    for wait in [*sleepers, *waits]:
+        with pytest.raises(hoplite.NodeDown, match="this client is closed"):
+            wait.result()
+    crew.putter.delete(total)
+
+
+def test_close_while_a_put_waits_for_room_leaves_no_object(crew: Crew) -> None:
+    client = crew.another()
+    held = client.put(np.zeros(100 << 20, "uint8"))
+    put = Later(client.put, np.zeros(100 << 20, "uint8"), name=crew.name("late"))
+    eventually(lambda: client.stats()["waiting"] > 0)
+    client.close()
+    with pytest.raises(hoplite.NodeDown, match="this client is closed"):
+        put.result()
+    crew.putter.delete(held)
+    crew.settled()
+    with pytest.raises(hoplite.GetTimeout, match="late"):
+        crew.getter.get(crew.name("late"), timeout=0)
+
+
+def test_what_is_filled_when_its_client_closes_leaves_no_object(crew: Crew) -> None:
+    client = crew.another()
+    buffers = [client.create(size, name=crew.name(size)) for size in (SMALL, LARGE)]
+    client.close()
+    for buffer in buffers:
+        buffer[:] = numbers(len(buffer))
+        with pytest.raises(hoplite.NodeDown, match="this client is closed"):
+            buffer.seal()
+        buffer.discard()
+    eventually(lambda: crew.putter.objects() == [])
+
+
 def test_a_client_is_closed_by_with(crew: Crew) -> None:
     with crew.another() as client:
         ref = client.put(b"x")

@@ -122,6 +122,57 @@ def wait():
 in_daemon(wait)
 session.shutdown()
 """,
+    "a thread waits in get of a client that is closed": """
+hp = attach()
+heard = []
+def wait():
+    try:
+        hp.get("nobody/1")
+    except hoplite.NodeDown as error:
+        heard.append(str(error))
+thread = threading.Thread(target=wait)
+thread.start()
+time.sleep(0.3)
+hp.close()
+thread.join()
+assert "this client is closed" in heard[0]
+""",
+    "shut down while a thread and tasks wait": """
+import asyncio
+attach() if HOW == "embedded" else session._session.keep(attach(), "")
+def wait():
+    try:
+        hoplite.get("nobody/1")
+    except hoplite.NodeDown:
+        pass
+async def main():
+    tasks = [asyncio.create_task(hoplite.get_async(f"nobody/{number}")) for number in range(3)]
+    await asyncio.sleep(0.3)
+    hoplite.shutdown()
+    for answer in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(answer, hoplite.NodeDown), answer
+thread = threading.Thread(target=wait)
+thread.start()
+asyncio.run(main())
+""",
+    "Ctrl-C in the main thread while another waits": """
+import signal
+def wait():
+    try:
+        hp.get("nobody/1")
+    except hoplite.NodeDown:
+        pass
+try:
+    with attach() as hp:
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.3)
+        threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+        thread.join()
+        raise AssertionError("the wait ended before the client was closed")
+except KeyboardInterrupt:
+    pass
+""",
     "two embedded nodes and their clients": """
 hp = attach()
 other = hoplite.Node()

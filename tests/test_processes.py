@@ -21,6 +21,7 @@ from programs import descriptors, frozen, go, kill, line, started
 from support import SOON, Later, eventually, eventually_empty, numbers, same
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
@@ -403,3 +404,48 @@ def test_a_node_that_is_stopped_does_not_hold_its_clients_for_ever() -> None:
         finally:
             os.kill(node.process.pid, signal.SIGCONT)
         assert client.get(client.put(b"x")) == b"x"
+
+
+PATIENT: dict[str, Callable[[hoplite.Client], object]] = {
+    "get": lambda client: client.get("never/1", timeout=5),
+    "several": lambda client: client.get(["never/1", "never/2"], timeout=5),
+    "into": lambda client: client.get("never/1", out=bytearray(1), timeout=5),
+    "in a loop": lambda client: asyncio.run(client.get_async("never/1", timeout=5)),
+    "put": lambda client: client.put(b"x", timeout=5),
+}
+
+
+def test_a_node_that_is_stopped_lengthens_no_timeout() -> None:
+    with testing.node_process() as node, node.client() as client, frozen(node.process):
+        begun = time.monotonic()
+        waiting = [Later(call, client) for call in PATIENT.values()]
+        for later in waiting:
+            with pytest.raises(hoplite.GetTimeout, match=r"within 5\.000 s: it does not answer"):
+                later.result(SOON)
+        # It was twice as long; a busy machine takes a part of that.
+        assert 5 <= time.monotonic() - begun < 9
+
+
+def test_a_node_that_is_stopped_holds_up_no_loop_and_no_close() -> None:
+    """More is said to it than its socket has room for; it hears all of it when it goes on."""
+    value, count = b"x" * 30_000, 200
+
+    async def main(client: hoplite.Client, process: subprocess.Popen[str]) -> None:
+        with frozen(process):
+            puts = [asyncio.ensure_future(client.put_async(value, name=f"put/{n}")) for n in range(count)]
+            # The loop has its turns: each has asked.
+            await asyncio.sleep(0)
+            assert not any(put.done() for put in puts)
+        assert len(await asyncio.gather(*puts)) == count
+
+    with testing.node_process() as node, node.client() as client:
+        asyncio.run(main(client, node.process))
+        for number in range(count):
+            assert client.get(f"put/{number}", timeout=SOON) == value
+        with frozen(node.process):
+            puts = [Later(client.put, value) for _ in range(count)]
+            eventually(lambda: threading.active_count() > count)
+            client.close()
+            for put in puts:
+                with pytest.raises(hoplite.NodeDown, match="this client is closed"):
+                    put.result()

@@ -34,6 +34,9 @@ VERSION_MAX = 2**64 - 1
 # Nodes that hold one object; a cluster of so many is none.
 COPIES_MAX = 2**31
 
+# Of less, most objects that are worth a store find no room: who says so has forgotten the unit.
+CAPACITY_MIN = 1 << 20
+
 # Axes of an array, as NumPy has them.
 AXES_MAX = 64
 
@@ -213,6 +216,9 @@ def check_capacity(capacity: int | str | None) -> int | None:
         number = operator.index(capacity)
     if not 0 < number <= NUMBER_MAX:
         raise InvalidArgument(f"capacity is {number} bytes; it must be above zero and below 8 EiB")
+    if number < CAPACITY_MIN:
+        meant = f'; did you mean "{number}GiB"?' if number < UNITS["KiB"] else ""
+        raise InvalidArgument(f"capacity is {number} bytes, and a store needs at least {CAPACITY_MIN} (1 MiB){meant}")
     return number
 
 

@@ -48,12 +48,17 @@ def is_in_loop() -> bool:
 class _Waiting:
     """A coroutine that waits, and what to say if that takes long."""
 
-    __slots__ = ("begun", "explain", "future", "next_word", "ref")
+    __slots__ = ("begun", "explain", "future", "next_word", "pending", "ref")
 
     def __init__(
-        self, future: asyncio.Future[None], ref: str | None, explain: Callable[[str], Pending[str]] | None
+        self,
+        future: asyncio.Future[None],
+        pending: Pending[Any],
+        ref: str | None,
+        explain: Callable[[str], Pending[str]] | None,
     ) -> None:
         self.future = future
+        self.pending = pending
         self.ref = ref
         self.explain = explain
         self.begun = time.monotonic()
@@ -100,13 +105,17 @@ class _Bridge:
         if loop is None:
             return
         now = time.monotonic()
+        late = []
         for waiting in self.waiting.values():
-            if waiting.ref is not None and waiting.explain is not None and now >= waiting.next_word:
-                waited = now - waiting.begun
-                waiting.next_word = now + min(waited, SILENCE_MAX_S)
-                word = loop.create_task(_say(waiting.ref, waited, waiting.explain))
-                self._words.add(word)
-                word.add_done_callback(self._words.discard)
+            # What is here, and the loop has only to look at, needs no word.
+            if waiting.ref is not None and now >= waiting.next_word and not waiting.pending.is_over():
+                waiting.next_word = now + min(now - waiting.begun, SILENCE_MAX_S)
+                late.append(waiting)
+        if late:
+            # One line for all that this loop waits for.
+            word = loop.create_task(_say(late, now))
+            self._words.add(word)
+            word.add_done_callback(self._words.discard)
         if self.waiting:
             self.watch()
 
@@ -138,7 +147,7 @@ async def answer(
         bridge = _bridges[loop] = _Bridge(loop)
     future = loop.create_future()
     key = next(bridge.keys)
-    bridge.waiting[key] = _Waiting(future, ref, explain)
+    bridge.waiting[key] = _Waiting(future, pending, ref, explain)
     if not pending.tell(bridge.inbox, key):
         del bridge.waiting[key]
         return pending.result()
@@ -175,12 +184,21 @@ async def aside(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         raise
 
 
-async def _say(ref: str, waited: float, explain: Callable[[str], Pending[Any]]) -> None:
+async def _say(late: list[_Waiting], now: float) -> None:
+    """Tells the log of waits that are long; why, of the one that has been waited for longest."""
+    first = late[0]
+    assert first.ref is not None
+    assert first.explain is not None
     try:
-        state = await answer(explain(ref))
+        state = await answer(first.explain(first.ref))
     except HopliteError as error:
         state = str(error)
-    say(ref, waited, state)
+    # It may have come meanwhile.
+    missing = sum(not waiting.pending.is_over() for waiting in late)
+    if first.pending.is_over() or not missing:
+        return
+    what = first.ref if missing == 1 else f"{missing} objects, {first.ref} for one,"
+    say(what, now - first.begun, state)
 
 
 def say(what: str, waited: float, state: str) -> None:

@@ -207,15 +207,13 @@ class Twins:
 
     async def status_async(self: Client) -> dict[str, Any]:
         """`status`, for asyncio."""
-        import asyncio
-
-        return await asyncio.to_thread(self.status)
+        text = await answer(self._open().start_status())
+        status: dict[str, Any] = json.loads(text)
+        return status
 
     async def stats_async(self: Client) -> dict[str, int]:
         """`stats`, for asyncio."""
-        import asyncio
-
-        return await asyncio.to_thread(self.stats)
+        return self._numbers(await self.status_async())
 
     async def objects_async(self: Client) -> list[dict[str, Any]]:
         """`objects`, for asyncio."""

@@ -46,6 +46,9 @@ RECONNECT_S = 10.0
 IN_LOOP_S = 0.02
 RECONNECT_POLL_S = 0.05
 
+# What the native client says of a wait that its close ended.
+CLOSED = "this client is closed; make another by hoplite.init() or node.client()"
+
 # One object, not several. Made once: a union would be for each get.
 _ONE = (Ref, str)
 
@@ -59,8 +62,10 @@ class Client(Twins):
     twin for asyncio with the suffix `_async`, which takes the same arguments; cancelling it takes back what it asked
     for.
 
-    Any method raises `NodeDown` once the node has closed or died. In a child made by fork a client attaches anew when
-    it is first used, and raises `ForkedClient` if the parent's node has no socket.
+    Any method raises `NodeDown` once the client is closed, or the node has closed or died; one that waits does so at
+    once. In a child made by fork a client attaches anew when it is first used, and raises `ForkedClient` if the
+    parent's node has no socket. If the node is frozen, a call with a timeout ends at that time with `GetTimeout`, or
+    after 5 s with `NodeDown` if that is later.
 
     Args:
         native: the attachment itself.
@@ -155,11 +160,13 @@ class Client(Twins):
             The object's ref, when its bytes are in the store, and so many nodes hold them.
 
         Raises:
-            GetTimeout: the copies were not made in time; the object is there all the same.
+            GetTimeout: the copies were not made in time, and the object is there all the same; or its memory was not
+                made, or its name not confirmed, and there is no object.
             InvalidArgument: the name is empty or too long, or a ref that this client did not promise or has put
                 already; `keep` or `copies` is below 1, or the name has no number; or pickle can't take the value.
             NameTaken: an object of that name is alive.
-            ObjectDeleted: it was deleted before `copies` nodes held it.
+            ObjectDeleted: it was deleted before `copies` nodes held it; or the promised ref was deleted before this
+                put; or the network was cut, somebody put the name on the other side, and that object stays.
             StoreFull: there was no room in time, or the object is larger than the store.
             UnsupportedDtype: the value takes a pickle, and this client has `allow_pickle=False`; or it is on another
                 device.
@@ -280,14 +287,15 @@ class Client(Twins):
             `close`, and hold the memory until they are garbage. With `out`, that. Of several, a list in their order.
 
         Raises:
-            GetTimeout: the object is not here in time; with 0, it was not here already.
+            GetTimeout: the object is not here in time, and a full store is not the reason; with 0, it was not here
+                already.
             InvalidArgument: `out` is read-only or not contiguous.
             ObjectDeleted: the object was deleted.
             ObjectLost: no copy of it is left.
             ShapeMismatch: `out` has another dtype or shape.
-            StoreFull: this node has no room for a copy, or never for all of a list, which are here together at the end;
-                with `out` they need not be. Two lists at a time that fit only one after the other wait for each other:
-                give them a timeout.
+            StoreFull: this node had no room for a copy in time, or will never have it for all of a list, which are here
+                together at the end; with `out` they need not be. Two lists at a time that fit only one after the other
+                wait for each other: give them a timeout.
             Undecodable: a pickled object can't be read here, for want of its class for instance, or this client has
                 `allow_pickle=False`.
             UnsupportedDtype: the value needs a package that is not installed (numpy, ml_dtypes, torch, pyarrow).
@@ -388,7 +396,8 @@ class Client(Twins):
             count: how many inputs to fold; None means all of them. Spares that arrive later are left alone.
             name: what to call the result, as for `put`; None mints an id. Nobody else can put the name from now on.
             timeout: seconds until the inputs must have arrived and the result be folded. After that the reduce is
-                given up, and `get` and `inputs` raise `GetTimeout`, which names the inputs that are missing.
+                given up, and `get` and `inputs` raise `GetTimeout`, which names the inputs that are missing; or
+                `StoreFull`, if only room for the result is missing.
 
         Returns:
             A ref at once; `get` on it waits, `ref.inputs()` tells what was folded in.
@@ -532,12 +541,9 @@ class Client(Twins):
             they are fetched again, and after three of them the member sends only what nobody else has; and "via": None,
             or by way of which other member it is reached, if it can't be reached directly); "lost" (former members that
             are called again, with "seconds" and "reason"); "objects" (number of local copies); "store" ("used" and
-            "capacity", bytes); "counters" since the node's start:
-            "bytes_direct" (sent from objects that this node's clients put), "bytes_relayed" (sent on from copies that
-            came over the network, or from results that grow), "bytes_folded_remote" and "bytes_folded_local" (folded
-            away from, and at, the node that called the reduce), "fetches", "serves" and others.
+            "capacity", bytes); "counters" since the node's start, which docs/counters.md explains.
         """
-        status: dict[str, Any] = json.loads(self._open().status())
+        status: dict[str, Any] = json.loads(self._open().start_status().result())
         return status
 
     def stats(self) -> dict[str, int]:
@@ -545,9 +551,20 @@ class Client(Twins):
 
         Returns:
             "members", "objects", "waiting" (questions without an answer), "reduces" (under way), "store_used",
-            "store_capacity" and "store_mapped" (bytes), and every counter since the node's start.
+            "store_capacity" and "store_mapped" (bytes), and every counter since the node's start; docs/counters.md
+            explains each.
         """
-        return _numbers(self.status())
+        return self._numbers(self.status())
+
+    @staticmethod
+    def _numbers(status: dict[str, Any]) -> dict[str, int]:
+        store = status["store"]
+        return {
+            "members": len(status["members"]),
+            **{name: status[name] for name in ("objects", "waiting", "reduces")},
+            **{f"store_{name}": store[name] for name in ("used", "capacity", "mapped")},
+            **status["counters"],
+        }
 
     def objects(self) -> list[dict[str, Any]]:
         """Lists the copies that this node holds: "ref", "bytes", "state", "pinned" and others of each."""
@@ -555,7 +572,10 @@ class Client(Twins):
         return objects
 
     def close(self) -> None:
-        """Detaches from the node. Objects stay, and so do values that `get` returned. Closing twice is fine."""
+        """Detaches from the node. Objects stay, and so do values that `get` returned. Closing twice is fine.
+
+        Calls of this client that wait in other threads, or in an event loop, raise `NodeDown` at once.
+        """
         if not self._closed:
             self._closed = True
             if not self._forked:
@@ -563,7 +583,7 @@ class Client(Twins):
 
     def _open(self) -> _native.Client:
         if self._closed:
-            raise NodeDown("this client is closed; make another by hoplite.init() or node.client()")
+            raise NodeDown(CLOSED)
         if self._forked:
             self._attach_anew()
         if self._reconnect and self._native.is_node_gone():
@@ -593,7 +613,7 @@ class Client(Twins):
                 self._reconnecting.release()
         if self._closed:
             self._native.close()
-            raise NodeDown("this client is closed; make another by hoplite.init() or node.client()")
+            raise NodeDown(CLOSED)
         if self._native.is_node_gone():
             raise NodeDown(f"the node of {self._path} is gone, and no other is there after {patience:g} s: {why}")
 
@@ -655,13 +675,3 @@ class Client(Twins):
     def __repr__(self) -> str:
         where = f"node {self._node.id}" if self._node is not None else "attached"
         return f"<hoplite.Client {'closed' if self._closed else where}>"
-
-
-def _numbers(status: dict[str, Any]) -> dict[str, int]:
-    store = status["store"]
-    return {
-        "members": len(status["members"]),
-        **{name: status[name] for name in ("objects", "waiting", "reduces")},
-        **{f"store_{name}": store[name] for name in ("used", "capacity", "mapped")},
-        **status["counters"],
-    }

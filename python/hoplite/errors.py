@@ -26,7 +26,10 @@ class NameTaken(HopliteError):
 
 
 class StoreFull(HopliteError):
-    """The node's store holds too many pinned bytes for this object. Delete objects, or give the node more capacity."""
+    """The node's store had no room for this object in time, or never will; or the machine has no memory for it.
+
+    Delete objects, drop views of them, or give the node more capacity.
+    """
 
 
 class ShapeMismatch(HopliteError, ValueError):

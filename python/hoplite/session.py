@@ -264,7 +264,7 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
         client = _attach(path, limit, allow_pickle, reconnect)
         try:
             _refuse(values, because)
-            _check_cluster(client, values, path)
+            check_cluster(client, values, path)
         except HopliteError:
             client.close()
             raise
@@ -283,7 +283,7 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
                 "hoplite.shutdown() first"
             )
         client = own.client(allow_pickle=allow_pickle)
-        _check_cluster(client, values, own.socket)
+        check_cluster(client, values, own.socket)
         return _session.keep(client, own.socket)
 
     if join or embedded:
@@ -364,14 +364,20 @@ def _refuse(values: Values, because: str) -> None:
         )
 
 
-def _check_cluster(client: Client, values: Values, path: str) -> None:
+def check_cluster(client: Client, values: Values, path: str, advice: str = "") -> None:
+    """Refuses a running node that is of another cluster than the settings say.
+
+    Raises:
+        InvalidArgument: it is; ends with advice, which is that for `init` unless other is given.
+    """
     if not values.is_set("cluster"):
         return
     running = client.status()["cluster"]
     if running != values["cluster"]:
         raise InvalidArgument(
             f"the node at {UNIX}{path} is of cluster {running!r}, and {values['cluster']!r} was asked for "
-            f"({values.origin('cluster')}): leave the cluster out, or embedded=True starts a node of your own"
+            f"({values.origin('cluster')}): "
+            + (advice or "leave the cluster out, or embedded=True starts a node of your own")
         )
 
 

@@ -295,7 +295,7 @@ SETTINGS = (
         "capacity",
         SIZE,
         None,
-        "Most memory that the store may take.",
+        "Most memory that the store may take, at least 1 MiB.",
         default_text="30 % of the memory of the host or cgroup",
     ),
     Setting(

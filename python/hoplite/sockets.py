@@ -112,6 +112,19 @@ def check_length(path: str | Path) -> None:
         )
 
 
+def check_folder(path: str | Path) -> None:
+    """Refuses a path for a socket in a folder that is not there.
+
+    Raises:
+        InvalidArgument: there is no such folder.
+    """
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise InvalidArgument(
+            f"there is no folder {folder} for the socket {path}: make it (mkdir -p {folder}) or choose another path"
+        )
+
+
 def free_path(wanted: str | None) -> str:
     """Chooses the socket path of a node that starts.
 
@@ -126,10 +139,11 @@ def free_path(wanted: str | None) -> str:
 
     Raises:
         AddressInUse: a living node serves the wanted path, or the file there is no socket.
-        InvalidArgument: the path is too long for a socket.
+        InvalidArgument: the path is too long for a socket, or in no folder.
     """
     if wanted is not None:
         path = Path(wanted)
+        check_folder(path)
         if is_served(path):
             raise AddressInUse(f"a living node serves {path}; choose another socket path")
         _refuse_file(path)

@@ -4,10 +4,10 @@
 //! are mapped once each and stay mapped for as long as a view needs them.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     io::{self, Write},
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
     path::Path,
@@ -25,7 +25,9 @@ use hoplite_proto::{
     members::Member,
     wire,
 };
-use hoplite_shm::{ExtentId, Mapping, Slot, recv_with_fds, send_with_fds, try_recv_with_fds};
+use hoplite_shm::{
+    ExtentId, Mapping, Slot, recv_with_fds, send_with_fds, try_recv_with_fds, try_send_with_fds,
+};
 
 use crate::{
     descriptors,
@@ -47,8 +49,8 @@ pub(crate) struct Attached {
 
 struct Shared {
     stream: UnixStream,
-    /// One frame at a time.
-    writing: Mutex<()>,
+    /// What has no room in the socket. As long as there is some, a thread of its own writes, and nobody else.
+    unsent: Mutex<Unsent>,
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, Callback>>,
     describing: Mutex<HashMap<u64, Describe>>,
@@ -59,6 +61,34 @@ struct Shared {
     is_closed: AtomicBool,
     /// The process that attached; a fork of it must not use the socket.
     process: u32,
+}
+
+/// Frames that wait for room in the socket.
+#[derive(Default)]
+struct Unsent {
+    frames: VecDeque<Outgoing>,
+    /// Whether a thread writes them.
+    has_writer: bool,
+}
+
+/// What is left of a frame to be written.
+struct Outgoing {
+    bytes: Vec<u8>,
+    descriptor: Option<OwnedFd>,
+}
+
+type SendWithFds<'a> = fn(&'a UnixStream, &[u8], &[BorrowedFd<'_>]) -> io::Result<usize>;
+
+impl Outgoing {
+    /// Writes some of it.
+    fn send<'a>(&mut self, stream: &'a UnixStream, send: SendWithFds<'a>) -> io::Result<()> {
+        let descriptors: Vec<BorrowedFd<'_>> = self.descriptor.iter().map(AsFd::as_fd).collect();
+        let count = send(stream, &self.bytes, &descriptors)?;
+        // It goes with the first byte.
+        self.descriptor = None;
+        self.bytes.drain(..count);
+        Ok(())
+    }
 }
 
 /// How long a node may take to greet. It answers from memory; more means that it is frozen.
@@ -107,7 +137,7 @@ impl Attached {
         turns.add(&stream, 0).map_err(io_fail)?;
         let shared = Arc::new(Shared {
             stream,
-            writing: Mutex::default(),
+            unsent: Mutex::default(),
             next: AtomicU64::new(1),
             waiting: Mutex::default(),
             describing: Mutex::default(),
@@ -154,7 +184,7 @@ impl Attached {
             return;
         }
         lock(&self.shared.waiting).insert(request, callback);
-        self.shared.write(&bytes);
+        self.shared.write(bytes, None);
         if self.shared.is_closed.load(Ordering::Acquire) {
             self.shared.fail_all();
         }
@@ -162,12 +192,7 @@ impl Attached {
 
     /// Sends the reading end of a pipe: what this process reads now stays pinned while anybody has the other end.
     pub(crate) fn hold(&self, end: OwnedFd) {
-        let bytes = frame(&ToNode::Hold);
-        let _writing = lock(&self.shared.writing);
-        let sent = send_with_fds(&self.shared.stream, &bytes, &[end.as_fd()]);
-        if let Ok(count) = sent {
-            let _ = (&self.shared.stream).write_all(&bytes[count..]);
-        }
+        self.shared.write(frame(&ToNode::Hold), Some(end));
     }
 
     /// Says that what grew is not read any more.
@@ -187,13 +212,14 @@ impl Attached {
         self.shared.say(&ToNode::Advanced { instance });
     }
 
-    pub(crate) fn describe(&self, callback: Describe) {
+    pub(crate) fn describe(&self, callback: Describe) -> u64 {
         let request = self.next_request();
         lock(&self.shared.describing).insert(request, callback);
         self.shared.say(&ToNode::Describe { request });
         if self.shared.is_closed.load(Ordering::Acquire) {
             self.shared.fail_all();
         }
+        request
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -219,18 +245,63 @@ impl Drop for Attached {
 }
 
 impl Shared {
-    fn say(&self, message: &ToNode) {
-        self.write(&frame(message));
+    fn say(self: &Arc<Self>, message: &ToNode) {
+        self.write(frame(message), None);
     }
 
-    fn write(&self, bytes: &[u8]) {
-        // The thread that reads notices when the node is gone, and tells everybody who waits.
-        let _writing = lock(&self.writing);
-        let _ = (&self.stream).write_all(bytes);
+    /// Writes a frame after all others, and never waits: a node that is frozen reads nothing.
+    ///
+    /// The thread that reads notices when the node is gone, and tells everybody who waits.
+    fn write(self: &Arc<Self>, bytes: Vec<u8>, descriptor: Option<OwnedFd>) {
+        let mut outgoing = Outgoing { bytes, descriptor };
+        let mut unsent = lock(&self.unsent);
+        if unsent.has_writer {
+            unsent.frames.push_back(outgoing);
+            return;
+        }
+        while !outgoing.bytes.is_empty() {
+            match outgoing.send(&self.stream, try_send_with_fds) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    unsent.frames.push_back(outgoing);
+                    let of_writer = self.clone();
+                    let writer = std::thread::Builder::new().name("hoplite-unsent".into());
+                    unsent.has_writer = writer.spawn(move || of_writer.write_unsent()).is_ok();
+                    if !unsent.has_writer {
+                        // Half a frame can't be followed by another: without a thread the connection is of no use.
+                        unsent.frames.clear();
+                        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+                    }
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Writes with this thread what there is to be written, until that is nothing.
+    fn write_unsent(&self) {
+        loop {
+            let mut unsent = lock(&self.unsent);
+            let Some(mut outgoing) = unsent.frames.pop_front() else {
+                unsent.has_writer = false;
+                return;
+            };
+            drop(unsent);
+            while !outgoing.bytes.is_empty() {
+                if outgoing.send(&self.stream, send_with_fds).is_err() {
+                    // The node is gone: nothing that is written now arrives.
+                    let mut unsent = lock(&self.unsent);
+                    unsent.frames.clear();
+                    unsent.has_writer = false;
+                    return;
+                }
+            }
+        }
     }
 
     /// Takes all answers that are there, or learns that the node is gone.
-    fn take(&self) {
+    fn take(self: &Arc<Self>) {
         let mut incoming = lock(&self.incoming);
         loop {
             let message = match incoming.next(&self.stream, try_recv_with_fds) {
@@ -287,7 +358,7 @@ impl Shared {
     }
 
     /// Gives back what an answer granted, since it can't be used.
-    fn decline(&self, answer: &Result<Answer, CallError>) {
+    fn decline(self: &Arc<Self>, answer: &Result<Answer, CallError>) {
         match answer {
             Ok(Answer::Got { instance, .. }) => {
                 self.say(&ToNode::Tell { ask: Ask::Release { instance: *instance } });
@@ -301,7 +372,7 @@ impl Shared {
 
     /// The slot that an answer speaks of, in memory that this process maps.
     fn open(
-        &self,
+        self: &Arc<Self>,
         place: &Place,
         incoming: &mut Incoming,
         answer: &Result<Answer, CallError>,

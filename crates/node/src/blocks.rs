@@ -70,7 +70,7 @@ impl Arrivals {
                     let body = std::mem::take(&mut self.got) - HEADER_BYTES;
                     // Behind it nothing comes before the next question.
                     if body > place.len().min(header.length as usize) {
-                        let said = format!("{body} bytes behind {:?}", header.kind);
+                        let said = format!("{body} bytes behind a frame of kind {}", header.kind);
                         return Err(WireError::Unexpected(said));
                     }
                     return Ok(Some(Arrived::Other(header, body)));

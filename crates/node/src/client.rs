@@ -1,12 +1,12 @@
 //! What programs use: put, get, reduce, delete, latest; the same inside the process of a node and beside it.
 
 use std::{
+    collections::HashMap,
     os::fd::OwnedFd,
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, Weak,
-        atomic::{AtomicUsize, Ordering},
-        mpsc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -29,7 +29,7 @@ use crate::{
     error::Error,
     turns::Turns,
     view::{AtEnd, Body, Growing, Guard, View, Writer},
-    wait::{self, Promise, Wait},
+    wait::{self, Promise, Said, Shared, Wait},
 };
 
 /// A user of a node. Clones are the same user; its pins and unsealed objects live as long as one of them or a view.
@@ -56,6 +56,9 @@ pub(crate) struct Inner {
     process: u32,
     /// Views that pin memory.
     reads: AtomicUsize,
+    is_closed: AtomicBool,
+    /// Questions without an answer, by where their shared ends are, with their numbers.
+    waits: Mutex<HashMap<usize, (u64, Arc<Shared>)>>,
 }
 
 enum Link {
@@ -104,8 +107,9 @@ impl Client {
     }
 
     fn new(link: Link) -> Self {
-        let (process, reads) = (std::process::id(), AtomicUsize::new(0));
-        let inner = Arc::new(Inner { link, process, reads });
+        let (process, reads, is_closed) =
+            (std::process::id(), AtomicUsize::new(0), AtomicBool::new(false));
+        let inner = Arc::new(Inner { link, process, reads, is_closed, waits: Mutex::default() });
         let mut all = lock(&ALL);
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&inner));
@@ -176,11 +180,40 @@ impl Client {
         })
     }
 
-    /// Whoever waits for what this client promised and has not made is told that it will not come. For a client that is
-    /// closed: its views, which keep it alive, may be held for long.
-    pub fn break_promises(&self) {
+    /// Ends every wait of this client with [`Error::Closed`], and tells those who wait for what it promised and has not
+    /// made that it will not come. Its views stay valid, and keep its attachment alive.
+    pub fn close(&self) {
+        if self.is_forked() {
+            return;
+        }
+        self.inner.is_closed.store(true, Ordering::SeqCst);
+        let waits = std::mem::take(&mut *lock(&self.inner.waits));
+        waits.values().for_each(|(_, shared)| shared.close());
+        // Only now: the answers of questions that are taken back find nobody.
+        waits.values().for_each(|(request, _)| self.cancel(*request));
+        self.tell(Ask::BreakPromises);
+    }
+
+    /// Whether [`Client::close`] was called.
+    pub(crate) fn was_closed(&self) -> bool {
+        self.inner.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// Notes a question that waits, for [`Client::close`] to end it.
+    pub(crate) fn list(&self, request: u64, shared: &Arc<Shared>) {
+        if self.is_forked() {
+            return;
+        }
+        lock(&self.inner.waits).insert(Arc::as_ptr(shared).addr(), (request, shared.clone()));
+        if self.was_closed() {
+            shared.close();
+            self.cancel(request);
+        }
+    }
+
+    pub(crate) fn unlist(&self, shared: &Arc<Shared>) {
         if !self.is_forked() {
-            self.tell(Ask::BreakPromises);
+            lock(&self.inner.waits).remove(&Arc::as_ptr(shared).addr());
         }
     }
 
@@ -404,22 +437,37 @@ impl Client {
     /// # Errors
     /// [`CallError::NodeDown`].
     pub fn describe(&self) -> Result<String, Error> {
-        self.check_process()?;
-        let (sender, receiver) = mpsc::sync_channel(1);
-        match &self.inner.link {
-            Link::Embedded { core, client } => {
-                core.describe(*client, move |json| drop(sender.send(json)));
-            }
-            Link::Attached(attached) => {
-                attached.describe(Box::new(move |json| drop(sender.send(json))));
-            }
-        }
-        let described = receiver.recv().map_err(|_| Error::node_down("it gave no answer"))?;
-        Ok(described?)
+        self.start_describe().join()
     }
 
-    fn check_process(&self) -> Result<(), Error> {
-        if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
+    /// Begins to ask how the node is; see [`Client::describe`].
+    pub fn start_describe(&self) -> Wait<String> {
+        let finish = |said| match said {
+            Said::Description(json) => Ok(json),
+            Said::Answer(other, _) => Err(unexpected(&other)),
+        };
+        let (promise, wait) = wait::pair(self.clone(), None, Box::new(finish));
+        if self.is_forked() {
+            return wait.asked_as(0);
+        }
+        let me = self.clone();
+        let sink = move |json: Result<String, CallError>| {
+            promise.keep(&me, json.map(Said::Description));
+        };
+        let request = match &self.inner.link {
+            Link::Embedded { core, client } => core.describe(*client, sink).0,
+            Link::Attached(attached) => attached.describe(Box::new(sink)),
+        };
+        wait.asked_as(request)
+    }
+
+    /// Deletes an object whose asker never learns of it, also for a client that is closed.
+    pub(crate) fn delete_in_passing(&self, id: ObjectId) {
+        if !self.is_forked() {
+            let finish = |_| Ok(());
+            let (promise, _) = wait::pair::<()>(self.clone(), None, Box::new(finish));
+            self.in_passing().ask(Ask::Delete { ids: vec![id] }, None, promise);
+        }
     }
 
     pub(crate) fn start<T>(
@@ -428,6 +476,10 @@ impl Client {
         timeout: Option<Duration>,
         finish: impl FnOnce(Answer, Option<Guard>) -> Result<T, Error> + Send + 'static,
     ) -> Wait<T> {
+        let finish = |said| match said {
+            Said::Answer(answer, guard) => finish(answer, guard),
+            Said::Description(_) => Err(Error::node_down("it described itself unasked")),
+        };
         let (promise, wait) = wait::pair(self.clone(), timeout, Box::new(finish));
         // A fork gets no answer: its promise is dropped.
         let request = if self.is_forked() { 0 } else { self.ask(ask, timeout, promise) };
@@ -452,7 +504,7 @@ impl Client {
                             }
                         };
                         let guard = me.guard(&answer, slot, AtEnd::Nothing);
-                        Ok((answer, guard))
+                        Ok(Said::Answer(answer, guard))
                     });
                     promise.keep(&me_too, raw);
                 });
@@ -466,7 +518,7 @@ impl Client {
                             &me_too,
                             answer.map(|(answer, slot)| {
                                 let guard = me.guard(&answer, slot, AtEnd::LetGo(request));
-                                (answer, guard)
+                                Said::Answer(answer, guard)
                             }),
                         );
                     });
@@ -592,6 +644,6 @@ pub fn describe_objects(rows: &[ObjectRow]) -> String {
     serde_json::Value::from_iter(rows.iter().map(row)).to_string()
 }
 
-pub(crate) fn unexpected(answer: &Answer) -> Error {
-    Error::node_down(format!("it gave an answer to another question: {answer:?}"))
+pub(crate) fn unexpected(_: &Answer) -> Error {
+    Error::node_down("it gave an answer to another question; is it a node of another release?")
 }

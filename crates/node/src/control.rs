@@ -175,7 +175,7 @@ impl Connection {
         while let Some((header, rest)) = bytes[taken..].split_first_chunk::<HEADER_BYTES>() {
             let header = Header::decode(header)?;
             if header.kind != FrameKind::Control {
-                return Err(WireError::Unexpected(format!("{:?}", header.kind)).into());
+                return Err(WireError::Unexpected(header.kind.to_string()).into());
             }
             let Some(body) = rest.get(..header.length as usize) else { break };
             frame::check(&header, body)?;

@@ -1,4 +1,4 @@
-//! What a node has done so far, as numbers that only grow.
+//! What a node has done so far, as numbers that only grow. For users they are explained in docs/counters.md.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,8 +33,10 @@ counters! {
     bytes_relayed,
     /// Partial sums sent to the next position of a reduce.
     bytes_partial,
-    /// Payload received as copies.
+    /// Payload received as copies: what others have counted as direct or relayed.
     bytes_received,
+    /// Partial sums received from positions of a reduce: what others have counted as partial.
+    bytes_partial_received,
     /// Input bytes folded here for a reduce of another node.
     bytes_folded_remote,
     /// Input bytes folded here for a reduce of this node.
@@ -57,7 +59,7 @@ counters! {
     evictions,
     /// Attempts of reduces that had to begin again.
     reduces_restarted,
-    /// Connections that did not speak the protocol, or were refused.
+    /// Connections that did not speak the protocol, or were refused: of other nodes, and of processes of this host.
     strangers,
 }
 

@@ -222,15 +222,15 @@ impl Core {
         self: &Arc<Self>,
         client: ClientId,
         sink: impl FnOnce(Result<String, CallError>) + Send + 'static,
-    ) {
+    ) -> RequestId {
         let core = self.clone();
         let answer = move |answer: Result<Answer, CallError>| {
             sink(answer.and_then(|answer| match answer {
                 Answer::Status(status) => Ok(core.description(&status).to_string()),
-                other => Err(CallError::NodeDown(format!("it answered {other:?}"))),
+                _ => Err(CallError::NodeDown("it gave an answer to another question".into())),
             }));
         };
-        self.ask(client, Ask::Status, None, false, Box::new(answer));
+        self.ask(client, Ask::Status, None, false, Box::new(answer))
     }
 
     pub(crate) fn client_gone(self: &Arc<Self>, client: ClientId) {

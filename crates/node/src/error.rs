@@ -27,6 +27,14 @@ pub enum Error {
         /// Why it can't be.
         detail: String,
     },
+    /// No address that others could be told.
+    #[error("can't advertise {address}: {detail}")]
+    Advertise {
+        /// What was asked for.
+        address: String,
+        /// Why it can't be.
+        detail: String,
+    },
     /// Nobody who was named let this node in.
     #[error("could not join the cluster: {0}")]
     Join(String),
@@ -38,6 +46,9 @@ pub enum Error {
         /// Why.
         detail: String,
     },
+    /// The program has closed its client.
+    #[error("this client is closed; make another by hoplite.init() or node.client()")]
+    Closed,
     /// The process was forked after it attached or started its node.
     #[error(
         "this process was forked from the one that opened the connection to Hoplite: call hoplite.init() or \

@@ -79,7 +79,7 @@ where
     let header = read_header(reader).await?;
     let header = header.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
     if header.kind != kind {
-        let said = format!("{:?} instead of {kind:?}", header.kind);
+        let said = format!("{} instead of {kind}", header.kind);
         return Err(WireError::Unexpected(said).into());
     }
     read_body(reader, &header).await

@@ -30,6 +30,7 @@ use std::{
 
 use hmac::{Hmac, KeyInit, Mac};
 use hoplite_proto::{
+    error::Quoted,
     id::NodeId,
     members::Member,
     wire::{FrameKind, Greeting, Hello, Proof, Role, Welcome, WireError},
@@ -314,11 +315,16 @@ pub(crate) async fn answer(
             Err(error) => return Err(error),
         };
         if hello.cluster != me.cluster {
-            let said = format!("this is cluster {:?}, not {:?}", me.cluster, hello.cluster);
+            let said = format!(
+                "this is a node of cluster {}, not {}",
+                Quoted(&me.cluster),
+                Quoted(&hello.cluster)
+            );
             return Err(refuse(&mut stream, said).await);
         }
-        if hello.callee.is_some_and(|callee| callee != me.member.id) {
-            let said = format!("this is node {}, not {:?}", me.member.id, hello.callee);
+        if let Some(callee) = hello.callee.filter(|callee| *callee != me.member.id) {
+            let said =
+                format!("this is node {}, not {callee}, whose place it has taken", me.member.id);
             return Err(refuse(&mut stream, said).await);
         }
         if let Some(pass) = &hello.pass {
@@ -409,7 +415,11 @@ pub(crate) async fn refuse(stream: &mut TcpStream, said: String) -> LinkError {
 fn unexpected(greeting: Greeting) -> LinkError {
     match greeting {
         Greeting::Refused(said) => LinkError::Refused(said),
-        other => WireError::Unexpected(format!("{other:?}")).into(),
+        Greeting::Hello(_) => WireError::Unexpected("a caller's greeting".into()).into(),
+        Greeting::Welcome(_) => WireError::Unexpected("a welcome".into()).into(),
+        Greeting::Proof(_) => WireError::Unexpected("a proof of the token".into()).into(),
+        Greeting::Admitted => WireError::Unexpected("an admission".into()).into(),
+        Greeting::PassOn(_) => WireError::Unexpected("a request to pass on".into()).into(),
     }
 }
 
@@ -540,6 +550,35 @@ mod tests {
         assert_eq!(admitted.admit(&[8; 16], &other.prove(b"caller", &[8; 16]).unwrap()), None);
         assert_eq!(admitted.admit(&[8; 16], &session.prove(b"called", &[8; 16]).unwrap()), None);
         assert!(admitted.admit(&[8; 16], &session.prove(b"caller", &[8; 16]).unwrap()).is_some());
+    }
+
+    #[tokio::test]
+    async fn who_calls_another_cluster_or_a_node_that_was_replaced_is_told_in_words() {
+        let mut of_another = identity(1, None);
+        of_another.cluster = "say \"two\"".into();
+        let cases = [
+            (of_another, None, "this is a node of cluster \"c\", not \"say \\\"two\\\"\""),
+            (
+                identity(1, None),
+                Some(NodeId(3)),
+                "this is node 0000000000000002, not 0000000000000003, whose place it has taken",
+            ),
+        ];
+        for (one, callee, told) in cases {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let two = Identity { cluster: "c".into(), ..identity(2, None) };
+            let one = if callee.is_some() { Identity { cluster: "c".into(), ..one } } else { one };
+            let called = async {
+                let (stream, _) = listener.accept().await.unwrap();
+                answer(&two, stream, |_, _, _| None).await
+            };
+            let calling = call(&one, address, Role::Control, callee);
+            let (caller, called) = tokio::join!(calling, called);
+            let refused = format!("the peer refused: {told}");
+            assert_eq!(called.unwrap_err().to_string(), refused);
+            assert_eq!(caller.unwrap_err().to_string(), refused);
+        }
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    io,
     net::{SocketAddr, ToSocketAddrs},
     sync::Arc,
     time::{Duration, Instant},
@@ -45,7 +46,7 @@ pub(crate) async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error
                         error.to_string()
                     }
                 },
-                Err(error) => error.to_string(),
+                Err(said) => said,
             };
             failures.push(format!("{seed}: {error}"));
         }
@@ -106,11 +107,11 @@ pub(crate) async fn seek(core: Arc<Core>, seeds: Vec<String>) {
 /// The first address of "host:port".
 ///
 /// # Errors
-/// [`Error::Listen`] if it is none.
-pub(crate) fn resolve(said: &str) -> Result<SocketAddr, Error> {
-    let listen_error = |detail: String| Error::Listen { address: said.into(), detail };
-    let mut all = said
-        .to_socket_addrs()
-        .map_err(|error| listen_error(format!("{error}; write it as host:port")))?;
-    all.next().ok_or_else(|| listen_error("the name has no address".into()))
+/// What is wrong with it, in words.
+pub(crate) fn resolve(said: &str) -> Result<SocketAddr, String> {
+    let mut all = said.to_socket_addrs().map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput => "it is no address; write it as host:port".to_string(),
+        _ => format!("no host of that name is known here ({error})"),
+    })?;
+    all.next().ok_or_else(|| "the host has no address".to_string())
 }

@@ -59,7 +59,8 @@ impl Node {
     /// [`Error::AddressInUse`], [`Error::Listen`] for an address that can't be used or is reachable by others without
     /// a token, [`Error::Join`] if no named member lets this node in.
     pub fn start(config: NodeConfig) -> Result<Self, Error> {
-        let listen = resolve(&config.listen)?;
+        let listen = resolve(&config.listen)
+            .map_err(|detail| Error::Listen { address: config.listen.clone(), detail })?;
         let is_open = config.token.is_none() && !config.insecure;
         if !listen.ip().is_loopback() && is_open {
             return Err(Error::Listen {
@@ -257,7 +258,8 @@ fn advertised(config: &NodeConfig, bound: SocketAddr) -> Result<SocketAddr, Erro
         // A port that is not said is the one that is listened on.
         Some(said) => match said.parse::<IpAddr>() {
             Ok(ip) => SocketAddr::new(ip, bound.port()),
-            Err(_) => resolve(said)?,
+            Err(_) => resolve(said)
+                .map_err(|detail| Error::Advertise { address: said.clone(), detail })?,
         },
         None => bound,
     };

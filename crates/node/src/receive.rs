@@ -100,7 +100,11 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
     let (mut arrivals, mut ungranted) = (Arrivals::default(), 0);
     for range in ranges {
         let Some(mut claim) = held.slot.claim_owned(range.clone()) else {
-            return Err(WireError::Unexpected(format!("{range:?} is written already")).into());
+            return Err(WireError::Unexpected(format!(
+                "bytes {} to {} are written already",
+                range.start, range.end
+            ))
+            .into());
         };
         while !claim.is_empty() {
             let at = claim.range().start;
@@ -204,13 +208,14 @@ async fn receive_partial(
             Arrived::Frames(headers) => headers,
             Arrived::Other(header, body) => {
                 let _ = ended(&mut stream, transfer, &header, &places[0][..body]).await?;
-                let said = format!("its end at byte {at} of {part:?}");
+                let said = format!("its end at byte {at} of {}", part.end);
                 return Err(WireError::Unexpected(said).into());
             }
         };
         for (header, piece) in headers.iter().zip(waiting.drain(..headers.len())) {
             count_checked(core, child, blocks::check(header, transfer, at, &piece))?;
             let length = piece.len() as u64;
+            core.counters.bytes_partial_received.add(length);
             if window.send(Ok(piece)).await.is_err() {
                 // The fold is over; closing the connection tells the child.
                 return Ok(());
@@ -272,7 +277,7 @@ async fn ended(
             let mut body = begun.chain(stream);
             Ok(End::Unavailable(frame::read_body(&mut body, header).await?))
         }
-        other => Err(WireError::Unexpected(format!("{other:?}")).into()),
+        other => Err(WireError::Unexpected(other.to_string()).into()),
     }
 }
 

@@ -159,7 +159,7 @@ async fn hear(
                     credit.changed.notify_one();
                 }
             }
-            other => return Err(WireError::Unexpected(format!("{other:?}")).into()),
+            other => return Err(WireError::Unexpected(other.to_string()).into()),
         }
     }
     Ok(())
@@ -256,7 +256,11 @@ async fn send_ranges(
     let counter = if relayed { &core.counters.bytes_relayed } else { &core.counters.bytes_direct };
     for range in ranges {
         if range.start > range.end || range.end > len {
-            return Err(WireError::Unexpected(format!("bytes {range:?} of {len}")).into());
+            return Err(WireError::Unexpected(format!(
+                "bytes {} to {} of {len}",
+                range.start, range.end
+            ))
+            .into());
         }
         let mut at = range.start;
         if at % BLOCK_BYTES != 0 {

@@ -25,8 +25,15 @@ pub(crate) fn bind(path: &Path) -> Result<UnixListener, Error> {
     let address = path.display().to_string();
     let refused =
         |error: io::Error| Error::Listen { address: address.clone(), detail: error.to_string() };
+    let folder = path.parent().unwrap_or(Path::new("/"));
     // A socket that was bound a moment ago and does not listen yet looks like a dead node's.
-    let _lock = FolderLock::take(path.parent().unwrap_or(Path::new("/"))).map_err(refused)?;
+    let _lock = FolderLock::take(folder).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            let detail = format!("there is no folder {}; make it first", folder.display());
+            Error::Listen { address: address.clone(), detail }
+        }
+        _ => refused(error),
+    })?;
     if is_served(path).map_err(refused)? {
         let detail = "a running node serves that socket".into();
         return Err(Error::AddressInUse { address, detail });
@@ -92,8 +99,9 @@ impl FolderLock {
                     return Err(io::Error::new(
                         io::ErrorKind::TimedOut,
                         format!(
-                            "another process has held the lock of {} for {LOCK_PATIENCE:?}",
-                            folder.display()
+                            "another process has held the lock of {} for {} s",
+                            folder.display(),
+                            LOCK_PATIENCE.as_secs()
                         ),
                     ));
                 }

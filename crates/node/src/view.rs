@@ -189,6 +189,9 @@ impl Writer {
             let said = format!("{} was sealed before all of it was filled", self.id);
             return Err(CallError::InvalidArgument(said).into());
         }
+        if self.guard.client.was_closed() {
+            return Err(Error::Closed);
+        }
         self.guard.slot = None;
         self.guard.at_end = AtEnd::Nothing;
         let instance = self.guard.instance;

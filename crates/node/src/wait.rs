@@ -13,20 +13,29 @@ use hoplite_proto::{ask::Answer, error::Error as CallError};
 
 use crate::{client::Client, driver::lock, error::Error, turns::Turns, view::Guard};
 
-/// What came back for a question, with the memory it speaks of.
-pub(crate) type Raw = Result<(Answer, Option<Guard>), CallError>;
+/// What came back for a question.
+pub(crate) enum Said {
+    /// The machine's answer, with the memory that it speaks of.
+    Answer(Answer, Option<Guard>),
+    /// How the node is, as JSON.
+    Description(String),
+}
+
+/// What came back for a question, or why nothing did.
+pub(crate) type Raw = Result<Said, CallError>;
 
 /// Called once, when there is an answer, on whatever thread has it. Must not wait.
 pub type Waker = Box<dyn FnOnce() + Send>;
 
 /// Makes of an answer what the caller wants.
-pub(crate) type Finish<T> = Box<dyn FnOnce(Answer, Option<Guard>) -> Result<T, Error> + Send>;
+pub(crate) type Finish<T> = Box<dyn FnOnce(Said) -> Result<T, Error> + Send>;
 
 /// The end of whoever answers. Dropped without an answer, it ends the wait with an error.
 pub(crate) struct Promise(Arc<Shared>);
 
+/// What a question's two ends share.
 #[derive(Default)]
-struct Shared {
+pub(crate) struct Shared {
     state: Mutex<State>,
     answered: Condvar,
     /// Whether a thread waits for `answered`; changed with `state` locked. To wake nobody is a system call too.
@@ -45,33 +54,42 @@ enum State {
     Over,
     /// Nobody waits any more. What the answer brings into being is to go again.
     Abandoned,
+    /// The client was closed before the answer came. What the answer brings into being is to go again.
+    Closed,
 }
 
 impl Promise {
     pub(crate) fn keep(self, client: &Client, raw: Raw) {
-        if let Some(raw) = self.set(State::Answered(raw)) {
+        if let Some(raw) = self.0.set(State::Answered(raw)) {
             undo(client, &raw);
         }
+    }
+}
+
+impl Shared {
+    /// Ends the wait since its client was closed.
+    pub(crate) fn close(&self) {
+        drop(self.set(State::Closed));
     }
 
     /// Ends the wait; gives an answer back that nobody will take.
     fn set(&self, new: State) -> Option<Raw> {
         let (old, has_sleeper) = {
-            let mut state = lock(&self.0.state);
+            let mut state = lock(&self.state);
             let old = match *state {
                 State::Open | State::Watched(_) => mem::replace(&mut *state, new),
                 State::Answered(_) | State::Over => return None,
-                State::Abandoned => {
+                State::Abandoned | State::Closed => {
                     return if let State::Answered(raw) = new { Some(raw) } else { None };
                 }
             };
-            (old, self.0.has_sleeper.load(Ordering::Relaxed))
+            (old, self.has_sleeper.load(Ordering::Relaxed))
         };
         if has_sleeper {
-            self.0.answered.notify_all();
+            self.answered.notify_all();
         }
         // A thread that took the answer itself looks without being told.
-        if let Some(turns) = lock(&self.0.turns).as_ref().filter(|turns| !turns.is_here()) {
+        if let Some(turns) = lock(&self.turns).as_ref().filter(|turns| !turns.is_here()) {
             turns.poke();
         }
         if let State::Watched(waker) = old {
@@ -83,14 +101,18 @@ impl Promise {
 
 /// Deletes what a question brought into being whose asker gave up as it was answered: nobody will learn of it.
 fn undo(client: &Client, raw: &Raw) {
-    if let Ok((Answer::Put { id } | Answer::Promised { id } | Answer::Reducing { id }, _)) = raw {
-        drop(client.in_passing().start_delete(vec![id.clone()], None));
+    if let Ok(Said::Answer(
+        Answer::Put { id } | Answer::Promised { id } | Answer::Reducing { id },
+        _,
+    )) = raw
+    {
+        client.delete_in_passing(id.clone());
     }
 }
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        drop(self.set(State::Over));
+        drop(self.0.set(State::Over));
     }
 }
 
@@ -98,15 +120,21 @@ impl Drop for Promise {
 pub struct Wait<T> {
     client: Client,
     request: u64,
+    /// Whether the client has a list with this wait in it, to end it when it is closed.
+    is_listed: bool,
+    timeout: Option<Duration>,
     /// When a node that has said nothing does not answer at all.
     given_up_at: Option<Instant>,
     shared: Arc<Shared>,
     finish: Option<Finish<T>>,
 }
 
-/// How long after its deadline a question may be without an answer. A node answers at the deadline; one that does not
-/// for so long is frozen.
+/// How long a question that has a deadline may be without an answer, unless its timeout is longer. A node answers at the
+/// deadline; one that says nothing for so long is frozen.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// How much later than its deadline an answer may come by. That of a node says more than that it was late.
+const LATE_MAX: Duration = Duration::from_millis(250);
 
 /// A question's two ends. The number of the question is told by [`Wait::asked_as`]; `timeout` is that of the question.
 pub(crate) fn pair<T>(
@@ -115,16 +143,22 @@ pub(crate) fn pair<T>(
     finish: Finish<T>,
 ) -> (Promise, Wait<T>) {
     let shared = Arc::new(Shared::default());
-    let given_up_at =
-        timeout.and_then(|timeout| Instant::now().checked_add(timeout)?.checked_add(SILENCE_MAX));
-    let (request, finish) = (0, Some(finish));
-    let wait = Wait { client, request, given_up_at, shared: shared.clone(), finish };
+    let patience = timeout.map(|timeout| timeout.saturating_add(LATE_MAX).max(SILENCE_MAX));
+    let given_up_at = patience.and_then(|patience| Instant::now().checked_add(patience));
+    let (request, is_listed, finish) = (0, false, Some(finish));
+    let wait =
+        Wait { client, request, is_listed, timeout, given_up_at, shared: shared.clone(), finish };
     (Promise(shared), wait)
 }
 
 impl<T> Wait<T> {
+    /// Says under which number the question was asked.
     pub(crate) fn asked_as(mut self, request: u64) -> Self {
         self.request = request;
+        if !self.is_over() {
+            self.is_listed = true;
+            self.client.list(self.request, &self.shared);
+        }
         self
     }
 
@@ -176,12 +210,18 @@ impl<T> Wait<T> {
                     drop(state);
                     return Some(Err(self.no_answer()));
                 }
+                State::Closed => {
+                    *state = State::Closed;
+                    drop(state);
+                    self.finish = None;
+                    return Some(Err(Error::Closed));
+                }
                 open => *state = open,
             }
             let now = Instant::now();
             if self.given_up_at.is_some_and(|at| at <= now) {
                 drop(state);
-                return Some(Err(Error::node_down("it does not answer: is its process stopped?")));
+                return Some(Err(self.silence()));
             }
             let left = until.map(|until| until.saturating_duration_since(now));
             if left.is_some_and(|left| left.is_zero()) {
@@ -226,10 +266,24 @@ impl<T> Wait<T> {
 
     fn end(&mut self, raw: Raw) -> Result<T, Error> {
         let finish = self.finish.take();
-        let (answer, guard) = raw?;
+        let said = raw?;
         match finish {
-            Some(finish) => finish(answer, guard),
+            Some(finish) => finish(said),
             None => Err(Error::node_down("the answer was taken before")),
+        }
+    }
+
+    /// The error of a wait whose node has said nothing all the time.
+    fn silence(&self) -> Error {
+        match self.timeout {
+            // The time is over, whether the node is frozen or only busy.
+            Some(timeout) if timeout >= SILENCE_MAX => {
+                let what = "an answer of the node of this host".into();
+                let waited_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+                let state = "it does not answer: is its process stopped?".into();
+                CallError::Timeout { what, waited_ns, state }.into()
+            }
+            _ => Error::node_down("it does not answer: is its process stopped?"),
         }
     }
 
@@ -247,6 +301,9 @@ impl<T> std::fmt::Debug for Wait<T> {
 
 impl<T> Drop for Wait<T> {
     fn drop(&mut self) {
+        if self.is_listed {
+            self.client.unlist(&self.shared);
+        }
         if self.finish.is_none() {
             return;
         }
@@ -254,7 +311,7 @@ impl<T> Drop for Wait<T> {
         match before {
             State::Open | State::Watched(_) => self.client.cancel(self.request),
             State::Answered(raw) => undo(&self.client, &raw),
-            State::Over | State::Abandoned => {}
+            State::Over | State::Abandoned | State::Closed => {}
         }
     }
 }

@@ -133,6 +133,16 @@ pub const fn is_reducible(op: Op, dtype: Dtype) -> bool {
     !matches!(op, Op::Mean) || dtype.is_float()
 }
 
+/// A text of a user's in quotes, with what can't be printed escaped.
+#[derive(Clone, Copy, Debug)]
+pub struct Quoted<'a>(pub &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.0, f)
+    }
+}
+
 /// Nanoseconds, written as seconds.
 struct Seconds(u64);
 

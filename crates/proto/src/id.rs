@@ -7,7 +7,7 @@ use core::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::NAME_BYTES_MAX;
+use crate::{error::Quoted, limits::NAME_BYTES_MAX};
 
 /// One start of one node: a restarted process is another node. Drawn at random by the shell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -118,7 +118,8 @@ impl FromStr for ObjectId {
         };
         let bad = || {
             BadRef(format!(
-                "{text:?} is not a ref: expected @ and 16 hex digits, a dot and a hex number"
+                "{} is not a ref: expected @ and 16 hex digits, a dot and a hex number",
+                Quoted(text)
             ))
         };
         let (node, serial) = minted.split_once('.').ok_or_else(bad)?;
@@ -177,11 +178,12 @@ impl FromStr for Name {
         }
         if text.starts_with('@') {
             return Err(BadRef(format!(
-                "the name {text:?} begins with @, which marks refs that Hoplite minted"
+                "the name {} begins with @, which marks refs that Hoplite minted",
+                Quoted(text)
             )));
         }
         if text.chars().any(char::is_control) {
-            return Err(BadRef(format!("the name {text:?} holds a control character")));
+            return Err(BadRef(format!("the name {} holds a control character", Quoted(text))));
         }
         Ok(Self(text.into()))
     }

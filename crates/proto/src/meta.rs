@@ -7,6 +7,8 @@ use core::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::Quoted;
+
 /// Element type of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
@@ -96,7 +98,8 @@ impl FromStr for Dtype {
 /// The name of an element type that Hoplite can't hold in an array.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown dtype {0:?}: arrays are float16, bfloat16, float32, float64, int8 to int64 or uint8 to uint64"
+    "unknown dtype {}: arrays are float16, bfloat16, float32, float64, int8 to int64 or uint8 to uint64",
+    Quoted(.0)
 )]
 pub struct UnknownDtype(pub String);
 
@@ -149,7 +152,7 @@ impl FromStr for Op {
 
 /// The name of an operation that a reduce doesn't know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown op {0:?}: a reduce knows sum, min, max, prod and mean")]
+#[error("unknown op {}: a reduce knows sum, min, max, prod and mean", Quoted(.0))]
 pub struct UnknownOp(pub String);
 
 /// How the bytes of an object are to be read.
@@ -208,7 +211,7 @@ impl FromStr for Form {
 
 /// The name of a form that this release does not know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown form {0:?}: values are plain, torch, arrow or pickle")]
+#[error("unknown form {}: values are plain, torch, arrow or pickle", Quoted(.0))]
 pub struct UnknownForm(pub String);
 
 /// What is known of an object beside its bytes.

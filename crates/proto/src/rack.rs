@@ -8,7 +8,7 @@ use core::{fmt, str, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::BadRef;
+use crate::{error::Quoted, id::BadRef};
 
 /// As long as the value of a label in Kubernetes, which is where such names often come from.
 pub const RACK_BYTES_MAX: usize = 63;
@@ -39,12 +39,16 @@ impl FromStr for Rack {
         }
         if text.len() > RACK_BYTES_MAX {
             return Err(BadRef(format!(
-                "the name of a rack has at most {RACK_BYTES_MAX} bytes, {text:?} has {}",
+                "the name of a rack has at most {RACK_BYTES_MAX} bytes, {} has {}",
+                Quoted(text),
                 text.len()
             )));
         }
         if text.chars().any(char::is_control) {
-            return Err(BadRef(format!("the name of a rack has control characters: {text:?}")));
+            return Err(BadRef(format!(
+                "the name of a rack has control characters: {}",
+                Quoted(text)
+            )));
         }
         let mut bytes = [0; RACK_BYTES_MAX];
         bytes[..text.len()].copy_from_slice(text.as_bytes());

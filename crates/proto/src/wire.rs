@@ -9,11 +9,12 @@
 //! the body of `Blocks` is payload, which goes straight between the socket and its place in memory.
 
 use alloc::{string::String, vec::Vec};
-use core::ops::Range;
+use core::{fmt, ops::Range};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
+    error::Quoted,
     id::{Instance, NodeId, ObjectId},
     limits::{CONTROL_BYTES_MAX, FRAME_BYTES_MAX},
     members::Member,
@@ -47,6 +48,20 @@ pub enum FrameKind {
     End = 6,
     /// The transfer can't begin or go on: an [`Unavailable`].
     Unavailable = 7,
+}
+
+impl fmt::Display for FrameKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Greeting => "greeting",
+            Self::Control => "control",
+            Self::Fetch => "fetch",
+            Self::Blocks => "blocks",
+            Self::Credit => "credit",
+            Self::End => "end",
+            Self::Unavailable => "unavailable",
+        })
+    }
 }
 
 impl FrameKind {
@@ -148,11 +163,24 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
     }
 }
 
+/// First bytes of what is no frame: as text if they are, else as hex.
+struct Beginning([u8; 4]);
+
+impl fmt::Display for Beginning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_text = self.0.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ');
+        match core::str::from_utf8(&self.0) {
+            Ok(text) if is_text => Quoted(text).fmt(f),
+            _ => write!(f, "the bytes {:08x}", u32::from_be_bytes(self.0)),
+        }
+    }
+}
+
 /// Why a frame was not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// It does not begin as frames do.
-    #[error("this is not Hoplite's protocol: it begins with {0:02x?}")]
+    #[error("this is not Hoplite's protocol: it begins with {}", Beginning(*.0))]
     NotHoplite([u8; 4]),
     /// The peer runs another release.
     #[error(
@@ -168,7 +196,7 @@ pub enum WireError {
     #[error("unknown kind of frame: {0}")]
     UnknownKind(u8),
     /// Longer than such a frame may be.
-    #[error("a frame of kind {kind:?} says it is {length} bytes long, the limit is {limit}")]
+    #[error("a frame of kind {kind} says it is {length} bytes long, the limit is {limit}")]
     TooLong {
         /// Which kind.
         kind: FrameKind,

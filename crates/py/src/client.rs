@@ -40,8 +40,7 @@ impl Client {
 
     fn open(&self, py: Python<'_>) -> PyResult<Native> {
         let client = self.0.read().ok().and_then(|client| client.clone());
-        let client =
-            client.ok_or_else(|| errors::raise(py, "NodeDown", "this client is closed".into()))?;
+        let client = client.ok_or_else(|| errors::of(py, &Error::Closed))?;
         if client.is_forked() {
             return Err(errors::of(py, &Error::Forked));
         }
@@ -340,10 +339,11 @@ impl Client {
         }))
     }
 
-    /// How the node is, as JSON.
-    fn status(&self, py: Python<'_>) -> PyResult<String> {
-        let client = self.open(py)?;
-        py.detach(|| client.describe()).map_err(|error| errors::of(py, &error))
+    /// Begins to ask how the node is, as JSON.
+    fn start_status(&self, py: Python<'_>) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let waiting = py.detach(|| client.start_describe());
+        Ok(Pending::new(waiting, |py, json| Ok(PyString::new(py, &json).into_any().unbind())))
     }
 
     /// The copies of the node, as JSON.
@@ -355,11 +355,12 @@ impl Client {
         }))
     }
 
+    /// Ends every wait of the client.
     fn close(&self, py: Python<'_>) {
         py.detach(|| {
             let client = self.0.write().ok().and_then(|mut client| client.take());
             if let Some(client) = client {
-                client.break_promises();
+                client.close();
             }
         });
     }

@@ -24,9 +24,10 @@ pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
             _ => "HopliteError",
         },
         Error::AddressInUse { .. } => "AddressInUse",
-        Error::Listen { .. } => "InvalidArgument",
+        Error::Listen { .. } | Error::Advertise { .. } => "InvalidArgument",
         Error::Join(_) => "JoinError",
         Error::Attach { .. } => "ConnectError",
+        Error::Closed => "NodeDown",
         Error::Forked => "ForkedClient",
         _ => "HopliteError",
     };

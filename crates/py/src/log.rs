@@ -5,6 +5,8 @@ use std::io::IsTerminal;
 use pyo3::prelude::*;
 use tracing::level_filters::LevelFilter;
 
+use hoplite_node::proto::error::Quoted;
+
 use crate::errors;
 
 /// Writes the log of nodes in this process to stderr from `level` on: error, warning, info, debug or trace.
@@ -15,7 +17,8 @@ pub(crate) fn log_to_stderr(py: Python<'_>, level: &str) -> PyResult<()> {
         "off" => LevelFilter::OFF,
         other => other.parse().map_err(|_| {
             let said = format!(
-                "the log level {level:?} is none of off, error, warning, info, debug and trace"
+                "the log level {} is none of off, error, warning, info, debug and trace",
+                Quoted(level)
             );
             errors::raise(py, "InvalidArgument", said)
         })?,

@@ -47,7 +47,7 @@ mod os {
     pub use crate::float16::{narrow_float16, widen_float16};
     pub use crate::mapping::Mapping;
     pub use crate::pass_fd::{
-        FDS_PER_MESSAGE_MAX, recv_with_fds, send_with_fds, try_recv_with_fds,
+        FDS_PER_MESSAGE_MAX, recv_with_fds, send_with_fds, try_recv_with_fds, try_send_with_fds,
     };
     pub use crate::slot::Slot;
 }

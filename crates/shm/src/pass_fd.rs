@@ -22,6 +22,27 @@ pub const FDS_PER_MESSAGE_MAX: usize = 8;
 /// `InvalidInput` when there are more than [`FDS_PER_MESSAGE_MAX`] descriptors, or descriptors without a byte, which a
 /// stream cannot carry.
 pub fn send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    send(socket, bytes, fds, SendFlags::NOSIGNAL)
+}
+
+/// The same without a wait, also on a socket that blocks: where there is no room it says `WouldBlock`.
+///
+/// # Errors
+/// As [`send_with_fds`].
+pub fn try_send_with_fds(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
+    send(socket, bytes, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
+fn send(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<usize> {
     if fds.len() > FDS_PER_MESSAGE_MAX || (bytes.is_empty() && !fds.is_empty()) {
         let message =
             format!("{} descriptors with {} bytes in one message", fds.len(), bytes.len());
@@ -37,7 +58,7 @@ pub fn send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) ->
                 fds.len()
             );
         }
-        sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+        sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags)
     })?;
     Ok(sent)
 }

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from hoplite import settings
 from hoplite.errors import HopliteError, InvalidArgument
-from hoplite.session import connect
+from hoplite.session import check_cluster, connect
 from hoplite.settings import UNIX
 from hoplite.sockets import default_socket
 
@@ -34,19 +34,25 @@ def attach(socket: str | None, *, timeout: float = 10.0) -> Client:
 
     Raises:
         ConnectError: none runs.
-        InvalidArgument: HOPLITE_ADDRESS is that of a cluster, not of a node on this host.
+        InvalidArgument: HOPLITE_ADDRESS is that of a cluster, not of a node on this host; or the node is of another
+            cluster than the settings say.
     """
+    values = settings.load(address=None, socket=None, cluster=None)
+    address: str = values["address"] or f"{UNIX}{values['socket'] or default_socket()}"
     if socket is not None:
-        return connect(UNIX + socket.removeprefix(UNIX), timeout=timeout, allow_pickle=False)
-    values = settings.load(address=None, socket=None)
-    address: str | None = values["address"]
-    if address is None:
-        return connect(f"{UNIX}{values['socket'] or default_socket()}", timeout=timeout, allow_pickle=False)
+        address = UNIX + socket.removeprefix(UNIX)
     if not address.startswith(UNIX):
         raise InvalidArgument(
             f"{values.origin('address')} is {address}; this command needs a node of this host, given by --socket"
         )
-    return connect(address, timeout=timeout, allow_pickle=False)
+    client = connect(address, timeout=timeout, allow_pickle=False)
+    try:
+        path = address.removeprefix(UNIX)
+        check_cluster(client, values, path, "say another cluster there, or by --socket the node that is meant")
+    except HopliteError:
+        client.close()
+        raise
+    return client
 
 
 def complete_ref(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -11,6 +11,7 @@ import os
 import stat
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
@@ -18,7 +19,6 @@ import click
 
 from hoplite.cli.attach import attach, complete_ref, socket_option
 from hoplite.cli.output import fail_with, print_json
-from hoplite.errors import GetTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,13 +149,13 @@ def _read_array(path: Path) -> Any:  # noqa: ANN401 - NumPy is imported only her
 
 
 def _wait(client: Client, ref: str, timeout: float | None) -> Any:  # noqa: ANN401 - as it was put
-    if timeout is not None and timeout <= SILENCE_S:
-        return client.get(ref, timeout=timeout)
+    said = threading.Timer(SILENCE_S, click.echo, [f"waiting for {ref}; Ctrl-C ends it"], {"err": True})
+    said.daemon = True
+    said.start()
     try:
-        return client.get(ref, timeout=SILENCE_S)
-    except GetTimeout:
-        click.echo(f"waiting for {ref}; Ctrl-C ends it", err=True)
-    return client.get(ref, timeout=None if timeout is None else timeout - SILENCE_S)
+        return client.get(ref, timeout=timeout)
+    finally:
+        said.cancel()
 
 
 def _check_target(target: Path) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hoplite import settings
+from hoplite import settings, sockets
 from hoplite.cli.notify import notify
-from hoplite.cli.output import print_json
+from hoplite.cli.output import print_json, stepping
 from hoplite.errors import InvalidArgument
 from hoplite.node import Node, start_log
 from hoplite.settings import FLAG, SETTINGS, Setting
@@ -110,6 +110,9 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     given |= {name: options[name] for name in TIMES}
     values = settings.load(config, **given)
     start_log(values["log"] or DEFAULT_LOG)
+    if values["socket"] is not None:
+        with stepping({InvalidArgument: "make the folder of the socket first, or another --socket"}):
+            sockets.check_folder(values["socket"])
     running = Node(
         listen=values["listen"] if values.is_set("listen") else DEFAULT_LISTEN,
         config=config,

@@ -91,9 +91,8 @@ impl Pull {
                 format!("its owner, node {}, has not answered yet", members.owners(id).first)
             }
             Phase::Asking { second_at: None } => "nobody has put it".into(),
-            Phase::Room { meta, .. } => {
-                format!("{} bytes of pinned objects leave no room here", meta.size)
-            }
+            // The store says how much it lacks; this is what is true of a place in the queue.
+            Phase::Room { .. } => "it waits for room here".into(),
             Phase::Memory => "memory is being made ready for it".into(),
             Phase::Receiving { .. } => "it is arriving".into(),
             Phase::Pause { .. } => format!("{} senders of it have failed", self.failures),

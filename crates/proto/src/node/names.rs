@@ -6,7 +6,7 @@ use super::{Action, Asked, Node, Pending, Waiting};
 use crate::{
     ask::Answer,
     directory::prefix_owner,
-    error::Error,
+    error::{Error, Quoted},
     id::{Name, NodeId, ObjectId, RequestId},
     message::Message,
 };
@@ -21,7 +21,8 @@ impl Node {
     ) -> Option<Result<Answer, Error>> {
         let owner = prefix_owner(&prefix, &self.members).filter(|_| prefix.ends_with('/'));
         let Some(owner) = owner else {
-            let said = format!("{prefix:?} is no prefix of names: write it like \"policy/\"");
+            let said =
+                format!("{} is no prefix of names: write it like \"policy/\"", Quoted(&prefix));
             return Some(Err(Error::InvalidArgument(said)));
         };
         let request = asked.request;
@@ -66,7 +67,8 @@ impl Node {
     ) -> Option<Result<Answer, Error>> {
         if name.version().is_none() || keep == 0 {
             let said = format!(
-                "keep={keep} of {name:?}: keep counts names that end in \"/\" and a number, from 1 on"
+                "keep={keep} of {}: keep counts names that end in \"/\" and a number, from 1 on",
+                Quoted(name.as_str())
             );
             return Some(Err(Error::InvalidArgument(said)));
         }

@@ -5,7 +5,11 @@
 //!   Name --> (complete)                                      small
 //! ```
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
 
 use super::{Action, Asked, Node, SpaceFor, Waiting};
 use crate::{
@@ -369,15 +373,29 @@ impl Node {
         self.pull_if_wanted(&create.id, out);
     }
 
-    /// A create gave up waiting; the error if it waited for room.
+    /// A create gave up waiting for room, memory or its name, each of which has an error of its own.
     pub(super) fn create_timed_out(
         &mut self,
         instance: Instance,
+        waited_ns: u64,
         out: &mut Vec<Action>,
-    ) -> Option<Error> {
-        let create = self.creates.remove(&instance)?;
+    ) -> Error {
+        let Some(create) = self.creates.remove(&instance) else {
+            return Error::NodeDown(format!("instance {instance} vanished"));
+        };
         self.undo_create(&create, instance, out);
-        (create.phase == Phase::Room).then(|| self.store_full(create.meta.size))
+        let id = &create.id;
+        let (what, state) = match create.phase {
+            Phase::Room => return self.store_full(create.meta.size),
+            Phase::Memory => {
+                (format!("memory for {id}"), "the node is still making it".to_string())
+            }
+            Phase::Name | Phase::Filling => {
+                let owner = self.members.owners(id).first;
+                (format!("the name {id}"), format!("its owner, node {owner}, has not confirmed it"))
+            }
+        };
+        Error::Timeout { what, waited_ns, state }
     }
 
     pub(super) fn store_full(&self, needed: u64) -> Error {

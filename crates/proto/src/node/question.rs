@@ -12,7 +12,7 @@ use alloc::{
 use super::{Action, Node, put::Create, wait::Waited};
 use crate::{
     ask::Answer,
-    error::{Error, List},
+    error::{Error, List, Quoted},
     id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     limits::OWNER_PATIENCE_NS,
     message::{Holding, Message},
@@ -180,6 +180,10 @@ impl Node {
     pub(super) fn time_out(&mut self, request: RequestId, out: &mut Vec<Action>) {
         let Some(pending) = self.forget(request) else { return };
         let waited_ns = self.now.since(pending.since);
+        let full = match &pending.kind {
+            Waiting::Object(id) | Waiting::Inputs(id) => self.without_room(id),
+            _ => None,
+        };
         let (what, state) = match &pending.kind {
             Waiting::Object(id) => {
                 let state = self.state_of(id);
@@ -187,12 +191,9 @@ impl Node {
                 (format!("object {id}"), state)
             }
             Waiting::Create(instance) => {
-                if let Some(error) = self.create_timed_out(*instance, out) {
-                    let answer = Err(error);
-                    out.push(Action::Reply { client: pending.client, request, answer });
-                    return;
-                }
-                ("room for an object".to_string(), "its name is not confirmed yet".to_string())
+                let answer = Err(self.create_timed_out(*instance, waited_ns, out));
+                out.push(Action::Reply { client: pending.client, request, answer });
+                return;
             }
             Waiting::Growth(id) => {
                 self.stop_following(id, request);
@@ -220,10 +221,10 @@ impl Node {
                 self.stop_latest(prefix, request, out);
                 let newer = after.map_or_else(String::new, |after| format!(" newer than {after}"));
                 let state = if *is_answered { "nobody has put one" } else { SILENT };
-                (format!("a name under {prefix:?}{newer}"), state.to_string())
+                (format!("a name under {}{newer}", Quoted(prefix)), state.to_string())
             }
             Waiting::Older { name, .. } => {
-                (format!("the names before {name:?}"), SILENT.to_string())
+                (format!("the names before {}", Quoted(name.as_str())), SILENT.to_string())
             }
             Waiting::Several(waited) => {
                 // Time that is over is an answer too.
@@ -238,7 +239,7 @@ impl Node {
                 (format!("news of the holders of {id}"), state.to_string())
             }
         };
-        let answer = Err(Error::Timeout { what, waited_ns, state });
+        let answer = Err(full.unwrap_or(Error::Timeout { what, waited_ns, state }));
         out.push(Action::Reply { client: pending.client, request, answer });
     }
 

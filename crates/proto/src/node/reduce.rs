@@ -81,7 +81,7 @@ impl Node {
                 inputs.len()
             )
         } else if let Some(id) = id.as_ref().filter(|id| distinct.contains(id)) {
-            format!("{id:?} is an input: the result needs a name of its own")
+            format!("{id} is an input: the result needs a name of its own")
         } else {
             String::new()
         };
@@ -230,7 +230,11 @@ impl Node {
                 Step::Chose(degree, reason) => {
                     out.push(Action::Note(Note::DegreeChosen { id, degree, reason }));
                 }
-                Step::Fail(error) => self.fail_reduce_of(&id, &error, out),
+                Step::Fail(error) => {
+                    let is_late = matches!(error, Error::Timeout { .. });
+                    let full = is_late.then(|| self.without_room(&id)).flatten();
+                    self.fail_reduce_of(&id, &full.unwrap_or(error), out);
+                }
             }
         }
     }

@@ -7,9 +7,10 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Node, SpaceFor, reduce};
+use super::{Node, SpaceFor};
 use crate::{
     ask::{Answer, ObjectRow, Status},
+    error::Error,
     id::{Instance, ObjectId},
     table::{Copy, State},
 };
@@ -44,30 +45,41 @@ impl Node {
     }
 
     pub(super) fn explain(&self, id: &ObjectId) -> Answer {
-        let needed = self.pulls.get(id).and_then(super::Pull::wanted_bytes);
-        let needed = needed.or_else(|| self.result_without_room(id));
+        let needed = self.bytes_without_room(id);
         let needed =
             needed.or_else(|| self.creates.values().find_map(|create| create.wanted_bytes(id)));
         let lacks = needed.map(|needed| (needed, self.table.capacity()));
         Answer::Explained { state: self.state_of(id), lacks }
     }
 
-    /// Bytes of the result of a reduce that waits for room for it.
-    fn result_without_room(&self, id: &ObjectId) -> Option<u64> {
-        let waits = |(instance, target): &(&Instance, &reduce::Target)| {
-            target.id == *id && self.space.contains(&SpaceFor::Result(**instance))
-        };
-        self.results.iter().find(waits).map(|(_, target)| target.meta.size)
+    /// Bytes of an object that somebody waits for and that has no room here: a copy, or the result of a reduce.
+    fn bytes_without_room(&self, id: &ObjectId) -> Option<u64> {
+        let pulled = self.pulls.get(id).and_then(super::Pull::wanted_bytes);
+        pulled.or_else(|| {
+            let is_it = |waiting: &SpaceFor| match waiting {
+                SpaceFor::Result(instance) => {
+                    self.results.get(instance).is_some_and(|target| target.id == *id)
+                }
+                SpaceFor::SmallResult(key) => self.reduce_of.get(id) == Some(key),
+                SpaceFor::Create(_) | SpaceFor::Pull(_) => false,
+            };
+            self.space.iter().find(|waiting| is_it(waiting))?;
+            let reduce = self.reduces.get(self.reduce_of.get(id)?)?;
+            reduce.meta().map(|meta| meta.size)
+        })
+    }
+
+    /// The error of an object that has no room here, if that is what it waits for.
+    pub(super) fn without_room(&self, id: &ObjectId) -> Option<Error> {
+        self.bytes_without_room(id).map(|needed| self.store_full(needed))
     }
 
     /// Why an object is not here, in words for whoever waited.
     pub(super) fn state_of(&self, id: &ObjectId) -> String {
+        if let Some(full) = self.without_room(id) {
+            return full.to_string();
+        }
         if let Some(reduce) = self.reduce_of.get(id).and_then(|key| self.reduces.get(key)) {
-            if let Some(size) = self.result_without_room(id) {
-                return format!(
-                    "all inputs arrived, but pinned objects leave no room for its {size} bytes"
-                );
-            }
             return format!("it is the result of a reduce; {}", reduce.state());
         }
         if let Some(copy) = self.table.current(id).and_then(|instance| self.table.get(instance)) {

@@ -23,7 +23,7 @@ use core::{fmt, ops::Range, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::BadRef;
+use crate::{error::Quoted, id::BadRef};
 
 /// Children per position, the paper's d: one of {1, 2, n}.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ impl FromStr for Degree {
 
     fn from_str(text: &str) -> Result<Self, BadRef> {
         let named = Self::ALL.into_iter().find(|degree| format!("{degree}") == text);
-        named.ok_or_else(|| BadRef(format!("a degree is 1, 2 or n, not {text:?}")))
+        named.ok_or_else(|| BadRef(format!("a degree is 1, 2 or n, not {}", Quoted(text))))
     }
 }
 

@@ -646,6 +646,63 @@ fn a_put_waits_for_room_and_gets_it_when_something_is_deleted() {
 }
 
 #[test]
+fn whatever_waits_for_room_in_vain_ends_with_store_full() {
+    let mut cluster = Cluster::with_capacity(2, LARGE + LARGE / 2);
+    cluster.put_large(1, None);
+    let there = cluster.put_large(2, None);
+    let until = Some(cluster.now + SECOND);
+    let get = cluster.ask_until(1, Ask::Get { id: there.clone() }, until);
+    let reduce = |until| {
+        (Ask::Reduce { inputs: vec![there.clone()], op: Op::Sum, count: 1, id: None }, until)
+    };
+    let (ask, deadline) = reduce(until);
+    let limited = cluster.ask_until(1, ask, deadline);
+    let (ask, _) = reduce(None);
+    let patient = cluster.ask(1, ask);
+    let results: Vec<ObjectId> = [limited, patient]
+        .into_iter()
+        .map(|request| match cluster.reply(request) {
+            Ok(Answer::Reducing { id }) => id.clone(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let of_limited = cluster.get(1, &results[0]);
+    let of_patient = cluster.ask_until(1, Ask::Get { id: results[1].clone() }, until);
+    let inputs = cluster.ask_until(1, Ask::Inputs { id: results[1].clone() }, until);
+    cluster.wait(SECOND);
+    for request in [get, of_limited, of_patient, inputs] {
+        let Err(Error::StoreFull { needed, capacity, pinned }) = cluster.reply(request) else {
+            panic!("{:?}", cluster.reply(request));
+        };
+        assert_eq!((*needed, *capacity), (LARGE, LARGE + LARGE / 2));
+        assert!((LARGE..*capacity).contains(pinned));
+    }
+}
+
+#[test]
+fn a_put_that_waits_for_memory_does_not_speak_of_room_or_of_a_name() {
+    let mut cluster = Cluster::new(1);
+    let now = cluster.now;
+    let node = cluster.nodes.get_mut(&NodeId(1)).unwrap();
+    let (client, request) = (ClientId(1), RequestId(77));
+    let (ask, deadline) = (Ask::Create { id: None, meta: array(LARGE) }, Some(now + SECOND));
+    let mut out = Vec::new();
+    node.handle(now, Event::Asked { client, request, ask, deadline }, &mut out);
+    assert!(out.iter().any(|action| matches!(action, Action::CreateSlot { .. })));
+    out.clear();
+    node.handle(now + SECOND, Event::DeadlinePassed, &mut out);
+    let said = out.iter().find_map(|action| match action {
+        Action::Reply { answer: Err(error), .. } => Some(error.to_string()),
+        _ => None,
+    });
+    let said = said.unwrap();
+    assert!(
+        said.starts_with("memory for @") && said.ends_with("the node is still making it"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_copy_that_nobody_reads_makes_room() {
     let mut cluster = Cluster::with_capacity(2, LARGE + LARGE / 2);
     let id = cluster.put_large(1, None);

@@ -1,0 +1,60 @@
+"""What a node counts: each number is explained, and what all have sent of a kind is what all have received."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hoplite import testing
+from support import SOON, eventually, fold, numbers, same
+
+if TYPE_CHECKING:
+    from hoplite import Client
+
+PAGE = Path(__file__).parent.parent / "docs" / "counters.md"
+
+MIB = 1 << 20
+
+
+def total(clients: list[Client], *names: str) -> int:
+    return sum(client.stats()[name] for client in clients for name in names)
+
+
+def test_the_page_explains_every_number_and_no_other(clients: list[Client]) -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    # The last cell is what the numbers of the others mean.
+    explained = {name for row in rows for name in re.findall(r"`(\w+)`", row.rpartition("| ")[0])}
+    assert explained == set(clients[0].stats())
+
+
+def test_what_all_have_sent_is_what_all_have_received() -> None:
+    """A broadcast, sums along a tree and round a ring, and small ones of both."""
+    with testing.cluster(4, capacity="256MiB") as nodes:
+        clients = [node.client() for node in nodes]
+        for size in (100, 2 * MIB):
+            ref = clients[1].put(numbers(size))
+            for client in clients:
+                same(client.get(ref, timeout=SOON), numbers(size))
+            values = [numbers(size, "int32", seed=seed) for seed in range(4)]
+            refs = [client.put(value) for client, value in zip(clients, values, strict=True)]
+            for caller in clients[:2]:
+                result = caller.reduce(refs)
+                for client in clients:
+                    same(client.get(result, timeout=SOON), fold("sum", values))
+        eventually(lambda: total(clients, "bytes_direct", "bytes_relayed") == total(clients, "bytes_received") > 0)
+        eventually(lambda: total(clients, "bytes_partial") == total(clients, "bytes_partial_received") > 0)
+        eventually(lambda: total(clients, "fetches") == total(clients, "serves") > 0)
+
+
+def test_a_sum_of_two_hosts_is_sent_by_one_and_received_by_the_other() -> None:
+    with testing.cluster(2, capacity="64MiB") as nodes:
+        caller, other = [node.client() for node in nodes]
+        refs = [client.put(np.ones(MIB, np.int32)) for client in (caller, other)]
+        same(caller.get(caller.reduce(refs), timeout=SOON), np.full(MIB, 2, np.int32))
+        counters = ("bytes_partial", "bytes_partial_received")
+        moved = [[0, 4 * MIB], [4 * MIB, 0]]
+        # Its sender counts bytes when they are out, which may be after they have arrived.
+        eventually(lambda: [[client.stats()[name] for name in counters] for client in (caller, other)] == moved)

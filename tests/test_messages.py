@@ -1,0 +1,136 @@
+"""No message speaks Rust: what a user reads never has an `Option`, a list of bytes or the fields of a struct in it.
+
+In the sources of the Rust crates `{...?}` writes a value as Rust's debug text. That is for asserts and for `Debug`
+itself; texts of users are quoted by `Quoted`, which takes nothing but text.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hoplite
+from hoplite import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CRATES = Path(__file__).parent.parent / "crates"
+
+TEXT = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+COMMENT = re.compile(r"//[^\n]*")
+DEBUG_TEXT = re.compile(r"\{[^{}]*\?\}")
+# Their texts are of broken invariants, or of nothing but Debug.
+EXEMPT = re.compile(r"\b(?:debug_)?assert(?:_eq|_ne)?!|\bpanic!|\bunreachable!|\bimpl[^{;]*\bDebug for\b[^{]*")
+
+
+def debug_texts(source: str) -> Iterator[str]:
+    """The texts of a source with debug text of Rust in them, but for tests, asserts and implementations of Debug."""
+    source = source.partition("#[cfg(test)]\nmod tests {")[0]
+    texts: list[str] = []
+
+    def keep(match: re.Match[str]) -> str:
+        texts.append(match[0])
+        return f'"{len(texts) - 1}"'
+
+    # Without their texts, sources have balanced brackets.
+    bare = COMMENT.sub("", TEXT.sub(keep, re.sub(r"'(?:[^'\\\n]|\\.)'", "' '", source)))
+    exempt = [range(match.start(), end_of(bare, match.end())) for match in EXEMPT.finditer(bare)]
+    for match in re.finditer(r'"(\d+)"', bare):
+        text = texts[int(match[1])]
+        if DEBUG_TEXT.search(text) and not any(match.start() in span for span in exempt):
+            yield text
+
+
+def end_of(bare: str, start: int) -> int:
+    """Where the brackets end that open at a place, or soon behind it."""
+    depth = 0
+    for place in range(start, len(bare)):
+        if bare[place] in "([{":
+            depth += 1
+        elif bare[place] in ")]}":
+            depth -= 1
+            if depth == 0:
+                return place
+    return len(bare)
+
+
+def test_no_message_is_written_as_debug_text() -> None:
+    sources = [
+        path
+        for crate in ("proto", "shm", "node", "py")
+        for path in (CRATES / crate / "src").rglob("*.rs")
+        if "tests" not in path.stem and "tests" not in path.parent.name
+    ]
+    assert len(sources) > 50
+    found = {str(path.relative_to(CRATES)): texts for path in sources if (texts := [*debug_texts(path.read_text())])}
+    assert found == {}
+
+
+def test_debug_text_would_be_found() -> None:
+    source = """
+    impl fmt::Debug for Name { fn fmt(&self) { write!(f, "{:?} of {{", self.0) } }
+    fn f() {
+        assert!(x == '"', "{x:?} (");
+        let said = format!("{kind:?} \\" instead of {}", 1);  // "{no:?}"
+        let said = format!("begins with {0:02x?}");
+    }
+    #[error("of {0:?}")]
+    struct Error(Option<u8>);
+    #[cfg(test)]
+mod tests {
+    fn g() { format!("{:?}", 1) }
+}
+""".replace("    #[cfg(test)]", "#[cfg(test)]")
+    assert [text[1:10] for text in debug_texts(source)] == ["{kind:?} ", "begins wi", 'of {0:?}"'[:9]]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n" + b" " * 40, '"HTTP"'), (bytes(range(1, 64)), "01020304")]
+)
+def test_joining_something_else_than_a_node_tells_what_it_says(said: bytes, told: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            while True:
+                try:
+                    caller, _ = listener.accept()
+                except OSError:
+                    return
+                with caller:
+                    caller.sendall(said)
+                    caller.recv(1)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        port = listener.getsockname()[1]
+        with pytest.raises(hoplite.JoinError) as raised:
+            Node(join=[f"127.0.0.1:{port}"])
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    assert f"127.0.0.1:{port}: this is not Hoplite's protocol: it begins with " in str(raised.value)
+    assert told in str(raised.value)
+
+
+def test_joining_an_unknown_host_speaks_of_joining() -> None:
+    with pytest.raises(hoplite.JoinError, match=r"join.*no-such-host\.invalid:7420: no host of that name") as raised:
+        Node(join=["no-such-host.invalid:7420"])
+    assert "listen" not in str(raised.value)
+
+
+def test_an_unknown_host_to_listen_on_or_to_advertise_is_named() -> None:
+    with pytest.raises(hoplite.InvalidArgument, match=r"can't listen on no-such-host\.invalid:0: no host"):
+        Node(listen="no-such-host.invalid:0", insecure=True)
+    with pytest.raises(hoplite.InvalidArgument, match=r"can't advertise no-such-host\.invalid:0: no host"):
+        Node(advertise="no-such-host.invalid:0")
+
+
+def test_a_socket_in_a_folder_that_is_not_there_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "missing"
+    with pytest.raises(hoplite.InvalidArgument, match=f"there is no folder {folder} .*mkdir -p {folder}"):
+        Node(socket=folder / "node.sock")
