@@ -17,7 +17,7 @@ use hoplite_proto::{
     id::{ClientId, Instance, Name, NodeId, ObjectId, RequestId},
     limits::INLINE_BYTES_MAX,
     message::Holding,
-    meta::{Meta, Op},
+    meta::{Kind, Meta, Op},
     node::Event,
 };
 use hoplite_shm::Slot;
@@ -578,10 +578,16 @@ const fn slot_of(answer: &Answer) -> Option<Instance> {
 /// Copies of a node as a JSON list, for programs.
 pub fn describe_objects(rows: &[ObjectRow]) -> String {
     let row = |row: &ObjectRow| {
+        let (dtype, shape) = match &row.meta.kind {
+            Kind::Bytes => (None, None),
+            Kind::Array { dtype, shape } => (Some(dtype.to_string()), Some(shape)),
+        };
         serde_json::json!({
             "ref": row.id.to_string(),
             "instance": row.instance.to_string(),
             "what": row.meta.to_string(),
+            "dtype": dtype,
+            "shape": shape,
             "form": row.meta.form.name(),
             "bytes": row.meta.size,
             "state": row.state,

@@ -24,7 +24,7 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Nodes of different versions don't talk.
-pub const VERSION: u8 = 8;
+pub const VERSION: u8 = 9;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
@@ -329,10 +329,10 @@ mod tests {
     #[test]
     fn a_stranger_is_told_from_another_version() {
         let mut bytes = HEADER.encode();
-        bytes[4] = 9;
+        bytes[4] = VERSION + 1;
         assert_eq!(
             Header::decode(&bytes),
-            Err(WireError::OtherVersion { theirs: 9, ours: VERSION })
+            Err(WireError::OtherVersion { theirs: VERSION + 1, ours: VERSION })
         );
         bytes[..4].copy_from_slice(b"GET ");
         assert!(Header::decode(&bytes).unwrap_err().to_string().contains("not Hoplite"));

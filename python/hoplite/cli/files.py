@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import shlex
 import stat
 import sys
 import tempfile
@@ -18,7 +19,7 @@ import click
 
 from hoplite.cli.attach import attach, complete_ref, socket_option
 from hoplite.cli.output import fail_with, print_json
-from hoplite.errors import GetTimeout
+from hoplite.errors import GetTimeout, UnsupportedDtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +61,14 @@ def put(
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     value = _read(file)
     with attach(socket) as client:
-        ref = client.put(value, name=name, keep=keep, exist_ok=exist_ok, timeout=timeout)
+        try:
+            ref = client.put(value, name=name, keep=keep, exist_ok=exist_ok, timeout=timeout)
+        except UnsupportedDtype:
+            # Of the error's advice a command has no argument for any.
+            fail_with(
+                f"{file} is an array of {value.dtype}, and no command puts a pickle",
+                f"hoplite put - <{shlex.quote(file)} for the file's bytes; in Python: hoplite.init().put(array)",
+            )
     if as_json:
         print_json({"ref": str(ref), "bytes": value.nbytes if hasattr(value, "nbytes") else len(value)})
     else:

@@ -36,7 +36,6 @@ NEXT_STEP = {
     errors.ObjectLost: "put it again",
     errors.ObjectDeleted: "put it again",
     errors.NameTaken: "another --name, or delete it first: hoplite delete",
-    errors.UnsupportedDtype: "put its bytes as they are, from a file with another suffix",
     errors.StoreFull: "delete objects, or start the node with more --capacity",
     errors.Undecodable: "get it in Python, where it was put: hoplite.init().get(ref)",
     errors.UnsupportedDtype: "put arrays of numbers or bytes; Python puts more kinds of values",
