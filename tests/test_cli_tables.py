@@ -22,7 +22,7 @@ def test_each_row_of_a_table_is_a_line(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize(
     "command",
-    [("objects",), ("objects", "--prefix", "none"), ("status",), ("locations", "policy/1")],
+    [("objects",), ("objects", "--all"), ("objects", "none"), ("status",), ("locations", "policy/1")],
     ids=" ".join,
 )
 def test_listings_end_with_a_line_end(command: tuple[str, ...]) -> None:

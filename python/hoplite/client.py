@@ -25,6 +25,7 @@ from hoplite._arguments import (
     left,
 )
 from hoplite._into import fill
+from hoplite._listing import ATTEMPTS, questions
 from hoplite._loop import is_in_loop
 from hoplite._several import Several
 from hoplite._twins import Twins
@@ -552,10 +553,49 @@ class Client(Twins):
         """
         return _numbers(self.status())
 
-    def objects(self) -> list[dict[str, Any]]:
-        """Lists the copies that this node holds: "ref", "bytes", "state", "pinned" and others of each."""
-        objects: list[dict[str, Any]] = json.loads(self._open().start_objects().result())
-        return objects
+    def objects(
+        self, prefix: str = "", *, everywhere: bool = False, timeout: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Lists the copies that this node holds, or the objects of the whole cluster.
+
+        Args:
+            prefix: only refs that begin so, such as "policy/"; all do with nothing.
+            everywhere: ask every node for the living objects it is the owner of, instead of this one for its copies.
+            timeout: seconds to wait for the other nodes.
+
+        Returns:
+            Of each "ref", "bytes", "dtype" and "shape" (None of what is no array), "what" (both in words) and "form".
+            Of a copy of this node also "state", "pinned", "readers" and "instance"; of an object of the cluster
+            "copies" and "partial", how many nodes have all of it and a part of it, in the order of the refs.
+
+        Raises:
+            GetTimeout: a node did not answer in time.
+
+        Examples:
+            >>> ref = hp.put(b"weights", name="listed/1")
+            >>> [(each["ref"], each["copies"]) for each in hp.objects("listed/", everywhere=True, timeout=10)]
+            [('listed/1', 1)]
+        """
+        limit = check_timeout(timeout)
+        if not everywhere:
+            objects: list[dict[str, Any]] = json.loads(self._open().start_objects().result())
+            return [each for each in objects if each["ref"].startswith(prefix)]
+        begun = time.monotonic()
+        for _ in range(ATTEMPTS - 1):
+            with contextlib.suppress(NodeDown):
+                return self._list(prefix, limit, begun)
+        return self._list(prefix, limit, begun)
+
+    def _list(self, prefix: str, limit: float | None, begun: float) -> list[dict[str, Any]]:
+        listing = questions(member["id"] for member in self.status()["members"])
+        try:
+            question = next(listing)
+            while True:
+                page = self._open().start_list(question[0], prefix, question[1], left(limit, begun)).result()
+                question = listing.send(page)
+        except StopIteration as end:
+            found: list[dict[str, Any]] = end.value
+            return found
 
     def close(self) -> None:
         """Detaches from the node. Objects stay, and so do values that `get` returned. Closing twice is fine."""

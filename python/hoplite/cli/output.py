@@ -33,7 +33,7 @@ NEXT_STEP = {
     errors.ConnectError: "start a node on this host with: hoplite node",
     errors.JoinError: "check that the address, --cluster and the token are those of the node to join: hoplite status",
     errors.NodeDown: "look whether the node still runs: hoplite status",
-    errors.GetTimeout: "a longer --timeout, or look at what is there: hoplite objects",
+    errors.GetTimeout: "a longer --timeout, or look at what is there: hoplite objects --all",
     errors.ObjectLost: "put it again",
     errors.ObjectDeleted: "put it again",
     errors.NameTaken: "another --name, or delete it first: hoplite delete",
