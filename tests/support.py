@@ -23,7 +23,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-INTEGERS = tuple(dtype for dtype in DTYPES if dtype not in FLOATS)
+INTEGERS = tuple(dtype for dtype in DTYPES if "int" in dtype)
+
+# The operations of each element type.
+OPS = {
+    **dict.fromkeys(FLOATS, ("sum", "min", "max", "prod", "mean")),
+    **dict.fromkeys(INTEGERS, ("sum", "min", "max", "prod")),
+    **dict.fromkeys(("complex64", "complex128"), ("sum", "prod", "mean")),
+    "bool": ("any", "all"),
+    "datetime64": ("min", "max"),
+    "timedelta64": ("sum", "min", "max"),
+}
 
 # Long enough for anything on a busy machine, shorter than a test's own limit.
 SOON = 30.0
@@ -36,13 +46,20 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 def numbers(shape: int | tuple[int, ...], dtype: str = "float32", *, seed: int = 0) -> Array:
     """Whole numbers from 0 to 3: sums and products of a few are exact in every dtype."""
-    return np.random.default_rng(seed).integers(0, 4, shape, np.uint8).astype(numpy_dtype(dtype), copy=False)
+    few = np.random.default_rng(seed).integers(0, 4, shape, np.uint8)
+    return few.astype(np.int64).astype(numpy_dtype(dtype)) if "time" in dtype else few.astype(numpy_dtype(dtype))
 
 
 def fold(op: str, arrays: Sequence[Array]) -> Array:
     """What a reduce of these should be, folded one after the other."""
-    operation = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}[op]
-    total: Array = functools.reduce(operation, arrays)
+    operations = {
+        "min": np.minimum,
+        "max": np.maximum,
+        "prod": np.multiply,
+        "any": np.logical_or,
+        "all": np.logical_and,
+    }
+    total: Array = functools.reduce(operations.get(op, np.add), arrays)
     return (total / len(arrays)).astype(total.dtype) if op == "mean" else total
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import sys
 import xml.etree.ElementTree as ET
@@ -17,13 +18,14 @@ from click.testing import CliRunner
 
 from bench_rows import all_kinds, matrix, one_host, row
 from hoplite.bench import report, tables, words
-from hoplite.bench.row import to_line
+from hoplite.bench.row import read, to_line
 from hoplite.cli import bench_report
 from hoplite.cli.output import Failure
 from hoplite.errors import HopliteError
+from picture_texts import faults
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hoplite.bench.plots import Picture
     from hoplite.bench.row import Row
@@ -227,6 +229,99 @@ def test_a_system_without_any_figure_is_named_in_the_panel() -> None:
     assert "no figure: Ray" in said["broadcast-hosts.svg"]
     assert "no figure: Ray" in said["broadcast-sizes.svg"]
     assert "no figure: Ray" in said["arrival-8-hosts-1-MiB.svg"]
+
+
+def of_several_places() -> list[Row]:
+    """As odd as measurements get: racks, real hosts, another machine, a size that was measured there alone."""
+    racks = {"kind": "lab", "rate": 1_000_000_000, "racks": [4, 4], "uplink": "500mbit"}
+    other = {"processor": "Another Processor of a long name @ 2.0 GHz", "cores": 64, "kernel": "6.18.44-fc-v657"}
+    cells = itertools.product(("broadcast", "allreduce"), (2**10, 2**20, 2**28), ("hoplite", "mpich", "gloo", "ray"))
+    return [
+        *matrix(labs={4: "1gbit", 8: "1gbit", 12: "500mbit", 16: "500mbit"}),
+        *(row(op=op, bytes=size, system=system, lab=racks) for op, size, system in cells),
+        *(row(system=system, bytes=2**30, machine=other) for system in ("hoplite", "mpich")),
+        row(
+            system="gloo",
+            bytes=2**30,
+            machine=other,
+            samples=[],
+            verified=False,
+            wire_ratio=None,
+            note="does not fit: x",
+        ),
+    ]
+
+
+RECORDED = sorted((Path(__file__).parent.parent / "docs" / "benchmarks" / "rows").glob("*.jsonl"))
+
+
+@needs_matplotlib
+@pytest.mark.parametrize(
+    "rows",
+    [lambda: read(RECORDED), all_kinds, of_several_places],
+    ids=["docs/benchmarks", "all kinds", "several places"],
+)
+def test_no_text_of_a_picture_lies_upon_another_or_leaves_it(
+    rows: Callable[[], list[Row]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, told = faults(rows(), monkeypatch)
+    assert drawn > 5
+    assert told == []
+
+
+@needs_matplotlib
+def test_a_panel_shows_the_hosts_that_its_size_was_measured_with() -> None:
+    """Not those of another machine, where another size was."""
+    picture = next(one for one in draw(of_several_places()) if one.name == "broadcast-hosts.svg")
+    groups = [one for one in ET.fromstring(picture.svg).iter(f"{SVG}g") if one.get("id", "").startswith("axes_")]
+    panels = [["".join(one.itertext()) for one in group.iter(f"{SVG}text")] for group in groups]
+    hosts = {
+        title: [text for text in said if text in {"4", "8", "12", "16"}]
+        for said in panels
+        for title in said
+        if title.startswith("Broadcast, ")
+    }
+    assert hosts["Broadcast, 1 GiB"] == ["8"]
+    assert hosts["Broadcast, 256 MiB"] == ["8"]
+    assert hosts["Broadcast, 1 MiB"] == ["4", "8", "8", "12", "16"]
+    assert "no figure: Gloo (does not fit)" in panels[-1]
+
+
+def test_a_machine_is_told_once_and_named_only_where_it_is_another() -> None:
+    rows = of_several_places()
+    made = page(rows)
+    assert made.count("kernel 6.18.44-fc-v657") == 1
+    assert "- Machine A, wherever no other is named: processor Some Processor" in made
+    assert "- Machine B: processor Another Processor of a long name @ 2.0 GHz" in made
+    assert "### Broadcast, 8 hosts (lab, 1 Gbit/s, machine B)\n" in made
+    assert "### Broadcast, 8 hosts (lab, 1 Gbit/s)\n" in made
+    assert "machine A" not in made
+    assert page([rows[-1], *rows[:-1]]) == made
+
+
+def test_where_hoplite_is_slower_fits_on_a_screen() -> None:
+    """What is not folded: a line for each operation and size, though it is slower in dozens of cases."""
+    rows = read(RECORDED)
+    compared, _ = tables.compare(tables.collect(rows).cases)
+    assert sum(one.ratio > 1 for one in compared) > 50
+    shown = section(rows, "Where Hoplite is slower").partition("<details>")[0].splitlines()
+    assert len(shown) < 45
+    assert max(map(len, shown)) < 120
+
+
+def test_a_process_that_was_killed_for_its_memory_says_so() -> None:
+    fields: dict[str, Any] = {"samples": [], "verified": False, "wire_ratio": None}
+    for note in ("rank 0 has hung up; a process ended with code -9, saying 'nothing'", f"x; {words.ended(-9, '')}"):
+        made = page([row(**fields, note=note), row(system="mpich")])
+        assert "| Hoplite | killed<sup>1</sup> |" in made
+        assert (
+            "was killed (signal 9), as Linux does when memory runs out: 8 hosts with arrays of 1 MiB share 24 GiB"
+            in made
+        )
+        assert "nothing" not in made
+    assert words.ended(3, "out of luck") == "a process ended with code 3, saying 'out of luck'"
+    late = row(**fields, note="no answer within 30 s from mpich's rank 0")
+    assert words.no_figure(late) == "no answer"
 
 
 @needs_matplotlib

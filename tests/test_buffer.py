@@ -239,7 +239,7 @@ def test_create_waits_for_room_as_long_as_it_may(crew: Crew) -> None:
         (1.5, "float32", hoplite.InvalidArgument),
         ((2, 2), "bytes", hoplite.InvalidArgument),
         (2**62, "float32", hoplite.InvalidArgument),
-        (3, "complex64", hoplite.UnsupportedDtype),
+        (3, "complex256", hoplite.UnsupportedDtype),
         (3, object, hoplite.UnsupportedDtype),
     ],
 )

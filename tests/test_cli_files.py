@@ -121,8 +121,14 @@ def test_a_file_that_cannot_be_put(node: Node, tmp_path: Path) -> None:
         assert f"{name}.npy is no array".encode() in run("put", tmp_path / f"{name}.npy", code=1).stderr
     assert node.client().objects() == []
     # An array of text would take a pickle, which a command neither writes nor reads.
-    np.save(tmp_path / "text.npy", np.array(["a"]))
-    assert b"pickle" in run("put", tmp_path / "text.npy", code=1).stderr
+    for value in (np.array(["a"]), np.zeros(2, "f4,i4")):
+        np.save(tmp_path / "text.npy", value)
+        said = run("put", tmp_path / "text.npy", code=1).stderr.decode()
+        assert f"array of {value.dtype}" in said
+        # What is advised can be typed, and works.
+        assert "allow_pickle" not in said
+        assert f"try: hoplite put - <{tmp_path / 'text.npy'} " in said
+        put("-", given=(tmp_path / "text.npy").read_bytes())
     node.client().put({"a": 1}, name="pickled/1")
     assert b"pickle" in run("get", "pickled/1", "-o", tmp_path / "out", code=1).stderr
     assert not (tmp_path / "out").exists()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,3 +110,51 @@ def test_the_display_shows_who_contributed() -> None:
     Console(width=120, file=text).print(draw(progress))
     for word in ("step 3/10", "50.0%", "yes", "slow", "not here yet", "2.0 KiB", "trainer"):
         assert word in text.getvalue()
+
+
+def later() -> Progress:
+    """As wide as it gets."""
+    progress = Progress(steps=160, count=5, nodes=4, workers=8, step=160, accuracy=0.975)
+    progress.contributions[:] = [100] * 8
+    progress.contributions[6] = 0
+    progress.traits[6] = "leaves half way"
+    progress.step = 159
+    progress.counters = [
+        {"bytes_direct": 10**9, "bytes_relayed": 10**9, "bytes_folded_remote": 10**9, "bytes_folded_local": 10**9}
+    ] * 4
+    return progress
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_nothing_of_the_display_is_cut(width: int) -> None:
+    from rich.console import Console
+
+    text = io.StringIO()
+    Console(width=width, file=text).print(draw(later(), width))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in text.getvalue()
+    assert "leaves half way, not here yet" in text.getvalue()
+    assert sum(line.split()[:1] == ["worker"] for line in lines) == 1
+    # A row each: two heads, a blank, eight workers, four nodes, and the line above them all, which may need two.
+    assert len(lines) in {16, 17}
+
+
+def test_the_display_is_drawn_once_where_no_terminal_is(capfd: pytest.CaptureFixture[str]) -> None:
+    """Whole, however narrow the environment says that is, and with the end of its last line."""
+    source = """
+from hoplite.demo.display import Display
+from test_demo import later
+progress = later()
+with Display(progress, show=True) as display:
+    display.update()
+    display.update()
+"""
+    environment = {**os.environ, "COLUMNS": "20", "PYTHONPATH": str(Path(__file__).parent)}
+    subprocess.run([sys.executable, "-c", source], env=environment, timeout=60, check=True)
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert said.err.count("gradients used") == 1
+    assert "…" not in said.err
+    assert said.err.endswith("\n")
+    assert not said.err.endswith("\n\n")

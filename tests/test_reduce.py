@@ -11,9 +11,9 @@ import pytest
 import hoplite
 from hoplite import Client, testing
 from hoplite.values import DTYPES
-from support import FLOATS, INTEGERS, SOON, Array, Later, eventually_empty, fold, numbers, same
+from support import FLOATS, OPS, SOON, Array, Later, eventually_empty, fold, numbers, same
 
-OPS = ("sum", "min", "max", "prod", "mean")
+ALL_OPS = ("sum", "min", "max", "prod", "mean", "any", "all")
 
 
 def check(reader: Client, total: hoplite.Ref, values: dict[str, Array], op: str = "sum") -> list[str]:
@@ -28,13 +28,16 @@ def check(reader: Client, total: hoplite.Ref, values: dict[str, Array], op: str 
 def test_every_op_on_every_dtype(clients: list[Client], dtype: str) -> None:
     """Whole numbers that every dtype holds exactly, one input per node; small and large."""
     for shape in ((5,), (123, 457)):
-        for op in OPS:
+        for op in ALL_OPS:
             # Multiples of three have a mean of three that is exact too.
-            values = [numbers(shape, dtype, seed=seed) * (3 if op == "mean" else 1) for seed in range(3)]
+            values = [numbers(shape, dtype, seed=seed) for seed in range(3)]
+            values = [value * 3 if op == "mean" and op in OPS[dtype] else value for value in values]
             refs = [client.put(value) for client, value in zip(clients, values, strict=True)]
             total = clients[0].reduce(refs, op)
-            if op == "mean" and dtype in INTEGERS:
-                with pytest.raises(hoplite.UnsupportedDtype, match="mean"):
+            if op not in OPS[dtype]:
+                # The error says which would do.
+                said = f"by {op} can't fold .* {dtype}.*({'|'.join(OPS[dtype])})"
+                with pytest.raises(hoplite.UnsupportedDtype, match=said):
                     clients[0].get(total, timeout=SOON)
             else:
                 same(clients[0].get(total, timeout=SOON), fold(op, values))
@@ -200,9 +203,35 @@ def test_nan_is_kept(clients: list[Client], dtype: str) -> None:
     for place, value in enumerate(values):
         value[place * 10_000] = np.nan
     refs = [client.put(value) for client, value in zip(clients, values, strict=True)]
-    for op in OPS:
+    for op in OPS[dtype]:
         got = clients[0].get(clients[0].reduce(refs, op), timeout=SOON)
         assert np.flatnonzero(np.isnan(got)).tolist() == [0, 10_000, 20_000]
+
+
+@pytest.mark.parametrize("dtype", ["datetime64", "timedelta64"])
+def test_not_a_time_is_kept(clients: list[Client], dtype: str) -> None:
+    """As NaN is; whatever the unit."""
+    values = [numbers(40_000, dtype, seed=seed).view(f"{dtype}[25us]") for seed in range(3)]
+    for place, value in enumerate(values):
+        value[place * 10_000] = "NaT"
+    refs = [client.put(value) for client, value in zip(clients, values, strict=True)]
+    for op in OPS[dtype]:
+        got = clients[0].get(clients[0].reduce(refs, op), timeout=SOON)
+        assert np.flatnonzero(np.isnat(got)).tolist() == [0, 10_000, 20_000]
+        expected = fold(op, values)
+        same(got[~np.isnat(got)], expected[~np.isnat(expected)])
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_inputs_of_two_units_are_named_with_their_units(clients: list[Client], size: int) -> None:
+    refs = [
+        client.put(numbers(size, "datetime64").view(f"datetime64{unit}"), name=f"when/{unit}")
+        for client, unit in zip(clients, ("[ns]", "[25us]"), strict=False)
+    ]
+    with pytest.raises(hoplite.ShapeMismatch) as caught:
+        clients[2].get(clients[2].reduce(refs, "max"), timeout=SOON)
+    for unit in ("[ns]", "[25us]"):
+        assert f"when/{unit} is datetime64{unit}[{size}]" in str(caught.value)
 
 
 @pytest.mark.parametrize("size", [10, 100_000])

@@ -149,7 +149,7 @@ def test_contiguous_arrays_are_not_copied_on_the_way_in(dtype: str) -> None:
 
 def test_what_most_programs_put_goes_the_short_way() -> None:
     quick.learn(np)
-    for dtype in set(DTYPES) - {"bfloat16"}:
+    for dtype in set(DTYPES) - {"bfloat16", "datetime64", "timedelta64"}:
         value = counting((5, 3), dtype)
         encoded = quick.encode_quickly(value)
         assert encoded is not None
@@ -160,14 +160,16 @@ def test_what_most_programs_put_goes_the_short_way() -> None:
 
 @pytest.mark.usefixtures("way")
 def test_big_endian_arrays_become_little_endian() -> None:
-    for dtype in set(DTYPES) - {"bfloat16"}:
+    """With equal values; `same` compares the dtypes too."""
+    for dtype in {*DTYPES, "datetime64[25us]"} - {"bfloat16"}:
         value = counting((5, 3), dtype)
         same(there_and_back(value.astype(value.dtype.newbyteorder(">"))), value)
 
 
 def test_a_scalar_is_a_0d_array() -> None:
     for dtype in DTYPES:
-        same(there_and_back(dtype_of(dtype).type(3)), np.array(3, dtype_of(dtype)))
+        value = counting((4,), dtype)
+        same(there_and_back(value[3]), value[3:].reshape(()))
 
 
 def test_a_memmap_is_an_array(tmp_path: Any) -> None:
@@ -202,17 +204,14 @@ def test_what_decode_returned_can_be_encoded_again() -> None:
 
 
 PICKLED_ARRAYS: dict[str, Any] = {
-    "bool": np.array([[True, False], [False, True]]),
-    "complex64": np.array([1j, 2], np.complex64),
-    "datetime64": np.array(["2020-01-01", "NaT"], "datetime64[D]"),
-    "timedelta64": np.array([3, 4], "timedelta64[s]"),
     "text": np.array(["x", "yz"]),
     "bytes": np.array([b"x", b"yz"]),
     "longdouble": np.array([1, 2], np.longdouble),
     "record": np.array([(1.5, 2), (3, 4)], [("a", "f4"), ("b", ">i4")]),
-    "fortran": np.asfortranarray(np.eye(3, 5, dtype=bool)),
-    "strided": np.eye(4, dtype=bool)[::2, 1:],
-    "0-d": np.array(True),
+    "big-endian text": np.array(["x", "yz"], ">U2"),
+    "fortran": np.asfortranarray(np.eye(3, 5, dtype="S3")),
+    "strided": np.eye(4, dtype="S3")[::2, 1:],
+    "0-d": np.array("x"),
 }
 
 
@@ -240,7 +239,7 @@ def test_an_array_of_another_dtype_is_pickled_and_comes_back_without_a_copy(valu
 
 def test_an_empty_array_of_another_dtype_comes_back() -> None:
     for shape in ((0,), (3, 0)):
-        for dtype in ("?", "M8[s]", "U5", "V0"):
+        for dtype in ("?", "M8[s]", "c8", "U5", "V0"):
             got = there_and_back(np.empty(shape, dtype))
             assert (got.dtype, got.shape) == (np.dtype(dtype), shape)
 
@@ -250,8 +249,83 @@ def test_an_array_of_objects_is_pickled() -> None:
     assert there_and_back(value).tolist() == value.tolist()
 
 
+def of_objects_with_itself() -> Array:
+    value = np.array([None, None], object)
+    value[0] = value
+    return value
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: np.array([None, [1]], object),
+        of_objects_with_itself,
+        lambda: np.zeros(3, "V0"),
+        lambda: np.ones(3).view(Metres),
+        lambda: np.ones((2, 2)).view(np.matrix),
+        lambda: np.zeros(2, [("a", "i4")]).view(np.recarray),
+        lambda: np.array(["x"]),
+    ],
+)
+def test_whatever_array_is_got_is_read_only_and_a_copy_is_not(make: Callable[[], Array]) -> None:
+    """Where pickle makes the array, and not this package, too; the value that was put stays as it is."""
+    value = make()
+    for inside in (False, True):
+        for copy in (None, False, True):
+            got = there_and_back([value] if inside else value, copy=copy)
+            got = got[0] if inside else got
+            assert type(got) is type(value)
+            assert got.flags.writeable == bool(copy)
+    assert value.flags.writeable
+
+
+class Named(np.ndarray[Any, Any]):
+    """With a state of its own, by a setter of its own."""
+
+    label: str
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return (np.ndarray.__new__, (Named, self.shape), (self.tolist(), self.label), None, None, set_named)
+
+
+def set_named(array: Named, state: tuple[list[float], str]) -> None:
+    array[...], array.label = state
+
+
+def test_a_subclass_keeps_its_own_way_of_being_pickled() -> None:
+    value = np.array([1.0, 2.0]).view(Named)
+    value.label = "x"
+    got = there_and_back(value)
+    assert (type(got), got.tolist(), got.label, got.flags.writeable) == (Named, [1.0, 2.0], "x", False)
+
+
+def test_dates_and_times_keep_their_unit() -> None:
+    for unit in ("", "[Y]", "[M]", "[7D]", "[h]", "[25us]", "[ns]", "[2147483647as]"):
+        for name in ("datetime64", "timedelta64"):
+            value = np.array([1, "NaT"], f"{name}{unit}") if unit else np.array([1, -(2**63)]).view(name)
+            encoded = values.encode(value, allow_pickle=False)
+            assert encoded.kind == f"{name}{unit}" == value.dtype.name
+            got = values.decode(store(encoded), allow_pickle=False)
+            assert (got.dtype, got.view("i8").tolist()) == (value.dtype, value.view("i8").tolist())
+
+
+@pytest.mark.parametrize("unit", ["[]", "[1ns]", "[02s]", "[2147483648s]", "[S]", "ns", "[ns] "])
+def test_a_unit_has_one_text(unit: str) -> None:
+    with pytest.raises(UnsupportedDtype, match="of any unit"):
+        values.check_dtype(f"datetime64{unit}")
+    with pytest.raises(Undecodable):
+        values.decode(mapped(bytes(8), f"datetime64{unit}", (1,)))
+
+
+def test_buffers_of_bool_and_complex_are_arrays() -> None:
+    for value in (np.array([True, False]), np.array([1j, 2], "c8"), np.array([1j, 2], "c16")):
+        encoded = values.encode(memoryview(value.data), allow_pickle=False)
+        assert encoded.kind == value.dtype.name
+        same(values.decode(store(encoded)), value)
+
+
 def test_scalars_of_another_dtype_come_back_as_scalars() -> None:
-    for value in (np.bool_(True), np.complex64(1j), np.datetime64("2020-01-01"), np.str_("x")):
+    for value in (np.longdouble(1), np.void(b"xy"), np.str_("x")):
         got = there_and_back(value)
         assert type(got) is type(value)
         assert got == value
@@ -387,7 +461,7 @@ def test_a_buffer_of_numbers_is_an_array(value: Any, expected: Array) -> None:
 
 
 def test_a_memoryview_of_another_format_is_refused_by_it() -> None:
-    for value, form in ((np.array([True]), r"'\?'"), (np.array([1j]), "'Zd'"), (np.array([1], ">i4"), "'>i'")):
+    for value, form in ((np.array(["x"]), "'1w'"), (np.zeros(1, "g"), "'g'"), (np.array([1], ">i4"), "'>i'")):
         with pytest.raises(UnsupportedDtype, match=rf"memoryview of format {form}.*try numpy\.asarray"):
             values.encode(value.data)
 
@@ -432,9 +506,9 @@ def test_a_dtype_is_read_however_it_is_written(name: str) -> None:
     assert values.check_dtype(type("OfAnotherLibrary", (), {"dtype": dtype})) == name
 
 
-@pytest.mark.parametrize("dtype", ["float128", "f4", "", None, 3, float, np.bool_, np.dtype("c8"), []], ids=repr)
+@pytest.mark.parametrize("dtype", ["float128", "f4", "", None, 3, float, np.str_, np.dtype("U3"), []], ids=repr)
 def test_an_unknown_dtype_is_refused_with_what_is_known(dtype: object) -> None:
-    with pytest.raises(UnsupportedDtype, match=r"supported are float16, bfloat16, .*uint64 and bytes") as caught:
+    with pytest.raises(UnsupportedDtype, match=r"supported are bytes, float16, bfloat16, .*uint64, bool") as caught:
         values.check_dtype(dtype)
     assert repr(dtype) in str(caught.value)
 
@@ -508,11 +582,11 @@ NO_OUTS: dict[str, tuple[Any, type[Exception], str]] = {
     "strided array": (np.zeros(6)[::2], InvalidArgument, "numpy.ascontiguousarray"),
     "fortran array": (np.zeros((2, 3), order="F"), InvalidArgument, "not C-contiguous"),
     "masked array": (np.ma.masked_array([1.0]), InvalidArgument, "out.data"),
-    "bool array": (np.zeros(3, bool), UnsupportedDtype, "bool"),
+    "text array": (np.zeros(3, "U3"), UnsupportedDtype, "<U3"),
     "big-endian array": (np.zeros(3, ">f4"), UnsupportedDtype, "little-endian"),
     "bytes": (b"hello", InvalidArgument, "read-only"),
     "strided memoryview": (memoryview(bytearray(6))[::2], InvalidArgument, "not C-contiguous"),
-    "bool memoryview": (np.zeros(3, bool).data, UnsupportedDtype, "format '?'"),
+    "text memoryview": (np.zeros(3, "U3").data, UnsupportedDtype, "format '3w'"),
     "list": ([1, 2], InvalidArgument, "out is a builtins.list"),
     "None": (None, InvalidArgument, "NoneType"),
 }

@@ -16,9 +16,9 @@ from typing import SupportsFloat, SupportsIndex
 from hoplite.errors import InvalidArgument, UnknownOp
 from hoplite.ref import Ref
 from hoplite.values import Encoded, check_dtype
-from hoplite.values.kinds import BYTES, ITEM_BYTES, PLAIN
+from hoplite.values.kinds import BYTES, PLAIN, item_bytes
 
-OPS = ("sum", "min", "max", "prod", "mean")
+OPS = ("sum", "min", "max", "prod", "mean", "any", "all")
 
 # 30 years. Longer than that is "for ever", and would overflow a clock.
 TIMEOUT_S_MAX = 1e9
@@ -140,7 +140,7 @@ def check_shape(shape: object, dtype: object) -> Encoded:
         raise InvalidArgument(f"the shape {axes} has a negative axis")
     if kind == BYTES and len(axes) != 1:
         raise InvalidArgument(f"the shape of bytes is their number, not {axes}")
-    nbytes = math.prod(axes) * ITEM_BYTES.get(kind, 1)
+    nbytes = math.prod(axes) * (item_bytes(kind) or 1)
     if nbytes > NUMBER_MAX:
         raise InvalidArgument(f"an array of shape {axes} would have {nbytes} bytes")
     return Encoded(kind, axes, PLAIN, nbytes, ())

@@ -30,10 +30,11 @@ from hoplite._arguments import (
     left,
 )
 from hoplite._into import fill_async
+from hoplite._listing import ATTEMPTS, questions
 from hoplite._loop import answer
 from hoplite._several import Several
 from hoplite.buffer import Buffer
-from hoplite.errors import GetTimeout, HopliteError, NameTaken
+from hoplite.errors import GetTimeout, HopliteError, NameTaken, NodeDown
 from hoplite.location import Location, Watch
 from hoplite.ref import Ref
 
@@ -215,11 +216,20 @@ class Twins:
         """`stats`, for asyncio."""
         return self._numbers(await self.status_async())
 
-    async def objects_async(self: Client) -> list[dict[str, Any]]:
+    async def objects_async(
+        self: Client, prefix: str = "", *, everywhere: bool = False, timeout: float | None = None
+    ) -> list[dict[str, Any]]:
         """`objects`, for asyncio."""
-        text = await answer(self._open().start_objects())
-        objects: list[dict[str, Any]] = json.loads(text)
-        return objects
+        limit = check_timeout(timeout)
+        if not everywhere:
+            text = await answer(self._open().start_objects())
+            objects: list[dict[str, Any]] = json.loads(text)
+            return [each for each in objects if each["ref"].startswith(prefix)]
+        begun = time.monotonic()
+        for _ in range(ATTEMPTS - 1):
+            with contextlib.suppress(NodeDown):
+                return await _list(self, prefix, limit, begun)
+        return await _list(self, prefix, limit, begun)
 
 
 async def _put(client: Client, native: _native.Client, what: Encoded, text: str | None, limit: float | None) -> Ref:
@@ -266,6 +276,18 @@ class _Writing:
             self._is_given_up = True
             if self._sealed is not None:
                 self._client._discard(self._sealed)
+
+
+async def _list(client: Client, prefix: str, limit: float | None, begun: float) -> list[dict[str, Any]]:
+    listing = questions(member["id"] for member in (await client.status_async())["members"])
+    try:
+        question = next(listing)
+        while True:
+            asked = client._open().start_list(question[0], prefix, question[1], left(limit, begun))
+            question = listing.send(await answer(asked))
+    except StopIteration as end:
+        found: list[dict[str, Any]] = end.value
+        return found
 
 
 async def _locations(client: Client, text: str, limit: float | None) -> list[Location]:

@@ -25,6 +25,7 @@ from hoplite._arguments import (
     left,
 )
 from hoplite._into import fill
+from hoplite._listing import ATTEMPTS, questions
 from hoplite._loop import is_in_loop
 from hoplite._several import Several
 from hoplite._twins import Twins
@@ -140,10 +141,10 @@ class Client(Twins):
 
         Args:
             value: a NumPy array or scalar, a PyTorch CPU tensor, or anything with the buffer protocol or DLPack, of
-                float16, bfloat16, float32, float64, int8 to int64 or uint8 to uint64, any shape, 0-d and empty ones
-                too, copied once more if it is strided or in Fortran order; a pyarrow array, record batch or table;
-                bytes; or any other object, by pickle protocol 5, where arrays inside it are not copied into the
-                pickle.
+                float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool, complex64, complex128,
+                datetime64 or timedelta64, any shape, 0-d and empty ones too, copied once more if it is strided, in
+                Fortran order or big-endian; a pyarrow array, record batch or table; bytes; or any other object, by
+                pickle protocol 5, where arrays inside it are not copied into the pickle. docs/values.md has a table.
             name: what to call the object, such as "policy/17", or a ref that this client's `promise` returned; None
                 mints an id.
             keep: how many to keep of this name and those under the same prefix with lower numbers; `keep=2` of
@@ -212,8 +213,8 @@ class Client(Twins):
 
         Args:
             shape: length of each axis, or of the only one.
-            dtype: "float32", numpy.float32, torch.float32, ml_dtypes.bfloat16 and the like; or "bytes", whose shape is
-                their number.
+            dtype: "float32", "datetime64[ns]", numpy.float32, torch.float32, ml_dtypes.bfloat16 and the like; or
+                "bytes", whose shape is their number.
             name: what to call the object, as for `put`; None mints an id. Either way `buf.ref` is known at once.
             copies: how many nodes are to hold the object, as for `put`; `seal` waits for them.
             timeout: seconds to wait for room in the store.
@@ -283,7 +284,8 @@ class Client(Twins):
 
         Returns:
             The value as it was put: arrays as read-only NumPy arrays and bytes as a read-only memoryview
-            (`bytes(value)` copies it), both over the store's own memory. They stay valid after `delete` and after
+            (`bytes(value)` copies it), both over the store's own memory; arrays inside other objects are read-only
+            too. They stay valid after `delete` and after
             `close`, and hold the memory until they are garbage. With `out`, that. Of several, a list in their order.
 
         Raises:
@@ -388,11 +390,12 @@ class Client(Twins):
         Nodes that hold inputs fold them on the way to this one. The result streams to whoever gets it while it grows.
 
         Args:
-            inputs: refs or names of arrays of one dtype and shape, each once; not yet created is fine, and results of
-                other reduces are too.
-            op: "sum", "min", "max", "prod" or "mean", element by element. Integers wrap around on overflow; min and max
-                of floats are NaN where an element is; mean is for floats. Floats are added in order of arrival, so
-                the last bits of a sum can differ from run to run.
+            inputs: refs or names of arrays of one dtype (and unit) and shape, each once; not yet created is fine, and
+                results of other reduces are too.
+            op: "sum", "min", "max", "prod" or "mean", or of bool "any" or "all", element by element. Integers wrap
+                around on overflow; min and max are NaN or NaT where an element is; mean is for floats and complex.
+                Floats are added in order of arrival, so the last bits of a sum can differ from run to run.
+                docs/values.md says which op goes with which dtype.
             count: how many inputs to fold; None means all of them. Spares that arrive later are left alone.
             name: what to call the result, as for `put`; None mints an id. Nobody else can put the name from now on.
             timeout: seconds until the inputs must have arrived and the result be folded. After that the reduce is
@@ -408,7 +411,8 @@ class Client(Twins):
             ObjectDeleted: an input was deleted; also raised by `get` on the result.
             ShapeMismatch: two inputs differ in shape or dtype; names both; also raised by `get` on the result.
             UnknownOp: the op is none of these.
-            UnsupportedDtype: the inputs are no arrays, or integers for mean; also raised by `get` on the result.
+            UnsupportedDtype: the inputs are no arrays, or the op is not for their dtype; also raised by `get` on the
+                result.
 
         Examples:
             >>> import numpy as np
@@ -566,10 +570,49 @@ class Client(Twins):
             **status["counters"],
         }
 
-    def objects(self) -> list[dict[str, Any]]:
-        """Lists the copies that this node holds: "ref", "bytes", "state", "pinned" and others of each."""
-        objects: list[dict[str, Any]] = json.loads(self._open().start_objects().result())
-        return objects
+    def objects(
+        self, prefix: str = "", *, everywhere: bool = False, timeout: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Lists the copies that this node holds, or the objects of the whole cluster.
+
+        Args:
+            prefix: only refs that begin so, such as "policy/"; all do with nothing.
+            everywhere: ask every node for the living objects it is the owner of, instead of this one for its copies.
+            timeout: seconds to wait for the other nodes.
+
+        Returns:
+            Of each "ref", "bytes", "dtype" and "shape" (None of what is no array), "what" (both in words) and "form".
+            Of a copy of this node also "state", "pinned", "readers" and "instance"; of an object of the cluster
+            "copies" and "partial", how many nodes have all of it and a part of it, in the order of the refs.
+
+        Raises:
+            GetTimeout: a node did not answer in time.
+
+        Examples:
+            >>> ref = hp.put(b"weights", name="listed/1")
+            >>> [(each["ref"], each["copies"]) for each in hp.objects("listed/", everywhere=True, timeout=10)]
+            [('listed/1', 1)]
+        """
+        limit = check_timeout(timeout)
+        if not everywhere:
+            objects: list[dict[str, Any]] = json.loads(self._open().start_objects().result())
+            return [each for each in objects if each["ref"].startswith(prefix)]
+        begun = time.monotonic()
+        for _ in range(ATTEMPTS - 1):
+            with contextlib.suppress(NodeDown):
+                return self._list(prefix, limit, begun)
+        return self._list(prefix, limit, begun)
+
+    def _list(self, prefix: str, limit: float | None, begun: float) -> list[dict[str, Any]]:
+        listing = questions(member["id"] for member in self.status()["members"])
+        try:
+            question = next(listing)
+            while True:
+                page = self._open().start_list(question[0], prefix, question[1], left(limit, begun)).result()
+                question = listing.send(page)
+        except StopIteration as end:
+            found: list[dict[str, Any]] = end.value
+            return found
 
     def close(self) -> None:
         """Detaches from the node. Objects stay, and so do values that `get` returned. Closing twice is fine.

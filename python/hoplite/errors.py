@@ -37,7 +37,7 @@ class ShapeMismatch(HopliteError, ValueError):
 
 
 class UnknownOp(HopliteError, ValueError):
-    """A reduce knows sum, min, max, prod and mean only."""
+    """A reduce knows sum, min, max, prod, mean, any and all only."""
 
 
 class UnsupportedDtype(HopliteError, TypeError):

@@ -12,9 +12,13 @@ use std::{
 use half::{bf16, f16};
 use hoplite_node::{
     fold::fold,
-    proto::meta::{Dtype, Op},
+    proto::{
+        error::is_reducible,
+        meta::{Dtype, Op},
+    },
 };
 
+const OPS: [Op; 4] = [Op::Sum, Op::Max, Op::Prod, Op::Any];
 const BLOCK_BYTES: usize = 64 * 1024;
 const RUNS: usize = 20;
 const RUN: Duration = Duration::from_millis(10);
@@ -24,14 +28,18 @@ fn main() {
         eprintln!("a debug build says nothing about speed: cargo bench -p hoplite-node");
         process::exit(2);
     }
-    println!("{:10}{:>10}{:>10}   GB of the result a second, blocks of 64 KiB", "", "sum", "max");
+    print!("{:15}", "");
+    OPS.iter().for_each(|op| print!("{:>10}", op.to_string()));
+    println!("   GB of the result a second, blocks of 64 KiB");
     for dtype in Dtype::ALL {
-        println!(
-            "{:10}{:>10.1}{:>10.1}",
-            dtype.to_string(),
-            rate(Op::Sum, dtype),
-            rate(Op::Max, dtype)
-        );
+        print!("{:15}", dtype.to_string());
+        for op in OPS {
+            match is_reducible(op, dtype) {
+                true => print!("{:>10.1}", rate(op, dtype)),
+                false => print!("{:>10}", "-"),
+            }
+        }
+        println!();
     }
 }
 
@@ -40,7 +48,12 @@ fn rate(op: Op, dtype: Dtype) -> f64 {
     let (one, two) = (block(dtype, 1), block(dtype, 2));
     let mut into = one.clone();
     fold(op, dtype, &mut into, &two);
-    assert!(into == block(dtype, if op == Op::Sum { 3 } else { 2 }), "{op} of {dtype} is wrong");
+    let expected = match op {
+        Op::Sum => 3,
+        Op::Any => 1,
+        _ => 2,
+    };
+    assert!(into == block(dtype, expected), "{op} of {dtype} is wrong");
     let best = (0..RUNS).map(|_| {
         let (start, mut rounds) = (Instant::now(), 0_u32);
         while start.elapsed() < RUN {
@@ -60,6 +73,8 @@ fn block(dtype: Dtype, value: u8) -> Vec<u8> {
         Dtype::BFloat16 => bf16::from(value).to_le_bytes().to_vec(),
         Dtype::Float32 => f32::from(value).to_le_bytes().to_vec(),
         Dtype::Float64 => f64::from(value).to_le_bytes().to_vec(),
+        Dtype::Complex64 => [f32::from(value), 0.0].map(f32::to_le_bytes).concat(),
+        Dtype::Complex128 => [f64::from(value), 0.0].map(f64::to_le_bytes).concat(),
         _ => u64::from(value).to_le_bytes()[..dtype.size() as usize].to_vec(),
     };
     element.repeat(BLOCK_BYTES / element.len())

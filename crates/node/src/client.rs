@@ -16,8 +16,8 @@ use hoplite_proto::{
     error::Error as CallError,
     id::{ClientId, Instance, Name, NodeId, ObjectId, RequestId},
     limits::INLINE_BYTES_MAX,
-    message::Holding,
-    meta::{Meta, Op},
+    message::{Holding, Listed},
+    meta::{Kind, Meta, Op},
     node::Event,
 };
 use hoplite_shm::Slot;
@@ -432,6 +432,22 @@ impl Client {
         })
     }
 
+    /// Begins to ask for a page of the living objects that a member is the first owner of: those behind `after` whose refs
+    /// begin with `prefix`, and behind which the next page begins.
+    pub fn start_list(
+        &self,
+        owner: NodeId,
+        prefix: &str,
+        after: Option<&ObjectId>,
+        timeout: Option<Duration>,
+    ) -> Wait<(Vec<Listed>, Option<ObjectId>)> {
+        let ask = Ask::List { owner, prefix: prefix.into(), after: after.cloned() };
+        self.start(ask, timeout, |answer, _| match answer {
+            Answer::List { rows, next } => Ok((rows, next)),
+            other => Err(unexpected(&other)),
+        })
+    }
+
     /// How the node is, as JSON: identity, members, store, counters, measured link.
     ///
     /// # Errors
@@ -630,10 +646,13 @@ const fn slot_of(answer: &Answer) -> Option<Instance> {
 /// Copies of a node as a JSON list, for programs.
 pub fn describe_objects(rows: &[ObjectRow]) -> String {
     let row = |row: &ObjectRow| {
+        let (dtype, shape) = dtype_and_shape(&row.meta);
         serde_json::json!({
             "ref": row.id.to_string(),
             "instance": row.instance.to_string(),
             "what": row.meta.to_string(),
+            "dtype": dtype,
+            "shape": shape,
             "form": row.meta.form.name(),
             "bytes": row.meta.size,
             "state": row.state,
@@ -642,6 +661,32 @@ pub fn describe_objects(rows: &[ObjectRow]) -> String {
         })
     };
     serde_json::Value::from_iter(rows.iter().map(row)).to_string()
+}
+
+/// Objects of the cluster as a JSON list, for programs.
+pub fn describe_listed(rows: &[Listed]) -> String {
+    let row = |row: &Listed| {
+        let (dtype, shape) = dtype_and_shape(&row.meta);
+        serde_json::json!({
+            "ref": row.id.to_string(),
+            "what": row.meta.to_string(),
+            "dtype": dtype,
+            "shape": shape,
+            "form": row.meta.form.name(),
+            "bytes": row.meta.size,
+            "copies": row.complete,
+            "partial": row.partial,
+        })
+    };
+    serde_json::Value::from_iter(rows.iter().map(row)).to_string()
+}
+
+/// None of bytes.
+fn dtype_and_shape(meta: &Meta) -> (Option<String>, Option<&[u64]>) {
+    match &meta.kind {
+        Kind::Bytes => (None, None),
+        Kind::Array { dtype, shape } => (Some(dtype.to_string()), Some(shape)),
+    }
 }
 
 pub(crate) fn unexpected(_: &Answer) -> Error {

@@ -3,6 +3,8 @@
 //! Plain loops over fixed-size chunks without branches, which the compiler turns into vector code;
 //! bytes need no alignment. Knows nothing of trees, of windows or of where bytes come from.
 
+mod special;
+
 use half::f16;
 use hoplite_proto::{
     error::is_reducible,
@@ -14,7 +16,7 @@ use hoplite_shm::{narrow_float16, widen_float16};
 ///
 /// Integers wrap around. `Min` and `Max` of floats give NaN when either element is NaN, and either
 /// of two zeros. 16-bit floats are computed as `f32` and rounded to the nearest, ties to even, each
-/// time. `Mean` adds up; [`finish`] divides.
+/// time. NaT among dates and times wins like NaN. `Mean` adds up; [`finish`] divides.
 ///
 /// # Panics
 /// If the lengths differ or are no whole number of elements, or `op` isn't defined for it
@@ -35,6 +37,10 @@ pub fn fold(op: Op, dtype: Dtype, into: &mut [u8], other: &[u8]) {
         Dtype::UInt16 => fold_as(op, into, other, u16::from_le_bytes, u16::to_le_bytes),
         Dtype::UInt32 => fold_as(op, into, other, u32::from_le_bytes, u32::to_le_bytes),
         Dtype::UInt64 => fold_as(op, into, other, u64::from_le_bytes, u64::to_le_bytes),
+        Dtype::Bool => special::fold_bool(op, into, other),
+        Dtype::Complex64 => special::fold_complex64(op, into, other),
+        Dtype::Complex128 => special::fold_complex128(op, into, other),
+        Dtype::Datetime64(_) | Dtype::Timedelta64(_) => special::fold_times(op, dtype, into, other),
     }
 }
 
@@ -56,11 +62,14 @@ pub fn finish(op: Op, dtype: Dtype, into: &mut [u8], count: u64) {
             in_f32(into, |values| values.iter_mut().for_each(|value| *value /= divisor));
         }
         Dtype::BFloat16 => map(into, |bytes| bf16_of_f32(f32_of_bf16(bytes) / divisor)),
-        Dtype::Float32 => map(into, |bytes| (f32::from_le_bytes(bytes) / divisor).to_le_bytes()),
-        Dtype::Float64 => {
+        // A complex number is divided part by part.
+        Dtype::Float32 | Dtype::Complex64 => {
+            map(into, |bytes| (f32::from_le_bytes(bytes) / divisor).to_le_bytes())
+        }
+        Dtype::Float64 | Dtype::Complex128 => {
             map(into, |bytes| (f64::from_le_bytes(bytes) / count as f64).to_le_bytes())
         }
-        integer => unreachable!("mean of {integer} is not supported"),
+        other => unreachable!("mean of {other} is not supported"),
     }
 }
 
@@ -86,6 +95,7 @@ fn fold_as<const SIZE: usize, T: Number>(
         Op::Prod => zip(into, other, |a, b| store(load(a).product(load(b)))),
         Op::Min => zip(into, other, |a, b| store(load(a).smaller(load(b)))),
         Op::Max => zip(into, other, |a, b| store(load(a).larger(load(b)))),
+        Op::Any | Op::All => unreachable!("{op} of numbers"),
     }
 }
 
@@ -109,6 +119,7 @@ fn map<const SIZE: usize>(into: &mut [u8], op: impl Fn([u8; SIZE]) -> [u8; SIZE]
 /// A type that elements are computed in.
 trait Number: Copy {
     fn sum(self, other: Self) -> Self;
+    fn less(self, other: Self) -> Self;
     fn product(self, other: Self) -> Self;
     fn smaller(self, other: Self) -> Self;
     fn larger(self, other: Self) -> Self;
@@ -120,6 +131,11 @@ macro_rules! integers {
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
                 self.wrapping_add(other)
+            }
+
+            #[inline(always)]
+            fn less(self, other: Self) -> Self {
+                self.wrapping_sub(other)
             }
 
             #[inline(always)]
@@ -148,6 +164,11 @@ macro_rules! floats {
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
                 self + other
+            }
+
+            #[inline(always)]
+            fn less(self, other: Self) -> Self {
+                self - other
             }
 
             #[inline(always)]
@@ -202,6 +223,7 @@ fn fold_f16(op: Op, into: &mut [u8], other: &[u8]) {
                 Op::Prod => zip_f32(ours, theirs, f32::product),
                 Op::Min => zip_f32(ours, theirs, f32::smaller),
                 Op::Max => zip_f32(ours, theirs, f32::larger),
+                Op::Any | Op::All => unreachable!("{op} of float16"),
             }
         });
     }
@@ -277,7 +299,11 @@ mod tests {
         let random =
             (1..=random as u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).reverse_bits());
         let size = dtype.size() as usize;
-        ODD.into_iter().chain(random).map(|bits| bits.to_le_bytes()[..size].to_vec()).collect()
+        let wide = |bits: u64| u128::from(bits) | u128::from(bits.rotate_left(20)) << 64;
+        ODD.into_iter()
+            .chain(random)
+            .map(|bits| wide(bits).to_le_bytes()[..size].to_vec())
+            .collect()
     }
 
     fn pairs(dtype: Dtype) -> (Vec<u8>, Vec<u8>) {
@@ -314,6 +340,7 @@ mod tests {
                 Op::Prod => a.wrapping_mul(b),
                 Op::Min => a.min(b),
                 Op::Max => a.max(b),
+                Op::Any | Op::All => unreachable!("{op} of {dtype}"),
             };
             return wide.to_le_bytes()[..dtype.size() as usize].to_vec();
         }
@@ -324,6 +351,7 @@ mod tests {
             Op::Prod => a * b,
             Op::Min => a.min(b),
             Op::Max => a.max(b),
+            Op::Any | Op::All => unreachable!("{op} of {dtype}"),
         };
         narrow(dtype, wide)
     }
@@ -342,6 +370,15 @@ mod tests {
 
     /// Same bits, but any NaN for a NaN, and for `Min` and `Max` any zero for a zero.
     fn same(op: Op, dtype: Dtype, a: &[u8], b: &[u8]) -> bool {
+        let parts = |part: Dtype| {
+            let size = part.size() as usize;
+            a.chunks(size).zip(b.chunks(size)).all(|(a, b)| same(op, part, a, b))
+        };
+        match dtype {
+            Dtype::Complex64 => return parts(Dtype::Float32),
+            Dtype::Complex128 => return parts(Dtype::Float64),
+            _ => {}
+        }
         let alike = || {
             let (a, b) = (float(dtype, a), float(dtype, b));
             (a.is_nan() && b.is_nan()) || (matches!(op, Op::Min | Op::Max) && a == b)
@@ -354,17 +391,16 @@ mod tests {
         all.filter(|(op, dtype)| is_reducible(*op, *dtype))
     }
 
-    #[test]
-    fn only_the_mean_of_integers_is_unsupported() {
-        assert_eq!(all_supported().count(), 4 * 12 + 4);
-        assert!(is_reducible(Op::Mean, Dtype::BFloat16));
-        assert!(!is_reducible(Op::Mean, Dtype::Int64));
+    /// Those of `special` have tests of their own there.
+    fn of_numbers() -> impl Iterator<Item = (Op, Dtype)> {
+        all_supported().filter(|(_, dtype)| dtype.is_float() || dtype.name().contains("int"))
     }
 
     /// Goal: every kernel is right on odd values. Method: all pairs of them against a wider type.
     #[test]
     fn every_kernel_agrees_with_wide_arithmetic() {
-        for (op, dtype) in all_supported() {
+        assert_eq!(of_numbers().count(), 4 * 12 + 4);
+        for (op, dtype) in of_numbers() {
             let size = dtype.size() as usize;
             let (left, right) = pairs(dtype);
             let mut folded = left.clone();

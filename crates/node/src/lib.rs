@@ -50,7 +50,7 @@ mod view;
 mod wait;
 
 pub use self::{
-    client::{Client, Value, describe_objects},
+    client::{Client, Value, describe_listed, describe_objects},
     config::NodeConfig,
     counters::CounterValues,
     error::Error,

@@ -10,7 +10,7 @@ use crate::{
     id::{Instance, Name, NodeId, ObjectId},
     inline::Inline,
     members::Member,
-    message::Holding,
+    message::{Holding, Listed},
     meta::{Meta, Op},
     swim::Suspicion,
 };
@@ -131,6 +131,15 @@ pub enum Ask {
         /// Which.
         id: ObjectId,
     },
+    /// One page of the living objects that a member is the first owner of.
+    List {
+        /// The member.
+        owner: NodeId,
+        /// What their refs begin with; all do with nothing.
+        prefix: String,
+        /// Only those behind this one, in order.
+        after: Option<ObjectId>,
+    },
     /// How the node is.
     Status,
     /// The copies that the node has.
@@ -208,6 +217,13 @@ pub enum Answer {
     },
     /// Who keeps where it is: the first, and the second if there is one.
     Owners(Vec<NodeId>),
+    /// Living objects of one member's part of the directory.
+    List {
+        /// In order of their ids; perhaps none, though there is a next page.
+        rows: Vec<Listed>,
+        /// Behind which object the next page begins; none if this is the last.
+        next: Option<ObjectId>,
+    },
     /// How the node is.
     Status(Box<Status>),
     /// The copies that the node has.

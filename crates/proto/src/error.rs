@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     id::{NodeId, ObjectId},
-    meta::{Dtype, Meta, Op},
+    meta::{Dtype, Kind, Meta, Op},
 };
 
 /// Why a call failed. Each variant says what the caller may do.
@@ -117,20 +117,46 @@ impl Error {
     /// The advice for an input that can't be folded.
     pub fn unreducible(id: ObjectId, meta: Meta, op: Op) -> Self {
         let advice = match meta.kind {
-            crate::meta::Kind::Bytes => {
-                "put an array of numbers instead (NumPy, torch or any buffer)"
-            }
-            crate::meta::Kind::Array { .. } => {
-                "take op=\"sum\" and divide, or convert to a float dtype"
-            }
+            Kind::Bytes => "put an array of numbers instead (NumPy, torch or any buffer)",
+            Kind::Array { dtype, .. } => advice(op, dtype),
         };
         Self::Unreducible { id, meta: Box::new(meta), op, advice: advice.into() }
     }
 }
 
-/// Whether an operation is defined for an element type: a mean of integers would have to round.
+/// Whether an operation is defined for an element type.
+///
+/// A mean of integers or of times would have to round. A sum of bool could be a count or an "or", so it is neither.
+/// Complex numbers have no order. A sum of dates is no date.
 pub const fn is_reducible(op: Op, dtype: Dtype) -> bool {
-    !matches!(op, Op::Mean) || dtype.is_float()
+    match dtype {
+        Dtype::Bool => matches!(op, Op::Any | Op::All),
+        Dtype::Complex64 | Dtype::Complex128 => matches!(op, Op::Sum | Op::Prod | Op::Mean),
+        Dtype::Datetime64(_) => matches!(op, Op::Min | Op::Max),
+        Dtype::Timedelta64(_) => matches!(op, Op::Sum | Op::Min | Op::Max),
+        _ if matches!(op, Op::Mean) => dtype.is_float(),
+        _ => !matches!(op, Op::Any | Op::All),
+    }
+}
+
+/// What to do instead of an operation that is not defined for an element type.
+const fn advice(op: Op, dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::Bool => {
+            "take op=\"any\" or op=\"all\", or put it as uint8, int64 or a float for the others"
+        }
+        Dtype::Complex64 | Dtype::Complex128 => {
+            "complex numbers have no order and no truth: take op=\"sum\", \"prod\" or \"mean\""
+        }
+        Dtype::Datetime64(_) => {
+            "dates have a least and a greatest only: take op=\"min\" or op=\"max\", or put differences of dates"
+        }
+        Dtype::Timedelta64(_) => "take op=\"sum\", \"min\" or \"max\"; for a mean, divide the sum",
+        _ if matches!(op, Op::Any | Op::All) => {
+            "any and all fold arrays of bool: put array != 0 instead, or take op=\"max\" or \"min\""
+        }
+        _ => "take op=\"sum\" and divide, or convert to a float dtype",
+    }
 }
 
 /// A text of a user's in quotes, with what can't be printed escaped.
@@ -172,5 +198,55 @@ impl fmt::Display for List<'_> {
             write!(f, " and {} more", self.0.len() - 10)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::{string::ToString, vec};
+
+    use super::*;
+    use crate::unit::Unit;
+
+    #[test]
+    fn each_element_type_has_its_operations() {
+        let ops = |dtype| {
+            Op::ALL.into_iter().filter(move |op| is_reducible(*op, dtype)).collect::<Vec<_>>()
+        };
+        for dtype in Dtype::ALL {
+            let expected = match dtype {
+                Dtype::Bool => vec![Op::Any, Op::All],
+                Dtype::Complex64 | Dtype::Complex128 => vec![Op::Sum, Op::Prod, Op::Mean],
+                Dtype::Datetime64(_) => vec![Op::Min, Op::Max],
+                Dtype::Timedelta64(_) => vec![Op::Sum, Op::Min, Op::Max],
+                float if float.is_float() => vec![Op::Sum, Op::Min, Op::Max, Op::Prod, Op::Mean],
+                _ => vec![Op::Sum, Op::Min, Op::Max, Op::Prod],
+            };
+            assert_eq!(ops(dtype), expected, "{dtype}");
+        }
+    }
+
+    #[test]
+    fn advice_names_an_operation_that_is_defined() {
+        for dtype in Dtype::ALL {
+            for op in Op::ALL.into_iter().filter(|op| !is_reducible(*op, dtype)) {
+                let said = advice(op, dtype);
+                let defined = |op: &Op| is_reducible(*op, dtype) && said.contains(&op.to_string());
+                assert!(Op::ALL.iter().any(defined), "{op} of {dtype}: {said}");
+            }
+        }
+    }
+
+    #[test]
+    fn two_units_in_one_reduce_are_both_named() {
+        let times = |unit| Meta::array(Dtype::Datetime64(unit), vec![3]).unwrap();
+        let microseconds = "[25us]".parse().unwrap();
+        let error = Error::ShapeMismatch {
+            first: "a".parse().unwrap(),
+            other: "b".parse().unwrap(),
+            metas: Box::new((times(Unit::NANOSECONDS), times(microseconds))),
+        };
+        let said = error.to_string();
+        assert!(said.contains("datetime64[ns]") && said.contains("datetime64[25us]"), "{said}");
     }
 }

@@ -50,4 +50,5 @@ pub mod reduce;
 pub mod swim;
 pub mod table;
 pub mod time;
+pub mod unit;
 pub mod wire;

@@ -41,6 +41,12 @@ pub const REDUCE_INPUTS_MAX: usize = 65_536;
 /// Objects that one wait may listen to: each is a message and an entry at its owner.
 pub const WAIT_OBJECTS_MAX: usize = 65_536;
 
+/// Objects that one page of a listing names: with the longest names and most axes they fit a control message four times.
+pub const LISTED_MAX: usize = 1024;
+
+/// Objects that an owner looks at for one page of a listing: a few milliseconds, in which it does nothing else.
+pub const LOOKED_AT_MAX: usize = 16_384;
+
 /// How long a deletion is remembered, so that a late message does not bring the object back: 10 minutes.
 pub const TOMBSTONE_NS: u64 = 600 * 1_000_000_000;
 

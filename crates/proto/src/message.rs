@@ -15,7 +15,7 @@ use crate::{
     error::{Error, is_reducible},
     id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     inline::Inline,
-    limits::{BLOCK_BYTES, INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
+    limits::{BLOCK_BYTES, INLINE_BYTES_MAX, LISTED_MAX, OBJECT_BYTES_MAX},
     members::Member,
     meta::{Dtype, Meta, Op},
     pipeline::is_frame_length,
@@ -280,6 +280,25 @@ pub enum Message {
         request: RequestId,
     },
 
+    /// To any member: which living objects are you the first owner of, whose refs begin with `prefix`?
+    List {
+        /// What refs begin with; all do with nothing.
+        prefix: String,
+        /// Only those behind this one, in order.
+        after: Option<ObjectId>,
+        /// To be named in the answer.
+        request: RequestId,
+    },
+    /// The answer to [`Message::List`]: one page, at most [`crate::limits::LISTED_MAX`] rows.
+    ListIs {
+        /// Of the question.
+        request: RequestId,
+        /// In order of their ids; perhaps none, though there is a next page.
+        rows: Vec<Listed>,
+        /// Behind which object the next page begins; none if there is none.
+        next: Option<ObjectId>,
+    },
+
     /// From a coordinator: fold these inputs and those children's streams, for whoever fetches the result.
     Fold(FoldOrder),
     /// From a coordinator: fold one part of the result, and take the others from those who fold them.
@@ -403,6 +422,9 @@ impl Message {
             Self::Adopt { meta, inline, .. } => meta.carries(inline.as_ref()),
             Self::Fold(order) => order.is_sound(),
             Self::Scatter(order) => order.is_sound(),
+            Self::ListIs { rows, .. } => {
+                rows.len() <= LISTED_MAX && rows.iter().all(|row| row.meta.is_sound())
+            }
             _ => true,
         }
     }
@@ -433,6 +455,19 @@ impl FoldOrder {
         let can_fold = is_frame_length(self.frame) && is_reducible(self.op, self.dtype);
         is_size && is_part && is_whole && has_source && can_fold
     }
+}
+
+/// A living object, as its owner knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    /// The object.
+    pub id: ObjectId,
+    /// Its metadata.
+    pub meta: Meta,
+    /// Nodes that have all of it.
+    pub complete: u32,
+    /// Nodes that have a part of it.
+    pub partial: u32,
 }
 
 /// That a node has a copy.

@@ -7,7 +7,7 @@ use core::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Quoted;
+use crate::{error::Quoted, unit::Unit};
 
 /// Element type of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -25,11 +25,21 @@ pub enum Dtype {
     UInt16,
     UInt32,
     UInt64,
+    /// One byte: 0 is false, anything else true.
+    Bool,
+    /// Two float32: the real part, then the imaginary one.
+    Complex64,
+    /// Two float64.
+    Complex128,
+    /// Steps since 1970 in 64 bits with a sign; the least number is NaT, "not a time".
+    Datetime64(Unit),
+    /// So many steps, as above.
+    Timedelta64(Unit),
 }
 
 impl Dtype {
-    /// Every element type, in the order of the documentation.
-    pub const ALL: [Self; 12] = [
+    /// Every element type, in the order of the documentation; of those with a unit, the one in nanoseconds.
+    pub const ALL: [Self; 17] = [
         Self::Float16,
         Self::BFloat16,
         Self::Float32,
@@ -42,9 +52,14 @@ impl Dtype {
         Self::UInt16,
         Self::UInt32,
         Self::UInt64,
+        Self::Bool,
+        Self::Complex64,
+        Self::Complex128,
+        Self::Datetime64(Unit::NANOSECONDS),
+        Self::Timedelta64(Unit::NANOSECONDS),
     ];
 
-    /// The name as NumPy and torch write it, such as `float32`.
+    /// The name as NumPy and torch write it, such as `float32`; without the unit, if it has one.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Float16 => "float16",
@@ -59,20 +74,39 @@ impl Dtype {
             Self::UInt16 => "uint16",
             Self::UInt32 => "uint32",
             Self::UInt64 => "uint64",
+            Self::Bool => "bool",
+            Self::Complex64 => "complex64",
+            Self::Complex128 => "complex128",
+            Self::Datetime64(_) => "datetime64",
+            Self::Timedelta64(_) => "timedelta64",
         }
     }
 
     /// Bytes of one element.
     pub const fn size(self) -> u64 {
         match self {
-            Self::Int8 | Self::UInt8 => 1,
+            Self::Int8 | Self::UInt8 | Self::Bool => 1,
             Self::Float16 | Self::BFloat16 | Self::Int16 | Self::UInt16 => 2,
             Self::Float32 | Self::Int32 | Self::UInt32 => 4,
-            Self::Float64 | Self::Int64 | Self::UInt64 => 8,
+            Self::Float64
+            | Self::Int64
+            | Self::UInt64
+            | Self::Complex64
+            | Self::Datetime64(_)
+            | Self::Timedelta64(_) => 8,
+            Self::Complex128 => 16,
         }
     }
 
-    /// Whether the type holds fractions.
+    /// What a step of it is worth, if it is dates or times.
+    pub const fn unit(self) -> Option<Unit> {
+        match self {
+            Self::Datetime64(unit) | Self::Timedelta64(unit) => Some(unit),
+            _ => None,
+        }
+    }
+
+    /// Whether the type holds real numbers with fractions.
     pub const fn is_float(self) -> bool {
         matches!(self, Self::Float16 | Self::BFloat16 | Self::Float32 | Self::Float64)
     }
@@ -80,7 +114,8 @@ impl Dtype {
 
 impl fmt::Display for Dtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(self.name())?;
+        self.unit().map_or(Ok(()), |unit| unit.fmt(f))
     }
 }
 
@@ -88,9 +123,14 @@ impl FromStr for Dtype {
     type Err = UnknownDtype;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|dtype| dtype.name() == text)
+        let with_unit = |name, make: fn(Unit) -> Self| {
+            text.strip_prefix(name).and_then(|unit| unit.parse().ok()).map(make)
+        };
+        let plain =
+            Self::ALL.into_iter().find(|dtype| dtype.unit().is_none() && dtype.name() == text);
+        plain
+            .or_else(|| with_unit("datetime64", Self::Datetime64))
+            .or_else(|| with_unit("timedelta64", Self::Timedelta64))
             .ok_or_else(|| UnknownDtype(String::from(text)))
     }
 }
@@ -98,15 +138,17 @@ impl FromStr for Dtype {
 /// The name of an element type that Hoplite can't hold in an array.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown dtype {}: arrays are float16, bfloat16, float32, float64, int8 to int64 or uint8 to uint64",
+    "unknown dtype {}: arrays are float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool, complex64, \
+     complex128, or datetime64 or timedelta64 with a unit of NumPy's",
     Quoted(.0)
 )]
 pub struct UnknownDtype(pub String);
 
 /// What a reduce does with two elements.
 ///
-/// Integers wrap around on overflow, as in NumPy. `Min` and `Max` of floats give NaN when either element is
-/// NaN. `Mean` is the sum divided by the number of inputs, for float types only.
+/// Integers and times wrap around on overflow, as in NumPy. `Min` and `Max` of floats give NaN when either element is
+/// NaN, and of dates and times, as the sum of times, NaT when either is NaT. `Mean` is the sum divided by the number of
+/// inputs. `Any` and `All` are for bool. [`crate::error::is_reducible`] says which goes with what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Op {
@@ -115,11 +157,14 @@ pub enum Op {
     Max,
     Prod,
     Mean,
+    Any,
+    All,
 }
 
 impl Op {
     /// Every operation, in the order of the documentation.
-    pub const ALL: [Self; 5] = [Self::Sum, Self::Min, Self::Max, Self::Prod, Self::Mean];
+    pub const ALL: [Self; 7] =
+        [Self::Sum, Self::Min, Self::Max, Self::Prod, Self::Mean, Self::Any, Self::All];
 
     /// The name that users write.
     pub const fn name(self) -> &'static str {
@@ -129,6 +174,8 @@ impl Op {
             Self::Max => "max",
             Self::Prod => "prod",
             Self::Mean => "mean",
+            Self::Any => "any",
+            Self::All => "all",
         }
     }
 }
@@ -152,7 +199,7 @@ impl FromStr for Op {
 
 /// The name of an operation that a reduce doesn't know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown op {}: a reduce knows sum, min, max, prod and mean", Quoted(.0))]
+#[error("unknown op {}: a reduce knows sum, min, max, prod, mean, any and all", Quoted(.0))]
 pub struct UnknownOp(pub String);
 
 /// How the bytes of an object are to be read.
@@ -249,6 +296,7 @@ impl Meta {
             Kind::Bytes => self.form != Form::Torch,
             Kind::Array { dtype, shape } => {
                 matches!(self.form, Form::Plain | Form::Torch)
+                    && dtype.unit().is_none_or(|unit| unit.is_consistent())
                     && shape.len() <= crate::limits::AXES_MAX
                     && Self::array(*dtype, shape.clone()).is_some_and(|meta| meta.size == self.size)
             }
@@ -277,11 +325,12 @@ mod tests {
     use alloc::{string::ToString, vec};
 
     use super::*;
+    use crate::unit::Scale;
 
     #[test]
     fn names_read_back() {
         for dtype in Dtype::ALL {
-            assert_eq!(dtype.name().parse(), Ok(dtype));
+            assert_eq!(dtype.to_string().parse(), Ok(dtype));
         }
         for op in Op::ALL {
             assert_eq!(op.name().parse(), Ok(op));
@@ -290,7 +339,12 @@ mod tests {
             assert_eq!(form.name().parse(), Ok(form));
         }
         assert!("jax".parse::<Form>().unwrap_err().to_string().contains("torch"));
-        assert!("complex64".parse::<Dtype>().unwrap_err().to_string().contains("complex64"));
+        assert_eq!("datetime64".parse(), Ok(Dtype::Datetime64(Unit::GENERIC)));
+        let days = Unit::new(7, Scale::Days).unwrap();
+        assert_eq!("timedelta64[7D]".parse(), Ok(Dtype::Timedelta64(days)));
+        for text in ["complex256", "bool[ns]", "datetime64[1ns]", "datetime64ns"] {
+            assert!(text.parse::<Dtype>().unwrap_err().to_string().contains(text));
+        }
         assert!("avg".parse::<Op>().unwrap_err().to_string().contains("mean"));
     }
 
@@ -311,6 +365,20 @@ mod tests {
         assert!(!Meta::bytes(3).with_form(Form::Torch).is_consistent());
         meta.size += 1;
         assert!(!meta.is_consistent());
+    }
+
+    #[test]
+    fn a_unit_from_a_broken_peer_is_found_out() {
+        let times = |count: u32| {
+            // As the wire has it: the size, the kind, the dtype's place, the unit's number and place, a shape, the form.
+            let unit = postcard::to_allocvec(&(count, Scale::Seconds)).unwrap();
+            let head = [8, 1, 15].into_iter();
+            head.chain(unit).chain([1, 1, 0]).collect::<Vec<u8>>()
+        };
+        let meta = |count| postcard::from_bytes::<Meta>(&times(count)).unwrap();
+        assert_eq!(meta(25).to_string(), "datetime64[25s][1]");
+        assert!(meta(25).is_consistent());
+        assert!(!meta(0).is_consistent() && !meta(u32::MAX).is_consistent());
     }
 
     #[test]

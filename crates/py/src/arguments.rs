@@ -1,6 +1,6 @@
 //! Python arguments as the types of the Rust API.
 
-use std::{str::FromStr, time::Duration};
+use std::{borrow::Cow, str::FromStr, time::Duration};
 
 use hoplite_node::proto::{
     id::{BadRef, ObjectId},
@@ -89,9 +89,10 @@ impl What {
 }
 
 /// The other way round: `kind` and shape of what was got.
-pub(crate) fn kind(meta: &Meta) -> (&'static str, &[u64]) {
+pub(crate) fn kind(meta: &Meta) -> (Cow<'static, str>, &[u64]) {
     match &meta.kind {
-        Kind::Bytes => ("bytes", &[]),
-        Kind::Array { dtype, shape } => (dtype.name(), shape),
+        Kind::Bytes => ("bytes".into(), &[]),
+        Kind::Array { dtype, shape } if dtype.unit().is_none() => (dtype.name().into(), shape),
+        Kind::Array { dtype, shape } => (dtype.to_string().into(), shape),
     }
 }

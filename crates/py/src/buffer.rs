@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::{
+    borrow::Cow,
     ffi::c_int,
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -27,7 +28,7 @@ pub(crate) struct View(pub(crate) hoplite_node::View);
 impl View {
     /// `bytes`, or the dtype of the array.
     #[getter]
-    fn kind(&self) -> &'static str {
+    fn kind(&self) -> Cow<'static, str> {
         arguments::kind(self.0.meta()).0
     }
 
@@ -298,7 +299,10 @@ impl Copier {
     }
 
     /// Copies from this from now on; says what it will be.
-    fn follow(&self, growing: &Growing) -> Option<(&'static str, Vec<u64>, &'static str, u64)> {
+    fn follow(
+        &self,
+        growing: &Growing,
+    ) -> Option<(Cow<'static, str>, Vec<u64>, &'static str, u64)> {
         let growing = growing.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let meta = growing.meta();
         let (kind, shape) = arguments::kind(meta);

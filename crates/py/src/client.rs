@@ -355,6 +355,29 @@ impl Client {
         }))
     }
 
+    /// Begins to ask for a page of the living objects that a member owns: a JSON list, and what the next one begins behind.
+    fn start_list(
+        &self,
+        py: Python<'_>,
+        owner: &str,
+        prefix: &str,
+        after: Option<&str>,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let owner = u64::from_str_radix(owner, 16).map(NodeId).map_err(|_| {
+            errors::raise(py, "InvalidArgument", format!("{owner:?} is no id of a node"))
+        })?;
+        let after = after.map(|after| arguments::object(py, after)).transpose()?;
+        let timeout = arguments::timeout(py, timeout)?;
+        let waiting = py.detach(|| client.start_list(owner, prefix, after.as_ref(), timeout));
+        Ok(Pending::new(waiting, |py, (rows, next)| {
+            let next = next.map(|next| next.to_string());
+            let page = (hoplite_node::describe_listed(&rows), next);
+            Ok(page.into_pyobject(py)?.into_any().unbind())
+        }))
+    }
+
     /// Ends every wait of the client.
     fn close(&self, py: Python<'_>) {
         py.detach(|| {

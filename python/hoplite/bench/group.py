@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hoplite.bench import words
 from hoplite.bench.channels import Channel, Lost, gather
 from hoplite.bench.hosts import AgentFailed
 from hoplite.bench.ranks.rank import parse, write
@@ -288,4 +289,4 @@ def _why(error: Exception) -> str:
 
 def _last(said: str, code: int) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return f"a process ended with code {code}, saying {lines[-1] if lines else 'nothing'!r}"
+    return words.ended(code, lines[-1] if lines else "")

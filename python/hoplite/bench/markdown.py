@@ -65,7 +65,7 @@ def figure(row: Row | None, notes: Notes, *, strong: bool = False, before: float
     if row is None:
         return f"not measured{notes.mark('The files have no such row.')}"
     if not row.samples:
-        return f"no figure{notes.mark(f'{words.name(row.system)}: {row.note}')}"
+        return f"{words.no_figure(row)}{notes.mark(f'{words.name(row.system)}: {words.why(row)}')}"
     text = words.seconds(tables.median(row))
     if row.wire_ratio is not None:
         text += f" · {words.number(row.wire_ratio)}×"

@@ -10,6 +10,7 @@ import dataclasses
 import io
 import itertools
 import math
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from hoplite.bench import tables, words
@@ -37,6 +38,10 @@ STYLES = {
 }
 OTHER = ("#000000", "P")
 PANEL_INCHES = (3.0, 2.5)
+# So many letters fit above a panel, into one in the small type, and below a wide one.
+LETTERS = 40
+LETTERS_SMALL = 44
+LETTERS_WIDE = 64
 SETTINGS: Any = {
     "svg.hashsalt": "hoplite",
     # Text stays text: it can be searched and read aloud, and the file is a quarter of the size.
@@ -105,15 +110,16 @@ def draw(measurement: Measurement) -> list[Picture]:
 def _against_hosts(op: str, cases: dict[Case, list[Row]]) -> Picture:
     """A panel for each size; numbers of hosts side by side, each network's points joined among themselves."""
     sizes = sorted({case.bytes for case in cases})
-    stops = unique((case.place, case.hosts) for case in cases)
-    places = unique(place for place, _ in stops)
     figure, panels = _grid(len(sizes))
     for axes, size in zip(panels, sizes, strict=True):
+        # Of this size: what was measured of another alone has no place here.
+        stops = unique((case.place, case.hosts) for case in cases if case.bytes == size)
+        places = unique(place for place, _ in stops)
         axes.set_title(f"{words.title(op)}, {words.size(size)}")
         for place in places:
             here = {case: rows for case, rows in cases.items() if (case.place, case.bytes) == (place, size)}
-            _lines(axes, here, lambda case: stops.index((case.place, case.hosts)))
-        _absent(axes, {case: rows for case, rows in cases.items() if case.bytes == size})
+            _lines(axes, here, lambda case, stops=stops: stops.index((case.place, case.hosts)))  # type: ignore[misc]
+        is_told = _absent(axes, {case: rows for case, rows in cases.items() if case.bytes == size})
         axes.set_xticks(range(len(stops)), [str(hosts) for _, hosts in stops])
         axes.set_xlim(-0.4, len(stops) - 0.6)
         axes.grid(visible=False, axis="x")
@@ -123,8 +129,9 @@ def _against_hosts(op: str, cases: dict[Case, list[Row]]) -> Picture:
         for place in places:
             own = [at for at, stop in enumerate(stops) if stop[0] == place]
             middle = (own[0] + own[-1]) / 2
-            axes.text(middle, 1, _short(str(place)), transform=axes.get_xaxis_transform(), **_SMALL)
-        _latency(axes)
+            named = textwrap.fill(place.short, LETTERS_SMALL * len(own) // len(stops))
+            axes.text(middle, 1, named, transform=axes.get_xaxis_transform(), **_SMALL)
+        _latency(axes, room=is_told)
     return _finish(
         figure,
         cases,
@@ -141,17 +148,18 @@ def _against_size(op: str, cases: dict[Case, list[Row]]) -> Picture:
     figure, panels = _grid(len(stops))
     for axes, (place, hosts) in zip(panels, stops, strict=True):
         here = {case: rows for case, rows in cases.items() if (case.place, case.hosts) == (place, hosts)}
-        axes.set_title(f"{words.title(op)}, {words.count(hosts, 'host')}, {_short(str(place))}")
+        axes.set_title(textwrap.fill(f"{words.count(hosts, 'host')}, {place.short}", LETTERS))
         _lines(axes, here, lambda case: case.bytes)
-        _absent(axes, here)
+        is_told = _absent(axes, here)
         sizes = [case.bytes for case in here]
         if all(sizes):
             axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [words.size(size).replace(" ", "\n") for size in sizes])
         axes.minorticks_off()
-        _latency(axes)
+        _latency(axes, room=is_told)
     caption = f"{words.title(op)}: latency against size"
-    return _finish(figure, cases, op, f"{op}-sizes.svg", caption, "bytes of each participant's array")
+    x, y = "bytes of each participant's array", f"{words.title(op).lower()}: latency"
+    return _finish(figure, cases, op, f"{op}-sizes.svg", caption, x, y=y)
 
 
 def _against_arrival(cases: dict[Case, list[Row]]) -> Picture:
@@ -165,17 +173,17 @@ def _against_arrival(cases: dict[Case, list[Row]]) -> Picture:
         since_last.set_title(f"{words.title(op)}, from the last call")
         since_first.set_title(f"{words.title(op)}, from the first call")
         _lines(since_last, here, lambda case: case.arrival_s)
-        _latency(since_last)
+        _latency(since_last, room=_absent(since_last, here))
         _lines(since_first, here, lambda case: case.arrival_s, before=lambda case: (case.hosts - 1) * case.arrival_s)
         intervals = sorted(case.arrival_s for case in here)
         calls = [(some.hosts - 1) * interval for interval in intervals]
         since_first.plot(intervals, calls, color="#404040", linestyle=(0, (1, 1.5)), label="last participant calls")
         since_first.set_ylim(bottom=0)
         since_first.yaxis.set_major_formatter(_engineer())
+        _absent(since_first, here)
         for axes in (since_last, since_first):
-            _absent(axes, here)
             axes.set_xticks(intervals, [f"{interval:g}" for interval in intervals])
-    title = f"{words.size(some.bytes)}, {words.count(some.hosts, 'host')}, {_short(str(some.place))}"
+    title = f"{words.size(some.bytes)}, {words.count(some.hosts, 'host')}, {some.place.short}"
     name = f"arrival-{some.hosts}-hosts-{words.size(some.bytes).replace(' ', '-')}.svg"
     caption = f"Participants that call one after another: latency against the interval, {title}"
     return _finish(figure, cases, "arrival", name, caption, "seconds between the call of one and of the next")
@@ -199,12 +207,17 @@ def _times_the_wire(cases: dict[Case, list[Row]]) -> Picture:
                 _bar(axes, at + (place - (len(shown) - 1) / 2) * width, width, system, tables.best(rows, system))
             if (least := tables.least(case)) is not None:
                 axes.hlines(least, at - 0.46, at + 0.46, color="black", linewidth=1, label="limit", zorder=3)
-        labels = [f"{words.count(case.hosts, 'host')}\n{_short(str(case.place))}" for case in here]
+        labels = [_beneath(case, LETTERS_WIDE // len(here)) for case in here]
         axes.set_xticks(range(len(labels)), labels)
         axes.tick_params(axis="x", length=0)
         axes.grid(visible=False, axis="x")
     caption = "Median in times of the wire; what reaches the upper edge is cut off there"
     return _finish(figure, cases, "wire", "wire.svg", caption, "", y="times the wire")
+
+
+def _beneath(case: Case, letters: int) -> str:
+    """How many hosts, and on lines of so many letters which network."""
+    return f"{words.count(case.hosts, 'host')}\n{textwrap.fill(case.place.short, max(letters, 8))}"
 
 
 def _top(cases: dict[Case, list[Row]]) -> float:
@@ -278,14 +291,17 @@ def _lines(
         axes.plot(*zip(*limits, strict=True), **dashes, **_alone(limits), label="limit")
 
 
-def _absent(axes: Axes, cases: dict[Case, list[Row]]) -> None:
-    """Names the systems that have rows in a panel but no figure in any."""
+def _absent(axes: Axes, cases: dict[Case, list[Row]]) -> bool:
+    """Names the systems that have rows in a panel but no figure in any, at its lower edge; whether there are any."""
     rows = [row for own in cases.values() for row in own]
     absent = set(tables.systems(rows)) - {row.system for row in rows if row.samples}
     if absent:
-        named = ", ".join(words.name(system) for system in sorted(absent, key=tables.rank))
+        why = {row.system: words.no_figure(row) for row in rows if row.system in absent}
+        said = {system: "" if word == "no figure" else f" ({word})" for system, word in why.items()}
+        named = ", ".join(f"{words.name(system)}{said[system]}" for system in sorted(absent, key=tables.rank))
         place: dict[str, Any] = {"transform": axes.transAxes, **_SMALL, "ha": "right", "va": "bottom"}
         axes.text(0.99, 0.01, f"no figure: {named}", **place)
+    return bool(absent)
 
 
 def _alone(points: Sequence[object]) -> dict[str, Any]:
@@ -298,11 +314,6 @@ _WIRE: dict[str, Any] = {"color": "#c8c8c8", "linewidth": 4, "markeredgewidth": 
 _SMALL: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 7, "color": "#606060"}
 
 
-def _short(place: str) -> str:
-    """The network without its kind, if something else is known of it."""
-    return place.partition(", ")[2] or place
-
-
 def _style(system: str) -> tuple[str, str]:
     return STYLES.get(system, OTHER)
 
@@ -313,8 +324,13 @@ def _engineer() -> Any:  # noqa: ANN401 - a type of Matplotlib's, which is impor
     return EngFormatter(unit="s", sep=" ")
 
 
-def _latency(axes: Axes) -> None:
-    """A logarithmic axis of seconds, with as many ticks as there is room for; none if nothing took any time."""
+def _latency(axes: Axes, *, room: bool) -> None:
+    """A logarithmic axis of seconds, with as many ticks as there is room for; none if nothing took any time.
+
+    Args:
+        axes: whose it is.
+        room: whether words stand below the lowest.
+    """
     from matplotlib.ticker import LogLocator
 
     if not math.isfinite(axes.dataLim.minposy):
@@ -322,7 +338,8 @@ def _latency(axes: Axes) -> None:
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     # Above the highest there is room for words.
-    axes.set_ylim(low, high * (high / low) ** 0.08)
+    axes.set_ylim(low / (high / low) ** (0.1 if room else 0), high * (high / low) ** 0.08)
+    low, high = axes.get_ylim()
     decades = math.log10(high / low)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.7 else (1, 3) if decades < 3 else (1,)))
     axes.yaxis.set_major_formatter(_engineer())

@@ -7,11 +7,11 @@ looks like `markdown.py`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hoplite.bench import markdown, sections, tables, words
 from hoplite.bench.markdown import Notes
-from hoplite.bench.tables import YARDSTICKS, Case, unique
+from hoplite.bench.tables import HOPLITE, YARDSTICKS, Case, unique
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,8 +82,12 @@ def _where(measurement: Measurement) -> list[str]:
     """What a figure means nothing without."""
     rows = measurement.rows
     lines = ["## Where it was measured", ""]
-    machines = unique(", ".join(words.fact(*fact) for fact in row.machine.items()) for row in rows)
-    lines += [f"- Machine: {machine}" for machine in machines]
+    machines = list(measurement.machines.items())
+    if len(machines) == 1:
+        lines.append(f"- Machine: {machines[0][1]}")
+    else:
+        lines.append(f"- M{machines[0][0][1:]}, wherever no other is named: {machines[0][1]}")
+        lines += [f"- M{name[1:]}: {told}" for name, told in machines[1:]]
     commits = unique(row.commit for row in rows)
     lines.append(f"- Hoplite: commit {', '.join(commits)}, {', '.join(unique(row.build for row in rows))} build")
     if len(commits) > 1:
@@ -91,16 +95,23 @@ def _where(measurement: Measurement) -> list[str]:
     for place in measurement.places:
         cases = measurement.select(lambda case, place=place: case.place == place)  # type: ignore[misc]
         for hosts in sorted({case.hosts for case in cases}):
-            labs = unique(
-                ", ".join(words.fact(*fact) for fact in sorted(row.lab.items()) if fact[0] not in ("kind", "rate"))
-                for case, rows in cases.items()
-                if case.hosts == hosts
-                for row in rows
-            )
-            known = f": {'; or '.join(labs)}" if any(labs) else ""
+            labs = [row.lab for case, rows in cases.items() if case.hosts == hosts for row in rows]
+            known = f": {told}" if (told := _lab(labs)) else ""
             lines.append(f"- {words.count(hosts, 'host')} ({place}){known}")
     lines += ["", *markdown.table(["system", "version"], _versions(rows))]
     return lines
+
+
+def _lab(labs: Sequence[dict[str, Any]]) -> str:
+    """What is known of a lab; of what differs between rows all that it was."""
+    keys = sorted({key for lab in labs for key in lab} - {"kind", "rate", "hosts"})
+    facts = []
+    for key in keys:
+        told = unique(words.fact(key, lab[key]) for lab in labs if key in lab)
+        name = key.replace("_", " ").rpartition(" ")[0] or key
+        also = [one.removeprefix(f"{name} ") for one in told[1:]]
+        facts.append(" or ".join([told[0], *also]))
+    return ", ".join(facts)
 
 
 def _versions(rows: Sequence[Row]) -> list[list[str]]:
@@ -135,8 +146,8 @@ def _summary(measurement: Measurement) -> list[str]:
             "",
             *_ratios(measurement, compared, not_compared),
         ]
-    lines += _list("Where Hoplite is slower", [_against(one) for one in slower])
-    lines += _list("Where Hoplite is faster", [_against(one) for one in faster])
+    lines += _where_it_is("Where Hoplite is slower", slower)
+    lines += _where_it_is("Where Hoplite is faster", faster)
     if not_compared:
         named = [f"{case} ({case.place}): {markdown.plain(why)}" for case, why in not_compared.items()]
         lines += _list("What could not be compared", named)
@@ -157,7 +168,9 @@ def _ratios(measurement: Measurement, compared: Sequence[Comparison], not_compar
                 text = f"{'~' if one.overlap else ''}{words.number(one.ratio)}"
                 row.append(f"{f'**{text}**' if one.ratio <= 1 else text} {words.name(one.peer.system)}")
             elif case in not_compared:
-                row.append(f"no figure{notes.mark(not_compared[case])}")
+                hoplite = tables.best(cases[case], HOPLITE)
+                word = words.no_figure(hoplite) if hoplite is not None and not hoplite.samples else "no figure"
+                row.append(f"{word}{notes.mark(not_compared[case])}")
             else:
                 row.append("-")
         rows.append(row)
@@ -169,6 +182,35 @@ def _against(one: Comparison) -> str:
     place = f"; {one.case.place}" if one.case.hosts > 1 else ""
     against = f"{words.seconds(tables.median(one.hoplite))} against {words.seconds(tables.median(one.peer))}"
     return f"{words.number(one.ratio)} × {markdown.variant(one.peer)}: {one.case} ({against}{place}{overlap})"
+
+
+def _where_it_is(title: str, compared: Sequence[Comparison]) -> list[str]:
+    """A line for each operation and size, so that all fit on a screen; each case by itself is folded below."""
+    if not compared:
+        return _list(title, [])
+    groups: dict[tuple[str, int, bool], list[Comparison]] = {}
+    for one in compared:
+        groups.setdefault((one.case.op, one.case.bytes, one.case.arrival_s > 0), []).append(one)
+    rows = []
+    for (op, size, is_late), own in groups.items():
+        ratios = sorted(one.ratio for one in own)
+        least, most = words.number(ratios[0]), words.number(ratios[-1])
+        hosts = unique(str(one.case.hosts) for one in sorted(own, key=lambda one: one.case.hosts))
+        others = unique(words.name(one.peer.system) for one in own)
+        rows.append(
+            [
+                f"{op}, {words.size(size)}" + (", one call after another" if is_late else ""),
+                least if least == most else f"{least} to {most}",
+                ", ".join(hosts),
+                ", ".join(others),
+            ]
+        )
+    table = markdown.table(["operation", "times the fastest other", "hosts", "which is"], rows)
+    told = markdown.folded(
+        f"{words.count(len(compared), 'case')}, one by one", [f"- {_against(one)}" for one in compared]
+    )
+    # A list ends with a blank line before what closes the fold.
+    return [f"### {title}", "", *table, *told[:-2], "", *told[-2:]]
 
 
 def _list(title: str, items: Sequence[str]) -> list[str]:

@@ -5,8 +5,10 @@ Rows in, choices out; refuses what would make a report dishonest. Knows neither 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
+import string
 from typing import TYPE_CHECKING, Any
 
 from hoplite.bench import words
@@ -45,7 +47,7 @@ class Place:
     Attributes:
         kind: of the network, as in the rows.
         network: its kind, rate and racks in words; "one host" for what needs none.
-        machine: in words, if the report has several, else empty.
+        machine: "machine B" and so on, if it is not the one where most was measured; else empty.
     """
 
     kind: str
@@ -53,7 +55,12 @@ class Place:
     machine: str
 
     def __str__(self) -> str:
-        return f"{self.network} on {self.machine}" if self.machine else self.network
+        return f"{self.network}, {self.machine}" if self.machine else self.network
+
+    @property
+    def short(self) -> str:
+        """The network without its kind, if something else is known of it: "1 Gbit/s"."""
+        return str(self).partition(", ")[2] or str(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +104,8 @@ class Measurement:
 
     rows: Sequence[Row]
     cases: dict[Case, list[Row]]
+    # What each machine is, in words, by its name; the first is the one that no place names.
+    machines: dict[str, str]
 
     def select(self, wanted: Callable[[Case], bool]) -> dict[Case, list[Row]]:
         """The cases that are wanted."""
@@ -118,11 +127,12 @@ def collect(rows: Sequence[Row]) -> Measurement:
         raise Unreportable("there are no rows to report")
     _refuse((row for row in rows if row.build != "release"), "not of a release build, which measures nothing")
     _refuse((row for row in rows if row.samples and not row.verified), "not verified, so what was timed may be wrong")
-    several = len(unique(_frozen(row.machine) for row in rows)) > 1
+    machines = _machines(rows)
+    named = {told: name for name, told in list(machines.items())[1:]}
     found: dict[tuple[Case, str, str], Row] = {}
     twice = []
     for row in rows:
-        case = Case(_place(row, several=several), row.what, row.hosts, row.bytes, row.arrival_s)
+        case = Case(_place(row, named.get(_machine(row), "")), row.what, row.hosts, row.bytes, row.arrival_s)
         if (case, row.system, row.variant) in found:
             twice.append(row)
         found[case, row.system, row.variant] = row
@@ -130,7 +140,7 @@ def collect(rows: Sequence[Row]) -> Measurement:
     cases: dict[Case, list[Row]] = {}
     for (case, _, _), row in sorted(found.items(), key=lambda item: (_order(item[0][0]), rank(item[0][1]))):
         cases.setdefault(case, []).append(row)
-    return Measurement(rows, cases)
+    return Measurement(rows, cases, machines)
 
 
 def best(rows: Iterable[Row], system: str) -> Row | None:
@@ -176,7 +186,7 @@ def compare(cases: dict[Case, list[Row]]) -> tuple[list[Comparison], dict[Case, 
         if hoplite is None:
             not_compared[case] = "no row of Hoplite"
         elif not hoplite.samples:
-            not_compared[case] = f"Hoplite has no figure: {hoplite.note}"
+            not_compared[case] = f"Hoplite: {words.why(hoplite)}"
         elif peer is None:
             not_compared[case] = "no other system has a figure"
         else:
@@ -239,9 +249,26 @@ def unique(values: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(values))
 
 
-def _place(row: Row, *, several: bool) -> Place:
-    """The part of a row's lab that every number of hosts has in common, and the machine if there are `several`."""
-    machine = ", ".join(words.fact(key, value) for key, value in row.machine.items()) if several else ""
+def _machine(row: Row) -> str:
+    """A row's machine in words."""
+    return ", ".join(words.fact(key, value) for key, value in row.machine.items())
+
+
+def _machines(rows: Sequence[Row]) -> dict[str, str]:
+    """Each machine in words by a name that is short: the one with most rows is the first."""
+    counts = collections.Counter(_machine(row) for row in rows)
+    order = sorted(counts, key=lambda told: (-counts[told], told))
+    return {f"machine {_letters(at)}": told for at, told in enumerate(order)}
+
+
+def _letters(number: int) -> str:
+    """A to Z, then AA and so on."""
+    head = _letters(number // 26 - 1) if number >= 26 else ""
+    return head + string.ascii_uppercase[number % 26]
+
+
+def _place(row: Row, machine: str) -> Place:
+    """The part of a row's lab that every number of hosts has in common, on a machine that is called so."""
     if row.hosts == 1:
         return Place("", "one host", machine)
     kind = str(row.lab.get("kind", "hosts"))
@@ -261,12 +288,6 @@ def _order(case: Case) -> tuple[Any, ...]:
     known = ALONE if case.hosts == 1 else OPS
     place = known.index(case.op) if case.op in known else len(known)
     return case.hosts == 1, place, case.op, case.hosts, str(case.place), case.bytes, case.arrival_s
-
-
-def _frozen(value: Any) -> Any:  # noqa: ANN401 - JSON, made fit to be a key
-    if isinstance(value, dict):
-        return tuple(sorted((key, _frozen(value)) for key, value in value.items()))
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _refuse(rows: Iterable[Row], what: str) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hoplite.bench.row import Row
 
 NAMES = {
     "wire": "wire",
@@ -97,3 +100,36 @@ def fact(key: str, value: Any) -> str:  # noqa: ANN401
     if isinstance(value, float):
         return f"{plain} {number(value)}"
     return f"{plain} {value}"
+
+
+# How a group says that one of its processes was killed; rows of before name the code alone.
+_KILLED = re.compile(r"a process ended with code -9, saying 'nothing'|a process was killed \(signal 9\)")
+
+
+def ended(code: int, last: str) -> str:
+    """How a process ended: its exit code, or the signal that killed it, with the last line that it said, if any."""
+    how = f"was killed (signal {-code})" if code < 0 else f"ended with code {code}"
+    return f"a process {how}" + (f", saying {last!r}" if last else "")
+
+
+def no_figure(row: Row) -> str:
+    """What stands in the cell of a row without samples: the reason in a word or two, if it is a common one."""
+    if row.note.startswith("does not fit"):
+        return "does not fit"
+    if _KILLED.search(row.note):
+        return "killed"
+    return "no answer" if row.note.startswith("no answer within") else "no figure"
+
+
+def why(row: Row) -> str:
+    """Why a row has no figure, in full."""
+    if not _KILLED.search(row.note):
+        return row.note
+    told = _KILLED.sub("a process was killed (signal 9)", row.note)
+    memory_gib = row.machine.get("memory_gib")
+    if row.lab.get("kind") == "lab" and memory_gib:
+        return (
+            f"{told}, as Linux does when memory runs out: {count(row.hosts, 'host')} with arrays of {size(row.bytes)} "
+            f"share {memory_gib:g} GiB here"
+        )
+    return f"{told}, as Linux does when memory runs out"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hoplite import __version__
-from hoplite.cli import bench, completion, demo, files, lab, node, objects, status
+from hoplite.cli import bench, completion, demo, files, lab, node, objects, status, verbs
 from hoplite.cli.output import Failure, fail
 from hoplite.errors import HopliteError
 from hoplite.settings import SettingsWarning, closest
@@ -61,6 +61,9 @@ for _command in (
     objects.locations,
     files.put,
     files.get,
+    verbs.latest,
+    verbs.wait,
+    verbs.reduce,
     objects.delete,
     demo.demo,
     bench.bench,

@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import shlex
 import stat
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
@@ -19,17 +19,14 @@ import click
 
 from hoplite.cli.attach import attach, complete_ref, socket_option
 from hoplite.cli.output import fail_with, print_json
+from hoplite.cli.patience import patiently
+from hoplite.errors import UnsupportedDtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hoplite.client import Client
-
 ARRAY_SUFFIX = ".npy"
 STANDARD = "-"
-
-# After so long without the object, a person wants to know what the command is doing.
-SILENCE_S = 2.0
 
 
 @click.command()
@@ -37,7 +34,16 @@ SILENCE_S = 2.0
 @click.option("--name", metavar="NAME", help="What to call the object, such as policy/17.  [default: an id is minted]")
 @click.option("--keep", type=click.IntRange(min=1), metavar="K", help="Keep the newest K under the name's prefix.")
 @click.option("--exist-ok", is_flag=True, help="An object of that name that is there already is no error.")
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="How long to wait for room.")
+@click.option(
+    "--copies",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="How many nodes are to hold it, so that it outlives all but one of them.  [default: 1]",
+)
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="How long to wait for room, and for the copies."
+)
 @socket_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the ref.")
 def put(
@@ -45,6 +51,7 @@ def put(
     name: str | None,
     keep: int | None,
     exist_ok: bool,
+    copies: int,
     timeout: float | None,
     socket: str | None,
     as_json: bool,
@@ -55,12 +62,19 @@ def put(
 
     \b
     Examples:
-      hoplite put weights.npy --name policy/17
+      hoplite put weights.npy --name policy/17 --copies 2
       tar c data | hoplite put -
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     value = _read(file)
     with attach(socket) as client:
-        ref = client.put(value, name=name, keep=keep, exist_ok=exist_ok, timeout=timeout)
+        try:
+            ref = client.put(value, name=name, keep=keep, copies=copies, exist_ok=exist_ok, timeout=timeout)
+        except UnsupportedDtype:
+            # Of the error's advice a command has no argument for any.
+            fail_with(
+                f"{file} is an array of {value.dtype}, and no command puts a pickle",
+                f"hoplite put - <{shlex.quote(file)} for the file's bytes; in Python: hoplite.init().put(array)",
+            )
     if as_json:
         print_json({"ref": str(ref), "bytes": value.nbytes if hasattr(value, "nbytes") else len(value)})
     else:
@@ -99,7 +113,7 @@ def get(ref: str, output: str | None, timeout: float | None, socket: str | None,
     if target is not None:
         _check_target(target)
     with attach(socket) as client:
-        value = _wait(client, ref, timeout)
+        value = patiently(lambda limit: client.get(ref, timeout=limit), ref, timeout)
         if target is None:
             _write_raw(sys.stdout.buffer, value, ref)
             sys.stdout.buffer.flush()
@@ -146,16 +160,6 @@ def _read_array(path: Path) -> Any:  # noqa: ANN401 - NumPy is imported only her
         fail_with(
             f"{path} is no array that can be read: {error}", "give it another suffix to put its bytes as they are"
         )
-
-
-def _wait(client: Client, ref: str, timeout: float | None) -> Any:  # noqa: ANN401 - as it was put
-    said = threading.Timer(SILENCE_S, click.echo, [f"waiting for {ref}; Ctrl-C ends it"], {"err": True})
-    said.daemon = True
-    said.start()
-    try:
-        return client.get(ref, timeout=timeout)
-    finally:
-        said.cancel()
 
 
 def _check_target(target: Path) -> None:

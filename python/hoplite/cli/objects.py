@@ -8,30 +8,66 @@ from typing import Any
 import click
 
 from hoplite.cli.attach import attach, complete_ref, socket_option
-from hoplite.cli.output import print_json, print_table, size
+from hoplite.cli.output import print_json, print_table, size, stepping
+from hoplite.errors import GetTimeout, HopliteError
 
 
 @click.command()
-@click.option("--prefix", default="", metavar="TEXT", help="Only refs that begin so, such as policy/.")
+@click.argument("prefix", metavar="[PREFIX]", default="", shell_complete=complete_ref)
+@click.option("--prefix", "also_prefix", default="", hidden=True)
+@click.option("--all", "everywhere", is_flag=True, help="All objects of the cluster: ask every node for those it owns.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --all: how long to wait for the other nodes.",
+)
 @socket_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list, with exact sizes.")
-def objects(prefix: str, socket: str | None, as_json: bool) -> None:
-    """List the copies that the node of this host holds.
+def objects(prefix: str, also_prefix: str, everywhere: bool, timeout: float, socket: str | None, as_json: bool) -> None:
+    """List the copies that the node of this host holds, or with --all the objects of the whole cluster.
+
+    PREFIX is what their refs begin with, such as policy/.
 
     \b
     Examples:
-      hoplite objects --prefix policy/
+      hoplite objects policy/
+      hoplite objects --all policy/
       hoplite objects --json | jq 'map(.bytes) | add'
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
-    with attach(socket) as client:
-        copies = [copy for copy in client.objects() if copy["ref"].startswith(prefix)]
+    step: dict[type[HopliteError], str] = {
+        GetTimeout: "a longer --timeout, or see which node is silent: hoplite status"
+    }
+    with attach(socket) as client, stepping(step):
+        rows = client.objects(prefix or also_prefix, everywhere=everywhere, timeout=timeout)
     if as_json:
-        print_json(copies)
+        print_json(rows)
         return
-    print_table(
-        ["ref", "size", "state", "pinned"],
-        [[copy["ref"], size(copy["bytes"]), copy["state"], "pinned" if copy["pinned"] else ""] for copy in copies],
-    )
+    # What is as wide as it likes comes last.
+    if everywhere:
+        columns = ["ref", "size", "copies", "dtype", "shape"]
+        cells = [[row["ref"], size(row["bytes"]), _copies(row), *_kind(row)] for row in rows]
+    else:
+        columns = ["ref", "size", "state", "pinned", "dtype", "shape"]
+        cells = [
+            [row["ref"], size(row["bytes"]), row["state"], "pinned" if row["pinned"] else "-", *_kind(row)]
+            for row in rows
+        ]
+    print_table(columns, cells)
+
+
+def _copies(row: dict[str, Any]) -> str:
+    """How many nodes have all of an object, and how many a part."""
+    return f"{row['copies']}" + (f" and {row['partial']} growing" if row["partial"] else "")
+
+
+def _kind(row: dict[str, Any]) -> list[str]:
+    """Dtype and shape; of what is no array what its bytes are."""
+    if row["dtype"] is None:
+        return ["bytes" if row["form"] == "plain" else row["form"], "-"]
+    return [row["dtype"], " x ".join(map(str, row["shape"])) or "scalar"]
 
 
 @click.command()
@@ -54,7 +90,7 @@ def delete(refs: tuple[str, ...], timeout: float, socket: str | None, as_json: b
     \b
     Examples:
       hoplite delete policy/17 policy/18
-      hoplite objects --prefix policy/ --json | jq -r '.[].ref' | xargs hoplite delete
+      hoplite objects policy/ --json | jq -r '.[].ref' | xargs hoplite delete
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     with attach(socket) as client:
         client.delete(refs, timeout=timeout)

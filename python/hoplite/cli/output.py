@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import click
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -32,11 +33,10 @@ NEXT_STEP = {
     errors.ConnectError: "start a node on this host with: hoplite node",
     errors.JoinError: "check that the address, --cluster and the token are those of the node to join: hoplite status",
     errors.NodeDown: "look whether the node still runs: hoplite status",
-    errors.GetTimeout: "a longer --timeout, or look at what is there: hoplite objects",
+    errors.GetTimeout: "a longer --timeout, or look at what is there: hoplite objects --all",
     errors.ObjectLost: "put it again",
     errors.ObjectDeleted: "put it again",
     errors.NameTaken: "another --name, or delete it first: hoplite delete",
-    errors.UnsupportedDtype: "put its bytes as they are, from a file with another suffix",
     errors.StoreFull: "delete objects, or start the node with more --capacity",
     errors.Undecodable: "get it in Python, where it was put: hoplite.init().get(ref)",
     errors.UnsupportedDtype: "put arrays of numbers or bytes; Python puts more kinds of values",
@@ -90,19 +90,32 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole: int = 0) -> None:
-    """Prints a table, as wide as it needs where nobody is looking; no character of a cell means anything.
+    """Prints a table: on a terminal as it fits there; elsewhere each row on a line of its own, however long.
+
+    No character of a cell means anything.
 
     Args:
         columns: their titles.
         rows: a cell for each column.
         whole: so many columns, from the left, are never broken into lines.
     """
+    if not sys.stdout.isatty():
+        _print_lines([list(columns), *map(list, rows)])
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         table.add_column(Text(column), overflow="fold", no_wrap=number < whole)
     for row in rows:
         table.add_row(*map(Text, row))
-    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
+    Console(highlight=False).print(table)
+
+
+def _print_lines(rows: list[list[str]]) -> None:
+    rows = [[" ".join(cell.split()) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (set_cell_size(cell, width) for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
 
 
 class Notes:

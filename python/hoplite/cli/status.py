@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import Any
 
 import click
@@ -11,21 +13,45 @@ from hoplite.cli.output import print_json, print_table, size
 
 
 @click.command()
+@click.option("--watch", is_flag=True, help="Go on, and show it again and again, until Ctrl-C.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --watch: how long to wait between two looks.",
+)
 @socket_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def status(socket: str | None, as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch one on each line.")
+def status(watch: bool, interval: float, socket: str | None, as_json: bool) -> None:
     """Show the node of this host: members, store, bytes moved.
 
     \b
     Examples:
       hoplite status
+      hoplite status --watch
       hoplite status --json | jq .members
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     with attach(socket) as client:
-        facts = client.status()
-    if as_json:
-        print_json(facts)
-        return
+        while True:
+            facts = client.status()
+            if as_json:
+                print_json(facts)
+            else:
+                if watch:
+                    # Nothing where no terminal is.
+                    click.clear()
+                _print(facts)
+            if not watch:
+                return
+            if not as_json:
+                click.echo()
+            sys.stdout.flush()
+            time.sleep(interval)
+
+
+def _print(facts: dict[str, Any]) -> None:
     store = facts["store"]
     rack = f", in rack {facts['rack']}" if facts["rack"] else ""
     click.echo(f"node     {facts['id']} at {facts['address']}{rack}, of cluster {facts['cluster']}")

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 BAR_WIDTH = 30
 
+# Of the table of workers without its bars.
+TEXT_WIDTH = 77
+
+# Where no terminal says how wide it is.
+PLAIN_WIDTH = 120
+
 
 @dataclasses.dataclass
 class Progress:
@@ -56,7 +62,9 @@ class Progress:
 
 
 class Display:
-    """Draws a progress whenever told, in a `with`; draws nothing where `show` is false.
+    """Draws a progress on stderr, in a `with`: on a terminal whenever told, elsewhere once, at the end.
+
+    Draws nothing where `show` is false, and at the end nothing that an error ended.
 
     Args:
         progress: what to draw; changed by the owner.
@@ -66,15 +74,20 @@ class Display:
     def __init__(self, progress: Progress, *, show: bool) -> None:
         self._progress = progress
         # On stderr: stdout is for the result.
-        console = Console(stderr=True, quiet=not show)
-        self._live = Live(console=console, auto_refresh=False, transient=False)
+        self._console = Console(stderr=True, quiet=not show)
+        # What rich takes for the width where there is no terminal has nothing to do with who reads it.
+        if not self._console.is_terminal:
+            self._console = Console(stderr=True, quiet=not show, width=PLAIN_WIDTH)
+        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
 
     def update(self) -> None:
-        """Draws the progress as it is now."""
-        self._live.update(draw(self._progress), refresh=True)
+        """Draws the progress as it is now, if somebody looks."""
+        if self._live is not None:
+            self._live.update(draw(self._progress, self._console.width), refresh=True)
 
     def __enter__(self) -> Self:
-        self._live.__enter__()
+        if self._live is not None:
+            self._live.__enter__()
         return self
 
     def __exit__(
@@ -83,20 +96,23 @@ class Display:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._live.__exit__(kind, error, trace)
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+        elif error is None:
+            self._console.print(draw(self._progress, self._console.width))
 
 
-def draw(progress: Progress) -> RenderableType:
-    """Pictures a progress."""
+def draw(progress: Progress, width: int = PLAIN_WIDTH) -> RenderableType:
+    """Pictures a progress so that it fits so many columns, if 80 do."""
     head = Text(
         f"step {progress.step}/{progress.steps}   test accuracy {progress.accuracy:.1%}   "
         f"{progress.seconds:.1f} s   sums of the first {progress.count} gradients to arrive",
         style="bold",
     )
-    return Group(head, _workers(progress), Text(), _nodes(progress))
+    return Group(head, _workers(progress, min(BAR_WIDTH, max(0, width - TEXT_WIDTH))), Text(), _nodes(progress))
 
 
-def _workers(progress: Progress) -> Table:
+def _workers(progress: Progress, bar_width: int) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in ("worker", "node", "in last sum", "gradients used", "", ""):
         table.add_column(column, no_wrap=True)
@@ -109,7 +125,7 @@ def _workers(progress: Progress) -> Table:
             str(worker * progress.nodes // progress.workers),
             "yes" if worker in progress.last else "",
             str(used),
-            "█" * round(BAR_WIDTH * used / most),
+            "█" * round(bar_width * used / most),
             ", ".join(filter(None, [progress.traits.get(worker), state])),
         )
     return table

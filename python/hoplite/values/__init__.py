@@ -3,12 +3,12 @@
 | value | becomes | comes back as |
 |---|---|---|
 | bytes, bytearray, memoryview of bytes | bytes | read-only memoryview |
-| NumPy array or scalar of `DTYPES`, memmap; array.array, ctypes array, memoryview of numbers; JAX and others by DLPack | its elements | read-only NumPy array |
+| NumPy array or scalar of `DTYPES`, memmap; array.array, ctypes array, memoryview of numbers; JAX and others by DLPack | its elements, little-endian, in C order | read-only NumPy array |
 | PyTorch CPU tensor or Parameter of `DTYPES` | its elements | tensor, a copy |
 | pyarrow Array, ChunkedArray, RecordBatch, Table | an Arrow stream | the same type, over shared memory |
-| anything else | a pickle; arrays inside it are kept apart | as pickle makes it; arrays inside read-only, tensors copied |
+| anything else: arrays of text, records, objects or longdouble, subclasses of ndarray, Python objects | a pickle; arrays inside it are kept apart | as pickle makes it; arrays inside read-only, tensors copied |
 
-NumPy, ml_dtypes, torch and pyarrow are imported by values that need them, and by nothing else. Knows no store, no
+docs/values.md has it in full. NumPy, ml_dtypes, torch and pyarrow are imported by values that need them, and by nothing else. Knows no store, no
 client and no name of an object.
 """  # noqa: E501 - a table
 
@@ -25,6 +25,7 @@ from hoplite.values.kinds import (
     ARROW,
     BYTES,
     DTYPES,
+    DTYPES_IN_WORDS,
     FORMS,
     PICKLE,
     PLAIN,
@@ -81,7 +82,7 @@ def encode(value: Any, *, allow_pickle: bool = True) -> Encoded:  # noqa: ANN401
 
     Args:
         value: anything; the package's description says what becomes of it. A subclass of ndarray or Tensor, other than
-            memmap and Parameter, is pickled, as is an array of bool, complex, datetime, text, records or objects.
+            memmap and Parameter, is pickled, as is an array of text, records, objects or longdouble.
         allow_pickle: whether a value that takes a pickle may be put at all.
 
     Raises:
@@ -103,7 +104,7 @@ def encode(value: Any, *, allow_pickle: bool = True) -> Encoded:  # noqa: ANN401
         dtype = f" of dtype {value.dtype}" if hasattr(value, "dtype") else ""
         raise UnsupportedDtype(
             f"can't put a {type(value).__module__}.{type(value).__qualname__}{dtype} without pickle: allow_pickle=True "
-            f"would do it; without it, bytes, Arrow data and arrays of {', '.join(DTYPES)} are taken"
+            f"would do it; without it, bytes, Arrow data and arrays of {DTYPES_IN_WORDS} are taken"
         )
     return encode_object(value)
 

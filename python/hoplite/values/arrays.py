@@ -1,7 +1,8 @@
 """NumPy arrays, and arrays of other libraries that lend themselves to NumPy by DLPack.
 
-An array of `DTYPES` is its elements, which a reduce can fold. Others (bool, complex, datetime, records) are pickled,
-by `reduce_array`, which keeps the elements outside the pickle, where they need no copy to be read.
+An array of `DTYPES` is its elements, which a reduce can fold. Others (text, records, objects, subclasses) are pickled,
+by `reduce_array`, which keeps the elements outside the pickle, where they need no copy to be read. Either way what
+`get` returns is read-only, unless it was asked for a private copy.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import UnsupportedDtype
 from hoplite.values import quick
-from hoplite.values.kinds import BYTES, ITEM_BYTES, PLAIN, Encoded, loaded, require
-from hoplite.values.parts import unlock
+from hoplite.values.kinds import BYTES, PLAIN, Encoded, item_bytes, loaded, require
+from hoplite.values.parts import Private, unlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ def encode_array(value: Any) -> Encoded | None:  # noqa: ANN401 - no import here
         raise UnsupportedDtype("can't put a masked array, the mask would be lost; try value.filled(0)")
     exact = isinstance(value, numpy.generic) or type(value) in (numpy.ndarray, numpy.memmap)
     kind = _name(value.dtype)
-    if not exact or kind not in ITEM_BYTES:
+    if not exact or item_bytes(kind) is None:
         return None
     quick.learn(numpy)
     array = numpy.asarray(value, dtype=value.dtype.newbyteorder("<"), order="C")
@@ -124,7 +125,7 @@ def empty(kind: str, shape: tuple[int, ...], buffer: Buffer) -> Any:  # noqa: AN
 
 
 def reducers() -> dict[type, Callable[[Any], tuple[Any, ...]]]:
-    """How pickle is to take arrays apart, by type."""
+    """How pickle is to take arrays apart, by type; `reduce_subclass` is for the rest."""
     return dict.fromkeys(loaded("numpy", "ndarray", "memmap"), reduce_array)
 
 
@@ -136,7 +137,7 @@ def reduce_array(array: Any) -> tuple[Any, ...]:  # noqa: ANN401 - no import her
     """
     dtype = array.dtype
     if dtype.hasobject or dtype.itemsize == 0:
-        return array.__reduce_ex__(5)  # type: ignore[no-any-return]
+        return _locked(array.__reduce_ex__(5))
     numpy = sys.modules["numpy"]
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
     flat = numpy.asarray(array.T if order == "F" else array, order="C").reshape(-1).view(numpy.uint8)
@@ -149,6 +150,40 @@ def restore_array(buffer: Buffer, dtype: Any, shape: tuple[int, ...], order: str
     if math.prod(shape) * dtype.itemsize != memoryview(data).nbytes:
         raise ValueError(f"{memoryview(data).nbytes} bytes are no array of {dtype} with shape {shape}")
     return over(data, dtype, shape, order)
+
+
+def reduce_subclass(value: object) -> Any:  # noqa: ANN401 - or NotImplemented
+    """Takes apart what is a subclass of ndarray, as it does itself; NotImplemented leaves other values to pickle."""
+    arrays = loaded("numpy", "ndarray")
+    if not isinstance(value, arrays) or type(value) in (*arrays, *loaded("numpy", "memmap")):
+        return NotImplemented
+    # Which may be the name of a global.
+    reduced = value.__reduce_ex__(5)
+    return _locked(reduced) if isinstance(reduced, tuple) else reduced
+
+
+def _locked(reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What an array says of how it is made, with the lock on top.
+
+    The empty buffer goes the way of all buffers: whether it comes back as a private copy says whether the array is one.
+    """
+    make, arguments, state, items, pairs, setter = (*reduced, None, None, None, None)[:6]
+    return make, arguments, (state, setter, PickleBuffer(bytearray())), items, pairs, restore_locked
+
+
+def restore_locked(array: Any, state: tuple[Any, Any, Buffer]) -> None:  # noqa: ANN401 - no import here
+    """Gives an array its state, and makes it read-only. Objects in stores name this function, as `restore_array`."""
+    inner, setter, mark = state
+    if setter is not None:
+        setter(array, inner)
+    elif hasattr(array, "__setstate__"):
+        if inner is not None:
+            array.__setstate__(inner)
+    elif inner:
+        # Of another type than it is made of.
+        array.__dict__.update(inner)
+    if not isinstance(unlock(mark), Private) and isinstance(array, loaded("numpy", "ndarray")):
+        sys.modules["numpy"].ndarray.setflags(array, write=False)
 
 
 @functools.lru_cache(maxsize=64)

@@ -10,10 +10,13 @@ import sys
 from pickle import PickleBuffer
 
 from hoplite.errors import UnsupportedDtype
-from hoplite.values.kinds import BYTES, DTYPES, PLAIN, Encoded
+from hoplite.values.kinds import BYTES, DTYPES, DTYPES_IN_WORDS, PLAIN, Encoded
 
 # Format letters of the struct module; an integer's width is the buffer's item size, since C's long has two.
 _FAMILIES = dict.fromkeys("bhilqn", "int") | dict.fromkeys("BHILQN", "uint") | dict.fromkeys("efd", "float")
+
+# Those with a name of their own; PEP 3118 writes complex numbers with a Z, Python 3.14 with one capital letter.
+_NAMES = {"?": "bool"} | dict.fromkeys(("Zf", "F"), "complex64") | dict.fromkeys(("Zd", "D"), "complex128")
 
 
 def encode_bytes(value: bytes | bytearray) -> Encoded:
@@ -40,13 +43,13 @@ def format_kind(view: memoryview) -> str | None:
     letter = view.format.lstrip("@=<>!")
     if view.ndim == 1 and letter in ("B", "b", "c"):
         return BYTES
-    kind = f"{_FAMILIES.get(letter)}{8 * view.itemsize}"
+    kind = _NAMES.get(letter) or f"{_FAMILIES.get(letter)}{8 * view.itemsize}"
     return kind if kind in DTYPES else None
 
 
 def refuse(view: memoryview) -> UnsupportedDtype:
     """The error for a memoryview whose format says no dtype."""
     return UnsupportedDtype(
-        f"can't put a memoryview of format {view.format!r}: supported are those of bytes and of {', '.join(DTYPES)}; "
+        f"can't put a memoryview of format {view.format!r}: supported are those of bytes, {DTYPES_IN_WORDS}; "
         "try numpy.asarray(value)"
     )

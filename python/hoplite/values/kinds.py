@@ -5,8 +5,10 @@ Knows no library by heart: `loaded` asks whether one is imported already, `requi
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
+import re
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,8 +24,9 @@ BYTES = "bytes"
 FORMS = ("plain", "torch", "arrow", "pickle")
 PLAIN, TORCH, ARROW, PICKLE = FORMS
 
-# Bytes of one element of each dtype that an array's elements may have: those that a reduce can fold.
-ITEM_BYTES = {
+# Bytes of one element of each dtype that an array's elements may have. The last two take a unit too, as
+# "datetime64[25us]"; without one they are NumPy's generic dates and times. crates/proto/src/meta.rs has the same.
+_ITEM_BYTES = {
     "float16": 2,
     "bfloat16": 2,
     "float32": 4,
@@ -36,15 +39,27 @@ ITEM_BYTES = {
     "uint16": 2,
     "uint32": 4,
     "uint64": 8,
+    "bool": 1,
+    "complex64": 8,
+    "complex128": 16,
+    "datetime64": 8,
+    "timedelta64": 8,
 }
-DTYPES = tuple(ITEM_BYTES)
+DTYPES = tuple(_ITEM_BYTES)
+
+# As messages list them.
+DTYPES_IN_WORDS = f"{', '.join(DTYPES[:-2])}, and datetime64 and timedelta64 of any unit"
+
+# A unit as NumPy writes it: how many, unless it is one, of what. As crates/proto/src/unit.rs reads it.
+_WITH_UNIT = re.compile(r"(datetime64|timedelta64)\[([2-9]|[1-9]\d{1,9})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]", re.ASCII)
+_UNITS_MAX = 2**31 - 1
 
 
 class Encoded(NamedTuple):
     """A value taken apart into what the store keeps.
 
     Attributes:
-        kind: "bytes", or one of `DTYPES`.
+        kind: "bytes", or one of `DTYPES`, with its unit if it has one.
         shape: of an array its shape, of bytes `(nbytes,)`.
         form: one of `FORMS`.
         nbytes: the sum of the parts.
@@ -57,6 +72,15 @@ class Encoded(NamedTuple):
     form: str
     nbytes: int
     parts: tuple[Buffer, ...]
+
+
+@functools.lru_cache(maxsize=256)
+def item_bytes(kind: str) -> int | None:
+    """Bytes of one element of an array of this dtype; None if arrays of it can't be held."""
+    match = _WITH_UNIT.fullmatch(kind)
+    if match is None:
+        return _ITEM_BYTES.get(kind)
+    return _ITEM_BYTES[match[1]] if int(match[2] or 1) <= _UNITS_MAX else None
 
 
 def loaded(module: str, *names: str) -> tuple[type, ...]:
@@ -88,9 +112,10 @@ def check_size(kind: str, shape: tuple[int, ...], nbytes: int) -> None:
     Raises:
         Undecodable: the dtype is unknown here, or the array would not take exactly those bytes.
     """
-    if kind not in ITEM_BYTES:
+    each = item_bytes(kind)
+    if each is None:
         raise Undecodable(f"the object is of kind {kind!r}, which this version of hoplite does not know")
-    if min(shape, default=0) < 0 or math.prod(shape) * ITEM_BYTES[kind] != nbytes:
+    if min(shape, default=0) < 0 or math.prod(shape) * each != nbytes:
         raise Undecodable(f"the object has {nbytes} bytes, which is no array of {kind} with shape {shape}")
 
 
@@ -98,7 +123,7 @@ def check_dtype(dtype: object) -> str:
     """Reads a dtype however it is written.
 
     Args:
-        dtype: a name in `DTYPES` or "bytes"; or numpy.float32, numpy.dtype("float32"), ml_dtypes.bfloat16,
+        dtype: a name in `DTYPES` or "bytes"; or numpy.float32, numpy.dtype("datetime64[25us]"), ml_dtypes.bfloat16,
             torch.float32 and the like.
 
     Returns:
@@ -108,8 +133,8 @@ def check_dtype(dtype: object) -> str:
         UnsupportedDtype: it is none of `DTYPES`.
     """
     name = _name(dtype)
-    if name not in ITEM_BYTES and name != BYTES:
-        raise UnsupportedDtype(f"unknown dtype {dtype!r}: supported are {', '.join(DTYPES)} and {BYTES}")
+    if name != BYTES and item_bytes(name) is None:
+        raise UnsupportedDtype(f"unknown dtype {dtype!r}: supported are {BYTES}, {DTYPES_IN_WORDS}")
     return name
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copyreg
 import pickle
 import struct
+import sys
 from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import HopliteError, InvalidArgument, Undecodable
@@ -26,6 +27,13 @@ _MAGIC = b"hoppkl\r\x01"
 _HEADER = struct.Struct("<8sQQ")
 
 
+class _Pickler(pickle.Pickler):
+    """Asks of each object whether it is a subclass of ndarray, which no table of types can name."""
+
+    def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - what pickle takes
+        return arrays.reduce_subclass(value)
+
+
 def encode_object(value: object) -> Encoded:
     """Pickles a value.
 
@@ -34,7 +42,9 @@ def encode_object(value: object) -> Encoded:
     """
     buffers: list[memoryview] = []
     stream = Parts()
-    pickler = pickle.Pickler(stream, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw()))
+    # The question for each object takes time, so it is asked only where there can be an array.
+    kind = _Pickler if "numpy" in sys.modules else pickle.Pickler
+    pickler = kind(stream, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw()))
     pickler.dispatch_table = {**copyreg.dispatch_table, **arrays.reducers(), **tensors.reducers()}
     try:
         pickler.dump(value)

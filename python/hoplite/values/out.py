@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from hoplite.errors import InvalidArgument, ShapeMismatch, UnsupportedDtype
 from hoplite.values.buffers import format_kind
-from hoplite.values.kinds import BYTES, DTYPES, PICKLE, loaded
+from hoplite.values.kinds import BYTES, DTYPES_IN_WORDS, PICKLE, item_bytes, loaded
 from hoplite.values.tensors import writable_tensor
 
 
@@ -73,7 +73,7 @@ def writable(out: object) -> OutBuffer:
         ) from None
     kind = format_kind(view)
     if kind is None:
-        raise UnsupportedDtype(f"out is a buffer of format {view.format!r}: supported are bytes, {', '.join(DTYPES)}")
+        raise UnsupportedDtype(f"out is a buffer of format {view.format!r}: supported are bytes, {DTYPES_IN_WORDS}")
     data = _flat(view)
     return OutBuffer(data, kind, (data.nbytes,) if kind == BYTES else tuple(view.shape or ()))
 
@@ -84,8 +84,8 @@ def _writable_array(out: object) -> OutBuffer:
     assert isinstance(out, np.ndarray)
     if isinstance(out, loaded("numpy.ma", "MaskedArray")):
         raise InvalidArgument("out is a masked array; try out.data")
-    if out.dtype.name not in DTYPES or out.dtype.newbyteorder("<") != out.dtype:
-        raise UnsupportedDtype(f"out is an array of {out.dtype}: supported are {', '.join(DTYPES)}, little-endian")
+    if item_bytes(out.dtype.name) is None or out.dtype.newbyteorder("<") != out.dtype:
+        raise UnsupportedDtype(f"out is an array of {out.dtype}: supported are little-endian {DTYPES_IN_WORDS}")
     if not out.flags.c_contiguous:
         raise InvalidArgument("out is an array that is not C-contiguous; try numpy.ascontiguousarray(out)")
     # The buffer protocol has no letter for bfloat16.

@@ -14,6 +14,9 @@ from hoplite.values.kinds import DTYPES, PLAIN, Encoded
 if TYPE_CHECKING:
     from hoplite.values import View
 
+# Of which NumPy exports no buffer.
+_LONG = ("bfloat16", "datetime64", "timedelta64")
+
 # Filled when the long way first meets NumPy, so that nobody has to look for it.
 _arrays: list[type] = []
 _kinds: dict[Any, str] = {}
@@ -27,8 +30,8 @@ def learn(numpy: Any) -> None:  # noqa: ANN401 - a module
     if _arrays or sys.byteorder != "little":
         return
     _frombuffer = numpy.frombuffer
-    # The buffer protocol has no letter for bfloat16.
-    _dtypes.update({kind: numpy.dtype(kind) for kind in DTYPES if kind != "bfloat16"})
+    # The buffer protocol has no letters for the others.
+    _dtypes.update({kind: numpy.dtype(kind) for kind in DTYPES if kind not in _LONG})
     _kinds.update({dtype: kind for kind, dtype in _dtypes.items()})
     _arrays.append(numpy.ndarray)
 

@@ -1,7 +1,7 @@
 """PyTorch tensors in host memory, from version 1.13 on; NumPy is not needed for them.
 
-A dense tensor of `DTYPES` is its elements, which a reduce can fold. Others (bool, complex, sparse, quantised,
-subclasses) are pickled; `reduce_tensor` keeps the elements of dense ones outside the pickle.
+A dense tensor of `DTYPES` is its elements, which a reduce can fold. Others (sparse, quantised, subclasses) are
+pickled; `reduce_tensor` keeps the elements of dense ones outside the pickle.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import InvalidArgument, UnsupportedDtype
-from hoplite.values.kinds import ITEM_BYTES, TORCH, Encoded, check_dtype, loaded, require
+from hoplite.values.kinds import TORCH, Encoded, check_dtype, item_bytes, loaded, require
 from hoplite.values.parts import Private, unlock
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def encode_tensor(value: Any) -> Encoded | None:  # noqa: ANN401 - no import her
     """
     _check_device(value)
     kind = str(value.dtype).removeprefix("torch.")
-    if kind not in ITEM_BYTES or not _dense(value):
+    if item_bytes(kind) is None or not _dense(value):
         return None
     data = memory(_resolved(value))
     return Encoded(kind, tuple(value.shape), TORCH, memoryview(data).nbytes, (data,))

@@ -4,7 +4,7 @@
 //! Everything here can be told again by the nodes that hold the objects, so losing it loses no object.
 //! Knows nothing of bytes, connections or clients.
 //!
-//! The files hold what holders tell ([`copies`]), what is asked ([`asking`], [`names`]), and deletions ([`deletion`]).
+//! The files hold what holders tell ([`copies`]), what is asked ([`asking`], [`names`], [`list`]), and deletions ([`deletion`]).
 //!
 //! ```text
 //!              Announce               nobody can complete it, for a grace
@@ -19,6 +19,7 @@ mod copies;
 mod deletion;
 mod entry;
 mod feeds;
+mod list;
 mod names;
 mod paces;
 #[cfg(test)]
@@ -187,6 +188,10 @@ impl Directory {
             Message::Older { name, keep, request } => {
                 let (names, request) = (self.older(name, *keep), *request);
                 mail.push((from, Message::OlderAre { names, request }));
+            }
+            Message::List { prefix, after, request } => {
+                let (rows, next) = self.list(prefix, after.as_ref(), members);
+                mail.push((from, Message::ListIs { request: *request, rows, next }));
             }
             _ => return false,
         }

@@ -145,6 +145,7 @@ impl Node {
         self.directory.member_gone(self.now, node, &self.members, &mut mail);
         self.post(mail, out);
         self.reduces_without(node, is_over, out);
+        self.lists_without(node, out);
         let owed = self.adoptions.iter().filter(|(_, adoption)| adoption.asker == node);
         for id in owed.map(|(id, _)| id.clone()).collect::<Vec<ObjectId>>() {
             self.adoptions.remove(&id);

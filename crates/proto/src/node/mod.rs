@@ -12,6 +12,7 @@ mod event;
 mod get;
 mod keep;
 mod leave;
+mod list;
 mod membership;
 mod names;
 mod pace;
@@ -349,6 +350,7 @@ impl Node {
             Ask::Owners { id } => {
                 Some(Ok(Answer::Owners(self.members.owners(&id).iter().collect())))
             }
+            Ask::List { owner, prefix, after } => self.list(&asked, owner, prefix, after, out),
             Ask::Status => Some(Ok(Answer::Status(Box::new(self.status())))),
             Ask::Objects => Some(Ok(Answer::Objects(self.objects()))),
         };
@@ -407,6 +409,9 @@ impl Node {
             Message::LatestIs { name, request } => self.latest_is(from, name, request, out),
             Message::NothingYet { request, id } => self.nothing_yet(from, request, id, out),
             Message::OlderAre { names, request } => self.prune_these(request, names, out),
+            Message::ListIs { request, rows, next } => {
+                self.list_is(from, request, rows, next, out);
+            }
             Message::LocationsAre { request, holdings } => {
                 self.located_all(from, request, holdings, out)
             }

@@ -63,6 +63,10 @@ pub(super) enum Waiting {
         name: Name,
         keep: u64,
     },
+    /// For a page of what a member owns.
+    Page {
+        owner: NodeId,
+    },
     Several(Waited),
     Locations {
         id: ObjectId,
@@ -130,7 +134,7 @@ impl Node {
             Waiting::Create(instance) => {
                 !self.creates.get(instance).is_some_and(Create::awaits_its_name)
             }
-            Waiting::Reservation(_) | Waiting::Older { .. } => false,
+            Waiting::Reservation(_) | Waiting::Older { .. } | Waiting::Page { .. } => false,
             _ => true,
         };
         let until = pending.since + OWNER_PATIENCE_NS;
@@ -225,6 +229,9 @@ impl Node {
             }
             Waiting::Older { name, .. } => {
                 (format!("the names before {}", Quoted(name.as_str())), SILENT.to_string())
+            }
+            Waiting::Page { owner } => {
+                (format!("the objects that node {owner} owns"), "it has not answered".to_string())
             }
             Waiting::Several(waited) => {
                 // Time that is over is an answer too.

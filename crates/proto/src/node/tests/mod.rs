@@ -3,6 +3,7 @@
 //! The shells are obedient and infinitely fast; those with a clock and a network are in the simulation.
 
 mod leave;
+mod list;
 mod names;
 mod promise;
 mod scatter;

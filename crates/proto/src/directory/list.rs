@@ -1,0 +1,67 @@
+//! The living objects of this part of the directory, page by page.
+//!
+//! A page is bounded by what it names and by what is looked at for it, so that no listing holds up an owner of a million
+//! objects.
+
+use alloc::{string::ToString, vec::Vec};
+use core::ops::Bound;
+
+use super::{Directory, entry::Live};
+use crate::{
+    id::ObjectId,
+    limits::{LISTED_MAX, LOOKED_AT_MAX},
+    members::Members,
+    message::Listed,
+};
+
+impl Directory {
+    /// Living objects that this node is the first owner of, whose refs begin with `prefix`, in order, from the one behind
+    /// `after` on; and behind which the next page begins, if there is more to look at.
+    pub(super) fn list(
+        &self,
+        prefix: &str,
+        after: Option<&ObjectId>,
+        members: &Members,
+    ) -> (Vec<Listed>, Option<ObjectId>) {
+        // Names are in the order of their texts, behind all that was minted.
+        let first = prefix.parse().ok().filter(|id: &ObjectId| id.minter().is_none());
+        let begin = match (after, &first) {
+            (Some(after), Some(first)) if after < first => Bound::Included(first.clone()),
+            (Some(after), _) => Bound::Excluded(after.clone()),
+            (None, Some(first)) => Bound::Included(first.clone()),
+            (None, None) => Bound::Unbounded,
+        };
+        let begins = |id: &ObjectId| match id {
+            ObjectId::Named(name) => name.as_str().starts_with(prefix),
+            minted => prefix.is_empty() || minted.to_string().starts_with(prefix),
+        };
+        let mut rows = Vec::new();
+        for (looked_at, (id, entry)) in self.entries.range((begin, Bound::Unbounded)).enumerate() {
+            let is_under = begins(id);
+            if !is_under && first.is_some() {
+                break;
+            }
+            if let Some(live) = entry.live.as_ref().filter(|_| is_under && entry.is_alive())
+                && members.owners(id).first == members.me()
+            {
+                rows.push(row(id, live));
+            }
+            if rows.len() == LISTED_MAX || looked_at + 1 == LOOKED_AT_MAX {
+                return (rows, Some(id.clone()));
+            }
+        }
+        (rows, None)
+    }
+}
+
+fn row(id: &ObjectId, live: &Live) -> Listed {
+    let complete = live.holders.values().filter(|holder| holder.complete).count();
+    let partial = live.holders.len() - complete;
+    let count = |holders: usize| u32::try_from(holders).unwrap_or(u32::MAX);
+    Listed {
+        id: id.clone(),
+        meta: live.meta.clone(),
+        complete: count(complete),
+        partial: count(partial),
+    }
+}

@@ -1,0 +1,37 @@
+"""Listings where no terminal is: each row on a line of its own, whole, and a line end at the end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from hoplite import Node
+from hoplite.cli import output
+from support import SOON, numbers
+
+
+def test_each_row_of_a_table_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whole, however long, without blanks at its end, and with a line end at the end of all."""
+    output.print_table(["name", "what"], [["x" * 300, "a\nb"], ["short", ""]])
+    assert capsys.readouterr().out.split("\n") == [f"{'name':300}  what", f"{'x' * 300}  a b", "short", ""]
+    output.print_table(["name", "what"], [])
+    assert capsys.readouterr().out == "name  what\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("objects",), ("objects", "--all"), ("objects", "none"), ("status",), ("locations", "policy/1")],
+    ids=" ".join,
+)
+def test_listings_end_with_a_line_end(command: tuple[str, ...]) -> None:
+    with Node() as node:
+        node.client().put(numbers(1000), name="policy/1")
+        done = subprocess.run(
+            [sys.executable, "-m", "hoplite.cli", *command], capture_output=True, text=True, timeout=SOON, check=True
+        )
+    said = done.stdout
+    assert said.endswith("\n")
+    assert not said.endswith("\n\n")
+    assert all(line == line.rstrip() for line in said.splitlines())

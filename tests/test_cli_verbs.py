@@ -1,0 +1,206 @@
+"""`hoplite latest`, `wait`, `reduce`, `objects --all`, `status --watch`: results on stdout, the rest on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from hoplite import Client, Node, testing
+from support import SOON, Later, eventually, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+COMMAND = [sys.executable, "-m", "hoplite.cli"]
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """This user's node, as far as a test's processes can see."""
+    with Node(capacity="256MiB") as node:
+        yield node
+
+
+@pytest.fixture
+def client(node: Node) -> Client:
+    return node.client()
+
+
+def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end; what failed has said what to try."""
+    done = subprocess.run(
+        [*COMMAND, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SOON, check=False
+    )
+    assert done.returncode == code, done.stderr
+    if code:
+        assert done.stderr.splitlines()[-1].startswith("try: "), done.stderr
+    return done
+
+
+def told(*arguments: str) -> Any:  # noqa: ANN401 - any JSON
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+# latest
+
+
+def test_latest_prints_the_newest_ref(client: Client) -> None:
+    for number in (1, 2, 10):
+        client.put(b"x", name=f"policy/{number}")
+    assert run("latest", "policy/").stdout == "policy/10\n"
+    assert told("latest", "policy/", "--after", "2") == {"ref": "policy/10", "number": 10}
+    late = run("latest", "policy/", "--after", "10", "--timeout", "0", code=1)
+    assert late.stdout == ""
+    assert "newer than 10" in late.stderr
+    assert late.stderr.endswith("hoplite objects --all policy/\n")
+    assert "policy/" in run("latest", "policy", "--timeout", "0", code=1).stderr
+
+
+def test_latest_waits_and_says_so(client: Client) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "latest", "late/"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as one:
+        try:
+            assert one.stderr is not None
+            assert one.stderr.readline() == "waiting for a name under late/; Ctrl-C ends it\n"
+            client.put(b"x", name="late/7")
+            assert one.communicate(timeout=SOON)[0] == "late/7\n"
+        finally:
+            one.kill()
+
+
+# wait
+
+
+def test_wait_prints_what_has_come(client: Client) -> None:
+    client.put(b"x", name="part/2")
+    client.put(b"x", name="part/3")
+    assert sorted(run("wait", "part/2", "part/3").stdout.split()) == ["part/2", "part/3"]
+    assert told("wait", "part/1", "part/3", "--count", "1") == {"ready": ["part/3"], "rest": ["part/1"]}
+    late = run("wait", "part/1", "part/2", "--timeout", "0.1", code=1)
+    assert late.stdout == "part/2\n"
+    assert "1 of 2 came within 0.1 s; missing: part/1" in late.stderr
+    assert "3" in run("wait", "part/1", "--count", "3", code=1).stderr
+
+
+def test_wait_goes_on_until_it_has_come(client: Client) -> None:
+    command = [*COMMAND, "wait", "late/1", "late/2", "--count", "1", "--timeout", "60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as one:
+        try:
+            assert one.stderr is not None
+            assert one.stderr.readline().startswith("waiting for 1 more of 2")
+            client.put(b"x", name="late/2")
+            assert one.communicate(timeout=SOON)[0] == "late/2\n"
+        finally:
+            one.kill()
+
+
+# reduce
+
+
+def test_reduce_prints_the_ref_of_a_result_that_is_there(client: Client) -> None:
+    for number in range(3):
+        client.put(np.full(10_000, number + 1), name=f"grad/{number}")
+    assert run("reduce", "grad/0", "grad/1", "grad/2", "--name", "sum/1").stdout == "sum/1\n"
+    same(client.get("sum/1", timeout=0), np.full(10_000, 6))
+    first = told("reduce", "grad/0", "none/1", "grad/2", "--count", "2", "--op", "max")
+    assert sorted(first["inputs"]) == ["grad/0", "grad/2"]
+    same(client.get(first["ref"], timeout=0), np.full(10_000, 3))
+    assert told("reduce", "grad/0", "none/1", "--no-wait", "--name", "later/1") == {"ref": "later/1", "inputs": None}
+    client.put(np.full(10_000, 1), name="none/1")
+    same(client.get("later/1", timeout=SOON), np.full(10_000, 2))
+
+
+def test_a_reduce_that_fails_says_why(client: Client) -> None:
+    client.put(np.array([True]), name="seen/1")
+    client.put(np.zeros(2), name="zero/1")
+    client.put(np.zeros(3), name="zero/2")
+    sums = run("reduce", "seen/1", code=1)
+    assert sums.stdout == ""
+    assert 'op="any"' in sums.stderr
+    assert "zero/1" in run("reduce", "zero/1", "zero/2", code=1).stderr
+    assert "missing/1" in run("reduce", "zero/1", "missing/1", "--timeout", "0.2", code=1).stderr
+    run("reduce", "zero/1", "--op", "avg", code=2)
+
+
+# objects
+
+
+def test_objects_of_the_whole_cluster_are_listed_once(nodes: list[Node]) -> None:
+    clients = [node.client() for node in nodes]
+    clients[0].put(numbers((300, 200)), name="policy/1")
+    clients[1].put(numbers((), "int64"), name="policy/2")
+    clients[2].put(b"x" * 100_000, name="other/1")
+    clients[2].get("policy/1", timeout=SOON)
+    minted = str(clients[1].put({"a": 1}))
+    at = ("--socket", nodes[0].socket)
+    eventually(lambda: [row["copies"] for row in told("objects", "--all", "policy/1", *at)] == [2])
+    rows = told("objects", "--all", *at)
+    assert [row["ref"] for row in rows] == sorted(["other/1", "policy/1", "policy/2", minted])
+    found = {row["ref"]: row for row in rows}
+    assert (found["policy/1"]["dtype"], found["policy/1"]["shape"]) == ("float32", [300, 200])
+    assert (found["other/1"]["dtype"], found["other/1"]["bytes"]) == (None, 100_000)
+    lines = run("objects", "--all", "policy/", *at).stdout.splitlines()
+    assert [line.split() for line in lines] == [
+        ["ref", "size", "copies", "dtype", "shape"],
+        ["policy/1", "234.4", "KiB", "2", "float32", "300", "x", "200"],
+        ["policy/2", "8", "B", lines[2].split()[3], "int64", "scalar"],
+    ]
+    assert "pickle" in run("objects", "--all", minted, *at).stdout
+    assert [row["ref"] for row in told("objects", "other/", "--socket", nodes[2].socket)] == ["other/1"]
+
+
+@pytest.mark.timeout(120)
+def test_a_listing_of_many_pages_is_whole(nodes: list[Node]) -> None:
+    client = nodes[0].client()
+    expected = sorted(f"many/{number}" for number in range(2500))
+    for name in expected:
+        client.put(b"x", name=name)
+    rows = nodes[1].client().objects("many/", everywhere=True, timeout=SOON)
+    assert [row["ref"] for row in rows] == expected
+
+
+def test_a_listing_goes_on_when_a_member_goes() -> None:
+    with testing.cluster(2) as nodes, testing.node_process("--join", nodes[0].address) as third:
+        testing.wait_for_members(nodes, 3)
+        client = nodes[0].client()
+        client.put(numbers(100_000), name="policy/1")
+        os.kill(third.process.pid, signal.SIGSTOP)
+        listing = Later(client.objects, "policy/", everywhere=True, timeout=SOON)
+        third.process.kill()
+        assert [row["ref"] for row in listing.result()] == ["policy/1"]
+
+
+# status
+
+
+def test_status_goes_on_until_ctrl_c(client: Client) -> None:
+    command = [*COMMAND, "status", "--watch", "--interval", "0.1", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as one:
+        try:
+            assert one.stdout is not None
+            assert json.loads(one.stdout.readline())["objects"] == 0
+            client.put(b"x", name="policy/1")
+            eventually(lambda: json.loads(one.stdout.readline())["objects"] == 1)  # type: ignore[union-attr]
+            one.send_signal(signal.SIGINT)
+            # A line end behind the terminal's ^C.
+            assert one.communicate(timeout=SOON)[1].strip() == ""
+            assert one.returncode == 130
+        finally:
+            one.kill()
+
+
+def test_a_copy_more_is_made_at_another_node(nodes: list[Node], tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"x" * 100_000)
+    run("put", str(tmp_path / "in"), "--name", "kept/1", "--copies", "2", "--socket", nodes[0].socket)
+    holders = nodes[2].client().locations("kept/1", timeout=SOON)
+    assert [holder.complete for holder in holders] == [True, True]
+    assert run("put", "x", "--copies", "0", code=2).stdout == ""
