@@ -40,7 +40,7 @@ use crate::{
 };
 
 /// Processes with other releases can't share memory with this one.
-pub(crate) const LOCAL_VERSION: u32 = 6;
+pub(crate) const LOCAL_VERSION: u32 = 7;
 
 /// Bytes of the longest frame, with its length.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;
