@@ -75,6 +75,7 @@ def test_latest_is_the_highest_number(clients: list[Client]) -> None:
         assert ref == Ref("policy/10")
         assert ref.number == 10
         assert client.latest("policy/", after=9, timeout=30).number == 10
+        assert client.latest("policy/", after=None, timeout=30).number == client.latest("policy/", timeout=30).number
 
 
 def test_latest_waits_for_a_newer_one(clients: list[Client]) -> None:

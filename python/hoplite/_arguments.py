@@ -222,11 +222,13 @@ def check_capacity(capacity: int | str | None) -> int | None:
     return number
 
 
-def check_after(after: SupportsIndex) -> int:
-    """Reads the number that a name's must exceed; -1 means any."""
-    number = _whole("after", after)
+def check_after(after: SupportsIndex | None) -> int:
+    """Reads the number that a name's must exceed; None and -1 mean any."""
+    if after is None:
+        return -1
+    number = _whole("after", after, " or None")
     if not -1 <= number <= NUMBER_MAX:
-        raise InvalidArgument(f"after is {number}; numbers go from 0 to {NUMBER_MAX}, -1 takes any")
+        raise InvalidArgument(f"after is {number}; numbers go from 0 to {NUMBER_MAX}, None takes any")
     return number
 
 

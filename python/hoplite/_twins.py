@@ -176,6 +176,11 @@ class Twins:
         texts = await answer(self._open().start_inputs(check_ref(ref), check_timeout(timeout)))
         return [Ref(text, self) for text in texts]
 
+    async def lost_async(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
+        """`lost`, for asyncio."""
+        texts = await answer(self._open().start_lost(check_ref(ref), check_timeout(timeout)))
+        return [Ref(text, self) for text in texts]
+
     async def delete_async(
         self: Client, refs: Ref | str | Iterable[Ref | str], *, timeout: float | None = None
     ) -> None:
@@ -184,7 +189,7 @@ class Twins:
         limit = check_timeout(timeout)
         await answer(self._open().start_delete(texts, limit))
 
-    async def latest_async(self: Client, prefix: str, *, after: int = -1, timeout: float | None = None) -> Ref:
+    async def latest_async(self: Client, prefix: str, *, after: int | None = None, timeout: float | None = None) -> Ref:
         """`latest`, for asyncio."""
         return Ref(await answer(self._start_latest(prefix, after, timeout)), self)
 

@@ -403,7 +403,7 @@ class Client(Twins):
                 `StoreFull`, if only room for the result is missing.
 
         Returns:
-            A ref at once; `get` on it waits, `ref.inputs()` tells what was folded in.
+            A ref at once; `get` on it waits, `ref.inputs()` tells what was folded in, `ref.lost()` what can't be.
 
         Raises:
             InvalidArgument: no inputs, one of them twice, or a count below 1 or above their number.
@@ -440,6 +440,11 @@ class Client(Twins):
         texts = self._open().start_inputs(check_ref(ref), check_timeout(timeout)).result()
         return [Ref(text, self) for text in texts]
 
+    def lost(self, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
+        """Tells which inputs of a reduce of this node can't come any more; see `Ref.lost`."""
+        texts = self._open().start_lost(check_ref(ref), check_timeout(timeout)).result()
+        return [Ref(text, self) for text in texts]
+
     def delete(self, refs: Ref | str | Iterable[Ref | str], *, timeout: float | None = None) -> None:
         """Deletes all copies of objects everywhere.
 
@@ -459,12 +464,12 @@ class Client(Twins):
         limit = check_timeout(timeout)
         self._open().start_delete(texts, limit).result()
 
-    def latest(self, prefix: str, *, after: int = -1, timeout: float | None = None) -> Ref:
+    def latest(self, prefix: str, *, after: int | None = None, timeout: float | None = None) -> Ref:
         """Finds the newest object under a prefix; waits for one that is newer than a number.
 
         Args:
             prefix: the text before the number, with the slash: "policy/" for "policy/17".
-            after: only a higher number than this will do; -1 takes any.
+            after: only a higher number than this will do; None, or -1, takes any.
             timeout: seconds to wait for such a name; 0 asks without waiting.
 
         Returns:
@@ -481,7 +486,7 @@ class Client(Twins):
         """
         return Ref(self._start_latest(prefix, after, timeout).result(), self)
 
-    def _start_latest(self, prefix: str, after: int, timeout: float | None) -> _native.Pending[str]:
+    def _start_latest(self, prefix: str, after: int | None, timeout: float | None) -> _native.Pending[str]:
         text = check_ref(prefix)
         if not text.endswith("/"):
             raise InvalidArgument(f'the prefix {text!r} does not end in "/"; write {text + "/"!r}')

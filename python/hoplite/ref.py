@@ -21,7 +21,7 @@ class Ref:
 
     Args:
         text: the text of a ref, as `str(ref)` gives it.
-        client: answers `inputs()`; refs that a client returns have it.
+        client: answers `inputs()` and `lost()`; refs that a client returns have it.
     """
 
     __slots__ = ("_client", "_text")
@@ -73,6 +73,31 @@ class Ref:
     async def inputs_async(self, timeout: float | None = None) -> list[Ref]:  # noqa: ASYNC109 - as every verb
         """`inputs`, for asyncio."""
         return await self._asked().inputs_async(self, timeout=timeout)
+
+    def lost(self, timeout: float | None = None) -> list[Ref]:
+        """Tells which inputs of the reduce that makes this object can't come any more, as far as is known now.
+
+        Those that are lost with the last node that held them, or were deleted. One that is put again under its name
+        is not lost any more. After the reduce, these are the inputs that were lost when it was over.
+
+        Only the node that called the reduce knows; see `inputs`.
+
+        Args:
+            timeout: seconds to wait for this host's node; the inputs are not waited for.
+
+        Returns:
+            Refs of inputs, none of which is in the result.
+
+        Raises:
+            InvalidArgument: as `inputs`.
+            ObjectDeleted: the result, or so many inputs that the reduce can't succeed, were deleted.
+            ObjectLost: so many inputs are lost that the reduce can't succeed; the message names them.
+        """
+        return self._asked().lost(self, timeout=timeout)
+
+    async def lost_async(self, timeout: float | None = None) -> list[Ref]:  # noqa: ASYNC109 - as every verb
+        """`lost`, for asyncio."""
+        return await self._asked().lost_async(self, timeout=timeout)
 
     def _asked(self) -> Client:
         if self._client is not None:

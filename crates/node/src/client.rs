@@ -402,6 +402,14 @@ impl Client {
         })
     }
 
+    /// Begins to ask which inputs of a reduce can't come any more, as far as is known now.
+    pub fn start_lost(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<Vec<ObjectId>> {
+        self.start(Ask::Lost { id: id.clone() }, timeout, |answer, _| match answer {
+            Answer::Inputs { ids } => Ok(ids),
+            other => Err(unexpected(&other)),
+        })
+    }
+
     /// Begins to delete objects, all copies everywhere. Views of them stay valid.
     pub fn start_delete(&self, ids: Vec<ObjectId>, timeout: Option<Duration>) -> Wait<()> {
         self.start(Ask::Delete { ids }, timeout, |answer, _| match answer {

@@ -95,6 +95,11 @@ pub enum Ask {
         /// The result.
         id: ObjectId,
     },
+    /// Which inputs of a reduce of this node can't come any more, as far as is known now?
+    Lost {
+        /// The result.
+        id: ObjectId,
+    },
     /// Remove all copies everywhere.
     Delete {
         /// Of these.
@@ -194,9 +199,9 @@ pub enum Answer {
         /// The id.
         id: ObjectId,
     },
-    /// These were folded.
+    /// These were folded; or these are lost.
     Inputs {
-        /// In the order in which they arrived.
+        /// In the order in which they arrived; of lost ones, in no order.
         ids: Vec<ObjectId>,
     },
     /// It is done.

@@ -217,10 +217,16 @@ impl Client {
         let id = arguments::object(py, r#ref)?;
         let timeout = arguments::timeout(py, timeout)?;
         let waiting = py.detach(|| client.start_inputs(&id, timeout));
-        Ok(Pending::new(waiting, |py, ids| {
-            let texts = ids.iter().map(ToString::to_string);
-            Ok(PyList::new(py, texts.collect::<Vec<_>>())?.into_any().unbind())
-        }))
+        Ok(Pending::new(waiting, texts))
+    }
+
+    /// Begins to ask which inputs of a reduce can't come any more.
+    fn start_lost(&self, py: Python<'_>, r#ref: &str, timeout: Option<f64>) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let id = arguments::object(py, r#ref)?;
+        let timeout = arguments::timeout(py, timeout)?;
+        let waiting = py.detach(|| client.start_lost(&id, timeout));
+        Ok(Pending::new(waiting, texts))
     }
 
     fn start_delete(
@@ -395,6 +401,11 @@ fn joined(parts: &[Exported]) -> Cow<'_, [u8]> {
         [part] => Cow::Borrowed(part.bytes()),
         parts => parts.iter().flat_map(Exported::bytes).copied().collect(),
     }
+}
+
+fn texts(py: Python<'_>, ids: Vec<ObjectId>) -> PyResult<Py<PyAny>> {
+    let texts = ids.iter().map(ToString::to_string);
+    Ok(PyList::new(py, texts.collect::<Vec<_>>())?.into_any().unbind())
 }
 
 fn text(py: Python<'_>, id: ObjectId) -> PyResult<Py<PyAny>> {

@@ -118,7 +118,9 @@ pub struct Node {
     /// Small results that have no room yet, and of which attempt.
     small_results: BTreeMap<ReduceId, (u32, Inline)>,
     /// What went into results that are held here.
-    folded: BTreeMap<ObjectId, Vec<ObjectId>>,
+    folded: BTreeMap<ObjectId, reduce::Folded>,
+    /// The inputs that were lost of reduces that failed, the last one last.
+    failed: VecDeque<(ObjectId, Vec<ObjectId>)>,
     folds: BTreeMap<FoldKey, Fold>,
     /// Results that grow here by parts.
     scatters: BTreeMap<Instance, Parts>,
@@ -183,6 +185,7 @@ impl Node {
             results: BTreeMap::new(),
             small_results: BTreeMap::new(),
             folded: BTreeMap::new(),
+            failed: VecDeque::new(),
             folds: BTreeMap::new(),
             scatters: BTreeMap::new(),
             scattered: BTreeMap::new(),
@@ -342,6 +345,7 @@ impl Node {
                 self.begin_reduce(&asked, inputs, op, count, id, out)
             }
             Ask::Inputs { id } => self.inputs(&asked, id),
+            Ask::Lost { id } => Some(self.lost(&id)),
             Ask::Delete { ids } => self.delete(&asked, ids, out),
             Ask::Latest { prefix, after } => self.latest(&asked, prefix, after, out),
             Ask::Prune { name, keep } => self.prune(&asked, name, keep, out),

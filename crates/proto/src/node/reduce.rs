@@ -37,6 +37,16 @@ pub(super) struct Target {
     frame: u32,
 }
 
+/// Reduces that failed and of which the node still knows which inputs were lost.
+const FAILED_MAX: usize = 256;
+
+/// What became of the inputs of a reduce that is over.
+#[derive(Debug)]
+pub(super) struct Folded {
+    inputs: Vec<ObjectId>,
+    lost: Vec<ObjectId>,
+}
+
 /// A fold that runs here; its inputs are pinned until it ends.
 #[derive(Debug)]
 pub(super) struct Fold {
@@ -124,19 +134,36 @@ impl Node {
     }
 
     pub(super) fn inputs(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
-        if let Some(ids) = self.folded.get(&id) {
-            return Some(Ok(Answer::Inputs { ids: ids.clone() }));
+        if let Some(folded) = self.folded.get(&id) {
+            return Some(Ok(Answer::Inputs { ids: folded.inputs.clone() }));
         }
         if self.reduce_of.contains_key(&id) {
             self.remember(asked, Waiting::Inputs(id));
             return None;
         }
+        Some(Err(self.no_result(&id)))
+    }
+
+    /// Which inputs of a reduce can't come any more.
+    pub(super) fn lost(&self, id: &ObjectId) -> Result<Answer, Error> {
+        let reduce = self.reduce_of.get(id).and_then(|key| self.reduces.get(key));
+        let failed = self.failed.iter().rev().find(|(result, _)| result == id);
+        let ids = match (reduce, self.folded.get(id), failed) {
+            (Some(reduce), ..) => reduce.lost(),
+            (None, Some(folded), _) => folded.lost.clone(),
+            (None, None, Some((_, lost))) => lost.clone(),
+            (None, None, None) => return Err(self.no_result(id)),
+        };
+        Ok(Answer::Inputs { ids })
+    }
+
+    /// Why an object is not the result of a reduce of this node, any more or at all.
+    fn no_result(&self, id: &ObjectId) -> Error {
         // Its ids are minted here, so what became of one is in this node's part of the directory.
-        if let Some(error) = self.directory.why_gone(&id) {
-            return Some(Err(error));
-        }
-        let said = format!("{id} is not the result of a reduce that was asked of this node");
-        Some(Err(Error::InvalidArgument(said)))
+        self.directory.why_gone(id).unwrap_or_else(|| {
+            let said = format!("{id} is not the result of a reduce that was asked of this node");
+            Error::InvalidArgument(said)
+        })
     }
 
     /// An owner answers a watch, now or later.
@@ -368,7 +395,8 @@ impl Node {
             let (epoch, is_void) = (reduce.epoch(), false);
             self.send(node, Message::Unfold { reduce: key, epoch, is_void }, out);
         }
-        self.folded.insert(id.clone(), ids.clone());
+        let folded = Folded { inputs: ids.clone(), lost: reduce.lost() };
+        self.folded.insert(id.clone(), folded);
         self.completed(instance, out);
         for request in self.inputs_askers(&id) {
             self.reply(request, Ok(Answer::Inputs { ids: ids.clone() }), out);
@@ -379,6 +407,10 @@ impl Node {
     pub(super) fn fail_reduce_of(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
         let Some(key) = self.reduce_of.get(id).copied() else { return };
         let Some(reduce) = self.forget_reduce(key, out) else { return };
+        if self.failed.len() >= FAILED_MAX {
+            self.failed.pop_front();
+        }
+        self.failed.push_back((id.clone(), reduce.lost()));
         let is_ours = id.minter().is_some() || self.end_reservation(key, id, error, out);
         self.void(key, id, reduce.epoch(), reduce.nodes(), out);
         if is_ours {

@@ -260,6 +260,12 @@ impl Reduce {
         self.arrived[..self.chosen].iter().map(|arrival| arrival.id.clone()).collect()
     }
 
+    /// The inputs that can't come any more.
+    pub fn lost(&self) -> Vec<ObjectId> {
+        let lost = self.inputs.iter().filter(|(_, input)| matches!(input, Input::Gone(_)));
+        lost.map(|(id, _)| id.clone()).collect()
+    }
+
     /// Nodes that were ordered to fold in this epoch.
     pub fn nodes(&self) -> Vec<NodeId> {
         match self.plan.as_ref().map(|plan| &plan.shape) {
@@ -377,12 +383,7 @@ impl Reduce {
         }
         self.unanswered -= usize::from(*input == Input::Unanswered);
         *input = Input::Gone(error.clone());
-        let gone: Vec<ObjectId> = self
-            .inputs
-            .iter()
-            .filter(|(_, input)| matches!(input, Input::Gone(_)))
-            .map(|(id, _)| id.clone())
-            .collect();
+        let gone = self.lost();
         let possible = self.inputs.len() - gone.len();
         if possible >= self.count {
             return self.advance(now, around, steps);

@@ -492,6 +492,43 @@ fn latest_waits_for_a_newer_name() {
 }
 
 #[test]
+fn a_reduce_tells_which_inputs_are_lost() {
+    let mut cluster = Cluster::new(3);
+    let there: Vec<ObjectId> = [1, 2, 3].map(|node| cluster.put_small(node, None)).into();
+    let late: Vec<ObjectId> = ["late/1", "late/2"].map(|name| name.parse().unwrap()).into();
+    let ask = |cluster: &mut Cluster, count| {
+        let inputs = there.iter().chain(&late).cloned().collect();
+        let request = cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count, id: None });
+        let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
+        id
+    };
+    let lost = |cluster: &mut Cluster, id: &ObjectId| {
+        let request = cluster.ask(1, Ask::Lost { id: id.clone() });
+        cluster.reply(request).clone()
+    };
+    let (done, waiting, all) = (ask(&mut cluster, 3), ask(&mut cluster, 4), ask(&mut cluster, 5));
+    for id in [&done, &waiting, &all] {
+        assert_eq!(lost(&mut cluster, id), Ok(Answer::Inputs { ids: Vec::new() }));
+    }
+    cluster.ask(2, Ask::Delete { ids: vec![there[2].clone()] });
+    let told = Ok(Answer::Inputs { ids: vec![there[2].clone()] });
+    assert_eq!(lost(&mut cluster, &waiting), told);
+    // One that can't succeed any more knows as well, and so does whoever gets it.
+    assert_eq!(lost(&mut cluster, &all), told);
+    let get = cluster.get(1, &all);
+    assert_eq!(cluster.reply(get), &Err(Error::ObjectDeleted { id: there[2].clone() }));
+    // One that is over tells what was lost by then.
+    assert_eq!(lost(&mut cluster, &done), Ok(Answer::Inputs { ids: Vec::new() }));
+    late.iter().for_each(|name| drop(cluster.put_small(2, Some(name.to_string().as_str()))));
+    let get = cluster.get(1, &waiting);
+    assert!(cluster.reply(get).is_ok());
+    assert_eq!(lost(&mut cluster, &waiting), told);
+    let other = lost(&mut cluster, &there[0]);
+    assert!(matches!(other, Err(Error::InvalidArgument(_))), "{other:?}");
+    cluster.assert_at_rest();
+}
+
+#[test]
 fn a_reduce_folds_at_the_nodes_of_its_inputs() {
     let mut cluster = Cluster::new(3);
     let inputs: Vec<ObjectId> = (1..=3).map(|node| cluster.put_large(node, None)).collect();
