@@ -530,7 +530,8 @@ fn a_silent_node_gives_its_seat_to_an_input_that_is_there() {
     assert_eq!(reduce.epoch(), 1);
     let mut expected = vec![instance(0), instance(2), instance(3)];
     let mut folded = folded(&steps[1..]);
-    (folded.sort_unstable(), expected.sort_unstable());
+    folded.sort_unstable();
+    expected.sort_unstable();
     assert_eq!(folded, expected, "at once, without asking anybody again");
     assert_eq!(reduce.folded().len(), 3);
 }
