@@ -316,7 +316,7 @@ def hello(version: int) -> bytes:
     return message(b"\x00" + bytes([version]))
 
 
-VERSION = 6
+VERSION = 7
 HELLO = hello(VERSION)
 
 STRANGERS: dict[str, bytes] = {
