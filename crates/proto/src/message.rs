@@ -188,6 +188,14 @@ pub enum Message {
         /// What a reader who waits for it is told.
         error: Error,
     },
+    /// To a holder: the sender may have missed the end of this instance, and has given its name to another. A holder that
+    /// still has it announces it again.
+    Doubted {
+        /// The object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
+    },
     /// To the owner: nobody is given that copy any more.
     Dropped {
         /// The object.

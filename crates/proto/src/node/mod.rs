@@ -378,6 +378,7 @@ impl Node {
             Message::Drop { id, instance, error } => {
                 self.drop_copy(from, &id, instance, error, out);
             }
+            Message::Doubted { instance, .. } => self.doubted(instance, out),
             Message::Stranded { id, instance, error } => {
                 self.stranded(from, &id, instance, error, out);
             }
