@@ -302,7 +302,8 @@ pub enum Message {
         /// Whether the asker waits until there is room.
         may_wait: bool,
     },
-    /// To the node that asked: done, or it can't be done here.
+    /// To the node that asked: done, or it can't be done here. If it was done before: the sender needs the room, and keeps
+    /// the copy until it hears [`Message::Unkeep`].
     Adopted {
         /// The object.
         id: ObjectId,
@@ -310,6 +311,13 @@ pub enum Message {
         instance: Instance,
         /// Whether a copy is kept.
         kept: bool,
+    },
+    /// To a keeper: enough other nodes keep the object. Its copy may be evicted.
+    Unkeep {
+        /// The object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
     },
 }
 
