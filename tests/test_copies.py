@@ -209,3 +209,33 @@ def test_copies_that_can_not_be(nodes: list[Node], copies: int) -> None:
         with pytest.raises(hoplite.InvalidArgument, match="copies"):
             call()
     assert client.objects() == []
+
+
+def kept_by(client: Client, prefix: str) -> int:
+    """How many originals under a prefix the node of a client holds."""
+    return sum(copy["pinned"] and copy["ref"].startswith(prefix) for copy in client.objects())
+
+
+def test_the_second_copies_of_a_prefix_spread_evenly() -> None:
+    """Of eight nodes the seven others keep nine or ten of 64."""
+    with testing.cluster(8, capacity="64MiB") as nodes, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(node.client()) for node in nodes]
+        for number in range(64):
+            clients[0].put(numbers(LARGE // 4, seed=number), name=f"p/{number}", copies=2)
+        kept = [kept_by(client, "p/") for client in clients]
+        assert kept[0] == 64
+        assert sorted(set(kept[1:])) == [9, 10]
+
+
+def test_a_client_gets_the_room_that_its_node_keeps_for_others() -> None:
+    """The copies move to a node that has room; no object has fewer of them."""
+    value = numbers(2**20)
+    with testing.cluster(3, capacity="32MiB") as nodes, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(node.client()) for node in nodes]
+        for number in range(4):
+            clients[0].put(value, name=f"kept/{number}", copies=2)
+        for number in range(7):
+            clients[1].put(value, name=f"own/{number}", timeout=SOON)
+        assert kept_by(clients[1], "own/") == 7
+        eventually(lambda: kept_by(clients[1], "kept/") + kept_by(clients[2], "kept/") == 4)
+        assert kept_by(clients[0], "kept/") == 4

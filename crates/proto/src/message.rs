@@ -211,6 +211,14 @@ pub enum Message {
         /// What a reader who waits for it is told.
         error: Error,
     },
+    /// To a holder: the sender may have missed the end of this instance, and has given its name to another. A holder that
+    /// still has it announces it again.
+    Doubted {
+        /// The object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
+    },
     /// To the owner: nobody is given that copy any more.
     Dropped {
         /// The object.
@@ -361,7 +369,8 @@ pub enum Message {
         /// Whether the asker waits until there is room.
         may_wait: bool,
     },
-    /// To the node that asked: done, or it can't be done here.
+    /// To the node that asked: done, or it can't be done here. If it was done before: the sender needs the room, and keeps
+    /// the copy until it hears [`Message::Unkeep`].
     Adopted {
         /// The object.
         id: ObjectId,
@@ -369,6 +378,13 @@ pub enum Message {
         instance: Instance,
         /// Whether a copy is kept.
         kept: bool,
+    },
+    /// To a keeper: enough other nodes keep the object. Its copy may be evicted.
+    Unkeep {
+        /// The object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
     },
 }
 

@@ -52,11 +52,13 @@ pub enum Bug {
     CountsQuestionsAsCopies,
     /// Nobody takes the place of a member that kept an object and is gone.
     ReplacesNoKeepers,
+    /// Of two objects that were put under one name an owner keeps the one that it heard of first.
+    KeepsTheFirstOfTwo,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::AnswersGetsTooEarly,
         Self::IgnoresEpochs,
         Self::KeepsVoidAttempts,
@@ -80,6 +82,7 @@ impl Bug {
         Self::TrustsBrokenConnections,
         Self::CountsQuestionsAsCopies,
         Self::ReplacesNoKeepers,
+        Self::KeepsTheFirstOfTwo,
     ];
 }
 

@@ -146,6 +146,13 @@ impl Table {
         Some(victims.into_iter().filter_map(|victim| self.remove(victim)).collect())
     }
 
+    /// How many bytes more than can be evicted would have to go for `size` more.
+    pub fn missing_for(&self, size: u64) -> u64 {
+        let evictable = self.copies.values().filter(|copy| copy.is_evictable()).map(Copy::cost);
+        let free = self.capacity.saturating_sub(self.used) + evictable.sum::<u64>();
+        size.saturating_add(COPY_OVERHEAD_BYTES).saturating_sub(free)
+    }
+
     /// Whether `size` bytes could ever fit.
     pub const fn could_hold(&self, size: u64) -> bool {
         size.saturating_add(COPY_OVERHEAD_BYTES) <= self.capacity
@@ -223,7 +230,8 @@ impl Copy {
         self.state == State::Complete
     }
 
-    fn cost(&self) -> u64 {
+    /// What it takes of the capacity.
+    pub fn cost(&self) -> u64 {
         self.meta.size.saturating_add(COPY_OVERHEAD_BYTES)
     }
 

@@ -317,6 +317,9 @@ impl World {
                 return is_rival.then_some(()).ok_or_else(|| "it has been put".into());
             }
             Purpose::Seal { object, .. } | Purpose::Keep { object, .. } => vec![*object],
+            Purpose::Get { id, .. } if !self.may_fail(id, error) => {
+                return Err("it is there everywhere".into());
+            }
             Purpose::Get { id, .. } | Purpose::Locations { id, .. } => {
                 self.users.by_id.get(id).cloned().unwrap_or_default()
             }
@@ -412,6 +415,7 @@ impl World {
         self.check_promises();
         let existing = self.existing();
         self.look_once_more(&existing);
+        self.check_kept_names();
         self.get_everything_once_more();
         self.run_until(end + 60 * SECOND);
         self.check_waiters();
@@ -427,7 +431,7 @@ impl World {
     }
 
     /// Objects that are complete somewhere: by id, who has them.
-    fn existing(&self) -> BTreeMap<ObjectId, Vec<NodeId>> {
+    pub(crate) fn existing(&self) -> BTreeMap<ObjectId, Vec<NodeId>> {
         let mut existing: BTreeMap<ObjectId, Vec<NodeId>> = BTreeMap::new();
         for (node, host) in self.hosts.iter().filter(|(_, host)| host.is_up && !host.is_leaving) {
             for (instance, copy) in host.node.table().iter() {

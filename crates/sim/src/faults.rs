@@ -200,6 +200,7 @@ impl World {
             Happening::Users(Later::Begin { .. })
             | Happening::LeadRound { .. }
             | Happening::CheckFeeds { .. }
+            | Happening::Meet
             | Happening::Act(_) => return None,
         };
         self.hosts.get(&node)?.frozen_until.filter(|until| *until > self.now)

@@ -90,7 +90,15 @@ fn plan(dice: &mut Dice) -> Plan {
     }
     let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
     let config = Config { capacity: 1 << 40, link, degree: None, detection_ns: None };
-    Plan { nodes, config, slot_failures: 0, objects, acts, end: Instant(100 * SECOND) }
+    Plan {
+        nodes,
+        config,
+        slot_failures: 0,
+        objects,
+        acts,
+        end: Instant(100 * SECOND),
+        apart_until: None,
+    }
 }
 
 #[cfg(test)]

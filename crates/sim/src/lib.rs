@@ -18,6 +18,7 @@ mod check;
 mod dice;
 mod faults;
 mod fold;
+mod halves;
 mod keeps;
 pub mod leaves;
 mod looks;

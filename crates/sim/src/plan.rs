@@ -29,6 +29,9 @@ pub(crate) const PUBLISHED: &str = "policy/";
 pub(crate) struct Plan {
     /// Nodes that are there from the start.
     pub(crate) nodes: u64,
+    /// Those of even and of odd numbers are two clusters until then, if they are not one from the start.
+    #[serde(default)]
+    pub(crate) apart_until: Option<Instant>,
     pub(crate) config: Config,
     /// How often a slot can't be had, in percent.
     pub(crate) slot_failures: u64,
@@ -187,8 +190,8 @@ impl Act {
 }
 
 /// Objects of one size, which can be folded with each other.
-struct Class {
-    meta: Meta,
+pub(crate) struct Class {
+    pub(crate) meta: Meta,
     objects: Vec<usize>,
 }
 
@@ -199,6 +202,7 @@ impl Plan {
         let horizon = dice.between(20, most) * MILLISECOND;
         let mut plan = Self {
             nodes: if dice.chance(10) { dice.between(7, 12) } else { dice.between(1, 6) },
+            apart_until: None,
             config: config(dice),
             slot_failures: if dice.chance(10) { 4 } else { 0 },
             objects: Vec::new(),
@@ -221,6 +225,7 @@ impl Plan {
         plan.add_versions(horizon, &classes, dice);
         plan.add_allreduce(horizon, dice);
         plan.add_waits(horizon, dice);
+        plan.add_halves(horizon, &classes, dice);
         plan.add_changes(horizon, dice);
         plan.limit_capacity(dice);
         plan.acts.sort_by_key(|(at, _)| *at);
@@ -244,7 +249,7 @@ impl Plan {
         self.acts.push((Instant(at), act));
     }
 
-    fn add_object(&mut self, spec: Spec) -> usize {
+    pub(crate) fn add_object(&mut self, spec: Spec) -> usize {
         self.objects.push(spec);
         self.objects.len() - 1
     }
@@ -427,7 +432,7 @@ impl Plan {
         }
     }
 
-    fn add_get(&mut self, object: usize, when: u64, at: u64, dice: &mut Dice) {
+    pub(crate) fn add_get(&mut self, object: usize, when: u64, at: u64, dice: &mut Dice) {
         let (patience_ns, cancel_ns) = self.end_of_question(dice);
         let hold_ns = if dice.chance(50) { 0 } else { dice.below(200 * MILLISECOND) };
         self.add(when, Act::Get { object, at, patience_ns, cancel_ns, hold_ns });
@@ -589,6 +594,6 @@ fn classes(dice: &mut Dice) -> Vec<Class> {
         .collect()
 }
 
-fn name(text: &str) -> Name {
+pub(crate) fn name(text: &str) -> Name {
     text.parse().expect("names of the plan are names")
 }

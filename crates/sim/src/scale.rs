@@ -118,7 +118,7 @@ fn plan(what: Collective, nodes: u64, bytes: u64, link: Link) -> Plan {
     }));
     let config = Config { capacity: 1 << 40, link, degree: None, detection_ns: None };
     let end = HEAD_START + 1000 * SECOND;
-    Plan { nodes, config, slot_failures: 0, objects, acts, end }
+    Plan { nodes, apart_until: None, config, slot_failures: 0, objects, acts, end }
 }
 
 /// A world to watch grow, without checks after each event: they look at everything.

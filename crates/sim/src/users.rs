@@ -41,6 +41,8 @@ pub(crate) struct Users {
     /// Instances that were complete somewhere, and of what.
     pub(crate) completed: BTreeSet<Instance>,
     pub(crate) came: BTreeSet<ObjectId>,
+    /// What is there when everything is at rest, and was put; and as which instance it was got then.
+    pub(crate) must_exist: BTreeMap<ObjectId, Option<Instance>>,
     /// Gets that brought an object, and when the last did.
     pub(crate) got: u64,
     pub(crate) last_got: Instant,
@@ -57,6 +59,10 @@ pub(crate) struct Object {
     pub(crate) is_delete_asked: bool,
     /// It was not put after all.
     pub(crate) is_failed: bool,
+    /// Its client was told that it was put.
+    pub(crate) is_made: bool,
+    /// Another object has its name.
+    pub(crate) is_refused: bool,
     /// What its copies may hold.
     pub(crate) contents: BTreeSet<Content>,
     /// Whether all nodes knew each other when it was put.
@@ -186,6 +192,8 @@ impl Users {
                 node: None,
                 is_delete_asked: false,
                 is_failed: false,
+                is_made: false,
+                is_refused: false,
                 contents: BTreeSet::new(),
                 is_agreed: false,
                 kept: None,
@@ -203,6 +211,7 @@ impl Users {
             is_shrunk: false,
             completed: BTreeSet::new(),
             came: BTreeSet::new(),
+            must_exist: BTreeMap::new(),
             given: BTreeMap::new(),
             counted: 0,
         }
@@ -575,7 +584,10 @@ impl World {
         answer: Answer,
     ) {
         match (purpose, answer) {
-            (Purpose::Put { object, .. }, Answer::Put { id }) => self.object_known(object, id),
+            (Purpose::Put { object, .. }, Answer::Put { id }) => {
+                self.users.objects[object].is_made = true;
+                self.object_known(object, id);
+            }
             (Purpose::Create { object, tag }, Answer::Created { id, instance }) => {
                 self.object_known(object, id);
                 self.shell.contents.insert(instance, Content::of(tag));
@@ -583,6 +595,7 @@ impl World {
                 self.after(10 * MICROSECOND, Happening::Write(writer));
             }
             (Purpose::Seal { object, instance }, Answer::Put { id }) => {
+                self.users.objects[object].is_made = true;
                 if self.users.objects[object].id.as_ref() != Some(&id) {
                     self.fail(format!("{instance} was sealed as {id}"));
                 }
@@ -596,6 +609,7 @@ impl World {
                     return self.fail(format!("{id} was got for {asked}"));
                 }
                 self.check_got(node, &id, &meta, instance, inline.as_ref());
+                self.check_same(node, &id, instance);
                 (self.users.got, self.users.last_got) = (self.users.got + 1, self.now);
                 if inline.is_none() {
                     *self.users.reads.entry((node, instance, client)).or_default() += 1;
@@ -646,11 +660,13 @@ impl World {
         }
         // Another owner may have granted the name while the members did not agree.
         let is_agreed = !self.users.is_shrunk && self.all_have_met();
-        let is_taken = matches!(error, Error::NameTaken { .. }) && is_agreed;
+        let is_refused = matches!(error, Error::NameTaken { .. });
+        let is_taken = is_refused && is_agreed;
         match purpose {
             Purpose::Put { object, tag } | Purpose::Create { object, tag } => {
                 let known = &mut self.users.objects[object];
                 known.is_failed = true;
+                known.is_refused = is_refused;
                 // After any other error it may have been there for a moment.
                 if is_taken && known.is_agreed {
                     known.contents.remove(&Content::of(tag));
@@ -658,6 +674,8 @@ impl World {
             }
             Purpose::Seal { object, .. } | Purpose::Reduce { object } => {
                 self.users.objects[object].is_failed = true;
+                self.users.objects[object].is_refused =
+                    matches!(error, Error::ObjectDeleted { .. });
             }
             _ => {}
         }

@@ -41,6 +41,8 @@ pub(crate) struct World {
     pub(crate) is_calm: bool,
     /// Whether a reduce may have to begin again, for something may go wrong.
     pub(crate) may_restart: bool,
+    /// Whether there are two clusters that have not met.
+    pub(crate) are_apart: bool,
     future: BTreeMap<(Instant, u64), Happening>,
     scheduled: u64,
 }
@@ -120,6 +122,8 @@ pub(crate) enum Happening {
         one: NodeId,
         other: NodeId,
     },
+    /// Two clusters become one.
+    Meet,
     Act(Act),
     Write(Writer),
     Users(crate::users::Later),
@@ -148,6 +152,10 @@ const EVENTS_MAX: u64 = 5_000_000;
 impl World {
     pub(crate) fn new(case: &Case, trace: Trace, sabotage: Option<Sabotage>) -> Self {
         let mut world = Self::begin(case.seed, case.plan.clone(), trace, sabotage);
+        let apart_until = world.plan.apart_until;
+        world.are_apart = apart_until.is_some();
+        // What is known on one side can't be had on the other.
+        world.users.is_shrunk = world.are_apart;
         for _ in 0..world.plan.nodes {
             world.add_host(None);
         }
@@ -155,6 +163,9 @@ impl World {
         let head_start = if world.dice.chance(50) { 200 * MILLISECOND } else { 0 };
         for (at, act) in world.plan.acts.clone() {
             world.at(at + head_start, Happening::Act(act));
+        }
+        if let Some(at) = apart_until {
+            world.at(at + head_start, Happening::Meet);
         }
         world
     }
@@ -165,6 +176,7 @@ impl World {
             now: Instant::default(),
             is_calm: false,
             may_restart: true,
+            are_apart: false,
             hosts: BTreeMap::new(),
             net: Net::new(plan.config.link),
             racks: Racks::new(seed),
@@ -186,8 +198,9 @@ impl World {
     pub(crate) fn add_host(&mut self, before: Option<Member>) {
         // One that stands still answers later.
         let seeds = self.hosts.iter().filter(|(_, host)| host.is_up && !host.is_leaving);
-        let seeds: Vec<NodeId> = seeds.map(|(id, _)| *id).collect();
+        let mut seeds: Vec<NodeId> = seeds.map(|(id, _)| *id).collect();
         let id = self.add_stranger(before).id;
+        seeds.retain(|seed| !self.are_apart || seed.0 % 2 == id.0 % 2);
         if let Some(seed) = self.dice.pick(&seeds) {
             self.dial(id, seed);
         }
@@ -304,6 +317,7 @@ impl World {
             Happening::SlotTaken { node, slot } => self.slot_taken(node, slot),
             Happening::LeadRound { one, other } => self.lead_round(one, other),
             Happening::CheckFeeds { start, instance } => self.check_feeds(start, instance, false),
+            Happening::Meet => self.meet(),
             Happening::Act(act) => self.act(act),
             Happening::Write(writer) => self.write(writer),
             Happening::Users(later) => self.users_later(later),

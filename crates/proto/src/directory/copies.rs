@@ -1,6 +1,7 @@
 //! Copies: what holders tell of what they have, and of what they have no more.
 //!
-//! Of two instances under one name every owner keeps the same one, whichever it heard of first.
+//! Of two instances under one name every owner keeps the same one, whichever it heard of first: the lower of those that
+//! are pinned somewhere. An owner that may have missed the end of what it knows takes the other, and asks the holders.
 
 use super::{
     Directory, Mail,
@@ -47,13 +48,10 @@ impl Directory {
             let (id, taken_by) = (id.clone(), Some(instance.node));
             mail.push((reserved.node, Message::Claimed { id, instance: reserved, taken_by }));
         }
-        // It was no owner's for a while, and may have missed what became of a name.
-        let is_doubtful = entry.kept_until != Instant::default();
         let is_same = entry.live.as_ref().is_some_and(|live| live.instance == *instance);
         if is_same && is_owner {
             entry.kept_until = Instant::default();
         }
-        let is_lost = entry.is_lost() || is_doubtful && !is_same;
         let is_rival = entry.live.as_ref().is_some_and(|live| live.instance.node != instance.node);
         if is_rival && now < self.catching_up_until {
             self.parked.retain(|(node, parked)| (*node, parked.instance) != (from, *instance));
@@ -61,11 +59,15 @@ impl Directory {
             return;
         }
         entry.lost.take_if(|lost| lost.0 == *instance);
-        if !entry.makes_way(from, announce, is_lost, mail) {
+        let was_lost = entry.is_lost();
+        if !entry.makes_way(from, announce, mail) {
             return;
         }
+        if is_owner {
+            entry.kept_until = Instant::default();
+        }
         let was_complete = entry.live.as_ref().is_some_and(Live::is_complete);
-        let is_new = entry.live.is_none() || is_lost;
+        let is_new = entry.live.is_none() || was_lost;
         let stays = |live: &Live| live.is_at_a_node_that_stays(members);
         let stayed = !members.has_leaving() || entry.live.as_ref().is_some_and(stays);
         let live = entry.live.get_or_insert_with(|| Live::new(*instance, announce.meta.clone()));
@@ -173,27 +175,31 @@ impl Entry {
     }
 
     /// Whether what is told of has the name, or gets it from another instance, whose holders drop it then.
-    fn makes_way(
-        &mut self,
-        from: NodeId,
-        announce: &Announce,
-        is_lost: bool,
-        mail: &mut Mail,
-    ) -> bool {
+    fn makes_way(&mut self, from: NodeId, announce: &Announce, mail: &mut Mail) -> bool {
         let Announce { id, instance, origin, claim, .. } = announce;
+        let (is_lost, is_doubtful) = (self.is_lost(), self.is_doubtful());
         let is_other = |live: &mut Live| live.instance != *instance;
         let Some(other) = self.live.take_if(is_other) else { return true };
         // A later epoch of the same maker replaces what it made before. Of two that were put under one name, while
         // their nodes did not agree on its owner, every owner keeps the lower, or both would be dropped.
         let replaces = if other.instance.node == instance.node {
-            other.instance.serial < instance.serial
+            // What a maker says last is what it has: the owner of before may have granted its name to the earlier one.
+            other.instance.serial < instance.serial || from == instance.node && !*claim
         } else {
-            is_lost || *origin && *instance < other.instance
+            // An original goes before copies that outlived theirs: the other owner may know of none of those.
+            is_lost || *origin && (*instance < other.instance || !other.has_original())
         };
-        if replaces && (!*claim || is_lost) {
+        let is_sticky = planted::has(Bug::KeepsTheFirstOfTwo) && !is_lost;
+        let is_void = replaces && (!*claim || is_lost) && !is_sticky;
+        if is_void || is_doubtful {
             for holder in other.holders.keys().filter(|holder| **holder != from) {
-                let drop = Message::Drop { id: id.clone(), instance: other.instance, error: None };
-                mail.push((*holder, drop));
+                let (id, instance) = (id.clone(), other.instance);
+                // The other owner may keep what this one doubts, and refuse what has come.
+                let message = match is_void {
+                    true => Message::Drop { id, instance, error: None },
+                    false => Message::Doubted { id, instance },
+                };
+                mail.push((*holder, message));
             }
             return true;
         }

@@ -191,6 +191,11 @@ impl Entry {
         self.orphan_since.is_some() || self.live.as_ref().is_some_and(is_void)
     }
 
+    /// Whether this node did not own it for a while, and may have missed what became of its name.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.kept_until != Instant::default()
+    }
+
     /// The node that made the object, or said that it will.
     pub(super) fn maker(&self) -> Option<NodeId> {
         self.live.as_ref().map(|live| live.instance).or(self.reserved).map(|instance| instance.node)
@@ -346,6 +351,11 @@ impl Live {
         let holding =
             |(node, holder): (&NodeId, &Holder)| Holding { node: *node, complete: holder.complete };
         self.holders.iter().map(holding).collect()
+    }
+
+    /// Whether a copy is known that is pinned where it is.
+    pub(super) fn has_original(&self) -> bool {
+        self.holders.values().any(|holder| holder.origin)
     }
 
     /// Whether all bytes are somewhere.

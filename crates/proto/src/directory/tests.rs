@@ -689,6 +689,66 @@ fn of_rivals_that_both_live_the_lower_stays_when_all_has_been_told() {
     assert_eq!(owner.holders(&id), [2]);
 }
 
+/// Goal: an owner that may have missed a deletion takes what is put next, and loses nothing that lives.
+/// Method: an entry of a node that was no owner; then another instance; then the word of the holder of the first.
+#[test]
+fn an_owner_that_may_have_missed_a_deletion_asks_who_holds_the_object() {
+    let mut owner = Owner::new();
+    // Two that own the name instead of this node, for a while.
+    let names = (0..).map(|group| -> ObjectId { format!("group{group}/x").parse().unwrap() });
+    let is_others = |id: &ObjectId| {
+        let owners = owner.members.owners(id);
+        [2, 3].iter().all(|node| !owners.contains(NodeId(*node))) && !owners.contains(NodeId(1))
+    };
+    let mut is_mine_without = owner.members.clone();
+    [4, 5].iter().for_each(|node| assert!(is_mine_without.remove(NodeId(*node))));
+    let is_mine = |id: &ObjectId| is_mine_without.owners(id).contains(NodeId(1));
+    let id = names.into_iter().find(|id| is_others(id) && is_mine(id)).unwrap();
+    let (low, high) = (instance(2, 1), instance(3, 1));
+    owner.hears(2, told(&id, low, true, Progress::Complete));
+    owner.loses(4);
+    owner.loses(5);
+    let mail = owner.hears(3, told(&id, high, true, Progress::Complete));
+    assert_eq!(mail, [(NodeId(2), Message::Doubted { id: id.clone(), instance: low })]);
+    assert_eq!(owner.holders(&id), [3]);
+    // It lives, and is the lower of the two: the other owner keeps it as well.
+    let mail = owner.hears(2, told(&id, low, true, Progress::Complete));
+    let drop = Message::Drop { id: id.clone(), instance: high, error: None };
+    assert_eq!(mail, [(NodeId(3), drop)]);
+    assert_eq!(owner.holders(&id), [2]);
+}
+
+#[test]
+fn an_original_takes_the_name_of_copies_that_outlived_theirs() {
+    for first_is_low in [true, false] {
+        let mut owner = Owner::new();
+        let id = named(&owner, "x");
+        let (before, after) = if first_is_low {
+            (instance(2, 1), instance(3, 1))
+        } else {
+            (instance(3, 1), instance(2, 1))
+        };
+        owner.hears(before.node.0, told(&id, before, true, Progress::Complete));
+        owner.hears(5, told(&id, before, false, Progress::Complete));
+        owner.loses(before.node.0);
+        let mail = owner.hears(after.node.0, told(&id, after, true, Progress::Complete));
+        let drop = Message::Drop { id: id.clone(), instance: before, error: None };
+        assert_eq!(mail, [(NodeId(5), drop)]);
+        assert_eq!(owner.holders(&id), [after.node.0]);
+    }
+}
+
+#[test]
+fn what_a_maker_says_last_is_what_it_has() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.hears(2, claim(&id, instance(2, 2)));
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    owner.hears(2, Message::Withdraw { id: id.clone(), instance: instance(2, 2) });
+    assert_eq!(owner.holders(&id), [2]);
+    assert_eq!(owner.source_of(3, &id), Some(2));
+}
+
 #[test]
 fn a_name_that_was_deleted_while_its_only_holder_was_away_does_not_come_back() {
     let mut owner = Owner::new();

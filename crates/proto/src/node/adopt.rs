@@ -1,8 +1,11 @@
 //! Adopt: this node holds an original for another one, which leaves, or wants it to be at several nodes.
+//!
+//! What is kept for a node that lives can be given back, when clients here need its room: the other node finds another
+//! keeper first.
 
 use alloc::vec::Vec;
 
-use super::{Action, Node};
+use super::{Action, Node, SpaceFor};
 use crate::{
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
@@ -19,6 +22,14 @@ pub(super) struct Adoption {
     instance: Instance,
     /// Whether the asker waits until there is room here.
     may_wait: bool,
+}
+
+/// An original that is kept for a node that has it too.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeptFor {
+    asker: NodeId,
+    /// Whether that was asked to find another keeper.
+    is_given_back: bool,
 }
 
 impl Node {
@@ -44,7 +55,8 @@ impl Node {
         }
         if let Some(copy) = self.table.get_mut(instance) {
             if copy.is_complete() {
-                copy.origin = true;
+                let was_original = core::mem::replace(&mut copy.origin, true);
+                self.note_keeping(instance, asker, may_wait, was_original);
                 self.announce(instance, out);
                 return self.send(asker, Message::Adopted { id, instance, kept: true }, out);
             }
@@ -54,6 +66,7 @@ impl Node {
             };
             self.evicted(evicted, out);
             self.table.insert(instance, id.clone(), meta, inline, State::Complete, true);
+            self.note_keeping(instance, asker, may_wait, false);
             self.reveal(instance, out);
             self.announce(instance, out);
             self.completed(instance, out);
@@ -81,11 +94,75 @@ impl Node {
             return self.refuse_adoption(id, adoption, out);
         }
         if let Some(copy) = self.table.get_mut(instance) {
-            copy.origin = true;
+            let was_original = core::mem::replace(&mut copy.origin, true);
+            self.note_keeping(instance, adoption.asker, adoption.may_wait, was_original);
         }
         self.announce(instance, out);
         let id = id.clone();
         self.send(adoption.asker, Message::Adopted { id, instance, kept: true }, out);
+    }
+
+    /// An original is kept for `asker`: for good if that leaves.
+    fn note_keeping(
+        &mut self,
+        instance: Instance,
+        asker: NodeId,
+        leaves: bool,
+        was_original: bool,
+    ) {
+        if leaves {
+            self.kept_for.remove(&instance);
+        } else if !was_original || self.kept_for.contains_key(&instance) {
+            self.kept_for.insert(instance, KeptFor { asker, is_given_back: false });
+        }
+    }
+
+    /// Clients of this node wait for room: asks to give back so much of what is kept for others as that takes, if it can be
+    /// enough.
+    pub(super) fn give_back(&mut self, wants: &SpaceFor, size: u64, out: &mut Vec<Action>) {
+        let is_for_another =
+            |id: &ObjectId| self.adoptions.contains_key(id) && !self.waiting.contains_key(id);
+        if matches!(wants, SpaceFor::Pull(id) if is_for_another(id)) {
+            return;
+        }
+        let mut missing = self.table.missing_for(size);
+        let mut chosen = Vec::new();
+        for (instance, kept) in &self.kept_for {
+            let copy =
+                self.table.get(*instance).filter(|copy| copy.is_complete() && copy.pins == 0);
+            let can_go = self.members.contains(kept.asker) && !self.keeping.contains_key(instance);
+            let Some(copy) = copy.filter(|_| can_go) else { continue };
+            if missing == 0 && !kept.is_given_back {
+                continue;
+            }
+            missing = missing.saturating_sub(copy.cost());
+            if !kept.is_given_back {
+                chosen.push((*instance, kept.asker, copy.id.clone()));
+            }
+        }
+        for (instance, asker, id) in chosen.into_iter().filter(|_| missing == 0) {
+            if let Some(kept) = self.kept_for.get_mut(&instance) {
+                kept.is_given_back = true;
+            }
+            self.send(asker, Message::Adopted { id, instance, kept: false }, out);
+        }
+    }
+
+    /// Enough other nodes keep an original: the copy here may go.
+    pub(super) fn unkeep(&mut self, asker: NodeId, instance: Instance, out: &mut Vec<Action>) {
+        if self.kept_for.get(&instance).is_none_or(|kept| kept.asker != asker) {
+            return;
+        }
+        self.kept_for.remove(&instance);
+        if self.keeping.contains_key(&instance) {
+            // A client of this node wants copies of it, too.
+            return;
+        }
+        if let Some(copy) = self.table.get_mut(instance) {
+            copy.origin = false;
+            self.announce(instance, out);
+            self.grant_space(out);
+        }
     }
 
     /// There is no room for an object now. If its adoption is to be refused for that, another node may have some.

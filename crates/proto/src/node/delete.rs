@@ -133,6 +133,14 @@ impl Node {
         }
     }
 
+    /// An owner gave the name of a copy to another instance, because it may have missed the end of this one.
+    pub(super) fn doubted(&mut self, instance: Instance, out: &mut Vec<Action>) {
+        let copy = self.table.get(instance).filter(|copy| !copy.doomed);
+        if copy.is_some_and(|copy| self.table.current(&copy.id) == Some(instance)) {
+            self.announce(instance, out);
+        }
+    }
+
     /// The owner says that an object can't come.
     pub(super) fn gone(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
         self.watch_answered(id);

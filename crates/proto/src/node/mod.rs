@@ -38,7 +38,7 @@ use alloc::{
 };
 
 use self::{
-    adopt::Adoption,
+    adopt::{Adoption, KeptFor},
     get::Pull,
     keep::Kept,
     leave::Leaving,
@@ -130,8 +130,12 @@ pub struct Node {
     adoptions: BTreeMap<ObjectId, Adoption>,
     /// How many blocks a member has sent that differ from their checksums.
     corrupt: BTreeMap<NodeId, u32>,
+    /// Originals that this node keeps for another one that has them, too.
+    kept_for: BTreeMap<Instance, KeptFor>,
     /// Originals that other nodes keep too.
     keeping: Kept,
+    /// How many bytes of those each other node keeps, or was asked to.
+    keepers: BTreeMap<NodeId, u64>,
     /// When the first of those is asked again that had no room.
     next_keeping: Option<Instant>,
     leaving: Option<Leaving>,
@@ -142,7 +146,7 @@ pub struct Node {
 }
 
 /// Who waits for room.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum SpaceFor {
     Create(Instance),
     Pull(ObjectId),
@@ -191,7 +195,9 @@ impl Node {
             scattered: BTreeMap::new(),
             adoptions: BTreeMap::new(),
             corrupt: BTreeMap::new(),
+            kept_for: BTreeMap::new(),
             keeping: Kept::new(),
+            keepers: BTreeMap::new(),
             next_keeping: None,
             leaving: None,
             unseating: BTreeSet::new(),
@@ -407,6 +413,7 @@ impl Node {
             Message::Drop { id, instance, error } => {
                 self.drop_copy(from, &id, instance, error, out);
             }
+            Message::Doubted { instance, .. } => self.doubted(instance, out),
             Message::Stranded { id, instance, error } => {
                 self.stranded(from, &id, instance, error, out);
             }
@@ -438,6 +445,7 @@ impl Node {
                 self.adopt(from, id, instance, meta, inline, may_wait, out);
             }
             Message::Adopted { instance, kept, .. } => self.adopted(from, instance, kept, out),
+            Message::Unkeep { instance, .. } => self.unkeep(from, instance, out),
             // The directory has taken the others.
             _ => {}
         }

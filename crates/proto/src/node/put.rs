@@ -424,6 +424,8 @@ impl Node {
                 Some(size) => self.table.make_room(size),
             };
             let Some(evicted) = room else {
+                let (wants, size) = (next.clone(), size.unwrap_or_default());
+                self.give_back(&wants, size, out);
                 at += 1;
                 continue;
             };

@@ -2,6 +2,7 @@
 //!
 //! The shells are obedient and infinitely fast; those with a clock and a network are in the simulation.
 
+mod keep;
 mod leave;
 mod list;
 mod names;

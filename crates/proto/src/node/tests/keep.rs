@@ -1,0 +1,90 @@
+//! Second copies: how they spread, and what becomes of them where their room is needed.
+
+use super::*;
+
+impl Cluster {
+    fn keep(&mut self, node: u64, id: &ObjectId, copies: u32) {
+        let request = self.ask(node, Ask::Keep { id: id.clone(), copies });
+        assert_eq!(self.reply(request), &Ok(Answer::Done));
+    }
+
+    /// Who has an original of an object.
+    fn originals(&self, id: &ObjectId) -> Vec<u64> {
+        let holds = |node: &&Node| {
+            let copy = node.table().current(id).and_then(|instance| node.table().get(instance));
+            copy.is_some_and(|copy| copy.origin && copy.is_complete())
+        };
+        self.nodes.values().filter(holds).map(|node| node.me.id.0).collect()
+    }
+}
+
+/// How many of these objects each other node keeps for `putter`.
+fn kept(cluster: &Cluster, putter: u64, ids: &[ObjectId]) -> BTreeMap<u64, usize> {
+    let mut kept: BTreeMap<u64, usize> = BTreeMap::new();
+    for keeper in ids.iter().flat_map(|id| cluster.originals(id)).filter(|node| *node != putter) {
+        *kept.entry(keeper).or_default() += 1;
+    }
+    kept
+}
+
+#[test]
+fn the_second_copies_of_a_prefix_spread_evenly() {
+    let mut cluster = Cluster::new(8);
+    let mut ids = Vec::new();
+    for number in 0..64 {
+        let id = cluster.put_large(3, Some(&format!("p/{number}")));
+        cluster.keep(3, &id, 2);
+        ids.push(id);
+    }
+    let kept = kept(&cluster, 3, &ids);
+    assert_eq!(kept.values().sum::<usize>(), 64);
+    assert!(kept.len() == 7 && kept.values().all(|count| [9, 10].contains(count)), "{kept:?}");
+}
+
+#[test]
+fn the_second_copies_of_many_putters_spread_evenly() {
+    let mut cluster = Cluster::new(8);
+    for number in 0..64 {
+        let putter = 1 + number % 8;
+        let id = cluster.put_large(putter, Some(&format!("p/{number}")));
+        cluster.keep(putter, &id, 2);
+    }
+    for node in cluster.nodes.values() {
+        let originals = node.table().iter().filter(|(_, copy)| copy.origin).count();
+        assert_eq!(originals, 16, "8 of its own and 8 of others at {:?}", node.me.id);
+    }
+}
+
+/// Goal: a client gets the room that its own node keeps for others, and no object has fewer copies for that.
+#[test]
+fn what_is_kept_for_others_moves_where_there_is_room() {
+    // Room for six objects.
+    let mut cluster = Cluster::with_capacity(3, 6 * (LARGE + 256) + 1000);
+    let ids: Vec<ObjectId> = (0..4).map(|_| cluster.put_large(1, None)).collect();
+    ids.iter().for_each(|id| cluster.keep(1, id, 2));
+    assert_eq!(kept(&cluster, 1, &ids), BTreeMap::from([(2, 2), (3, 2)]));
+    let own: Vec<ObjectId> = (0..6).map(|_| cluster.put_large(2, None)).collect();
+    assert_eq!(kept(&cluster, 1, &ids), BTreeMap::from([(3, 4)]));
+    assert!(own.iter().all(|id| cluster.originals(id) == [2]));
+    // Where nobody else has room, the copies stay where they are, and the client waits.
+    (0..2).for_each(|_| drop(cluster.put_large(3, None)));
+    let request = cluster.ask(3, Ask::Create { id: None, meta: array(LARGE) });
+    assert!(!cluster.replies.contains_key(&request));
+    assert_eq!(kept(&cluster, 1, &ids), BTreeMap::from([(3, 4)]));
+    // A keeper that goes takes nothing with it that is at no other node.
+    cluster.kill(3);
+    assert!(ids.iter().all(|id| cluster.originals(id) == [1]));
+}
+
+#[test]
+fn a_deleted_object_leaves_no_keeper() {
+    let mut cluster = Cluster::new(3);
+    let id = cluster.put_large(1, None);
+    cluster.keep(1, &id, 3);
+    let request = cluster.ask(2, Ask::Delete { ids: vec![id.clone()] });
+    assert_eq!(cluster.reply(request), &Ok(Answer::Done));
+    assert!(cluster.nodes.values().all(|node| node.table().iter().next().is_none()));
+    assert!(cluster.nodes.values().all(|node| node.kept_for.is_empty()));
+    assert!(cluster.nodes.values().all(|node| node.keepers.values().all(|bytes| *bytes == 0)));
+    cluster.assert_at_rest();
+}

@@ -1,0 +1,105 @@
+"""Names that were put in two clusters which become one, or on both sides of a cut: one of the two objects stays."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hoplite
+from hoplite import testing
+from hoplite.faults.crew import Crew
+from hoplite.lab import Lab
+from labs import needs_lab
+from support import SOON, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hoplite import Client
+
+NAMES = 24
+CALL_S = 30.0
+
+
+@contextlib.contextmanager
+def bridge(*joined: hoplite.Node) -> Iterator[hoplite.Node]:
+    """A node that joins several clusters, which have not met."""
+    with tempfile.TemporaryDirectory(prefix="hoplite-") as folder:
+        node = hoplite.Node(
+            listen="127.0.0.1:0",
+            join=[node.address for node in joined],
+            cluster="default",
+            capacity="1GiB",
+            socket=Path(folder) / "bridge.sock",
+        )
+        with contextlib.closing(node):
+            yield node
+
+
+def put_all(side: int, putter: Client, reader: Client, names: list[str], size: int, copies: int) -> None:
+    """Puts every name, with bytes that say on which side; and reads it elsewhere on that side."""
+    for name in names:
+        putter.put(bytes([side]) * size, name=name, copies=copies)
+        assert reader.get(name, timeout=SOON)[0] == side
+
+
+@pytest.mark.parametrize(("size", "copies"), [(100_000, 1), (100_000, 2), (100, 1)], ids=["large", "copies", "small"])
+def test_a_name_of_two_clusters_that_meet_stays_once(size: int, copies: int) -> None:
+    names = [f"halves{number % 8}/{number}" for number in range(NAMES)]
+    with testing.cluster(2) as left, testing.cluster(2) as right:
+        for side, (one, other) in enumerate((left, right)):
+            with one.client() as putter, other.client() as reader:
+                put_all(side, putter, reader, names, size, copies)
+        with bridge(left[0], right[1]) as middle:
+            nodes = [*left, *right, middle]
+            testing.wait_for_members(nodes, 5)
+            with contextlib.ExitStack() as stack:
+                clients = [stack.enter_context(node.client()) for node in nodes]
+                for name in names:
+                    # A node that has not heard of the other object yet gives out its own.
+                    eventually(lambda name=name: len({c.get(name, timeout=SOON)[0] for c in clients}) == 1)
+                for name in names:
+                    with pytest.raises(hoplite.NameTaken):
+                        clients[4].put(b"third", name=name)
+                clients[2].delete(names, timeout=SOON)
+                for client in clients:
+                    assert [copy["ref"] for copy in client.objects() if copy["ref"] in names] == []
+
+
+def firsts(crew: Crew, name: str) -> set[int]:
+    """The first elements of what all hosts get under a name."""
+    asked = [actor.tell("get", ref=name, timeout=CALL_S) for actor in crew.actors]
+    replies = [reply.result(CALL_S) for reply in asked]
+    assert [reply.said for reply in replies] == [""] * len(replies)
+    return {reply.facts["first"] for reply in replies}
+
+
+@needs_lab
+@pytest.mark.lab
+def test_a_name_of_both_sides_of_a_cut_stays_once() -> None:
+    with Lab(racks=[2, 2]) as lab, Crew(lab, capacity="256MiB", detection_s=1.0) as crew:
+        lab.racks[0].cut()
+        sides = [crew.actors[:2], crew.actors[2:]]
+        # Each side has given up the other before it puts.
+        missed = [
+            actor.tell("miss", member=gone.id, timeout=CALL_S)
+            for here, there in (sides, sides[::-1])
+            for actor in here
+            for gone in there
+        ]
+        assert [reply.result(CALL_S).error for reply in missed] == [""] * 8
+        names = [f"cut{number % 8}/{number}" for number in range(NAMES)]
+        puts = [
+            side[number % 2].tell("put", ref=name, count=2**14, seed=seed)
+            for number, name in enumerate(names)
+            for seed, side in enumerate(sides)
+        ]
+        assert [put.result(CALL_S).said for put in puts] == [""] * len(puts)
+        lab.racks[0].heal()
+        crew.wait_until_met()
+        for name in names:
+            eventually(lambda name=name: len(firsts(crew, name)) == 1)
