@@ -168,6 +168,7 @@ def test_a_listing_of_many_pages_is_whole(nodes: list[Node]) -> None:
     assert [row["ref"] for row in rows] == expected
 
 
+@pytest.mark.faults("a node is killed")
 def test_a_listing_goes_on_when_a_member_goes() -> None:
     with testing.cluster(2) as nodes, testing.node_process("--join", nodes[0].address) as third:
         testing.wait_for_members(nodes, 3)

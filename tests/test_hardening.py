@@ -279,6 +279,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.faults("a node is frozen")
 @pytest.mark.parametrize(("call", "ends"), [("close", {"interrupted"}), ("connect", {"interrupted", "no answer"})])
 def test_ctrl_c_while_a_frozen_node_is_waited_for(call: str, ends: set[str]) -> None:
     """To take over an object, or to let a client in: the wait ends soon, at the latest with its own timeout."""

@@ -199,23 +199,29 @@ def check_count(count: SupportsIndex | None, inputs: int, *, least: int = 1) -> 
     return number
 
 
-def check_capacity(capacity: int | str | None) -> int | None:
+def check_size(what: str, size: int | str) -> int:
     """Reads bytes: a number, or text such as "8GiB" or "500 MB"."""
-    if capacity is None:
-        return None
-    if isinstance(capacity, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", capacity)
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
         if match is None or match[2] not in UNITS:
             raise InvalidArgument(
-                f'capacity {capacity!r} is not understood; write it as "8GiB", "500MB" or a number of bytes'
+                f'{what} {size!r} is not understood; write it as "8GiB", "500MB" or a number of bytes'
             )
         number = int(float(match[1]) * UNITS[match[2]])
-    elif isinstance(capacity, bool) or not isinstance(capacity, SupportsIndex):
-        raise InvalidArgument(f"capacity is a number of bytes or text, not {_a(capacity)}")
+    elif isinstance(size, bool) or not isinstance(size, SupportsIndex):
+        raise InvalidArgument(f"{what} is a number of bytes or text, not {_a(size)}")
     else:
-        number = operator.index(capacity)
+        number = operator.index(size)
     if not 0 < number <= NUMBER_MAX:
-        raise InvalidArgument(f"capacity is {number} bytes; it must be above zero and below 8 EiB")
+        raise InvalidArgument(f"{what} is {number} bytes; it must be above zero and below 8 EiB")
+    return number
+
+
+def check_capacity(capacity: int | str | None) -> int | None:
+    """Reads the bytes of a store: enough of them for objects that are not small."""
+    if capacity is None:
+        return None
+    number = check_size("capacity", capacity)
     if number < CAPACITY_MIN:
         meant = f'; did you mean "{number}GiB"?' if number < UNITS["KiB"] else ""
         raise InvalidArgument(f"capacity is {number} bytes, and a store needs at least {CAPACITY_MIN} (1 MiB){meant}")

@@ -28,8 +28,10 @@ def questions(members: Iterable[str]) -> Generator[Question, Page, list[dict[str
         after: str | None = None
         while True:
             text, after = yield member, after
-            # While members come and go two may take themselves for the owner.
-            found.update((row["ref"], row) for row in json.loads(text))
+            # Both owners of an object list it, so that none is missing while one of them goes. One may know less.
+            for row in json.loads(text):
+                known = found.get(row["ref"], row)
+                found[row["ref"]] = max(known, row, key=lambda row: row["copies"])
             if after is None:
                 break
     return [found[ref] for ref in sorted(found)]

@@ -12,6 +12,7 @@ use hoplite_node::{
     Client as Native, Error, Value,
     proto::{
         ask::Location,
+        error::Quoted,
         id::{BadRef, NodeId, ObjectId},
         limits::INLINE_BYTES_MAX,
         message::Holding,
@@ -372,7 +373,7 @@ impl Client {
     ) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let owner = u64::from_str_radix(owner, 16).map(NodeId).map_err(|_| {
-            errors::raise(py, "InvalidArgument", format!("{owner:?} is no id of a node"))
+            errors::raise(py, "InvalidArgument", format!("{} is no id of a node", Quoted(owner)))
         })?;
         let after = after.map(|after| arguments::object(py, after)).transpose()?;
         let timeout = arguments::timeout(py, timeout)?;

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hoplite._arguments import check_capacity
+from hoplite._arguments import check_size
 from hoplite.cli.output import Failure, fail_with, stepping
 from hoplite.errors import HopliteError, InvalidArgument, LabError
 from hoplite.settings import DEGREES
@@ -32,11 +32,9 @@ def sizes(context: click.Context, option: click.Parameter, value: str) -> list[i
     found = []
     for text in words(context, option, value):
         try:
-            size = check_capacity(text)
+            found.append(check_size("size", text))
         except HopliteError as error:
             raise click.BadParameter(f"{text!r} is no size such as 1KiB or 4096") from error
-        assert size is not None
-        found.append(size)
     return list(dict.fromkeys(found))
 
 

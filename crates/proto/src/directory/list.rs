@@ -42,7 +42,7 @@ impl Directory {
                 break;
             }
             if let Some(live) = entry.live.as_ref().filter(|_| is_under && entry.is_alive())
-                && members.owners(id).first == members.me()
+                && members.owners(id).contains(members.me())
             {
                 rows.push(row(id, live));
             }

@@ -44,7 +44,7 @@ use self::{
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId},
-    limits::{ORPHAN_GRACE_NS, STRAY_NS, TOMBSTONE_NS},
+    limits::{MERGE_NS, ORPHAN_GRACE_NS, STRAY_NS, TOMBSTONE_NS},
     members::Members,
     message::{Announce, Message},
     planted::{self, Bug},
@@ -70,6 +70,8 @@ pub struct Directory {
     stray_ns: u64,
     /// Members had given this node up, and tell it until then what happened meanwhile.
     catching_up_until: Instant,
+    /// Members were met again, and may not have told everything before then.
+    merging_until: Instant,
     /// Announcements of other instances than those that are known here, which wait until then.
     parked: Vec<(NodeId, Announce)>,
     /// How fast nodes are.
@@ -93,6 +95,7 @@ impl Directory {
             remembered: VecDeque::new(),
             stray_ns,
             catching_up_until: Instant::default(),
+            merging_until: Instant::default(),
             parked: Vec::new(),
             speeds: Speeds::default(),
         }
@@ -280,6 +283,16 @@ impl Directory {
         self.catching_up_until = now + ORPHAN_GRACE_NS;
     }
 
+    /// A member that was lost, or is taken for a new one, tells everything again. What others lack until then is not lost.
+    pub fn merge(&mut self, now: Instant) {
+        self.merging_until = now + MERGE_NS;
+    }
+
+    /// When what has no holder since then counts as lost.
+    fn lost_at(&self, since: Instant) -> Instant {
+        (since + ORPHAN_GRACE_NS).max(self.merging_until.min(since + MERGE_NS))
+    }
+
     /// When [`Directory::expire`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
         let parked = (!self.parked.is_empty()).then_some(self.catching_up_until);
@@ -306,6 +319,11 @@ impl Directory {
             }
             self.alarms.pop_first();
             self.judge_stalls(now, &id, members, link, mail);
+            let since = self.entries.get(&id).and_then(|entry| entry.orphan_since);
+            let lost_at = since.map(|since| self.lost_at(since));
+            if let Some(later) = lost_at.filter(|lost_at| *lost_at > now) {
+                self.alarms.insert((later, id.clone()));
+            }
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             let is_owner = members.owners(&id).contains(members.me());
             if !is_owner && entry.kept_until <= now {
@@ -313,7 +331,7 @@ impl Directory {
                 continue;
             }
             // Who is no owner any more hears of no holder: those who asked it ask the owners of now.
-            if is_owner && entry.orphan_since.is_some_and(|since| since + ORPHAN_GRACE_NS <= now) {
+            if is_owner && lost_at.is_some_and(|lost_at| lost_at <= now) {
                 entry.orphan_since = None;
                 let lost = entry.live.take_if(|live| !live.is_fed());
                 if let Some(lost) = lost.as_ref().filter(|_| id.minter().is_none()) {

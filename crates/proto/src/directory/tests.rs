@@ -570,6 +570,33 @@ fn latest_is_the_highest_number_and_waits_for_a_higher_one() {
 }
 
 #[test]
+fn while_members_meet_again_a_loss_is_told_of_later() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    let member = owner.members.iter().find(|member| member.id == NodeId(2)).unwrap();
+    let is_lost = |mail: &Mail| mail.iter().any(|(_, said)| matches!(said, Message::Gone { .. }));
+    // Taken for a new one, it has not told everything again for longer than the grace.
+    owner.directory.merge(owner.now);
+    owner.loses(2);
+    assert_eq!(owner.source_of(3, &id), None);
+    assert!(!is_lost(&owner.waits(2 * ORPHAN_GRACE_NS)));
+    owner.members.insert(member);
+    let mail = owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    assert!(matches!(mail[..], [(NodeId(3), Message::Located { .. })]), "{mail:?}");
+    assert!(!is_lost(&owner.waits(2 * MERGE_NS)));
+    // A member that flaps for ever does not put off the loss for ever.
+    owner.loses(2);
+    assert_eq!(owner.source_of(4, &id), None);
+    for _ in 0..4 {
+        owner.directory.merge(owner.now);
+        assert!(!is_lost(&owner.waits(MERGE_NS / 5)));
+    }
+    owner.directory.merge(owner.now);
+    assert!(is_lost(&owner.waits(MERGE_NS / 5)));
+}
+
+#[test]
 fn those_who_wait_are_told_of_a_loss_after_a_grace() {
     let mut owner = Owner::new();
     let id = named(&owner, "x");

@@ -41,6 +41,7 @@ impl Node {
         }
         self.absentees.remove(member.id);
         if before.is_departed(member.id) {
+            self.directory.merge(self.now);
             self.send(member.id, Message::Forgotten, out);
         }
         let all = self.members.iter().collect();
@@ -54,6 +55,7 @@ impl Node {
     pub(super) fn meet_again(&mut self, member: Member, out: &mut Vec<Action>) {
         let is_known = self.members.contains(member.id);
         if is_known && !planted::has(Bug::TrustsBrokenConnections) {
+            self.directory.merge(self.now);
             self.without(member.id, false, out);
             self.pulls_without(member.id, out);
             self.send(member.id, Message::Forgotten, out);
@@ -159,6 +161,7 @@ impl Node {
     /// A member had given this node up, and takes it for a new one: so is that member for this node.
     pub(super) fn was_forgotten(&mut self, by: NodeId, out: &mut Vec<Action>) {
         self.directory.catch_up(self.now);
+        self.directory.merge(self.now);
         self.without(by, false, out);
         self.pulls_without(by, out);
         let before = self.members.clone();

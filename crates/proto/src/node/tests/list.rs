@@ -24,19 +24,19 @@ impl Cluster {
         (rows.clone(), next.clone())
     }
 
-    /// All pages of all members, as node 2 hears them.
+    /// All pages of all members, as node 2 hears them. Both owners of an object list it: it is here once.
     fn listed(&mut self, prefix: &str) -> Vec<Listed> {
-        let mut all = Vec::new();
+        let mut all = BTreeMap::new();
         for owner in self.nodes.keys().map(|node| node.0).collect::<Vec<_>>() {
             let mut after = None;
             loop {
                 let (rows, next) = self.page(owner, prefix, after);
-                all.extend(rows);
+                all.extend(rows.into_iter().map(|row| (row.id.clone(), row)));
                 let Some(next) = next else { break };
                 after = Some(next);
             }
         }
-        all
+        all.into_values().collect()
     }
 }
 
