@@ -102,6 +102,9 @@ fault-matrix: build ## One fault at one moment of one operation, all of them, as
 	$(BIN)/python -m hoplite.faults.matrix --out $(FAULT_ROWS)
 	$(BIN)/python -m hoplite.faults.table $(FAULT_ROWS) >docs/reliability/matrix.md
 
+slow-host: build ## What one host that is slow, frozen or cut off costs the others, as root: make slow-host MIB=16
+	$(BIN)/python -m hoplite.faults.slow --mib $(or $(MIB),16)
+
 sim-scale: ## How collectives of 8 to 1024 nodes grow, simulated: the tables of docs/benchmarks/simulated.md
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --scale 1024
 
@@ -198,5 +201,5 @@ help: ## This list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel docs demo bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-soak sim-scale chaos fault-matrix test lint lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel docs demo bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-soak sim-scale slow-host chaos fault-matrix test lint lint-python lint-rust test-rust test-loom \
     test-sim test-python test-lab test-faults test-peers test-wheel test-frameworks test-long format clean help

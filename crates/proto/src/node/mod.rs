@@ -408,7 +408,7 @@ impl Node {
                 self.redirected(&id, instance, source, out);
             }
             Message::Gone { id, error } => self.gone(&id, &error, out),
-            Message::Found { id, found } => self.found(&id, found, out),
+            Message::Found { id, found } => self.found(from, &id, found, out),
             Message::Deleted { id, request } => self.deleted(from, &id, request, out),
             Message::Drop { id, instance, error } => {
                 self.drop_copy(from, &id, instance, error, out);

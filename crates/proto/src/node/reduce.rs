@@ -167,8 +167,17 @@ impl Node {
     }
 
     /// An owner answers a watch, now or later.
-    pub(super) fn found(&mut self, id: &ObjectId, found: Option<Found>, out: &mut Vec<Action>) {
+    pub(super) fn found(
+        &mut self,
+        from: NodeId,
+        id: &ObjectId,
+        found: Option<Found>,
+        out: &mut Vec<Action>,
+    ) {
         self.watch_answered(id);
+        if found.is_none() {
+            self.watch_at_second(from, id, out);
+        }
         // Its owner has not missed its holder yet, or has met it already, or has not heard that it leaves: this node can't
         // order it to fold.
         let can_fold = |node| self.members.contains(node) && !self.members.is_leaving(node);

@@ -59,6 +59,16 @@ impl Node {
         self.send(owners.first, Message::Watch { id }, out);
     }
 
+    /// The first owner knows of no object so far. The second is asked to tell of it, too: the first may be frozen or cut
+    /// off when the object comes, and the news would be late by as long as its death takes to be noticed.
+    pub(super) fn watch_at_second(&mut self, from: NodeId, id: &ObjectId, out: &mut Vec<Action>) {
+        let owners = self.members.owners(id);
+        let is_wanted = self.watches.contains_key(id) || self.awaited.contains_key(id);
+        if let Some(second) = owners.second.filter(|_| is_wanted && owners.first == from) {
+            self.send(second, Message::Watch { id: id.clone() }, out);
+        }
+    }
+
     /// An owner has spoken, or nobody here listens any more.
     pub(super) fn watch_answered(&mut self, id: &ObjectId) {
         self.unanswered.remove(id);
