@@ -354,6 +354,8 @@ pub enum Message {
         epoch: u32,
         /// Why, in words.
         detail: String,
+        /// Whether the stream of another node broke off: that may be lost, and its death not known everywhere yet.
+        is_lost: bool,
     },
 
     /// From a node that leaves, or wants an object to be at several nodes: take a copy of this and keep it.

@@ -111,7 +111,7 @@ mod tests {
 
     /// What the checkers say of clusters with a broken shell, seed by seed.
     fn complaints(sabotage: Sabotage) -> Vec<String> {
-        (0..40).filter_map(|seed| run(seed, Record::Nothing, Some(sabotage)).failure).collect()
+        (0..60).filter_map(|seed| run(seed, Record::Nothing, Some(sabotage)).failure).collect()
     }
 
     #[test]

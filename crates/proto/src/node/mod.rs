@@ -438,8 +438,8 @@ impl Node {
                 self.send(from, Message::FoldAlive { reduce, epoch }, out);
             }
             Message::FoldAlive { reduce, epoch } => self.fold_alive(from, reduce, epoch),
-            Message::FoldFailed { reduce, epoch, detail } => {
-                self.reduce_failed(reduce, epoch, detail, out);
+            Message::FoldFailed { reduce, epoch, detail, is_lost } => {
+                self.reduce_failed(reduce, epoch, detail, is_lost, out);
             }
             Message::Adopt { id, instance, meta, inline, may_wait } => {
                 self.adopt(from, id, instance, meta, inline, may_wait, out);

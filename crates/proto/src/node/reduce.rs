@@ -294,7 +294,7 @@ impl Node {
         if !local.iter().all(|input| self.table.get(*input).is_some_and(|copy| !copy.doomed)) {
             // Evicted or deleted since its owner told of it.
             let failure = "an input at the caller was lost".into();
-            return self.reduce_failed(key, epoch, failure, out);
+            return self.reduce_failed(key, epoch, failure, false, out);
         }
         // The inputs wait with the result: what a client deletes meanwhile is folded all the same.
         local.iter().for_each(|input| self.table.pin(*input));
@@ -498,11 +498,12 @@ impl Node {
         key: ReduceId,
         epoch: u32,
         detail: String,
+        is_lost: bool,
         out: &mut Vec<Action>,
     ) {
         let mut steps = Vec::new();
         if let Some(reduce) = self.reduces.get_mut(&key) {
-            reduce.failed(self.now, epoch, detail, &mut steps);
+            reduce.failed(self.now, epoch, detail, is_lost, &mut steps);
         }
         self.take_steps(key, steps, out);
     }
@@ -512,7 +513,7 @@ impl Node {
         let hit = self.reduces.iter().filter(|(_, reduce)| reduce.depends_on(node));
         let hit: Vec<(ReduceId, u32)> = hit.map(|(key, reduce)| (*key, reduce.epoch())).collect();
         for (key, epoch) in hit {
-            self.reduce_failed(key, epoch, format!("node {node} is gone"), out);
+            self.reduce_failed(key, epoch, format!("node {node} is gone"), true, out);
         }
         let is_theirs =
             |key: &&FoldKey| key.reduce.node == node && !planted::has(Bug::LeavesFoldsOfTheDead);
@@ -537,7 +538,8 @@ impl Node {
         };
         if let Some(detail) = failure {
             let FoldKey { reduce, epoch, .. } = key;
-            return self.send(from, Message::FoldFailed { reduce, epoch, detail }, out);
+            let is_lost = false;
+            return self.send(from, Message::FoldFailed { reduce, epoch, detail, is_lost }, out);
         }
         self.start_fold(order, None, out);
     }
@@ -613,12 +615,16 @@ impl Node {
         failure: Option<String>,
         out: &mut Vec<Action>,
     ) {
+        // If its own inputs are here, the stream of a child broke off.
+        let inputs = self.folds.get(&key).map_or(&[][..], |fold| &fold.inputs);
+        let is_lost = inputs.iter().all(|input| self.is_foldable(*input));
         let was_stopped = self.end_fold(key, out);
         let FoldKey { reduce, epoch, position, .. } = key;
         match failure {
             _ if was_stopped => {}
             Some(detail) => {
-                self.send(reduce.node, Message::FoldFailed { reduce, epoch, detail }, out);
+                let failed = Message::FoldFailed { reduce, epoch, detail, is_lost };
+                self.send(reduce.node, failed, out);
             }
             None if self.part_folded(&key, out) => {}
             None if position == FoldKey::RESULT => self.result_complete(reduce, out),

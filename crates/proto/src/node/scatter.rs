@@ -63,7 +63,7 @@ impl Node {
         if self.table.get(instance).is_none() {
             // Seats that hold memory until this node has some might keep it from having any.
             let detail = String::from("the caller has no room for the result yet");
-            return self.reduce_failed(key, epoch, detail, out);
+            return self.reduce_failed(key, epoch, detail, true, out);
         }
         let me = self.me.id;
         for (node, _) in order.seats.iter().filter(|(node, _)| *node != me) {
@@ -71,7 +71,7 @@ impl Node {
         }
         if !self.contribute(order, out) {
             let detail = String::from("an input at the caller was lost");
-            self.reduce_failed(key, epoch, detail, out);
+            self.reduce_failed(key, epoch, detail, false, out);
         }
     }
 
@@ -101,7 +101,7 @@ impl Node {
             None
         };
         if let Some(detail) = failure {
-            self.send(from, Message::FoldFailed { reduce, epoch, detail }, out);
+            self.send(from, Message::FoldFailed { reduce, epoch, detail, is_lost: false }, out);
         }
     }
 
@@ -168,7 +168,11 @@ impl Node {
             let target = is_own.then(|| (instance, parts.order.count()));
             if !fold.inputs.iter().all(|input| self.is_foldable(*input)) {
                 let detail = format!("an input at node {} was lost", self.me.id);
-                self.send(reduce.node, Message::FoldFailed { reduce, epoch, detail }, out);
+                self.send(
+                    reduce.node,
+                    Message::FoldFailed { reduce, epoch, detail, is_lost: false },
+                    out,
+                );
                 return;
             }
             self.start_fold(fold, target, out);
@@ -202,7 +206,7 @@ impl Node {
         let Some(parts) = self.scatters.get(&instance) else { return };
         let ScatterOrder { reduce, epoch, ref id, .. } = parts.order;
         let id = id.clone();
-        self.send(reduce.node, Message::FoldFailed { reduce, epoch, detail }, out);
+        self.send(reduce.node, Message::FoldFailed { reduce, epoch, detail, is_lost: true }, out);
         if reduce.node != self.me.id {
             self.begin_anew(instance, &id, out);
         }
@@ -215,7 +219,11 @@ impl Node {
         };
         if reduce.node != self.me.id {
             let detail = format!("node {} gave it up", self.me.id);
-            self.send(reduce.node, Message::FoldFailed { reduce, epoch, detail }, out);
+            self.send(
+                reduce.node,
+                Message::FoldFailed { reduce, epoch, detail, is_lost: false },
+                out,
+            );
         }
     }
 

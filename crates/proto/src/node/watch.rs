@@ -8,7 +8,12 @@ use alloc::{
 };
 
 use super::{Action, Node};
-use crate::{id::ObjectId, limits::OWNER_PATIENCE_NS, message::Message, time::Instant};
+use crate::{
+    id::{NodeId, ObjectId},
+    limits::OWNER_PATIENCE_NS,
+    message::Message,
+    time::Instant,
+};
 
 /// Objects of which owners are asked again, each at its time.
 #[derive(Debug, Default)]

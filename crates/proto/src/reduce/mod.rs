@@ -48,6 +48,13 @@ use crate::{
 /// Seconds that all of an input takes from a slow node, above which its seat is given to another.
 const REPLACED_S_MIN: u64 = 1;
 
+/// The pause before another attempt, doubled with each up to 64 times. Where a node may be lost: 40 ms at first, long enough
+/// for the directory to learn of a death, short against any transfer that is worth a reduce.
+const LOST_PAUSE_NS: u64 = 20_000_000;
+
+/// Where the node that could not go on has answered: 2 ms at first, a few round trips for what it tells the owners.
+const ANSWERED_PAUSE_NS: u64 = 1_000_000;
+
 /// What a reduce wants its node to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -398,8 +405,16 @@ impl Reduce {
         steps.push(Step::Fail(error));
     }
 
-    /// A position, a stream or the result of `epoch` failed: the next attempt begins after a pause.
-    pub fn failed(&mut self, now: Instant, epoch: u32, detail: String, steps: &mut Vec<Step>) {
+    /// A position, a stream or the result of `epoch` failed: the next attempt begins after a pause, which is long if a node
+    /// may be lost whose end the owners of its inputs do not know yet.
+    pub fn failed(
+        &mut self,
+        now: Instant,
+        epoch: u32,
+        detail: String,
+        is_lost: bool,
+        steps: &mut Vec<Step>,
+    ) {
         if epoch != self.epoch {
             return;
         }
@@ -411,9 +426,8 @@ impl Reduce {
             *input = Input::Unanswered;
             self.unanswered += 1;
         }
-        // 20 ms, doubled each time up to 1.28 s: long enough for the directory to learn of a death, short against
-        // any transfer that is worth a reduce.
-        self.retry_at = Some(now + (20_000_000 << self.epoch.min(6)))
+        let pause_ns = if is_lost { LOST_PAUSE_NS } else { ANSWERED_PAUSE_NS };
+        self.retry_at = Some(now + (pause_ns << self.epoch.min(6)))
             .filter(|_| !planted::has(Bug::NeverFoldsAgain));
     }
 
@@ -531,7 +545,7 @@ impl Reduce {
         }
         if at < self.chosen {
             let detail = format!("input {id} was put again");
-            return self.failed(now, self.epoch, detail, steps);
+            return self.failed(now, self.epoch, detail, false, steps);
         }
         // As if it came only now: it may be of another shape.
         self.arrived.remove(at);

@@ -303,11 +303,11 @@ fn a_failed_attempt_begins_again_with_all_questions() {
     let mut reduce = reduce(2, 2, None);
     (0..2).for_each(|number| drop(reduce.hears(number, Some(large(number, NodeId(2))))));
     let (now, mut steps) = (Instant(2_000_000_000), Vec::new());
-    reduce.failed(now, 0, "a stream broke".into(), &mut steps);
+    reduce.failed(now, 0, "a stream broke".into(), true, &mut steps);
     let detail = "a stream broke".to_string();
     assert_eq!(steps, [Step::Void { epoch: 0, nodes: vec![NodeId(2)], detail }]);
     steps.clear();
-    reduce.failed(now, 0, "another stream of it broke".into(), &mut steps);
+    reduce.failed(now, 0, "another stream of it broke".into(), true, &mut steps);
     assert_eq!(steps, [], "an attempt fails once");
     assert!(reduce.folded().is_empty());
     assert_eq!(reduce.hears(1, None), [], "an owner of before answers late");
@@ -492,7 +492,7 @@ fn the_attempt_after_a_scattered_one_is_a_tree() {
     let steps: Vec<Step> = (0..3).flat_map(|number| hears(&mut reduce, number)).collect();
     assert!(seats(&steps).is_some());
     let mut steps = Vec::new();
-    reduce.failed(Instant(2_000_000_000), 0, "a part was lost".into(), &mut steps);
+    reduce.failed(Instant(2_000_000_000), 0, "a part was lost".into(), true, &mut steps);
     let nodes = vec![NodeId(2), NodeId(4), NodeId(6)];
     let detail = "a part was lost".to_string();
     assert_eq!(steps, [Step::Void { epoch: 0, nodes, detail }]);
@@ -542,4 +542,16 @@ fn a_sum_that_needs_the_silent_node_waits_for_it() {
     assert_eq!((reduce.epoch(), steps), (0, vec![]));
     let (reduce, steps) = held_up_by_three(&[(3, 3)]);
     assert_eq!((reduce.epoch(), steps), (0, vec![]), "the only spare is at the same node");
+}
+
+#[test]
+fn only_a_node_that_may_be_lost_is_waited_for() {
+    let pause = |is_lost: bool| {
+        let mut reduce = reduce(2, 2, None);
+        (0..2).for_each(|number| drop(reduce.hears(number, Some(large(number, NodeId(2))))));
+        let now = Instant(2_000_000_000);
+        reduce.failed(now, 0, "it failed".into(), is_lost, &mut Vec::new());
+        reduce.deadline().expect("it asks again").since(now)
+    };
+    assert_eq!((pause(true), pause(false)), (40_000_000, 2_000_000));
 }
