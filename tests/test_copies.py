@@ -190,6 +190,7 @@ def test_a_buffer_that_nobody_seals_does_not_keep_its_node_from_closing() -> Non
             buffer.seal()
 
 
+@pytest.mark.faults("a store is full")
 def test_a_full_node_is_passed_over() -> None:
     """Whichever node is asked first, the one with room keeps the copy."""
     with testing.cluster(3, capacity="8MiB") as nodes:

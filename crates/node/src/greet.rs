@@ -21,6 +21,7 @@
 use std::{
     collections::HashSet,
     net::SocketAddr,
+    os::fd::AsFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -70,6 +71,9 @@ impl Identity {
         self.turns.fetch_add(1, Ordering::Relaxed)
     }
 }
+
+/// How often TCP sends again what is not acknowledged: one second, so that a link that was out for two is used within one.
+const RETRANSMISSION_MAX: Duration = Duration::from_secs(1);
 
 /// After how long a connection is broken whose other side acknowledges nothing.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -390,6 +394,8 @@ fn prepare(stream: &TcpStream) -> Result<(), LinkError> {
         .with_retries(5);
     socket.set_tcp_keepalive(&probes)?;
     socket.set_tcp_user_timeout(Some(SILENCE_MAX))?;
+    // An older kernel waits longer, and works all the same.
+    let _ = hoplite_shm::limit_retransmission(stream.as_fd(), RETRANSMISSION_MAX);
     Ok(())
 }
 

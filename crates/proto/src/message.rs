@@ -73,8 +73,6 @@ pub enum Message {
         avoid: Vec<NodeId>,
         /// A sender that said it has no such copy.
         not_here: Option<(NodeId, Instance)>,
-        /// Bytes per second at which the asker last received, if that took a while.
-        receives: Option<u64>,
     },
     /// To the owner: the question is void.
     Unlocate {

@@ -2,13 +2,13 @@
 //!
 //! Knows bytes and times of one transfer; does not know who sends it, or what the owner does with a report.
 //!
-//! A receiver reports after 50 ms, and then each time that the transfer has taken twice as long: short transfers cost no
+//! A receiver reports after 30 ms, and then each time that the transfer has taken twice as long: short transfers cost no
 //! message, long ones a few. When nothing arrives for 300 ms it reports that it is stalled.
 
 use crate::time::Instant;
 
 /// When a transfer is first reported: shorter ones are over before another sender could begin.
-pub const FIRST_REPORT_NS: u64 = 50_000_000;
+pub const FIRST_REPORT_NS: u64 = 30_000_000;
 
 /// After how long without a byte a transfer counts as stalled: 300 ms.
 ///
@@ -88,16 +88,6 @@ impl Pace {
         Some(rate)
     }
 
-    /// Bytes per second since it began, if `missing` bytes have come beside those that it was told of.
-    pub fn average(&self, now: Instant, missing: u64) -> u64 {
-        rate(self.received + missing, now.since(self.since))
-    }
-
-    /// Whether nothing of it was reported so far.
-    pub fn is_unreported(&self) -> bool {
-        self.reported.0 == self.since
-    }
-
     /// When [`Pace::expire`] has something to say.
     pub fn deadline(&self) -> Instant {
         self.second_at.map_or(self.stalls_at, |second_at| second_at.min(self.stalls_at))
@@ -135,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_come_after_50_ms_and_then_each_time_it_took_twice_as_long() {
+    fn reports_come_after_30_ms_and_then_each_time_it_took_twice_as_long() {
         let mut pace = Pace::new(at(0));
         let mut reports = alloc::vec::Vec::new();
         for ms in 1..=1000 {
@@ -144,7 +134,7 @@ mod tests {
                 reports.push((ms, rate));
             }
         }
-        let expected = [50, 100, 200, 400, 800].map(|ms| (ms, 1_000_000));
+        let expected = [30, 60, 120, 240, 480, 960].map(|ms| (ms, 1_000_000));
         assert_eq!(reports, expected);
         assert_eq!(pace.expire(at(1000)), None);
     }
@@ -154,7 +144,7 @@ mod tests {
         let mut pace = Pace::new(at(0));
         let is_due = |ms: &u64| pace.grew(at(*ms), ms * 1000, Some(10_000_000)).is_some();
         let due: alloc::vec::Vec<u64> = (1..=1000).filter(is_due).collect();
-        assert_eq!(due, [50, 100, 200, 400, 600, 800, 1000]);
+        assert_eq!(due, [30, 60, 120, 240, 440, 640, 840]);
     }
 
     #[test]

@@ -401,7 +401,6 @@ mod tests {
                     id: ObjectId::Minted { node: NodeId(node), serial },
                     avoid: vec![NodeId(serial)],
                     not_here: Some((NodeId(node), instance)),
-                    receives: Some(serial),
                 },
             ] {
                 prop_assert_eq!(decode::<Message>(&encode(&message)), Ok(message));

@@ -50,6 +50,7 @@ mod os {
         FDS_PER_MESSAGE_MAX, recv_with_fds, send_with_fds, try_recv_with_fds, try_send_with_fds,
     };
     pub use crate::slot::Slot;
+    pub use crate::socket_option::limit_retransmission;
 }
 #[cfg(not(loom))]
 mod arena;
@@ -67,3 +68,5 @@ mod mapping;
 mod pass_fd;
 #[cfg(not(loom))]
 mod slot;
+#[cfg(not(loom))]
+mod socket_option;

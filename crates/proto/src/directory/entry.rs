@@ -386,9 +386,13 @@ impl Live {
         link: Link,
         speeds: &Speeds,
     ) -> Option<Choice> {
-        let typical = self.typical(now, speeds, None).unwrap_or(link.bytes_per_second);
-        let pace = |node: NodeId, holder: &Holder| self.pace_of(now, node, holder, typical, speeds);
-        let slowness = |node: NodeId, holder: &Holder| pace(node, holder).slowness;
+        let others = self.other_branches(now);
+        let usual = speeds.usual;
+        let pace =
+            |node: NodeId, holder: &Holder| self.pace_of(now, node, holder, others, usual, speeds);
+        let slowness = |node: NodeId, holder: &Holder| {
+            self.reported_slowness(now, node, holder, others, usual).unwrap_or(1)
+        };
         let lineages = self.lineages(asker);
         let fed = self.fed(asker, movable_since, members, slowness);
         let candidates: Vec<Candidate> = self

@@ -118,8 +118,7 @@ impl Directory {
                 self.keep_for_a_while(now, &announce.id, members);
             }
             Message::Withdraw { id, instance } => self.withdraw(now, from, id, *instance, members),
-            Message::Locate { id, avoid, not_here, receives } => {
-                self.speeds.told(now, from, *receives);
+            Message::Locate { id, avoid, not_here } => {
                 if let Some((holder, instance)) = not_here
                     && self.is_refusal_news(id, from, *holder)
                 {
@@ -291,6 +290,11 @@ impl Directory {
     /// When what has no holder since then counts as lost.
     fn lost_at(&self, since: Instant) -> Instant {
         (since + ORPHAN_GRACE_NS).max(self.merging_until.min(since + MERGE_NS))
+    }
+
+    /// The node of this directory has measured how fast it receives.
+    pub const fn set_usual_rate(&mut self, usual: Option<u64>) {
+        self.speeds.usual = usual;
     }
 
     /// When [`Directory::expire`] has something to do.

@@ -4,8 +4,9 @@
 //! remembers, from object to object, which nodes are slow. A slow node is given to an asker only if no other holder can
 //! send ([`crate::broadcast`]); a receiver behind one is moved to a better sender and keeps what it has.
 //!
-//! What counts as slow is relative: less than a third of what others get. While one branch of a broadcast is all that was
-//! reported, nothing in it tells a slow sender from a slow network; then the rates of earlier objects are the measure.
+//! What counts as slow is relative: less than a third of what another branch of the same broadcast gets; while one branch is
+//! all that was reported, less than a third of what the receiver is used to. A copy that a client fills or a reduce makes
+//! grows at that one's pace: what its receivers report says nothing of nodes.
 //!
 //! Knows rates; does not know how they were measured.
 
@@ -66,17 +67,23 @@ struct Report {
     rate: u64,
     /// Bytes that it lacks.
     missing: u64,
+    /// What the receiver has received from others, if that was measured.
+    usual: Option<u64>,
 }
 
 /// What is remembered of nodes.
 #[derive(Debug, Default)]
-pub(super) struct Speeds(BTreeMap<NodeId, Speed>);
+pub(super) struct Speeds {
+    nodes: BTreeMap<NodeId, Speed>,
+    /// Bytes per second that this owner itself is used to receive, once that was measured.
+    pub(super) usual: Option<u64>,
+}
 
 #[derive(Debug, Default)]
 struct Speed {
-    /// How fast it last received, as it said itself, and when it said so.
+    /// How many times slower than others it received, and when that was found.
     down: Option<(u64, Instant)>,
-    /// How fast it sent when a receiver left it that got more elsewhere, and when that was found.
+    /// How many times less it sent to a receiver than that got elsewhere, and when that was found.
     up: Option<(u64, Instant)>,
     /// When a receiver of it was stalled and it said nothing.
     stalled: Option<Instant>,
@@ -85,47 +92,32 @@ struct Speed {
 impl Speeds {
     /// A node has said something: it is not stalled.
     pub(super) fn heard(&mut self, from: NodeId) {
-        if let Some(speed) = self.0.get_mut(&from) {
+        if let Some(speed) = self.nodes.get_mut(&from) {
             speed.stalled = None;
-        }
-    }
-
-    /// A node says how fast it last received.
-    pub(super) fn told(&mut self, now: Instant, node: NodeId, receives: Option<u64>) {
-        if let Some(rate) = receives {
-            self.0.entry(node).or_default().down = Some((rate, now));
         }
     }
 
     /// A member is gone.
     pub(super) fn forget(&mut self, node: NodeId) {
-        self.0.remove(&node);
-    }
-
-    /// What half of the nodes receive at least, of those that have said so; none of fewer than two.
-    fn median(&self, now: Instant) -> Option<u64> {
-        let told = self.0.values().filter_map(|speed| remembered(now, speed.down));
-        let mut rates: Vec<u64> = told.collect();
-        rates.sort_unstable();
-        rates.get(rates.len() / 2).copied().filter(|_| rates.len() > 1)
+        self.nodes.remove(&node);
     }
 
     fn is_stalled(&self, now: Instant, node: NodeId) -> bool {
-        let stalled = self.0.get(&node).and_then(|speed| speed.stalled);
+        let stalled = self.nodes.get(&node).and_then(|speed| speed.stalled);
         stalled.is_some_and(|at| now.since(at) < STALLED_NS)
     }
 
-    fn rate_up(&self, now: Instant, node: NodeId) -> Option<u64> {
-        remembered(now, self.0.get(&node)?.up)
-    }
-
-    fn rate_down(&self, now: Instant, node: NodeId) -> Option<u64> {
-        remembered(now, self.0.get(&node)?.down)
+    /// How many times slower than others a node was found to be; 1 if it was not.
+    fn slowness(&self, now: Instant, node: NodeId) -> u64 {
+        let speed = self.nodes.get(&node);
+        let found =
+            speed.and_then(|speed| remembered(now, speed.up).max(remembered(now, speed.down)));
+        found.unwrap_or(1)
     }
 }
 
 fn remembered(now: Instant, found: Option<(u64, Instant)>) -> Option<u64> {
-    found.filter(|(_, at)| now.since(*at) < REMEMBERED_NS).map(|(rate, _)| rate)
+    found.filter(|(_, at)| now.since(*at) < REMEMBERED_NS).map(|(times, _)| times)
 }
 
 impl Directory {
@@ -150,13 +142,20 @@ impl Directory {
         let Some(live) = live else { return };
         let is_its = |holder: &&mut Holder| !holder.complete && holder.source == Some(source);
         let Some(holder) = live.holders.get_mut(&from).filter(is_its) else { return };
-        let report = Report { at: now, rate, missing: *missing };
+        let report = Report { at: now, rate, missing: *missing, usual: *usual };
         holder.reports.get_or_insert_default().last = Some(report);
         if rate == 0 {
             self.alarms.insert((now + JUDGE_NS, id.clone()));
             return;
         }
-        let Some(typical) = live.typical(now, &self.speeds, *usual) else { return };
+        if live.grows(from) {
+            return;
+        }
+        let others = live.other_branches(now);
+        let Some(typical) = others.or(*usual) else { return };
+        if others.is_some() {
+            live.remember(now, from, typical, &mut self.speeds);
+        }
         if !is_slow(rate, typical) {
             return live.blame_left(now, from, typical, &mut self.speeds);
         }
@@ -202,29 +201,70 @@ impl Live {
         now: Instant,
         node: NodeId,
         holder: &Holder,
-        typical: u64,
+        others: Option<u64>,
+        usual: Option<u64>,
         speeds: &Speeds,
     ) -> Pace {
-        let reported = holder.fresh(now).filter(|report| report.rate > 0);
-        let receives = reported.map(|report| report.rate).or(speeds.rate_down(now, node));
-        // A node that receives slowly is taken to send as slowly.
-        let sends = speeds.rate_up(now, node).or(receives);
-        let known = if holder.complete { sends } else { receives.min(sends).or(sends) };
-        let slow = known.filter(|rate| is_slow(*rate, typical));
-        let slowness = slow.map_or(1, |rate| typical / rate.max(1));
+        let reported = self.reported_slowness(now, node, holder, others, usual);
+        let slowness = reported.unwrap_or_else(|| speeds.slowness(now, node));
         Pace { slowness, is_stalled: speeds.is_stalled(now, node) }
     }
 
-    /// The rate that a receiver can expect: the best that was reported by two branches at least; else what half of the
-    /// nodes last received, or what the receiver in question is used to.
-    pub(super) fn typical(&self, now: Instant, speeds: &Speeds, usual: Option<u64>) -> Option<u64> {
+    /// How many times less than others a receiver has reported to get, or less than this owner is used to receive; none if it has not reported, or gets what there is
+    /// of a copy that grows.
+    pub(super) fn reported_slowness(
+        &self,
+        now: Instant,
+        node: NodeId,
+        holder: &Holder,
+        others: Option<u64>,
+        usual: Option<u64>,
+    ) -> Option<u64> {
+        let report = holder.fresh(now).filter(|report| report.rate > 0 && !holder.complete)?;
+        // While there is one branch, half of what the receiver, or the owner, is used to.
+        let usual = report.usual.max(usual).map(|usual| usual / 2);
+        let typical = others.or(usual).filter(|_| !self.grows(node))?;
+        Some(if is_slow(report.rate, typical) { typical / report.rate } else { 1 })
+    }
+
+    /// What the best of at least two branches of a broadcast has reported.
+    pub(super) fn other_branches(&self, now: Instant) -> Option<u64> {
         let (mut tops, mut best) = (BTreeSet::new(), 0);
         for (node, holder) in self.holders.iter() {
             let Some(report) = holder.fresh(now).filter(|_| !holder.complete) else { continue };
             tops.extend(self.top(*node));
             best = best.max(report.rate);
         }
-        if tops.len() > 1 { Some(best) } else { speeds.median(now).or(usual) }
+        (tops.len() > 1).then_some(best)
+    }
+
+    /// Whether a node's bytes come from a copy that is not complete where it is made, or from nowhere.
+    fn grows(&self, node: NodeId) -> bool {
+        let mut at = node;
+        for _ in 0..=self.holders.len() {
+            match self.holders.get(&at) {
+                Some(holder) if holder.complete => return false,
+                Some(Holder { source: Some(source), .. }) => at = *source,
+                _ => return true,
+            }
+        }
+        true
+    }
+
+    /// Keeps for other objects whether a receiver next to a complete copy gets far less than other branches do. A transfer
+    /// that has begun only now says nothing.
+    fn remember(&self, now: Instant, node: NodeId, typical: u64, speeds: &mut Speeds) {
+        let Some(holder) = self.holders.get(&node) else { return };
+        let Some(report) = holder.last() else { return };
+        let is_long = holder.located.is_some_and(|located| now.since(located) > 2 * PROBATION_NS);
+        let is_first = self.top(node) == Some(node);
+        if !is_slow(report.rate, typical) {
+            if let Some(speed) = speeds.nodes.get_mut(&node) {
+                speed.down = None;
+            }
+        } else if is_long && is_first {
+            speeds.nodes.entry(node).or_default().down = Some((typical / report.rate.max(1), now));
+        }
     }
 
     /// The receiver next to a complete or growing original copy, through which a node's bytes come.
@@ -251,7 +291,10 @@ impl Live {
             let had_bytes =
                 |holder: &Holder| holder.complete || holder.fresh(now).is_some_and(is_well);
             if self.holders.get(left).is_none_or(had_bytes) {
-                speeds.0.entry(*left).or_default().up = Some((*rate, now));
+                let times = typical / (*rate).max(1);
+                if times >= SLOW_TIMES {
+                    speeds.nodes.entry(*left).or_default().up = Some((times, now));
+                }
             }
         }
     }
@@ -269,8 +312,11 @@ impl Live {
         let holder = self.holders.get(&node)?;
         let (report, source) = (holder.last()?, holder.source?);
         let is_new = holder.located.is_some_and(|located| now.since(located) < PROBATION_NS);
-        let is_start = is_new && !is_slow(report.rate.saturating_mul(2), typical);
-        if is_start || self.is_settling(now, node) {
+        // What one branch alone gets, less than it is used to, may be as fast as the network is at present; and the first
+        // report may show no more than a start.
+        let is_doubtful = is_new || self.other_branches(now).is_none();
+        let is_little = !is_doubtful || is_slow(report.rate.saturating_mul(2), typical);
+        if !is_little || self.is_settling(now, node) {
             return None;
         }
         let avoid = self.senders_to_avoid(node, source);
@@ -317,10 +363,10 @@ impl Live {
                 return None;
             }
             if of_late.is_none() {
-                speeds.0.entry(source).or_default().stalled = Some(now);
+                speeds.nodes.entry(source).or_default().stalled = Some(now);
             }
         } else if !self.feeds_others(now, source, node) {
-            speeds.0.entry(source).or_default().stalled = Some(now);
+            speeds.nodes.entry(source).or_default().stalled = Some(now);
         }
         let avoid = self.senders_to_avoid(node, source);
         let choice = self.choose(now, node, report.missing, &avoid, None, members, link, speeds)?;

@@ -95,18 +95,37 @@ fn where_all_are_alike_nobody_is_moved() {
 }
 
 #[test]
-fn a_node_that_says_it_received_slowly_is_a_leaf_of_the_next_object() {
-    let (mut owner, id) = chain(&[]);
-    let asks = |owner: &mut Owner, asker: u64, receives: u64| {
-        let (avoid, receives) = (Vec::new(), Some(receives));
-        owner.hears(asker, Message::Locate { id: id.clone(), avoid, not_here: None, receives });
-    };
-    asks(&mut owner, 4, WELL);
-    asks(&mut owner, 2, SLOW);
-    let feeds: BTreeMap<u64, u64> =
-        owner.directory.feeds().map(|(_, node, source)| (node.0, source.0)).collect();
-    assert_eq!(feeds, BTreeMap::from([(4, 3), (2, 4)]));
-    assert_eq!(owner.source_of(5, &id), Some(4), "the slow one takes little of its sender's link");
+fn a_node_that_was_slow_is_a_leaf_of_the_next_object_too() {
+    let (mut owner, id) = chain(&[2]);
+    owner.waits(50 * MS);
+    reports(&mut owner, &id, (2, 3), SLOW, Some(WELL));
+    assert_eq!(joins(&mut owner, &id, 4), 3);
+    owner.waits(200 * MS);
+    reports(&mut owner, &id, (4, 3), WELL, None);
+    reports(&mut owner, &id, (2, 3), SLOW, None);
+
+    let next = ObjectId::Minted { node: NodeId(1), serial: 77 };
+    owner.hears(3, told(&next, instance(3, 1), true, Progress::Complete));
+    assert_eq!(joins(&mut owner, &next, 2), 3);
+    assert_eq!(joins(&mut owner, &next, 5), 3, "not from the slow one");
+    owner.waits(60_000 * MS);
+    let later = ObjectId::Minted { node: NodeId(1), serial: 78 };
+    owner.hears(3, told(&later, instance(3, 1), true, Progress::Complete));
+    joins(&mut owner, &later, 2);
+    assert_eq!(joins(&mut owner, &later, 5), 2, "after a minute it is tried again");
+}
+
+#[test]
+fn what_a_growing_copy_brings_says_nothing_of_nodes() {
+    let (mut owner, id) = (Owner::new(), minted());
+    owner.hears(3, told(&id, instance(3, 1), true, Progress::Partial { source: None }));
+    for receiver in [2, 4] {
+        joins(&mut owner, &id, receiver);
+    }
+    owner.waits(200 * MS);
+    assert_eq!(reports(&mut owner, &id, (2, 3), SLOW, Some(WELL)), None);
+    assert_eq!(reports(&mut owner, &id, (4, 2), SLOW, Some(WELL)), None);
+    assert_eq!(joins(&mut owner, &id, 5), 4, "the chain goes on");
 }
 
 #[test]

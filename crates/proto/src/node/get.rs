@@ -272,8 +272,8 @@ impl Node {
         let owner = self.members.owners(id).first;
         let second_at = (owner != self.me.id).then(|| self.now + OWNER_PATIENCE_NS);
         pull.phase = Phase::Asking { second_at };
-        let (not_here, receives) = (pull.not_here.take(), self.last_rate);
-        self.send(owner, Message::Locate { id: id.clone(), avoid, not_here, receives }, out);
+        let not_here = pull.not_here.take();
+        self.send(owner, Message::Locate { id: id.clone(), avoid, not_here }, out);
     }
 
     /// Asks the owners again, since they have changed.
@@ -544,7 +544,6 @@ impl Node {
         let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) else { return };
         if matches!(copy.state, State::Flowing(_)) {
             copy.state = State::Complete;
-            self.fetch_took(instance);
             self.announce(instance, out);
             self.completed(instance, out);
         }
@@ -713,8 +712,7 @@ impl Node {
                     *second_at = None;
                     let avoid = self.avoided(&id);
                     if let Some(second) = self.members.owners(&id).second {
-                        let (not_here, receives) = (None, self.last_rate);
-                        self.send(second, Message::Locate { id, avoid, not_here, receives }, out);
+                        self.send(second, Message::Locate { id, avoid, not_here: None }, out);
                     }
                 }
                 Phase::Receiving { .. } => self.report_stall(&id, out),

@@ -89,8 +89,6 @@ pub struct Node {
     pulls: BTreeMap<ObjectId, Pull>,
     /// Bytes per second that this node receives when its senders are well, once that was measured.
     usual_rate: Option<u64>,
-    /// The best rate of the last transfer that took long enough to be reported.
-    last_rate: Option<u64>,
     creates: BTreeMap<Instance, Create>,
     /// Ids of objects that clients have said they will make.
     promises: BTreeMap<ObjectId, ClientId>,
@@ -172,7 +170,6 @@ impl Node {
             waiting: BTreeMap::new(),
             pulls: BTreeMap::new(),
             usual_rate: None,
-            last_rate: None,
             creates: BTreeMap::new(),
             promises: BTreeMap::new(),
             space: VecDeque::new(),
@@ -305,6 +302,7 @@ impl Node {
             Event::LinkMeasured { link, has_bandwidth } => {
                 self.config.link = link;
                 self.usual_rate = has_bandwidth.then_some(link.bytes_per_second);
+                self.directory.set_usual_rate(self.usual_rate);
             }
             Event::LeaveAsked { patience_ns } => self.leave(patience_ns, out),
             Event::DeadlinePassed => self.expire(out),

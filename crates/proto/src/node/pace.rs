@@ -46,25 +46,10 @@ impl Node {
             return;
         };
         *missing = missing_now;
-        let is_first = pace.is_unreported();
         let Some(rate) = pace.grew(self.now, received, self.usual_rate) else { return };
-        let best = self.last_rate.filter(|_| !is_first).unwrap_or_default();
-        self.last_rate = Some(rate.max(best));
         if !self.is_scattered(instance) {
             let owner = self.members.owners(&id).first;
             self.report(owner, id, rate, out);
-        }
-    }
-
-    /// All of a copy has arrived: one that came faster than the last is news, also if it was over before its first report.
-    pub(super) fn fetch_took(&mut self, instance: Instance) {
-        let Some(copy) = self.table.get(instance) else { return };
-        if let Some(Pull { phase: Phase::Receiving { pace, missing, .. }, .. }) =
-            self.pulls.get(&copy.id)
-            && let Some(last) = &mut self.last_rate
-            && pace.is_unreported()
-        {
-            *last = pace.average(self.now, *missing).max(*last);
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Where a node stands still all positions above it wait, each for its own child. The node to blame is one that is waited
 //! for and has not reported that it waits itself. It is asked whether it lives: a node that is frozen or cut off does not
-//! answer, and is blamed at once. One that answers may be busy, or its link slow, and is blamed when it is reported again.
+//! answer, and is blamed at once. One that answers and brings nothing waits for its own input, which a client fills. One
+//! that answers and brings little has a slow link, and is blamed when it is reported again.
 //!
 //! Knows nodes and times; does not know the tree, or what becomes of a slow node's seat.
 
@@ -10,8 +11,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 
 use crate::{id::NodeId, time::Instant};
 
-/// How long after the first report the others may come, and answers of those that are asked: 100 ms.
-const JUDGE_NS: u64 = 100_000_000;
+/// How long after the first report the others may come, and answers of those that are asked: 150 ms.
+const JUDGE_NS: u64 = 150_000_000;
 
 /// How long a report holds. Positions that wait on repeat it after 200 to 300 ms.
 const FRESH_NS: u64 = 400_000_000;
@@ -67,7 +68,10 @@ impl Starved {
             slow.map(|(node, (rate, _))| (*node, *rate)).collect();
         let alive = core::mem::take(&mut self.alive);
         let spared = slow.keys().filter(|node| alive.contains(node)).copied().collect();
-        slow.retain(|node, _| !alive.contains(node) || self.spared.contains(node));
+        let is_blamed = |node: &NodeId, rate: u64| {
+            !alive.contains(node) || rate > 0 && self.spared.contains(node)
+        };
+        slow.retain(|node, rate| is_blamed(node, *rate));
         self.spared = spared;
         Some(slow)
     }
@@ -91,26 +95,31 @@ mod tests {
         assert_eq!(starved.judge(at(310)), None, "the others may still report");
         starved.report(at(320), NodeId(2), NodeId(3), 0);
         starved.report(at(330), NodeId(3), NodeId(4), 7);
-        assert_eq!(starved.judged_at(), Some(at(400)));
-        assert_eq!(starved.judge(at(400)), Some(BTreeMap::from([(NodeId(4), 7)])));
-        assert_eq!(starved.judge(at(410)), None, "until a node reports again");
+        assert_eq!(starved.judged_at(), Some(at(450)));
+        assert_eq!(starved.judge(at(450)), Some(BTreeMap::from([(NodeId(4), 7)])));
+        assert_eq!(starved.judge(at(460)), None, "until a node reports again");
         starved.report(at(800), NodeId(1), NodeId(2), 0);
         assert_eq!(
-            starved.judge(at(900)),
+            starved.judge(at(950)),
             Some(BTreeMap::from([(NodeId(2), 0)])),
             "old reports say nothing"
         );
     }
 
     #[test]
-    fn a_node_that_answers_is_blamed_when_it_is_reported_again() {
-        let mut starved = Starved::default();
-        let mut round = |ms: u64| {
-            assert!(starved.report(at(ms), NodeId(1), NodeId(2), 0), "it is asked each time");
-            starved.answered(NodeId(2));
-            starved.judge(at(ms + 100)).unwrap()
+    fn a_node_that_answers_is_blamed_when_it_brings_little_again_and_again() {
+        let rounds = |rate: u64| {
+            let mut starved = Starved::default();
+            [200, 400, 600].map(|ms| {
+                assert!(
+                    starved.report(at(ms), NodeId(1), NodeId(2), rate),
+                    "it is asked each time"
+                );
+                starved.answered(NodeId(2));
+                starved.judge(at(ms + 150)).unwrap().len()
+            })
         };
-        assert_eq!(round(200), BTreeMap::new());
-        assert_eq!(round(400), BTreeMap::from([(NodeId(2), 0)]));
+        assert_eq!(rounds(7), [0, 1, 1]);
+        assert_eq!(rounds(0), [0, 0, 0], "its own input is being filled");
     }
 }
