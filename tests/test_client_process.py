@@ -150,6 +150,7 @@ for step in range(3):
                 assert line(process) == str(int(expected.sum()))
 
 
+@pytest.mark.faults("a client is killed")
 def test_a_killed_process_gives_back_what_it_held() -> None:
     """It holds views of a deleted object that fills half the store; after its end there is room again."""
     script = """
@@ -170,6 +171,7 @@ time.sleep(60)
         client.put(numbers(32 << 20, "uint8"), timeout=SOON)
 
 
+@pytest.mark.faults("a client is killed")
 def test_what_a_killed_process_has_put_stays(nodes: list[Node]) -> None:
     script = """
 print(hp.put(np.arange(100_000, dtype=np.int64)), flush=True)
@@ -182,6 +184,7 @@ time.sleep(60)
     assert nodes[1].client().get(ref, timeout=SOON)[-1] == 99_999
 
 
+@pytest.mark.faults("clients are killed")
 def test_processes_killed_while_they_put_harm_nobody(nodes: list[Node]) -> None:
     """Ten die at odd moments of putting 32 MiB objects; the node frees what was half put and works on."""
     script = """
@@ -203,6 +206,7 @@ while True:
     eventually(lambda: all(copy["state"] != "partial" for copy in client.objects()))
 
 
+@pytest.mark.faults("a node is killed")
 def test_a_worker_is_told_that_its_node_died() -> None:
     """A get that waits ends soon after SIGKILL, and so does every later call."""
     with testing.node_process() as node:
@@ -218,6 +222,7 @@ def test_a_worker_is_told_that_its_node_died() -> None:
                 call()
 
 
+@pytest.mark.faults("a node is killed")
 def test_views_outlive_a_killed_node() -> None:
     with testing.node_process() as node:
         client = node.client()

@@ -74,6 +74,7 @@ def test_two_copies_outlive_the_node_of_their_putter(
             same(reader.get(ref, timeout=SOON), value)
 
 
+@pytest.mark.faults("a node is killed")
 def test_one_copy_is_lost_with_its_node(processes: list[NodeProcess]) -> None:
     with processes[0].client() as putter, processes[1].client() as reader:
         ref = putter.put(numbers(LARGE))
@@ -102,6 +103,7 @@ def test_what_is_still_being_made_holds_nobody_up_and_is_lost_with_its_node(proc
             buffer.discard()
 
 
+@pytest.mark.faults("a node is killed")
 def test_a_copy_that_is_lost_is_made_again(processes: list[NodeProcess]) -> None:
     with processes[0].client() as putter:
         ref = putter.put(numbers(LARGE), copies=2)

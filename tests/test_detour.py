@@ -41,6 +41,7 @@ def ways(crew: Crew, host: int) -> dict[str, str | None]:
     return crew.actors[host].tell("ways").result(CALL_S).facts["ways"]  # type: ignore[no-any-return]
 
 
+@pytest.mark.faults("hosts are cut off")
 @pytest.mark.parametrize("direction", ["both", "in", "out"])
 def test_everything_works_between_two_that_can_not_reach_each_other(crew: Crew, direction: Direction) -> None:
     a, b, c = crew.actors
@@ -78,6 +79,7 @@ def kill(host: Host) -> None:
     host.kill()
 
 
+@pytest.mark.faults("hosts are cut off")
 @pytest.mark.parametrize("crew", [4], indirect=True)
 @pytest.mark.parametrize("breaks", [freeze, kill])
 def test_another_helps_where_the_first_stands_still_or_dies(crew: Crew, breaks: Callable[[Host], None]) -> None:

@@ -306,6 +306,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.faults("a node is killed")
 def test_forked_child_does_not_keep_its_dead_parents_node_alive(tmp_path: Path) -> None:
     """The others notice the death, and the port and the socket are free for a new node at once."""
     path = str(tmp_path / "node.sock")

@@ -247,6 +247,7 @@ def test_status_of_a_closed_node(how: str) -> None:
                 call()
 
 
+@pytest.mark.faults("a node is frozen")
 def test_connect_to_a_frozen_node() -> None:
     with testing.node_process() as node, frozen(node.process):
         start = time.monotonic()

@@ -421,6 +421,7 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
+@pytest.mark.faults("a node is killed")
 def test_a_killed_node_is_noticed(nodes: list[Node]) -> None:
     """The others drop it from their members, and what they hold themselves stays."""
     ref = nodes[0].client().put(numbers(100_000))
@@ -434,6 +435,7 @@ def test_a_killed_node_is_noticed(nodes: list[Node]) -> None:
         same(nodes[2].client().get(ref, timeout=SOON), numbers(100_000))
 
 
+@pytest.mark.faults("a node is killed")
 def test_what_only_a_killed_node_held_is_lost(nodes: list[Node]) -> None:
     """Whoever asks for it by its id is told, instead of waiting for ever; a small object is with its owners too."""
     with testing.node_process("--join", nodes[0].address) as other:
