@@ -19,10 +19,6 @@ pub(super) struct Wait {
 /// anew with another input, which takes as long as the sum itself; to wait as long as for a copy would be too long.
 const REPORT_NS: u64 = 200_000_000;
 
-/// How many times slower than usual a stream is that is worth a report. A chain is as fast as its slowest link, and a busy
-/// host may fall behind for a moment: less would begin sums again for nothing.
-const SLOW_TIMES: u64 = 6;
-
 impl Node {
     /// A fold here has waited for the stream of a child.
     pub(super) fn fold_waited(
@@ -42,8 +38,8 @@ impl Node {
         let rate = u128::from(wait.bytes) * 1_000_000_000 / u128::from(wait.ns);
         let bytes_per_second = u64::try_from(rate).unwrap_or(u64::MAX);
         *wait = Wait::default();
-        let usual = self.usual_rate.unwrap_or(0);
-        if bytes_per_second == 0 || bytes_per_second.saturating_mul(SLOW_TIMES) < usual {
+        // One that brings little may share its link with others.
+        if bytes_per_second == 0 {
             let FoldKey { reduce, epoch, .. } = key;
             let starves = Message::FoldStarves { reduce, epoch, node, bytes_per_second };
             self.send(reduce.node, starves, out);
