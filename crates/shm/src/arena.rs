@@ -5,7 +5,7 @@
 //! extent of a writer:     made -> mapped by the writer -> sealed -> slots for that writer -> writer gone -> pool
 //! ```
 //! A client that has an extent mapped writable could change anything in it. So an extent serves one writer only, and
-//! nobody else's bytes lie in it while that writer lives.
+//! no other writer's bytes lie in it while that writer lives.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -49,7 +49,7 @@ pub struct Arena(Arc<Inner>);
 struct Inner {
     extent_bytes: u64,
     state: Mutex<State>,
-    /// Held by whoever makes an extent that others may share.
+    /// Held while a thread makes an extent that others may share.
     making: Mutex<()>,
 }
 
@@ -79,7 +79,7 @@ struct Extent {
 
 impl Arena {
     /// Returns an arena without memory, whose extents will be of up to `extent_bytes`, rounded up to whole pages: the
-    /// first few are smaller, so that the first object does not wait for memory that nobody needs yet.
+    /// first few are smaller, so that the first object does not wait for memory that no object needs yet.
     ///
     /// An object that does not fit gets an extent of its own size.
     pub fn new(extent_bytes: u64) -> Self {
@@ -101,7 +101,7 @@ impl Arena {
         if let Some(slot) = self.allocate_warm(len, writer) {
             return Ok(slot);
         }
-        // Several that want a little at once share what the first of them makes; who wants more waits for nobody.
+        // Small requests that come together share the extent that the first one makes; a large request does not wait.
         let is_sharing = bytes < self.next_extent_bytes(writer);
         let _turn =
             is_sharing.then(|| self.0.making.lock().unwrap_or_else(PoisonError::into_inner));
@@ -111,7 +111,7 @@ impl Arena {
         let extent = self.make(bytes.max(self.next_extent_bytes(writer)), writer)?;
         let mut state = self.state();
         state.insert(extent);
-        // Under the same lock, so that nobody takes the new space first.
+        // Under the same lock, so that no other thread takes the new space first.
         let placed = state.place(bytes, writer);
         drop(state);
         match placed {
@@ -136,8 +136,8 @@ impl Arena {
 
     /// The descriptor of an extent's memory and its length; None if the extent is unknown or was trimmed.
     ///
-    /// An extent of a writer goes to that writer first and to nobody else before it [`is_sealed`](Self::is_sealed):
-    /// until then whoever has the descriptor can map it writable.
+    /// An extent of a writer goes to that writer alone until it [`is_sealed`](Self::is_sealed): until then a process
+    /// that has the descriptor can map it writable.
     pub fn descriptor(&self, extent: ExtentId) -> Option<(Arc<OwnedFd>, u64)> {
         let state = self.state();
         let extent = state.extents.get(&extent)?;
@@ -177,7 +177,7 @@ impl Arena {
     }
 
     /// Lets go of the extents of a writer that uses them no more but may live on: of the free ones now, of each other
-    /// with the last of its slots. Nobody else's bytes ever lie in them.
+    /// with the last of its slots. No other writer's bytes ever lie in them.
     pub fn retire(&self, writer: WriterId) {
         let mut state = self.state();
         let mut free = Vec::new();
@@ -214,7 +214,7 @@ impl Arena {
         let free = state.extents.iter().filter(|(_, extent)| extent.allocator.is_empty());
         let gone: Vec<ExtentId> = free.map(|(id, _)| *id).collect();
         let extents: Vec<Extent> = gone.iter().filter_map(|id| state.extents.remove(id)).collect();
-        // Unmapping takes a while; nobody has to wait for it.
+        // Unmapping takes a while: the lock is free meanwhile.
         drop(state);
         drop(extents);
         gone

@@ -1,6 +1,6 @@
 //! How much memory the system would still give, so that asking for too much is an error and not the end of a process.
 //!
-//! The kernel commits pages of a memfd one by one and kills somebody when it runs out; it refuses nothing up front.
+//! The kernel commits pages of a memfd one by one and kills a process when it runs out; it refuses nothing up front.
 //! So the host's estimate and the limits of the control groups above this process are read first. What cannot be read
 //! does not limit.
 

@@ -117,7 +117,7 @@ impl Mapping {
         self.extent = extent;
     }
 
-    /// The extent this is; zero when nobody said.
+    /// The extent this is; zero when none was given.
     pub fn extent(&self) -> ExtentId {
         self.extent
     }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     fn byte(mapping: &Mapping, offset: u64) -> u8 {
-        // SAFETY: `at` checks the offset, and nobody writes in this moment of a single-threaded test.
+        // SAFETY: `at` checks the offset, and no other thread writes in a single-threaded test.
         unsafe { mapping.at(offset).read_volatile() }
     }
 

@@ -141,7 +141,7 @@ impl<'a> ProgressWriter<'a> {
         self.0
     }
 
-    /// Forgets everything. For memory that nobody reads yet.
+    /// Marks every block as missing. For memory that no reader has yet.
     #[cfg_attr(loom, expect(dead_code, reason = "for slots, which loom does not build"))]
     pub(crate) fn reset(&self) {
         for word in self.0.words {

@@ -38,7 +38,7 @@ fn send_slot(arena: &Arena, slot: &Slot, socket: &UnixStream) {
 
 /// In the child: connects and opens the slot that the parent sends.
 fn receive_slot(writable: bool) -> Option<(UnixStream, Slot)> {
-    // Without the variable somebody runs all ignored tests by hand.
+    // Without the variable a developer runs all ignored tests by hand.
     let socket = UnixStream::connect(std::env::var_os(SOCKET)?).unwrap();
     let (mut numbers, mut fds) = ([0; 24], Vec::new());
     assert_eq!(recv_with_fds(&socket, &mut numbers, &mut fds).unwrap(), numbers.len());

@@ -182,7 +182,7 @@ impl World {
         let Some(content) = content else {
             return self.fail(format!("{id:?} was got without a block"));
         };
-        // Whatever becomes of attempts: nobody is given one of which others are given another.
+        // However attempts end: no two clients get the results of different attempts.
         if id.minter().is_some() {
             let given = self.users.given.entry(id.clone()).or_insert_with(|| content.clone());
             if !given.is_same(&content) {
@@ -235,7 +235,7 @@ impl World {
         let Object { spec, contents, is_delete_asked, .. } = made;
         let Make::Reduce { inputs, count, .. } = &spec.make else { return None };
         if contents.is_empty() && *is_delete_asked {
-            // Deleted in the moment of its completion: nobody has seen what it held.
+            // Deleted in the moment of its completion: no client has seen what it held.
             return None;
         }
         let candidates = self.ids(inputs);
@@ -285,7 +285,7 @@ impl World {
                 let current = made.id.as_ref().and_then(|id| table.current(id));
                 let is_here = current.and_then(|instance| table.get(instance));
                 // A reduce that failed, or whose result was deleted, is forgotten, with its list.
-                // What is here under a name may be somebody else's.
+                // The object here under a name may be another client's.
                 let is_its_own =
                     made.id.as_ref().is_some_and(|id| self.users.objects_of(id).count() == 1);
                 if matches!(error, Error::InvalidArgument(_))
@@ -397,7 +397,7 @@ impl World {
                 .any(|input| self.explains(*input, error))
     }
 
-    /// Whatever goes by the ids of these objects.
+    /// Everything that a node holds under the ids of these objects.
     fn inputs(&self, objects: &[usize]) -> impl Iterator<Item = &Object> {
         self.ids(objects).into_iter().flat_map(|id| self.users.objects_of(&id).collect::<Vec<_>>())
     }
@@ -480,7 +480,7 @@ impl World {
         }
     }
 
-    /// Nobody waits for what there is, unless it does not fit.
+    /// No client waits for an object that exists, unless it does not fit.
     fn check_waiters(&mut self) {
         let existing = self.existing();
         let mut stuck = None;
@@ -563,7 +563,7 @@ impl World {
         }
     }
 
-    /// Everything is deleted and nobody asks: nothing is left.
+    /// Everything is deleted and no client asks: nothing is left.
     fn check_rest(&mut self) {
         let mut left = Vec::new();
         for (node, host) in self.hosts.iter().filter(|(_, host)| host.is_up) {

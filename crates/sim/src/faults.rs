@@ -51,7 +51,7 @@ impl Plan {
             let time_ns = dice.pick(&times).unwrap_or(SECOND) + dice.below(SECOND);
             let Some(fault) = dice.pick(&faults) else { return };
             self.add(when, Act::Fault { at, fault, time_ns });
-            // Who is away hears late of a deletion, and by then perhaps of nobody who knows of it.
+            // A node that is away hears late of a deletion, and by then perhaps no member knows of it any more.
             for _ in 0..dice.below(4) {
                 let object = dice.below(self.objects.len() as u64) as usize;
                 let delete = Act::Delete { object, at: dice.below(64) };

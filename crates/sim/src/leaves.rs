@@ -1,6 +1,7 @@
 //! Nodes that leave in the middle of reduces: without a fault no reduce begins again, and each comes to its sum.
 //!
-//! Nodes have room for everything and nobody deletes, dies or is cut off, so a leave is all that happens to a reduce.
+//! Nodes have room for everything, no client deletes, and no node dies or is cut off: a leave is all that happens to a
+//! reduce.
 
 use hoplite_proto::{
     meta::{Dtype, Meta},

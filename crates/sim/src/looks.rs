@@ -22,7 +22,7 @@ impl World {
         match act {
             Act::Follow { object, at, with_get, patience_ns, cancel_ns } => {
                 let Some(id) = self.id_or_later(*object, act) else { return };
-                let Some((node, client)) = self.somebody(*at) else { return };
+                let Some((node, client)) = self.client_at(*at) else { return };
                 if *with_get {
                     let purpose = Purpose::Get { id: id.clone(), hold_ns: 0 };
                     let ask = Ask::Get { id: id.clone() };
@@ -41,7 +41,7 @@ impl World {
                         ids.push(id);
                     }
                 }
-                let Some((node, client)) = self.somebody(*at) else { return };
+                let Some((node, client)) = self.client_at(*at) else { return };
                 let count = (*count).min(ids.len());
                 let purpose = Purpose::Wait { ids: ids.clone(), count };
                 let ask = Ask::Wait { ids, count: count as u32 };
@@ -50,7 +50,7 @@ impl World {
             }
             Act::Locations { object, at, changes, patience_ns, cancel_ns } => {
                 let Some(id) = self.id_or_later(*object, act) else { return };
-                let Some((node, client)) = self.somebody(*at) else { return };
+                let Some((node, client)) = self.client_at(*at) else { return };
                 let (known, changes) = (None, *changes);
                 let purpose = Purpose::Locations { id: id.clone(), known, changes, must: vec![] };
                 let ask = Ask::Locations { id, known: None };
@@ -58,7 +58,7 @@ impl World {
                 self.cancel_after(request, *cancel_ns);
             }
             Act::Prune { version, keep, at, patience_ns } => {
-                let Some((node, client)) = self.somebody(*at) else { return };
+                let Some((node, client)) = self.client_at(*at) else { return };
                 let is_older = |id: &ObjectId| published(id).is_some_and(|other| other < *version);
                 for object in self.users.objects.iter_mut() {
                     object.is_delete_asked |= object.id.as_ref().is_some_and(is_older);
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Who holds an object; whoever watches asks again.
+    /// The holders of an object; a watching client asks again.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn check_locations(
         &mut self,
@@ -176,11 +176,11 @@ impl World {
         }
         let changes = changes - 1;
         let again = Later::Locations { node, client, id, known: told, changes };
-        // In no time, a client that is told the same again and again would keep everybody busy.
+        // In no time, a client that is told the same again and again would keep all nodes busy.
         self.after(crate::plan::MILLISECOND, Happening::Users(again));
     }
 
-    /// When everything is at rest: whoever asks is told the newest name and all holders.
+    /// When everything is at rest: every client that asks is told the newest name and all holders.
     pub(crate) fn look_once_more(&mut self, existing: &BTreeMap<ObjectId, Vec<NodeId>>) {
         let nodes = self.staying();
         let Some(node) = self.dice.pick(&nodes) else { return };
@@ -201,7 +201,7 @@ impl World {
         }
     }
 
-    /// Of questions that nobody answered when everything is at rest: one that could have been.
+    /// Of the unanswered questions when everything is at rest: one that a node could have answered.
     pub(crate) fn stuck_look(
         &self,
         node: NodeId,

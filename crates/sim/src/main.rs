@@ -102,7 +102,7 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
         }
         (None, None, None, Some(nodes), false) if is_plain && from.is_none() => {
             if nodes < 2 {
-                Err("one node has nobody to send to".into())
+                Err("one node has no other to send to".into())
             } else {
                 Ok(Task::Scale { nodes })
             }

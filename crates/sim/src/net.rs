@@ -83,7 +83,7 @@ impl Net {
         self.connections.remove(&pair(one, other))
     }
 
-    /// A connection is no more, though nobody closed it.
+    /// A connection breaks, though neither end closed it.
     pub(crate) fn break_off(&mut self, one: NodeId, other: NodeId) -> Option<u64> {
         let connection = self.disconnect(one, other)?;
         self.broken.insert(pair(one, other));
@@ -192,14 +192,14 @@ pub(crate) struct Racks {
 }
 
 impl Racks {
-    /// Up to three racks; in a quarter of the simulations nobody is told of any.
+    /// Up to three racks; in a quarter of the simulations no node is told of any.
     pub(crate) fn new(seed: u64) -> Self {
         let mut dice = Dice::new(!seed);
         let count = dice.below(4);
         Self { dice, count }
     }
 
-    /// Nobody is told of any.
+    /// No node is told of any.
     pub(crate) fn none() -> Self {
         Self { dice: Dice::new(0), count: 0 }
     }

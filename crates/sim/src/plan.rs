@@ -75,7 +75,7 @@ pub(crate) enum Fate {
     Orphaned,
 }
 
-/// What somebody does. Objects are numbers in [`Plan::objects`]; `at` chooses a node among those that are there.
+/// What a client does. Objects are numbers in [`Plan::objects`]; `at` chooses a node among those that are there.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Act {
     Make {
@@ -382,7 +382,7 @@ impl Plan {
 
     fn add_readers(&mut self, object: usize, horizon: u64, dice: &mut Dice) {
         if dice.chance(30) {
-            // Everybody at once.
+            // All nodes at once.
             let when = dice.below(horizon);
             for at in 0..self.nodes {
                 self.add_get(object, when + dice.below(2 * MILLISECOND), at, dice);

@@ -57,7 +57,7 @@ pub struct Growth {
     pub busiest: u64,
 }
 
-/// Before anybody asks: whatever is put is there.
+/// Before the first question: all puts are done.
 const HEAD_START: Instant = Instant(10 * SECOND);
 
 /// Lets `nodes` nodes do `what` with `bytes` bytes each.
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// Goal: nobody's work grows faster than the number of nodes.
+    /// Goal: no node's work grows faster than the number of nodes.
     #[test]
     fn the_owner_hears_a_few_messages_of_each_node() {
         for what in Collective::ALL {

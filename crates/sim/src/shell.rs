@@ -54,7 +54,7 @@ pub(crate) struct Shell {
     gathered: BTreeMap<SlotId, Gathered>,
     /// Which flow a node was asked for.
     serves: BTreeMap<ServeId, u64>,
-    /// What each instance holds, whoever has it.
+    /// What each instance holds, at every node alike.
     pub(crate) contents: BTreeMap<Instance, Content>,
     /// How often a receiver was refused a copy by a holder.
     pub(crate) refusals: BTreeMap<(NodeId, NodeId, Instance), u32>,

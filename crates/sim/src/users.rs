@@ -67,7 +67,7 @@ pub(crate) struct Object {
     pub(crate) contents: BTreeSet<Content>,
     /// Whether all nodes knew each other when it was put.
     is_agreed: bool,
-    /// How many copies somebody was told that there are.
+    /// How many copies the node has told a client that there are.
     pub(crate) kept: Option<KeptCopies>,
 }
 
@@ -257,7 +257,7 @@ impl Users {
 
 impl World {
     /// A node to ask, and one of its clients.
-    pub(crate) fn somebody(&mut self, at: u64) -> Option<(NodeId, ClientId)> {
+    pub(crate) fn client_at(&mut self, at: u64) -> Option<(NodeId, ClientId)> {
         let nodes = self.staying();
         let node = *nodes.get(at as usize % nodes.len().max(1))?;
         Some((node, self.client_of(node)))
@@ -286,7 +286,7 @@ impl World {
             }
             Act::Get { object, at, patience_ns, cancel_ns, hold_ns } => {
                 let Some(id) = self.id_or_later(*object, &act) else { return };
-                let Some((node, client)) = self.somebody(*at) else { return };
+                let Some((node, client)) = self.client_at(*at) else { return };
                 let purpose = Purpose::Get { id: id.clone(), hold_ns: *hold_ns };
                 let request = self.ask(node, client, Ask::Get { id }, purpose, *patience_ns);
                 self.cancel_after(request, *cancel_ns);
@@ -306,18 +306,18 @@ impl World {
             Act::Keep { object, copies } => self.keep(*object, *copies, &act),
             Act::Delete { object, at } => {
                 let Some(id) = self.id_or_later(*object, &act) else { return };
-                let Some((node, client)) = self.somebody(*at) else { return };
+                let Some((node, client)) = self.client_at(*at) else { return };
                 self.delete(node, client, vec![id]);
             }
             Act::Latest { after, at, patience_ns } => {
-                let Some((node, client)) = self.somebody(*at) else { return };
+                let Some((node, client)) = self.client_at(*at) else { return };
                 let (prefix, after) = (PUBLISHED, *after);
                 let ask = Ask::Latest { prefix: prefix.into(), after };
                 let purpose = Purpose::Latest { prefix, after, newest: None };
                 self.ask(node, client, ask, purpose, Some(*patience_ns));
             }
             Act::ClientDies { at } => {
-                if let Some((_, client)) = self.somebody(*at) {
+                if let Some((_, client)) = self.client_at(*at) {
                     self.client_dies(client);
                 }
             }
@@ -330,7 +330,7 @@ impl World {
         }
     }
 
-    /// Whether everybody knows everybody: if the only one that two groups know goes before it has told them of each
+    /// Whether all nodes know each other: if the only one that two groups know goes before it has told them of each
     /// other, they are two clusters.
     pub(crate) fn all_have_met(&self) -> bool {
         let up = || self.hosts.values().filter(|host| host.is_up);
@@ -390,7 +390,7 @@ impl World {
     }
 
     fn put(&mut self, object: usize, at: u64) {
-        let Some((node, client)) = self.somebody(at) else { return };
+        let Some((node, client)) = self.client_at(at) else { return };
         let tag = Tag(self.users.count());
         let is_agreed = self.all_have_met();
         let known = &mut self.users.objects[object];
@@ -418,7 +418,7 @@ impl World {
                 ids.push(id);
             }
         }
-        let Some((node, client)) = self.somebody(at) else { return };
+        let Some((node, client)) = self.client_at(at) else { return };
         self.users.objects[object].node = Some(node);
         let count = count.min(ids.len()) as u32;
         let id = name.map(ObjectId::Named);
@@ -466,7 +466,7 @@ impl World {
         }
     }
 
-    /// A host is down; nobody there waits for an answer any more.
+    /// A host is down; its clients wait for no answer any more.
     pub(crate) fn users_of_host_gone(&mut self, node: NodeId) {
         for client in self.users.clients.values_mut().filter(|client| client.node == node) {
             client.is_gone = true;
@@ -559,7 +559,7 @@ impl World {
         answer: Result<Answer, Error>,
     ) {
         let Some(question) = self.users.questions.get_mut(&request) else {
-            return self.fail(format!("an answer to {request:?}, which nobody asked"));
+            return self.fail(format!("an answer to {request:?}, which no client asked"));
         };
         if question.is_answered {
             return self.fail(format!("{request:?} was answered twice: {answer:?}"));

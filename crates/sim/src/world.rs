@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// A new node that knows nobody, perhaps where another one was.
+    /// A new node that knows no other one, perhaps at the address of an earlier one.
     fn add_stranger(&mut self, before: Option<Member>) -> Member {
         let id = NodeId(self.hosts.len() as u64 + 1);
         let member = match before {
@@ -427,7 +427,7 @@ impl World {
             let hello = if is_again { Parcel::HelloAgain } else { Parcel::Hello };
             self.transmit(from, to, connection, hello(member));
         } else {
-            // Refused, or nobody answers; what was to be sent is lost.
+            // Refused, or unanswered; the messages in the queue are lost.
             self.transmit(to, from, connection, Parcel::Broken);
         }
     }

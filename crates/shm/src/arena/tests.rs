@@ -64,7 +64,7 @@ fn extents_of_a_writer_serve_nobody_else_while_it_lives() {
     assert!(!of_writer.is_writable());
     assert!(of_writer.claim(0..10).is_none());
 
-    // The writer maps it before it is sealed; nobody can afterwards.
+    // The writer maps it before it is sealed; no process can afterwards.
     let (fd, bytes) = arena.descriptor(mine).unwrap();
     assert!(!arena.is_sealed(mine));
     assert!(arena.is_sealed(node));
