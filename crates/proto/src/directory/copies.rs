@@ -37,6 +37,12 @@ impl Directory {
             mail.push((from, announce.claimed(Some(reserved.node))));
             return;
         }
+        let is_other = |live: &Live| live.instance == *instance && live.meta != announce.meta;
+        if entry.live.as_ref().is_some_and(is_other) {
+            // One instance has one length and shape: what this holder has is not the object.
+            mail.push((from, announce.refused(None)));
+            return;
+        }
         if entry.refuses_what_was_deleted(now, from, announce, is_first, mail) {
             return;
         }

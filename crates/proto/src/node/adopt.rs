@@ -46,7 +46,8 @@ impl Node {
         out: &mut Vec<Action>,
     ) {
         let is_small = meta.size <= INLINE_BYTES_MAX;
-        let is_wrong = !meta.is_consistent() || is_small != inline.is_some();
+        let is_wrong =
+            !meta.is_consistent() || is_small != inline.is_some() || self.is_unmade(instance);
         let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed);
         // What is here of another instance is not it, and keeps it from being received.
         let is_other = self.table.current(&id).is_some_and(|current| current != instance);

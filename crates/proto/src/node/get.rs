@@ -16,7 +16,7 @@ use crate::{
     error::Error,
     id::{ClientId, Instance, NodeId, ObjectId, RequestId, ServeId},
     inline::Inline,
-    limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX, OWNER_PATIENCE_NS},
+    limits::{INLINE_BYTES_MAX, OWNER_PATIENCE_NS},
     members::Members,
     message::{Announce, Message, Progress, ScatterOrder, Source},
     meta::Meta,
@@ -321,8 +321,9 @@ impl Node {
             }
             return self.wait_for_room(&id, out);
         }
-        let is_unmade = instance.node == self.me.id && instance.serial > self.next_serial;
-        if !meta.is_consistent() || meta.size > OBJECT_BYTES_MAX || is_unmade {
+        let is_other = |copy: &Copy| copy.id != id || copy.meta != meta;
+        let is_wrong = !meta.is_sound() || self.table.get(instance).is_some_and(is_other);
+        if is_wrong || self.is_unmade(instance) {
             let detail =
                 format!("its owner describes it as {instance}, {meta} of {} bytes", meta.size);
             return self.pull_failed(&id.clone(), &Error::ObjectLost { id, detail }, out);
@@ -386,8 +387,10 @@ impl Node {
             // What has arrived of another instance is of no use for this one.
             self.doom(before, out);
         }
-        let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed);
-        if let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) {
+        // A copy that is made here comes from no other node.
+        let is_made = |copy: &Copy| matches!(copy.state, State::Filling(_) | State::Folding);
+        let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed || is_made(copy));
+        if let Some(copy) = self.table.get_mut(instance).filter(|_| !is_void) {
             if copy.is_complete() {
                 self.reveal(instance, out);
                 self.announce(instance, out);
@@ -402,7 +405,7 @@ impl Node {
         }
         let Some(pull) = self.pulls.get_mut(id) else { return };
         if is_void {
-            // Somebody still uses a part of it that was given up here, or the owner does not know of its deletion.
+            // A reader still uses a part of it that was given up here, or the owner does not know of its deletion.
             pull.failures += 1;
             pull.phase = Phase::Pause { until: self.now + pause_ns(pull.failures) };
             return;

@@ -508,6 +508,11 @@ impl Node {
         }
     }
 
+    /// Whether this node is said to have made an instance that it has not made yet.
+    fn is_unmade(&self, instance: Instance) -> bool {
+        instance.node == self.me.id && instance.serial > self.next_serial
+    }
+
     fn next_instance(&mut self) -> Instance {
         self.next_serial += 1;
         Instance { node: self.me.id, serial: self.next_serial }

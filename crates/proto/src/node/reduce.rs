@@ -20,7 +20,7 @@ use crate::{
     meta::{Meta, Op},
     planted::{self, Bug},
     reduce::{Around, Reduce, Step},
-    table::State,
+    table::{Copy, State},
     time::Instant,
 };
 
@@ -291,8 +291,9 @@ impl Node {
             return self.fail_reduce_of(&id, &error, out);
         }
         let epoch = reduce.epoch();
-        if !local.iter().all(|input| self.table.get(*input).is_some_and(|copy| !copy.doomed)) {
-            // Evicted or deleted since its owner told of it.
+        let is_good = |copy: &Copy| !copy.doomed && copy.meta.size == meta.size;
+        if !local.iter().all(|input| self.table.get(*input).is_some_and(is_good)) {
+            // Evicted or deleted since its owner told of it, or not what the owner told.
             let failure = "an input at the caller was lost".into();
             return self.reduce_failed(key, epoch, failure, false, out);
         }

@@ -1,0 +1,555 @@
+//! A member that says anything: no sequence of messages that decode makes a node panic, answer a question twice, hold more
+//! than its capacity, or fold inputs of different lengths.
+//!
+//! Node 1 is real. Node 2 sends it messages about few objects, instances and requests, so that they meet what exists; node
+//! 3 is a silent member. A shell without a clock carries out what node 1 orders, at once or later. Each case is a string of
+//! bytes, from which every choice is read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoplite_proto::{
+    ask::{Answer, Ask},
+    broadcast::Reason,
+    error::Error,
+    id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId, ServeId},
+    inline::Inline,
+    limits::{BLOCK_BYTES, INLINE_BYTES_MAX},
+    members::Member,
+    message::{
+        Announce, FoldKey, FoldOrder, Found, Holding, Listed, Message, Progress, ScatterOrder,
+        Source,
+    },
+    meta::{Dtype, Meta, Op},
+    node::{Action, Config, Event, Node},
+    reduce::cost::Link,
+    swim::Rumour,
+    time::Instant,
+};
+use proptest::{prelude::*, test_runner::RngSeed};
+
+const ME: NodeId = NodeId(1);
+const HOSTILE: NodeId = NodeId(2);
+const SILENT: NodeId = NodeId(3);
+const CAPACITY: u64 = 1 << 20;
+
+/// Choices, read from bytes; all are zero when there are no more.
+struct Choices<'a> {
+    bytes: &'a [u8],
+    /// Objects of which node 1 has told, to be named again.
+    told: Vec<(ObjectId, Instance, Meta)>,
+    /// The reduces of which node 1 has told, and their attempts.
+    reduces: Vec<(ReduceId, u32)>,
+}
+
+impl Choices<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.bytes.split_first() else { return 0 };
+        self.bytes = rest;
+        *first
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        u64::from(self.byte()) % end
+    }
+
+    fn place(&mut self, length: usize) -> usize {
+        usize::from(self.byte()) % length
+    }
+
+    fn flag(&mut self) -> bool {
+        self.byte() & 1 == 1
+    }
+
+    fn of<T: Clone>(&mut self, all: &[T]) -> T {
+        all[usize::from(self.byte()) % all.len()].clone()
+    }
+
+    /// A number that counts: mostly small, now and then the greatest.
+    fn number(&mut self) -> u64 {
+        match self.byte() {
+            255 => u64::MAX,
+            254 => u64::MAX - 1,
+            byte => u64::from(byte % 8),
+        }
+    }
+
+    fn few(&mut self) -> u32 {
+        u32::try_from(self.number()).unwrap_or(u32::MAX)
+    }
+
+    fn node(&mut self) -> NodeId {
+        self.of(&[ME, HOSTILE, SILENT, NodeId(4)])
+    }
+
+    fn instance(&mut self) -> Instance {
+        if !self.told.is_empty() && self.flag() {
+            let at = self.place(self.told.len());
+            return self.told[at].1;
+        }
+        Instance { node: self.node(), serial: self.number() }
+    }
+
+    fn name(&mut self) -> Name {
+        self.of(&["a/1", "a/2", "b/1", "c"]).parse().unwrap()
+    }
+
+    fn id(&mut self) -> ObjectId {
+        if !self.told.is_empty() && self.flag() {
+            let at = self.place(self.told.len());
+            return self.told[at].0.clone();
+        }
+        if self.flag() {
+            ObjectId::Named(self.name())
+        } else {
+            ObjectId::Minted { node: self.node(), serial: self.number() }
+        }
+    }
+
+    fn meta(&mut self) -> Meta {
+        match self.below(6) {
+            0 => Meta::bytes(self.number()),
+            1 => Meta::array(Dtype::Float32, vec![2]).unwrap(),
+            2 => Meta::array(Dtype::Float32, vec![4]).unwrap(),
+            3 => Meta::array(Dtype::Int64, vec![2]).unwrap(),
+            4 => Meta::array(Dtype::Float32, vec![INLINE_BYTES_MAX]).unwrap(),
+            _ => Meta::bytes(INLINE_BYTES_MAX + 1),
+        }
+    }
+
+    /// Bytes, mostly as many as the metadata says.
+    fn inline(&mut self, meta: &Meta) -> Inline {
+        let length = if self.below(8) == 0 { self.number() } else { meta.size };
+        bytes(length.min(2 * INLINE_BYTES_MAX))
+    }
+
+    fn error(&mut self) -> Error {
+        let id = self.id();
+        let lost = Error::ObjectLost { id: id.clone(), detail: "gone".into() };
+        self.of(&[Error::ObjectDeleted { id }, lost])
+    }
+
+    fn reduce(&mut self) -> ReduceId {
+        if !self.reduces.is_empty() && self.flag() {
+            let at = self.place(self.reduces.len());
+            return self.reduces[at].0;
+        }
+        ReduceId { node: self.node(), serial: self.number() }
+    }
+
+    fn op(&mut self) -> Op {
+        self.of(&[Op::Sum, Op::Min, Op::Mean, Op::Any])
+    }
+
+    fn progress(&mut self, meta: &Meta) -> Progress {
+        match self.below(5) {
+            0 => Progress::Complete,
+            1 => Progress::Partial { source: self.flag().then(|| self.node()) },
+            2 => Progress::Parts,
+            _ => Progress::Inline(self.inline(meta)),
+        }
+    }
+
+    fn source(&mut self, meta: &Meta) -> Source {
+        if self.flag() {
+            Source::Inline(self.inline(meta))
+        } else {
+            Source::Holder { node: self.node(), reason: Reason::OnlyHolder }
+        }
+    }
+
+    fn many<T>(&mut self, one: impl Fn(&mut Self) -> T) -> Vec<T> {
+        (0..self.below(4)).map(|_| one(self)).collect()
+    }
+
+    fn fold_order(&mut self) -> FoldOrder {
+        let position = if self.flag() { FoldKey::RESULT } else { self.few() };
+        let key = FoldKey { reduce: self.reduce(), epoch: self.few(), segment: 0, position };
+        let size = self.of(&[8, 16, 4 * INLINE_BYTES_MAX]);
+        FoldOrder {
+            key,
+            inputs: self.many(Self::instance),
+            children: self.many(|choices| (choices.node(), choices.few())),
+            op: self.op(),
+            dtype: Dtype::Float32,
+            size,
+            part: 0..size,
+            frame: u32::try_from(BLOCK_BYTES).unwrap(),
+        }
+    }
+
+    fn scatter_order(&mut self) -> ScatterOrder {
+        ScatterOrder {
+            reduce: self.reduce(),
+            epoch: self.few(),
+            id: self.id(),
+            instance: self.instance(),
+            meta: self.meta(),
+            op: self.op(),
+            frame: u32::try_from(BLOCK_BYTES).unwrap(),
+            seats: self.many(|choices| (choices.node(), choices.many(Self::instance))),
+        }
+    }
+
+    fn rumour(&mut self) -> Rumour {
+        let (node, sequence, incarnation) = (self.node(), self.number(), self.few());
+        self.of(&[
+            Rumour::Ping { sequence },
+            Rumour::Ack { sequence },
+            Rumour::PingReq { node, sequence },
+            Rumour::Suspect { node, incarnation },
+            Rumour::Alive { node, incarnation },
+        ])
+    }
+
+    /// A question of a client.
+    fn ask(&mut self) -> Ask {
+        let meta = self.meta();
+        let id = self.flag().then(|| ObjectId::Named(self.name()));
+        match self.below(14) {
+            0 | 1 if meta.size <= INLINE_BYTES_MAX => {
+                Ask::Put { id, bytes: bytes(meta.size), meta }
+            }
+            0..=2 => Ask::Create { id, meta },
+            3 => Ask::Promise,
+            4 => Ask::Seal { instance: self.instance() },
+            5 => Ask::Abort { instance: self.instance() },
+            6 | 7 => Ask::Get { id: self.id() },
+            8 => Ask::Delete { ids: vec![self.id()] },
+            9 => Ask::Keep { id: self.id(), copies: 1 + self.few() % 3 },
+            10 => Ask::Wait { ids: vec![self.id()], count: 1 },
+            11 => Ask::Latest { prefix: "a/".into(), after: None },
+            12 => Ask::Locations { id: self.id(), known: None },
+            _ => {
+                let inputs: BTreeSet<_> = (0..3).map(|_| self.id()).collect();
+                let inputs: Vec<_> = inputs.into_iter().collect();
+                let count = 1 + self.few() % u32::try_from(inputs.len()).unwrap();
+                Ask::Reduce { inputs, op: self.op(), count, id }
+            }
+        }
+    }
+
+    /// One that exists, or another that differs from it in one thing or in all.
+    fn object(&mut self) -> (ObjectId, Instance, Meta) {
+        let (mut id, mut instance, mut meta) = (self.id(), self.instance(), self.meta());
+        if !self.told.is_empty() && self.flag() {
+            let at = self.place(self.told.len());
+            let told = self.told[at].clone();
+            match self.below(5) {
+                0 => (instance, meta) = (told.1, told.2),
+                1 => (id, meta) = (told.0, told.2),
+                2 | 3 => (id, instance) = (told.0, told.1),
+                _ => (id, instance, meta) = told,
+            }
+        }
+        (id, instance, meta)
+    }
+
+    /// A message of the hostile member.
+    fn message(&mut self) -> Message {
+        let (id, instance, meta) = self.object();
+        match self.below(34) {
+            0 => Message::Members(self.many(|choices| member(choices.node()))),
+            1 => self.of(&[
+                Message::Leaving,
+                Message::Unseated,
+                Message::Forgotten,
+                Message::Down {
+                    node: id.minter().unwrap_or(ME),
+                    incarnation: u32::MAX,
+                    reason: "".into(),
+                },
+            ]),
+            2..=4 => Message::Rumour(self.rumour()),
+            5..=9 => {
+                let (origin, claim, progress) = (self.flag(), self.flag(), self.progress(&meta));
+                Message::Announce(Announce { id, instance, meta, origin, progress, claim })
+            }
+            10 => {
+                let not_here = self.flag().then(|| (self.node(), instance));
+                Message::Locate { id, avoid: self.many(Self::node), not_here }
+            }
+            11 => Message::Paced {
+                id,
+                instance,
+                source: self.node(),
+                bytes_per_second: self.number(),
+                missing: self.number(),
+                usual: self.flag().then(|| self.number()),
+            },
+            12..=14 => {
+                let source = self.source(&meta);
+                Message::Located { id, instance, meta, source }
+            }
+            15 => Message::Redirect { id, instance, source: self.node() },
+            16..=18 => {
+                let inline = self.flag().then(|| self.inline(&meta));
+                let (holder, complete) = (self.node(), self.flag());
+                let found = Found { instance, meta, holder, inline, complete };
+                Message::Found { id, found: Some(found) }
+            }
+            19 => {
+                let known = self.flag().then(Vec::new);
+                Message::Locations { id, known, request: RequestId(self.number()) }
+            }
+            20 => {
+                let holding = Holding { node: self.node(), complete: self.flag() };
+                let request = RequestId(self.number());
+                Message::LocationsAre { request, holdings: Ok(vec![holding]) }
+            }
+            21..=23 => self.word_of_an_object(id, instance),
+            24 => self.word_of_names(),
+            25 => {
+                let row = Listed { id: id.clone(), meta, complete: 1, partial: 0 };
+                let request = RequestId(self.number());
+                Message::ListIs { request, rows: vec![row], next: Some(id) }
+            }
+            26 | 27 => Message::Fold(self.fold_order()),
+            28 => Message::Scatter(Box::new(self.scatter_order())),
+            29 => {
+                let (mut reduce, mut epoch) = (self.reduce(), self.few());
+                if !self.reduces.is_empty() && self.flag() {
+                    let at = self.place(self.reduces.len());
+                    (reduce, epoch) = self.reduces[at];
+                }
+                let is_void = self.flag();
+                self.of(&[
+                    Message::Unfold { reduce, epoch, is_void },
+                    Message::FoldProbe { reduce, epoch },
+                    Message::FoldAlive { reduce, epoch },
+                    Message::FoldFailed { reduce, epoch, detail: "why".into(), is_lost: true },
+                ])
+            }
+            30..=32 => {
+                let inline = self.flag().then(|| self.inline(&meta));
+                Message::Adopt { id, instance, meta, inline, may_wait: self.flag() }
+            }
+            _ => Message::Adopted { id, instance, kept: self.flag() },
+        }
+    }
+
+    fn word_of_an_object(&mut self, id: ObjectId, instance: Instance) -> Message {
+        let (error, request) = (self.error(), RequestId(self.number()));
+        match self.below(17) {
+            0 => Message::Claimed { id, instance, taken_by: self.flag().then(|| self.node()) },
+            1 => Message::Withdraw { id, instance },
+            2 => Message::Unlocate { id },
+            3 => Message::Waiting { id },
+            4 => Message::Gone { id, error },
+            5 => Message::Watch { id },
+            6 => Message::Unwatch { id },
+            7 => Message::Reserve { id, instance },
+            8 => Message::Delete { id, request },
+            9 => Message::Deleted { id, request },
+            10 => Message::Drop { id, instance, error: self.flag().then_some(error) },
+            11 => Message::Stranded { id, instance, error },
+            12 => Message::Doubted { id, instance },
+            13 => Message::Dropped { id, instance },
+            14 => Message::Unkeep { id, instance },
+            15 => Message::Fail { id, error },
+            _ => Message::Remember { id, instances: vec![instance], error: None },
+        }
+    }
+
+    fn word_of_names(&mut self) -> Message {
+        let (name, request) = (self.name(), RequestId(self.number()));
+        match self.below(7) {
+            0 => Message::Latest { prefix: "a/".into(), after: None, request },
+            1 => Message::Unlatest { request },
+            2 => Message::NothingYet { request, id: None },
+            3 => Message::LatestIs { name, request },
+            4 => Message::OlderAre { names: vec![name], request },
+            5 => Message::Older { name, keep: self.number(), request },
+            _ => Message::List { prefix: String::new(), after: None, request },
+        }
+    }
+}
+
+fn bytes(length: u64) -> Inline {
+    vec![1; usize::try_from(length).unwrap()].into()
+}
+
+fn member(id: NodeId) -> Member {
+    let port = u16::try_from(id.0).unwrap();
+    Member { id, address: ([127, 0, 0, 1], port).into(), rack: None }
+}
+
+/// Carries out what the node orders, and looks at it.
+struct Shell {
+    node: Node,
+    now: Instant,
+    /// Facts that follow from orders, and have not been told yet.
+    facts: Vec<Event>,
+    asked: u64,
+    open: BTreeSet<RequestId>,
+    slots: BTreeMap<Instance, u64>,
+    serves: u64,
+    told: Vec<(ObjectId, Instance, Meta)>,
+    reduces: Vec<(ReduceId, u32)>,
+}
+
+impl Shell {
+    fn new() -> Self {
+        let link = Link { latency_ns: 100_000, bytes_per_second: 125_000_000 };
+        let detection_ns = Some(3_000_000_000);
+        let config = Config { capacity: CAPACITY, link, degree: None, detection_ns };
+        let mut shell = Self {
+            node: Node::new(member(ME), config),
+            now: Instant(1),
+            facts: Vec::new(),
+            asked: 0,
+            open: BTreeSet::new(),
+            slots: BTreeMap::new(),
+            serves: 0,
+            told: Vec::new(),
+            reduces: Vec::new(),
+        };
+        for peer in [HOSTILE, SILENT] {
+            shell.tell(Event::PeerUp { member: member(peer) });
+        }
+        shell
+    }
+
+    fn tell(&mut self, event: Event) {
+        let mut actions = Vec::new();
+        self.node.handle(self.now, event, &mut actions);
+        actions.into_iter().for_each(|action| self.perform(action));
+        let table = self.node.table();
+        assert!(
+            table.used() <= table.capacity(),
+            "{} bytes in a store of {CAPACITY}",
+            table.used()
+        );
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Reply { request, answer, .. } => {
+                assert!(self.open.remove(&request), "{request:?} was answered twice");
+                if let Ok(Answer::Got { meta, inline: Some(bytes), .. }) = answer {
+                    assert_eq!(bytes.len(), meta.size, "a reader got bytes of another length");
+                }
+            }
+            Action::Send { message: Message::Announce(announce), .. } => {
+                self.told.push((announce.id, announce.instance, announce.meta));
+            }
+            Action::Send { message: Message::Fold(order), .. } => {
+                self.reduces.push((order.key.reduce, order.key.epoch));
+            }
+            Action::CreateSlot { instance, size, .. } => {
+                assert_eq!(self.slots.insert(instance, size), None, "{instance} has a slot");
+                self.facts.push(Event::SlotReady { instance });
+            }
+            Action::FreeSlot { instance } => {
+                self.slots.remove(&instance);
+                self.facts.retain(|fact| *fact != Event::SlotReady { instance });
+            }
+            Action::Fetch { instance, .. } => {
+                assert!(self.slots.contains_key(&instance), "{instance} is fetched into no slot");
+                self.facts.push(Event::Fetched { instance });
+            }
+            Action::StartFold { order, .. } => {
+                for input in &order.inputs {
+                    let held = self.node.table().get(*input).map(|copy| copy.meta.size);
+                    assert_eq!(held, Some(order.size), "{input} is folded, of another size");
+                }
+                self.facts.push(Event::FoldEnded { key: order.key, failure: None });
+            }
+            Action::StopFold { key } => {
+                self.facts.push(Event::FoldEnded { key, failure: Some("stopped".into()) });
+            }
+            Action::FoldInline { reduce, epoch, dtype, inputs, .. } => {
+                let lengths: BTreeSet<u64> = inputs.iter().map(Inline::len).collect();
+                let length = lengths.first().copied().unwrap_or_default();
+                assert_eq!(lengths.len(), 1, "inputs of a fold differ in length: {lengths:?}");
+                assert!(length.is_multiple_of(dtype.size()), "{length} bytes of {}", dtype.name());
+                self.facts.push(Event::FoldedInline { reduce, epoch, result: bytes(length) });
+            }
+            Action::Serve { serve, instance, .. } => {
+                assert!(self.slots.contains_key(&instance), "{instance} is sent and not here");
+                self.facts.push(Event::ServeEnded { serve });
+            }
+            _ => {}
+        }
+    }
+
+    fn step(&mut self, choices: &mut Choices<'_>) {
+        match choices.below(16) {
+            0..=7 => {
+                let message = choices.message();
+                // The decoder drops a message that can't be true.
+                if message.is_sound() {
+                    self.tell(Event::Message { from: HOSTILE, message });
+                }
+            }
+            8..=10 => {
+                self.asked += 1;
+                let request = RequestId(self.asked);
+                let deadline = choices.flag().then(|| self.now + 1_000_000_000);
+                let client = ClientId(1 + choices.below(2));
+                let ask = choices.ask();
+                self.open.insert(request);
+                self.tell(Event::Asked { client, request, ask, deadline });
+            }
+            11 => {
+                let request = RequestId(1 + choices.below(self.asked.max(1)));
+                if self.open.contains(&request) {
+                    self.tell(Event::Cancelled { request });
+                }
+            }
+            12 => {
+                self.serves += 1;
+                let (id, instance) = (choices.id(), choices.instance());
+                self.tell(Event::FetchAsked { serve: ServeId(self.serves), id, instance });
+            }
+            13 => {
+                self.now = self.node.deadline().unwrap_or(self.now).max(self.now);
+                self.tell(Event::DeadlinePassed);
+            }
+            14 => self.tell(match choices.below(4) {
+                0 => Event::ClientGone { client: ClientId(2) },
+                1 => Event::PeerLost { node: HOSTILE, is_dead: choices.flag() },
+                2 => Event::BlockCorrupt { source: HOSTILE },
+                _ => Event::PeerAgain { member: member(HOSTILE) },
+            }),
+            _ => {
+                for fact in std::mem::take(&mut self.facts) {
+                    self.tell(fact);
+                }
+                self.tell(Event::PeerUp { member: member(HOSTILE) });
+            }
+        }
+    }
+}
+
+fn play(bytes: &[u8]) {
+    let mut shell = Shell::new();
+    let mut choices = Choices { bytes, told: Vec::new(), reduces: Vec::new() };
+    while !choices.bytes.is_empty() {
+        shell.step(&mut choices);
+        choices.told.append(&mut shell.told);
+        choices.reduces.append(&mut shell.reduces);
+    }
+}
+
+/// A number from the environment, for longer runs than that of every change.
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig {
+        cases: u32::try_from(setting("HOSTILE_CASES", 20_000)).unwrap(),
+        rng_seed: RngSeed::Fixed(setting("HOSTILE_SEED", 1)),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn a_member_that_says_anything_does_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        play(&bytes);
+    }
+}
