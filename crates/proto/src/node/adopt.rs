@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Action, Node, SpaceFor};
+use super::{Node, SpaceFor};
 use crate::{
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
@@ -43,7 +43,6 @@ impl Node {
         meta: Meta,
         inline: Option<Inline>,
         may_wait: bool,
-        out: &mut Vec<Action>,
     ) {
         let is_small = meta.size <= INLINE_BYTES_MAX;
         let is_wrong = !meta.is_consistent() || is_small != inline.is_some();
@@ -51,55 +50,50 @@ impl Node {
         // What is here of another instance is not it, and keeps it from being received.
         let is_other = self.table.current(&id).is_some_and(|current| current != instance);
         if self.leaving.is_some() || is_wrong || is_void || is_other {
-            return self.send(asker, Message::Adopted { id, instance, kept: false }, out);
+            return self.world.send(asker, Message::Adopted { id, instance, kept: false });
         }
         if let Some(copy) = self.table.get_mut(instance) {
             if copy.is_complete() {
                 let was_original = core::mem::replace(&mut copy.origin, true);
                 self.note_keeping(instance, asker, may_wait, was_original);
-                self.announce(instance, out);
-                return self.send(asker, Message::Adopted { id, instance, kept: true }, out);
+                self.announce(instance);
+                return self.world.send(asker, Message::Adopted { id, instance, kept: true });
             }
         } else if inline.is_some() {
             let Some(evicted) = self.table.make_room(meta.size) else {
-                return self.send(asker, Message::Adopted { id, instance, kept: false }, out);
+                return self.world.send(asker, Message::Adopted { id, instance, kept: false });
             };
-            self.evicted(evicted, out);
+            self.evicted(evicted);
             self.table.insert(instance, id.clone(), meta, inline, State::Complete, true);
             self.note_keeping(instance, asker, may_wait, false);
-            self.reveal(instance, out);
-            self.announce(instance, out);
-            self.completed(instance, out);
-            return self.send(asker, Message::Adopted { id, instance, kept: true }, out);
+            self.reveal(instance);
+            self.announce(instance);
+            self.completed(instance);
+            return self.world.send(asker, Message::Adopted { id, instance, kept: true });
         }
         let adoption = Adoption { asker, instance, may_wait };
         if let Some(before) = self.adoptions.insert(id.clone(), adoption)
             && before.asker != asker
         {
-            self.refuse_adoption(&id, before, out);
+            self.refuse_adoption(&id, before);
         }
-        self.pull_if_wanted(&id, out);
-        self.adoption_lacks_room(&id, out);
+        self.pull_if_wanted(&id);
+        self.adoption_lacks_room(&id);
     }
 
     /// A copy has arrived; if it was taken over for another node, that is told.
-    pub(super) fn adoption_arrived(
-        &mut self,
-        id: &ObjectId,
-        instance: Instance,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn adoption_arrived(&mut self, id: &ObjectId, instance: Instance) {
         let Some(adoption) = self.adoptions.remove(id) else { return };
         if adoption.instance != instance {
-            return self.refuse_adoption(id, adoption, out);
+            return self.refuse_adoption(id, adoption);
         }
         if let Some(copy) = self.table.get_mut(instance) {
             let was_original = core::mem::replace(&mut copy.origin, true);
             self.note_keeping(instance, adoption.asker, adoption.may_wait, was_original);
         }
-        self.announce(instance, out);
+        self.announce(instance);
         let id = id.clone();
-        self.send(adoption.asker, Message::Adopted { id, instance, kept: true }, out);
+        self.world.send(adoption.asker, Message::Adopted { id, instance, kept: true });
     }
 
     /// An original is kept for `asker`: for good if that leaves.
@@ -119,7 +113,7 @@ impl Node {
 
     /// Clients of this node wait for room: asks to give back so much of what is kept for others as that takes, if it can be
     /// enough.
-    pub(super) fn give_back(&mut self, wants: &SpaceFor, size: u64, out: &mut Vec<Action>) {
+    pub(super) fn give_back(&mut self, wants: &SpaceFor, size: u64) {
         let is_for_another =
             |id: &ObjectId| self.adoptions.contains_key(id) && !self.waiting.contains_key(id);
         if matches!(wants, SpaceFor::Pull(id) if is_for_another(id)) {
@@ -130,7 +124,8 @@ impl Node {
         for (instance, kept) in &self.kept_for {
             let copy =
                 self.table.get(*instance).filter(|copy| copy.is_complete() && copy.pins == 0);
-            let can_go = self.members.contains(kept.asker) && !self.keeping.contains_key(instance);
+            let can_go =
+                self.world.members().contains(kept.asker) && !self.keeping.contains_key(instance);
             let Some(copy) = copy.filter(|_| can_go) else { continue };
             if missing == 0 && !kept.is_given_back {
                 continue;
@@ -144,12 +139,12 @@ impl Node {
             if let Some(kept) = self.kept_for.get_mut(&instance) {
                 kept.is_given_back = true;
             }
-            self.send(asker, Message::Adopted { id, instance, kept: false }, out);
+            self.world.send(asker, Message::Adopted { id, instance, kept: false });
         }
     }
 
     /// Enough other nodes keep an original: the copy here may go.
-    pub(super) fn unkeep(&mut self, asker: NodeId, instance: Instance, out: &mut Vec<Action>) {
+    pub(super) fn unkeep(&mut self, asker: NodeId, instance: Instance) {
         if self.kept_for.get(&instance).is_none_or(|kept| kept.asker != asker) {
             return;
         }
@@ -160,29 +155,29 @@ impl Node {
         }
         if let Some(copy) = self.table.get_mut(instance) {
             copy.origin = false;
-            self.announce(instance, out);
-            self.grant_space(out);
+            self.announce(instance);
+            self.grant_space();
         }
     }
 
     /// There is no room for an object now. If its adoption is to be refused for that, another node may have some.
-    pub(super) fn adoption_lacks_room(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+    pub(super) fn adoption_lacks_room(&mut self, id: &ObjectId) {
         let is_refused = self.adoptions.get(id).is_some_and(|adoption| !adoption.may_wait);
         if is_refused && self.pull_has_waited(id) {
-            self.adoption_failed(id, out);
-            self.end_if_unwanted(id, out);
+            self.adoption_failed(id);
+            self.end_if_unwanted(id);
         }
     }
 
     /// An original will not come to here.
-    pub(super) fn adoption_failed(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+    pub(super) fn adoption_failed(&mut self, id: &ObjectId) {
         if let Some(adoption) = self.adoptions.remove(id) {
-            self.refuse_adoption(id, adoption, out);
+            self.refuse_adoption(id, adoption);
         }
     }
 
-    fn refuse_adoption(&mut self, id: &ObjectId, adoption: Adoption, out: &mut Vec<Action>) {
+    fn refuse_adoption(&mut self, id: &ObjectId, adoption: Adoption) {
         let (id, instance, kept) = (id.clone(), adoption.instance, false);
-        self.send(adoption.asker, Message::Adopted { id, instance, kept }, out);
+        self.world.send(adoption.asker, Message::Adopted { id, instance, kept });
     }
 }

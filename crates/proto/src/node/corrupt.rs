@@ -5,21 +5,21 @@
 
 use alloc::vec::Vec;
 
-use super::{Action, Node, Note};
+use super::{Node, Note};
 use crate::{
     id::{NodeId, ObjectId},
     limits::CORRUPT_BLOCKS_MAX,
 };
 
 impl Node {
-    pub(super) fn block_corrupt(&mut self, source: NodeId, out: &mut Vec<Action>) {
-        if !self.members.contains(source) {
+    pub(super) fn block_corrupt(&mut self, source: NodeId) {
+        if !self.world.members().contains(source) {
             return;
         }
         let count = self.corrupt.entry(source).or_default();
         *count = count.saturating_add(1);
         if *count == CORRUPT_BLOCKS_MAX {
-            out.push(Action::Note(Note::SenderAvoided { node: source, blocks: *count }));
+            self.world.note(Note::SenderAvoided { node: source, blocks: *count });
         }
     }
 

@@ -107,12 +107,7 @@ fn pause_ns(failures: u32) -> u64 {
 }
 
 impl Node {
-    pub(super) fn get(
-        &mut self,
-        asked: &Asked,
-        id: ObjectId,
-        out: &mut Vec<Action>,
-    ) -> Option<Result<Answer, Error>> {
+    pub(super) fn get(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
         let current = self.table.current(&id);
         let is_usable = |copy: &Copy| copy.is_complete() || planted::has(Bug::AnswersGetsTooEarly);
         let complete = current.filter(|instance| self.table.get(*instance).is_some_and(is_usable));
@@ -121,7 +116,7 @@ impl Node {
         }
         self.remember(asked, Waiting::Object(id.clone()));
         self.waiting.entry(id.clone()).or_default().push(asked.request);
-        self.pull_if_wanted(&id, out);
+        self.pull_if_wanted(&id);
         None
     }
 
@@ -138,14 +133,14 @@ impl Node {
         Ok(Answer::Got { id, meta, instance, inline })
     }
 
-    pub(super) fn release(&mut self, client: ClientId, instance: Instance, out: &mut Vec<Action>) {
+    pub(super) fn release(&mut self, client: ClientId, instance: Instance) {
         let Some(reads) = self.reads.get_mut(&client) else { return };
         let Some(count) = reads.get_mut(&instance) else { return };
         *count -= 1;
         if *count == 0 {
             reads.remove(&instance);
         }
-        self.unpin(instance, out);
+        self.unpin(instance);
     }
 
     /// Somebody wants to read what is here of an object before it is complete.
@@ -174,21 +169,21 @@ impl Node {
     }
 
     /// There is memory for a copy that begins to arrive.
-    pub(super) fn growing(&mut self, instance: Instance, out: &mut Vec<Action>) {
+    pub(super) fn growing(&mut self, instance: Instance) {
         let Some(copy) = self.table.get(instance) else { return };
         let (id, meta, state) = (copy.id.clone(), copy.meta.clone(), copy.state);
         for request in self.followers.remove(&id).unwrap_or_default() {
             let client = self.requests.get(&request).map(|pending| pending.client);
             let is_own = client.is_some_and(|client| state == State::Filling(client));
             let growing = Answer::Growing { meta: meta.clone(), instance };
-            self.reply(request, Ok(if is_own { Answer::Done } else { growing }), out);
+            self.reply(request, Ok(if is_own { Answer::Done } else { growing }));
         }
     }
 
     /// What there is to say of the object is said to those who get it.
-    fn end_following(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+    fn end_following(&mut self, id: &ObjectId) {
         for request in self.followers.remove(id).unwrap_or_default() {
-            self.reply(request, Ok(Answer::Done), out);
+            self.reply(request, Ok(Answer::Done));
         }
     }
 
@@ -202,39 +197,39 @@ impl Node {
     }
 
     /// A copy is complete: everybody here who waited for the object has it now.
-    pub(super) fn completed(&mut self, instance: Instance, out: &mut Vec<Action>) {
+    pub(super) fn completed(&mut self, instance: Instance) {
         let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
         let id = copy.id.clone();
-        self.end_pull(&id, out);
-        self.end_following(&id, out);
+        self.end_pull(&id);
+        self.end_following(&id);
         for request in self.waiting.remove(&id).unwrap_or_default() {
             if let Some(client) = self.requests.get(&request).map(|pending| pending.client) {
                 let answer = self.give(client, instance);
-                self.reply(request, answer, out);
+                self.reply(request, answer);
             }
         }
-        self.adoption_arrived(&id, instance, out);
+        self.adoption_arrived(&id, instance);
         // A copy that is neither an original nor read may go, if somebody waits for room.
-        self.grant_space(out);
+        self.grant_space();
     }
 
     /// The object comes into being here after all: nobody else need send it.
-    pub(super) fn born(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
-        self.end_pull(id, out);
+    pub(super) fn born(&mut self, id: &ObjectId) {
+        self.end_pull(id);
     }
 
     /// Ends a pull and settles the receivers that it kept waiting.
-    fn end_pull(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+    fn end_pull(&mut self, id: &ObjectId) {
         let Some(pull) = self.pulls.remove(id) else { return };
         self.space.retain(|waiting| *waiting != SpaceFor::Pull(id.clone()));
         match pull.phase {
             Phase::Asking { .. } | Phase::Pause { .. } => {
-                self.send_owners(id, &Message::Unlocate { id: id.clone() }, out);
+                self.world.send_owners(id, &Message::Unlocate { id: id.clone() });
             }
             Phase::Receiving { instance, .. } => {
                 let complete = self.table.get(instance).is_some_and(Copy::is_complete);
                 if !complete {
-                    out.push(Action::StopFetch { instance });
+                    self.world.act(Action::StopFetch { instance });
                 }
             }
             Phase::Room { .. } | Phase::Memory => {}
@@ -243,43 +238,43 @@ impl Node {
             return;
         }
         for (serve, instance) in pull.parked {
-            self.serve_or_refuse(serve, instance, out);
+            self.serve_or_refuse(serve, instance);
         }
     }
 
     /// Starts to look for an object if somebody here waits for it and it is not on its way.
-    pub(super) fn pull_if_wanted(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+    pub(super) fn pull_if_wanted(&mut self, id: &ObjectId) {
         let is_wanted = self.waiting.contains_key(id) || self.adoptions.contains_key(id);
         let is_here = self.table.current(id).is_some();
         if is_wanted && !is_here && !self.pulls.contains_key(id) {
             self.pulls.insert(id.clone(), Pull::new(Phase::Asking { second_at: None }));
-            self.locate(id, out);
+            self.locate(id);
         }
     }
 
     /// Has the parts of an object that a reduce makes brought here, whether anybody here waits for it or not.
     pub(super) fn pull_parts(&mut self, order: &ScatterOrder) {
         let (instance, meta, source) =
-            (order.instance, order.meta.clone(), order.source(self.me.id));
+            (order.instance, order.meta.clone(), order.source(self.world.me()));
         let phase = Phase::Room { instance, meta, source, has_waited: false };
         self.pulls.insert(order.id.clone(), Pull::new(phase));
     }
 
     /// Asks the owner for a sender.
-    fn locate(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+    fn locate(&mut self, id: &ObjectId) {
         let avoid = self.avoided(id);
         let Some(pull) = self.pulls.get_mut(id) else { return };
-        let owner = self.members.owners(id).first;
-        let second_at = (owner != self.me.id).then(|| self.now + OWNER_PATIENCE_NS);
+        let owner = self.world.members().owners(id).first;
+        let second_at = (owner != self.world.me()).then(|| self.world.now() + OWNER_PATIENCE_NS);
         pull.phase = Phase::Asking { second_at };
         let not_here = pull.not_here.take();
-        self.send(owner, Message::Locate { id: id.clone(), avoid, not_here }, out);
+        self.world.send(owner, Message::Locate { id: id.clone(), avoid, not_here });
     }
 
     /// Asks the owners again, since they have changed.
-    pub(super) fn locate_again(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+    pub(super) fn locate_again(&mut self, id: &ObjectId) {
         if matches!(self.pulls.get(id), Some(Pull { phase: Phase::Asking { .. }, .. })) {
-            self.locate(id, out);
+            self.locate(id);
         }
     }
 
@@ -289,12 +284,12 @@ impl Node {
     }
 
     /// An owner keeps the question for a sender.
-    pub(super) fn pull_acknowledged(&mut self, from: NodeId, id: &ObjectId, out: &mut Vec<Action>) {
+    pub(super) fn pull_acknowledged(&mut self, from: NodeId, id: &ObjectId) {
         match self.pulls.get_mut(id) {
             Some(Pull { phase: Phase::Asking { second_at }, .. }) => *second_at = None,
             Some(_) => {}
             // It was asked twice, and the first answer has ended what the second question was for.
-            None => self.send(from, Message::Unlocate { id: id.clone() }, out),
+            None => self.world.send(from, Message::Unlocate { id: id.clone() }),
         }
     }
 
@@ -305,7 +300,6 @@ impl Node {
         instance: Instance,
         meta: Meta,
         source: Source,
-        out: &mut Vec<Action>,
     ) {
         let is_asking =
             matches!(self.pulls.get(&id), Some(Pull { phase: Phase::Asking { .. }, .. }));
@@ -313,26 +307,26 @@ impl Node {
             // The pull ended another way, or both owners were asked and this one was slower. What the first says holds:
             // of two who each know a part of who feeds whom, both obeyed, copies could grow from each other.
             if let Source::Holder { node, .. } = source
-                && self.members.owners(&id).first == from
+                && self.world.members().owners(&id).first == from
             {
-                self.redirected(&id, instance, node, out);
+                self.redirected(&id, instance, node);
             } else if let Some(copy) = self.table.current(&id) {
-                self.announce(copy, out);
+                self.announce(copy);
             }
-            return self.wait_for_room(&id, out);
+            return self.wait_for_room(&id);
         }
-        let is_unmade = instance.node == self.me.id && instance.serial > self.next_serial;
+        let is_unmade = self.world.is_unmade(instance);
         if !meta.is_consistent() || meta.size > OBJECT_BYTES_MAX || is_unmade {
             let detail =
                 format!("its owner describes it as {instance}, {meta} of {} bytes", meta.size);
-            return self.pull_failed(&id.clone(), &Error::ObjectLost { id, detail }, out);
+            return self.pull_failed(&id.clone(), &Error::ObjectLost { id, detail });
         }
         match source {
-            Source::Inline(bytes) => self.located_inline(from, &id, instance, meta, bytes, out),
+            Source::Inline(bytes) => self.located_inline(from, &id, instance, meta, bytes),
             Source::Holder { node, reason } => {
                 let note = Note::SourceChosen { id: id.clone(), source: node, reason };
-                out.push(Action::Note(note));
-                self.located_at(&id, instance, meta, node, out);
+                self.world.note(note);
+                self.located_at(&id, instance, meta, node);
             }
         }
     }
@@ -345,87 +339,79 @@ impl Node {
         instance: Instance,
         meta: Meta,
         bytes: Inline,
-        out: &mut Vec<Action>,
     ) {
         if bytes.len() != meta.size || meta.size > INLINE_BYTES_MAX {
             let (id, detail) =
                 (id.clone(), format!("its owner sent {} bytes for {meta}", bytes.len()));
-            return self.pull_failed(&id.clone(), &Error::ObjectLost { id, detail }, out);
+            return self.pull_failed(&id.clone(), &Error::ObjectLost { id, detail });
         }
         let part = self.table.current(id);
         if let Some(part) = part.filter(|part| {
             self.table.get(*part).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
         }) {
             // What has arrived of a larger object that had the name before.
-            self.doom(part, out);
-            self.send_owners(id, &Message::Withdraw { id: id.clone(), instance: part }, out);
+            self.doom(part);
+            self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance: part });
         }
-        let is_first = self.members.owners(id).first == from;
+        let is_first = self.world.members().owners(id).first == from;
         if let Some(pull) = self.pulls.get_mut(id).filter(|_| is_first) {
             // The owner has answered and keeps no question that would have to be taken back.
             pull.phase = Phase::Memory;
         }
-        self.end_pull(id, out);
-        self.end_following(id, out);
-        self.adoption_failed(id, out);
+        self.end_pull(id);
+        self.end_following(id);
+        self.adoption_failed(id);
         for request in self.waiting.remove(id).unwrap_or_default() {
             let (id, meta, inline) = (id.clone(), meta.clone(), Some(bytes.clone()));
-            self.reply(request, Ok(Answer::Got { id, meta, instance, inline }), out);
+            self.reply(request, Ok(Answer::Got { id, meta, instance, inline }));
         }
     }
 
-    fn located_at(
-        &mut self,
-        id: &ObjectId,
-        instance: Instance,
-        meta: Meta,
-        source: NodeId,
-        out: &mut Vec<Action>,
-    ) {
+    fn located_at(&mut self, id: &ObjectId, instance: Instance, meta: Meta, source: NodeId) {
         if let Some(before) = self.table.current(id).filter(|before| *before != instance) {
             // What has arrived of another instance is of no use for this one.
-            self.doom(before, out);
+            self.doom(before);
         }
         let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed);
         if let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) {
             if copy.is_complete() {
-                self.reveal(instance, out);
-                self.announce(instance, out);
-                return self.completed(instance, out);
+                self.reveal(instance);
+                self.announce(instance);
+                return self.completed(instance);
             }
             copy.state = State::Flowing(Some(source));
-            return self.receive_from(id, instance, source, out);
+            return self.receive_from(id, instance, source);
         }
         if !self.table.could_hold(meta.size) {
             let error = self.store_full(meta.size);
-            return self.pull_failed(id, &error, out);
+            return self.pull_failed(id, &error);
         }
         let Some(pull) = self.pulls.get_mut(id) else { return };
         if is_void {
             // Somebody still uses a part of it that was given up here, or the owner does not know of its deletion.
             pull.failures += 1;
-            pull.phase = Phase::Pause { until: self.now + pause_ns(pull.failures) };
+            pull.phase = Phase::Pause { until: self.world.now() + pause_ns(pull.failures) };
             return;
         }
         pull.phase = Phase::Room { instance, meta, source, has_waited: false };
         self.space.push_back(SpaceFor::Pull(id.clone()));
-        self.grant_space(out);
-        self.wait_for_room(id, out);
+        self.grant_space();
+        self.wait_for_room(id);
     }
 
     /// If there was no room at once: nobody shall be sent here meanwhile, for it may never come.
-    fn wait_for_room(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+    fn wait_for_room(&mut self, id: &ObjectId) {
         let Some(pull) = self.pulls.get_mut(id) else { return };
         let Phase::Room { has_waited, .. } = &mut pull.phase else { return };
         *has_waited = true;
         let parked = core::mem::take(&mut pull.parked);
         if let Some(announce) = self.room_announcement(id) {
-            self.send_owners(id, &Message::Announce(announce), out);
+            self.world.send_owners(id, &Message::Announce(announce));
         }
         for (serve, instance) in parked {
-            self.serve_or_refuse(serve, instance, out);
+            self.serve_or_refuse(serve, instance);
         }
-        self.adoption_lacks_room(id, out);
+        self.adoption_lacks_room(id);
     }
 
     /// Whether an object was located and there was no room for it at once.
@@ -444,69 +430,57 @@ impl Node {
         Some(Announce { id, instance, meta, origin, progress, claim })
     }
 
-    pub(super) fn pull_in_room(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+    pub(super) fn pull_in_room(&mut self, id: &ObjectId) {
         let Some(pull) = self.pulls.get_mut(id) else { return };
         let Phase::Room { instance, meta, source, has_waited } = &pull.phase else { return };
         let (instance, meta, source, has_waited) = (*instance, meta.clone(), *source, *has_waited);
         pull.phase = Phase::Memory;
         let size = meta.size;
         self.table.insert(instance, id.clone(), meta, None, State::Flowing(Some(source)), false);
-        self.reveal(instance, out);
+        self.reveal(instance);
         if has_waited {
-            self.announce(instance, out);
+            self.announce(instance);
         }
-        out.push(Action::CreateSlot { instance, size, writer: None });
+        self.world.act(Action::CreateSlot { instance, size, writer: None });
     }
 
-    pub(super) fn pull_in_memory(&mut self, instance: Instance, out: &mut Vec<Action>) {
+    pub(super) fn pull_in_memory(&mut self, instance: Instance) {
         let Some(copy) = self.table.get(instance) else { return };
         let State::Flowing(Some(source)) = copy.state else { return };
         let id = copy.id.clone();
         if !matches!(self.pulls.get(&id), Some(Pull { phase: Phase::Memory, .. })) {
             return;
         }
-        self.receive_from(&id, instance, source, out);
+        self.receive_from(&id, instance, source);
     }
 
-    fn receive_from(
-        &mut self,
-        id: &ObjectId,
-        instance: Instance,
-        source: NodeId,
-        out: &mut Vec<Action>,
-    ) {
+    fn receive_from(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
         self.begin_to_receive(id, instance);
-        self.growing(instance, out);
+        self.growing(instance);
         let Some(pull) = self.pulls.get_mut(id) else { return };
         let mut parked = core::mem::take(&mut pull.parked);
         if planted::has(Bug::LosesParkedReceivers) {
             parked.clear();
         }
         if self.is_scattered(instance) {
-            self.begin_parts(instance, out);
+            self.begin_parts(instance);
         } else {
-            out.push(Action::Fetch { id: id.clone(), instance, source, parts: None });
+            self.world.act(Action::Fetch { id: id.clone(), instance, source, parts: None });
         }
         // Both, for the owner who chose the sender may have been the second, or another before a change of members.
-        self.announce(instance, out);
+        self.announce(instance);
         for (serve, instance) in parked {
-            self.serve_or_refuse(serve, instance, out);
+            self.serve_or_refuse(serve, instance);
         }
     }
 
     /// An owner names the sender from now on: a receiver that has stepped in between this node and its sender, or one that
     /// is faster than the present sender.
-    pub(super) fn redirected(
-        &mut self,
-        id: &ObjectId,
-        instance: Instance,
-        source: NodeId,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn redirected(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
         if self.stays_with(id, instance, source) {
             return;
         }
-        let me = self.me.id;
+        let me = self.world.me();
         let phase = self
             .pulls
             .get_mut(id)
@@ -527,30 +501,30 @@ impl Node {
             && before != source
         {
             copy.state = State::Flowing(Some(source));
-            out.push(Action::Note(Note::SenderReplaced { id: id.clone(), before, source }));
+            self.world.note(Note::SenderReplaced { id: id.clone(), before, source });
             if matches!(self.pulls.get(id), Some(Pull { phase: Phase::Receiving { .. }, .. })) {
                 self.begin_to_receive(id, instance);
-                out.push(Action::Fetch { id: id.clone(), instance, source, parts: None });
+                self.world.act(Action::Fetch { id: id.clone(), instance, source, parts: None });
             }
         }
         // Its owner believes that this node did as it was told.
-        self.announce(current, out);
+        self.announce(current);
     }
 
-    pub(super) fn fetched(&mut self, instance: Instance, out: &mut Vec<Action>) {
-        if self.parts_complete(instance, out) {
+    pub(super) fn fetched(&mut self, instance: Instance) {
+        if self.parts_complete(instance) {
             return;
         }
         let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) else { return };
         if matches!(copy.state, State::Flowing(_)) {
             copy.state = State::Complete;
-            self.announce(instance, out);
-            self.completed(instance, out);
+            self.announce(instance);
+            self.completed(instance);
         }
     }
 
     /// A member is gone: what it sends is sought elsewhere, though its connection may be open for long.
-    pub(super) fn pulls_without(&mut self, node: NodeId, out: &mut Vec<Action>) {
+    pub(super) fn pulls_without(&mut self, node: NodeId) {
         // One without memory so far has asked it for nothing: it will, and hear that it is gone.
         let is_receiving = |id: &ObjectId| {
             let phase = self.pulls.get(id).map(|pull| &pull.phase);
@@ -565,21 +539,15 @@ impl Node {
         let fed: Vec<Instance> =
             self.table.iter().filter(is_fed).map(|(instance, _)| instance).collect();
         for instance in fed {
-            out.push(Action::StopFetch { instance });
-            self.fetch_failed(instance, node, false, out);
+            self.world.act(Action::StopFetch { instance });
+            self.fetch_failed(instance, node, false);
         }
     }
 
-    pub(super) fn fetch_failed(
-        &mut self,
-        instance: Instance,
-        source: NodeId,
-        not_here: bool,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn fetch_failed(&mut self, instance: Instance, source: NodeId, not_here: bool) {
         if self.is_scattered(instance) {
             let detail = format!("a part did not come from node {source}");
-            return self.parts_failed(instance, detail, out);
+            return self.parts_failed(instance, detail);
         }
         let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) else { return };
         if copy.state != State::Flowing(Some(source)) {
@@ -597,20 +565,20 @@ impl Node {
         }
         pull.not_here = not_here.then_some((source, instance));
         let is_first = pull.failures == 1;
-        pull.phase = Phase::Pause { until: self.now + pause_ns(pull.failures) };
-        self.end_if_unwanted(&id, out);
+        pull.phase = Phase::Pause { until: self.world.now() + pause_ns(pull.failures) };
+        self.end_if_unwanted(&id);
         if is_first {
-            self.locate(&id, out);
+            self.locate(&id);
         }
         // The owners learn that nobody feeds this copy.
         if let Some(announce) = self.announcement(instance) {
-            self.send_second(announce, out);
+            self.send_second(announce);
         }
     }
 
-    fn send_second(&mut self, announce: Announce, out: &mut Vec<Action>) {
-        if let Some(second) = self.members.owners(&announce.id).second {
-            self.send(second, Message::Announce(announce), out);
+    fn send_second(&mut self, announce: Announce) {
+        if let Some(second) = self.world.members().owners(&announce.id).second {
+            self.world.send(second, Message::Announce(announce));
         }
     }
 
@@ -621,39 +589,34 @@ impl Node {
     }
 
     /// The object will not come: those who wait are told, and what has arrived of it goes.
-    pub(super) fn pull_failed(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
+    pub(super) fn pull_failed(&mut self, id: &ObjectId, error: &Error) {
         if let Some(instance) = self.table.current(id)
             && self.table.get(instance).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
         {
-            self.doom(instance, out);
-            self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
+            self.doom(instance);
+            self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
         }
-        self.end_pull(id, out);
-        self.end_following(id, out);
+        self.end_pull(id);
+        self.end_following(id);
         for request in self.waiting.remove(id).unwrap_or_default() {
-            self.reply(request, Err(error.clone()), out);
+            self.reply(request, Err(error.clone()));
         }
-        self.adoption_failed(id, out);
+        self.adoption_failed(id);
     }
 
     /// One reader waits no more. What is arriving goes on; a search that nobody needs ends.
-    pub(super) fn stop_waiting(
-        &mut self,
-        id: &ObjectId,
-        request: RequestId,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn stop_waiting(&mut self, id: &ObjectId, request: RequestId) {
         let Some(waiting) = self.waiting.get_mut(id) else { return };
         waiting.retain(|waiter| *waiter != request);
         if !waiting.is_empty() {
             return;
         }
         self.waiting.remove(id);
-        self.end_if_unwanted(id, out);
+        self.end_if_unwanted(id);
     }
 
     /// Gives up an object that nobody here waits for, nor behind here, unless it is arriving.
-    pub(super) fn end_if_unwanted(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+    pub(super) fn end_if_unwanted(&mut self, id: &ObjectId) {
         let Some(pull) = self.pulls.get(id) else { return };
         let is_arriving = matches!(pull.phase, Phase::Memory | Phase::Receiving { .. });
         let is_in_room = matches!(pull.phase, Phase::Room { .. });
@@ -665,12 +628,12 @@ impl Node {
             return;
         }
         if let Some(instance) = part {
-            self.doom(instance, out);
-            self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
+            self.doom(instance);
+            self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
         } else if is_in_room {
-            self.send_owners(id, &Message::Unlocate { id: id.clone() }, out);
+            self.world.send_owners(id, &Message::Unlocate { id: id.clone() });
         }
-        self.end_pull(id, out);
+        self.end_pull(id);
     }
 
     /// Keeps a receiver waiting that was sent here before this node has a place for the object; false if this
@@ -691,18 +654,19 @@ impl Node {
     }
 
     /// A receiver that was kept waiting has hung up.
-    pub(super) fn unpark(&mut self, serve: ServeId, out: &mut Vec<Action>) {
+    pub(super) fn unpark(&mut self, serve: ServeId) {
         let is_parked = |pull: &Pull| pull.parked.iter().any(|(parked, _)| *parked == serve);
         let found = self.pulls.iter().find(|(_, pull)| is_parked(pull)).map(|(id, _)| id.clone());
         let Some(id) = found else { return };
         if let Some(pull) = self.pulls.get_mut(&id) {
             pull.parked.retain(|(parked, _)| *parked != serve);
         }
-        self.end_if_unwanted(&id, out);
+        self.end_if_unwanted(&id);
     }
 
-    pub(super) fn expire_pulls(&mut self, out: &mut Vec<Action>) {
-        let due = |pull: &Pull| pull.deadline().is_some_and(|deadline| deadline <= self.now);
+    pub(super) fn expire_pulls(&mut self) {
+        let due =
+            |pull: &Pull| pull.deadline().is_some_and(|deadline| deadline <= self.world.now());
         let due: Vec<ObjectId> =
             self.pulls.iter().filter(|(_, pull)| due(pull)).map(|(id, _)| id.clone()).collect();
         for id in due {
@@ -711,12 +675,12 @@ impl Node {
                 Phase::Asking { second_at } => {
                     *second_at = None;
                     let avoid = self.avoided(&id);
-                    if let Some(second) = self.members.owners(&id).second {
-                        self.send(second, Message::Locate { id, avoid, not_here: None }, out);
+                    if let Some(second) = self.world.members().owners(&id).second {
+                        self.world.send(second, Message::Locate { id, avoid, not_here: None });
                     }
                 }
-                Phase::Receiving { .. } => self.report_stall(&id, out),
-                _ => self.locate(&id, out),
+                Phase::Receiving { .. } => self.report_stall(&id),
+                _ => self.locate(&id),
             }
         }
     }

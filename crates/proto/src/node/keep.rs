@@ -13,7 +13,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Action, Asked, Node, Pending, Waiting};
+use super::{Asked, Node, Pending, Waiting};
 use crate::{
     ask::Answer,
     error::Error,
@@ -80,7 +80,6 @@ impl Node {
         asked: &Asked,
         id: ObjectId,
         copies: u32,
-        out: &mut Vec<Action>,
     ) -> Option<Result<Answer, Error>> {
         let current = self.table.current(&id);
         let is_original = |instance: &Instance| {
@@ -100,15 +99,15 @@ impl Node {
         keeping.copies = keeping.copies.max(copies as usize);
         keeping.bytes = self.table.get(instance).map_or(0, Copy::cost);
         self.remember(asked, Waiting::Copies(id, instance));
-        self.ask_keepers(instance, out);
+        self.ask_keepers(instance);
         None
     }
 
     /// Asks as many others as it takes, and answers whoever waits once they have it.
-    fn ask_keepers(&mut self, instance: Instance, out: &mut Vec<Action>) {
+    fn ask_keepers(&mut self, instance: Instance) {
         let Some(copy) = self.table.get(instance) else { return };
         let Some(keeping) = self.keeping.get_mut(&instance) else { return };
-        let wanted = keeping.wanted(self.members.others().count());
+        let wanted = keeping.wanted(self.world.members().others().count());
         let is_promised = planted::has(Bug::CountsQuestionsAsCopies) && !keeping.asked.is_empty();
         if keeping.kept.len() >= wanted || is_promised {
             keeping.retry_at = None;
@@ -116,25 +115,25 @@ impl Node {
             let spare = keeping.lost.iter().chain(&keeping.tired).copied();
             let spare: Vec<NodeId> = spare
                 .filter(|node| {
-                    self.members.contains(*node) && !keeping.charged().any(|it| it == *node)
+                    self.world.members().contains(*node) && !keeping.charged().any(|it| it == *node)
                 })
                 .collect();
             keeping.refused.append(&mut keeping.tired);
-            keeping.lost.retain(|node| !self.members.contains(*node));
+            keeping.lost.retain(|node| !self.world.members().contains(*node));
             let id = copy.id.clone();
             for node in spare {
-                self.send(node, Message::Unkeep { id: id.clone(), instance }, out);
+                self.world.send(node, Message::Unkeep { id: id.clone(), instance });
             }
-            return self.answer_keepers(instance, &Ok(Answer::Done), out);
+            return self.answer_keepers(instance, &Ok(Answer::Done));
         }
         let missing = wanted.saturating_sub(keeping.kept.len() + keeping.asked.len());
         let is_enough = keeping.kept.len() + keeping.tired.len() >= wanted;
-        let others = self.members.others().filter(|other| !keeping.is_known(other.id));
+        let others = self.world.members().others().filter(|other| !keeping.is_known(other.id));
         // One that may have it still; else the one that keeps least for this node, and after it in a ring of all nodes, so
         // that the copies of many nodes spread, too.
         let rank = |node: NodeId| {
             let kept = self.keepers.get(&node).copied().unwrap_or_default();
-            (!keeping.lost.contains(&node), kept, node.0.wrapping_sub(self.me.id.0))
+            (!keeping.lost.contains(&node), kept, node.0.wrapping_sub(self.world.me().0))
         };
         let mut others: Vec<_> = others.map(|other| (rank(other.id), other.id)).collect();
         others.sort_unstable();
@@ -143,7 +142,8 @@ impl Node {
         let bytes = keeping.bytes;
         chosen.iter().for_each(|node| *self.keepers.entry(*node).or_default() += bytes);
         let is_short = keeping.kept.len() + keeping.asked.len() < wanted;
-        keeping.retry_at = is_short.then(|| keeping.retry_at.unwrap_or(self.now + RETRY_NS));
+        keeping.retry_at =
+            is_short.then(|| keeping.retry_at.unwrap_or(self.world.now() + RETRY_NS));
         if let Some(at) = keeping.retry_at {
             let next = self.next_keeping.get_or_insert(at);
             *next = at.min(*next);
@@ -152,11 +152,11 @@ impl Node {
         for target in chosen {
             let (id, meta, inline) = (id.clone(), meta.clone(), inline.clone());
             let may_wait = false;
-            self.send(target, Message::Adopt { id, instance, meta, inline, may_wait }, out);
+            self.world.send(target, Message::Adopt { id, instance, meta, inline, may_wait });
         }
         if is_enough {
             // Those that want to give it back hold it until others do.
-            self.answer_keepers(instance, &Ok(Answer::Done), out);
+            self.answer_keepers(instance, &Ok(Answer::Done));
         }
     }
 
@@ -168,13 +168,7 @@ impl Node {
     }
 
     /// Another node keeps an original of this one, or can't, or wants to give it back.
-    pub(super) fn keeper_answered(
-        &mut self,
-        from: NodeId,
-        instance: Instance,
-        is_kept: bool,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn keeper_answered(&mut self, from: NodeId, instance: Instance, is_kept: bool) {
         let Some(keeping) = self.keeping.get_mut(&instance) else { return };
         let bytes = keeping.bytes;
         if keeping.asked.remove(&from) {
@@ -189,7 +183,7 @@ impl Node {
         if !is_kept {
             self.discharge(from, bytes);
         }
-        self.ask_keepers(instance, out);
+        self.ask_keepers(instance);
     }
 
     /// What a node kept is lost with it, and what it was asked is void. One that is there all the same is asked again.
@@ -201,7 +195,7 @@ impl Node {
     }
 
     /// Members came or went: others may have to be asked, or can be. What was said to `renewed` may be lost.
-    pub(super) fn keep_again(&mut self, renewed: Option<NodeId>, out: &mut Vec<Action>) {
+    pub(super) fn keep_again(&mut self, renewed: Option<NodeId>) {
         if let Some(node) = renewed {
             let hit = self
                 .keeping
@@ -212,34 +206,34 @@ impl Node {
         }
         let wanted: Vec<Instance> = self.keeping.keys().copied().collect();
         for instance in wanted {
-            self.ask_keepers(instance, out);
+            self.ask_keepers(instance);
         }
     }
 
     /// Asks those again that had no room.
-    pub(super) fn expire_keeping(&mut self, out: &mut Vec<Action>) {
-        if self.next_keeping.is_none_or(|at| at > self.now) {
+    pub(super) fn expire_keeping(&mut self) {
+        if self.next_keeping.is_none_or(|at| at > self.world.now()) {
             return;
         }
-        let is_due = |keeping: &Keeping| keeping.retry_at.is_some_and(|at| at <= self.now);
+        let is_due = |keeping: &Keeping| keeping.retry_at.is_some_and(|at| at <= self.world.now());
         let due = self.keeping.iter().filter(|(_, keeping)| is_due(keeping));
         for instance in due.map(|(instance, _)| *instance).collect::<Vec<_>>() {
             if let Some(keeping) = self.keeping.get_mut(&instance) {
                 keeping.refused.clear();
                 keeping.retry_at = None;
             }
-            self.ask_keepers(instance, out);
+            self.ask_keepers(instance);
         }
         self.next_keeping = self.keeping.values().filter_map(|keeping| keeping.retry_at).min();
     }
 
     /// The original is no more.
-    pub(super) fn keep_over(&mut self, instance: Instance, out: &mut Vec<Action>) {
+    pub(super) fn keep_over(&mut self, instance: Instance) {
         self.kept_for.remove(&instance);
         if let Some(keeping) = self.keeping.remove(&instance) {
             keeping.charged().for_each(|node| self.discharge(node, keeping.bytes));
             let Some(id) = self.table.get(instance).map(|copy| copy.id.clone()) else { return };
-            self.answer_keepers(instance, &Err(Error::ObjectDeleted { id }), out);
+            self.answer_keepers(instance, &Err(Error::ObjectDeleted { id }));
         }
     }
 
@@ -254,17 +248,12 @@ impl Node {
         }
     }
 
-    fn answer_keepers(
-        &mut self,
-        instance: Instance,
-        answer: &Result<Answer, Error>,
-        out: &mut Vec<Action>,
-    ) {
+    fn answer_keepers(&mut self, instance: Instance, answer: &Result<Answer, Error>) {
         let waits =
             |pending: &Pending| matches!(&pending.kind, Waiting::Copies(_, of) if *of == instance);
         let waiting = self.requests.iter().filter(|(_, pending)| waits(pending));
         for request in waiting.map(|(request, _)| *request).collect::<Vec<RequestId>>() {
-            self.reply(request, answer.clone(), out);
+            self.reply(request, answer.clone());
         }
     }
 }

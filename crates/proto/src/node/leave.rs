@@ -60,40 +60,42 @@ impl Leaving {
 
 impl Node {
     /// This node shall leave: others take over the originals that are here.
-    pub(super) fn leave(&mut self, patience_ns: u64, out: &mut Vec<Action>) {
+    pub(super) fn leave(&mut self, patience_ns: u64) {
         if self.leaving.is_some() {
             return;
         }
-        let until = self.now + patience_ns;
-        let filling_until = until.min(self.now + FILL_PATIENCE_NS);
+        let until = self.world.now() + patience_ns;
+        let filling_until = until.min(self.world.now() + FILL_PATIENCE_NS);
         let filling = self.creates.iter().filter(|(_, create)| create.is_filling());
         let filling = filling.map(|(instance, _)| *instance).collect();
         let (open, seated_by, has_left) = (BTreeMap::new(), BTreeSet::new(), false);
         let leaving = Leaving { open, filling, filling_until, seated_by, until, has_left };
         self.leaving = Some(leaving);
-        self.members.begin_to_leave(self.me.id);
-        for other in self.members.others().map(|other| other.id).collect::<Vec<_>>() {
-            self.say_leaving(other, out);
+        let me = self.world.me();
+        self.world.members_mut().begin_to_leave(me);
+        for other in self.world.others() {
+            self.say_leaving(other);
         }
         let ours: Vec<ObjectId> = self.reduce_of.keys().cloned().collect();
         for id in ours {
-            let said = alloc::format!("node {}, which folds {id}, left the cluster", self.me.id);
-            self.fail_reduce_of(&id, &Error::NodeDown(said), out);
+            let said =
+                alloc::format!("node {}, which folds {id}, left the cluster", self.world.me());
+            self.fail_reduce_of(&id, &Error::NodeDown(said));
         }
         for request in self.requests.keys().copied().collect::<Vec<RequestId>>() {
             match self.requests.get(&request).map(|pending| pending.kind.clone()) {
-                Some(Waiting::Object(id)) => self.stop_waiting(&id, request, out),
+                Some(Waiting::Object(id)) => self.stop_waiting(&id, request),
                 Some(Waiting::Growth(id)) => self.stop_following(&id, request),
-                Some(Waiting::Several(waited)) => self.stop_listening(&waited, request, out),
+                Some(Waiting::Several(waited)) => self.stop_listening(&waited, request),
                 _ => {}
             }
-            let said = alloc::format!("node {} is closing", self.me.id);
-            self.reply(request, Err(Error::NodeDown(said)), out);
+            let said = alloc::format!("node {} is closing", self.world.me());
+            self.reply(request, Err(Error::NodeDown(said)));
         }
         // Who leaves too asks another one.
         for id in self.adoptions.keys().cloned().collect::<Vec<ObjectId>>() {
-            self.adoption_failed(&id, out);
-            self.end_if_unwanted(&id, out);
+            self.adoption_failed(&id);
+            self.end_if_unwanted(&id);
         }
         let originals: Vec<Instance> = self
             .table
@@ -102,32 +104,27 @@ impl Node {
             .map(|(instance, _)| instance)
             .collect();
         for instance in originals {
-            self.hand_over(instance, BTreeSet::new(), out);
+            self.hand_over(instance, BTreeSet::new());
         }
     }
 
-    fn say_leaving(&mut self, to: NodeId, out: &mut Vec<Action>) {
+    fn say_leaving(&mut self, to: NodeId) {
         let Some(leaving) = self.leaving.as_mut().filter(|leaving| !leaving.has_left) else {
             return;
         };
         leaving.seated_by.insert(to);
-        self.send(to, Message::Leaving, out);
+        self.world.send(to, Message::Leaving);
     }
 
     /// Members that are new, or have forgotten it, hear that this node leaves.
-    pub(super) fn tell_of_leaving(
-        &mut self,
-        before: &Members,
-        renewed: Option<NodeId>,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn tell_of_leaving(&mut self, before: &Members, renewed: Option<NodeId>) {
         if self.leaving.is_none() {
             return;
         }
-        let others = self.members.others().map(|other| other.id);
+        let others = self.world.members().others().map(|other| other.id);
         let others = others.filter(|node| !before.contains(*node) || renewed == Some(*node));
         for other in others.collect::<Vec<_>>() {
-            self.say_leaving(other, out);
+            self.say_leaving(other);
         }
     }
 
@@ -145,46 +142,41 @@ impl Node {
     }
 
     /// A member was told to leave: reduces of this node order it nothing new.
-    pub(super) fn member_leaves(&mut self, node: NodeId, out: &mut Vec<Action>) {
-        self.members.begin_to_leave(node);
+    pub(super) fn member_leaves(&mut self, node: NodeId) {
+        self.world.members_mut().begin_to_leave(node);
         self.unseating.insert(node);
         for key in self.reduces.keys().copied().collect::<Vec<_>>() {
-            self.advise(key, |reduce, _, _, steps| reduce.holder_leaves(node, steps), out);
+            self.advise(key, |reduce, _, _, steps| reduce.holder_leaves(node, steps));
         }
     }
 
     /// Members that leave hear when no reduce of this node has a seat there.
-    pub(super) fn unseat(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn unseat(&mut self) {
         if self.unseating.is_empty() {
             return;
         }
         let seats: BTreeSet<NodeId> = self.reduces.values().flat_map(Reduce::nodes).collect();
         for node in self.unseating.difference(&seats).copied().collect::<Vec<_>>() {
             self.unseating.remove(&node);
-            self.send(node, Message::Unseated, out);
+            self.world.send(node, Message::Unseated);
         }
     }
 
     /// A client has filled what it was filling when this node was told to leave.
-    pub(super) fn filled_while_leaving(&mut self, instance: Instance, out: &mut Vec<Action>) {
+    pub(super) fn filled_while_leaving(&mut self, instance: Instance) {
         let Some(leaving) = &mut self.leaving else { return };
         leaving.filling.remove(&instance);
         // Also one that was not waited for any more, as long as others are.
         if !leaving.has_left {
-            self.hand_over(instance, BTreeSet::new(), out);
+            self.hand_over(instance, BTreeSet::new());
         }
     }
 
     /// Asks the next member that was not asked before to keep an original.
-    fn hand_over(
-        &mut self,
-        instance: Instance,
-        mut asked: BTreeSet<NodeId>,
-        out: &mut Vec<Action>,
-    ) {
+    fn hand_over(&mut self, instance: Instance, mut asked: BTreeSet<NodeId>) {
         let Some(copy) = self.table.get(instance) else { return };
         // By the order of ownership, so that originals spread over all who stay.
-        let mut others = self.members.clone();
+        let mut others = self.world.members().clone();
         others.resign();
         let leaving: Vec<NodeId> = others.iter().map(|other| other.id).collect();
         let leaving = leaving.into_iter().filter(|node| others.is_leaving(*node));
@@ -202,7 +194,7 @@ impl Node {
         let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
         // It may have room later; without it the object is lost.
         let may_wait = true;
-        self.send(target, Message::Adopt { id, instance, meta, inline, may_wait }, out);
+        self.world.send(target, Message::Adopt { id, instance, meta, inline, may_wait });
     }
 
     /// An original is no more: nobody need take it over.
@@ -213,33 +205,27 @@ impl Node {
     }
 
     /// A member that is there has forgotten what it was asked to take over: it is asked again.
-    pub(super) fn hand_over_anew(&mut self, node: NodeId, out: &mut Vec<Action>) {
+    pub(super) fn hand_over_anew(&mut self, node: NodeId) {
         let Some(leaving) = &mut self.leaving else { return };
         let hit = leaving.open.iter_mut().filter_map(|(instance, asked)| {
             asked.remove(&node).then(|| (*instance, asked.clone()))
         });
         for (instance, asked) in hit.collect::<Vec<_>>() {
-            self.hand_over(instance, asked, out);
+            self.hand_over(instance, asked);
         }
     }
 
     /// Whoever had promised to keep something is gone itself.
-    pub(super) fn hand_over_again(&mut self, node: NodeId, out: &mut Vec<Action>) {
+    pub(super) fn hand_over_again(&mut self, node: NodeId) {
         let Some(leaving) = &self.leaving else { return };
         let hit = leaving.open.iter().filter(|(_, asked)| asked.contains(&node));
         for (instance, asked) in hit.map(|(i, a)| (*i, a.clone())).collect::<Vec<_>>() {
-            self.hand_over(instance, asked, out);
+            self.hand_over(instance, asked);
         }
     }
 
-    pub(super) fn adopted(
-        &mut self,
-        from: NodeId,
-        instance: Instance,
-        kept: bool,
-        out: &mut Vec<Action>,
-    ) {
-        self.keeper_answered(from, instance, kept, out);
+    pub(super) fn adopted(&mut self, from: NodeId, instance: Instance, kept: bool) {
+        self.keeper_answered(from, instance, kept);
         let Some(leaving) = &mut self.leaving else { return };
         let Some(asked) =
             leaving.open.get(&instance).filter(|asked| asked.contains(&from)).cloned()
@@ -249,12 +235,12 @@ impl Node {
         if kept {
             leaving.open.remove(&instance);
         } else {
-            self.hand_over(instance, asked, out);
+            self.hand_over(instance, asked);
         }
     }
 
     pub(super) fn expire_leaving(&mut self) {
-        let now = self.now;
+        let now = self.world.now();
         let Some(leaving) = &mut self.leaving else { return };
         if leaving.filling_until <= now {
             leaving.filling.clear();
@@ -263,7 +249,7 @@ impl Node {
 
     /// Says good-bye once nothing is left to be done, or its time is over; after each event, for what came of it is to be
     /// said before.
-    pub(super) fn leave_when_empty(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn leave_when_empty(&mut self) {
         let Some(leaving) = self.leaving.as_mut().filter(|leaving| !leaving.has_left) else {
             return;
         };
@@ -271,20 +257,20 @@ impl Node {
         let has_folded = leaving.seated_by.is_empty()
             && self.folds.values().all(|fold| fold.is_stopped)
             && self.scatters.is_empty();
-        if !(is_kept && has_folded || leaving.until <= self.now) {
+        if !(is_kept && has_folded || leaving.until <= self.world.now()) {
             return;
         }
         // Said once.
         leaving.has_left = true;
         leaving.open.clear();
         let mut mail = Vec::new();
-        let mut without_me = self.members.clone();
+        let mut without_me = self.world.members().clone();
         without_me.resign();
-        self.directory.members_changed(self.now, &without_me, None, &mut mail);
-        self.post(mail, out);
-        for other in self.members.others().map(|other| other.id).collect::<Vec<_>>() {
-            self.send(other, Message::Leave, out);
+        self.directory.members_changed(self.world.now(), &without_me, None, &mut mail);
+        self.world.post(mail);
+        for other in self.world.others() {
+            self.world.send(other, Message::Leave);
         }
-        out.push(Action::Left { is_kept });
+        self.world.act(Action::Left { is_kept });
     }
 }

@@ -2,7 +2,7 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Action, Asked, Node, Pending, Waiting};
+use super::{Asked, Node, Pending, Waiting};
 use crate::{
     ask::Answer,
     error::Error,
@@ -18,7 +18,6 @@ impl Node {
         owner: NodeId,
         prefix: String,
         after: Option<ObjectId>,
-        out: &mut Vec<Action>,
     ) -> Option<Result<Answer, Error>> {
         if prefix.len() > NAME_BYTES_MAX {
             let said = format!(
@@ -27,12 +26,12 @@ impl Node {
             );
             return Some(Err(Error::InvalidArgument(said)));
         }
-        if !self.members.contains(owner) {
+        if !self.world.members().contains(owner) {
             return Some(Err(no_member(owner)));
         }
         let request = asked.request;
         self.remember(asked, Waiting::Page { owner });
-        self.send(owner, Message::List { prefix, after, request }, out);
+        self.world.send(owner, Message::List { prefix, after, request });
         None
     }
 
@@ -42,21 +41,20 @@ impl Node {
         request: RequestId,
         rows: Vec<Listed>,
         next: Option<ObjectId>,
-        out: &mut Vec<Action>,
     ) {
         let asked = self.requests.get(&request).map(|Pending { kind, .. }| kind);
         if matches!(asked, Some(Waiting::Page { owner }) if *owner == from) {
-            self.reply(request, Ok(Answer::List { rows, next }), out);
+            self.reply(request, Ok(Answer::List { rows, next }));
         }
     }
 
     /// What a node was asked for it does not answer any more, and others own what it did.
-    pub(super) fn lists_without(&mut self, node: NodeId, out: &mut Vec<Action>) {
+    pub(super) fn lists_without(&mut self, node: NodeId) {
         let is_of =
             |pending: &Pending| matches!(pending.kind, Waiting::Page { owner } if owner == node);
         let asked = self.requests.iter().filter(|(_, pending)| is_of(pending));
         for request in asked.map(|(request, _)| *request).collect::<Vec<RequestId>>() {
-            self.reply(request, Err(no_member(node)), out);
+            self.reply(request, Err(no_member(node)));
         }
     }
 }

@@ -29,6 +29,7 @@ mod status;
 mod tests;
 mod wait;
 mod watch;
+mod world;
 
 use alloc::{
     boxed::Box,
@@ -49,6 +50,7 @@ use self::{
     reserve::Reservation,
     scatter::Parts,
     watch::Due,
+    world::World,
 };
 pub use self::{
     event::{Action, Config, Event, FOLD_WAITED_NS, GROWTH_NS, Note},
@@ -72,16 +74,11 @@ use crate::{
 /// One node of the cluster.
 #[derive(Debug)]
 pub struct Node {
-    me: Member,
-    members: Members,
+    world: World,
     swim: Swim,
     absentees: Absentees,
-    config: Config,
-    /// When the event at hand was handed over.
-    now: Instant,
     directory: Directory,
     table: Table,
-    next_serial: u64,
     requests: BTreeMap<RequestId, Pending>,
     deadlines: BTreeSet<(Instant, RequestId)>,
     /// Gets of objects that are not complete here, in order of asking.
@@ -139,8 +136,6 @@ pub struct Node {
     leaving: Option<Leaving>,
     /// Members that leave, and wait to hear that no reduce of this node needs them.
     unseating: BTreeSet<NodeId>,
-    /// Messages to this node itself, handled before `handle` returns.
-    loopback: VecDeque<Message>,
 }
 
 /// Who waits for room.
@@ -156,15 +151,11 @@ impl Node {
     /// A node alone in its cluster.
     pub fn new(me: Member, config: Config) -> Self {
         Self {
-            me,
-            members: Members::new(me),
+            world: World::new(me, config),
             swim: Swim::new(me.id, config.detection_ns),
             absentees: Absentees::default(),
-            config,
-            now: Instant::default(),
             directory: Directory::new(config.detection_ns),
             table: Table::new(config.capacity),
-            next_serial: 0,
             requests: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             waiting: BTreeMap::new(),
@@ -198,24 +189,24 @@ impl Node {
             next_keeping: None,
             leaving: None,
             unseating: BTreeSet::new(),
-            loopback: VecDeque::new(),
         }
     }
 
     /// Takes a fact, and appends to `actions` what is to be done now, in order.
     pub fn handle(&mut self, now: Instant, event: Event, actions: &mut Vec<Action>) {
-        self.now = now;
-        self.dispatch(event, actions);
-        self.hear_itself(actions);
-        self.expire_requests(actions);
-        self.hear_itself(actions);
-        self.unseat(actions);
-        self.leave_when_empty(actions);
+        self.world.begin(now, actions);
+        self.dispatch(event);
+        self.hear_itself();
+        self.expire_requests();
+        self.hear_itself();
+        self.unseat();
+        self.leave_when_empty();
+        self.world.end(actions);
     }
 
-    fn hear_itself(&mut self, actions: &mut Vec<Action>) {
-        while let Some(message) = self.loopback.pop_front() {
-            self.receive(self.me.id, message, actions);
+    fn hear_itself(&mut self) {
+        while let Some(message) = self.world.next_loopback() {
+            self.receive(self.world.me(), message);
         }
     }
 
@@ -241,7 +232,7 @@ impl Node {
 
     /// The members, as this node sees them.
     pub const fn members(&self) -> &Members {
-        &self.members
+        self.world.members()
     }
 
     /// The copies of this node.
@@ -259,213 +250,186 @@ impl Node {
         self.requests.len()
     }
 
-    fn dispatch(&mut self, event: Event, out: &mut Vec<Action>) {
+    fn dispatch(&mut self, event: Event) {
         match event {
             Event::Asked { client, request, ask, deadline } => {
-                self.ask(client, request, ask, deadline, out);
+                self.ask(client, request, ask, deadline);
             }
-            Event::Cancelled { request } => self.time_out(request, out),
-            Event::ClientGone { client } => self.client_gone(client, out),
+            Event::Cancelled { request } => self.time_out(request),
+            Event::ClientGone { client } => self.client_gone(client),
             Event::ClientForked { client, heir } => self.client_forked(client, heir),
-            Event::SlotReady { instance } => self.slot_ready(instance, out),
-            Event::SlotFailed { instance, detail } => self.slot_failed(instance, detail, out),
+            Event::SlotReady { instance } => self.slot_ready(instance),
+            Event::SlotFailed { instance, detail } => self.slot_failed(instance, detail),
             Event::Message { from, message } => {
                 // Whoever is no member (any more) has to introduce itself first.
-                if self.members.contains(from) {
+                if self.world.members().contains(from) {
                     self.swim.heard(from);
-                    self.receive(from, message, out);
+                    self.receive(from, message);
                 }
             }
-            Event::PeerUp { member } => self.meet(member, out),
-            Event::PeerAgain { member } => self.meet_again(member, out),
-            Event::PeerLost { node, is_dead } => self.peer_lost(node, is_dead, out),
+            Event::PeerUp { member } => self.meet(member),
+            Event::PeerAgain { member } => self.meet_again(member),
+            Event::PeerLost { node, is_dead } => self.peer_lost(node, is_dead),
             Event::CallFailed { node, is_refused } => {
                 self.absentees.call_failed(node, is_refused);
             }
-            Event::FetchAsked { serve, id, instance } => self.serve(serve, &id, instance, out),
-            Event::ServeEnded { serve } => self.serve_ended(serve, out),
+            Event::FetchAsked { serve, id, instance } => self.serve(serve, &id, instance),
+            Event::ServeEnded { serve } => self.serve_ended(serve),
             Event::FetchGrew { instance, source, received, missing } => {
-                self.fetch_grew(instance, source, received, missing, out);
+                self.fetch_grew(instance, source, received, missing);
             }
-            Event::Fetched { instance } => self.fetched(instance, out),
+            Event::Fetched { instance } => self.fetched(instance),
             Event::FetchFailed { instance, source, not_here } => {
-                self.fetch_failed(instance, source, not_here, out);
+                self.fetch_failed(instance, source, not_here);
             }
-            Event::BlockCorrupt { source } => self.block_corrupt(source, out),
+            Event::BlockCorrupt { source } => self.block_corrupt(source),
             Event::FoldedInline { reduce, epoch, result } => {
-                self.folded_inline(reduce, epoch, result, out);
+                self.folded_inline(reduce, epoch, result);
             }
             Event::FoldWaited { key, node, ns, bytes } => {
-                self.fold_waited(key, node, ns, bytes, out);
+                self.fold_waited(key, node, ns, bytes);
             }
-            Event::FoldEnded { key, failure } => self.fold_ended(key, failure, out),
+            Event::FoldEnded { key, failure } => self.fold_ended(key, failure),
             Event::LinkMeasured { link, has_bandwidth } => {
-                self.config.link = link;
+                self.world.link_measured(link);
                 self.usual_rate = has_bandwidth.then_some(link.bytes_per_second);
                 self.directory.set_usual_rate(self.usual_rate);
             }
-            Event::LeaveAsked { patience_ns } => self.leave(patience_ns, out),
-            Event::DeadlinePassed => self.expire(out),
+            Event::LeaveAsked { patience_ns } => self.leave(patience_ns),
+            Event::DeadlinePassed => self.expire(),
         }
     }
 
-    fn ask(
-        &mut self,
-        client: ClientId,
-        request: RequestId,
-        ask: Ask,
-        deadline: Option<Instant>,
-        out: &mut Vec<Action>,
-    ) {
+    fn ask(&mut self, client: ClientId, request: RequestId, ask: Ask, deadline: Option<Instant>) {
         let ends_something = matches!(
             ask,
             Ask::Seal { .. } | Ask::Release { .. } | Ask::Abort { .. } | Ask::BreakPromises
         );
         if self.leaving.is_some() && !ends_something {
-            let error = Error::NodeDown(format!("node {} is closing", self.me.id));
-            out.push(Action::Reply { client, request, answer: Err(error) });
+            let error = Error::NodeDown(format!("node {} is closing", self.world.me()));
+            self.world.reply(client, request, Err(error));
             return;
         }
         let asked = Asked { client, request, deadline };
         let answer = match ask {
-            Ask::Put { id, meta, bytes } => self.put_inline(&asked, id, meta, bytes, out),
+            Ask::Put { id, meta, bytes } => self.put_inline(&asked, id, meta, bytes),
             Ask::Promise => Some(Ok(self.promise(client))),
             Ask::BreakPromises => {
-                self.break_promises(client, out);
+                self.break_promises(client);
                 return;
             }
-            Ask::Create { id, meta } => self.create(&asked, id, meta, out),
-            Ask::Seal { instance } => Some(self.seal(client, instance, out)),
-            Ask::Abort { instance } => Some(self.abort(client, instance, out)),
-            Ask::Get { id } => self.get(&asked, id, out),
-            Ask::Keep { id, copies } => self.keep(&asked, id, copies, out),
+            Ask::Create { id, meta } => self.create(&asked, id, meta),
+            Ask::Seal { instance } => Some(self.seal(client, instance)),
+            Ask::Abort { instance } => Some(self.abort(client, instance)),
+            Ask::Get { id } => self.get(&asked, id),
+            Ask::Keep { id, copies } => self.keep(&asked, id, copies),
             Ask::Release { instance } => {
-                self.release(client, instance, out);
+                self.release(client, instance);
                 return;
             }
             Ask::Follow { id } => self.follow(&asked, id),
-            Ask::Wait { ids, count } => self.wait(&asked, ids, count, out),
+            Ask::Wait { ids, count } => self.wait(&asked, ids, count),
             Ask::Reduce { inputs, op, count, id } => {
-                self.begin_reduce(&asked, inputs, op, count, id, out)
+                self.begin_reduce(&asked, inputs, op, count, id)
             }
             Ask::Inputs { id } => self.inputs(&asked, id),
             Ask::Lost { id } => Some(self.lost(&id)),
-            Ask::Delete { ids } => self.delete(&asked, ids, out),
-            Ask::Latest { prefix, after } => self.latest(&asked, prefix, after, out),
-            Ask::Prune { name, keep } => self.prune(&asked, name, keep, out),
-            Ask::Locations { id, known } => self.locations(&asked, id, known, out),
+            Ask::Delete { ids } => self.delete(&asked, ids),
+            Ask::Latest { prefix, after } => self.latest(&asked, prefix, after),
+            Ask::Prune { name, keep } => self.prune(&asked, name, keep),
+            Ask::Locations { id, known } => self.locations(&asked, id, known),
             Ask::Explain { id } => Some(Ok(self.explain(&id))),
             Ask::Owners { id } => {
-                Some(Ok(Answer::Owners(self.members.owners(&id).iter().collect())))
+                Some(Ok(Answer::Owners(self.world.members().owners(&id).iter().collect())))
             }
-            Ask::List { owner, prefix, after } => self.list(&asked, owner, prefix, after, out),
+            Ask::List { owner, prefix, after } => self.list(&asked, owner, prefix, after),
             Ask::Status => Some(Ok(Answer::Status(Box::new(self.status())))),
             Ask::Objects => Some(Ok(Answer::Objects(self.objects()))),
         };
         if let Some(answer) = answer {
-            out.push(Action::Reply { client, request, answer });
+            self.world.reply(client, request, answer);
         }
     }
 
     /// Handles what another node, or this one, said.
-    fn receive(&mut self, from: NodeId, message: Message, out: &mut Vec<Action>) {
+    fn receive(&mut self, from: NodeId, message: Message) {
         let mut mail = Vec::new();
-        let (members, link) = (&self.members, self.config.link);
-        if self.directory.handle(self.now, from, &message, members, link, &mut mail) {
-            self.post(mail, out);
+        let (members, link) = (self.world.members(), self.world.config().link);
+        if self.directory.handle(self.world.now(), from, &message, members, link, &mut mail) {
+            self.world.post(mail);
             if let Message::Locate { id, .. } = &message {
-                self.result_asked(id, out);
+                self.result_asked(id);
             }
             if let Message::Delete { id, .. } = &message
                 && id.minter().is_some()
             {
                 self.promises.remove(id);
                 // A result that is not there yet has no copy that could be dropped. A name has: its reservation.
-                self.fail_reduce_of(id, &Error::ObjectDeleted { id: id.clone() }, out);
+                self.fail_reduce_of(id, &Error::ObjectDeleted { id: id.clone() });
             }
             return;
         }
         match message {
-            Message::Members(members) => self.learn(from, &members, out),
-            Message::Leaving => self.member_leaves(from, out),
+            Message::Members(members) => self.learn(from, &members),
+            Message::Leaving => self.member_leaves(from),
             Message::Unseated => self.unseated(from),
-            Message::Leave => self.lose(from, Loss::Left, out),
+            Message::Leave => self.lose(from, Loss::Left),
             Message::Down { node, incarnation, reason } => {
-                self.told_down(from, node, incarnation, reason, out);
+                self.told_down(from, node, incarnation, reason);
             }
-            Message::Forgotten => self.was_forgotten(from, out),
-            Message::Rumour(rumour) => self.hear_rumour(from, rumour, out),
+            Message::Forgotten => self.was_forgotten(from),
+            Message::Rumour(rumour) => self.hear_rumour(from, rumour),
             Message::Claimed { id, instance, taken_by } => {
-                self.claimed(from, &id, instance, taken_by, out)
+                self.claimed(from, &id, instance, taken_by)
             }
-            Message::Waiting { id } => self.pull_acknowledged(from, &id, out),
+            Message::Waiting { id } => self.pull_acknowledged(from, &id),
             Message::Located { id, instance, meta, source } => {
-                self.located(from, id, instance, meta, source, out);
+                self.located(from, id, instance, meta, source);
             }
             Message::Redirect { id, instance, source } => {
-                self.redirected(&id, instance, source, out);
+                self.redirected(&id, instance, source);
             }
-            Message::Gone { id, error } => self.gone(&id, &error, out),
-            Message::Found { id, found } => self.found(from, &id, found, out),
-            Message::Deleted { id, request } => self.deleted(from, &id, request, out),
+            Message::Gone { id, error } => self.gone(&id, &error),
+            Message::Found { id, found } => self.found(from, &id, found),
+            Message::Deleted { id, request } => self.deleted(from, &id, request),
             Message::Drop { id, instance, error } => {
-                self.drop_copy(from, &id, instance, error, out);
+                self.drop_copy(from, &id, instance, error);
             }
-            Message::Doubted { instance, .. } => self.doubted(instance, out),
+            Message::Doubted { instance, .. } => self.doubted(instance),
             Message::Stranded { id, instance, error } => {
-                self.stranded(from, &id, instance, error, out);
+                self.stranded(from, &id, instance, error);
             }
-            Message::LatestIs { name, request } => self.latest_is(from, name, request, out),
-            Message::NothingYet { request, id } => self.nothing_yet(from, request, id, out),
-            Message::OlderAre { names, request } => self.prune_these(request, names, out),
+            Message::LatestIs { name, request } => self.latest_is(from, name, request),
+            Message::NothingYet { request, id } => self.nothing_yet(from, request, id),
+            Message::OlderAre { names, request } => self.prune_these(request, names),
             Message::ListIs { request, rows, next } => {
-                self.list_is(from, request, rows, next, out);
+                self.list_is(from, request, rows, next);
             }
             Message::LocationsAre { request, holdings } => {
-                self.located_all(from, request, holdings, out)
+                self.located_all(from, request, holdings)
             }
-            Message::Fold(order) => self.fold(from, order, out),
-            Message::Scatter(order) => self.scattered(from, *order, out),
+            Message::Fold(order) => self.fold(from, order),
+            Message::Scatter(order) => self.scattered(from, *order),
             Message::Unfold { reduce, epoch, is_void } => {
-                self.unfold(reduce, epoch, is_void, out);
+                self.unfold(reduce, epoch, is_void);
             }
             Message::FoldStarves { reduce, epoch, node, bytes_per_second } => {
-                self.fold_starves(from, reduce, epoch, (node, bytes_per_second), out);
+                self.fold_starves(from, reduce, epoch, (node, bytes_per_second));
             }
             Message::FoldProbe { reduce, epoch } => {
-                self.send(from, Message::FoldAlive { reduce, epoch }, out);
+                self.world.send(from, Message::FoldAlive { reduce, epoch });
             }
             Message::FoldAlive { reduce, epoch } => self.fold_alive(from, reduce, epoch),
             Message::FoldFailed { reduce, epoch, detail, is_lost } => {
-                self.reduce_failed(reduce, epoch, detail, is_lost, out);
+                self.reduce_failed(reduce, epoch, detail, is_lost);
             }
             Message::Adopt { id, instance, meta, inline, may_wait } => {
-                self.adopt(from, id, instance, meta, inline, may_wait, out);
+                self.adopt(from, id, instance, meta, inline, may_wait);
             }
-            Message::Adopted { instance, kept, .. } => self.adopted(from, instance, kept, out),
-            Message::Unkeep { instance, .. } => self.unkeep(from, instance, out),
+            Message::Adopted { instance, kept, .. } => self.adopted(from, instance, kept),
+            Message::Unkeep { instance, .. } => self.unkeep(from, instance),
             // The directory has taken the others.
             _ => {}
-        }
-    }
-
-    fn send(&mut self, to: NodeId, message: Message, out: &mut Vec<Action>) {
-        if to == self.me.id {
-            self.loopback.push_back(message);
-        } else if self.members.contains(to) {
-            out.push(Action::Send { to, message });
-        }
-    }
-
-    fn send_owners(&mut self, id: &ObjectId, message: &Message, out: &mut Vec<Action>) {
-        for owner in self.members.owners(id).iter() {
-            self.send(owner, message.clone(), out);
-        }
-    }
-
-    fn post(&mut self, mail: Vec<(NodeId, Message)>, out: &mut Vec<Action>) {
-        for (to, message) in mail {
-            self.send(to, message, out);
         }
     }
 
@@ -490,43 +454,33 @@ impl Node {
         Some(Announce { id, instance, meta, origin, progress, claim: false })
     }
 
-    fn announce(&mut self, instance: Instance, out: &mut Vec<Action>) {
-        self.announce_but(instance, None, out);
+    fn announce(&mut self, instance: Instance) {
+        self.announce_but(instance, None);
     }
 
     /// Tells the owners of a copy, but for one that knows all of it.
-    fn announce_but(
-        &mut self,
-        instance: Instance,
-        knows_it: Option<NodeId>,
-        out: &mut Vec<Action>,
-    ) {
+    fn announce_but(&mut self, instance: Instance, knows_it: Option<NodeId>) {
         let Some(announce) = self.announcement(instance) else { return };
-        let owners = self.members.owners(&announce.id).iter();
+        let owners = self.world.members().owners(&announce.id).iter();
         for owner in owners.filter(|owner| Some(*owner) != knows_it) {
-            self.send(owner, Message::Announce(announce.clone()), out);
+            self.world.send(owner, Message::Announce(announce.clone()));
         }
     }
 
-    fn next_instance(&mut self) -> Instance {
-        self.next_serial += 1;
-        Instance { node: self.me.id, serial: self.next_serial }
-    }
-
-    fn mint(&mut self) -> ObjectId {
-        self.next_serial += 1;
-        ObjectId::Minted { node: self.me.id, serial: self.next_serial }
-    }
-
-    fn expire(&mut self, out: &mut Vec<Action>) {
+    fn expire(&mut self) {
         let mut mail = Vec::new();
-        self.directory.expire(self.now, &self.members, self.config.link, &mut mail);
-        self.post(mail, out);
-        self.expire_pulls(out);
-        self.expire_watches(out);
-        self.expire_reduces(out);
+        self.directory.expire(
+            self.world.now(),
+            self.world.members(),
+            self.world.config().link,
+            &mut mail,
+        );
+        self.world.post(mail);
+        self.expire_pulls();
+        self.expire_watches();
+        self.expire_reduces();
         self.expire_leaving();
-        self.expire_keeping(out);
-        self.expire_members(out);
+        self.expire_keeping();
+        self.expire_members();
     }
 }

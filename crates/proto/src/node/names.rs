@@ -2,7 +2,7 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Action, Asked, Node, Pending, Waiting};
+use super::{Asked, Node, Pending, Waiting};
 use crate::{
     ask::Answer,
     directory::prefix_owner,
@@ -17,9 +17,8 @@ impl Node {
         asked: &Asked,
         prefix: String,
         after: Option<u64>,
-        out: &mut Vec<Action>,
     ) -> Option<Result<Answer, Error>> {
-        let owner = prefix_owner(&prefix, &self.members).filter(|_| prefix.ends_with('/'));
+        let owner = prefix_owner(&prefix, self.world.members()).filter(|_| prefix.ends_with('/'));
         let Some(owner) = owner else {
             let said =
                 format!("{} is no prefix of names: write it like \"policy/\"", Quoted(&prefix));
@@ -28,32 +27,26 @@ impl Node {
         let request = asked.request;
         let is_answered = false;
         self.remember(asked, Waiting::Latest { prefix: prefix.clone(), after, is_answered });
-        self.send(owner, Message::Latest { prefix, after, request }, out);
+        self.world.send(owner, Message::Latest { prefix, after, request });
         None
     }
 
-    pub(super) fn latest_is(
-        &mut self,
-        from: NodeId,
-        name: Name,
-        request: RequestId,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn latest_is(&mut self, from: NodeId, name: Name, request: RequestId) {
         let Some(Pending { kind: Waiting::Latest { prefix, .. }, .. }) =
             self.requests.get(&request)
         else {
             return;
         };
         // One that was the owner before may answer first.
-        if prefix_owner(prefix, &self.members).is_some_and(|owner| owner != from) {
-            self.stop_latest(&prefix.clone(), request, out);
+        if prefix_owner(prefix, self.world.members()).is_some_and(|owner| owner != from) {
+            self.stop_latest(&prefix.clone(), request);
         }
-        self.reply(request, Ok(Answer::Latest { name }), out);
+        self.reply(request, Ok(Answer::Latest { name }));
     }
 
-    pub(super) fn stop_latest(&mut self, prefix: &str, request: RequestId, out: &mut Vec<Action>) {
-        if let Some(owner) = prefix_owner(prefix, &self.members) {
-            self.send(owner, Message::Unlatest { request }, out);
+    pub(super) fn stop_latest(&mut self, prefix: &str, request: RequestId) {
+        if let Some(owner) = prefix_owner(prefix, self.world.members()) {
+            self.world.send(owner, Message::Unlatest { request });
         }
     }
 
@@ -63,7 +56,6 @@ impl Node {
         asked: &Asked,
         name: Name,
         keep: u64,
-        out: &mut Vec<Action>,
     ) -> Option<Result<Answer, Error>> {
         if name.version().is_none() || keep == 0 {
             let said = format!(
@@ -73,27 +65,22 @@ impl Node {
             return Some(Err(Error::InvalidArgument(said)));
         }
         let (owner, request) =
-            (self.members.owners(&ObjectId::Named(name.clone())).first, asked.request);
+            (self.world.members().owners(&ObjectId::Named(name.clone())).first, asked.request);
         self.remember(asked, Waiting::Older { name: name.clone(), keep });
-        self.send(owner, Message::Older { name, keep, request }, out);
+        self.world.send(owner, Message::Older { name, keep, request });
         None
     }
 
     /// The owner has said what is older. That its holders drop it is not waited for: one that lags must not hold up
     /// whoever publishes, and what an owner forgets by dying is found at the next prune.
-    pub(super) fn prune_these(
-        &mut self,
-        request: RequestId,
-        names: Vec<Name>,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn prune_these(&mut self, request: RequestId, names: Vec<Name>) {
         if !self.requests.contains_key(&request) {
             return;
         }
         for id in names.into_iter().map(ObjectId::Named) {
-            self.send_owners(&id, &Message::Delete { id: id.clone(), request }, out);
+            self.world.send_owners(&id, &Message::Delete { id: id.clone(), request });
         }
-        self.reply(request, Ok(Answer::Done), out);
+        self.reply(request, Ok(Answer::Done));
     }
 
     /// Questions about names and holders, to be repeated to new owners.

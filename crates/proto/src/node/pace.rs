@@ -1,9 +1,7 @@
 //! How fast objects come to this node: what it reports to their owners, and what becomes of that.
 
-use alloc::vec::Vec;
-
 use super::{
-    Action, Node,
+    Node,
     get::{Phase, Pull},
 };
 use crate::{
@@ -22,7 +20,7 @@ impl Node {
             Phase::Receiving { missing, .. } => missing,
             _ => size,
         };
-        pull.phase = Phase::Receiving { instance, pace: Pace::new(self.now), missing };
+        pull.phase = Phase::Receiving { instance, pace: Pace::new(self.world.now()), missing };
     }
 
     /// More of a copy has arrived.
@@ -32,7 +30,6 @@ impl Node {
         source: NodeId,
         received: u64,
         missing_now: u64,
-        out: &mut Vec<Action>,
     ) {
         let Some(copy) = self.table.get(instance) else { return };
         // The transfer before this one may have told of its last bytes late.
@@ -46,39 +43,33 @@ impl Node {
             return;
         };
         *missing = missing_now;
-        let Some(rate) = pace.grew(self.now, received, self.usual_rate) else { return };
+        let Some(rate) = pace.grew(self.world.now(), received, self.usual_rate) else { return };
         if !self.is_scattered(instance) {
-            let owner = self.members.owners(&id).first;
-            self.report(owner, id, rate, out);
+            let owner = self.world.members().owners(&id).first;
+            self.report(owner, id, rate);
         }
     }
 
     /// Nothing has arrived for a while.
-    pub(super) fn report_stall(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+    pub(super) fn report_stall(&mut self, id: &ObjectId) {
         let Some(Pull { phase: Phase::Receiving { instance, pace, .. }, .. }) =
             self.pulls.get_mut(id)
         else {
             return;
         };
-        let (instance, due) = (*instance, pace.expire(self.now));
+        let (instance, due) = (*instance, pace.expire(self.world.now()));
         if self.is_scattered(instance) {
             return;
         }
-        let owners = self.members.owners(id);
+        let owners = self.world.members().owners(id);
         match (due, owners.second) {
-            (Some(Due::Stalled), _) => self.report(owners.first, id.clone(), 0, out),
-            (Some(Due::Unanswered), Some(second)) => self.report(second, id.clone(), 0, out),
+            (Some(Due::Stalled), _) => self.report(owners.first, id.clone(), 0),
+            (Some(Due::Unanswered), Some(second)) => self.report(second, id.clone(), 0),
             (Some(Due::Unanswered), None) | (None, _) => {}
         }
     }
 
-    fn report(
-        &mut self,
-        owner: NodeId,
-        id: ObjectId,
-        bytes_per_second: u64,
-        out: &mut Vec<Action>,
-    ) {
+    fn report(&mut self, owner: NodeId, id: ObjectId, bytes_per_second: u64) {
         let Some(Pull { phase: Phase::Receiving { instance, missing, .. }, .. }) =
             self.pulls.get(&id)
         else {
@@ -91,7 +82,7 @@ impl Node {
         };
         let usual = self.usual_rate;
         let paced = Message::Paced { id, instance, source, bytes_per_second, missing, usual };
-        self.send(owner, paced, out);
+        self.world.send(owner, paced);
     }
 
     /// Whether an owner names the sender that this node receives from already: it knows of none that is better.

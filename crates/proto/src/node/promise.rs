@@ -9,7 +9,7 @@
 
 use alloc::{format, vec::Vec};
 
-use super::{Action, Node};
+use super::Node;
 use crate::{
     ask::Answer,
     error::Error,
@@ -19,7 +19,7 @@ use crate::{
 
 impl Node {
     pub(super) fn promise(&mut self, client: ClientId) -> Answer {
-        let id = self.mint();
+        let id = self.world.mint();
         self.promises.insert(id.clone(), client);
         Answer::Promised { id }
     }
@@ -30,7 +30,7 @@ impl Node {
         client: ClientId,
         id: Option<ObjectId>,
     ) -> Result<ObjectId, Error> {
-        let Some(id) = id else { return Ok(self.mint()) };
+        let Some(id) = id else { return Ok(self.world.mint()) };
         if id.minter().is_none() {
             return Ok(id);
         }
@@ -49,14 +49,14 @@ impl Node {
     }
 
     /// A client is gone, or closes while its views live on: nobody else makes what it promised.
-    pub(super) fn break_promises(&mut self, client: ClientId, out: &mut Vec<Action>) {
+    pub(super) fn break_promises(&mut self, client: ClientId) {
         let broken = self.promises.iter().filter(|(_, promiser)| **promiser == client);
         let broken: Vec<ObjectId> = broken.map(|(id, _)| id.clone()).collect();
         for id in broken {
             self.promises.remove(&id);
             let detail = "its client promised it and has closed".into();
             let error = Error::ObjectLost { id: id.clone(), detail };
-            self.send_owners(&id, &Message::Fail { id: id.clone(), error }, out);
+            self.world.send_owners(&id, &Message::Fail { id: id.clone(), error });
         }
     }
 }

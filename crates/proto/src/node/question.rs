@@ -9,7 +9,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Action, Node, put::Create, wait::Waited};
+use super::{Node, put::Create, wait::Waited};
 use crate::{
     ask::Answer,
     error::{Error, List, Quoted},
@@ -86,8 +86,10 @@ impl Node {
         if let Some(deadline) = deadline.filter(|_| !planted::has(Bug::ForgetsDeadlines)) {
             self.deadlines.insert((deadline, request));
         }
-        self.requests
-            .insert(request, Pending { client, since: self.now, deadline, is_late: false, kind });
+        self.requests.insert(
+            request,
+            Pending { client, since: self.world.now(), deadline, is_late: false, kind },
+        );
     }
 
     pub(super) fn forget(&mut self, request: RequestId) -> Option<Pending> {
@@ -99,24 +101,19 @@ impl Node {
     }
 
     /// Answers a question, if it still has no answer.
-    pub(super) fn reply(
-        &mut self,
-        request: RequestId,
-        answer: Result<Answer, Error>,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn reply(&mut self, request: RequestId, answer: Result<Answer, Error>) {
         if let Some(pending) = self.forget(request) {
-            out.push(Action::Reply { client: pending.client, request, answer });
+            self.world.reply(pending.client, request, answer);
         }
     }
 
-    pub(super) fn expire_requests(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn expire_requests(&mut self) {
         while let Some((at, request)) = self.deadlines.first().copied() {
-            if at > self.now {
+            if at > self.world.now() {
                 break;
             }
             if !self.postpone(request) {
-                self.time_out(request, out);
+                self.time_out(request);
             }
         }
     }
@@ -124,7 +121,7 @@ impl Node {
     /// A question about what others know is not over before they have been asked: whoever gives it no time wants to
     /// hear what is so now. Whether it was put off until its owner should have answered.
     pub(super) fn postpone(&mut self, request: RequestId) -> bool {
-        let now = self.now;
+        let now = self.world.now();
         let Some(pending) = self.requests.get_mut(&request) else { return false };
         let is_answered = match &pending.kind {
             Waiting::Several(waited) => waited.is_answered(),
@@ -150,40 +147,34 @@ impl Node {
     }
 
     /// All owners have spoken: a question that only waited for that is over.
-    pub(super) fn answered_at_last(&mut self, request: RequestId, out: &mut Vec<Action>) {
+    pub(super) fn answered_at_last(&mut self, request: RequestId) {
         if self.requests.get(&request).is_some_and(|pending| pending.is_late) {
-            self.time_out(request, out);
+            self.time_out(request);
         }
     }
 
     /// An owner has nothing to say yet, and keeps the question.
-    pub(super) fn nothing_yet(
-        &mut self,
-        from: NodeId,
-        request: RequestId,
-        id: Option<ObjectId>,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn nothing_yet(&mut self, from: NodeId, request: RequestId, id: Option<ObjectId>) {
         let Some(pending) = self.requests.get_mut(&request) else {
             // It was asked twice, as members came and went, and is answered since the first.
             let taken_back = match id {
                 Some(id) => Message::Unlocations { id, request },
                 None => Message::Unlatest { request },
             };
-            return self.send(from, taken_back, out);
+            return self.world.send(from, taken_back);
         };
         if let Waiting::Latest { is_answered, .. } | Waiting::Locations { is_answered, .. } =
             &mut pending.kind
         {
             *is_answered = true;
-            self.answered_at_last(request, out);
+            self.answered_at_last(request);
         }
     }
 
     /// Ends a question without its answer, and whatever was done for it alone.
-    pub(super) fn time_out(&mut self, request: RequestId, out: &mut Vec<Action>) {
+    pub(super) fn time_out(&mut self, request: RequestId) {
         let Some(pending) = self.forget(request) else { return };
-        let waited_ns = self.now.since(pending.since);
+        let waited_ns = self.world.now().since(pending.since);
         let full = match &pending.kind {
             Waiting::Object(id) | Waiting::Inputs(id) => self.without_room(id),
             _ => None,
@@ -191,12 +182,12 @@ impl Node {
         let (what, state) = match &pending.kind {
             Waiting::Object(id) => {
                 let state = self.state_of(id);
-                self.stop_waiting(id, request, out);
+                self.stop_waiting(id, request);
                 (format!("object {id}"), state)
             }
             Waiting::Create(instance) => {
-                let answer = Err(self.create_timed_out(*instance, waited_ns, out));
-                out.push(Action::Reply { client: pending.client, request, answer });
+                let answer = Err(self.create_timed_out(*instance, waited_ns));
+                self.world.reply(pending.client, request, answer);
                 return;
             }
             Waiting::Growth(id) => {
@@ -204,7 +195,7 @@ impl Node {
                 (format!("the first byte of {id}"), self.state_of(id))
             }
             Waiting::Reservation(key) => {
-                self.give_up_reservation(*key, out);
+                self.give_up_reservation(*key);
                 (
                     "a name for the result of a reduce".into(),
                     "its owner has not confirmed it".into(),
@@ -222,7 +213,7 @@ impl Node {
                 )
             }
             Waiting::Latest { prefix, after, is_answered } => {
-                self.stop_latest(prefix, request, out);
+                self.stop_latest(prefix, request);
                 let newer = after.map_or_else(String::new, |after| format!(" newer than {after}"));
                 let state = if *is_answered { "nobody has put one" } else { SILENT };
                 (format!("a name under {}{newer}", Quoted(prefix)), state.to_string())
@@ -235,36 +226,36 @@ impl Node {
             }
             Waiting::Several(waited) => {
                 // Time that is over is an answer too.
-                self.stop_listening(waited, request, out);
+                self.stop_listening(waited, request);
                 let answer = Ok(Answer::Waited { ready: waited.ready() });
-                out.push(Action::Reply { client: pending.client, request, answer });
+                self.world.reply(pending.client, request, answer);
                 return;
             }
             Waiting::Locations { id, is_answered, .. } => {
-                self.stop_locating(id, request, out);
+                self.stop_locating(id, request);
                 let state = if *is_answered { "they have not changed" } else { SILENT };
                 (format!("news of the holders of {id}"), state.to_string())
             }
         };
         let answer = Err(full.unwrap_or(Error::Timeout { what, waited_ns, state }));
-        out.push(Action::Reply { client: pending.client, request, answer });
+        self.world.reply(pending.client, request, answer);
     }
 
-    pub(super) fn client_gone(&mut self, client: ClientId, out: &mut Vec<Action>) {
+    pub(super) fn client_gone(&mut self, client: ClientId) {
         let asked = self.requests.iter().filter(|(_, pending)| pending.client == client);
         let asked: Vec<RequestId> = asked.map(|(request, _)| *request).collect();
         for request in asked {
-            self.time_out(request, out);
+            self.time_out(request);
         }
         for (instance, count) in self.reads.remove(&client).unwrap_or_default() {
-            (0..count).for_each(|_| self.unpin(instance, out));
+            (0..count).for_each(|_| self.unpin(instance));
         }
         let unsealed = self.creates.iter().filter(|(_, create)| create.client == client);
         let unsealed: Vec<Instance> = unsealed.map(|(instance, _)| *instance).collect();
         for instance in unsealed {
-            let _ = self.abort(client, instance, out);
+            let _ = self.abort(client, instance);
         }
-        self.break_promises(client, out);
+        self.break_promises(client);
     }
 
     pub(super) fn client_forked(&mut self, client: ClientId, heir: ClientId) {

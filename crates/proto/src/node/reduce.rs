@@ -70,7 +70,6 @@ impl Node {
         op: Op,
         count: u32,
         id: Option<ObjectId>,
-        out: &mut Vec<Action>,
     ) -> Option<Result<Answer, Error>> {
         let count = count as usize;
         let distinct: BTreeSet<&ObjectId> = inputs.iter().collect();
@@ -102,11 +101,10 @@ impl Node {
             Ok(id) => id,
             Err(error) => return Some(Err(error)),
         };
-        self.next_serial += 1;
-        let key = ReduceId { node: self.me.id, serial: self.next_serial };
-        let (now, forced) = (self.now, self.config.degree);
+        let key = ReduceId { node: self.world.me(), serial: self.world.next_serial() };
+        let (now, forced) = (self.world.now(), self.world.config().degree);
         let (reduce, steps) = Reduce::new(
-            self.me.id,
+            self.world.me(),
             key,
             id.clone(),
             op,
@@ -119,7 +117,7 @@ impl Node {
         self.reduces.insert(key, reduce);
         if id.minter().is_some() {
             self.reduce_of.insert(id.clone(), key);
-            self.take_steps(key, steps, out);
+            self.take_steps(key, steps);
             return Some(Ok(Answer::Reducing { id }));
         }
         if let Some(other) = self.reduce_of.get(&id) {
@@ -129,7 +127,7 @@ impl Node {
         }
         self.reduce_of.insert(id.clone(), key);
         self.remember(asked, Waiting::Reservation(key));
-        self.reserve(key, &id, asked.request, steps, out);
+        self.reserve(key, &id, asked.request, steps);
         None
     }
 
@@ -167,23 +165,18 @@ impl Node {
     }
 
     /// An owner answers a watch, now or later.
-    pub(super) fn found(
-        &mut self,
-        from: NodeId,
-        id: &ObjectId,
-        found: Option<Found>,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn found(&mut self, from: NodeId, id: &ObjectId, found: Option<Found>) {
         self.watch_answered(id);
         if found.is_none() {
-            self.watch_at_second(from, id, out);
+            self.watch_at_second(from, id);
         }
         // Its owner has not missed its holder yet, or has met it already, or has not heard that it leaves: this node can't
         // order it to fold.
-        let can_fold = |node| self.members.contains(node) && !self.members.is_leaving(node);
+        let can_fold =
+            |node| self.world.members().contains(node) && !self.world.members().is_leaving(node);
         let usable = found.clone().and_then(|found| match found.inline {
             // Its bytes are here from now on.
-            Some(_) if !can_fold(found.holder) => Some(Found { holder: self.me.id, ..found }),
+            Some(_) if !can_fold(found.holder) => Some(Found { holder: self.world.me(), ..found }),
             None if !can_fold(found.holder) => None,
             _ => Some(found),
         });
@@ -195,24 +188,24 @@ impl Node {
             let hears = |reduce: &mut Reduce, around: Around<'_>, now, steps: &mut Vec<Step>| {
                 reduce.found(now, id, found, around, steps);
             };
-            self.advise(key, hears, out);
+            self.advise(key, hears);
         }
         if let Some(found) = &found {
-            self.parts_found(found, out);
+            self.parts_found(found);
         }
         if found.is_some_and(|found| found.complete) {
-            self.awaited_settled(id, out);
+            self.awaited_settled(id);
         } else {
-            self.awaited_absent(id, out);
+            self.awaited_absent(id);
         }
     }
 
-    pub(super) fn input_gone(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
+    pub(super) fn input_gone(&mut self, id: &ObjectId, error: &Error) {
         for key in self.watches.get(id).cloned().unwrap_or_default() {
             let hears = |reduce: &mut Reduce, around: Around<'_>, now, steps: &mut Vec<Step>| {
                 reduce.gone(now, id, error, around, steps);
             };
-            self.advise(key, hears, out);
+            self.advise(key, hears);
         }
         if matches!(error, Error::ObjectLost { .. }) && self.watches.contains_key(id) {
             // Its holder may come back with it, or somebody put it again.
@@ -225,82 +218,85 @@ impl Node {
         &mut self,
         key: ReduceId,
         fact: impl FnOnce(&mut Reduce, Around<'_>, Instant, &mut Vec<Step>),
-        out: &mut Vec<Action>,
     ) {
         let mut steps = Vec::new();
         if let Some(reduce) = self.reduces.get_mut(&key) {
             let (result, directory) = (reduce.result().clone(), &self.directory);
             let wants = |node: NodeId| directory.is_awaited(&result, node);
-            let around = Around { members: &self.members, link: self.config.link, wants: &wants };
-            fact(reduce, around, self.now, &mut steps);
+            let around = Around {
+                members: self.world.members(),
+                link: self.world.config().link,
+                wants: &wants,
+            };
+            fact(reduce, around, self.world.now(), &mut steps);
         }
-        self.take_steps(key, steps, out);
+        self.take_steps(key, steps);
     }
 
-    pub(super) fn take_steps(&mut self, key: ReduceId, steps: Vec<Step>, out: &mut Vec<Action>) {
+    pub(super) fn take_steps(&mut self, key: ReduceId, steps: Vec<Step>) {
         for step in steps {
             let Some(reduce) = self.reduces.get(&key) else { return };
             let id = reduce.result().clone();
             match step {
                 Step::Watch(input) => {
                     self.watches.entry(input.clone()).or_default().insert(key);
-                    self.watch(input, out);
+                    self.watch(input);
                 }
-                Step::Order(node, order) => self.send(node, Message::Fold(order), out),
+                Step::Order(node, order) => self.world.send(node, Message::Fold(order)),
                 Step::Probe(node) => {
                     let epoch = reduce.epoch();
-                    self.send(node, Message::FoldProbe { reduce: key, epoch }, out);
+                    self.world.send(node, Message::FoldProbe { reduce: key, epoch });
                 }
                 Step::FoldInline(inputs) => {
                     let (op, epoch) = (reduce.op(), reduce.epoch());
                     if let Some(dtype) = reduce.dtype() {
-                        out.push(Action::FoldInline { reduce: key, epoch, op, dtype, inputs });
+                        self.world.act(Action::FoldInline {
+                            reduce: key,
+                            epoch,
+                            op,
+                            dtype,
+                            inputs,
+                        });
                     }
                 }
-                Step::Result { local, children } => self.make_result(key, local, children, out),
-                Step::Scatter(seats) => self.scatter(key, seats, out),
+                Step::Result { local, children } => self.make_result(key, local, children),
+                Step::Scatter(seats) => self.scatter(key, seats),
                 Step::Void { epoch, nodes, detail } => {
-                    out.push(Action::Note(Note::ReduceRestarted { id: id.clone(), epoch, detail }));
-                    self.void(key, &id, epoch, nodes, out);
+                    self.world.note(Note::ReduceRestarted { id: id.clone(), epoch, detail });
+                    self.void(key, &id, epoch, nodes);
                 }
                 Step::Chose(degree, reason) => {
-                    out.push(Action::Note(Note::DegreeChosen { id, degree, reason }));
+                    self.world.note(Note::DegreeChosen { id, degree, reason });
                 }
                 Step::Fail(error) => {
                     let is_late = matches!(error, Error::Timeout { .. });
                     let full = is_late.then(|| self.without_room(&id)).flatten();
-                    self.fail_reduce_of(&id, &full.unwrap_or(error), out);
+                    self.fail_reduce_of(&id, &full.unwrap_or(error));
                 }
             }
         }
     }
 
     /// All inputs are chosen: waits for room for the result.
-    fn make_result(
-        &mut self,
-        key: ReduceId,
-        local: Vec<Instance>,
-        children: Vec<(NodeId, u32)>,
-        out: &mut Vec<Action>,
-    ) {
+    fn make_result(&mut self, key: ReduceId, local: Vec<Instance>, children: Vec<(NodeId, u32)>) {
         let Some(reduce) = self.reduces.get(&key) else { return };
         let Some(meta) = reduce.meta().cloned() else { return };
         let id = reduce.result().clone();
         if !self.table.could_hold(meta.size) {
             let error = self.store_full(meta.size);
-            return self.fail_reduce_of(&id, &error, out);
+            return self.fail_reduce_of(&id, &error);
         }
         let epoch = reduce.epoch();
         if !local.iter().all(|input| self.table.get(*input).is_some_and(|copy| !copy.doomed)) {
             // Evicted or deleted since its owner told of it.
             let failure = "an input at the caller was lost".into();
-            return self.reduce_failed(key, epoch, failure, false, out);
+            return self.reduce_failed(key, epoch, failure, false);
         }
         // The inputs wait with the result: what a client deletes meanwhile is folded all the same.
         local.iter().for_each(|input| self.table.pin(*input));
         self.folds.insert(FoldKey::result(key, epoch), Fold::of(local.clone()));
-        let instance = self.next_instance();
-        self.await_result(instance, key, local, children, out);
+        let instance = self.world.next_instance();
+        self.await_result(instance, key, local, children);
     }
 
     /// Waits for room for the result of an attempt.
@@ -310,7 +306,6 @@ impl Node {
         key: ReduceId,
         local: Vec<Instance>,
         children: Vec<(NodeId, u32)>,
-        out: &mut Vec<Action>,
     ) {
         let Some(reduce) = self.reduces.get(&key) else { return };
         let Some(meta) = reduce.meta().cloned() else { return };
@@ -320,118 +315,107 @@ impl Node {
         let target = Target { meta, key, id, local, children, count, op, frame };
         self.results.insert(instance, target);
         self.space.push_back(SpaceFor::Result(instance));
-        self.grant_space(out);
+        self.grant_space();
     }
 
-    pub(super) fn result_in_room(&mut self, instance: Instance, out: &mut Vec<Action>) {
+    pub(super) fn result_in_room(&mut self, instance: Instance) {
         let Some(target) = self.results.get(&instance) else { return };
         let (id, meta) = (target.id.clone(), target.meta.clone());
         let size = meta.size;
         self.table.insert(instance, id, meta, None, State::Folding, true);
-        out.push(Action::CreateSlot { instance, size, writer: None });
+        self.world.act(Action::CreateSlot { instance, size, writer: None });
     }
 
     /// There is memory: the result is published while it grows, so that its broadcast overlaps with the reduce.
-    pub(super) fn result_in_memory(&mut self, instance: Instance, out: &mut Vec<Action>) {
+    pub(super) fn result_in_memory(&mut self, instance: Instance) {
         let Some(target) = self.results.remove(&instance) else { return };
         let Some(dtype) = self.reduces.get(&target.key.reduce).and_then(Reduce::dtype) else {
             return;
         };
-        self.reveal(instance, out);
-        self.announce(instance, out);
-        self.born(&target.id, out);
-        self.growing(instance, out);
+        self.reveal(instance);
+        self.announce(instance);
+        self.born(&target.id);
+        self.growing(instance);
         if self.is_scattered(instance) {
-            return self.begin_parts(instance, out);
+            return self.begin_parts(instance);
         }
         let Target { meta, key, local, children, count, op, frame, .. } = target;
         if !local.iter().all(|input| self.is_foldable(*input)) {
             let failure = Some("an input at the caller was lost".into());
-            return self.fold_ended(key, failure, out);
+            return self.fold_ended(key, failure);
         }
         let (inputs, size) = (local, meta.size);
         let part = 0..size;
         let order = FoldOrder { key, inputs, children, op, dtype, size, part, frame };
-        out.push(Action::StartFold { order, target: Some((instance, count)) });
+        self.world.act(Action::StartFold { order, target: Some((instance, count)) });
     }
 
-    pub(super) fn result_failed(
-        &mut self,
-        instance: Instance,
-        error: Error,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn result_failed(&mut self, instance: Instance, error: Error) {
         if let Some(id) = self.table.get(instance).map(|copy| copy.id.clone()) {
-            self.fail_reduce_of(&id, &error, out);
+            self.fail_reduce_of(&id, &error);
         }
     }
 
-    pub(super) fn folded_inline(
-        &mut self,
-        key: ReduceId,
-        epoch: u32,
-        result: Inline,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn folded_inline(&mut self, key: ReduceId, epoch: u32, result: Inline) {
         if self.reduces.get(&key).is_some_and(|reduce| reduce.epoch() == epoch) {
             self.small_results.insert(key, (epoch, result));
             self.space.push_back(SpaceFor::SmallResult(key));
-            self.grant_space(out);
+            self.grant_space();
         }
     }
 
-    pub(super) fn small_result_in_room(&mut self, key: ReduceId, out: &mut Vec<Action>) {
+    pub(super) fn small_result_in_room(&mut self, key: ReduceId) {
         let Some((epoch, result)) = self.small_results.remove(&key) else { return };
         let Some(reduce) = self.reduces.get(&key).filter(|reduce| reduce.epoch() == epoch) else {
             return;
         };
         let (id, Some(meta)) = (reduce.result().clone(), reduce.meta().cloned()) else { return };
-        let instance = self.next_instance();
+        let instance = self.world.next_instance();
         self.table.insert(instance, id.clone(), meta, Some(result), State::Complete, true);
-        self.reveal(instance, out);
-        self.announce(instance, out);
-        self.finish_reduce(key, instance, out);
+        self.reveal(instance);
+        self.announce(instance);
+        self.finish_reduce(key, instance);
     }
 
     /// The result is complete.
-    fn finish_reduce(&mut self, key: ReduceId, instance: Instance, out: &mut Vec<Action>) {
-        let Some(reduce) = self.forget_reduce(key, out) else { return };
+    fn finish_reduce(&mut self, key: ReduceId, instance: Instance) {
+        let Some(reduce) = self.forget_reduce(key) else { return };
         self.reservations.remove(&key);
         let (id, ids) = (reduce.result().clone(), reduce.folded());
         // All positions have sent all they had; an order that came twice must not wait for a parent for ever.
         let nodes: BTreeSet<NodeId> = reduce.nodes().into_iter().collect();
         for node in nodes {
             let (epoch, is_void) = (reduce.epoch(), false);
-            self.send(node, Message::Unfold { reduce: key, epoch, is_void }, out);
+            self.world.send(node, Message::Unfold { reduce: key, epoch, is_void });
         }
         let folded = Folded { inputs: ids.clone(), lost: reduce.lost() };
         self.folded.insert(id.clone(), folded);
-        self.completed(instance, out);
+        self.completed(instance);
         for request in self.inputs_askers(&id) {
-            self.reply(request, Ok(Answer::Inputs { ids: ids.clone() }), out);
+            self.reply(request, Ok(Answer::Inputs { ids: ids.clone() }));
         }
     }
 
     /// A reduce can't succeed: everybody who waits for its result is told why.
-    pub(super) fn fail_reduce_of(&mut self, id: &ObjectId, error: &Error, out: &mut Vec<Action>) {
+    pub(super) fn fail_reduce_of(&mut self, id: &ObjectId, error: &Error) {
         let Some(key) = self.reduce_of.get(id).copied() else { return };
-        let Some(reduce) = self.forget_reduce(key, out) else { return };
+        let Some(reduce) = self.forget_reduce(key) else { return };
         if self.failed.len() >= FAILED_MAX {
             self.failed.pop_front();
         }
         self.failed.push_back((id.clone(), reduce.lost()));
-        let is_ours = id.minter().is_some() || self.end_reservation(key, id, error, out);
-        self.void(key, id, reduce.epoch(), reduce.nodes(), out);
+        let is_ours = id.minter().is_some() || self.end_reservation(key, id, error);
+        self.void(key, id, reduce.epoch(), reduce.nodes());
         if is_ours {
-            self.send_owners(id, &Message::Fail { id: id.clone(), error: error.clone() }, out);
-            self.pull_failed(id, error, out);
+            self.world.send_owners(id, &Message::Fail { id: id.clone(), error: error.clone() });
+            self.pull_failed(id, error);
         }
         for request in self.inputs_askers(id) {
-            self.reply(request, Err(error.clone()), out);
+            self.reply(request, Err(error.clone()));
         }
     }
 
-    pub(super) fn forget_reduce(&mut self, key: ReduceId, out: &mut Vec<Action>) -> Option<Reduce> {
+    pub(super) fn forget_reduce(&mut self, key: ReduceId) -> Option<Reduce> {
         let reduce = self.reduces.remove(&key)?;
         self.small_results.remove(&key);
         self.space.retain(|waiting| *waiting != SpaceFor::SmallResult(key));
@@ -441,7 +425,7 @@ impl Node {
             watchers.remove(&key);
             if watchers.is_empty() {
                 self.watches.remove(input);
-                self.unwatch_if_unwanted(input, out);
+                self.unwatch_if_unwanted(input);
             }
         }
         Some(reduce)
@@ -457,17 +441,10 @@ impl Node {
     }
 
     /// Ends an attempt: whoever folds stops, and what there is of its result is dropped.
-    fn void(
-        &mut self,
-        reduce: ReduceId,
-        id: &ObjectId,
-        epoch: u32,
-        nodes: Vec<NodeId>,
-        out: &mut Vec<Action>,
-    ) {
+    fn void(&mut self, reduce: ReduceId, id: &ObjectId, epoch: u32, nodes: Vec<NodeId>) {
         let nodes: BTreeSet<NodeId> = nodes.into_iter().collect();
         for node in nodes {
-            self.send(node, Message::Unfold { reduce, epoch, is_void: true }, out);
+            self.world.send(node, Message::Unfold { reduce, epoch, is_void: true });
         }
         if planted::has(Bug::KeepsVoidAttempts) {
             return;
@@ -477,19 +454,19 @@ impl Node {
         if let Some(instance) = unstarted.map(|(instance, _)| *instance) {
             self.results.remove(&instance);
             self.space.retain(|waiting| *waiting != SpaceFor::Result(instance));
-            self.doom(instance, out);
-            self.end_fold(key, out);
+            self.doom(instance);
+            self.end_fold(key);
         } else {
-            self.stop_fold(key, out);
+            self.stop_fold(key);
         }
         let growing = self.table.current(id).filter(|instance| {
             self.table.get(*instance).is_some_and(|copy| copy.state == State::Folding)
         });
         if let Some(instance) = growing {
-            self.doom(instance, out);
-            self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
+            self.doom(instance);
+            self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
             // Local readers wait on for the next attempt.
-            self.pull_if_wanted(id, out);
+            self.pull_if_wanted(id);
         }
     }
 
@@ -499,60 +476,56 @@ impl Node {
         epoch: u32,
         detail: String,
         is_lost: bool,
-        out: &mut Vec<Action>,
     ) {
         let mut steps = Vec::new();
         if let Some(reduce) = self.reduces.get_mut(&key) {
-            reduce.failed(self.now, epoch, detail, is_lost, &mut steps);
+            reduce.failed(self.world.now(), epoch, detail, is_lost, &mut steps);
         }
-        self.take_steps(key, steps, out);
+        self.take_steps(key, steps);
     }
 
     /// Attempts that read an input at a node that is gone begin again.
-    pub(super) fn reduces_without(&mut self, node: NodeId, is_over: bool, out: &mut Vec<Action>) {
+    pub(super) fn reduces_without(&mut self, node: NodeId, is_over: bool) {
         let hit = self.reduces.iter().filter(|(_, reduce)| reduce.depends_on(node));
         let hit: Vec<(ReduceId, u32)> = hit.map(|(key, reduce)| (*key, reduce.epoch())).collect();
         for (key, epoch) in hit {
-            self.reduce_failed(key, epoch, format!("node {node} is gone"), true, out);
+            self.reduce_failed(key, epoch, format!("node {node} is gone"), true);
         }
         let is_theirs =
             |key: &&FoldKey| key.reduce.node == node && !planted::has(Bug::LeavesFoldsOfTheDead);
         let theirs = self.folds.keys().filter(is_theirs).copied();
         for key in theirs.collect::<Vec<_>>() {
-            self.stop_fold(key, out);
+            self.stop_fold(key);
         }
-        self.parts_without(node, is_over, out);
+        self.parts_without(node, is_over);
     }
 
     /// A coordinator orders this node to fold.
-    pub(super) fn fold(&mut self, from: NodeId, order: FoldOrder, out: &mut Vec<Action>) {
+    pub(super) fn fold(&mut self, from: NodeId, order: FoldOrder) {
         let key = order.key;
         if key.reduce.node != from || self.folds.contains_key(&key) {
             return;
         }
         let missing = self.unusable_input(&order);
         let failure = match missing {
-            _ if self.takes_no_orders_of(from) => Some(format!("node {} is closing", self.me.id)),
-            Some(missing) => Some(format!("node {} holds no instance {missing}", self.me.id)),
+            _ if self.takes_no_orders_of(from) => {
+                Some(format!("node {} is closing", self.world.me()))
+            }
+            Some(missing) => Some(format!("node {} holds no instance {missing}", self.world.me())),
             None => None,
         };
         if let Some(detail) = failure {
             let FoldKey { reduce, epoch, .. } = key;
             let is_lost = false;
-            return self.send(from, Message::FoldFailed { reduce, epoch, detail, is_lost }, out);
+            return self.world.send(from, Message::FoldFailed { reduce, epoch, detail, is_lost });
         }
-        self.start_fold(order, None, out);
+        self.start_fold(order, None);
     }
 
-    pub(super) fn start_fold(
-        &mut self,
-        order: FoldOrder,
-        target: Option<(Instance, u64)>,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn start_fold(&mut self, order: FoldOrder, target: Option<(Instance, u64)>) {
         order.inputs.iter().for_each(|input| self.table.pin(*input));
         self.folds.insert(order.key, Fold::of(order.inputs.clone()));
-        out.push(Action::StartFold { order, target });
+        self.world.act(Action::StartFold { order, target });
     }
 
     /// Whether a pinned input will be there to its end: what was deleted when it was complete, or is being filled still,
@@ -572,83 +545,74 @@ impl Node {
         order.inputs.iter().find(|input| !usable(input)).copied()
     }
 
-    pub(super) fn unfold(
-        &mut self,
-        reduce: ReduceId,
-        epoch: u32,
-        is_void: bool,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn unfold(&mut self, reduce: ReduceId, epoch: u32, is_void: bool) {
         if is_void {
-            self.drop_parts(reduce, epoch, out);
+            self.drop_parts(reduce, epoch);
         } else {
-            self.parts_decided(reduce, epoch, out);
+            self.parts_decided(reduce, epoch);
         }
         let void = |key: &&FoldKey| {
             key.reduce == reduce && key.epoch <= epoch && key.position != FoldKey::RESULT
         };
         let void: Vec<FoldKey> = self.folds.keys().filter(void).copied().collect();
         for key in void {
-            self.stop_fold(key, out);
+            self.stop_fold(key);
         }
     }
 
-    pub(super) fn stop_fold(&mut self, key: FoldKey, out: &mut Vec<Action>) {
+    pub(super) fn stop_fold(&mut self, key: FoldKey) {
         if let Some(fold) = self.folds.get_mut(&key).filter(|fold| !fold.is_stopped) {
             fold.is_stopped = true;
-            out.push(Action::StopFold { key });
+            self.world.act(Action::StopFold { key });
         }
     }
 
     /// Lets go of the inputs of a fold; whether it had been told to stop.
-    fn end_fold(&mut self, key: FoldKey, out: &mut Vec<Action>) -> bool {
+    fn end_fold(&mut self, key: FoldKey) -> bool {
         let Some(fold) = self.folds.remove(&key) else { return true };
         for input in fold.inputs {
-            self.unpin(input, out);
+            self.unpin(input);
         }
         fold.is_stopped
     }
 
-    pub(super) fn fold_ended(
-        &mut self,
-        key: FoldKey,
-        failure: Option<String>,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn fold_ended(&mut self, key: FoldKey, failure: Option<String>) {
         // If its own inputs are here, the stream of a child broke off.
         let inputs = self.folds.get(&key).map_or(&[][..], |fold| &fold.inputs);
         let is_lost = inputs.iter().all(|input| self.is_foldable(*input));
-        let was_stopped = self.end_fold(key, out);
+        let was_stopped = self.end_fold(key);
         let FoldKey { reduce, epoch, position, .. } = key;
         match failure {
             _ if was_stopped => {}
             Some(detail) => {
                 let failed = Message::FoldFailed { reduce, epoch, detail, is_lost };
-                self.send(reduce.node, failed, out);
+                self.world.send(reduce.node, failed);
             }
-            None if self.part_folded(&key, out) => {}
-            None if position == FoldKey::RESULT => self.result_complete(reduce, out),
+            None if self.part_folded(&key) => {}
+            None if position == FoldKey::RESULT => self.result_complete(reduce),
             None => {}
         }
     }
 
-    pub(super) fn result_complete(&mut self, key: ReduceId, out: &mut Vec<Action>) {
+    pub(super) fn result_complete(&mut self, key: ReduceId) {
         let Some(id) = self.reduces.get(&key).map(|reduce| reduce.result().clone()) else { return };
         let Some(instance) = self.table.current(&id) else { return };
         if let Some(copy) = self.table.get_mut(instance).filter(|copy| copy.state == State::Folding)
         {
             copy.state = State::Complete;
-            self.announce(instance, out);
-            self.finish_reduce(key, instance, out);
+            self.announce(instance);
+            self.finish_reduce(key, instance);
         }
     }
 
-    pub(super) fn expire_reduces(&mut self, out: &mut Vec<Action>) {
-        let due = |reduce: &Reduce| reduce.deadline().is_some_and(|deadline| deadline <= self.now);
+    pub(super) fn expire_reduces(&mut self) {
+        let due = |reduce: &Reduce| {
+            reduce.deadline().is_some_and(|deadline| deadline <= self.world.now())
+        };
         let due: Vec<ReduceId> =
             self.reduces.iter().filter(|(_, reduce)| due(reduce)).map(|(key, _)| *key).collect();
         for key in due {
-            self.advise(key, |reduce, around, now, steps| reduce.expire(now, around, steps), out);
+            self.advise(key, |reduce, around, now, steps| reduce.expire(now, around, steps));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Action, Node};
+use super::Node;
 use crate::{
     ask::Answer,
     error::Error,
@@ -29,12 +29,11 @@ impl Node {
         id: &ObjectId,
         request: RequestId,
         steps: Vec<Step>,
-        out: &mut Vec<Action>,
     ) {
-        let instance = self.next_instance();
+        let instance = self.world.next_instance();
         self.reservations.insert(key, Reservation { instance, begins: Some((request, steps)) });
-        let owner = self.members.owners(id).first;
-        self.send(owner, Message::Reserve { id: id.clone(), instance }, out);
+        let owner = self.world.members().owners(id).first;
+        self.world.send(owner, Message::Reserve { id: id.clone(), instance });
     }
 
     pub(super) fn reservation_of(&self, instance: Instance) -> Option<ReduceId> {
@@ -49,9 +48,8 @@ impl Node {
         key: ReduceId,
         id: &ObjectId,
         taken_by: Option<NodeId>,
-        out: &mut Vec<Action>,
     ) {
-        let owners = self.members.owners(id);
+        let owners = self.world.members().owners(id);
         // Only the first knows of all who want the name.
         if owners.first != from {
             return;
@@ -63,25 +61,25 @@ impl Node {
                 // Told again after a change of members: two nodes were granted one name while they did not know of
                 // each other. The name is the other's, so nothing is said of it.
                 self.reservations.remove(&key);
-                self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
+                self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
             }
-            return self.fail_reduce_of(id, &Error::NameTaken { id: id.clone(), holder }, out);
+            return self.fail_reduce_of(id, &Error::NameTaken { id: id.clone(), holder });
         }
         if let Some((request, steps)) = kept.begins.take() {
             // Should the first die, the second keeps the name, and knows whose death those who wait are to be told of.
             if let Some(second) = owners.second {
-                self.send(second, Message::Reserve { id: id.clone(), instance }, out);
+                self.world.send(second, Message::Reserve { id: id.clone(), instance });
             }
-            self.take_steps(key, steps, out);
-            self.reply(request, Ok(Answer::Reducing { id: id.clone() }), out);
+            self.take_steps(key, steps);
+            self.reply(request, Ok(Answer::Reducing { id: id.clone() }));
         }
     }
 
     /// The client does not wait for the name any more.
-    pub(super) fn give_up_reservation(&mut self, key: ReduceId, out: &mut Vec<Action>) {
+    pub(super) fn give_up_reservation(&mut self, key: ReduceId) {
         let Some(id) = self.reduces.get(&key).map(|reduce| reduce.result().clone()) else { return };
         let detail = "its reduce was given up before it had its name".into();
-        self.fail_reduce_of(&id.clone(), &Error::ObjectLost { id, detail }, out);
+        self.fail_reduce_of(&id.clone(), &Error::ObjectLost { id, detail });
     }
 
     /// The owner says that the name was deleted before there was a result.
@@ -91,59 +89,47 @@ impl Node {
         key: ReduceId,
         id: &ObjectId,
         error: &Error,
-        out: &mut Vec<Action>,
     ) {
         // The second may hear late of the deletion of what had the name before.
-        if self.members.owners(id).first != from {
+        if self.world.members().owners(id).first != from {
             return;
         }
         let Some(kept) = self.reservations.remove(&key) else { return };
         // The second may have heard of the deletion before it heard of the reduce.
         let instance = kept.instance;
-        self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
-        self.fail_reduce_of(id, error, out);
+        self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
+        self.fail_reduce_of(id, error);
         if let Some((request, _)) = kept.begins {
-            self.reply(request, Err(error.clone()), out);
+            self.reply(request, Err(error.clone()));
         }
     }
 
     /// A reduce has failed: whether the name was its own. If it was still asked for, it is not any more.
-    pub(super) fn end_reservation(
-        &mut self,
-        key: ReduceId,
-        id: &ObjectId,
-        error: &Error,
-        out: &mut Vec<Action>,
-    ) -> bool {
+    pub(super) fn end_reservation(&mut self, key: ReduceId, id: &ObjectId, error: &Error) -> bool {
         let Some(Reservation { instance, begins }) = self.reservations.remove(&key) else {
             return false;
         };
         let Some((request, _)) = begins else { return true };
-        self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
-        self.reply(request, Err(error.clone()), out);
+        self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
+        self.reply(request, Err(error.clone()));
         false
     }
 
     /// Tells new owners of the names that are kept, and asks them for those that are not confirmed.
-    pub(super) fn reserve_again(
-        &mut self,
-        before: &Members,
-        renewed: Option<NodeId>,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn reserve_again(&mut self, before: &Members, renewed: Option<NodeId>) {
         let name = |(key, kept): (&ReduceId, &Reservation)| {
             let id = self.reduces.get(key)?.result().clone();
             Some((id, kept.instance, kept.begins.is_none()))
         };
         let kept: Vec<_> = self.reservations.iter().filter_map(name).collect();
         for (id, instance, is_confirmed) in kept {
-            let (then, now) = (before.owners(&id), self.members.owners(&id));
+            let (then, now) = (before.owners(&id), self.world.members().owners(&id));
             if let Some(first) = self.new_owner(&id, before, renewed) {
-                self.send(first, Message::Reserve { id: id.clone(), instance }, out);
+                self.world.send(first, Message::Reserve { id: id.clone(), instance });
             }
             let is_new = |second: &NodeId| !then.contains(*second) || renewed == Some(*second);
             if let Some(second) = now.second.filter(|second| is_confirmed && is_new(second)) {
-                self.send(second, Message::Reserve { id, instance }, out);
+                self.world.send(second, Message::Reserve { id, instance });
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Action, Node};
+use super::Node;
 use crate::{
     id::{NodeId, ReduceId},
     message::{FoldKey, Message},
@@ -21,14 +21,7 @@ const REPORT_NS: u64 = 200_000_000;
 
 impl Node {
     /// A fold here has waited for the stream of a child.
-    pub(super) fn fold_waited(
-        &mut self,
-        key: FoldKey,
-        node: NodeId,
-        ns: u64,
-        bytes: u64,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn fold_waited(&mut self, key: FoldKey, node: NodeId, ns: u64, bytes: u64) {
         let Some(fold) = self.folds.get_mut(&key) else { return };
         let wait = fold.waits.entry(node).or_default();
         (wait.ns, wait.bytes) = (wait.ns + ns, wait.bytes + bytes);
@@ -42,7 +35,7 @@ impl Node {
         if bytes_per_second == 0 {
             let FoldKey { reduce, epoch, .. } = key;
             let starves = Message::FoldStarves { reduce, epoch, node, bytes_per_second };
-            self.send(reduce.node, starves, out);
+            self.world.send(reduce.node, starves);
         }
     }
 
@@ -53,13 +46,12 @@ impl Node {
         key: ReduceId,
         epoch: u32,
         (node, rate): (NodeId, u64),
-        out: &mut Vec<Action>,
     ) {
         let mut steps = Vec::new();
         if let Some(reduce) = self.reduces.get_mut(&key).filter(|reduce| reduce.epoch() == epoch) {
-            reduce.starves(self.now, from, node, rate, &mut steps);
+            reduce.starves(self.world.now(), from, node, rate, &mut steps);
         }
-        self.take_steps(key, steps, out);
+        self.take_steps(key, steps);
     }
 
     /// A node that a position of a reduce of this node waits for lives.

@@ -34,7 +34,7 @@ impl Node {
             ("folds", self.folds.len() + self.scatters.len()),
             ("adoptions", self.adoptions.len()),
             ("that others keep too", self.keeping.len()),
-            ("questions of others", self.directory.questions(&self.members)),
+            ("questions of others", self.directory.questions(self.world.members())),
             ("members that leave", self.unseating.len()),
             ("names that are kept", self.directory.reservations()),
         ];
@@ -92,15 +92,15 @@ impl Node {
             };
         }
         match self.pulls.get(id) {
-            Some(pull) => pull.state(&self.members, id),
+            Some(pull) => pull.state(self.world.members(), id),
             None => "nobody has put it".to_string(),
         }
     }
 
     pub(super) fn status(&self) -> Status {
         Status {
-            me: self.me,
-            members: self.members.iter().collect(),
+            me: self.world.my_member(),
+            members: self.world.members().iter().collect(),
             suspicions: self.swim.suspicions().collect(),
             lost: self.absentees.iter().cloned().collect(),
             corrupt: self.corrupt.iter().map(|(node, blocks)| (*node, *blocks)).collect(),

@@ -6,7 +6,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Action, Asked, Node, Pending, Waiting};
+use super::{Asked, Node, Pending, Waiting};
 use crate::{
     ask::{Answer, Location},
     error::Error,
@@ -53,7 +53,6 @@ impl Node {
         asked: &Asked,
         ids: Vec<ObjectId>,
         count: u32,
-        out: &mut Vec<Action>,
     ) -> Option<Result<Answer, Error>> {
         let places = ids.len();
         if places > WAIT_OBJECTS_MAX {
@@ -93,63 +92,58 @@ impl Node {
         self.remember(asked, Waiting::Several(waited));
         for (_, id) in missing {
             self.awaited.entry(id.clone()).or_default().insert(asked.request);
-            self.watch(id, out);
+            self.watch(id);
         }
         None
     }
 
     /// An owner says that an object has not come.
-    pub(super) fn awaited_absent(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+    pub(super) fn awaited_absent(&mut self, id: &ObjectId) {
         for request in self.awaited.get(id).cloned().unwrap_or_default() {
             let Some(pending) = self.requests.get_mut(&request) else { continue };
             let Waiting::Several(waited) = &mut pending.kind else { continue };
             if waited.unanswered.remove(id) && waited.is_answered() {
-                self.answered_at_last(request, out);
+                self.answered_at_last(request);
             }
         }
     }
 
     /// An object has come, or can't.
-    pub(super) fn awaited_settled(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+    pub(super) fn awaited_settled(&mut self, id: &ObjectId) {
         for request in self.awaited.get(id).cloned().unwrap_or_default() {
             let Some(pending) = self.requests.get_mut(&request) else { continue };
             let Waiting::Several(waited) = &mut pending.kind else { continue };
             if waited.settle(id) {
                 let waited = waited.clone();
-                self.stop_listening(&waited, request, out);
-                self.reply(request, Ok(Answer::Waited { ready: waited.ready() }), out);
+                self.stop_listening(&waited, request);
+                self.reply(request, Ok(Answer::Waited { ready: waited.ready() }));
             } else if waited.is_answered() {
-                self.answered_at_last(request, out);
+                self.answered_at_last(request);
             }
         }
         self.awaited.remove(id);
-        self.unwatch_if_unwanted(id, out);
+        self.unwatch_if_unwanted(id);
     }
 
     /// A question is over: what it still listened to is not listened to on its behalf any more.
-    pub(super) fn stop_listening(
-        &mut self,
-        waited: &Waited,
-        request: RequestId,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn stop_listening(&mut self, waited: &Waited, request: RequestId) {
         for id in waited.missing.keys() {
             let Some(listeners) = self.awaited.get_mut(id) else { continue };
             listeners.remove(&request);
             if listeners.is_empty() {
                 self.awaited.remove(id);
-                self.unwatch_if_unwanted(id, out);
+                self.unwatch_if_unwanted(id);
             }
         }
     }
 
     /// Tells the owners that nobody here listens to an object, if so.
-    pub(super) fn unwatch_if_unwanted(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
+    pub(super) fn unwatch_if_unwanted(&mut self, id: &ObjectId) {
         let is_watched = self.watches.contains_key(id) || self.awaited.contains_key(id);
         if !is_watched && !self.undecided().any(|undecided| undecided == id) {
             self.watch_answered(id);
             // The second may have been the first when it was asked.
-            self.send_owners(id, &Message::Unwatch { id: id.clone() }, out);
+            self.world.send_owners(id, &Message::Unwatch { id: id.clone() });
         }
     }
 
@@ -158,12 +152,11 @@ impl Node {
         asked: &Asked,
         id: ObjectId,
         known: Option<Vec<Holding>>,
-        out: &mut Vec<Action>,
     ) -> Option<Result<Answer, Error>> {
-        let (owner, request) = (self.members.owners(&id).first, asked.request);
+        let (owner, request) = (self.world.members().owners(&id).first, asked.request);
         let (kept, is_answered) = (known.clone(), false);
         self.remember(asked, Waiting::Locations { id: id.clone(), known: kept, is_answered });
-        self.send(owner, Message::Locations { id, known, request }, out);
+        self.world.send(owner, Message::Locations { id, known, request });
         None
     }
 
@@ -172,7 +165,6 @@ impl Node {
         from: NodeId,
         request: RequestId,
         holdings: Result<Vec<Holding>, Error>,
-        out: &mut Vec<Action>,
     ) {
         let Some(Pending { kind: Waiting::Locations { id, .. }, .. }) = self.requests.get(&request)
         else {
@@ -180,25 +172,20 @@ impl Node {
         };
         // One that was the first before may answer first.
         let id = id.clone();
-        let others = self.members.owners(&id).iter().filter(|owner| *owner != from);
+        let others = self.world.members().owners(&id).iter().filter(|owner| *owner != from);
         for owner in others.collect::<Vec<_>>() {
-            self.send(owner, Message::Unlocations { id: id.clone(), request }, out);
+            self.world.send(owner, Message::Unlocations { id: id.clone(), request });
         }
         let location = |holding: &Holding| {
-            let member = self.members.iter().find(|member| member.id == holding.node)?;
+            let member = self.world.members().iter().find(|member| member.id == holding.node)?;
             Some(Location { member, complete: holding.complete })
         };
         let answer =
             holdings.map(|all| Answer::Locations(all.iter().filter_map(location).collect()));
-        self.reply(request, answer, out);
+        self.reply(request, answer);
     }
 
-    pub(super) fn stop_locating(
-        &mut self,
-        id: &ObjectId,
-        request: RequestId,
-        out: &mut Vec<Action>,
-    ) {
-        self.send_owners(id, &Message::Unlocations { id: id.clone(), request }, out);
+    pub(super) fn stop_locating(&mut self, id: &ObjectId, request: RequestId) {
+        self.world.send_owners(id, &Message::Unlocations { id: id.clone(), request });
     }
 }

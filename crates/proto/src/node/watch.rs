@@ -2,12 +2,9 @@
 //! cut off from this node and from nobody else, the second is asked too; and if the object is lost, or at a node that is no
 //! member here, both are asked anew, for one of them may not have heard yet of what happened to it.
 
-use alloc::{
-    collections::{BTreeSet, VecDeque},
-    vec::Vec,
-};
+use alloc::collections::{BTreeSet, VecDeque};
 
-use super::{Action, Node};
+use super::Node;
 use crate::{
     id::{NodeId, ObjectId},
     limits::OWNER_PATIENCE_NS,
@@ -56,21 +53,21 @@ impl Due {
 }
 
 impl Node {
-    pub(super) fn watch(&mut self, id: ObjectId, out: &mut Vec<Action>) {
-        let owners = self.members.owners(&id);
-        if owners.first != self.me.id && owners.second.is_some() {
-            self.unanswered.insert(self.now + OWNER_PATIENCE_NS, id.clone());
+    pub(super) fn watch(&mut self, id: ObjectId) {
+        let owners = self.world.members().owners(&id);
+        if owners.first != self.world.me() && owners.second.is_some() {
+            self.unanswered.insert(self.world.now() + OWNER_PATIENCE_NS, id.clone());
         }
-        self.send(owners.first, Message::Watch { id }, out);
+        self.world.send(owners.first, Message::Watch { id });
     }
 
     /// The first owner knows of no object so far. The second is asked to tell of it, too: the first may be frozen or cut
     /// off when the object comes, and the news would be late by as long as its death takes to be noticed.
-    pub(super) fn watch_at_second(&mut self, from: NodeId, id: &ObjectId, out: &mut Vec<Action>) {
-        let owners = self.members.owners(id);
+    pub(super) fn watch_at_second(&mut self, from: NodeId, id: &ObjectId) {
+        let owners = self.world.members().owners(id);
         let is_wanted = self.watches.contains_key(id) || self.awaited.contains_key(id);
         if let Some(second) = owners.second.filter(|_| is_wanted && owners.first == from) {
-            self.send(second, Message::Watch { id: id.clone() }, out);
+            self.world.send(second, Message::Watch { id: id.clone() });
         }
     }
 
@@ -79,21 +76,21 @@ impl Node {
         self.unanswered.remove(id);
     }
 
-    pub(super) fn expire_watches(&mut self, out: &mut Vec<Action>) {
-        while let Some(id) = self.unanswered.take_due(self.now) {
-            if let Some(second) = self.members.owners(&id).second {
-                self.send(second, Message::Watch { id }, out);
+    pub(super) fn expire_watches(&mut self) {
+        while let Some(id) = self.unanswered.take_due(self.world.now()) {
+            if let Some(second) = self.world.members().owners(&id).second {
+                self.world.send(second, Message::Watch { id });
             }
         }
-        while let Some(id) = self.missed.take_due(self.now) {
+        while let Some(id) = self.missed.take_due(self.world.now()) {
             if self.watches.contains_key(&id) {
-                self.watch(id, out);
+                self.watch(id);
             }
         }
     }
 
     /// An input can't be had as it is.
     pub(super) fn watch_later(&mut self, id: &ObjectId) {
-        self.missed.insert(self.now + OWNER_PATIENCE_NS, id.clone());
+        self.missed.insert(self.world.now() + OWNER_PATIENCE_NS, id.clone());
     }
 }

@@ -14,7 +14,7 @@ impl Cluster {
             let copy = node.table().current(id).and_then(|instance| node.table().get(instance));
             copy.is_some_and(|copy| copy.origin && copy.is_complete())
         };
-        self.nodes.values().filter(holds).map(|node| node.me.id.0).collect()
+        self.nodes.values().filter(holds).map(|node| node.world.me().0).collect()
     }
 }
 
@@ -51,7 +51,7 @@ fn the_second_copies_of_many_putters_spread_evenly() {
     }
     for node in cluster.nodes.values() {
         let originals = node.table().iter().filter(|(_, copy)| copy.origin).count();
-        assert_eq!(originals, 16, "8 of its own and 8 of others at {:?}", node.me.id);
+        assert_eq!(originals, 16, "8 of its own and 8 of others at {:?}", node.world.me());
     }
 }
 
