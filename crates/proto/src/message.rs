@@ -22,6 +22,9 @@ use crate::{
     swim::Rumour,
 };
 
+/// The incarnation in [`Message::Down`] of a node whose process has ended.
+pub const ENDED: u32 = u32::MAX;
+
 /// One message from node to node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
@@ -37,7 +40,7 @@ pub enum Message {
     Down {
         /// Who.
         node: NodeId,
-        /// The last that was heard of it: what it has said of itself later is true.
+        /// The last that was heard of it, or [`ENDED`]: what it has said of itself later is true.
         incarnation: u32,
         /// Why, in words.
         reason: String,

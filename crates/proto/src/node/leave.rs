@@ -20,11 +20,10 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Action, Node, Waiting};
+use super::{Action, Node, Waiting, change::Change};
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
-    members::Members,
     message::Message,
     reduce::Reduce,
     time::Instant,
@@ -117,13 +116,11 @@ impl Node {
     }
 
     /// Members that are new, or have forgotten it, hear that this node leaves.
-    pub(super) fn tell_of_leaving(&mut self, before: &Members, renewed: Option<NodeId>) {
+    pub(super) fn tell_of_leaving(&mut self, change: &Change) {
         if self.leaving.is_none() {
             return;
         }
-        let others = self.world.members().others().map(|other| other.id);
-        let others = others.filter(|node| !before.contains(*node) || renewed == Some(*node));
-        for other in others.collect::<Vec<_>>() {
+        for other in change.new_members(&self.world) {
             self.say_leaving(other);
         }
     }

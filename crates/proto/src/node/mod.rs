@@ -6,6 +6,7 @@
 //! that this node owns a part of is [`crate::directory`].
 
 mod adopt;
+mod change;
 mod corrupt;
 mod delete;
 mod event;
@@ -43,7 +44,7 @@ use self::{
     get::Pull,
     keep::Kept,
     leave::Leaving,
-    membership::Loss,
+    membership::{Loss, Membership},
     put::Create,
     question::{Asked, Pending, Waiting},
     reduce::Fold,
@@ -57,7 +58,6 @@ pub use self::{
     leave::LEAVE_PATIENCE_NS,
 };
 use crate::{
-    absent::Absentees,
     ask::{Answer, Ask},
     directory::Directory,
     error::Error,
@@ -66,7 +66,6 @@ use crate::{
     members::{Member, Members},
     message::{Announce, FoldKey, Message, Progress},
     reduce::Reduce,
-    swim::Swim,
     table::{State, Table},
     time::Instant,
 };
@@ -75,8 +74,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Node {
     world: World,
-    swim: Swim,
-    absentees: Absentees,
+    membership: Membership,
     directory: Directory,
     table: Table,
     requests: BTreeMap<RequestId, Pending>,
@@ -152,8 +150,7 @@ impl Node {
     pub fn new(me: Member, config: Config) -> Self {
         Self {
             world: World::new(me, config),
-            swim: Swim::new(me.id, config.detection_ns),
-            absentees: Absentees::default(),
+            membership: Membership::new(me.id, config.detection_ns),
             directory: Directory::new(config.detection_ns),
             table: Table::new(config.capacity),
             requests: BTreeMap::new(),
@@ -216,7 +213,6 @@ impl Node {
         let pulls = self.pulls.values().filter_map(Pull::deadline).min();
         let reduces = self.reduces.values().filter_map(Reduce::deadline).min();
         let leaving = self.leaving.as_ref().and_then(Leaving::deadline);
-        let members = [self.swim.deadline(), self.absentees.deadline()];
         let all = [
             requests,
             pulls,
@@ -226,8 +222,9 @@ impl Node {
             leaving,
             self.next_keeping,
             self.directory.deadline(),
+            self.membership.deadline(),
         ];
-        all.into_iter().chain(members).flatten().min()
+        all.into_iter().flatten().min()
     }
 
     /// The members, as this node sees them.
@@ -263,15 +260,18 @@ impl Node {
             Event::Message { from, message } => {
                 // Whoever is no member (any more) has to introduce itself first.
                 if self.world.members().contains(from) {
-                    self.swim.heard(from);
+                    self.membership.heard(from);
                     self.receive(from, message);
                 }
             }
             Event::PeerUp { member } => self.meet(member),
             Event::PeerAgain { member } => self.meet_again(member),
-            Event::PeerLost { node, is_dead } => self.peer_lost(node, is_dead),
+            Event::PeerLost { node, is_dead } => {
+                let lost = self.membership.peer_lost(node, is_dead, &mut self.world);
+                self.go_on_without(lost);
+            }
             Event::CallFailed { node, is_refused } => {
-                self.absentees.call_failed(node, is_refused);
+                self.membership.call_failed(node, is_refused);
             }
             Event::FetchAsked { serve, id, instance } => self.serve(serve, &id, instance),
             Event::ServeEnded { serve } => self.serve_ended(serve),
@@ -375,10 +375,12 @@ impl Node {
             Message::Unseated => self.unseated(from),
             Message::Leave => self.lose(from, Loss::Left),
             Message::Down { node, incarnation, reason } => {
-                self.told_down(from, node, incarnation, reason);
+                let world = &mut self.world;
+                let lost = self.membership.told_down(from, node, incarnation, reason, world);
+                self.go_on_without(lost);
             }
             Message::Forgotten => self.was_forgotten(from),
-            Message::Rumour(rumour) => self.hear_rumour(from, rumour),
+            Message::Rumour(rumour) => self.membership.hear_rumour(from, rumour, &mut self.world),
             Message::Claimed { id, instance, taken_by } => {
                 self.claimed(from, &id, instance, taken_by)
             }

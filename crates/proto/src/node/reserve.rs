@@ -2,12 +2,11 @@
 
 use alloc::vec::Vec;
 
-use super::Node;
+use super::{Node, change::Change};
 use crate::{
     ask::Answer,
     error::Error,
     id::{Instance, NodeId, ObjectId, ReduceId, RequestId},
-    members::Members,
     message::Message,
     reduce::Step,
 };
@@ -116,19 +115,20 @@ impl Node {
     }
 
     /// Tells new owners of the names that are kept, and asks them for those that are not confirmed.
-    pub(super) fn reserve_again(&mut self, before: &Members, renewed: Option<NodeId>) {
+    pub(super) fn reserve_again(&mut self, change: &Change) {
         let name = |(key, kept): (&ReduceId, &Reservation)| {
             let id = self.reduces.get(key)?.result().clone();
             Some((id, kept.instance, kept.begins.is_none()))
         };
         let kept: Vec<_> = self.reservations.iter().filter_map(name).collect();
         for (id, instance, is_confirmed) in kept {
-            let (then, now) = (before.owners(&id), self.world.members().owners(&id));
-            if let Some(first) = self.new_owner(&id, before, renewed) {
+            if let Some(first) = change.new_owner(&id, &self.world) {
                 self.world.send(first, Message::Reserve { id: id.clone(), instance });
             }
-            let is_new = |second: &NodeId| !then.contains(*second) || renewed == Some(*second);
-            if let Some(second) = now.second.filter(|second| is_confirmed && is_new(second)) {
+            let second = self.world.members().owners(&id).second.filter(|_| is_confirmed);
+            if let Some(second) =
+                second.filter(|it| change.new_owners(&id, &self.world).contains(it))
+            {
                 self.world.send(second, Message::Reserve { id, instance });
             }
         }

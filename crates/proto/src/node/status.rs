@@ -101,8 +101,8 @@ impl Node {
         Status {
             me: self.world.my_member(),
             members: self.world.members().iter().collect(),
-            suspicions: self.swim.suspicions().collect(),
-            lost: self.absentees.iter().cloned().collect(),
+            suspicions: self.membership.suspicions(),
+            lost: self.membership.lost(),
             corrupt: self.corrupt.iter().map(|(node, blocks)| (*node, *blocks)).collect(),
             copies: self.table.iter().count() as u64,
             owned: self.directory.len() as u64,

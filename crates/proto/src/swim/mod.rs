@@ -100,8 +100,8 @@ pub(crate) struct Swim {
     incarnations: BTreeMap<NodeId, u32>,
     next_round: Option<Instant>,
     rounds: u64,
-    /// Who was asked last of all that are asked in turn.
-    turn: NodeId,
+    /// The member that this node asked last of those that it asks in turn.
+    last_in_turn: NodeId,
     counted: u64,
     probes: BTreeMap<NodeId, Probe>,
     suspicions: BTreeMap<NodeId, Suspicion>,
@@ -145,7 +145,7 @@ impl Swim {
             incarnations: BTreeMap::new(),
             next_round: None,
             rounds: 0,
-            turn: me,
+            last_in_turn: me,
             counted: 0,
             probes: BTreeMap::new(),
             suspicions: BTreeMap::new(),
@@ -217,9 +217,9 @@ impl Swim {
                 self.probe(now, node, mail);
             }
             // Members do not always agree on who comes after whom: each asks everybody now and then.
-            let in_turn = self.after(self.turn, members).next();
+            let in_turn = self.after(self.last_in_turn, members).next();
             if let Some(node) = in_turn.filter(|_| self.rounds.is_multiple_of(ROUNDS_PER_TURN)) {
-                self.turn = node;
+                self.last_in_turn = node;
                 if self.may_probe(node) {
                     self.probe(now, node, mail);
                 }
@@ -261,7 +261,7 @@ impl Swim {
                 self.suspect(now, node, from, incarnation, members, mail);
             }
             Rumour::Alive { node, incarnation } => {
-                self.is_alive(from, node, incarnation, members, mail);
+                self.hear_alive(from, node, incarnation, members, mail);
             }
         }
     }
@@ -389,7 +389,7 @@ impl Swim {
         self.suspicions.insert(node, Suspicion { by, since: now, until, incarnation });
     }
 
-    fn is_alive(
+    fn hear_alive(
         &mut self,
         from: NodeId,
         node: NodeId,

@@ -1,0 +1,190 @@
+//! What a change of members means: everything that a lost node has said is void, and those who know something first-hand
+//! tell it to the owners that are new.
+//!
+//! Nobody has to agree on who is a member: whatever the directory knows is told again when its owners change.
+
+use alloc::{collections::BTreeSet, vec::Vec};
+
+use super::{
+    Node,
+    membership::{Loss, Lost},
+    world::World,
+};
+use crate::{
+    id::{NodeId, ObjectId},
+    members::{Member, Members},
+    message::{Announce, Message},
+    planted::{self, Bug},
+};
+
+/// Members came, went, or have to be told anew.
+pub(super) struct Change {
+    /// The members before it.
+    pub(super) before: Members,
+    /// To whom what was said before may be lost.
+    pub(super) renewed: Option<NodeId>,
+}
+
+impl Change {
+    /// Whether everything has to be said to `node`, which heard none of it, or lost it.
+    fn concerns(&self, node: NodeId, was_told: bool) -> bool {
+        !was_told || self.renewed == Some(node)
+    }
+
+    /// The owners of `id` that were none before or have to be told anew.
+    pub(super) fn new_owners(&self, id: &ObjectId, world: &World) -> Vec<NodeId> {
+        let (then, now) = (self.before.owners(id), world.members().owners(id));
+        now.iter().filter(|owner| self.concerns(*owner, then.contains(*owner))).collect()
+    }
+
+    /// The first owner of `id`, if it was not that before or has to be told anew.
+    pub(super) fn new_owner(&self, id: &ObjectId, world: &World) -> Option<NodeId> {
+        let (then, now) = (self.before.owners(id).first, world.members().owners(id).first);
+        self.concerns(now, then == now).then_some(now)
+    }
+
+    /// The other members that are new or have to be told anew.
+    pub(super) fn new_members(&self, world: &World) -> BTreeSet<NodeId> {
+        let others = world.others().into_iter();
+        others.filter(|node| self.concerns(*node, self.before.contains(*node))).collect()
+    }
+}
+
+impl Node {
+    /// A node has introduced itself, or answered when it was called.
+    pub(super) fn meet(&mut self, member: Member) {
+        let Some(met) = self.membership.meet(member, &mut self.world) else { return };
+        if met.is_back {
+            self.directory.merge(self.world.now());
+        }
+        self.tell_again(&met.change);
+    }
+
+    /// A member has connected anew: what it said last may be lost. Both begin with each other as if they never had met,
+    /// so that neither need know which of its messages can be lost.
+    pub(super) fn meet_again(&mut self, member: Member) {
+        let is_known = self.world.members().contains(member.id);
+        if is_known && !planted::has(Bug::TrustsBrokenConnections) {
+            self.directory.merge(self.world.now());
+            self.forget_node(member.id, false);
+            self.pulls_without(member.id);
+            self.world.send(member.id, Message::Forgotten);
+        }
+        self.meet(member);
+        self.hand_over_anew(member.id);
+    }
+
+    pub(super) fn learn(&mut self, from: NodeId, told: &[Member]) {
+        if let Some(change) = self.membership.learn(from, told, &mut self.world) {
+            self.tell_again(&change);
+        }
+    }
+
+    pub(super) fn lose(&mut self, node: NodeId, loss: Loss) {
+        let lost = self.membership.lose(node, loss, &mut self.world);
+        self.go_on_without(lost);
+    }
+
+    /// A member may have gone: all others get its work.
+    pub(super) fn go_on_without(&mut self, lost: Option<Lost>) {
+        let Some(Lost { node, has_left, is_over, change }) = lost else { return };
+        self.unseating.remove(&node);
+        self.forget_node(node, is_over);
+        if !has_left {
+            // A node that leaves sends what it has begun to send.
+            self.pulls_without(node);
+        }
+        self.tell_again(&change);
+        self.hand_over_again(node);
+    }
+
+    /// A member had given this node up, and takes it for a new one: so is that member for this node.
+    pub(super) fn was_forgotten(&mut self, by: NodeId) {
+        self.directory.catch_up(self.world.now());
+        self.directory.merge(self.world.now());
+        self.forget_node(by, false);
+        self.pulls_without(by);
+        let before = self.world.members().clone();
+        self.tell_again(&Change { before, renewed: Some(by) });
+        self.hand_over_anew(by);
+        self.membership.outlive(&mut self.world);
+    }
+
+    pub(super) fn expire_members(&mut self) {
+        for (node, loss) in self.membership.expire(&mut self.world) {
+            self.lose(node, loss);
+        }
+    }
+
+    /// Forgets all that a node has said and was to do; `is_over` if its process does nothing more.
+    fn forget_node(&mut self, node: NodeId, is_over: bool) {
+        let mut mail = Vec::new();
+        self.directory.member_gone(self.world.now(), node, self.world.members(), &mut mail);
+        self.world.post(mail);
+        self.reduces_without(node, is_over);
+        self.lists_without(node);
+        let owed = self.adoptions.iter().filter(|(_, adoption)| adoption.asker == node);
+        for id in owed.map(|(id, _)| id.clone()).collect::<Vec<ObjectId>>() {
+            self.adoptions.remove(&id);
+            self.end_if_unwanted(&id);
+        }
+        self.keepers_without(node);
+        self.unseated(node);
+        self.corrupt.remove(&node);
+    }
+
+    /// Tells the owners that are new, and the node to be told anew, all that this node knows first-hand; asks them what it
+    /// still wants to know.
+    fn tell_again(&mut self, change: &Change) {
+        let renewed = change.renewed;
+        self.tell_of_leaving(change);
+        let mut mail = Vec::new();
+        self.directory.members_changed(self.world.now(), self.world.members(), renewed, &mut mail);
+        self.world.post(mail);
+
+        // Before the results that are made under them, for which they would be taken otherwise.
+        self.reserve_again(change);
+        let of_copies = self
+            .table
+            .iter()
+            .filter(|(instance, copy)| self.table.current(&copy.id) == Some(*instance))
+            .filter(|_| !planted::has(Bug::TellsNewOwnersNothing))
+            .filter(|(_, copy)| !change.new_owners(&copy.id, &self.world).is_empty())
+            .filter_map(|(instance, _)| self.announcement(instance));
+        let of_pulls = self.sought().into_iter().filter_map(|id| self.room_announcement(&id));
+        for announce in of_copies.chain(of_pulls).collect::<Vec<Announce>>() {
+            for owner in change.new_owners(&announce.id, &self.world) {
+                self.world.send(owner, Message::Announce(announce.clone()));
+            }
+        }
+        self.ask_for_names_again(renewed);
+        for id in self.sought() {
+            if change.new_owner(&id, &self.world).is_some() {
+                self.locate_again(&id);
+            }
+        }
+        let watched: BTreeSet<ObjectId> = self
+            .watches
+            .keys()
+            .chain(self.awaited.keys())
+            .chain(self.undecided())
+            .cloned()
+            .collect();
+        for id in watched {
+            if change.new_owner(&id, &self.world).is_some() {
+                self.watch(id);
+            }
+        }
+        for (request, id) in self.unconfirmed_deletions() {
+            if let Some(owner) = change.new_owner(&id, &self.world) {
+                self.world.send(owner, Message::Delete { id, request });
+            }
+        }
+        for (id, question) in self.owner_questions() {
+            if let Some(owner) = change.new_owner(&id, &self.world) {
+                self.world.send(owner, question);
+            }
+        }
+        self.keep_again(renewed);
+    }
+}
