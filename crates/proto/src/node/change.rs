@@ -122,7 +122,7 @@ impl Node {
         self.directory.member_gone(self.world.now(), node, self.world.members(), &mut mail);
         self.world.post(mail);
         self.reduces_without(node, is_over);
-        self.lists_without(node);
+        self.requests.lists_without(node, &mut self.world);
         let owed = self.adoptions.iter().filter(|(_, adoption)| adoption.asker == node);
         for id in owed.map(|(id, _)| id.clone()).collect::<Vec<ObjectId>>() {
             self.adoptions.remove(&id);
@@ -163,28 +163,8 @@ impl Node {
                 self.locate_again(&id);
             }
         }
-        let watched: BTreeSet<ObjectId> = self
-            .watches
-            .keys()
-            .chain(self.awaited.keys())
-            .chain(self.undecided())
-            .cloned()
-            .collect();
-        for id in watched {
-            if change.new_owner(&id, &self.world).is_some() {
-                self.watch(id);
-            }
-        }
-        for (request, id) in self.unconfirmed_deletions() {
-            if let Some(owner) = change.new_owner(&id, &self.world) {
-                self.world.send(owner, Message::Delete { id, request });
-            }
-        }
-        for (id, question) in self.owner_questions() {
-            if let Some(owner) = change.new_owner(&id, &self.world) {
-                self.world.send(owner, question);
-            }
-        }
+        self.watches.ask_again(change, &mut self.world);
+        self.requests.ask_again(change, &mut self.world);
         self.keep_again(renewed);
     }
 }

@@ -1,60 +1,17 @@
 //! Delete: all copies go, everywhere.
 
-use alloc::{collections::BTreeSet, vec::Vec};
+use alloc::vec::Vec;
 
-use super::{Asked, Node, Waiting};
+use super::Node;
 use crate::{
-    ask::Answer,
     error::Error,
-    id::{Instance, NodeId, ObjectId, RequestId},
+    id::{Instance, NodeId, ObjectId},
     message::Message,
     planted::{self, Bug},
     table::State,
 };
 
 impl Node {
-    pub(super) fn delete(
-        &mut self,
-        asked: &Asked,
-        ids: Vec<ObjectId>,
-    ) -> Option<Result<Answer, Error>> {
-        let ids: BTreeSet<ObjectId> = ids.into_iter().collect();
-        if ids.is_empty() {
-            return Some(Ok(Answer::Done));
-        }
-        self.remember(asked, Waiting::Deletion(ids.clone()));
-        for id in ids {
-            let request = asked.request;
-            // Both must know; the first owner's answer ends the wait.
-            self.world.send_owners(&id, &Message::Delete { id: id.clone(), request });
-        }
-        None
-    }
-
-    /// An owner has carried out a deletion. Only the first knows of all copies.
-    pub(super) fn deleted(&mut self, from: NodeId, id: &ObjectId, request: RequestId) {
-        if self.world.members().owners(id).first != from {
-            return;
-        }
-        let Some(pending) = self.requests.get_mut(&request) else { return };
-        let Waiting::Deletion(ids) = &mut pending.kind else { return };
-        ids.remove(id);
-        if ids.is_empty() {
-            self.reply(request, Ok(Answer::Done));
-        }
-    }
-
-    /// Deletions that no owner has confirmed, to be repeated to new owners.
-    pub(super) fn unconfirmed_deletions(&self) -> Vec<(RequestId, ObjectId)> {
-        let mut all = Vec::new();
-        for (request, pending) in &self.requests {
-            if let Waiting::Deletion(ids) = &pending.kind {
-                all.extend(ids.iter().map(|id| (*request, id.clone())));
-            }
-        }
-        all
-    }
-
     /// The owner says that a copy is void: deleted, failed, or replaced by another instance.
     pub(super) fn drop_copy(
         &mut self,
@@ -134,9 +91,9 @@ impl Node {
 
     /// The owner says that an object can't come.
     pub(super) fn gone(&mut self, id: &ObjectId, error: &Error) {
-        self.watch_answered(id);
+        self.watches.answered(id);
         self.pull_failed(id, error);
         self.input_gone(id, error);
-        self.awaited_settled(id);
+        self.several_settled(id);
     }
 }

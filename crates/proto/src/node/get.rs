@@ -114,7 +114,7 @@ impl Node {
         if let Some(instance) = complete {
             return Some(self.give(asked.client, instance));
         }
-        self.remember(asked, Waiting::Object(id.clone()));
+        self.requests.remember(asked, Waiting::Object(id.clone()), &self.world);
         self.waiting.entry(id.clone()).or_default().push(asked.request);
         self.pull_if_wanted(&id);
         None
@@ -164,7 +164,7 @@ impl Node {
             return Some(Ok(Answer::Done));
         }
         self.followers.entry(id.clone()).or_default().push(asked.request);
-        self.remember(asked, Waiting::Growth(id));
+        self.requests.remember(asked, Waiting::Growth(id), &self.world);
         None
     }
 
@@ -173,17 +173,21 @@ impl Node {
         let Some(copy) = self.table.get(instance) else { return };
         let (id, meta, state) = (copy.id.clone(), copy.meta.clone(), copy.state);
         for request in self.followers.remove(&id).unwrap_or_default() {
-            let client = self.requests.get(&request).map(|pending| pending.client);
+            let client = self.requests.client(request);
             let is_own = client.is_some_and(|client| state == State::Filling(client));
             let growing = Answer::Growing { meta: meta.clone(), instance };
-            self.reply(request, Ok(if is_own { Answer::Done } else { growing }));
+            self.requests.reply(
+                request,
+                Ok(if is_own { Answer::Done } else { growing }),
+                &mut self.world,
+            );
         }
     }
 
     /// What there is to say of the object is said to those who get it.
     fn end_following(&mut self, id: &ObjectId) {
         for request in self.followers.remove(id).unwrap_or_default() {
-            self.reply(request, Ok(Answer::Done));
+            self.requests.reply(request, Ok(Answer::Done), &mut self.world);
         }
     }
 
@@ -203,9 +207,9 @@ impl Node {
         self.end_pull(&id);
         self.end_following(&id);
         for request in self.waiting.remove(&id).unwrap_or_default() {
-            if let Some(client) = self.requests.get(&request).map(|pending| pending.client) {
+            if let Some(client) = self.requests.client(request) {
                 let answer = self.give(client, instance);
-                self.reply(request, answer);
+                self.requests.reply(request, answer, &mut self.world);
             }
         }
         self.adoption_arrived(&id, instance);
@@ -363,7 +367,11 @@ impl Node {
         self.adoption_failed(id);
         for request in self.waiting.remove(id).unwrap_or_default() {
             let (id, meta, inline) = (id.clone(), meta.clone(), Some(bytes.clone()));
-            self.reply(request, Ok(Answer::Got { id, meta, instance, inline }));
+            self.requests.reply(
+                request,
+                Ok(Answer::Got { id, meta, instance, inline }),
+                &mut self.world,
+            );
         }
     }
 
@@ -599,7 +607,7 @@ impl Node {
         self.end_pull(id);
         self.end_following(id);
         for request in self.waiting.remove(id).unwrap_or_default() {
-            self.reply(request, Err(error.clone()));
+            self.requests.reply(request, Err(error.clone()), &mut self.world);
         }
         self.adoption_failed(id);
     }

@@ -13,11 +13,11 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Asked, Node, Pending, Waiting};
+use super::{Asked, Node, Waiting};
 use crate::{
     ask::Answer,
     error::Error,
-    id::{Instance, NodeId, ObjectId, RequestId},
+    id::{Instance, NodeId, ObjectId},
     message::Message,
     planted::{self, Bug},
     table::Copy,
@@ -98,7 +98,7 @@ impl Node {
         let keeping = self.keeping.entry(instance).or_default();
         keeping.copies = keeping.copies.max(copies as usize);
         keeping.bytes = self.table.get(instance).map_or(0, Copy::cost);
-        self.remember(asked, Waiting::Copies(id, instance));
+        self.requests.remember(asked, Waiting::Copies(id, instance), &self.world);
         self.ask_keepers(instance);
         None
     }
@@ -249,11 +249,10 @@ impl Node {
     }
 
     fn answer_keepers(&mut self, instance: Instance, answer: &Result<Answer, Error>) {
-        let waits =
-            |pending: &Pending| matches!(&pending.kind, Waiting::Copies(_, of) if *of == instance);
-        let waiting = self.requests.iter().filter(|(_, pending)| waits(pending));
-        for request in waiting.map(|(request, _)| *request).collect::<Vec<RequestId>>() {
-            self.reply(request, answer.clone());
+        let waiting =
+            self.requests.that(|kind| matches!(kind, Waiting::Copies(_, of) if *of == instance));
+        for request in waiting {
+            self.requests.reply(request, answer.clone(), &mut self.world);
         }
     }
 }

@@ -23,7 +23,7 @@ use alloc::{
 use super::{Action, Node, Waiting, change::Change};
 use crate::{
     error::Error,
-    id::{Instance, NodeId, ObjectId, RequestId},
+    id::{Instance, NodeId, ObjectId},
     message::Message,
     reduce::Reduce,
     time::Instant,
@@ -81,15 +81,17 @@ impl Node {
                 alloc::format!("node {}, which folds {id}, left the cluster", self.world.me());
             self.fail_reduce_of(&id, &Error::NodeDown(said));
         }
-        for request in self.requests.keys().copied().collect::<Vec<RequestId>>() {
-            match self.requests.get(&request).map(|pending| pending.kind.clone()) {
+        for request in self.requests.numbers() {
+            match self.requests.kind(request).cloned() {
                 Some(Waiting::Object(id)) => self.stop_waiting(&id, request),
                 Some(Waiting::Growth(id)) => self.stop_following(&id, request),
-                Some(Waiting::Several(waited)) => self.stop_listening(&waited, request),
+                Some(Waiting::Several(waited)) => {
+                    waited.stop(request, &mut self.watches, &mut self.world)
+                }
                 _ => {}
             }
             let said = alloc::format!("node {} is closing", self.world.me());
-            self.reply(request, Err(Error::NodeDown(said)));
+            self.requests.reply(request, Err(Error::NodeDown(said)), &mut self.world);
         }
         // Who leaves too asks another one.
         for id in self.adoptions.keys().cloned().collect::<Vec<ObjectId>>() {

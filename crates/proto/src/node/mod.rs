@@ -13,14 +13,12 @@ mod event;
 mod get;
 mod keep;
 mod leave;
-mod list;
 mod membership;
-mod names;
 mod pace;
 mod promise;
 mod put;
-mod question;
 mod reduce;
+mod requests;
 mod reserve;
 mod scatter;
 mod serve;
@@ -28,8 +26,8 @@ mod starve;
 mod status;
 #[cfg(test)]
 mod tests;
-mod wait;
-mod watch;
+mod timeout;
+mod watches;
 mod world;
 
 use alloc::{
@@ -46,11 +44,11 @@ use self::{
     leave::Leaving,
     membership::{Loss, Membership},
     put::Create,
-    question::{Asked, Pending, Waiting},
     reduce::Fold,
+    requests::{Asked, Requests, Waiting},
     reserve::Reservation,
     scatter::Parts,
-    watch::Due,
+    watches::Watches,
     world::World,
 };
 pub use self::{
@@ -77,8 +75,7 @@ pub struct Node {
     membership: Membership,
     directory: Directory,
     table: Table,
-    requests: BTreeMap<RequestId, Pending>,
-    deadlines: BTreeSet<(Instant, RequestId)>,
+    requests: Requests,
     /// Gets of objects that are not complete here, in order of asking.
     waiting: BTreeMap<ObjectId, Vec<RequestId>>,
     pulls: BTreeMap<ObjectId, Pull>,
@@ -95,13 +92,7 @@ pub struct Node {
     reduces: BTreeMap<ReduceId, Reduce>,
     reduce_of: BTreeMap<ObjectId, ReduceId>,
     /// Which reduces listen to an input.
-    watches: BTreeMap<ObjectId, BTreeSet<ReduceId>>,
-    /// Inputs, and objects that clients wait for, of which no owner has spoken.
-    unanswered: Due,
-    /// Inputs that are lost, or at nodes which are no members.
-    missed: Due,
-    /// Questions of clients that listen to an object.
-    awaited: BTreeMap<ObjectId, BTreeSet<RequestId>>,
+    watches: Watches,
     /// Who wants to read an object while it arrives.
     followers: BTreeMap<ObjectId, Vec<RequestId>>,
     /// Names that are kept for the results of reduces, by the reduce.
@@ -153,8 +144,7 @@ impl Node {
             membership: Membership::new(me.id, config.detection_ns),
             directory: Directory::new(config.detection_ns),
             table: Table::new(config.capacity),
-            requests: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
+            requests: Requests::default(),
             waiting: BTreeMap::new(),
             pulls: BTreeMap::new(),
             usual_rate: None,
@@ -165,10 +155,7 @@ impl Node {
             serves: BTreeMap::new(),
             reduces: BTreeMap::new(),
             reduce_of: BTreeMap::new(),
-            watches: BTreeMap::new(),
-            unanswered: Due::default(),
-            missed: Due::default(),
-            awaited: BTreeMap::new(),
+            watches: Watches::default(),
             followers: BTreeMap::new(),
             reservations: BTreeMap::new(),
             results: BTreeMap::new(),
@@ -209,15 +196,13 @@ impl Node {
 
     /// When time alone changes something.
     pub fn deadline(&self) -> Option<Instant> {
-        let requests = self.deadlines.first().map(|(at, _)| *at);
         let pulls = self.pulls.values().filter_map(Pull::deadline).min();
         let reduces = self.reduces.values().filter_map(Reduce::deadline).min();
         let leaving = self.leaving.as_ref().and_then(Leaving::deadline);
         let all = [
-            requests,
+            self.requests.deadline(),
             pulls,
-            self.unanswered.deadline(),
-            self.missed.deadline(),
+            self.watches.deadline(),
             reduces,
             leaving,
             self.next_keeping,
@@ -328,21 +313,30 @@ impl Node {
                 return;
             }
             Ask::Follow { id } => self.follow(&asked, id),
-            Ask::Wait { ids, count } => self.wait(&asked, ids, count),
+            Ask::Wait { ids, count } => {
+                let Self { requests, table, watches, world, .. } = self;
+                requests.wait(&asked, ids, count, table, watches, world)
+            }
             Ask::Reduce { inputs, op, count, id } => {
                 self.begin_reduce(&asked, inputs, op, count, id)
             }
             Ask::Inputs { id } => self.inputs(&asked, id),
             Ask::Lost { id } => Some(self.lost(&id)),
-            Ask::Delete { ids } => self.delete(&asked, ids),
-            Ask::Latest { prefix, after } => self.latest(&asked, prefix, after),
-            Ask::Prune { name, keep } => self.prune(&asked, name, keep),
-            Ask::Locations { id, known } => self.locations(&asked, id, known),
+            Ask::Delete { ids } => self.requests.delete(&asked, ids, &mut self.world),
+            Ask::Latest { prefix, after } => {
+                self.requests.latest(&asked, prefix, after, &mut self.world)
+            }
+            Ask::Prune { name, keep } => self.requests.prune(&asked, name, keep, &mut self.world),
+            Ask::Locations { id, known } => {
+                self.requests.locations(&asked, id, known, &mut self.world)
+            }
             Ask::Explain { id } => Some(Ok(self.explain(&id))),
             Ask::Owners { id } => {
                 Some(Ok(Answer::Owners(self.world.members().owners(&id).iter().collect())))
             }
-            Ask::List { owner, prefix, after } => self.list(&asked, owner, prefix, after),
+            Ask::List { owner, prefix, after } => {
+                self.requests.list(&asked, owner, prefix, after, &mut self.world)
+            }
             Ask::Status => Some(Ok(Answer::Status(Box::new(self.status())))),
             Ask::Objects => Some(Ok(Answer::Objects(self.objects()))),
         };
@@ -393,7 +387,9 @@ impl Node {
             }
             Message::Gone { id, error } => self.gone(&id, &error),
             Message::Found { id, found } => self.found(from, &id, found),
-            Message::Deleted { id, request } => self.deleted(from, &id, request),
+            Message::Deleted { id, request } => {
+                self.requests.deleted(from, &id, request, &mut self.world)
+            }
             Message::Drop { id, instance, error } => {
                 self.drop_copy(from, &id, instance, error);
             }
@@ -401,14 +397,18 @@ impl Node {
             Message::Stranded { id, instance, error } => {
                 self.stranded(from, &id, instance, error);
             }
-            Message::LatestIs { name, request } => self.latest_is(from, name, request),
+            Message::LatestIs { name, request } => {
+                self.requests.latest_is(from, name, request, &mut self.world)
+            }
             Message::NothingYet { request, id } => self.nothing_yet(from, request, id),
-            Message::OlderAre { names, request } => self.prune_these(request, names),
+            Message::OlderAre { names, request } => {
+                self.requests.prune_these(request, names, &mut self.world)
+            }
             Message::ListIs { request, rows, next } => {
-                self.list_is(from, request, rows, next);
+                self.requests.list_is(from, request, rows, next, &mut self.world);
             }
             Message::LocationsAre { request, holdings } => {
-                self.located_all(from, request, holdings)
+                self.requests.located_all(from, request, holdings, &mut self.world)
             }
             Message::Fold(order) => self.fold(from, order),
             Message::Scatter(order) => self.scattered(from, *order),
@@ -479,7 +479,7 @@ impl Node {
         );
         self.world.post(mail);
         self.expire_pulls();
-        self.expire_watches();
+        self.watches.expire(&mut self.world);
         self.expire_reduces();
         self.expire_leaving();
         self.expire_keeping();

@@ -121,7 +121,7 @@ impl Node {
             return Some(Err(Error::NameTaken { id, holder: self.world.me() }));
         }
         let instance = self.world.next_instance();
-        self.remember(asked, Waiting::Create(instance));
+        self.requests.remember(asked, Waiting::Create(instance), &self.world);
         let (client, request) = (asked.client, Some(asked.request));
         let (phase, owner, is_deleted) = (Phase::Room, None, false);
         let create = Create {
@@ -250,7 +250,7 @@ impl Node {
             self.announce_but(instance, knows_it);
             self.completed(instance);
             if let Some(request) = request {
-                self.reply(request, Ok(Answer::Put { id }));
+                self.requests.reply(request, Ok(Answer::Put { id }), &mut self.world);
             }
             return;
         }
@@ -259,7 +259,7 @@ impl Node {
         self.born(&id);
         self.growing(instance);
         if let Some(request) = request {
-            self.reply(request, Ok(Answer::Created { id, instance }));
+            self.requests.reply(request, Ok(Answer::Created { id, instance }), &mut self.world);
         }
     }
 
@@ -320,7 +320,7 @@ impl Node {
         let request = create.request.take();
         self.undo_create(&create, instance);
         if let Some(request) = request {
-            self.reply(request, Err(error));
+            self.requests.reply(request, Err(error), &mut self.world);
         }
     }
 

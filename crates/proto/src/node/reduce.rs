@@ -9,7 +9,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Action, Asked, Node, Note, Pending, SpaceFor, Waiting, starve::Wait};
+use super::{Action, Asked, Node, Note, SpaceFor, Waiting, starve::Wait, watches::Listener};
 use crate::{
     ask::Answer,
     error::Error,
@@ -126,7 +126,7 @@ impl Node {
             return Some(Err(Error::NameTaken { id, holder }));
         }
         self.reduce_of.insert(id.clone(), key);
-        self.remember(asked, Waiting::Reservation(key));
+        self.requests.remember(asked, Waiting::Reservation(key), &self.world);
         self.reserve(key, &id, asked.request, steps);
         None
     }
@@ -136,7 +136,7 @@ impl Node {
             return Some(Ok(Answer::Inputs { ids: folded.inputs.clone() }));
         }
         if self.reduce_of.contains_key(&id) {
-            self.remember(asked, Waiting::Inputs(id));
+            self.requests.remember(asked, Waiting::Inputs(id), &self.world);
             return None;
         }
         Some(Err(self.no_result(&id)))
@@ -166,9 +166,9 @@ impl Node {
 
     /// An owner answers a watch, now or later.
     pub(super) fn found(&mut self, from: NodeId, id: &ObjectId, found: Option<Found>) {
-        self.watch_answered(id);
+        self.watches.answered(id);
         if found.is_none() {
-            self.watch_at_second(from, id);
+            self.watches.absent(from, id, &mut self.world);
         }
         // Its owner has not missed its holder yet, or has met it already, or has not heard that it leaves: this node can't
         // order it to fold.
@@ -181,9 +181,9 @@ impl Node {
             _ => Some(found),
         });
         if found.is_some() && usable.is_none() {
-            self.watch_later(id);
+            self.watches.missed(id, &self.world);
         }
-        for key in self.watches.get(id).cloned().unwrap_or_default() {
+        for key in self.watches.reduces(id) {
             let found = usable.clone();
             let hears = |reduce: &mut Reduce, around: Around<'_>, now, steps: &mut Vec<Step>| {
                 reduce.found(now, id, found, around, steps);
@@ -194,22 +194,22 @@ impl Node {
             self.parts_found(found);
         }
         if found.is_some_and(|found| found.complete) {
-            self.awaited_settled(id);
+            self.several_settled(id);
         } else {
-            self.awaited_absent(id);
+            self.several_absent(id);
         }
     }
 
     pub(super) fn input_gone(&mut self, id: &ObjectId, error: &Error) {
-        for key in self.watches.get(id).cloned().unwrap_or_default() {
+        for key in self.watches.reduces(id) {
             let hears = |reduce: &mut Reduce, around: Around<'_>, now, steps: &mut Vec<Step>| {
                 reduce.gone(now, id, error, around, steps);
             };
             self.advise(key, hears);
         }
-        if matches!(error, Error::ObjectLost { .. }) && self.watches.contains_key(id) {
+        if matches!(error, Error::ObjectLost { .. }) && !self.watches.reduces(id).is_empty() {
             // Its holder may come back with it, or somebody put it again.
-            self.watch_later(id);
+            self.watches.missed(id, &self.world);
         }
     }
 
@@ -239,8 +239,7 @@ impl Node {
             let id = reduce.result().clone();
             match step {
                 Step::Watch(input) => {
-                    self.watches.entry(input.clone()).or_default().insert(key);
-                    self.watch(input);
+                    self.watches.start(&input, Listener::Reduce(key), &mut self.world);
                 }
                 Step::Order(node, order) => self.world.send(node, Message::Fold(order)),
                 Step::Probe(node) => {
@@ -392,7 +391,7 @@ impl Node {
         self.folded.insert(id.clone(), folded);
         self.completed(instance);
         for request in self.inputs_askers(&id) {
-            self.reply(request, Ok(Answer::Inputs { ids: ids.clone() }));
+            self.requests.reply(request, Ok(Answer::Inputs { ids: ids.clone() }), &mut self.world);
         }
     }
 
@@ -411,7 +410,7 @@ impl Node {
             self.pull_failed(id, error);
         }
         for request in self.inputs_askers(id) {
-            self.reply(request, Err(error.clone()));
+            self.requests.reply(request, Err(error.clone()), &mut self.world);
         }
     }
 
@@ -421,23 +420,13 @@ impl Node {
         self.space.retain(|waiting| *waiting != SpaceFor::SmallResult(key));
         self.reduce_of.remove(reduce.result());
         for input in reduce.candidates() {
-            let Some(watchers) = self.watches.get_mut(input) else { continue };
-            watchers.remove(&key);
-            if watchers.is_empty() {
-                self.watches.remove(input);
-                self.unwatch_if_unwanted(input);
-            }
+            self.watches.stop(input, Listener::Reduce(key), &mut self.world);
         }
         Some(reduce)
     }
 
     fn inputs_askers(&self, id: &ObjectId) -> Vec<crate::id::RequestId> {
-        let asks = |pending: &Pending| matches!(&pending.kind, Waiting::Inputs(of) if of == id);
-        self.requests
-            .iter()
-            .filter(|(_, pending)| asks(pending))
-            .map(|(request, _)| *request)
-            .collect()
+        self.requests.that(|kind| matches!(kind, Waiting::Inputs(of) if of == id))
     }
 
     /// Ends an attempt: whoever folds stops, and what there is of its result is dropped.

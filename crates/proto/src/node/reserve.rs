@@ -70,7 +70,7 @@ impl Node {
                 self.world.send(second, Message::Reserve { id: id.clone(), instance });
             }
             self.take_steps(key, steps);
-            self.reply(request, Ok(Answer::Reducing { id: id.clone() }));
+            self.requests.reply(request, Ok(Answer::Reducing { id: id.clone() }), &mut self.world);
         }
     }
 
@@ -99,7 +99,7 @@ impl Node {
         self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
         self.fail_reduce_of(id, error);
         if let Some((request, _)) = kept.begins {
-            self.reply(request, Err(error.clone()));
+            self.requests.reply(request, Err(error.clone()), &mut self.world);
         }
     }
 
@@ -110,7 +110,7 @@ impl Node {
         };
         let Some((request, _)) = begins else { return true };
         self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
-        self.reply(request, Err(error.clone()));
+        self.requests.reply(request, Err(error.clone()), &mut self.world);
         false
     }
 

@@ -15,7 +15,7 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Action, Node, Note, SpaceFor};
+use super::{Action, Node, Note, SpaceFor, watches::Listener};
 use crate::{
     id::{Instance, NodeId, ObjectId, ReduceId},
     message::{FoldKey, Found, Message, ScatterOrder},
@@ -233,7 +233,7 @@ impl Node {
             self.stop_fold(key);
         }
         if is_all_here {
-            self.unwatch_if_unwanted(&order.id);
+            self.watches.stop(&order.id, Listener::Parts(instance), &mut self.world);
         }
         Some(order)
     }
@@ -247,7 +247,7 @@ impl Node {
         }
         parts.is_all_here = true;
         let id = parts.order.id.clone();
-        self.watch(id);
+        self.watches.start(&id, Listener::Parts(instance), &mut self.world);
         false
     }
 
@@ -271,12 +271,6 @@ impl Node {
         if found.complete {
             self.decide_parts(found.instance);
         }
-    }
-
-    /// Results that are all here, of which this node wants to know whether they are complete elsewhere.
-    pub(super) fn undecided(&self) -> impl Iterator<Item = &ObjectId> {
-        let undecided = self.scatters.values().filter(|parts| parts.is_all_here);
-        undecided.map(|parts| &parts.order.id)
     }
 
     /// The coordinator says that an attempt is void, and so is what there is of its result here.

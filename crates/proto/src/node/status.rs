@@ -27,7 +27,7 @@ impl Node {
             ("reads", self.reads.values().map(BTreeMap::len).sum()),
             ("serves", self.serves.len()),
             ("reduces", self.reduces.len() + self.reduce_of.len()),
-            ("watches", self.watches.len() + self.awaited.len()),
+            ("watches", self.watches.len()),
             ("followers", self.followers.len()),
             ("reservations", self.reservations.len()),
             ("results", self.results.len() + self.small_results.len()),

@@ -2,22 +2,24 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Asked, Node, Pending, Waiting};
+use super::{Asked, Pending, Requests, Waiting};
 use crate::{
     ask::Answer,
     error::Error,
     id::{NodeId, ObjectId, RequestId},
     limits::NAME_BYTES_MAX,
     message::{Listed, Message},
+    node::world::World,
 };
 
-impl Node {
-    pub(super) fn list(
+impl Requests {
+    pub(in crate::node) fn list(
         &mut self,
         asked: &Asked,
         owner: NodeId,
         prefix: String,
         after: Option<ObjectId>,
+        world: &mut World,
     ) -> Option<Result<Answer, Error>> {
         if prefix.len() > NAME_BYTES_MAX {
             let said = format!(
@@ -26,35 +28,36 @@ impl Node {
             );
             return Some(Err(Error::InvalidArgument(said)));
         }
-        if !self.world.members().contains(owner) {
+        if !world.members().contains(owner) {
             return Some(Err(no_member(owner)));
         }
         let request = asked.request;
-        self.remember(asked, Waiting::Page { owner });
-        self.world.send(owner, Message::List { prefix, after, request });
+        self.remember(asked, Waiting::Page { owner }, world);
+        world.send(owner, Message::List { prefix, after, request });
         None
     }
 
-    pub(super) fn list_is(
+    pub(in crate::node) fn list_is(
         &mut self,
         from: NodeId,
         request: RequestId,
         rows: Vec<Listed>,
         next: Option<ObjectId>,
+        world: &mut World,
     ) {
-        let asked = self.requests.get(&request).map(|Pending { kind, .. }| kind);
+        let asked = self.all.get(&request).map(|Pending { kind, .. }| kind);
         if matches!(asked, Some(Waiting::Page { owner }) if *owner == from) {
-            self.reply(request, Ok(Answer::List { rows, next }));
+            self.reply(request, Ok(Answer::List { rows, next }), world);
         }
     }
 
     /// What a node was asked for it does not answer any more, and others own what it did.
-    pub(super) fn lists_without(&mut self, node: NodeId) {
+    pub(in crate::node) fn lists_without(&mut self, node: NodeId, world: &mut World) {
         let is_of =
             |pending: &Pending| matches!(pending.kind, Waiting::Page { owner } if owner == node);
-        let asked = self.requests.iter().filter(|(_, pending)| is_of(pending));
+        let asked = self.all.iter().filter(|(_, pending)| is_of(pending));
         for request in asked.map(|(request, _)| *request).collect::<Vec<RequestId>>() {
-            self.reply(request, Err(no_member(node)));
+            self.reply(request, Err(no_member(node)), world);
         }
     }
 }
