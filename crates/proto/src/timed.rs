@@ -35,6 +35,14 @@ impl<K: Clone + Ord, V: Deadline> Timed<K, V> {
         self.all.get(key)
     }
 
+    pub(crate) fn contains_key(&self, key: &K) -> bool {
+        self.all.contains_key(key)
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
+        self.all.keys()
+    }
+
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.all.values()
     }

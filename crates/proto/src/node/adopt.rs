@@ -3,33 +3,155 @@
 //! What is kept for a node that lives can be given back, when clients here need its room: the other node finds another
 //! keeper first.
 
-use alloc::vec::Vec;
+use alloc::{collections::BTreeMap, format, vec::Vec};
 
-use super::{Node, SpaceFor};
+use super::{Node, SpaceFor, replicas::Replicas, requests::Asked, world::World};
 use crate::{
+    ask::Answer,
+    error::Error,
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
     limits::INLINE_BYTES_MAX,
     message::Message,
     meta::Meta,
-    table::State,
+    table::{State, Table},
 };
+
+/// Originals of other nodes that this one was asked to keep.
+#[derive(Debug, Default)]
+pub(super) struct Adoptions {
+    /// On their way to here.
+    coming: BTreeMap<ObjectId, Adoption>,
+    /// Here, for nodes that have them too.
+    held: BTreeMap<Instance, Held>,
+}
 
 /// An original on its way to here.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Adoption {
-    pub(super) asker: NodeId,
+struct Adoption {
+    asker: NodeId,
     instance: Instance,
     /// Whether the asker waits until there is room here.
     may_wait: bool,
 }
 
-/// An original that is kept for a node that has it too.
+/// An original that is held for a node that has it too.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KeptFor {
+struct Held {
     asker: NodeId,
     /// Whether that was asked to find another keeper.
     is_given_back: bool,
+}
+
+impl Adoptions {
+    /// How many are on their way.
+    pub(super) fn coming(&self) -> usize {
+        self.coming.len()
+    }
+
+    /// Whether an object is on its way to here for another node.
+    pub(super) fn wants(&self, id: &ObjectId) -> bool {
+        self.coming.contains_key(id)
+    }
+
+    fn expect(&mut self, id: &ObjectId, adoption: Adoption, world: &mut World) {
+        if let Some(before) = self.coming.insert(id.clone(), adoption)
+            && before.asker != adoption.asker
+        {
+            answer(id, before, false, world);
+        }
+    }
+
+    /// An original will not come to here.
+    pub(super) fn refuse(&mut self, id: &ObjectId, world: &mut World) {
+        if let Some(adoption) = self.coming.remove(id) {
+            answer(id, adoption, false, world);
+        }
+    }
+
+    /// Nothing is adopted any more; the objects that were on their way.
+    pub(super) fn refuse_all(&mut self, world: &mut World) -> Vec<ObjectId> {
+        let all: Vec<ObjectId> = self.coming.keys().cloned().collect();
+        all.iter().for_each(|id| self.refuse(id, world));
+        all
+    }
+
+    /// The asker is gone; the objects that were on their way for it.
+    pub(super) fn forget_node(&mut self, node: NodeId) -> Vec<ObjectId> {
+        let owed = self.coming.iter().filter(|(_, adoption)| adoption.asker == node);
+        let owed: Vec<ObjectId> = owed.map(|(id, _)| id.clone()).collect();
+        self.coming.retain(|_, adoption| adoption.asker != node);
+        owed
+    }
+
+    /// There is no room for an object now; whether its adoption was refused for that, so that another node may be asked.
+    fn refuse_without_room(&mut self, id: &ObjectId, world: &mut World) -> bool {
+        let is_refused = self.coming.get(id).is_some_and(|adoption| !adoption.may_wait);
+        if is_refused {
+            self.refuse(id, world);
+        }
+        is_refused
+    }
+
+    /// An original is held for the asker: for good if that leaves.
+    fn hold(&mut self, adoption: Adoption, was_original: bool) {
+        let Adoption { asker, instance, may_wait: leaves } = adoption;
+        if leaves {
+            self.held.remove(&instance);
+        } else if !was_original || self.held.contains_key(&instance) {
+            self.held.insert(instance, Held { asker, is_given_back: false });
+        }
+    }
+
+    /// The copy is no more.
+    pub(super) fn forget(&mut self, instance: Instance) {
+        self.held.remove(&instance);
+    }
+
+    /// The asker does not need the copy here any more; whether it was held for that node.
+    fn release(&mut self, asker: NodeId, instance: Instance) -> bool {
+        let is_its = self.held.get(&instance).is_some_and(|held| held.asker == asker);
+        is_its && self.held.remove(&instance).is_some()
+    }
+
+    /// Asks to give back so much of what is held for others as `missing` bytes take, if it can be enough.
+    fn give_back(
+        &mut self,
+        mut missing: u64,
+        table: &Table,
+        replicas: &Replicas,
+        world: &mut World,
+    ) {
+        let mut chosen = Vec::new();
+        for (instance, held) in &self.held {
+            let copy = table.get(*instance).filter(|copy| copy.is_complete() && copy.pins == 0);
+            let can_go = world.members().contains(held.asker) && !replicas.contains(*instance);
+            let Some(copy) = copy.filter(|_| can_go) else { continue };
+            if missing == 0 && !held.is_given_back {
+                continue;
+            }
+            missing = missing.saturating_sub(copy.cost());
+            if !held.is_given_back {
+                chosen.push((*instance, held.asker, copy.id.clone()));
+            }
+        }
+        for (instance, asker, id) in chosen.into_iter().filter(|_| missing == 0) {
+            if let Some(held) = self.held.get_mut(&instance) {
+                held.is_given_back = true;
+            }
+            world.send(asker, Message::Adopted { id, instance, kept: false });
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn holds_nothing(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+fn answer(id: &ObjectId, adoption: Adoption, kept: bool, world: &mut World) {
+    let (id, instance) = (id.clone(), adoption.instance);
+    world.send(adoption.asker, Message::Adopted { id, instance, kept });
 }
 
 impl Node {
@@ -44,113 +166,69 @@ impl Node {
         inline: Option<Inline>,
         may_wait: bool,
     ) {
+        let adoption = Adoption { asker, instance, may_wait };
         let is_small = meta.size <= INLINE_BYTES_MAX;
         let is_wrong = !meta.is_consistent() || is_small != inline.is_some();
         let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed);
         // What is here of another instance is not it, and keeps it from being received.
         let is_other = self.table.current(&id).is_some_and(|current| current != instance);
-        if self.leaving.is_some() || is_wrong || is_void || is_other {
-            return self.world.send(asker, Message::Adopted { id, instance, kept: false });
+        if self.leaving.has_begun() || is_wrong || is_void || is_other {
+            return answer(&id, adoption, false, &mut self.world);
         }
         if let Some(copy) = self.table.get_mut(instance) {
             if copy.is_complete() {
-                let was_original = core::mem::replace(&mut copy.origin, true);
-                self.note_keeping(instance, asker, may_wait, was_original);
-                self.announce(instance);
-                return self.world.send(asker, Message::Adopted { id, instance, kept: true });
+                return self.adopted_here(&id, adoption);
             }
         } else if inline.is_some() {
             let Some(evicted) = self.table.make_room(meta.size) else {
-                return self.world.send(asker, Message::Adopted { id, instance, kept: false });
+                return answer(&id, adoption, false, &mut self.world);
             };
             self.evicted(evicted);
             self.table.insert(instance, id.clone(), meta, inline, State::Complete, true);
-            self.note_keeping(instance, asker, may_wait, false);
+            self.adoptions.hold(adoption, false);
             self.reveal(instance);
             self.announce(instance);
             self.completed(instance);
-            return self.world.send(asker, Message::Adopted { id, instance, kept: true });
+            return answer(&id, adoption, true, &mut self.world);
         }
-        let adoption = Adoption { asker, instance, may_wait };
-        if let Some(before) = self.adoptions.insert(id.clone(), adoption)
-            && before.asker != asker
-        {
-            self.refuse_adoption(&id, before);
-        }
+        self.adoptions.expect(&id, adoption, &mut self.world);
         self.pull_if_wanted(&id);
         self.adoption_lacks_room(&id);
     }
 
+    /// A copy that is complete is an original from now on.
+    fn adopted_here(&mut self, id: &ObjectId, adoption: Adoption) {
+        if let Some(copy) = self.table.get_mut(adoption.instance) {
+            let was_original = core::mem::replace(&mut copy.origin, true);
+            self.adoptions.hold(adoption, was_original);
+        }
+        self.announce(adoption.instance);
+        answer(id, adoption, true, &mut self.world);
+    }
+
     /// A copy has arrived; if it was taken over for another node, that is told.
     pub(super) fn adoption_arrived(&mut self, id: &ObjectId, instance: Instance) {
-        let Some(adoption) = self.adoptions.remove(id) else { return };
+        let Some(adoption) = self.adoptions.coming.remove(id) else { return };
         if adoption.instance != instance {
-            return self.refuse_adoption(id, adoption);
+            return answer(id, adoption, false, &mut self.world);
         }
-        if let Some(copy) = self.table.get_mut(instance) {
-            let was_original = core::mem::replace(&mut copy.origin, true);
-            self.note_keeping(instance, adoption.asker, adoption.may_wait, was_original);
-        }
-        self.announce(instance);
-        let id = id.clone();
-        self.world.send(adoption.asker, Message::Adopted { id, instance, kept: true });
+        self.adopted_here(id, adoption);
     }
 
-    /// An original is kept for `asker`: for good if that leaves.
-    fn note_keeping(
-        &mut self,
-        instance: Instance,
-        asker: NodeId,
-        leaves: bool,
-        was_original: bool,
-    ) {
-        if leaves {
-            self.kept_for.remove(&instance);
-        } else if !was_original || self.kept_for.contains_key(&instance) {
-            self.kept_for.insert(instance, KeptFor { asker, is_given_back: false });
-        }
-    }
-
-    /// Clients of this node wait for room: asks to give back so much of what is kept for others as that takes, if it can be
-    /// enough.
+    /// Clients of this node wait for room: other nodes are asked to take back what it takes.
     pub(super) fn give_back(&mut self, wants: &SpaceFor, size: u64) {
         let is_for_another =
-            |id: &ObjectId| self.adoptions.contains_key(id) && !self.waiting.contains_key(id);
-        if matches!(wants, SpaceFor::Pull(id) if is_for_another(id)) {
-            return;
-        }
-        let mut missing = self.table.missing_for(size);
-        let mut chosen = Vec::new();
-        for (instance, kept) in &self.kept_for {
-            let copy =
-                self.table.get(*instance).filter(|copy| copy.is_complete() && copy.pins == 0);
-            let can_go =
-                self.world.members().contains(kept.asker) && !self.keeping.contains_key(instance);
-            let Some(copy) = copy.filter(|_| can_go) else { continue };
-            if missing == 0 && !kept.is_given_back {
-                continue;
-            }
-            missing = missing.saturating_sub(copy.cost());
-            if !kept.is_given_back {
-                chosen.push((*instance, kept.asker, copy.id.clone()));
-            }
-        }
-        for (instance, asker, id) in chosen.into_iter().filter(|_| missing == 0) {
-            if let Some(kept) = self.kept_for.get_mut(&instance) {
-                kept.is_given_back = true;
-            }
-            self.world.send(asker, Message::Adopted { id, instance, kept: false });
+            |id: &ObjectId| self.adoptions.wants(id) && !self.waiting.contains_key(id);
+        if !matches!(wants, SpaceFor::Pull(id) if is_for_another(id)) {
+            let missing = self.table.missing_for(size);
+            self.adoptions.give_back(missing, &self.table, &self.replicas, &mut self.world);
         }
     }
 
     /// Enough other nodes keep an original: the copy here may go.
     pub(super) fn unkeep(&mut self, asker: NodeId, instance: Instance) {
-        if self.kept_for.get(&instance).is_none_or(|kept| kept.asker != asker) {
-            return;
-        }
-        self.kept_for.remove(&instance);
-        if self.keeping.contains_key(&instance) {
-            // A client of this node wants copies of it, too.
+        // A client of this node may want copies of it, too.
+        if !self.adoptions.release(asker, instance) || self.replicas.contains(instance) {
             return;
         }
         if let Some(copy) = self.table.get_mut(instance) {
@@ -162,22 +240,38 @@ impl Node {
 
     /// There is no room for an object now. If its adoption is to be refused for that, another node may have some.
     pub(super) fn adoption_lacks_room(&mut self, id: &ObjectId) {
-        let is_refused = self.adoptions.get(id).is_some_and(|adoption| !adoption.may_wait);
-        if is_refused && self.pull_has_waited(id) {
-            self.adoption_failed(id);
+        if self.pull_has_waited(id) && self.adoptions.refuse_without_room(id, &mut self.world) {
             self.end_if_unwanted(id);
         }
     }
 
-    /// An original will not come to here.
-    pub(super) fn adoption_failed(&mut self, id: &ObjectId) {
-        if let Some(adoption) = self.adoptions.remove(id) {
-            self.refuse_adoption(id, adoption);
-        }
+    /// A client wants an original of this node to be at `copies` nodes.
+    pub(super) fn keep(
+        &mut self,
+        asked: &Asked,
+        id: ObjectId,
+        copies: u32,
+    ) -> Option<Result<Answer, Error>> {
+        let current = self.table.current(&id);
+        let copy = current.and_then(|instance| Some((instance, self.table.get(instance)?)));
+        let original = copy.filter(|(_, copy)| copy.origin && copy.is_complete());
+        let Some(original) = original else {
+            let error = if current.is_some() {
+                let said = format!("{id} was not put at this node, which can't see to its copies");
+                Error::InvalidArgument(said)
+            } else {
+                // This is asked right after the seal.
+                self.directory.why_gone(&id).unwrap_or(Error::ObjectDeleted { id })
+            };
+            return Some(Err(error));
+        };
+        self.replicas.want(asked, original, copies, &mut self.requests, &mut self.world);
+        None
     }
 
-    fn refuse_adoption(&mut self, id: &ObjectId, adoption: Adoption) {
-        let (id, instance, kept) = (id.clone(), adoption.instance, false);
-        self.world.send(adoption.asker, Message::Adopted { id, instance, kept });
+    /// Another node keeps an original of this one, or can't, or wants to give it back.
+    pub(super) fn adopted(&mut self, from: NodeId, instance: Instance, kept: bool) {
+        self.replicas.answered(from, instance, kept, &mut self.requests, &mut self.world);
+        self.leaving.adopted(from, instance, kept, &self.table, &mut self.world);
     }
 }

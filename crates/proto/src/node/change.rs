@@ -71,7 +71,7 @@ impl Node {
             self.world.send(member.id, Message::Forgotten);
         }
         self.meet(member);
-        self.hand_over_anew(member.id);
+        self.leaving.ask_anew(member.id, &self.table, &mut self.world);
     }
 
     pub(super) fn learn(&mut self, from: NodeId, told: &[Member]) {
@@ -88,14 +88,14 @@ impl Node {
     /// A member may have gone: all others get its work.
     pub(super) fn go_on_without(&mut self, lost: Option<Lost>) {
         let Some(Lost { node, has_left, is_over, change }) = lost else { return };
-        self.unseating.remove(&node);
+        self.leaving.stop_unseating(node);
         self.forget_node(node, is_over);
         if !has_left {
             // A node that leaves sends what it has begun to send.
             self.pulls_without(node);
         }
         self.tell_again(&change);
-        self.hand_over_again(node);
+        self.leaving.forget_member(node, &self.table, &mut self.world);
     }
 
     /// A member had given this node up, and takes it for a new one: so is that member for this node.
@@ -106,7 +106,7 @@ impl Node {
         self.pulls_without(by);
         let before = self.world.members().clone();
         self.tell_again(&Change { before, renewed: Some(by) });
-        self.hand_over_anew(by);
+        self.leaving.ask_anew(by, &self.table, &mut self.world);
         self.membership.outlive(&mut self.world);
     }
 
@@ -123,13 +123,11 @@ impl Node {
         self.world.post(mail);
         self.reduces_without(node, is_over);
         self.requests.lists_without(node, &mut self.world);
-        let owed = self.adoptions.iter().filter(|(_, adoption)| adoption.asker == node);
-        for id in owed.map(|(id, _)| id.clone()).collect::<Vec<ObjectId>>() {
-            self.adoptions.remove(&id);
+        for id in self.adoptions.forget_node(node) {
             self.end_if_unwanted(&id);
         }
-        self.keepers_without(node);
-        self.unseated(node);
+        self.replicas.forget_node(node);
+        self.leaving.unseated(node);
         self.corrupt.remove(&node);
     }
 
@@ -137,7 +135,7 @@ impl Node {
     /// still wants to know.
     fn tell_again(&mut self, change: &Change) {
         let renewed = change.renewed;
-        self.tell_of_leaving(change);
+        self.leaving.tell_again(change, &mut self.world);
         let mut mail = Vec::new();
         self.directory.members_changed(self.world.now(), self.world.members(), renewed, &mut mail);
         self.world.post(mail);
@@ -165,6 +163,6 @@ impl Node {
         }
         self.watches.ask_again(change, &mut self.world);
         self.requests.ask_again(change, &mut self.world);
-        self.keep_again(renewed);
+        self.replicas.ask_again(renewed, &mut self.requests, &mut self.world);
     }
 }

@@ -248,7 +248,7 @@ impl Node {
 
     /// Starts to look for an object if somebody here waits for it and it is not on its way.
     pub(super) fn pull_if_wanted(&mut self, id: &ObjectId) {
-        let is_wanted = self.waiting.contains_key(id) || self.adoptions.contains_key(id);
+        let is_wanted = self.waiting.contains_key(id) || self.adoptions.wants(id);
         let is_here = self.table.current(id).is_some();
         if is_wanted && !is_here && !self.pulls.contains_key(id) {
             self.pulls.insert(id.clone(), Pull::new(Phase::Asking { second_at: None }));
@@ -364,7 +364,7 @@ impl Node {
         }
         self.end_pull(id);
         self.end_following(id);
-        self.adoption_failed(id);
+        self.adoptions.refuse(id, &mut self.world);
         for request in self.waiting.remove(id).unwrap_or_default() {
             let (id, meta, inline) = (id.clone(), meta.clone(), Some(bytes.clone()));
             self.requests.reply(
@@ -609,7 +609,7 @@ impl Node {
         for request in self.waiting.remove(id).unwrap_or_default() {
             self.requests.reply(request, Err(error.clone()), &mut self.world);
         }
-        self.adoption_failed(id);
+        self.adoptions.refuse(id, &mut self.world);
     }
 
     /// One reader waits no more. What is arriving goes on; a search that nobody needs ends.
@@ -629,7 +629,7 @@ impl Node {
         let is_arriving = matches!(pull.phase, Phase::Memory | Phase::Receiving { .. });
         let is_in_room = matches!(pull.phase, Phase::Room { .. });
         let has_parked = !pull.parked.is_empty();
-        let is_wanted = self.waiting.contains_key(id) || self.adoptions.contains_key(id);
+        let is_wanted = self.waiting.contains_key(id) || self.adoptions.wants(id);
         let part = self.table.current(id);
         let is_read = part.and_then(|part| self.table.get(part)).is_some_and(|copy| copy.pins > 0);
         if is_arriving || is_wanted || has_parked || is_read {

@@ -1,7 +1,7 @@
 //! The state machine of a node: every decision it takes, and nothing it does.
 //!
 //! [`Node::handle`] takes a fact and appends orders; [`Node::deadline`] says when to hand it
-//! [`Event::DeadlinePassed`]. The files follow the journey of an object: [`promise`], [`put`], [`keep`], [`get`], [`serve`],
+//! [`Event::DeadlinePassed`]. The files follow the journey of an object: [`promise`], [`put`], [`replicas`], [`get`], [`serve`],
 //! [`reduce`], then [`delete`], [`wait`], [`membership`] and [`leave`]; [`question`] has what clients wait for meanwhile. The directory
 //! that this node owns a part of is [`crate::directory`].
 
@@ -11,13 +11,13 @@ mod corrupt;
 mod delete;
 mod event;
 mod get;
-mod keep;
 mod leave;
 mod membership;
 mod pace;
 mod promise;
 mod put;
 mod reduce;
+mod replicas;
 mod requests;
 mod reserve;
 mod scatter;
@@ -32,19 +32,19 @@ mod world;
 
 use alloc::{
     boxed::Box,
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     format,
     vec::Vec,
 };
 
 use self::{
-    adopt::{Adoption, KeptFor},
+    adopt::Adoptions,
     get::Pull,
-    keep::Kept,
     leave::Leaving,
     membership::{Loss, Membership},
     put::Create,
     reduce::Fold,
+    replicas::Replicas,
     requests::{Asked, Requests, Waiting},
     reserve::Reservation,
     scatter::Parts,
@@ -111,20 +111,12 @@ pub struct Node {
     /// The newest serial of an order of each coordinator.
     scattered: BTreeMap<NodeId, u64>,
     /// Originals that this node is to keep for another one.
-    adoptions: BTreeMap<ObjectId, Adoption>,
+    adoptions: Adoptions,
     /// How many blocks a member has sent that differ from their checksums.
     corrupt: BTreeMap<NodeId, u32>,
-    /// Originals that this node keeps for another one that has them, too.
-    kept_for: BTreeMap<Instance, KeptFor>,
     /// Originals that other nodes keep too.
-    keeping: Kept,
-    /// How many bytes of those each other node keeps, or was asked to.
-    keepers: BTreeMap<NodeId, u64>,
-    /// When the first of those is asked again that had no room.
-    next_keeping: Option<Instant>,
-    leaving: Option<Leaving>,
-    /// Members that leave, and wait to hear that no reduce of this node needs them.
-    unseating: BTreeSet<NodeId>,
+    replicas: Replicas,
+    leaving: Leaving,
 }
 
 /// Who waits for room.
@@ -165,14 +157,10 @@ impl Node {
             folds: BTreeMap::new(),
             scatters: BTreeMap::new(),
             scattered: BTreeMap::new(),
-            adoptions: BTreeMap::new(),
+            adoptions: Adoptions::default(),
             corrupt: BTreeMap::new(),
-            kept_for: BTreeMap::new(),
-            keeping: Kept::new(),
-            keepers: BTreeMap::new(),
-            next_keeping: None,
-            leaving: None,
-            unseating: BTreeSet::new(),
+            replicas: Replicas::default(),
+            leaving: Leaving::default(),
         }
     }
 
@@ -198,14 +186,13 @@ impl Node {
     pub fn deadline(&self) -> Option<Instant> {
         let pulls = self.pulls.values().filter_map(Pull::deadline).min();
         let reduces = self.reduces.values().filter_map(Reduce::deadline).min();
-        let leaving = self.leaving.as_ref().and_then(Leaving::deadline);
         let all = [
             self.requests.deadline(),
             pulls,
             self.watches.deadline(),
             reduces,
-            leaving,
-            self.next_keeping,
+            self.leaving.deadline(),
+            self.replicas.deadline(),
             self.directory.deadline(),
             self.membership.deadline(),
         ];
@@ -290,7 +277,7 @@ impl Node {
             ask,
             Ask::Seal { .. } | Ask::Release { .. } | Ask::Abort { .. } | Ask::BreakPromises
         );
-        if self.leaving.is_some() && !ends_something {
+        if self.leaving.has_begun() && !ends_something {
             let error = Error::NodeDown(format!("node {} is closing", self.world.me()));
             self.world.reply(client, request, Err(error));
             return;
@@ -366,7 +353,7 @@ impl Node {
         match message {
             Message::Members(members) => self.learn(from, &members),
             Message::Leaving => self.member_leaves(from),
-            Message::Unseated => self.unseated(from),
+            Message::Unseated => self.leaving.unseated(from),
             Message::Leave => self.lose(from, Loss::Left),
             Message::Down { node, incarnation, reason } => {
                 let world = &mut self.world;
@@ -481,8 +468,8 @@ impl Node {
         self.expire_pulls();
         self.watches.expire(&mut self.world);
         self.expire_reduces();
-        self.expire_leaving();
-        self.expire_keeping();
+        self.leaving.expire(self.world.now());
+        self.replicas.expire(&mut self.requests, &mut self.world);
         self.expire_members();
     }
 }

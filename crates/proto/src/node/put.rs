@@ -287,7 +287,7 @@ impl Node {
         copy.state = State::Complete;
         self.unpin(instance);
         if is_doomed {
-            self.hand_over_void(instance);
+            self.leaving.forget(instance);
             // A sum takes inputs while they are filled, and whoever has it may delete them at once: their putters have done
             // their part. Of two that were put under one name on both sides of a cut, one has not come to be.
             return if is_deleted {
@@ -298,7 +298,7 @@ impl Node {
         }
         self.announce(instance);
         self.completed(instance);
-        self.filled_while_leaving(instance);
+        self.leaving.filled(instance, &self.table, &mut self.world);
         Ok(Answer::Put { id })
     }
 
@@ -467,7 +467,8 @@ impl Node {
     /// Takes a copy out of use. A client that fills it may go on to do so; nobody waits for the rest of another.
     pub(super) fn doom(&mut self, instance: Instance) {
         self.parts_doomed(instance);
-        self.keep_over(instance);
+        self.adoptions.forget(instance);
+        self.replicas.end(instance, &mut self.requests, &mut self.world);
         let state = self.table.get(instance).map(|copy| copy.state);
         if matches!(state, Some(State::Flowing(_) | State::Folding)) {
             self.world.act(Action::FreeSlot { instance });
@@ -475,7 +476,7 @@ impl Node {
         if let Some(removed) = self.table.doom(instance) {
             self.removed(&removed);
         }
-        self.hand_over_void(instance);
+        self.leaving.forget(instance);
     }
 
     pub(super) fn unpin(&mut self, instance: Instance) {

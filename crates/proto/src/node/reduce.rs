@@ -497,7 +497,7 @@ impl Node {
         }
         let missing = self.unusable_input(&order);
         let failure = match missing {
-            _ if self.takes_no_orders_of(from) => {
+            _ if self.leaving.takes_no_orders_of(from) => {
                 Some(format!("node {} is closing", self.world.me()))
             }
             Some(missing) => Some(format!("node {} holds no instance {missing}", self.world.me())),

@@ -83,7 +83,7 @@ impl Node {
         if self.parts_of(reduce, epoch).is_some() {
             return;
         }
-        let failure = if self.takes_no_orders_of(from) {
+        let failure = if self.leaving.takes_no_orders_of(from) {
             Some(format!("node {} is closing", self.world.me()))
         } else if self.table.get(instance).is_some() {
             // Another owner told of it first.

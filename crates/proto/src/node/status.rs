@@ -32,10 +32,10 @@ impl Node {
             ("reservations", self.reservations.len()),
             ("results", self.results.len() + self.small_results.len()),
             ("folds", self.folds.len() + self.scatters.len()),
-            ("adoptions", self.adoptions.len()),
-            ("that others keep too", self.keeping.len()),
+            ("adoptions", self.adoptions.coming()),
+            ("that others keep too", self.replicas.len()),
             ("questions of others", self.directory.questions(self.world.members())),
-            ("members that leave", self.unseating.len()),
+            ("members that leave", self.leaving.unseating()),
             ("names that are kept", self.directory.reservations()),
         ];
         counts

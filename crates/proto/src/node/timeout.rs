@@ -86,7 +86,8 @@ impl Node {
                 )
             }
             Waiting::Copies(id, instance) => {
-                (format!("more copies of {id}"), self.keeping_state(*instance))
+                self.replicas.stop_waiting(*instance, request);
+                (format!("more copies of {id}"), self.replicas.state(*instance))
             }
             Waiting::Inputs(id) => (format!("the list of inputs of {id}"), self.state_of(id)),
             Waiting::Deletion(ids) => {

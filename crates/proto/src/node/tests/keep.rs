@@ -84,7 +84,7 @@ fn a_deleted_object_leaves_no_keeper() {
     let request = cluster.ask(2, Ask::Delete { ids: vec![id.clone()] });
     assert_eq!(cluster.reply(request), &Ok(Answer::Done));
     assert!(cluster.nodes.values().all(|node| node.table().iter().next().is_none()));
-    assert!(cluster.nodes.values().all(|node| node.kept_for.is_empty()));
-    assert!(cluster.nodes.values().all(|node| node.keepers.values().all(|bytes| *bytes == 0)));
+    assert!(cluster.nodes.values().all(|node| node.adoptions.holds_nothing()));
+    assert!(cluster.nodes.values().all(|node| node.replicas.takes_no_room()));
     cluster.assert_at_rest();
 }
