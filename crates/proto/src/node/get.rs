@@ -10,7 +10,7 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Action, Asked, Node, Note, SpaceFor, Waiting};
+use super::{Action, Asked, Node, Note, Waiting, room::SpaceFor, timed::Deadline};
 use crate::{
     ask::Answer,
     error::Error,
@@ -68,15 +68,6 @@ impl Pull {
         Self { phase, avoid: Vec::new(), not_here: None, failures: 0, parked: Vec::new() }
     }
 
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        match self.phase {
-            Phase::Asking { second_at } => second_at,
-            Phase::Pause { until } => Some(until),
-            Phase::Receiving { ref pace, .. } => Some(pace.deadline()),
-            Phase::Room { .. } | Phase::Memory => None,
-        }
-    }
-
     /// Bytes it waits for room for.
     pub(super) fn wanted_bytes(&self) -> Option<u64> {
         match &self.phase {
@@ -96,6 +87,17 @@ impl Pull {
             Phase::Memory => "memory is being made ready for it".into(),
             Phase::Receiving { .. } => "it is arriving".into(),
             Phase::Pause { .. } => format!("{} senders of it have failed", self.failures),
+        }
+    }
+}
+
+impl Deadline for Pull {
+    fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Asking { second_at } => second_at,
+            Phase::Pause { until } => Some(until),
+            Phase::Receiving { ref pace, .. } => Some(pace.deadline()),
+            Phase::Room { .. } | Phase::Memory => None,
         }
     }
 }
@@ -120,7 +122,7 @@ impl Node {
             return Some(self.give(asked.client, instance));
         }
         self.remember(asked, Waiting::Object(id.clone()));
-        self.waiting.entry(id.clone()).or_default().push(asked.request);
+        self.waiting.entry(id.clone()).or_default().insert(asked.request);
         self.pull_if_wanted(&id, out);
         None
     }
@@ -168,7 +170,7 @@ impl Node {
             // The get beside it was answered already, by bytes in a message or with an error: nothing will come.
             return Some(Ok(Answer::Done));
         }
-        self.followers.entry(id.clone()).or_default().push(asked.request);
+        self.followers.entry(id.clone()).or_default().insert(asked.request);
         self.remember(asked, Waiting::Growth(id));
         None
     }
@@ -194,7 +196,7 @@ impl Node {
 
     pub(super) fn stop_following(&mut self, id: &ObjectId, request: RequestId) {
         if let Some(followers) = self.followers.get_mut(id) {
-            followers.retain(|follower| *follower != request);
+            followers.remove(&request);
             if followers.is_empty() {
                 self.followers.remove(id);
             }
@@ -226,7 +228,7 @@ impl Node {
     /// Ends a pull and settles the receivers that it kept waiting.
     fn end_pull(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
         let Some(pull) = self.pulls.remove(id) else { return };
-        self.space.retain(|waiting| *waiting != SpaceFor::Pull(id.clone()));
+        self.space.remove(&SpaceFor::Pull(id.clone()));
         match pull.phase {
             Phase::Asking { .. } | Phase::Pause { .. } => {
                 self.send_owners(id, &Message::Unlocate { id: id.clone() }, out);
@@ -387,13 +389,13 @@ impl Node {
             self.doom(before, out);
         }
         let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed);
-        if let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) {
+        if let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) {
             if copy.is_complete() {
                 self.reveal(instance, out);
                 self.announce(instance, out);
                 return self.completed(instance, out);
             }
-            copy.state = State::Flowing(Some(source));
+            self.table.set_state(instance, State::Flowing(Some(source)));
             return self.receive_from(id, instance, source, out);
         }
         if !self.table.could_hold(meta.size) {
@@ -407,9 +409,9 @@ impl Node {
             pull.phase = Phase::Pause { until: self.now + pause_ns(pull.failures) };
             return;
         }
+        let size = meta.size;
         pull.phase = Phase::Room { instance, meta, source, has_waited: false };
-        self.space.push_back(SpaceFor::Pull(id.clone()));
-        self.grant_space(out);
+        self.ask_for_room(SpaceFor::Pull(id.clone()), size, out);
         self.wait_for_room(id, out);
     }
 
@@ -522,11 +524,11 @@ impl Node {
         if is_arriving
             && current == instance
             && !self.is_scattered(instance)
-            && let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed)
+            && let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed)
             && let State::Flowing(Some(before)) = copy.state
             && before != source
         {
-            copy.state = State::Flowing(Some(source));
+            self.table.set_state(instance, State::Flowing(Some(source)));
             out.push(Action::Note(Note::SenderReplaced { id: id.clone(), before, source }));
             if matches!(self.pulls.get(id), Some(Pull { phase: Phase::Receiving { .. }, .. })) {
                 self.begin_to_receive(id, instance);
@@ -541,9 +543,9 @@ impl Node {
         if self.parts_complete(instance, out) {
             return;
         }
-        let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) else { return };
+        let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
         if matches!(copy.state, State::Flowing(_)) {
-            copy.state = State::Complete;
+            self.table.set_state(instance, State::Complete);
             self.announce(instance, out);
             self.completed(instance, out);
         }
@@ -552,18 +554,16 @@ impl Node {
     /// A member is gone: what it sends is sought elsewhere, though its connection may be open for long.
     pub(super) fn pulls_without(&mut self, node: NodeId, out: &mut Vec<Action>) {
         // One without memory so far has asked it for nothing: it will, and hear that it is gone.
-        let is_receiving = |id: &ObjectId| {
-            let phase = self.pulls.get(id).map(|pull| &pull.phase);
-            matches!(phase, Some(Phase::Receiving { .. }))
-        };
-        let is_fed = |(instance, copy): &(Instance, &Copy)| {
-            copy.state == State::Flowing(Some(node))
-                && is_receiving(&copy.id)
-                && !copy.doomed
+        let receiving = self.pulls.values().filter_map(|pull| match pull.phase {
+            Phase::Receiving { instance, .. } => Some(instance),
+            _ => None,
+        });
+        let is_fed = |instance: &Instance| {
+            let copy = self.table.get(*instance).filter(|copy| !copy.doomed);
+            copy.is_some_and(|copy| copy.state == State::Flowing(Some(node)))
                 && !self.is_scattered(*instance)
         };
-        let fed: Vec<Instance> =
-            self.table.iter().filter(is_fed).map(|(instance, _)| instance).collect();
+        let fed: Vec<Instance> = receiving.filter(is_fed).collect();
         for instance in fed {
             out.push(Action::StopFetch { instance });
             self.fetch_failed(instance, node, false, out);
@@ -581,12 +581,12 @@ impl Node {
             let detail = format!("a part did not come from node {source}");
             return self.parts_failed(instance, detail, out);
         }
-        let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) else { return };
+        let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
         if copy.state != State::Flowing(Some(source)) {
             return;
         }
-        copy.state = State::Flowing(None);
         let id = copy.id.clone();
+        self.table.set_state(instance, State::Flowing(None));
         if planted::has(Bug::GivesUpAfterOneSender) {
             return;
         }
@@ -644,7 +644,7 @@ impl Node {
         out: &mut Vec<Action>,
     ) {
         let Some(waiting) = self.waiting.get_mut(id) else { return };
-        waiting.retain(|waiter| *waiter != request);
+        waiting.remove(&request);
         if !waiting.is_empty() {
             return;
         }
@@ -702,10 +702,7 @@ impl Node {
     }
 
     pub(super) fn expire_pulls(&mut self, out: &mut Vec<Action>) {
-        let due = |pull: &Pull| pull.deadline().is_some_and(|deadline| deadline <= self.now);
-        let due: Vec<ObjectId> =
-            self.pulls.iter().filter(|(_, pull)| due(pull)).map(|(id, _)| id.clone()).collect();
-        for id in due {
+        for id in self.pulls.due(self.now) {
             let Some(pull) = self.pulls.get_mut(&id) else { continue };
             match &mut pull.phase {
                 Phase::Asking { second_at } => {

@@ -13,11 +13,11 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Action, Asked, Node, Pending, Waiting};
+use super::{Action, Asked, Node, Waiting, question::Subject};
 use crate::{
     ask::Answer,
     error::Error,
-    id::{Instance, NodeId, ObjectId, RequestId},
+    id::{Instance, NodeId, ObjectId},
     message::Message,
     planted::{self, Bug},
     table::Copy,
@@ -194,6 +194,7 @@ impl Node {
 
     /// What a node kept is lost with it, and what it was asked is void. One that is there all the same is asked again.
     pub(super) fn keepers_without(&mut self, node: NodeId) {
+        self.kept_for.without(node);
         if !planted::has(Bug::ReplacesNoKeepers) {
             self.keeping.values_mut().for_each(|keeping| keeping.forget(node));
             self.keepers.remove(&node);
@@ -235,7 +236,7 @@ impl Node {
 
     /// The original is no more.
     pub(super) fn keep_over(&mut self, instance: Instance, out: &mut Vec<Action>) {
-        self.kept_for.remove(&instance);
+        self.kept_for.remove(instance);
         if let Some(keeping) = self.keeping.remove(&instance) {
             keeping.charged().for_each(|node| self.discharge(node, keeping.bytes));
             let Some(id) = self.table.get(instance).map(|copy| copy.id.clone()) else { return };
@@ -260,10 +261,7 @@ impl Node {
         answer: &Result<Answer, Error>,
         out: &mut Vec<Action>,
     ) {
-        let waits =
-            |pending: &Pending| matches!(&pending.kind, Waiting::Copies(_, of) if *of == instance);
-        let waiting = self.requests.iter().filter(|(_, pending)| waits(pending));
-        for request in waiting.map(|(request, _)| *request).collect::<Vec<RequestId>>() {
+        for request in self.askers(Subject::Copies(instance)) {
             self.reply(request, answer.clone(), out);
         }
     }

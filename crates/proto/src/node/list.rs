@@ -2,7 +2,7 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Action, Asked, Node, Pending, Waiting};
+use super::{Action, Asked, Node, Pending, Waiting, question::Subject};
 use crate::{
     ask::Answer,
     error::Error,
@@ -52,10 +52,7 @@ impl Node {
 
     /// What a node was asked for it does not answer any more, and others own what it did.
     pub(super) fn lists_without(&mut self, node: NodeId, out: &mut Vec<Action>) {
-        let is_of =
-            |pending: &Pending| matches!(pending.kind, Waiting::Page { owner } if owner == node);
-        let asked = self.requests.iter().filter(|(_, pending)| is_of(pending));
-        for request in asked.map(|(request, _)| *request).collect::<Vec<RequestId>>() {
+        for request in self.askers(Subject::Page(node)) {
             self.reply(request, Err(no_member(node)), out);
         }
     }

@@ -21,12 +21,14 @@ mod put;
 mod question;
 mod reduce;
 mod reserve;
+mod room;
 mod scatter;
 mod serve;
 mod starve;
 mod status;
 #[cfg(test)]
 mod tests;
+mod timed;
 mod wait;
 mod watch;
 
@@ -38,16 +40,17 @@ use alloc::{
 };
 
 use self::{
-    adopt::{Adoption, KeptFor},
+    adopt::{Adoption, KeptForOthers},
     get::Pull,
     keep::Kept,
     leave::Leaving,
     membership::Loss,
     put::Create,
-    question::{Asked, Pending, Waiting},
+    question::{Asked, Pending, Subject, Waiting},
     reduce::Fold,
     reserve::Reservation,
     scatter::Parts,
+    timed::Timed,
     watch::Due,
 };
 pub use self::{
@@ -84,20 +87,24 @@ pub struct Node {
     next_serial: u64,
     requests: BTreeMap<RequestId, Pending>,
     deadlines: BTreeSet<(Instant, RequestId)>,
+    /// What those wait for that may have to be found by it.
+    subjects: BTreeSet<(Subject, RequestId)>,
     /// Gets of objects that are not complete here, in order of asking.
-    waiting: BTreeMap<ObjectId, Vec<RequestId>>,
-    pulls: BTreeMap<ObjectId, Pull>,
+    waiting: BTreeMap<ObjectId, BTreeSet<RequestId>>,
+    pulls: Timed<ObjectId, Pull>,
     /// Bytes per second that this node receives when its senders are well, once that was measured.
     usual_rate: Option<u64>,
     creates: BTreeMap<Instance, Create>,
     /// Ids of objects that clients have said they will make.
     promises: BTreeMap<ObjectId, ClientId>,
-    /// Those that wait for room, in order of asking.
-    space: VecDeque<SpaceFor>,
+    /// Those that wait for room.
+    space: room::Queue,
+    /// Whether room is being given to them.
+    is_granting: bool,
     /// Copies that clients read, and how often each.
     reads: BTreeMap<ClientId, BTreeMap<Instance, u32>>,
     serves: BTreeMap<ServeId, Instance>,
-    reduces: BTreeMap<ReduceId, Reduce>,
+    reduces: Timed<ReduceId, Reduce>,
     reduce_of: BTreeMap<ObjectId, ReduceId>,
     /// Which reduces listen to an input.
     watches: BTreeMap<ObjectId, BTreeSet<ReduceId>>,
@@ -108,7 +115,7 @@ pub struct Node {
     /// Questions of clients that listen to an object.
     awaited: BTreeMap<ObjectId, BTreeSet<RequestId>>,
     /// Who wants to read an object while it arrives.
-    followers: BTreeMap<ObjectId, Vec<RequestId>>,
+    followers: BTreeMap<ObjectId, BTreeSet<RequestId>>,
     /// Names that are kept for the results of reduces, by the reduce.
     reservations: BTreeMap<ReduceId, Reservation>,
     /// Results of reduces that have no room yet, or are being folded.
@@ -129,7 +136,7 @@ pub struct Node {
     /// How many blocks a member has sent that differ from their checksums.
     corrupt: BTreeMap<NodeId, u32>,
     /// Originals that this node keeps for another one that has them, too.
-    kept_for: BTreeMap<Instance, KeptFor>,
+    kept_for: KeptForOthers,
     /// Originals that other nodes keep too.
     keeping: Kept,
     /// How many bytes of those each other node keeps, or was asked to.
@@ -141,15 +148,6 @@ pub struct Node {
     unseating: BTreeSet<NodeId>,
     /// Messages to this node itself, handled before `handle` returns.
     loopback: VecDeque<Message>,
-}
-
-/// Who waits for room.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum SpaceFor {
-    Create(Instance),
-    Pull(ObjectId),
-    Result(Instance),
-    SmallResult(ReduceId),
 }
 
 impl Node {
@@ -167,15 +165,17 @@ impl Node {
             next_serial: 0,
             requests: BTreeMap::new(),
             deadlines: BTreeSet::new(),
+            subjects: BTreeSet::new(),
             waiting: BTreeMap::new(),
-            pulls: BTreeMap::new(),
+            pulls: Timed::new(),
             usual_rate: None,
             creates: BTreeMap::new(),
             promises: BTreeMap::new(),
-            space: VecDeque::new(),
+            space: room::Queue::default(),
+            is_granting: false,
             reads: BTreeMap::new(),
             serves: BTreeMap::new(),
-            reduces: BTreeMap::new(),
+            reduces: Timed::new(),
             reduce_of: BTreeMap::new(),
             watches: BTreeMap::new(),
             unanswered: Due::default(),
@@ -192,7 +192,7 @@ impl Node {
             scattered: BTreeMap::new(),
             adoptions: BTreeMap::new(),
             corrupt: BTreeMap::new(),
-            kept_for: BTreeMap::new(),
+            kept_for: KeptForOthers::default(),
             keeping: Kept::new(),
             keepers: BTreeMap::new(),
             next_keeping: None,
@@ -211,6 +211,8 @@ impl Node {
         self.hear_itself(actions);
         self.unseat(actions);
         self.leave_when_empty(actions);
+        self.pulls.settle();
+        self.reduces.settle();
     }
 
     fn hear_itself(&mut self, actions: &mut Vec<Action>) {
@@ -222,16 +224,14 @@ impl Node {
     /// When time alone changes something.
     pub fn deadline(&self) -> Option<Instant> {
         let requests = self.deadlines.first().map(|(at, _)| *at);
-        let pulls = self.pulls.values().filter_map(Pull::deadline).min();
-        let reduces = self.reduces.values().filter_map(Reduce::deadline).min();
         let leaving = self.leaving.as_ref().and_then(Leaving::deadline);
         let members = [self.swim.deadline(), self.absentees.deadline()];
         let all = [
             requests,
-            pulls,
+            self.pulls.deadline(),
             self.unanswered.deadline(),
             self.missed.deadline(),
-            reduces,
+            self.reduces.deadline(),
             leaving,
             self.next_keeping,
             self.directory.deadline(),

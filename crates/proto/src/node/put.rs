@@ -11,7 +11,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Action, Asked, Node, SpaceFor, Waiting};
+use super::{Action, Asked, Node, Waiting, room::SpaceFor};
 use crate::{
     ask::Answer,
     error::Error,
@@ -127,6 +127,7 @@ impl Node {
         self.remember(asked, Waiting::Create(instance));
         let (client, request) = (asked.client, Some(asked.request));
         let (phase, owner, is_deleted) = (Phase::Room, None, false);
+        let size = meta.size;
         let create = Create {
             client,
             request,
@@ -139,8 +140,7 @@ impl Node {
             is_deleted,
         };
         self.creates.insert(instance, create);
-        self.space.push_back(SpaceFor::Create(instance));
-        self.grant_space(out);
+        self.ask_for_room(SpaceFor::Create(instance), size, out);
         None
     }
 
@@ -251,9 +251,7 @@ impl Node {
         let request = create.request.take();
         if create.inline.is_some() {
             self.creates.remove(&instance);
-            if let Some(copy) = self.table.get_mut(instance) {
-                copy.state = State::Complete;
-            }
+            self.table.set_state(instance, State::Complete);
             self.unpin(instance, out);
             self.reveal(instance, out);
             self.announce_but(instance, knows_it, out);
@@ -294,11 +292,11 @@ impl Node {
         };
         let (id, is_deleted) = (create.id.clone(), create.is_deleted);
         self.creates.remove(&instance);
-        let Some(copy) = self.table.get_mut(instance) else {
+        let Some(copy) = self.table.get(instance) else {
             return Err(Error::ObjectDeleted { id });
         };
         let is_doomed = copy.doomed;
-        copy.state = State::Complete;
+        self.table.set_state(instance, State::Complete);
         self.unpin(instance, out);
         if is_doomed {
             self.hand_over_void(instance);
@@ -344,7 +342,7 @@ impl Node {
     }
 
     fn undo_create(&mut self, create: &Create, instance: Instance, out: &mut Vec<Action>) {
-        self.space.retain(|waiting| *waiting != SpaceFor::Create(instance));
+        self.space.remove(&SpaceFor::Create(instance));
         let is_announced = matches!(create.phase, Phase::Name | Phase::Filling);
         if self.table.get(instance).is_some() {
             if create.inline.is_none() {
@@ -396,64 +394,6 @@ impl Node {
             }
         };
         Error::Timeout { what, waited_ns, state }
-    }
-
-    pub(super) fn store_full(&self, needed: u64) -> Error {
-        Error::StoreFull { needed, capacity: self.table.capacity(), pinned: self.table.pinned() }
-    }
-
-    /// Gives room to those who wait for it: in order, but nobody waits behind one that does not fit, for that may
-    /// never fit, and room for the others may be what lets somebody delete.
-    pub(super) fn grant_space(&mut self, out: &mut Vec<Action>) {
-        let mut at = 0;
-        while let Some(next) = self.space.get(at) {
-            let size = match next {
-                SpaceFor::Create(instance) => {
-                    self.creates.get(instance).map(|create| create.meta.size)
-                }
-                SpaceFor::Pull(id) => self.pulls.get(id).and_then(super::Pull::wanted_bytes),
-                SpaceFor::Result(instance) => {
-                    self.results.get(instance).map(|target| target.meta.size)
-                }
-                SpaceFor::SmallResult(key) => {
-                    self.small_results.get(key).map(|(_, result)| result.len())
-                }
-            };
-            let room = match size {
-                None => Some(Vec::new()),
-                Some(size) => self.table.make_room(size),
-            };
-            let Some(evicted) = room else {
-                let (wants, size) = (next.clone(), size.unwrap_or_default());
-                self.give_back(&wants, size, out);
-                at += 1;
-                continue;
-            };
-            let next = self.space.remove(at);
-            self.evicted(evicted, out);
-            match next {
-                Some(SpaceFor::Create(instance)) => self.create_in_room(instance, out),
-                Some(SpaceFor::Pull(id)) => self.pull_in_room(&id, out),
-                Some(SpaceFor::Result(instance)) => self.result_in_room(instance, out),
-                Some(SpaceFor::SmallResult(key)) => self.small_result_in_room(key, out),
-                None => {}
-            }
-            // Whoever got room may have changed who waits.
-            at = 0;
-        }
-    }
-
-    pub(super) fn evicted(&mut self, evicted: Vec<Removed>, out: &mut Vec<Action>) {
-        if evicted.is_empty() {
-            return;
-        }
-        out.push(Action::Note(super::Note::Evicted { copies: evicted.len() }));
-        for Removed { id, instance, has_slot } in evicted {
-            if has_slot {
-                out.push(Action::FreeSlot { instance });
-            }
-            self.send_owners(&id, &Message::Withdraw { id: id.clone(), instance }, out);
-        }
     }
 
     pub(super) fn slot_ready(&mut self, instance: Instance, out: &mut Vec<Action>) {

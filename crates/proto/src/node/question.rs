@@ -38,6 +38,17 @@ pub(super) struct Pending {
     pub(super) kind: Waiting,
 }
 
+/// What several questions may wait for at once, so that they are found by it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    /// The end of a reduce.
+    Inputs(ObjectId),
+    /// Other nodes that keep an original.
+    Copies(Instance),
+    /// A page of what a member owns.
+    Page(NodeId),
+}
+
 /// What a question waits for.
 #[derive(Clone, Debug)]
 pub(super) enum Waiting {
@@ -76,6 +87,17 @@ pub(super) enum Waiting {
     },
 }
 
+impl Waiting {
+    fn subject(&self) -> Option<Subject> {
+        match self {
+            Self::Inputs(id) => Some(Subject::Inputs(id.clone())),
+            Self::Copies(_, instance) => Some(Subject::Copies(*instance)),
+            Self::Page { owner } => Some(Subject::Page(*owner)),
+            _ => None,
+        }
+    }
+}
+
 /// Of an owner who was asked.
 const SILENT: &str = "its owner has not answered";
 
@@ -86,6 +108,7 @@ impl Node {
         if let Some(deadline) = deadline.filter(|_| !planted::has(Bug::ForgetsDeadlines)) {
             self.deadlines.insert((deadline, request));
         }
+        self.subjects.extend(kind.subject().map(|subject| (subject, request)));
         self.requests
             .insert(request, Pending { client, since: self.now, deadline, is_late: false, kind });
     }
@@ -95,7 +118,16 @@ impl Node {
         if let Some(deadline) = pending.deadline {
             self.deadlines.remove(&(deadline, request));
         }
+        if let Some(subject) = pending.kind.subject() {
+            self.subjects.remove(&(subject, request));
+        }
         Some(pending)
+    }
+
+    /// The questions that wait for this.
+    pub(super) fn askers(&self, subject: Subject) -> Vec<RequestId> {
+        let (first, last) = ((subject.clone(), RequestId(0)), (subject, RequestId(u64::MAX)));
+        self.subjects.range(first..=last).map(|(_, request)| *request).collect()
     }
 
     /// Answers a question, if it still has no answer.

@@ -9,7 +9,10 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Action, Asked, Node, Note, Pending, SpaceFor, Waiting, starve::Wait};
+use super::{
+    Action, Asked, Node, Note, Waiting, question::Subject, room::SpaceFor, starve::Wait,
+    timed::Deadline,
+};
 use crate::{
     ask::Answer,
     error::Error,
@@ -35,6 +38,12 @@ pub(super) struct Target {
     count: u64,
     op: Op,
     frame: u32,
+}
+
+impl Deadline for Reduce {
+    fn deadline(&self) -> Option<Instant> {
+        self.deadline()
+    }
 }
 
 /// Reduces that failed and of which the node still knows which inputs were lost.
@@ -317,10 +326,10 @@ impl Node {
         let (count, op) = (reduce.folded().len() as u64, reduce.op());
         let (id, frame) = (reduce.result().clone(), reduce.frame());
         let key = FoldKey::result(key, reduce.epoch());
+        let size = meta.size;
         let target = Target { meta, key, id, local, children, count, op, frame };
         self.results.insert(instance, target);
-        self.space.push_back(SpaceFor::Result(instance));
-        self.grant_space(out);
+        self.ask_for_room(SpaceFor::Result(instance), size, out);
     }
 
     pub(super) fn result_in_room(&mut self, instance: Instance, out: &mut Vec<Action>) {
@@ -374,9 +383,9 @@ impl Node {
         out: &mut Vec<Action>,
     ) {
         if self.reduces.get(&key).is_some_and(|reduce| reduce.epoch() == epoch) {
+            let size = result.len();
             self.small_results.insert(key, (epoch, result));
-            self.space.push_back(SpaceFor::SmallResult(key));
-            self.grant_space(out);
+            self.ask_for_room(SpaceFor::SmallResult(key), size, out);
         }
     }
 
@@ -407,7 +416,7 @@ impl Node {
         let folded = Folded { inputs: ids.clone(), lost: reduce.lost() };
         self.folded.insert(id.clone(), folded);
         self.completed(instance, out);
-        for request in self.inputs_askers(&id) {
+        for request in self.askers(Subject::Inputs(id)) {
             self.reply(request, Ok(Answer::Inputs { ids: ids.clone() }), out);
         }
     }
@@ -426,7 +435,7 @@ impl Node {
             self.send_owners(id, &Message::Fail { id: id.clone(), error: error.clone() }, out);
             self.pull_failed(id, error, out);
         }
-        for request in self.inputs_askers(id) {
+        for request in self.askers(Subject::Inputs(id.clone())) {
             self.reply(request, Err(error.clone()), out);
         }
     }
@@ -434,7 +443,7 @@ impl Node {
     pub(super) fn forget_reduce(&mut self, key: ReduceId, out: &mut Vec<Action>) -> Option<Reduce> {
         let reduce = self.reduces.remove(&key)?;
         self.small_results.remove(&key);
-        self.space.retain(|waiting| *waiting != SpaceFor::SmallResult(key));
+        self.space.remove(&SpaceFor::SmallResult(key));
         self.reduce_of.remove(reduce.result());
         for input in reduce.candidates() {
             let Some(watchers) = self.watches.get_mut(input) else { continue };
@@ -445,15 +454,6 @@ impl Node {
             }
         }
         Some(reduce)
-    }
-
-    fn inputs_askers(&self, id: &ObjectId) -> Vec<crate::id::RequestId> {
-        let asks = |pending: &Pending| matches!(&pending.kind, Waiting::Inputs(of) if of == id);
-        self.requests
-            .iter()
-            .filter(|(_, pending)| asks(pending))
-            .map(|(request, _)| *request)
-            .collect()
     }
 
     /// Ends an attempt: whoever folds stops, and what there is of its result is dropped.
@@ -476,7 +476,7 @@ impl Node {
         let unstarted = self.results.iter().find(|(_, target)| target.key == key);
         if let Some(instance) = unstarted.map(|(instance, _)| *instance) {
             self.results.remove(&instance);
-            self.space.retain(|waiting| *waiting != SpaceFor::Result(instance));
+            self.space.remove(&SpaceFor::Result(instance));
             self.doom(instance, out);
             self.end_fold(key, out);
         } else {
@@ -635,19 +635,15 @@ impl Node {
     pub(super) fn result_complete(&mut self, key: ReduceId, out: &mut Vec<Action>) {
         let Some(id) = self.reduces.get(&key).map(|reduce| reduce.result().clone()) else { return };
         let Some(instance) = self.table.current(&id) else { return };
-        if let Some(copy) = self.table.get_mut(instance).filter(|copy| copy.state == State::Folding)
-        {
-            copy.state = State::Complete;
+        if self.table.get(instance).is_some_and(|copy| copy.state == State::Folding) {
+            self.table.set_state(instance, State::Complete);
             self.announce(instance, out);
             self.finish_reduce(key, instance, out);
         }
     }
 
     pub(super) fn expire_reduces(&mut self, out: &mut Vec<Action>) {
-        let due = |reduce: &Reduce| reduce.deadline().is_some_and(|deadline| deadline <= self.now);
-        let due: Vec<ReduceId> =
-            self.reduces.iter().filter(|(_, reduce)| due(reduce)).map(|(key, _)| *key).collect();
-        for key in due {
+        for key in self.reduces.due(self.now) {
             self.advise(key, |reduce, around, now, steps| reduce.expire(now, around, steps), out);
         }
     }

@@ -7,7 +7,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Node, SpaceFor};
+use super::{Node, room::SpaceFor};
 use crate::{
     ask::{Answer, ObjectRow, Status},
     error::Error,
@@ -56,16 +56,12 @@ impl Node {
     fn bytes_without_room(&self, id: &ObjectId) -> Option<u64> {
         let pulled = self.pulls.get(id).and_then(super::Pull::wanted_bytes);
         pulled.or_else(|| {
-            let is_it = |waiting: &SpaceFor| match waiting {
-                SpaceFor::Result(instance) => {
-                    self.results.get(instance).is_some_and(|target| target.id == *id)
-                }
-                SpaceFor::SmallResult(key) => self.reduce_of.get(id) == Some(key),
-                SpaceFor::Create(_) | SpaceFor::Pull(_) => false,
-            };
-            self.space.iter().find(|waiting| is_it(waiting))?;
-            let reduce = self.reduces.get(self.reduce_of.get(id)?)?;
-            reduce.meta().map(|meta| meta.size)
+            let key = self.reduce_of.get(id)?;
+            let result = self.results.iter().find(|(_, target)| target.id == *id);
+            let waits = |who: SpaceFor| self.space.contains(&who);
+            let is_waiting = waits(SpaceFor::SmallResult(*key))
+                || result.is_some_and(|(instance, _)| waits(SpaceFor::Result(*instance)));
+            self.reduces.get(key).filter(|_| is_waiting)?.meta().map(|meta| meta.size)
         })
     }
 
@@ -104,7 +100,7 @@ impl Node {
             suspicions: self.swim.suspicions().collect(),
             lost: self.absentees.iter().cloned().collect(),
             corrupt: self.corrupt.iter().map(|(node, blocks)| (*node, *blocks)).collect(),
-            copies: self.table.iter().count() as u64,
+            copies: self.table.len() as u64,
             owned: self.directory.len() as u64,
             used: self.table.used(),
             capacity: self.table.capacity(),
