@@ -43,6 +43,7 @@ struct KeptFor {
 }
 
 impl KeptForOthers {
+    #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.kept.is_empty() && self.given_back.is_empty()
     }

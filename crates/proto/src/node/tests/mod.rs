@@ -7,6 +7,7 @@ mod leave;
 mod list;
 mod names;
 mod promise;
+mod room;
 mod scatter;
 mod wait;
 
