@@ -39,6 +39,10 @@ impl<K: Clone + Ord, V: Deadline> Timed<K, V> {
         self.all.contains_key(key)
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.all.iter()
+    }
+
     pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
         self.all.keys()
     }

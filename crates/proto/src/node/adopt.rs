@@ -5,7 +5,7 @@
 
 use alloc::{collections::BTreeMap, format, vec::Vec};
 
-use super::{Node, SpaceFor, replicas::Replicas, requests::Asked, world::World};
+use super::{Node, replicas::Replicas, requests::Asked, room::SpaceFor, world::World};
 use crate::{
     ask::Answer,
     error::Error,
@@ -14,7 +14,7 @@ use crate::{
     limits::INLINE_BYTES_MAX,
     message::Message,
     meta::Meta,
-    table::{State, Table},
+    table::{Copy, State, Table},
 };
 
 /// Originals of other nodes that this one was asked to keep.
@@ -23,7 +23,7 @@ pub(super) struct Adoptions {
     /// On their way to here.
     coming: BTreeMap<ObjectId, Adoption>,
     /// Here, for nodes that have them too.
-    held: BTreeMap<Instance, Held>,
+    held: Held,
 }
 
 /// An original on its way to here.
@@ -35,12 +35,64 @@ struct Adoption {
     may_wait: bool,
 }
 
-/// An original that is held for a node that has it too.
-#[derive(Clone, Copy, Debug)]
+/// Originals that are kept for nodes that have them too.
+#[derive(Debug, Default)]
 struct Held {
+    /// Those that were not given back.
+    kept: BTreeMap<Instance, HeldFor>,
+    kept_bytes: u64,
+    /// Those for which another keeper is sought.
+    given_back: BTreeMap<Instance, HeldFor>,
+    given_back_bytes: u64,
+}
+
+/// For whom an original is kept, and what it takes of the capacity.
+#[derive(Clone, Copy, Debug)]
+struct HeldFor {
     asker: NodeId,
-    /// Whether that was asked to find another keeper.
-    is_given_back: bool,
+    bytes: u64,
+}
+
+impl Held {
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.kept.is_empty() && self.given_back.is_empty()
+    }
+
+    fn asker(&self, instance: Instance) -> Option<NodeId> {
+        let kept = self.kept.get(&instance).or_else(|| self.given_back.get(&instance));
+        kept.map(|kept| kept.asker)
+    }
+
+    fn insert(&mut self, instance: Instance, asker: NodeId, bytes: u64) {
+        self.remove(instance);
+        self.kept_bytes += bytes;
+        self.kept.insert(instance, HeldFor { asker, bytes });
+    }
+
+    fn remove(&mut self, instance: Instance) {
+        if let Some(kept) = self.kept.remove(&instance) {
+            self.kept_bytes -= kept.bytes;
+        } else if let Some(given) = self.given_back.remove(&instance) {
+            self.given_back_bytes -= given.bytes;
+        }
+    }
+
+    fn give_back(&mut self, instance: Instance) {
+        if let Some(kept) = self.kept.remove(&instance) {
+            self.kept_bytes -= kept.bytes;
+            self.given_back_bytes += kept.bytes;
+            self.given_back.insert(instance, kept);
+        }
+    }
+
+    /// A node that is lost looks for no other keepers.
+    fn without(&mut self, node: NodeId) {
+        let hit = self.given_back.iter().filter(|(_, given)| given.asker == node);
+        for (instance, given) in hit.map(|(i, given)| (*i, *given)).collect::<Vec<_>>() {
+            self.insert(instance, given.asker, given.bytes);
+        }
+    }
 }
 
 impl Adoptions {
@@ -81,6 +133,7 @@ impl Adoptions {
         let owed = self.coming.iter().filter(|(_, adoption)| adoption.asker == node);
         let owed: Vec<ObjectId> = owed.map(|(id, _)| id.clone()).collect();
         self.coming.retain(|_, adoption| adoption.asker != node);
+        self.held.without(node);
         owed
     }
 
@@ -93,54 +146,51 @@ impl Adoptions {
         is_refused
     }
 
-    /// An original is held for the asker: for good if that leaves.
-    fn hold(&mut self, adoption: Adoption, was_original: bool) {
+    /// An original of this many bytes is held for the asker: for good if that leaves.
+    fn hold(&mut self, adoption: Adoption, was_original: bool, bytes: u64) {
         let Adoption { asker, instance, may_wait: leaves } = adoption;
         if leaves {
-            self.held.remove(&instance);
-        } else if !was_original || self.held.contains_key(&instance) {
-            self.held.insert(instance, Held { asker, is_given_back: false });
+            self.held.remove(instance);
+        } else if !was_original || self.held.asker(instance).is_some() {
+            self.held.insert(instance, asker, bytes);
         }
     }
 
     /// The copy is no more.
     pub(super) fn forget(&mut self, instance: Instance) {
-        self.held.remove(&instance);
+        self.held.remove(instance);
     }
 
     /// The asker does not need the copy here any more; whether it was held for that node.
     fn release(&mut self, asker: NodeId, instance: Instance) -> bool {
-        let is_its = self.held.get(&instance).is_some_and(|held| held.asker == asker);
-        is_its && self.held.remove(&instance).is_some()
+        let is_its = self.held.asker(instance) == Some(asker);
+        if is_its {
+            self.held.remove(instance);
+        }
+        is_its
     }
 
-    /// Asks to give back so much of what is held for others as `missing` bytes take, if it can be enough.
-    fn give_back(
-        &mut self,
-        mut missing: u64,
+    /// Originals of others that can go, enough of them for `missing` bytes or all; and the bytes that they take.
+    fn returnable(
+        &self,
+        missing: u64,
         table: &Table,
         replicas: &Replicas,
-        world: &mut World,
-    ) {
-        let mut chosen = Vec::new();
-        for (instance, held) in &self.held {
+        world: &World,
+    ) -> (Vec<(Instance, NodeId, ObjectId)>, u64) {
+        let (mut chosen, mut covered) = (Vec::new(), 0);
+        for (instance, kept) in &self.held.kept {
+            if covered >= missing {
+                break;
+            }
             let copy = table.get(*instance).filter(|copy| copy.is_complete() && copy.pins == 0);
-            let can_go = world.members().contains(held.asker) && !replicas.contains(*instance);
-            let Some(copy) = copy.filter(|_| can_go) else { continue };
-            if missing == 0 && !held.is_given_back {
-                continue;
-            }
-            missing = missing.saturating_sub(copy.cost());
-            if !held.is_given_back {
-                chosen.push((*instance, held.asker, copy.id.clone()));
+            let can_go = world.members().contains(kept.asker) && !replicas.contains(*instance);
+            if let Some(copy) = copy.filter(|_| can_go) {
+                covered += kept.bytes;
+                chosen.push((*instance, kept.asker, copy.id.clone()));
             }
         }
-        for (instance, asker, id) in chosen.into_iter().filter(|_| missing == 0) {
-            if let Some(held) = self.held.get_mut(&instance) {
-                held.is_given_back = true;
-            }
-            world.send(asker, Message::Adopted { id, instance, kept: false });
-        }
+        (chosen, covered)
     }
 
     #[cfg(test)]
@@ -175,7 +225,7 @@ impl Node {
         if self.leaving.has_begun() || is_wrong || is_void || is_other {
             return answer(&id, adoption, false, &mut self.world);
         }
-        if let Some(copy) = self.table.get_mut(instance) {
+        if let Some(copy) = self.table.get(instance) {
             if copy.is_complete() {
                 return self.adopted_here(&id, adoption);
             }
@@ -185,7 +235,7 @@ impl Node {
             };
             self.evicted(evicted);
             self.table.insert(instance, id.clone(), meta, inline, State::Complete, true);
-            self.adoptions.hold(adoption, false);
+            self.hold(adoption, false);
             self.reveal(instance);
             self.announce(instance);
             self.completed(instance);
@@ -196,11 +246,15 @@ impl Node {
         self.adoption_lacks_room(&id);
     }
 
+    fn hold(&mut self, adoption: Adoption, was_original: bool) {
+        let bytes = self.table.get(adoption.instance).map_or(0, Copy::cost);
+        self.adoptions.hold(adoption, was_original, bytes);
+    }
+
     /// A copy that is complete is an original from now on.
     fn adopted_here(&mut self, id: &ObjectId, adoption: Adoption) {
-        if let Some(copy) = self.table.get_mut(adoption.instance) {
-            let was_original = core::mem::replace(&mut copy.origin, true);
-            self.adoptions.hold(adoption, was_original);
+        if let Some(was_original) = self.table.set_origin(adoption.instance, true) {
+            self.hold(adoption, was_original);
         }
         self.announce(adoption.instance);
         answer(id, adoption, true, &mut self.world);
@@ -215,14 +269,37 @@ impl Node {
         self.adopted_here(id, adoption);
     }
 
-    /// Clients of this node wait for room: other nodes are asked to take back what it takes.
-    pub(super) fn give_back(&mut self, wants: &SpaceFor, size: u64) {
-        let is_for_another =
-            |id: &ObjectId| self.adoptions.wants(id) && !self.waiting.contains_key(id);
-        if !matches!(wants, SpaceFor::Pull(id) if is_for_another(id)) {
-            let missing = self.table.missing_for(size);
-            self.adoptions.give_back(missing, &self.table, &self.replicas, &mut self.world);
+    /// Clients of this node wait for room: asks to give back so much of what is kept for others as that takes, if it can be
+    /// enough for one of them.
+    pub(super) fn give_back(&mut self) {
+        if self.adoptions.held.kept.is_empty() || self.space.len() == 0 {
+            return;
         }
+        let Some(missing) = self.missing_with(self.adoptions.held.kept_bytes) else { return };
+        let (mut chosen, covered) =
+            self.adoptions.returnable(missing, &self.table, &self.replicas, &self.world);
+        if covered < missing {
+            // Some of it is read now: the rest may be enough for another object.
+            let Some(missing) = self.missing_with(covered) else { return };
+            chosen = self.adoptions.returnable(missing, &self.table, &self.replicas, &self.world).0;
+        }
+        for (instance, asker, id) in chosen {
+            self.adoptions.held.give_back(instance);
+            self.world.send(asker, Message::Adopted { id, instance, kept: false });
+        }
+    }
+
+    /// What the largest object that clients wait for would lack when all that was given back is gone, if `more` bytes beside
+    /// it are enough for that object.
+    fn missing_with(&self, more: u64) -> Option<u64> {
+        let is_for_another = |who: &SpaceFor| match who {
+            SpaceFor::Pull(id) => self.adoptions.wants(id) && !self.readers.are_waiting(id),
+            _ => false,
+        };
+        let given_back = self.adoptions.held.given_back_bytes;
+        let room = self.table.room_with(given_back.saturating_add(more))?;
+        let (_, size) = self.space.largest_within(room).find(|(who, _)| !is_for_another(who))?;
+        Some(self.table.missing_for(size).saturating_sub(given_back))
     }
 
     /// Enough other nodes keep an original: the copy here may go.
@@ -231,8 +308,7 @@ impl Node {
         if !self.adoptions.release(asker, instance) || self.replicas.contains(instance) {
             return;
         }
-        if let Some(copy) = self.table.get_mut(instance) {
-            copy.origin = false;
+        if self.table.set_origin(instance, false).is_some() {
             self.announce(instance);
             self.grant_space();
         }

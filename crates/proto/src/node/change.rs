@@ -128,7 +128,7 @@ impl Node {
         }
         self.replicas.forget_node(node);
         self.leaving.unseated(node);
-        self.corrupt.remove(&node);
+        self.pulls.forget_node(node);
     }
 
     /// Tells the owners that are new, and the node to be told anew, all that this node knows first-hand; asks them what it
@@ -149,14 +149,14 @@ impl Node {
             .filter(|_| !planted::has(Bug::TellsNewOwnersNothing))
             .filter(|(_, copy)| !change.new_owners(&copy.id, &self.world).is_empty())
             .filter_map(|(instance, _)| self.announcement(instance));
-        let of_pulls = self.sought().into_iter().filter_map(|id| self.room_announcement(&id));
+        let of_pulls = self.pulls.ids().into_iter().filter_map(|id| self.room_announcement(&id));
         for announce in of_copies.chain(of_pulls).collect::<Vec<Announce>>() {
             for owner in change.new_owners(&announce.id, &self.world) {
                 self.world.send(owner, Message::Announce(announce.clone()));
             }
         }
         self.ask_for_names_again(renewed);
-        for id in self.sought() {
+        for id in self.pulls.ids() {
             if change.new_owner(&id, &self.world).is_some() {
                 self.locate_again(&id);
             }

@@ -1,110 +1,25 @@
 //! Get: an object that is elsewhere, or nowhere yet, comes to this node.
 //!
-//! One pull serves all local readers and all receivers behind this node:
-//!
-//! ```text
-//!   Asking --> Room --> Memory --> Receiving --> (complete)
-//!     ^                                |
-//!     +----------- Pause <-------------+  the sender failed; what has arrived stays
-//! ```
+//! What is on its way, and how far it is, is in [`super::pulls`]; which clients wait for it in [`super::readers`].
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::{format, vec::Vec};
 
-use super::{Action, Asked, Node, Note, SpaceFor, Waiting};
+use super::{
+    Action, Asked, Node, Note, Waiting,
+    pulls::{Overdue, Phase, Place},
+    room::SpaceFor,
+};
 use crate::{
     ask::Answer,
     error::Error,
-    id::{ClientId, Instance, NodeId, ObjectId, RequestId, ServeId},
+    id::{ClientId, Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
     limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX, OWNER_PATIENCE_NS},
-    members::Members,
     message::{Announce, Message, Progress, ScatterOrder, Source},
     meta::Meta,
-    pace::Pace,
     planted::{self, Bug},
     table::{Copy, State},
-    time::Instant,
 };
-
-/// An object on its way to this node.
-#[derive(Debug)]
-pub(super) struct Pull {
-    pub(super) phase: Phase,
-    /// Senders that failed, to be taken only if nobody else has it.
-    pub(super) avoid: Vec<NodeId>,
-    not_here: Option<(NodeId, Instance)>,
-    failures: u32,
-    /// Receivers that were sent here before the first byte was.
-    parked: Vec<(ServeId, Instance)>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// `second_at`: when the second owner is asked too; none once the first has acknowledged.
-    Asking {
-        second_at: Option<Instant>,
-    },
-    /// Until there is room, nobody is sent here.
-    Room {
-        instance: Instance,
-        meta: Meta,
-        source: NodeId,
-        has_waited: bool,
-    },
-    Memory,
-    Receiving {
-        instance: Instance,
-        pace: Pace,
-        /// Bytes that are still to come, as far as the shell has said.
-        missing: u64,
-    },
-    Pause {
-        until: Instant,
-    },
-}
-
-impl Pull {
-    const fn new(phase: Phase) -> Self {
-        Self { phase, avoid: Vec::new(), not_here: None, failures: 0, parked: Vec::new() }
-    }
-
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        match self.phase {
-            Phase::Asking { second_at } => second_at,
-            Phase::Pause { until } => Some(until),
-            Phase::Receiving { ref pace, .. } => Some(pace.deadline()),
-            Phase::Room { .. } | Phase::Memory => None,
-        }
-    }
-
-    /// Bytes it waits for room for.
-    pub(super) fn wanted_bytes(&self) -> Option<u64> {
-        match &self.phase {
-            Phase::Room { meta, .. } => Some(meta.size),
-            _ => None,
-        }
-    }
-
-    pub(super) fn state(&self, members: &Members, id: &ObjectId) -> String {
-        match &self.phase {
-            Phase::Asking { second_at: Some(_) } => {
-                format!("its owner, node {}, has not answered yet", members.owners(id).first)
-            }
-            Phase::Asking { second_at: None } => "nobody has put it".into(),
-            // The store says how much it lacks; this is what is true of a place in the queue.
-            Phase::Room { .. } => "it waits for room here".into(),
-            Phase::Memory => "memory is being made ready for it".into(),
-            Phase::Receiving { .. } => "it is arriving".into(),
-            Phase::Pause { .. } => format!("{} senders of it have failed", self.failures),
-        }
-    }
-}
-
-/// How long to wait after a sender has failed: 40 ms, doubled each time up to 1.28 s. A sender that is lost is out of
-/// the directory by then.
-fn pause_ns(failures: u32) -> u64 {
-    20_000_000 << failures.min(6)
-}
 
 impl Node {
     pub(super) fn get(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
@@ -115,7 +30,7 @@ impl Node {
             return Some(self.give(asked.client, instance));
         }
         self.requests.remember(asked, Waiting::Object(id.clone()), &self.world);
-        self.waiting.entry(id.clone()).or_default().push(asked.request);
+        self.readers.wait(&id, asked.request);
         self.pull_if_wanted(&id);
         None
     }
@@ -128,19 +43,15 @@ impl Node {
         let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
         if inline.is_none() {
             self.table.pin(instance);
-            *self.reads.entry(client).or_default().entry(instance).or_default() += 1;
+            self.readers.begin(client, instance);
         }
         Ok(Answer::Got { id, meta, instance, inline })
     }
 
     pub(super) fn release(&mut self, client: ClientId, instance: Instance) {
-        let Some(reads) = self.reads.get_mut(&client) else { return };
-        let Some(count) = reads.get_mut(&instance) else { return };
-        *count -= 1;
-        if *count == 0 {
-            reads.remove(&instance);
+        if self.readers.end(client, instance) {
+            self.unpin(instance);
         }
-        self.unpin(instance);
     }
 
     /// Somebody wants to read what is here of an object before it is complete.
@@ -154,16 +65,16 @@ impl Node {
                 // It has the memory to write, which it can't have to read as well before it is complete.
                 return Some(Ok(Answer::Done));
             }
-            if !self.pull_awaits_memory(&id) {
+            if !self.pulls.awaits_memory(&id) {
                 let meta = copy.meta.clone();
                 return Some(Ok(Answer::Growing { meta, instance }));
             }
         }
-        if !self.waiting.contains_key(&id) {
+        if !self.readers.are_waiting(&id) {
             // The get beside it was answered already, by bytes in a message or with an error: nothing will come.
             return Some(Ok(Answer::Done));
         }
-        self.followers.entry(id.clone()).or_default().push(asked.request);
+        self.readers.follow(&id, asked.request);
         self.requests.remember(asked, Waiting::Growth(id), &self.world);
         None
     }
@@ -172,7 +83,7 @@ impl Node {
     pub(super) fn growing(&mut self, instance: Instance) {
         let Some(copy) = self.table.get(instance) else { return };
         let (id, meta, state) = (copy.id.clone(), copy.meta.clone(), copy.state);
-        for request in self.followers.remove(&id).unwrap_or_default() {
+        for request in self.readers.take_followers(&id) {
             let client = self.requests.client(request);
             let is_own = client.is_some_and(|client| state == State::Filling(client));
             let growing = Answer::Growing { meta: meta.clone(), instance };
@@ -186,17 +97,8 @@ impl Node {
 
     /// What there is to say of the object is said to those who get it.
     fn end_following(&mut self, id: &ObjectId) {
-        for request in self.followers.remove(id).unwrap_or_default() {
+        for request in self.readers.take_followers(id) {
             self.requests.reply(request, Ok(Answer::Done), &mut self.world);
-        }
-    }
-
-    pub(super) fn stop_following(&mut self, id: &ObjectId, request: RequestId) {
-        if let Some(followers) = self.followers.get_mut(id) {
-            followers.retain(|follower| *follower != request);
-            if followers.is_empty() {
-                self.followers.remove(id);
-            }
         }
     }
 
@@ -206,7 +108,7 @@ impl Node {
         let id = copy.id.clone();
         self.end_pull(&id);
         self.end_following(&id);
-        for request in self.waiting.remove(&id).unwrap_or_default() {
+        for request in self.readers.take_waiting(&id) {
             if let Some(client) = self.requests.client(request) {
                 let answer = self.give(client, instance);
                 self.requests.reply(request, answer, &mut self.world);
@@ -224,9 +126,9 @@ impl Node {
 
     /// Ends a pull and settles the receivers that it kept waiting.
     fn end_pull(&mut self, id: &ObjectId) {
-        let Some(pull) = self.pulls.remove(id) else { return };
-        self.space.retain(|waiting| *waiting != SpaceFor::Pull(id.clone()));
-        match pull.phase {
+        let Some((phase, parked)) = self.pulls.end(id) else { return };
+        self.space.remove(&SpaceFor::Pull(id.clone()));
+        match phase {
             Phase::Asking { .. } | Phase::Pause { .. } => {
                 self.world.send_owners(id, &Message::Unlocate { id: id.clone() });
             }
@@ -236,22 +138,22 @@ impl Node {
                     self.world.act(Action::StopFetch { instance });
                 }
             }
-            Phase::Room { .. } | Phase::Memory => {}
+            Phase::Room(_) | Phase::Memory => {}
         }
         if planted::has(Bug::LosesParkedReceivers) {
             return;
         }
-        for (serve, instance) in pull.parked {
+        for (serve, instance) in parked {
             self.serve_or_refuse(serve, instance);
         }
     }
 
     /// Starts to look for an object if somebody here waits for it and it is not on its way.
     pub(super) fn pull_if_wanted(&mut self, id: &ObjectId) {
-        let is_wanted = self.waiting.contains_key(id) || self.adoptions.wants(id);
+        let is_wanted = self.readers.are_waiting(id) || self.adoptions.wants(id);
         let is_here = self.table.current(id).is_some();
-        if is_wanted && !is_here && !self.pulls.contains_key(id) {
-            self.pulls.insert(id.clone(), Pull::new(Phase::Asking { second_at: None }));
+        if is_wanted && !is_here && !self.pulls.contains(id) {
+            self.pulls.seek(id);
             self.locate(id);
         }
     }
@@ -260,40 +162,30 @@ impl Node {
     pub(super) fn pull_parts(&mut self, order: &ScatterOrder) {
         let (instance, meta, source) =
             (order.instance, order.meta.clone(), order.source(self.world.me()));
-        let phase = Phase::Room { instance, meta, source, has_waited: false };
-        self.pulls.insert(order.id.clone(), Pull::new(phase));
+        self.pulls.seek_at(&order.id, Place { instance, meta, source, has_waited: false });
     }
 
     /// Asks the owner for a sender.
     fn locate(&mut self, id: &ObjectId) {
-        let avoid = self.avoided(id);
-        let Some(pull) = self.pulls.get_mut(id) else { return };
         let owner = self.world.members().owners(id).first;
-        let second_at = (owner != self.world.me()).then(|| self.world.now() + OWNER_PATIENCE_NS);
-        pull.phase = Phase::Asking { second_at };
-        let not_here = pull.not_here.take();
+        let is_here = owner == self.world.me();
+        let second_at = (!is_here).then(|| self.world.now() + OWNER_PATIENCE_NS);
+        let Some((avoid, not_here)) = self.pulls.ask(id, second_at) else { return };
         self.world.send(owner, Message::Locate { id: id.clone(), avoid, not_here });
     }
 
     /// Asks the owners again, since they have changed.
     pub(super) fn locate_again(&mut self, id: &ObjectId) {
-        if matches!(self.pulls.get(id), Some(Pull { phase: Phase::Asking { .. }, .. })) {
+        if self.pulls.is_asking(id) {
             self.locate(id);
         }
     }
 
-    /// Objects that this node looks for.
-    pub(super) fn sought(&self) -> Vec<ObjectId> {
-        self.pulls.keys().cloned().collect()
-    }
-
     /// An owner keeps the question for a sender.
     pub(super) fn pull_acknowledged(&mut self, from: NodeId, id: &ObjectId) {
-        match self.pulls.get_mut(id) {
-            Some(Pull { phase: Phase::Asking { second_at }, .. }) => *second_at = None,
-            Some(_) => {}
+        if !self.pulls.acknowledged(id) {
             // It was asked twice, and the first answer has ended what the second question was for.
-            None => self.world.send(from, Message::Unlocate { id: id.clone() }),
+            self.world.send(from, Message::Unlocate { id: id.clone() });
         }
     }
 
@@ -305,9 +197,7 @@ impl Node {
         meta: Meta,
         source: Source,
     ) {
-        let is_asking =
-            matches!(self.pulls.get(&id), Some(Pull { phase: Phase::Asking { .. }, .. }));
-        if !is_asking {
+        if !self.pulls.is_asking(&id) {
             // The pull ended another way, or both owners were asked and this one was slower. What the first says holds:
             // of two who each know a part of who feeds whom, both obeyed, copies could grow from each other.
             if let Source::Holder { node, .. } = source
@@ -357,15 +247,14 @@ impl Node {
             self.doom(part);
             self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance: part });
         }
-        let is_first = self.world.members().owners(id).first == from;
-        if let Some(pull) = self.pulls.get_mut(id).filter(|_| is_first) {
-            // The owner has answered and keeps no question that would have to be taken back.
-            pull.phase = Phase::Memory;
+        if self.world.members().owners(id).first == from {
+            // The owner keeps no question that would have to be taken back.
+            self.pulls.answered_in_full(id);
         }
         self.end_pull(id);
         self.end_following(id);
         self.adoptions.refuse(id, &mut self.world);
-        for request in self.waiting.remove(id).unwrap_or_default() {
+        for request in self.readers.take_waiting(id) {
             let (id, meta, inline) = (id.clone(), meta.clone(), Some(bytes.clone()));
             self.requests.reply(
                 request,
@@ -381,38 +270,33 @@ impl Node {
             self.doom(before);
         }
         let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed);
-        if let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) {
+        if let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) {
             if copy.is_complete() {
                 self.reveal(instance);
                 self.announce(instance);
                 return self.completed(instance);
             }
-            copy.state = State::Flowing(Some(source));
+            self.table.set_state(instance, State::Flowing(Some(source)));
             return self.receive_from(id, instance, source);
         }
         if !self.table.could_hold(meta.size) {
             let error = self.store_full(meta.size);
             return self.pull_failed(id, &error);
         }
-        let Some(pull) = self.pulls.get_mut(id) else { return };
         if is_void {
-            // Somebody still uses a part of it that was given up here, or the owner does not know of its deletion.
-            pull.failures += 1;
-            pull.phase = Phase::Pause { until: self.world.now() + pause_ns(pull.failures) };
-            return;
+            // A client still uses a part of it that was given up here, or the owner does not know of its deletion.
+            return self.pulls.pause(id, self.world.now());
         }
-        pull.phase = Phase::Room { instance, meta, source, has_waited: false };
-        self.space.push_back(SpaceFor::Pull(id.clone()));
-        self.grant_space();
-        self.wait_for_room(id);
+        let size = meta.size;
+        if self.pulls.locate_at(id, Place { instance, meta, source, has_waited: false }) {
+            self.ask_for_room(SpaceFor::Pull(id.clone()), size);
+            self.wait_for_room(id);
+        }
     }
 
     /// If there was no room at once: nobody shall be sent here meanwhile, for it may never come.
     fn wait_for_room(&mut self, id: &ObjectId) {
-        let Some(pull) = self.pulls.get_mut(id) else { return };
-        let Phase::Room { has_waited, .. } = &mut pull.phase else { return };
-        *has_waited = true;
-        let parked = core::mem::take(&mut pull.parked);
+        let Some(parked) = self.pulls.wait_for_room(id) else { return };
         if let Some(announce) = self.room_announcement(id) {
             self.world.send_owners(id, &Message::Announce(announce));
         }
@@ -424,25 +308,22 @@ impl Node {
 
     /// Whether an object was located and there was no room for it at once.
     pub(super) fn pull_has_waited(&self, id: &ObjectId) -> bool {
-        let phase = self.pulls.get(id).map(|pull| &pull.phase);
-        matches!(phase, Some(Phase::Room { has_waited: true, .. }))
+        self.pulls.awaits_room(id).is_some_and(|place| place.has_waited)
     }
 
     /// What the owners have to know of an object that waits for room here: as a holder without a sender this node still
     /// hears of a deletion.
     pub(super) fn room_announcement(&self, id: &ObjectId) -> Option<Announce> {
-        let phase = self.pulls.get(id).map(|pull| &pull.phase);
-        let Some(Phase::Room { instance, meta, has_waited: true, .. }) = phase else { return None };
-        let (id, instance, meta) = (id.clone(), *instance, meta.clone());
+        let place = self.pulls.awaits_room(id).filter(|place| place.has_waited)?;
+        let (id, instance, meta) = (id.clone(), place.instance, place.meta.clone());
         let (progress, claim, origin) = (Progress::Partial { source: None }, false, false);
         Some(Announce { id, instance, meta, origin, progress, claim })
     }
 
     pub(super) fn pull_in_room(&mut self, id: &ObjectId) {
-        let Some(pull) = self.pulls.get_mut(id) else { return };
-        let Phase::Room { instance, meta, source, has_waited } = &pull.phase else { return };
-        let (instance, meta, source, has_waited) = (*instance, meta.clone(), *source, *has_waited);
-        pull.phase = Phase::Memory;
+        let Some(Place { instance, meta, source, has_waited }) = self.pulls.in_room(id) else {
+            return;
+        };
         let size = meta.size;
         self.table.insert(instance, id.clone(), meta, None, State::Flowing(Some(source)), false);
         self.reveal(instance);
@@ -456,7 +337,7 @@ impl Node {
         let Some(copy) = self.table.get(instance) else { return };
         let State::Flowing(Some(source)) = copy.state else { return };
         let id = copy.id.clone();
-        if !matches!(self.pulls.get(&id), Some(Pull { phase: Phase::Memory, .. })) {
+        if !self.pulls.awaits_memory(&id) {
             return;
         }
         self.receive_from(&id, instance, source);
@@ -465,11 +346,7 @@ impl Node {
     fn receive_from(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
         self.begin_to_receive(id, instance);
         self.growing(instance);
-        let Some(pull) = self.pulls.get_mut(id) else { return };
-        let mut parked = core::mem::take(&mut pull.parked);
-        if planted::has(Bug::LosesParkedReceivers) {
-            parked.clear();
-        }
+        let Some(parked) = self.pulls.take_parked(id) else { return };
         if self.is_scattered(instance) {
             self.begin_parts(instance);
         } else {
@@ -485,32 +362,25 @@ impl Node {
     /// An owner names the sender from now on: a receiver that has stepped in between this node and its sender, or one that
     /// is faster than the present sender.
     pub(super) fn redirected(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
-        if self.stays_with(id, instance, source) {
+        if self.keeps_sender(id, instance, source) {
             return;
         }
-        let me = self.world.me();
-        let phase = self
-            .pulls
-            .get_mut(id)
-            .map(|pull| (pull.avoid.contains(&source) || source == me, &mut pull.phase));
-        if let Some((false, Phase::Room { instance: located, source: sender, .. })) = phase
-            && *located == instance
-        {
-            *sender = source;
+        let is_avoided = self.pulls.avoids(id, source) || source == self.world.me();
+        if !is_avoided && self.pulls.redirect_before_room(id, instance, source) {
             return;
         }
-        let is_arriving = matches!(phase, Some((false, Phase::Memory | Phase::Receiving { .. })));
+        let is_arriving = !is_avoided && self.pulls.is_arriving(id);
         let Some(current) = self.table.current(id) else { return };
         if is_arriving
             && current == instance
             && !self.is_scattered(instance)
-            && let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed)
+            && let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed)
             && let State::Flowing(Some(before)) = copy.state
             && before != source
         {
-            copy.state = State::Flowing(Some(source));
+            self.table.set_state(instance, State::Flowing(Some(source)));
             self.world.note(Note::SenderReplaced { id: id.clone(), before, source });
-            if matches!(self.pulls.get(id), Some(Pull { phase: Phase::Receiving { .. }, .. })) {
+            if self.pulls.is_receiving(id) {
                 self.begin_to_receive(id, instance);
                 self.world.act(Action::Fetch { id: id.clone(), instance, source, parts: None });
             }
@@ -523,9 +393,9 @@ impl Node {
         if self.parts_complete(instance) {
             return;
         }
-        let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) else { return };
+        let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
         if matches!(copy.state, State::Flowing(_)) {
-            copy.state = State::Complete;
+            self.table.set_state(instance, State::Complete);
             self.announce(instance);
             self.completed(instance);
         }
@@ -534,18 +404,12 @@ impl Node {
     /// A member is gone: what it sends is sought elsewhere, though its connection may be open for long.
     pub(super) fn pulls_without(&mut self, node: NodeId) {
         // One without memory so far has asked it for nothing: it will, and hear that it is gone.
-        let is_receiving = |id: &ObjectId| {
-            let phase = self.pulls.get(id).map(|pull| &pull.phase);
-            matches!(phase, Some(Phase::Receiving { .. }))
-        };
-        let is_fed = |(instance, copy): &(Instance, &Copy)| {
-            copy.state == State::Flowing(Some(node))
-                && is_receiving(&copy.id)
-                && !copy.doomed
+        let is_fed = |instance: &Instance| {
+            let copy = self.table.get(*instance).filter(|copy| !copy.doomed);
+            copy.is_some_and(|copy| copy.state == State::Flowing(Some(node)))
                 && !self.is_scattered(*instance)
         };
-        let fed: Vec<Instance> =
-            self.table.iter().filter(is_fed).map(|(instance, _)| instance).collect();
+        let fed: Vec<Instance> = self.pulls.receiving().filter(is_fed).collect();
         for instance in fed {
             self.world.act(Action::StopFetch { instance });
             self.fetch_failed(instance, node, false);
@@ -557,23 +421,18 @@ impl Node {
             let detail = format!("a part did not come from node {source}");
             return self.parts_failed(instance, detail);
         }
-        let Some(copy) = self.table.get_mut(instance).filter(|copy| !copy.doomed) else { return };
+        let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
         if copy.state != State::Flowing(Some(source)) {
             return;
         }
-        copy.state = State::Flowing(None);
         let id = copy.id.clone();
+        self.table.set_state(instance, State::Flowing(None));
         if planted::has(Bug::GivesUpAfterOneSender) {
             return;
         }
-        let Some(pull) = self.pulls.get_mut(&id) else { return };
-        pull.failures += 1;
-        if !pull.avoid.contains(&source) {
-            pull.avoid.push(source);
-        }
-        pull.not_here = not_here.then_some((source, instance));
-        let is_first = pull.failures == 1;
-        pull.phase = Phase::Pause { until: self.world.now() + pause_ns(pull.failures) };
+        let not_here = not_here.then_some((source, instance));
+        let failed = self.pulls.failed(&id, source, not_here, self.world.now());
+        let Some(is_first) = failed else { return };
         self.end_if_unwanted(&id);
         if is_first {
             self.locate(&id);
@@ -592,8 +451,7 @@ impl Node {
 
     /// Whether this instance was located and waits for room here.
     pub(super) fn pull_awaits_room_for(&self, id: &ObjectId, instance: Instance) -> bool {
-        let phase = self.pulls.get(id).map(|pull| &pull.phase);
-        matches!(phase, Some(Phase::Room { instance: located, .. }) if *located == instance)
+        self.pulls.awaits_room(id).is_some_and(|place| place.instance == instance)
     }
 
     /// The object will not come: those who wait are told, and what has arrived of it goes.
@@ -606,7 +464,7 @@ impl Node {
         }
         self.end_pull(id);
         self.end_following(id);
-        for request in self.waiting.remove(id).unwrap_or_default() {
+        for request in self.readers.take_waiting(id) {
             self.requests.reply(request, Err(error.clone()), &mut self.world);
         }
         self.adoptions.refuse(id, &mut self.world);
@@ -614,25 +472,20 @@ impl Node {
 
     /// One reader waits no more. What is arriving goes on; a search that nobody needs ends.
     pub(super) fn stop_waiting(&mut self, id: &ObjectId, request: RequestId) {
-        let Some(waiting) = self.waiting.get_mut(id) else { return };
-        waiting.retain(|waiter| *waiter != request);
-        if !waiting.is_empty() {
-            return;
+        if self.readers.stop_waiting(id, request) {
+            self.end_if_unwanted(id);
         }
-        self.waiting.remove(id);
-        self.end_if_unwanted(id);
     }
 
     /// Gives up an object that nobody here waits for, nor behind here, unless it is arriving.
     pub(super) fn end_if_unwanted(&mut self, id: &ObjectId) {
-        let Some(pull) = self.pulls.get(id) else { return };
-        let is_arriving = matches!(pull.phase, Phase::Memory | Phase::Receiving { .. });
-        let is_in_room = matches!(pull.phase, Phase::Room { .. });
-        let has_parked = !pull.parked.is_empty();
-        let is_wanted = self.waiting.contains_key(id) || self.adoptions.wants(id);
+        let is_arriving = self.pulls.is_arriving(id);
+        let is_in_room = self.pulls.awaits_room(id).is_some();
+        let has_parked = self.pulls.has_parked(id);
+        let is_wanted = self.readers.are_waiting(id) || self.adoptions.wants(id);
         let part = self.table.current(id);
         let is_read = part.and_then(|part| self.table.get(part)).is_some_and(|copy| copy.pins > 0);
-        if is_arriving || is_wanted || has_parked || is_read {
+        if !self.pulls.contains(id) || is_arriving || is_wanted || has_parked || is_read {
             return;
         }
         if let Some(instance) = part {
@@ -644,51 +497,18 @@ impl Node {
         self.end_pull(id);
     }
 
-    /// Keeps a receiver waiting that was sent here before this node has a place for the object; false if this
-    /// node does not look for it.
-    pub(super) fn park(&mut self, serve: ServeId, id: &ObjectId, instance: Instance) -> bool {
-        match self.pulls.get_mut(id) {
-            Some(pull) if !matches!(pull.phase, Phase::Room { .. }) => {
-                pull.parked.push((serve, instance));
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Whether the object is on its way, and has a place in the accounts but no memory yet.
-    pub(super) fn pull_awaits_memory(&self, id: &ObjectId) -> bool {
-        matches!(self.pulls.get(id), Some(Pull { phase: Phase::Memory, .. }))
-    }
-
-    /// A receiver that was kept waiting has hung up.
-    pub(super) fn unpark(&mut self, serve: ServeId) {
-        let is_parked = |pull: &Pull| pull.parked.iter().any(|(parked, _)| *parked == serve);
-        let found = self.pulls.iter().find(|(_, pull)| is_parked(pull)).map(|(id, _)| id.clone());
-        let Some(id) = found else { return };
-        if let Some(pull) = self.pulls.get_mut(&id) {
-            pull.parked.retain(|(parked, _)| *parked != serve);
-        }
-        self.end_if_unwanted(&id);
-    }
-
     pub(super) fn expire_pulls(&mut self) {
-        let due =
-            |pull: &Pull| pull.deadline().is_some_and(|deadline| deadline <= self.world.now());
-        let due: Vec<ObjectId> =
-            self.pulls.iter().filter(|(_, pull)| due(pull)).map(|(id, _)| id.clone()).collect();
-        for id in due {
-            let Some(pull) = self.pulls.get_mut(&id) else { continue };
-            match &mut pull.phase {
-                Phase::Asking { second_at } => {
-                    *second_at = None;
-                    let avoid = self.avoided(&id);
+        for id in self.pulls.due(self.world.now()) {
+            match self.pulls.overdue(&id) {
+                Some(Overdue::Answer) => {
+                    let avoid = self.pulls.avoided(&id);
                     if let Some(second) = self.world.members().owners(&id).second {
                         self.world.send(second, Message::Locate { id, avoid, not_here: None });
                     }
                 }
-                Phase::Receiving { .. } => self.report_stall(&id),
-                _ => self.locate(&id),
+                Some(Overdue::Bytes) => self.report_stall(&id),
+                Some(Overdue::Pause) => self.locate(&id),
+                None => {}
             }
         }
     }

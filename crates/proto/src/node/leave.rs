@@ -274,7 +274,7 @@ impl Node {
         for request in self.requests.numbers() {
             match self.requests.kind(request).cloned() {
                 Some(Waiting::Object(id)) => self.stop_waiting(&id, request),
-                Some(Waiting::Growth(id)) => self.stop_following(&id, request),
+                Some(Waiting::Growth(id)) => self.readers.stop_following(&id, request),
                 Some(Waiting::Several(waited)) => {
                     waited.stop(request, &mut self.watches, &mut self.world);
                 }

@@ -7,7 +7,6 @@
 
 mod adopt;
 mod change;
-mod corrupt;
 mod delete;
 mod event;
 mod get;
@@ -15,11 +14,14 @@ mod leave;
 mod membership;
 mod pace;
 mod promise;
+mod pulls;
 mod put;
+mod readers;
 mod reduce;
 mod replicas;
 mod requests;
 mod reserve;
+mod room;
 mod scatter;
 mod serve;
 mod starve;
@@ -39,10 +41,11 @@ use alloc::{
 
 use self::{
     adopt::Adoptions,
-    get::Pull,
     leave::Leaving,
     membership::{Loss, Membership},
+    pulls::Pulls,
     put::Create,
+    readers::Readers,
     reduce::Fold,
     replicas::Replicas,
     requests::{Asked, Requests, Waiting},
@@ -66,6 +69,7 @@ use crate::{
     reduce::Reduce,
     table::{State, Table},
     time::Instant,
+    timed::Timed,
 };
 
 /// One node of the cluster.
@@ -76,25 +80,20 @@ pub struct Node {
     directory: Directory,
     table: Table,
     requests: Requests,
-    /// Gets of objects that are not complete here, in order of asking.
-    waiting: BTreeMap<ObjectId, Vec<RequestId>>,
-    pulls: BTreeMap<ObjectId, Pull>,
-    /// Bytes per second that this node receives when its senders are well, once that was measured.
-    usual_rate: Option<u64>,
+    pulls: Pulls,
     creates: BTreeMap<Instance, Create>,
     /// Ids of objects that clients have said they will make.
     promises: BTreeMap<ObjectId, ClientId>,
-    /// Those that wait for room, in order of asking.
-    space: VecDeque<SpaceFor>,
-    /// Copies that clients read, and how often each.
-    reads: BTreeMap<ClientId, BTreeMap<Instance, u32>>,
+    /// Those that wait for room.
+    space: room::Queue,
+    /// Whether room is being given to them.
+    is_granting: bool,
+    readers: Readers,
     serves: BTreeMap<ServeId, Instance>,
-    reduces: BTreeMap<ReduceId, Reduce>,
+    reduces: Timed<ReduceId, Reduce>,
     reduce_of: BTreeMap<ObjectId, ReduceId>,
     /// Which reduces listen to an input.
     watches: Watches,
-    /// Who wants to read an object while it arrives.
-    followers: BTreeMap<ObjectId, Vec<RequestId>>,
     /// Names that are kept for the results of reduces, by the reduce.
     reservations: BTreeMap<ReduceId, Reservation>,
     /// Results of reduces that have no room yet, or are being folded.
@@ -112,20 +111,9 @@ pub struct Node {
     scattered: BTreeMap<NodeId, u64>,
     /// Originals that this node is to keep for another one.
     adoptions: Adoptions,
-    /// How many blocks a member has sent that differ from their checksums.
-    corrupt: BTreeMap<NodeId, u32>,
     /// Originals that other nodes keep too.
     replicas: Replicas,
     leaving: Leaving,
-}
-
-/// Who waits for room.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum SpaceFor {
-    Create(Instance),
-    Pull(ObjectId),
-    Result(Instance),
-    SmallResult(ReduceId),
 }
 
 impl Node {
@@ -137,18 +125,16 @@ impl Node {
             directory: Directory::new(config.detection_ns),
             table: Table::new(config.capacity),
             requests: Requests::default(),
-            waiting: BTreeMap::new(),
-            pulls: BTreeMap::new(),
-            usual_rate: None,
+            pulls: Pulls::default(),
             creates: BTreeMap::new(),
             promises: BTreeMap::new(),
-            space: VecDeque::new(),
-            reads: BTreeMap::new(),
+            space: room::Queue::default(),
+            is_granting: false,
+            readers: Readers::default(),
             serves: BTreeMap::new(),
-            reduces: BTreeMap::new(),
+            reduces: Timed::default(),
             reduce_of: BTreeMap::new(),
             watches: Watches::default(),
-            followers: BTreeMap::new(),
             reservations: BTreeMap::new(),
             results: BTreeMap::new(),
             small_results: BTreeMap::new(),
@@ -158,7 +144,6 @@ impl Node {
             scatters: BTreeMap::new(),
             scattered: BTreeMap::new(),
             adoptions: Adoptions::default(),
-            corrupt: BTreeMap::new(),
             replicas: Replicas::default(),
             leaving: Leaving::default(),
         }
@@ -184,13 +169,11 @@ impl Node {
 
     /// When time alone changes something.
     pub fn deadline(&self) -> Option<Instant> {
-        let pulls = self.pulls.values().filter_map(Pull::deadline).min();
-        let reduces = self.reduces.values().filter_map(Reduce::deadline).min();
         let all = [
             self.requests.deadline(),
-            pulls,
+            self.pulls.deadline(),
             self.watches.deadline(),
-            reduces,
+            self.reduces.deadline(),
             self.leaving.deadline(),
             self.replicas.deadline(),
             self.directory.deadline(),
@@ -264,8 +247,9 @@ impl Node {
             Event::FoldEnded { key, failure } => self.fold_ended(key, failure),
             Event::LinkMeasured { link, has_bandwidth } => {
                 self.world.link_measured(link);
-                self.usual_rate = has_bandwidth.then_some(link.bytes_per_second);
-                self.directory.set_usual_rate(self.usual_rate);
+                let usual = has_bandwidth.then_some(link.bytes_per_second);
+                self.pulls.set_usual_rate(usual);
+                self.directory.set_usual_rate(usual);
             }
             Event::LeaveAsked { patience_ns } => self.leave(patience_ns),
             Event::DeadlinePassed => self.expire(),

@@ -11,7 +11,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Action, Asked, Node, SpaceFor, Waiting};
+use super::{Action, Asked, Node, Waiting, room::SpaceFor};
 use crate::{
     ask::Answer,
     error::Error,
@@ -124,6 +124,7 @@ impl Node {
         self.requests.remember(asked, Waiting::Create(instance), &self.world);
         let (client, request) = (asked.client, Some(asked.request));
         let (phase, owner, is_deleted) = (Phase::Room, None, false);
+        let size = meta.size;
         let create = Create {
             client,
             request,
@@ -136,8 +137,7 @@ impl Node {
             is_deleted,
         };
         self.creates.insert(instance, create);
-        self.space.push_back(SpaceFor::Create(instance));
-        self.grant_space();
+        self.ask_for_room(SpaceFor::Create(instance), size);
         None
     }
 
@@ -242,9 +242,7 @@ impl Node {
         let request = create.request.take();
         if create.inline.is_some() {
             self.creates.remove(&instance);
-            if let Some(copy) = self.table.get_mut(instance) {
-                copy.state = State::Complete;
-            }
+            self.table.set_state(instance, State::Complete);
             self.unpin(instance);
             self.reveal(instance);
             self.announce_but(instance, knows_it);
@@ -280,11 +278,11 @@ impl Node {
         };
         let (id, is_deleted) = (create.id.clone(), create.is_deleted);
         self.creates.remove(&instance);
-        let Some(copy) = self.table.get_mut(instance) else {
+        let Some(copy) = self.table.get(instance) else {
             return Err(Error::ObjectDeleted { id });
         };
         let is_doomed = copy.doomed;
-        copy.state = State::Complete;
+        self.table.set_state(instance, State::Complete);
         self.unpin(instance);
         if is_doomed {
             self.leaving.forget(instance);
@@ -325,7 +323,7 @@ impl Node {
     }
 
     fn undo_create(&mut self, create: &Create, instance: Instance) {
-        self.space.retain(|waiting| *waiting != SpaceFor::Create(instance));
+        self.space.remove(&SpaceFor::Create(instance));
         let is_announced = matches!(create.phase, Phase::Name | Phase::Filling);
         if self.table.get(instance).is_some() {
             if create.inline.is_none() {
@@ -372,64 +370,6 @@ impl Node {
             }
         };
         Error::Timeout { what, waited_ns, state }
-    }
-
-    pub(super) fn store_full(&self, needed: u64) -> Error {
-        Error::StoreFull { needed, capacity: self.table.capacity(), pinned: self.table.pinned() }
-    }
-
-    /// Gives room to those who wait for it: in order, but nobody waits behind one that does not fit, for that may
-    /// never fit, and room for the others may be what lets somebody delete.
-    pub(super) fn grant_space(&mut self) {
-        let mut at = 0;
-        while let Some(next) = self.space.get(at) {
-            let size = match next {
-                SpaceFor::Create(instance) => {
-                    self.creates.get(instance).map(|create| create.meta.size)
-                }
-                SpaceFor::Pull(id) => self.pulls.get(id).and_then(super::Pull::wanted_bytes),
-                SpaceFor::Result(instance) => {
-                    self.results.get(instance).map(|target| target.meta.size)
-                }
-                SpaceFor::SmallResult(key) => {
-                    self.small_results.get(key).map(|(_, result)| result.len())
-                }
-            };
-            let room = match size {
-                None => Some(Vec::new()),
-                Some(size) => self.table.make_room(size),
-            };
-            let Some(evicted) = room else {
-                let (wants, size) = (next.clone(), size.unwrap_or_default());
-                self.give_back(&wants, size);
-                at += 1;
-                continue;
-            };
-            let next = self.space.remove(at);
-            self.evicted(evicted);
-            match next {
-                Some(SpaceFor::Create(instance)) => self.create_in_room(instance),
-                Some(SpaceFor::Pull(id)) => self.pull_in_room(&id),
-                Some(SpaceFor::Result(instance)) => self.result_in_room(instance),
-                Some(SpaceFor::SmallResult(key)) => self.small_result_in_room(key),
-                None => {}
-            }
-            // Whoever got room may have changed who waits.
-            at = 0;
-        }
-    }
-
-    pub(super) fn evicted(&mut self, evicted: Vec<Removed>) {
-        if evicted.is_empty() {
-            return;
-        }
-        self.world.note(super::Note::Evicted { copies: evicted.len() });
-        for Removed { id, instance, has_slot } in evicted {
-            if has_slot {
-                self.world.act(Action::FreeSlot { instance });
-            }
-            self.world.send_owners(&id, &Message::Withdraw { id: id.clone(), instance });
-        }
     }
 
     pub(super) fn slot_ready(&mut self, instance: Instance) {

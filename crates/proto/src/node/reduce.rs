@@ -9,7 +9,11 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Action, Asked, Node, Note, SpaceFor, Waiting, starve::Wait, watches::Listener};
+use super::{
+    Action, Asked, Node, Note, Waiting, requests::Subject, room::SpaceFor, starve::Wait,
+    watches::Listener,
+};
+
 use crate::{
     ask::Answer,
     error::Error,
@@ -220,16 +224,14 @@ impl Node {
         fact: impl FnOnce(&mut Reduce, Around<'_>, Instant, &mut Vec<Step>),
     ) {
         let mut steps = Vec::new();
-        if let Some(reduce) = self.reduces.get_mut(&key) {
-            let (result, directory) = (reduce.result().clone(), &self.directory);
+        let Self { reduces, directory, world, .. } = self;
+        reduces.update(&key, |reduce| {
+            let result = reduce.result().clone();
             let wants = |node: NodeId| directory.is_awaited(&result, node);
-            let around = Around {
-                members: self.world.members(),
-                link: self.world.config().link,
-                wants: &wants,
-            };
-            fact(reduce, around, self.world.now(), &mut steps);
-        }
+            let (members, link) = (world.members(), world.config().link);
+            let around = Around { members, link, wants: &wants };
+            fact(reduce, around, world.now(), &mut steps);
+        });
         self.take_steps(key, steps);
     }
 
@@ -311,10 +313,10 @@ impl Node {
         let (count, op) = (reduce.folded().len() as u64, reduce.op());
         let (id, frame) = (reduce.result().clone(), reduce.frame());
         let key = FoldKey::result(key, reduce.epoch());
+        let size = meta.size;
         let target = Target { meta, key, id, local, children, count, op, frame };
         self.results.insert(instance, target);
-        self.space.push_back(SpaceFor::Result(instance));
-        self.grant_space();
+        self.ask_for_room(SpaceFor::Result(instance), size);
     }
 
     pub(super) fn result_in_room(&mut self, instance: Instance) {
@@ -357,9 +359,9 @@ impl Node {
 
     pub(super) fn folded_inline(&mut self, key: ReduceId, epoch: u32, result: Inline) {
         if self.reduces.get(&key).is_some_and(|reduce| reduce.epoch() == epoch) {
+            let size = result.len();
             self.small_results.insert(key, (epoch, result));
-            self.space.push_back(SpaceFor::SmallResult(key));
-            self.grant_space();
+            self.ask_for_room(SpaceFor::SmallResult(key), size);
         }
     }
 
@@ -390,7 +392,7 @@ impl Node {
         let folded = Folded { inputs: ids.clone(), lost: reduce.lost() };
         self.folded.insert(id.clone(), folded);
         self.completed(instance);
-        for request in self.inputs_askers(&id) {
+        for request in self.requests.askers(Subject::Inputs(id)) {
             self.requests.reply(request, Ok(Answer::Inputs { ids: ids.clone() }), &mut self.world);
         }
     }
@@ -409,7 +411,7 @@ impl Node {
             self.world.send_owners(id, &Message::Fail { id: id.clone(), error: error.clone() });
             self.pull_failed(id, error);
         }
-        for request in self.inputs_askers(id) {
+        for request in self.requests.askers(Subject::Inputs(id.clone())) {
             self.requests.reply(request, Err(error.clone()), &mut self.world);
         }
     }
@@ -417,16 +419,12 @@ impl Node {
     pub(super) fn forget_reduce(&mut self, key: ReduceId) -> Option<Reduce> {
         let reduce = self.reduces.remove(&key)?;
         self.small_results.remove(&key);
-        self.space.retain(|waiting| *waiting != SpaceFor::SmallResult(key));
+        self.space.remove(&SpaceFor::SmallResult(key));
         self.reduce_of.remove(reduce.result());
         for input in reduce.candidates() {
             self.watches.stop(input, Listener::Reduce(key), &mut self.world);
         }
         Some(reduce)
-    }
-
-    fn inputs_askers(&self, id: &ObjectId) -> Vec<crate::id::RequestId> {
-        self.requests.that(|kind| matches!(kind, Waiting::Inputs(of) if of == id))
     }
 
     /// Ends an attempt: whoever folds stops, and what there is of its result is dropped.
@@ -442,7 +440,7 @@ impl Node {
         let unstarted = self.results.iter().find(|(_, target)| target.key == key);
         if let Some(instance) = unstarted.map(|(instance, _)| *instance) {
             self.results.remove(&instance);
-            self.space.retain(|waiting| *waiting != SpaceFor::Result(instance));
+            self.space.remove(&SpaceFor::Result(instance));
             self.doom(instance);
             self.end_fold(key);
         } else {
@@ -467,9 +465,8 @@ impl Node {
         is_lost: bool,
     ) {
         let mut steps = Vec::new();
-        if let Some(reduce) = self.reduces.get_mut(&key) {
-            reduce.failed(self.world.now(), epoch, detail, is_lost, &mut steps);
-        }
+        let now = self.world.now();
+        self.reduces.update(&key, |reduce| reduce.failed(now, epoch, detail, is_lost, &mut steps));
         self.take_steps(key, steps);
     }
 
@@ -586,21 +583,15 @@ impl Node {
     pub(super) fn result_complete(&mut self, key: ReduceId) {
         let Some(id) = self.reduces.get(&key).map(|reduce| reduce.result().clone()) else { return };
         let Some(instance) = self.table.current(&id) else { return };
-        if let Some(copy) = self.table.get_mut(instance).filter(|copy| copy.state == State::Folding)
-        {
-            copy.state = State::Complete;
+        if self.table.get(instance).is_some_and(|copy| copy.state == State::Folding) {
+            self.table.set_state(instance, State::Complete);
             self.announce(instance);
             self.finish_reduce(key, instance);
         }
     }
 
     pub(super) fn expire_reduces(&mut self) {
-        let due = |reduce: &Reduce| {
-            reduce.deadline().is_some_and(|deadline| deadline <= self.world.now())
-        };
-        let due: Vec<ReduceId> =
-            self.reduces.iter().filter(|(_, reduce)| due(reduce)).map(|(key, _)| *key).collect();
-        for key in due {
+        for key in self.reduces.due(self.world.now()) {
             self.advise(key, |reduce, around, now, steps| reduce.expire(now, around, steps));
         }
     }

@@ -15,7 +15,7 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Action, Node, Note, SpaceFor, watches::Listener};
+use super::{Action, Node, Note, room::SpaceFor, watches::Listener};
 use crate::{
     id::{Instance, NodeId, ObjectId, ReduceId},
     message::{FoldKey, Found, Message, ScatterOrder},
@@ -109,8 +109,7 @@ impl Node {
             self.doom(before);
         }
         self.pull_parts(order);
-        self.space.push_back(SpaceFor::Pull(id.clone()));
-        self.grant_space();
+        self.ask_for_room(SpaceFor::Pull(id.clone()), order.meta.size);
         let has_room = self.table.get(instance).is_some();
         if !has_room {
             self.born(id);

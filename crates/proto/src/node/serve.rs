@@ -8,10 +8,10 @@ use crate::{
 
 impl Node {
     pub(super) fn serve(&mut self, serve: ServeId, id: &ObjectId, instance: Instance) {
-        let is_here = self.table.get(instance).is_some() && !self.pull_awaits_memory(id);
+        let is_here = self.table.get(instance).is_some() && !self.pulls.awaits_memory(id);
         // The owner may have sent the receiver here before its answer to this node has arrived, or before there is
         // memory. To refuse it would send it to the source.
-        if is_here || !self.park(serve, id, instance) {
+        if is_here || !self.pulls.park(id, (serve, instance)) {
             self.serve_or_refuse(serve, instance);
         }
     }
@@ -32,7 +32,11 @@ impl Node {
 
     pub(super) fn serve_ended(&mut self, serve: ServeId) {
         let Some(instance) = self.serves.remove(&serve) else {
-            return self.unpark(serve);
+            // A receiver that was parked here has hung up.
+            if let Some(id) = self.pulls.unpark(serve) {
+                self.end_if_unwanted(&id);
+            }
+            return;
         };
         self.unpin(instance);
         if let Some(id) = self.table.get(instance).map(|copy| copy.id.clone()) {

@@ -48,16 +48,21 @@ impl Node {
         (node, rate): (NodeId, u64),
     ) {
         let mut steps = Vec::new();
-        if let Some(reduce) = self.reduces.get_mut(&key).filter(|reduce| reduce.epoch() == epoch) {
-            reduce.starves(self.world.now(), from, node, rate, &mut steps);
-        }
+        let now = self.world.now();
+        self.reduces.update(&key, |reduce| {
+            if reduce.epoch() == epoch {
+                reduce.starves(now, from, node, rate, &mut steps);
+            }
+        });
         self.take_steps(key, steps);
     }
 
     /// A node that a position of a reduce of this node waits for lives.
     pub(super) fn fold_alive(&mut self, from: NodeId, key: ReduceId, epoch: u32) {
-        if let Some(reduce) = self.reduces.get_mut(&key).filter(|reduce| reduce.epoch() == epoch) {
-            reduce.answered(from);
-        }
+        self.reduces.update(&key, |reduce| {
+            if reduce.epoch() == epoch {
+                reduce.answered(from);
+            }
+        });
     }
 }

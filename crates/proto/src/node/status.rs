@@ -1,13 +1,12 @@
 //! What a node says of itself: to whoever waits too long, to `status`, and to checkers.
 
 use alloc::{
-    collections::BTreeMap,
     format,
     string::{String, ToString},
     vec::Vec,
 };
 
-use super::{Node, SpaceFor};
+use super::{Node, room::SpaceFor};
 use crate::{
     ask::{Answer, ObjectRow, Status},
     error::Error,
@@ -18,17 +17,18 @@ use crate::{
 impl Node {
     /// What is under way, in words, none when the node is at rest; for checkers.
     pub fn unfinished(&self) -> impl Iterator<Item = String> {
+        let (waiting, followers, reads) = self.readers.counts();
         let counts = [
             ("pulls", self.pulls.len()),
-            ("gets", self.waiting.len()),
+            ("gets", waiting),
             ("creates", self.creates.len()),
             ("promises", self.promises.len()),
             ("that wait for room", self.space.len()),
-            ("reads", self.reads.values().map(BTreeMap::len).sum()),
+            ("reads", reads),
             ("serves", self.serves.len()),
             ("reduces", self.reduces.len() + self.reduce_of.len()),
             ("watches", self.watches.len()),
-            ("followers", self.followers.len()),
+            ("followers", followers),
             ("reservations", self.reservations.len()),
             ("results", self.results.len() + self.small_results.len()),
             ("folds", self.folds.len() + self.scatters.len()),
@@ -54,18 +54,14 @@ impl Node {
 
     /// Bytes of an object that somebody waits for and that has no room here: a copy, or the result of a reduce.
     fn bytes_without_room(&self, id: &ObjectId) -> Option<u64> {
-        let pulled = self.pulls.get(id).and_then(super::Pull::wanted_bytes);
+        let pulled = self.pulls.awaits_room(id).map(|place| place.meta.size);
         pulled.or_else(|| {
-            let is_it = |waiting: &SpaceFor| match waiting {
-                SpaceFor::Result(instance) => {
-                    self.results.get(instance).is_some_and(|target| target.id == *id)
-                }
-                SpaceFor::SmallResult(key) => self.reduce_of.get(id) == Some(key),
-                SpaceFor::Create(_) | SpaceFor::Pull(_) => false,
-            };
-            self.space.iter().find(|waiting| is_it(waiting))?;
-            let reduce = self.reduces.get(self.reduce_of.get(id)?)?;
-            reduce.meta().map(|meta| meta.size)
+            let key = self.reduce_of.get(id)?;
+            let result = self.results.iter().find(|(_, target)| target.id == *id);
+            let waits = |who: SpaceFor| self.space.contains(&who);
+            let is_waiting = waits(SpaceFor::SmallResult(*key))
+                || result.is_some_and(|(instance, _)| waits(SpaceFor::Result(*instance)));
+            self.reduces.get(key).filter(|_| is_waiting)?.meta().map(|meta| meta.size)
         })
     }
 
@@ -91,10 +87,8 @@ impl Node {
                 State::Complete => "it is here".to_string(),
             };
         }
-        match self.pulls.get(id) {
-            Some(pull) => pull.state(self.world.members(), id),
-            None => "nobody has put it".to_string(),
-        }
+        let state = self.pulls.state(id, self.world.members());
+        state.unwrap_or_else(|| "nobody has put it".to_string())
     }
 
     pub(super) fn status(&self) -> Status {
@@ -103,8 +97,8 @@ impl Node {
             members: self.world.members().iter().collect(),
             suspicions: self.membership.suspicions(),
             lost: self.membership.lost(),
-            corrupt: self.corrupt.iter().map(|(node, blocks)| (*node, *blocks)).collect(),
-            copies: self.table.iter().count() as u64,
+            corrupt: self.pulls.corrupt(),
+            copies: self.table.len() as u64,
             owned: self.directory.len() as u64,
             used: self.table.used(),
             capacity: self.table.capacity(),

@@ -1,7 +1,6 @@
 //! The end of a question without its answer: its time is over, its client takes it back, or its client is gone.
 
 use alloc::{
-    collections::BTreeMap,
     format,
     string::{String, ToString},
     vec::Vec,
@@ -75,7 +74,7 @@ impl Node {
                 return;
             }
             Waiting::Growth(id) => {
-                self.stop_following(id, request);
+                self.readers.stop_following(id, request);
                 (format!("the first byte of {id}"), self.state_of(id))
             }
             Waiting::Reservation(key) => {
@@ -130,7 +129,7 @@ impl Node {
         for request in self.requests.of_client(client) {
             self.time_out(request);
         }
-        for (instance, count) in self.reads.remove(&client).unwrap_or_default() {
+        for (instance, count) in self.readers.end_all(client) {
             (0..count).for_each(|_| self.unpin(instance));
         }
         let unsealed = self.creates.iter().filter(|(_, create)| create.client == client);
@@ -142,9 +141,8 @@ impl Node {
     }
 
     pub(super) fn client_forked(&mut self, client: ClientId, heir: ClientId) {
-        let read = self.reads.get(&client).into_iter().flat_map(BTreeMap::keys).copied();
-        let held: BTreeMap<Instance, u32> = read.map(|instance| (instance, 1)).collect();
-        held.keys().for_each(|instance| self.table.pin(*instance));
-        self.reads.insert(heir, held);
+        for instance in self.readers.inherit(client, heir) {
+            self.table.pin(instance);
+        }
     }
 }

@@ -43,6 +43,7 @@ use crate::{
     pipeline::frame_bytes,
     planted::{self, Bug},
     time::Instant,
+    timed::Deadline,
 };
 
 /// Seconds that all of an input takes from a slow node, above which its seat is given to another.
@@ -185,6 +186,17 @@ enum PlanShape {
     Scattered(Vec<NodeId>),
 }
 
+impl Deadline for Reduce {
+    fn deadline(&self) -> Option<Instant> {
+        let patience = match self.patience {
+            Patience::Until(until) => Some(until),
+            Patience::Fresh | Patience::Over => None,
+        };
+        let judged_at = self.starved.judged_at();
+        self.deadline.into_iter().chain(self.retry_at).chain(patience).chain(judged_at).min()
+    }
+}
+
 impl Reduce {
     /// A reduce of the first `count` of `inputs`, and the questions it begins with.
     #[allow(clippy::too_many_arguments)]
@@ -313,16 +325,6 @@ impl Reduce {
     /// Whether an input in the fold is read at `node`.
     pub fn depends_on(&self, node: NodeId) -> bool {
         self.arrived.iter().any(|arrival| arrival.holder == node)
-    }
-
-    /// When [`Reduce::expire`] has something to do.
-    pub fn deadline(&self) -> Option<Instant> {
-        let patience = match self.patience {
-            Patience::Until(until) => Some(until),
-            Patience::Fresh | Patience::Over => None,
-        };
-        let judged_at = self.starved.judged_at();
-        self.deadline.into_iter().chain(self.retry_at).chain(patience).chain(judged_at).min()
     }
 
     /// How far it is, in words.

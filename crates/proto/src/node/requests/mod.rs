@@ -32,6 +32,8 @@ use crate::{
 pub(super) struct Requests {
     all: BTreeMap<RequestId, Pending>,
     deadlines: BTreeSet<(Instant, RequestId)>,
+    /// The questions that may have to be found by what they wait for.
+    subjects: BTreeSet<(Subject, RequestId)>,
 }
 
 /// A question that was ended without its answer.
@@ -57,6 +59,15 @@ pub(super) struct Pending {
     /// Whether the client's deadline has passed and only the first word of an owner is waited for.
     is_late: bool,
     kind: Waiting,
+}
+
+/// What several questions may wait for at once, so that they are found by it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    /// The end of a reduce.
+    Inputs(ObjectId),
+    /// A page of what a member owns.
+    Page(NodeId),
 }
 
 /// What a question waits for.
@@ -97,6 +108,16 @@ pub(super) enum Waiting {
     },
 }
 
+impl Waiting {
+    fn subject(&self) -> Option<Subject> {
+        match self {
+            Self::Inputs(id) => Some(Subject::Inputs(id.clone())),
+            Self::Page { owner } => Some(Subject::Page(*owner)),
+            _ => None,
+        }
+    }
+}
+
 impl Requests {
     pub(super) fn len(&self) -> usize {
         self.all.len()
@@ -113,17 +134,14 @@ impl Requests {
     }
 
     pub(super) fn of_client(&self, client: ClientId) -> Vec<RequestId> {
-        self.matching(|pending| pending.client == client)
+        let its = self.all.iter().filter(|(_, pending)| pending.client == client);
+        its.map(|(request, _)| *request).collect()
     }
 
     /// The questions that wait for this.
-    pub(super) fn that(&self, is_it: impl Fn(&Waiting) -> bool) -> Vec<RequestId> {
-        self.matching(|pending| is_it(&pending.kind))
-    }
-
-    fn matching(&self, is_it: impl Fn(&Pending) -> bool) -> Vec<RequestId> {
-        let hit = self.all.iter().filter(|(_, pending)| is_it(pending));
-        hit.map(|(request, _)| *request).collect()
+    pub(super) fn askers(&self, subject: Subject) -> Vec<RequestId> {
+        let (first, last) = ((subject.clone(), RequestId(0)), (subject, RequestId(u64::MAX)));
+        self.subjects.range(first..=last).map(|(_, request)| *request).collect()
     }
 
     /// The client that asks.
@@ -142,6 +160,7 @@ impl Requests {
         if let Some(deadline) = deadline.filter(|_| !planted::has(Bug::ForgetsDeadlines)) {
             self.deadlines.insert((deadline, request));
         }
+        self.subjects.extend(kind.subject().map(|subject| (subject, request)));
         let pending = Pending { client, since: world.now(), deadline, is_late: false, kind };
         self.all.insert(request, pending);
     }
@@ -150,6 +169,9 @@ impl Requests {
         let pending = self.all.remove(&request)?;
         if let Some(deadline) = pending.deadline {
             self.deadlines.remove(&(deadline, request));
+        }
+        if let Some(subject) = pending.kind.subject() {
+            self.subjects.remove(&(subject, request));
         }
         Some(pending)
     }

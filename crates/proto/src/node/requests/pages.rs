@@ -2,7 +2,7 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Asked, Pending, Requests, Waiting};
+use super::{Asked, Pending, Requests, Subject, Waiting};
 use crate::{
     ask::Answer,
     error::Error,
@@ -53,10 +53,7 @@ impl Requests {
 
     /// What a node was asked for it does not answer any more, and others own what it did.
     pub(in crate::node) fn lists_without(&mut self, node: NodeId, world: &mut World) {
-        let is_of =
-            |pending: &Pending| matches!(pending.kind, Waiting::Page { owner } if owner == node);
-        let asked = self.all.iter().filter(|(_, pending)| is_of(pending));
-        for request in asked.map(|(request, _)| *request).collect::<Vec<RequestId>>() {
+        for request in self.askers(Subject::Page(node)) {
             self.reply(request, Err(no_member(node)), world);
         }
     }

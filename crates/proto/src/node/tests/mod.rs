@@ -7,12 +7,15 @@ mod leave;
 mod list;
 mod names;
 mod promise;
+mod room;
 mod scatter;
 mod wait;
 
 use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
     string::{String, ToString},
     vec,
+    vec::Vec,
 };
 
 use super::*;
