@@ -141,7 +141,7 @@ impl Node {
         self.world.post(mail);
 
         // Before the results that are made under them, for which they would be taken otherwise.
-        self.reserve_again(change);
+        self.names.reserve_again(&self.coordinator, change, &mut self.world);
         let of_copies = self
             .table
             .iter()

@@ -21,7 +21,7 @@ impl Node {
         error: Option<Error>,
     ) {
         if let Some(error) = &error
-            && let Some(key) = self.reservation_of(instance)
+            && let Some(key) = self.names.reduce_of(instance)
         {
             self.reservation_dropped(from, key, id, error);
         }
@@ -40,7 +40,7 @@ impl Node {
             self.doom(instance);
         }
         if was_current {
-            self.folded.remove(id);
+            self.coordinator.forget_folded(id);
         }
         if error.is_some() {
             self.world.send(from, Message::Dropped { id: id.clone(), instance });

@@ -23,9 +23,8 @@ use alloc::{
 use super::{Action, Node, change::Change, requests::Waiting, world::World};
 use crate::{
     error::Error,
-    id::{Instance, NodeId, ObjectId},
+    id::{Instance, NodeId},
     message::Message,
-    reduce::Reduce,
     table::Table,
     time::Instant,
 };
@@ -267,7 +266,7 @@ impl Node {
         let filling = filling.map(|(instance, _)| *instance).collect();
         self.leaving.begin(patience_ns, filling, &mut self.world);
         let me = self.world.me();
-        for id in self.reduce_of.keys().cloned().collect::<Vec<ObjectId>>() {
+        for id in self.coordinator.results() {
             let said = alloc::format!("node {me}, which folds {id}, left the cluster");
             self.fail_reduce_of(&id, &Error::NodeDown(said));
         }
@@ -298,7 +297,7 @@ impl Node {
     pub(super) fn member_leaves(&mut self, node: NodeId) {
         self.world.members_mut().begin_to_leave(node);
         self.leaving.unseating.insert(node);
-        for key in self.reduces.keys().copied().collect::<Vec<_>>() {
+        for key in self.coordinator.keys() {
             self.advise(key, |reduce, _, _, steps| reduce.holder_leaves(node, steps));
         }
     }
@@ -308,15 +307,13 @@ impl Node {
         if self.leaving.unseating.is_empty() {
             return;
         }
-        let seats = self.reduces.values().flat_map(Reduce::nodes).collect();
-        self.leaving.unseat(&seats, &mut self.world);
+        self.leaving.unseat(&self.coordinator.seats(), &mut self.world);
     }
 
     /// Says good-bye once nothing is left to be done, or its time is over; after each event, for what came of it is to be
     /// said before.
     pub(super) fn leave_when_empty(&mut self) {
-        let has_folded =
-            self.folds.values().all(|fold| fold.is_stopped) && self.scatters.is_empty();
+        let has_folded = self.worker.is_done() && self.scatters.is_empty();
         let Some(is_kept) = self.leaving.end(has_folded, self.world.now()) else { return };
         let mut mail = Vec::new();
         let mut without_me = self.world.members().clone();

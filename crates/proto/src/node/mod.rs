@@ -7,8 +7,10 @@
 
 mod adopt;
 mod change;
+mod coordinator;
 mod delete;
 mod event;
+mod fold;
 mod get;
 mod leave;
 mod membership;
@@ -24,34 +26,30 @@ mod reserve;
 mod room;
 mod scatter;
 mod serve;
-mod starve;
 mod status;
 #[cfg(test)]
 mod tests;
 mod timeout;
 mod watches;
+mod worker;
 mod world;
 
-use alloc::{
-    boxed::Box,
-    collections::{BTreeMap, VecDeque},
-    format,
-    vec::Vec,
-};
+use alloc::{boxed::Box, collections::BTreeMap, format, vec::Vec};
 
 use self::{
     adopt::Adoptions,
+    coordinator::Coordinator,
     leave::Leaving,
     membership::{Loss, Membership},
     pulls::Pulls,
     put::Create,
     readers::Readers,
-    reduce::Fold,
     replicas::Replicas,
     requests::{Asked, Requests, Waiting},
-    reserve::Reservation,
+    reserve::ResultNames,
     scatter::Parts,
     watches::Watches,
+    worker::Worker,
     world::World,
 };
 pub use self::{
@@ -62,14 +60,11 @@ use crate::{
     ask::{Answer, Ask},
     directory::Directory,
     error::Error,
-    id::{ClientId, Instance, NodeId, ObjectId, ReduceId, RequestId, ServeId},
-    inline::Inline,
+    id::{ClientId, Instance, NodeId, ObjectId, RequestId, ServeId},
     members::{Member, Members},
-    message::{Announce, FoldKey, Message, Progress},
-    reduce::Reduce,
+    message::{Announce, Message, Progress},
     table::{State, Table},
     time::Instant,
-    timed::Timed,
 };
 
 /// One node of the cluster.
@@ -90,21 +85,11 @@ pub struct Node {
     is_granting: bool,
     readers: Readers,
     serves: BTreeMap<ServeId, Instance>,
-    reduces: Timed<ReduceId, Reduce>,
-    reduce_of: BTreeMap<ObjectId, ReduceId>,
+    coordinator: Coordinator,
     /// Which reduces listen to an input.
     watches: Watches,
-    /// Names that are kept for the results of reduces, by the reduce.
-    reservations: BTreeMap<ReduceId, Reservation>,
-    /// Results of reduces that have no room yet, or are being folded.
-    results: BTreeMap<Instance, reduce::Target>,
-    /// Small results that have no room yet, and of which attempt.
-    small_results: BTreeMap<ReduceId, (u32, Inline)>,
-    /// What went into results that are held here.
-    folded: BTreeMap<ObjectId, reduce::Folded>,
-    /// The inputs that were lost of reduces that failed, the last one last.
-    failed: VecDeque<(ObjectId, Vec<ObjectId>)>,
-    folds: BTreeMap<FoldKey, Fold>,
+    names: ResultNames,
+    worker: Worker,
     /// Results that grow here by parts.
     scatters: BTreeMap<Instance, Parts>,
     /// The newest serial of an order of each coordinator.
@@ -132,15 +117,10 @@ impl Node {
             is_granting: false,
             readers: Readers::default(),
             serves: BTreeMap::new(),
-            reduces: Timed::default(),
-            reduce_of: BTreeMap::new(),
+            coordinator: Coordinator::default(),
             watches: Watches::default(),
-            reservations: BTreeMap::new(),
-            results: BTreeMap::new(),
-            small_results: BTreeMap::new(),
-            folded: BTreeMap::new(),
-            failed: VecDeque::new(),
-            folds: BTreeMap::new(),
+            names: ResultNames::default(),
+            worker: Worker::default(),
             scatters: BTreeMap::new(),
             scattered: BTreeMap::new(),
             adoptions: Adoptions::default(),
@@ -173,7 +153,7 @@ impl Node {
             self.requests.deadline(),
             self.pulls.deadline(),
             self.watches.deadline(),
-            self.reduces.deadline(),
+            self.coordinator.deadline(),
             self.leaving.deadline(),
             self.replicas.deadline(),
             self.directory.deadline(),

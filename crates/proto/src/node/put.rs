@@ -116,7 +116,7 @@ impl Node {
             Ok(id) => id,
             Err(error) => return Some(Err(error)),
         };
-        if self.reduce_of.contains_key(&id) {
+        if self.coordinator.maker(&id).is_some() {
             // Its owner may not have heard of the reduce yet.
             return Some(Err(Error::NameTaken { id, holder: self.world.me() }));
         }
@@ -216,7 +216,7 @@ impl Node {
         instance: Instance,
         taken_by: Option<NodeId>,
     ) {
-        if let Some(key) = self.reservation_of(instance) {
+        if let Some(key) = self.names.reduce_of(instance) {
             return self.reserved(from, key, id, taken_by);
         }
         let phase = self.creates.get(&instance).map(|create| create.phase);

@@ -1,16 +1,11 @@
-//! Reduce: this node as the coordinator of its clients' reduces, and as a position in those of others.
+//! Reduce: this node as the coordinator of the reduces of its clients.
 //!
 //! What a reduce decides is in [`crate::reduce`]; here its steps become messages, room and folds.
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    format,
-    string::String,
-    vec::Vec,
-};
+use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
 use super::{
-    Action, Asked, Node, Note, Waiting, requests::Subject, room::SpaceFor, starve::Wait,
+    Action, Asked, Node, Note, Waiting, coordinator::Target, requests::Subject, room::SpaceFor,
     watches::Listener,
 };
 
@@ -21,50 +16,12 @@ use crate::{
     inline::Inline,
     limits::REDUCE_INPUTS_MAX,
     message::{FoldKey, FoldOrder, Found, Message},
-    meta::{Meta, Op},
+    meta::Op,
     planted::{self, Bug},
     reduce::{Around, Reduce, Step},
     table::State,
     time::Instant,
 };
-
-/// The result of a reduce: what will be folded into it once there is room.
-#[derive(Debug)]
-pub(super) struct Target {
-    pub(super) meta: Meta,
-    key: FoldKey,
-    pub(super) id: ObjectId,
-    local: Vec<Instance>,
-    children: Vec<(NodeId, u32)>,
-    count: u64,
-    op: Op,
-    frame: u32,
-}
-
-/// Reduces that failed and of which the node still knows which inputs were lost.
-const FAILED_MAX: usize = 256;
-
-/// What became of the inputs of a reduce that is over.
-#[derive(Debug)]
-pub(super) struct Folded {
-    inputs: Vec<ObjectId>,
-    lost: Vec<ObjectId>,
-}
-
-/// A fold that runs here; its inputs are pinned until it ends.
-#[derive(Debug)]
-pub(super) struct Fold {
-    inputs: Vec<Instance>,
-    pub(super) is_stopped: bool,
-    /// What the nodes of its children have brought while it waited for them.
-    pub(super) waits: BTreeMap<NodeId, Wait>,
-}
-
-impl Fold {
-    const fn of(inputs: Vec<Instance>) -> Self {
-        Self { inputs, is_stopped: false, waits: BTreeMap::new() }
-    }
-}
 
 impl Node {
     pub(super) fn begin_reduce(
@@ -118,28 +75,26 @@ impl Node {
             asked.deadline,
             forced,
         );
-        self.reduces.insert(key, reduce);
         if id.minter().is_some() {
-            self.reduce_of.insert(id.clone(), key);
+            self.coordinator.begin(key, reduce);
             self.take_steps(key, steps);
             return Some(Ok(Answer::Reducing { id }));
         }
-        if let Some(other) = self.reduce_of.get(&id) {
-            self.reduces.remove(&key);
+        if let Some(other) = self.coordinator.maker(&id) {
             let holder = other.node;
             return Some(Err(Error::NameTaken { id, holder }));
         }
-        self.reduce_of.insert(id.clone(), key);
+        self.coordinator.begin(key, reduce);
         self.requests.remember(asked, Waiting::Reservation(key), &self.world);
         self.reserve(key, &id, asked.request, steps);
         None
     }
 
     pub(super) fn inputs(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
-        if let Some(folded) = self.folded.get(&id) {
-            return Some(Ok(Answer::Inputs { ids: folded.inputs.clone() }));
+        if let Some(folded) = self.coordinator.folded(&id) {
+            return Some(Ok(Answer::Inputs { ids: folded.to_vec() }));
         }
-        if self.reduce_of.contains_key(&id) {
+        if self.coordinator.maker(&id).is_some() {
             self.requests.remember(asked, Waiting::Inputs(id), &self.world);
             return None;
         }
@@ -148,14 +103,7 @@ impl Node {
 
     /// Which inputs of a reduce can't come any more.
     pub(super) fn lost(&self, id: &ObjectId) -> Result<Answer, Error> {
-        let reduce = self.reduce_of.get(id).and_then(|key| self.reduces.get(key));
-        let failed = self.failed.iter().rev().find(|(result, _)| result == id);
-        let ids = match (reduce, self.folded.get(id), failed) {
-            (Some(reduce), ..) => reduce.lost(),
-            (None, Some(folded), _) => folded.lost.clone(),
-            (None, None, Some((_, lost))) => lost.clone(),
-            (None, None, None) => return Err(self.no_result(id)),
-        };
+        let ids = self.coordinator.lost(id).ok_or_else(|| self.no_result(id))?;
         Ok(Answer::Inputs { ids })
     }
 
@@ -223,21 +171,13 @@ impl Node {
         key: ReduceId,
         fact: impl FnOnce(&mut Reduce, Around<'_>, Instant, &mut Vec<Step>),
     ) {
-        let mut steps = Vec::new();
-        let Self { reduces, directory, world, .. } = self;
-        reduces.update(&key, |reduce| {
-            let result = reduce.result().clone();
-            let wants = |node: NodeId| directory.is_awaited(&result, node);
-            let (members, link) = (world.members(), world.config().link);
-            let around = Around { members, link, wants: &wants };
-            fact(reduce, around, world.now(), &mut steps);
-        });
+        let steps = self.coordinator.advise(key, &self.directory, &self.world, fact);
         self.take_steps(key, steps);
     }
 
     pub(super) fn take_steps(&mut self, key: ReduceId, steps: Vec<Step>) {
         for step in steps {
-            let Some(reduce) = self.reduces.get(&key) else { return };
+            let Some(reduce) = self.coordinator.get(key) else { return };
             let id = reduce.result().clone();
             match step {
                 Step::Watch(input) => {
@@ -280,7 +220,7 @@ impl Node {
 
     /// All inputs are chosen: waits for room for the result.
     fn make_result(&mut self, key: ReduceId, local: Vec<Instance>, children: Vec<(NodeId, u32)>) {
-        let Some(reduce) = self.reduces.get(&key) else { return };
+        let Some(reduce) = self.coordinator.get(key) else { return };
         let Some(meta) = reduce.meta().cloned() else { return };
         let id = reduce.result().clone();
         if !self.table.could_hold(meta.size) {
@@ -295,7 +235,7 @@ impl Node {
         }
         // The inputs wait with the result: what a client deletes meanwhile is folded all the same.
         local.iter().for_each(|input| self.table.pin(*input));
-        self.folds.insert(FoldKey::result(key, epoch), Fold::of(local.clone()));
+        self.worker.begin(FoldKey::result(key, epoch), local.clone());
         let instance = self.world.next_instance();
         self.await_result(instance, key, local, children);
     }
@@ -308,19 +248,14 @@ impl Node {
         local: Vec<Instance>,
         children: Vec<(NodeId, u32)>,
     ) {
-        let Some(reduce) = self.reduces.get(&key) else { return };
-        let Some(meta) = reduce.meta().cloned() else { return };
-        let (count, op) = (reduce.folded().len() as u64, reduce.op());
-        let (id, frame) = (reduce.result().clone(), reduce.frame());
-        let key = FoldKey::result(key, reduce.epoch());
-        let size = meta.size;
-        let target = Target { meta, key, id, local, children, count, op, frame };
-        self.results.insert(instance, target);
-        self.ask_for_room(SpaceFor::Result(instance), size);
+        let size = self.coordinator.await_room(instance, key, local, children);
+        if let Some(size) = size {
+            self.ask_for_room(SpaceFor::Result(instance), size);
+        }
     }
 
     pub(super) fn result_in_room(&mut self, instance: Instance) {
-        let Some(target) = self.results.get(&instance) else { return };
+        let Some(target) = self.coordinator.target(instance) else { return };
         let (id, meta) = (target.id.clone(), target.meta.clone());
         let size = meta.size;
         self.table.insert(instance, id, meta, None, State::Folding, true);
@@ -329,8 +264,8 @@ impl Node {
 
     /// There is memory: the result is published while it grows, so that its broadcast overlaps with the reduce.
     pub(super) fn result_in_memory(&mut self, instance: Instance) {
-        let Some(target) = self.results.remove(&instance) else { return };
-        let Some(dtype) = self.reduces.get(&target.key.reduce).and_then(Reduce::dtype) else {
+        let Some(target) = self.coordinator.take_target(instance) else { return };
+        let Some(dtype) = self.coordinator.get(target.key.reduce).and_then(Reduce::dtype) else {
             return;
         };
         self.reveal(instance);
@@ -358,18 +293,14 @@ impl Node {
     }
 
     pub(super) fn folded_inline(&mut self, key: ReduceId, epoch: u32, result: Inline) {
-        if self.reduces.get(&key).is_some_and(|reduce| reduce.epoch() == epoch) {
-            let size = result.len();
-            self.small_results.insert(key, (epoch, result));
+        let size = result.len();
+        if self.coordinator.await_small_room(key, epoch, result) {
             self.ask_for_room(SpaceFor::SmallResult(key), size);
         }
     }
 
     pub(super) fn small_result_in_room(&mut self, key: ReduceId) {
-        let Some((epoch, result)) = self.small_results.remove(&key) else { return };
-        let Some(reduce) = self.reduces.get(&key).filter(|reduce| reduce.epoch() == epoch) else {
-            return;
-        };
+        let Some((reduce, result)) = self.coordinator.take_small(key) else { return };
         let (id, Some(meta)) = (reduce.result().clone(), reduce.meta().cloned()) else { return };
         let instance = self.world.next_instance();
         self.table.insert(instance, id.clone(), meta, Some(result), State::Complete, true);
@@ -381,16 +312,15 @@ impl Node {
     /// The result is complete.
     fn finish_reduce(&mut self, key: ReduceId, instance: Instance) {
         let Some(reduce) = self.forget_reduce(key) else { return };
-        self.reservations.remove(&key);
-        let (id, ids) = (reduce.result().clone(), reduce.folded());
+        self.names.end(key);
+        let id = reduce.result().clone();
         // All positions have sent all they had; an order that came twice must not wait for a parent for ever.
         let nodes: BTreeSet<NodeId> = reduce.nodes().into_iter().collect();
         for node in nodes {
             let (epoch, is_void) = (reduce.epoch(), false);
             self.world.send(node, Message::Unfold { reduce: key, epoch, is_void });
         }
-        let folded = Folded { inputs: ids.clone(), lost: reduce.lost() };
-        self.folded.insert(id.clone(), folded);
+        let ids = self.coordinator.remember_folded(&reduce);
         self.completed(instance);
         for request in self.requests.askers(Subject::Inputs(id)) {
             self.requests.reply(request, Ok(Answer::Inputs { ids: ids.clone() }), &mut self.world);
@@ -399,12 +329,9 @@ impl Node {
 
     /// A reduce can't succeed: everybody who waits for its result is told why.
     pub(super) fn fail_reduce_of(&mut self, id: &ObjectId, error: &Error) {
-        let Some(key) = self.reduce_of.get(id).copied() else { return };
+        let Some(key) = self.coordinator.maker(id) else { return };
         let Some(reduce) = self.forget_reduce(key) else { return };
-        if self.failed.len() >= FAILED_MAX {
-            self.failed.pop_front();
-        }
-        self.failed.push_back((id.clone(), reduce.lost()));
+        self.coordinator.remember_failed(&reduce);
         let is_ours = id.minter().is_some() || self.end_reservation(key, id, error);
         self.void(key, id, reduce.epoch(), reduce.nodes());
         if is_ours {
@@ -417,14 +344,8 @@ impl Node {
     }
 
     pub(super) fn forget_reduce(&mut self, key: ReduceId) -> Option<Reduce> {
-        let reduce = self.reduces.remove(&key)?;
-        self.small_results.remove(&key);
         self.space.remove(&SpaceFor::SmallResult(key));
-        self.reduce_of.remove(reduce.result());
-        for input in reduce.candidates() {
-            self.watches.stop(input, Listener::Reduce(key), &mut self.world);
-        }
-        Some(reduce)
+        self.coordinator.forget(key, &mut self.watches, &mut self.world)
     }
 
     /// Ends an attempt: whoever folds stops, and what there is of its result is dropped.
@@ -437,9 +358,7 @@ impl Node {
             return;
         }
         let key = FoldKey::result(reduce, epoch);
-        let unstarted = self.results.iter().find(|(_, target)| target.key == key);
-        if let Some(instance) = unstarted.map(|(instance, _)| *instance) {
-            self.results.remove(&instance);
+        if let Some(instance) = self.coordinator.drop_target(key) {
             self.space.remove(&SpaceFor::Result(instance));
             self.doom(instance);
             self.end_fold(key);
@@ -464,124 +383,28 @@ impl Node {
         detail: String,
         is_lost: bool,
     ) {
-        let mut steps = Vec::new();
         let now = self.world.now();
-        self.reduces.update(&key, |reduce| reduce.failed(now, epoch, detail, is_lost, &mut steps));
+        let steps = self.coordinator.attempt_failed(key, epoch, detail, is_lost, now);
         self.take_steps(key, steps);
     }
 
     /// Attempts that read an input at a node that is gone begin again.
     pub(super) fn reduces_without(&mut self, node: NodeId, is_over: bool) {
-        let hit = self.reduces.iter().filter(|(_, reduce)| reduce.depends_on(node));
-        let hit: Vec<(ReduceId, u32)> = hit.map(|(key, reduce)| (*key, reduce.epoch())).collect();
-        for (key, epoch) in hit {
+        for (key, epoch) in self.coordinator.depending_on(node) {
             self.reduce_failed(key, epoch, format!("node {node} is gone"), true);
         }
         let is_theirs =
-            |key: &&FoldKey| key.reduce.node == node && !planted::has(Bug::LeavesFoldsOfTheDead);
-        let theirs = self.folds.keys().filter(is_theirs).copied();
-        for key in theirs.collect::<Vec<_>>() {
+            |key: &FoldKey| key.reduce.node == node && !planted::has(Bug::LeavesFoldsOfTheDead);
+        for key in self.worker.that(is_theirs) {
             self.stop_fold(key);
         }
         self.parts_without(node, is_over);
     }
 
-    /// A coordinator orders this node to fold.
-    pub(super) fn fold(&mut self, from: NodeId, order: FoldOrder) {
-        let key = order.key;
-        if key.reduce.node != from || self.folds.contains_key(&key) {
-            return;
-        }
-        let missing = self.unusable_input(&order);
-        let failure = match missing {
-            _ if self.leaving.takes_no_orders_of(from) => {
-                Some(format!("node {} is closing", self.world.me()))
-            }
-            Some(missing) => Some(format!("node {} holds no instance {missing}", self.world.me())),
-            None => None,
-        };
-        if let Some(detail) = failure {
-            let FoldKey { reduce, epoch, .. } = key;
-            let is_lost = false;
-            return self.world.send(from, Message::FoldFailed { reduce, epoch, detail, is_lost });
-        }
-        self.start_fold(order, None);
-    }
-
-    pub(super) fn start_fold(&mut self, order: FoldOrder, target: Option<(Instance, u64)>) {
-        order.inputs.iter().for_each(|input| self.table.pin(*input));
-        self.folds.insert(order.key, Fold::of(order.inputs.clone()));
-        self.world.act(Action::StartFold { order, target });
-    }
-
-    /// Whether a pinned input will be there to its end: what was deleted when it was complete, or is being filled still,
-    /// is folded all the same.
-    pub(super) fn is_foldable(&self, input: Instance) -> bool {
-        self.creates.contains_key(&input)
-            || self.table.get(input).is_some_and(|copy| !copy.doomed || copy.is_complete())
-    }
-
-    /// An input that is not here, or is not what it is taken for.
-    pub(super) fn unusable_input(&self, order: &FoldOrder) -> Option<Instance> {
-        let usable = |input: &&Instance| {
-            self.table.get(**input).is_some_and(|copy| {
-                !copy.doomed && copy.inline.is_none() && copy.meta.size == order.size
-            })
-        };
-        order.inputs.iter().find(|input| !usable(input)).copied()
-    }
-
-    pub(super) fn unfold(&mut self, reduce: ReduceId, epoch: u32, is_void: bool) {
-        if is_void {
-            self.drop_parts(reduce, epoch);
-        } else {
-            self.parts_decided(reduce, epoch);
-        }
-        let void = |key: &&FoldKey| {
-            key.reduce == reduce && key.epoch <= epoch && key.position != FoldKey::RESULT
-        };
-        let void: Vec<FoldKey> = self.folds.keys().filter(void).copied().collect();
-        for key in void {
-            self.stop_fold(key);
-        }
-    }
-
-    pub(super) fn stop_fold(&mut self, key: FoldKey) {
-        if let Some(fold) = self.folds.get_mut(&key).filter(|fold| !fold.is_stopped) {
-            fold.is_stopped = true;
-            self.world.act(Action::StopFold { key });
-        }
-    }
-
-    /// Lets go of the inputs of a fold; whether it had been told to stop.
-    fn end_fold(&mut self, key: FoldKey) -> bool {
-        let Some(fold) = self.folds.remove(&key) else { return true };
-        for input in fold.inputs {
-            self.unpin(input);
-        }
-        fold.is_stopped
-    }
-
-    pub(super) fn fold_ended(&mut self, key: FoldKey, failure: Option<String>) {
-        // If its own inputs are here, the stream of a child broke off.
-        let inputs = self.folds.get(&key).map_or(&[][..], |fold| &fold.inputs);
-        let is_lost = inputs.iter().all(|input| self.is_foldable(*input));
-        let was_stopped = self.end_fold(key);
-        let FoldKey { reduce, epoch, position, .. } = key;
-        match failure {
-            _ if was_stopped => {}
-            Some(detail) => {
-                let failed = Message::FoldFailed { reduce, epoch, detail, is_lost };
-                self.world.send(reduce.node, failed);
-            }
-            None if self.part_folded(&key) => {}
-            None if position == FoldKey::RESULT => self.result_complete(reduce),
-            None => {}
-        }
-    }
-
     pub(super) fn result_complete(&mut self, key: ReduceId) {
-        let Some(id) = self.reduces.get(&key).map(|reduce| reduce.result().clone()) else { return };
+        let Some(id) = self.coordinator.get(key).map(|reduce| reduce.result().clone()) else {
+            return;
+        };
         let Some(instance) = self.table.current(&id) else { return };
         if self.table.get(instance).is_some_and(|copy| copy.state == State::Folding) {
             self.table.set_state(instance, State::Complete);
@@ -591,7 +414,7 @@ impl Node {
     }
 
     pub(super) fn expire_reduces(&mut self) {
-        for key in self.reduces.due(self.world.now()) {
+        for key in self.coordinator.due(self.world.now()) {
             self.advise(key, |reduce, around, now, steps| reduce.expire(now, around, steps));
         }
     }

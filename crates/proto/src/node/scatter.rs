@@ -42,7 +42,7 @@ pub(super) struct Parts {
 impl Node {
     /// All inputs are there, and most of those who hold them want the result.
     pub(super) fn scatter(&mut self, key: ReduceId, seats: Vec<Seat<NodeId, Instance>>) {
-        let Some(reduce) = self.reduces.get(&key) else { return };
+        let Some(reduce) = self.coordinator.get(key) else { return };
         let Some(meta) = reduce.meta().cloned() else { return };
         let (id, epoch, op, frame) =
             (reduce.result().clone(), reduce.epoch(), reduce.op(), reduce.frame());
@@ -148,7 +148,7 @@ impl Node {
         loop {
             let Some(parts) = self.scatters.get_mut(&instance) else { return };
             let (reduce, epoch) = (parts.order.reduce, parts.order.epoch);
-            if self.folds.keys().filter(|key| key.is_of(reduce, epoch)).count() >= LANES {
+            if self.worker.of(reduce, epoch).len() >= LANES {
                 return;
             }
             let Some(fold) = parts.seat.and_then(|seat| parts.order.fold(seat, parts.begun)) else {
@@ -227,8 +227,7 @@ impl Node {
         if let Some(seat) = seat {
             order.inputs(seat).iter().for_each(|input| self.unpin(*input));
         }
-        let folds = self.folds.keys().filter(|key| key.is_of(order.reduce, order.epoch));
-        for key in folds.copied().collect::<Vec<_>>() {
+        for key in self.worker.of(order.reduce, order.epoch) {
             self.stop_fold(key);
         }
         if is_all_here {
@@ -301,7 +300,7 @@ impl Node {
 
     /// Somebody asks for a result that is not there yet.
     pub(super) fn result_asked(&mut self, id: &ObjectId) {
-        let Some(key) = self.reduce_of.get(id).copied() else { return };
+        let Some(key) = self.coordinator.maker(id) else { return };
         self.advise(key, |reduce, around, now, steps| reduce.asked(now, around, steps));
     }
 

@@ -21,7 +21,8 @@ impl Node {
         match copy.filter(|copy| !copy.doomed && copy.inline.is_none()) {
             Some(copy) => {
                 let is_made_here = matches!(copy.state, State::Filling(_) | State::Complete);
-                let relayed = !(copy.origin && is_made_here && !self.folded.contains_key(&copy.id));
+                let relayed =
+                    !(copy.origin && is_made_here && self.coordinator.folded(&copy.id).is_none());
                 self.table.pin(instance);
                 self.serves.insert(serve, instance);
                 self.world.act(Action::Serve { serve, instance, relayed });

@@ -26,12 +26,12 @@ impl Node {
             ("that wait for room", self.space.len()),
             ("reads", reads),
             ("serves", self.serves.len()),
-            ("reduces", self.reduces.len() + self.reduce_of.len()),
+            ("reduces", self.coordinator.len()),
             ("watches", self.watches.len()),
             ("followers", followers),
-            ("reservations", self.reservations.len()),
-            ("results", self.results.len() + self.small_results.len()),
-            ("folds", self.folds.len() + self.scatters.len()),
+            ("reservations", self.names.len()),
+            ("results", self.coordinator.unfinished_results()),
+            ("folds", self.worker.len() + self.scatters.len()),
             ("adoptions", self.adoptions.coming()),
             ("that others keep too", self.replicas.len()),
             ("questions of others", self.directory.questions(self.world.members())),
@@ -56,12 +56,12 @@ impl Node {
     fn bytes_without_room(&self, id: &ObjectId) -> Option<u64> {
         let pulled = self.pulls.awaits_room(id).map(|place| place.meta.size);
         pulled.or_else(|| {
-            let key = self.reduce_of.get(id)?;
-            let result = self.results.iter().find(|(_, target)| target.id == *id);
             let waits = |who: SpaceFor| self.space.contains(&who);
-            let is_waiting = waits(SpaceFor::SmallResult(*key))
-                || result.is_some_and(|(instance, _)| waits(SpaceFor::Result(*instance)));
-            self.reduces.get(key).filter(|_| is_waiting)?.meta().map(|meta| meta.size)
+            let key = self.coordinator.maker(id)?;
+            let result = self.coordinator.instance_of(id);
+            let is_waiting = waits(SpaceFor::SmallResult(key))
+                || result.is_some_and(|instance| waits(SpaceFor::Result(instance)));
+            self.coordinator.get(key).filter(|_| is_waiting)?.meta().map(|meta| meta.size)
         })
     }
 
@@ -75,7 +75,7 @@ impl Node {
         if let Some(full) = self.without_room(id) {
             return full.to_string();
         }
-        if let Some(reduce) = self.reduce_of.get(id).and_then(|key| self.reduces.get(key)) {
+        if let Some(reduce) = self.coordinator.making(id) {
             return format!("it is the result of a reduce; {}", reduce.state());
         }
         if let Some(copy) = self.table.current(id).and_then(|instance| self.table.get(instance)) {
@@ -103,7 +103,7 @@ impl Node {
             used: self.table.used(),
             capacity: self.table.capacity(),
             waiting: self.requests.len() as u64,
-            reduces: self.reduces.len() as u64,
+            reduces: self.coordinator.len() as u64,
         }
     }
 
