@@ -347,7 +347,7 @@ impl Node {
         self.begin_to_receive(id, instance);
         self.growing(instance);
         let Some(parked) = self.pulls.take_parked(id) else { return };
-        if self.is_scattered(instance) {
+        if self.scatters.contains(instance) {
             self.begin_parts(instance);
         } else {
             self.world.act(Action::Fetch { id: id.clone(), instance, source, parts: None });
@@ -373,7 +373,7 @@ impl Node {
         let Some(current) = self.table.current(id) else { return };
         if is_arriving
             && current == instance
-            && !self.is_scattered(instance)
+            && !self.scatters.contains(instance)
             && let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed)
             && let State::Flowing(Some(before)) = copy.state
             && before != source
@@ -407,7 +407,7 @@ impl Node {
         let is_fed = |instance: &Instance| {
             let copy = self.table.get(*instance).filter(|copy| !copy.doomed);
             copy.is_some_and(|copy| copy.state == State::Flowing(Some(node)))
-                && !self.is_scattered(*instance)
+                && !self.scatters.contains(*instance)
         };
         let fed: Vec<Instance> = self.pulls.receiving().filter(is_fed).collect();
         for instance in fed {
@@ -417,7 +417,7 @@ impl Node {
     }
 
     pub(super) fn fetch_failed(&mut self, instance: Instance, source: NodeId, not_here: bool) {
-        if self.is_scattered(instance) {
+        if self.scatters.contains(instance) {
             let detail = format!("a part did not come from node {source}");
             return self.parts_failed(instance, detail);
         }

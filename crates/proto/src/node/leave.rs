@@ -313,7 +313,7 @@ impl Node {
     /// Says good-bye once nothing is left to be done, or its time is over; after each event, for what came of it is to be
     /// said before.
     pub(super) fn leave_when_empty(&mut self) {
-        let has_folded = self.worker.is_done() && self.scatters.is_empty();
+        let has_folded = self.worker.is_done() && self.scatters.len() == 0;
         let Some(is_kept) = self.leaving.end(has_folded, self.world.now()) else { return };
         let mut mail = Vec::new();
         let mut without_me = self.world.members().clone();

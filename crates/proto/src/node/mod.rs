@@ -25,6 +25,7 @@ mod requests;
 mod reserve;
 mod room;
 mod scatter;
+mod scatters;
 mod serve;
 mod status;
 #[cfg(test)]
@@ -47,7 +48,7 @@ use self::{
     replicas::Replicas,
     requests::{Asked, Requests, Waiting},
     reserve::ResultNames,
-    scatter::Parts,
+    scatters::Scatters,
     watches::Watches,
     worker::Worker,
     world::World,
@@ -90,10 +91,7 @@ pub struct Node {
     watches: Watches,
     names: ResultNames,
     worker: Worker,
-    /// Results that grow here by parts.
-    scatters: BTreeMap<Instance, Parts>,
-    /// The newest serial of an order of each coordinator.
-    scattered: BTreeMap<NodeId, u64>,
+    scatters: Scatters,
     /// Originals that this node is to keep for another one.
     adoptions: Adoptions,
     /// Originals that other nodes keep too.
@@ -121,8 +119,7 @@ impl Node {
             watches: Watches::default(),
             names: ResultNames::default(),
             worker: Worker::default(),
-            scatters: BTreeMap::new(),
-            scattered: BTreeMap::new(),
+            scatters: Scatters::default(),
             adoptions: Adoptions::default(),
             replicas: Replicas::default(),
             leaving: Leaving::default(),
@@ -390,7 +387,7 @@ impl Node {
     fn announcement(&self, instance: Instance) -> Option<Announce> {
         let copy = self.table.get(instance).filter(|copy| !copy.doomed)?;
         // Of a result that is made in parts only the coordinator tells, until it is complete.
-        if matches!(copy.state, State::Flowing(_)) && self.is_scattered(instance) {
+        if matches!(copy.state, State::Flowing(_)) && self.scatters.contains(instance) {
             return None;
         }
         let source = match copy.state {
@@ -400,7 +397,7 @@ impl Node {
         let progress = match &copy.inline {
             Some(bytes) => Progress::Inline(bytes.clone()),
             None if copy.is_complete() => Progress::Complete,
-            None if self.is_scattered(instance) => Progress::Parts,
+            None if self.scatters.contains(instance) => Progress::Parts,
             None => Progress::Partial { source },
         };
         let (id, meta, origin) = (copy.id.clone(), copy.meta.clone(), copy.origin);

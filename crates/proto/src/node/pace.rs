@@ -30,7 +30,7 @@ impl Node {
         }
         let id = copy.id.clone();
         let Some(rate) = self.pulls.grew(&id, received, missing, self.world.now()) else { return };
-        if !self.is_scattered(instance) {
+        if !self.scatters.contains(instance) {
             let owner = self.world.members().owners(&id).first;
             self.report(owner, id, rate);
         }
@@ -39,7 +39,7 @@ impl Node {
     /// Nothing has arrived for a while.
     pub(super) fn report_stall(&mut self, id: &ObjectId) {
         let Some((instance, due)) = self.pulls.stalled(id, self.world.now()) else { return };
-        if self.is_scattered(instance) {
+        if self.scatters.contains(instance) {
             return;
         }
         let owners = self.world.members().owners(id);

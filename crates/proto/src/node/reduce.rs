@@ -272,7 +272,7 @@ impl Node {
         self.announce(instance);
         self.born(&target.id);
         self.growing(instance);
-        if self.is_scattered(instance) {
+        if self.scatters.contains(instance) {
             return self.begin_parts(instance);
         }
         let Target { meta, key, local, children, count, op, frame, .. } = target;

@@ -3,41 +3,18 @@
 //! The copy of the result begins like any that arrives from the coordinator; but one part of it is folded here, and the
 //! rest comes from the next seat. Who does what follows from the order alone: [`crate::reduce::scatter`].
 //!
-//! ```text
-//!   ordered --> room, at once or not at all --> memory --> growing --> all here --> complete
-//!                                                            |            |
-//!                                                            +------------+--> void: dropped, and asked for anew
-//! ```
-//!
-//! What is all here is complete only when the coordinator's is: as long as that may begin again, and come to another sum,
-//! nobody is given this one, and no owner hears of it. That it is so a seat hears from the coordinator ([`Message::Unfold`]),
-//! and should that be lost, from the owner, whom it asks ([`Message::Watch`]).
+//! That what is all here is complete a seat hears from the coordinator ([`Message::Unfold`]), and should that be lost, from
+//! the owner, whom it asks ([`Message::Watch`]). How far each is stands in [`super::scatters`].
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Action, Node, Note, room::SpaceFor, watches::Listener};
+use super::{Action, Node, Note, room::SpaceFor, scatters::Parts, watches::Listener};
 use crate::{
     id::{Instance, NodeId, ObjectId, ReduceId},
     message::{FoldKey, Found, Message, ScatterOrder},
     reduce::{assign::Seat, scatter::LANES},
     table::State,
 };
-
-/// A result that grows here by parts.
-#[derive(Debug)]
-pub(super) struct Parts {
-    order: ScatterOrder,
-    /// This node's, if it is one; its inputs are pinned.
-    seat: Option<usize>,
-    /// How many folds it has begun.
-    begun: usize,
-    /// Whether there is memory for what is folded last, and for the rest.
-    has_memory: bool,
-    /// Whether all of it has come; then the owner is asked whether it is complete.
-    is_all_here: bool,
-    /// Whether the coordinator has all of it, and so begins no other attempt.
-    is_decided: bool,
-}
 
 impl Node {
     /// All inputs are there, and most of those who hold them want the result.
@@ -74,13 +51,10 @@ impl Node {
     pub(super) fn scattered(&mut self, from: NodeId, order: ScatterOrder) {
         let ScatterOrder { reduce, epoch, instance, .. } = order;
         let is_for_me = order.seat(self.world.me()).is_some() && reduce.node == from;
-        // Serials only grow: one that came before is not carried out twice.
-        let newest = self.scattered.entry(from).or_default();
-        if !is_for_me || from == self.world.me() || instance.serial <= *newest {
+        if !is_for_me || from == self.world.me() || !self.scatters.is_new(&order) {
             return;
         }
-        *newest = instance.serial;
-        if self.parts_of(reduce, epoch).is_some() {
+        if self.scatters.of(reduce, epoch).is_some() {
             return;
         }
         let failure = if self.leaving.takes_no_orders_of(from) {
@@ -130,36 +104,20 @@ impl Node {
             // What is deleted before the last fold of them has begun is folded all the same.
             order.inputs(seat).iter().for_each(|input| self.table.pin(*input));
         }
-        let parts = Parts {
-            order,
-            seat,
-            begun: 0,
-            has_memory: false,
-            is_all_here: false,
-            is_decided: false,
-        };
-        self.scatters.insert(instance, parts);
+        self.scatters.begin(order, seat);
         self.fold_on(instance);
         true
     }
 
     /// Begins the folds of a seat that are next.
     fn fold_on(&mut self, instance: Instance) {
-        loop {
-            let Some(parts) = self.scatters.get_mut(&instance) else { return };
-            let (reduce, epoch) = (parts.order.reduce, parts.order.epoch);
+        while let Some(order) = self.scatters.order(instance) {
+            let (reduce, epoch, count) = (order.reduce, order.epoch, order.count());
             if self.worker.of(reduce, epoch).len() >= LANES {
                 return;
             }
-            let Some(fold) = parts.seat.and_then(|seat| parts.order.fold(seat, parts.begun)) else {
-                return;
-            };
-            let is_own = fold.key.position == FoldKey::RESULT;
-            if is_own && !parts.has_memory {
-                return;
-            }
-            parts.begun += 1;
-            let target = is_own.then(|| (instance, parts.order.count()));
+            let Some((fold, is_own)) = self.scatters.next_fold(instance) else { return };
+            let target = is_own.then_some((instance, count));
             if !fold.inputs.iter().all(|input| self.is_foldable(*input)) {
                 let detail = format!("an input at node {} was lost", self.world.me());
                 self.world.send(
@@ -174,16 +132,15 @@ impl Node {
 
     /// A fold is over: the seat that it was of goes on; false if it was of none.
     pub(super) fn part_folded(&mut self, key: &FoldKey) -> bool {
-        let Some(instance) = self.parts_of(key.reduce, key.epoch) else { return false };
+        let Some(instance) = self.scatters.of(key.reduce, key.epoch) else { return false };
         self.fold_on(instance);
         true
     }
 
     /// There is memory for the result: its own part can be folded, the rest is received.
     pub(super) fn begin_parts(&mut self, instance: Instance) {
-        let Some(parts) = self.scatters.get_mut(&instance) else { return };
-        parts.has_memory = true;
-        let (order, me) = (&parts.order, self.world.me());
+        let me = self.world.me();
+        let Some(order) = self.scatters.in_memory(instance) else { return };
         let (id, source, parts) = (order.id.clone(), order.source(me), Some(order.rest(me)));
         self.world.act(Action::Fetch { id, instance, source, parts });
         self.fold_on(instance);
@@ -191,9 +148,8 @@ impl Node {
 
     /// A part can't come as ordered: the attempt is void, unless the coordinator has all of it already.
     pub(super) fn parts_failed(&mut self, instance: Instance, detail: String) {
-        let Some(parts) = self.scatters.get(&instance) else { return };
-        let ScatterOrder { reduce, epoch, ref id, .. } = parts.order;
-        let id = id.clone();
+        let Some(order) = self.scatters.order(instance) else { return };
+        let (reduce, epoch, id) = (order.reduce, order.epoch, order.id.clone());
         self.world.send(reduce.node, Message::FoldFailed { reduce, epoch, detail, is_lost: true });
         if reduce.node != self.world.me() {
             self.begin_anew(instance, &id);
@@ -223,7 +179,7 @@ impl Node {
     /// A copy is no longer made of parts: it is complete or void. If it is complete, all parts are, and nobody needs
     /// another fold; if void, neither.
     fn end_parts(&mut self, instance: Instance) -> Option<ScatterOrder> {
-        let Parts { order, seat, is_all_here, .. } = self.scatters.remove(&instance)?;
+        let Parts { order, seat, is_all_here, .. } = self.scatters.end(instance)?;
         if let Some(seat) = seat {
             order.inputs(seat).iter().for_each(|input| self.unpin(*input));
         }
@@ -238,28 +194,30 @@ impl Node {
 
     /// All of a result has come to a seat: whether it may be given to anybody already.
     fn parts_here(&mut self, instance: Instance) -> bool {
-        let Some(parts) = self.scatters.get_mut(&instance) else { return true };
-        if parts.is_decided {
-            self.end_parts(instance);
-            return true;
+        match self.scatters.all_here(instance) {
+            None => true,
+            Some(true) => {
+                self.end_parts(instance);
+                true
+            }
+            Some(false) => {
+                if let Some(order) = self.scatters.order(instance) {
+                    self.watches.start(&order.id, Listener::Parts(instance), &mut self.world);
+                }
+                false
+            }
         }
-        parts.is_all_here = true;
-        let id = parts.order.id.clone();
-        self.watches.start(&id, Listener::Parts(instance), &mut self.world);
-        false
     }
 
     /// The coordinator has all of a result: what is here of it will not be void.
     fn decide_parts(&mut self, instance: Instance) {
-        let Some(parts) = self.scatters.get_mut(&instance) else { return };
-        parts.is_decided = true;
-        if parts.is_all_here {
+        if self.scatters.decide(instance) {
             self.fetched(instance);
         }
     }
 
     pub(super) fn parts_decided(&mut self, reduce: ReduceId, epoch: u32) {
-        if let Some(instance) = self.parts_of(reduce, epoch) {
+        if let Some(instance) = self.scatters.of(reduce, epoch) {
             self.decide_parts(instance);
         }
     }
@@ -273,11 +231,7 @@ impl Node {
 
     /// The coordinator says that an attempt is void, and so is what there is of its result here.
     pub(super) fn drop_parts(&mut self, reduce: ReduceId, epoch: u32) {
-        let is_void = |order: &ScatterOrder| order.reduce == reduce && order.epoch <= epoch;
-        let void = self.scatters.iter().filter(|(_, parts)| is_void(&parts.order));
-        let void: Vec<(Instance, ObjectId)> =
-            void.map(|(instance, parts)| (*instance, parts.order.id.clone())).collect();
-        for (instance, id) in void {
+        for (instance, id) in self.scatters.up_to(reduce, epoch) {
             self.begin_anew(instance, &id);
         }
     }
@@ -285,35 +239,19 @@ impl Node {
     /// The coordinator of scattered reduces is lost. If its process is over nobody begins again: what is all here is
     /// complete. One that is only silent may come back and make another result.
     pub(super) fn parts_without(&mut self, node: NodeId, is_over: bool) {
-        let theirs = self.scatters.iter().filter(|(_, parts)| parts.order.reduce.node == node);
-        let theirs =
-            theirs.map(|(instance, parts)| (*instance, parts.order.id.clone(), parts.is_all_here));
-        for (instance, id, is_all_here) in theirs.collect::<Vec<_>>() {
+        for (instance, id, is_all_here) in self.scatters.forget_node(node) {
             if is_all_here && is_over {
                 self.decide_parts(instance);
             } else {
                 self.begin_anew(instance, &id);
             }
         }
-        self.scattered.remove(&node);
     }
 
     /// Somebody asks for a result that is not there yet.
     pub(super) fn result_asked(&mut self, id: &ObjectId) {
         let Some(key) = self.coordinator.maker(id) else { return };
         self.advise(key, |reduce, around, now, steps| reduce.asked(now, around, steps));
-    }
-
-    /// The result of an attempt that grows here by parts.
-    fn parts_of(&self, reduce: ReduceId, epoch: u32) -> Option<Instance> {
-        let is_its = |order: &ScatterOrder| (order.reduce, order.epoch) == (reduce, epoch);
-        let found = self.scatters.iter().find(|(_, parts)| is_its(&parts.order));
-        found.map(|(instance, _)| *instance)
-    }
-
-    /// Whether a copy is a result that grows by parts.
-    pub(super) fn is_scattered(&self, instance: Instance) -> bool {
-        self.scatters.contains_key(&instance)
     }
 
     /// All of a copy has come: what was asked for here is the result of its reduce. Whether there is nothing more to do.
