@@ -155,7 +155,7 @@ impl Node {
                 self.world.send(owner, Message::Announce(announce.clone()));
             }
         }
-        self.ask_for_names_again(renewed);
+        self.puts.ask_again(change.renewed, &mut self.world);
         for id in self.pulls.ids() {
             if change.new_owner(&id, &self.world).is_some() {
                 self.locate_again(&id);

@@ -26,7 +26,7 @@ impl Node {
             self.reservation_dropped(from, key, id, error);
         }
         if matches!(error, Some(Error::ObjectDeleted { .. })) {
-            self.create_deleted(instance);
+            self.puts.deleted(instance);
         }
         let was_current = self.table.current(id) == Some(instance);
         // An attempt that was given up may still be read.

@@ -41,7 +41,7 @@ impl Node {
     /// Whether a pinned input will be there to its end: what was deleted when it was complete, or is being filled still,
     /// is folded all the same.
     pub(super) fn is_foldable(&self, input: Instance) -> bool {
-        self.creates.contains_key(&input)
+        self.puts.contains(input)
             || self.table.get(input).is_some_and(|copy| !copy.doomed || copy.is_complete())
     }
 

@@ -262,8 +262,7 @@ impl Node {
         if self.leaving.has_begun() {
             return;
         }
-        let filling = self.creates.iter().filter(|(_, create)| create.is_filling());
-        let filling = filling.map(|(instance, _)| *instance).collect();
+        let filling = self.puts.filling();
         self.leaving.begin(patience_ns, filling, &mut self.world);
         let me = self.world.me();
         for id in self.coordinator.results() {

@@ -18,6 +18,7 @@ mod pace;
 mod promise;
 mod pulls;
 mod put;
+mod puts;
 mod readers;
 mod reduce;
 mod replicas;
@@ -42,8 +43,9 @@ use self::{
     coordinator::Coordinator,
     leave::Leaving,
     membership::{Loss, Membership},
+    promise::Promises,
     pulls::Pulls,
-    put::Create,
+    puts::Puts,
     readers::Readers,
     replicas::Replicas,
     requests::{Asked, Requests, Waiting},
@@ -61,7 +63,7 @@ use crate::{
     ask::{Answer, Ask},
     directory::Directory,
     error::Error,
-    id::{ClientId, Instance, NodeId, ObjectId, RequestId, ServeId},
+    id::{ClientId, Instance, NodeId, RequestId, ServeId},
     members::{Member, Members},
     message::{Announce, Message, Progress},
     table::{State, Table},
@@ -77,9 +79,8 @@ pub struct Node {
     table: Table,
     requests: Requests,
     pulls: Pulls,
-    creates: BTreeMap<Instance, Create>,
-    /// Ids of objects that clients have said they will make.
-    promises: BTreeMap<ObjectId, ClientId>,
+    puts: Puts,
+    promises: Promises,
     /// Those that wait for room.
     space: room::Queue,
     /// Whether room is being given to them.
@@ -109,8 +110,8 @@ impl Node {
             table: Table::new(config.capacity),
             requests: Requests::default(),
             pulls: Pulls::default(),
-            creates: BTreeMap::new(),
-            promises: BTreeMap::new(),
+            puts: Puts::default(),
+            promises: Promises::default(),
             space: room::Queue::default(),
             is_granting: false,
             readers: Readers::default(),
@@ -305,7 +306,7 @@ impl Node {
             if let Message::Delete { id, .. } = &message
                 && id.minter().is_some()
             {
-                self.promises.remove(id);
+                self.promises.forget(id);
                 // A result that is not there yet has no copy that could be dropped. A name has: its reservation.
                 self.fail_reduce_of(id, &Error::ObjectDeleted { id: id.clone() });
             }

@@ -1,71 +1,28 @@
 //! Put: an object comes into being at this node.
 //!
-//! ```text
-//!   Room --> Memory --> Name --> Filling --> (complete)      large; a minted id needs no Name
-//!   Name --> (complete)                                      small
-//! ```
+//! How far each is stands in [`super::puts`]. Also the end of a copy, however it came to be.
 
 use alloc::{
     format,
     string::{String, ToString},
-    vec::Vec,
 };
 
-use super::{Action, Asked, Node, Waiting, room::SpaceFor};
+use super::{
+    Action, Asked, Node, Waiting,
+    puts::{Create, Phase},
+    room::SpaceFor,
+};
 use crate::{
     ask::Answer,
     error::Error,
-    id::{ClientId, Instance, NodeId, ObjectId, RequestId},
+    id::{ClientId, Instance, NodeId, ObjectId},
     inline::Inline,
     limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
-    message::{Announce, Message, Progress},
+    message::Message,
     meta::Meta,
     planted::{self, Bug},
     table::{Removed, State},
 };
-
-/// An object that is being made by a client.
-#[derive(Debug)]
-pub(super) struct Create {
-    pub(super) client: ClientId,
-    request: Option<RequestId>,
-    id: ObjectId,
-    /// Whether its id was promised before.
-    is_promised: bool,
-    meta: Meta,
-    /// The bytes, if they came with the question.
-    inline: Option<Inline>,
-    phase: Phase,
-    /// The owner that was asked for its name.
-    asked: Option<NodeId>,
-    /// Whether somebody has deleted it since its name was confirmed.
-    is_deleted: bool,
-}
-
-impl Create {
-    /// Whether the owner of its name has been asked and has not answered.
-    pub(super) fn awaits_its_name(&self) -> bool {
-        self.phase == Phase::Name
-    }
-
-    /// Bytes of the object of this id that it waits for room for.
-    pub(super) fn wanted_bytes(&self, id: &ObjectId) -> Option<u64> {
-        (self.phase == Phase::Room && self.id == *id).then_some(self.meta.size)
-    }
-
-    /// Whether a client may be filling it.
-    pub(super) fn is_filling(&self) -> bool {
-        self.phase == Phase::Filling
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Room,
-    Memory,
-    Name,
-    Filling,
-}
 
 impl Node {
     pub(super) fn put_inline(
@@ -122,32 +79,19 @@ impl Node {
         }
         let instance = self.world.next_instance();
         self.requests.remember(asked, Waiting::Create(instance), &self.world);
-        let (client, request) = (asked.client, Some(asked.request));
-        let (phase, owner, is_deleted) = (Phase::Room, None, false);
-        let size = meta.size;
-        let create = Create {
-            client,
-            request,
-            id,
-            is_promised,
-            meta,
-            inline,
-            phase,
-            asked: owner,
-            is_deleted,
-        };
-        self.creates.insert(instance, create);
+        let (client, request, size) = (asked.client, asked.request, meta.size);
+        let create = Create::new(client, request, id, is_promised, meta, inline);
+        self.puts.begin(instance, create);
         self.ask_for_room(SpaceFor::Create(instance), size);
         None
     }
 
     /// There is room in the accounts: take memory for a large object; claim the name of a small one.
     pub(super) fn create_in_room(&mut self, instance: Instance) {
-        let Some(create) = self.creates.get_mut(&instance) else { return };
+        let Some(create) = self.puts.in_room(instance) else { return };
         let (id, meta, client) = (create.id.clone(), create.meta.clone(), create.client);
         let (size, inline) = (meta.size, create.inline.clone());
         let is_small = inline.is_some();
-        create.phase = if is_small { Phase::Name } else { Phase::Memory };
         // The copy takes room from now on, but no get uses it before its name is confirmed.
         self.table.insert(instance, id, meta, inline, State::Filling(client), true);
         self.table.pin(instance);
@@ -159,53 +103,14 @@ impl Node {
 
     /// There is memory for a client to fill.
     pub(super) fn create_in_memory(&mut self, instance: Instance) {
-        if let Some(create) = self.creates.get_mut(&instance) {
-            create.phase = Phase::Name;
-            self.claim_or_go_on(instance);
-        }
+        self.puts.in_memory(instance);
+        self.claim_or_go_on(instance);
     }
 
     fn claim_or_go_on(&mut self, instance: Instance) {
-        let Some(create) = self.creates.get(&instance) else { return };
-        if create.id.minter().is_some() {
-            return self.create_confirmed(instance, None);
+        if !self.puts.ask_for_name(instance, &mut self.world) {
+            self.create_confirmed(instance, None);
         }
-        self.ask_for_name(instance);
-    }
-
-    fn ask_for_name(&mut self, instance: Instance) {
-        let Some(claim) = self.claim_of(instance) else { return };
-        let owner = self.world.members().owners(&claim.id).first;
-        if let Some(create) = self.creates.get_mut(&instance) {
-            create.asked = Some(owner);
-        }
-        self.world.send(owner, Message::Announce(claim));
-    }
-
-    /// Asks for names of which no answer will come any more, after a change of members: `renewed` has lost what it was
-    /// told. Others answer although they are no owners by now: a new owner may not know yet what they know, and give to
-    /// this put a name that they refuse.
-    pub(super) fn ask_for_names_again(&mut self, renewed: Option<NodeId>) {
-        let will_answer = |asked: NodeId| {
-            self.world.members().contains(asked) && renewed.is_none_or(|node| node != asked)
-        };
-        let waits = |create: &Create| create.phase == Phase::Name;
-        let hit = self.creates.iter().filter(|(_, create)| waits(create));
-        let hit = hit.filter(|(_, create)| !create.asked.is_some_and(will_answer));
-        for instance in hit.map(|(instance, _)| *instance).collect::<Vec<Instance>>() {
-            self.ask_for_name(instance);
-        }
-    }
-
-    /// The claim of a name that is not confirmed, if `instance` has one.
-    fn claim_of(&self, instance: Instance) -> Option<Announce> {
-        let create = self.creates.get(&instance).filter(|create| create.phase == Phase::Name)?;
-        let progress = match &create.inline {
-            Some(bytes) => Progress::Inline(bytes.clone()),
-            None => Progress::Partial { source: None },
-        };
-        let (id, meta) = (create.id.clone(), create.meta.clone());
-        Some(Announce { id, instance, meta, origin: true, progress, claim: true })
     }
 
     /// The owner of a name has spoken.
@@ -219,8 +124,7 @@ impl Node {
         if let Some(key) = self.names.reduce_of(instance) {
             return self.reserved(from, key, id, taken_by);
         }
-        let phase = self.creates.get(&instance).map(|create| create.phase);
-        match (phase, taken_by) {
+        match (self.puts.phase(instance), taken_by) {
             (Some(Phase::Name), None) => self.create_confirmed(instance, Some(from)),
             (Some(Phase::Name), Some(holder)) => {
                 self.fail_create(instance, Error::NameTaken { id: id.clone(), holder });
@@ -236,12 +140,9 @@ impl Node {
     /// The object may exist: the client fills it, or it is complete. `knows_it` has confirmed its name, and has the bytes
     /// of a small one since.
     fn create_confirmed(&mut self, instance: Instance, knows_it: Option<NodeId>) {
-        let Some(create) = self.creates.get_mut(&instance) else { return };
-        create.phase = Phase::Filling;
-        let id = create.id.clone();
-        let request = create.request.take();
-        if create.inline.is_some() {
-            self.creates.remove(&instance);
+        let Some((id, request)) = self.puts.confirm(instance) else { return };
+        if self.puts.is_small(instance) {
+            self.puts.end(instance);
             self.table.set_state(instance, State::Complete);
             self.unpin(instance);
             self.reveal(instance);
@@ -261,23 +162,12 @@ impl Node {
         }
     }
 
-    /// Somebody has deleted what may still be filled.
-    pub(super) fn create_deleted(&mut self, instance: Instance) {
-        if let Some(create) = self.creates.get_mut(&instance) {
-            create.is_deleted = true;
-        }
-    }
-
     pub(super) fn seal(&mut self, client: ClientId, instance: Instance) -> Result<Answer, Error> {
-        let is_filling =
-            |create: &&mut Create| create.phase == Phase::Filling && create.client == client;
-        let Some(create) = self.creates.get_mut(&instance).filter(is_filling) else {
+        let Some((id, is_deleted)) = self.puts.seal(client, instance) else {
             let said =
                 format!("instance {instance} is not being filled: sealed or aborted before?");
             return Err(Error::InvalidArgument(said));
         };
-        let (id, is_deleted) = (create.id.clone(), create.is_deleted);
-        self.creates.remove(&instance);
         let Some(copy) = self.table.get(instance) else {
             return Err(Error::ObjectDeleted { id });
         };
@@ -301,20 +191,18 @@ impl Node {
     }
 
     pub(super) fn abort(&mut self, client: ClientId, instance: Instance) -> Result<Answer, Error> {
-        // Nobody ends what another client is still writing.
-        let is_theirs = self.creates.get(&instance).is_some_and(|create| create.client != client);
-        if is_theirs {
+        if self.puts.is_of_another(instance, client) {
             let said = format!("instance {instance} is made by another client");
             return Err(Error::InvalidArgument(said));
         }
-        if let Some(create) = self.creates.remove(&instance) {
+        if let Some(create) = self.puts.end(instance) {
             self.undo_create(&create, instance);
         }
         Ok(Answer::Done)
     }
 
     pub(super) fn fail_create(&mut self, instance: Instance, error: Error) {
-        let Some(mut create) = self.creates.remove(&instance) else { return };
+        let Some(mut create) = self.puts.end(instance) else { return };
         let request = create.request.take();
         self.undo_create(&create, instance);
         if let Some(request) = request {
@@ -324,7 +212,6 @@ impl Node {
 
     fn undo_create(&mut self, create: &Create, instance: Instance) {
         self.space.remove(&SpaceFor::Create(instance));
-        let is_announced = matches!(create.phase, Phase::Name | Phase::Filling);
         if self.table.get(instance).is_some() {
             if create.inline.is_none() {
                 // Receivers that follow the growing copy must not wait for the rest.
@@ -333,7 +220,7 @@ impl Node {
             self.doom(instance);
             self.unpin(instance);
         }
-        if is_announced {
+        if create.is_announced() {
             let id = create.id.clone();
             let message = match id.minter() {
                 // A name may be put by somebody else; this id will never be anything.
@@ -346,7 +233,7 @@ impl Node {
             self.world.send_owners(&create.id, &message);
         } else if create.is_promised {
             // Nobody has heard of it: its client may try again.
-            self.promises.insert(create.id.clone(), create.client);
+            self.promises.give(create.id.clone(), create.client);
         }
         // Gets that found the object growing here look elsewhere now.
         self.pull_if_wanted(&create.id);
@@ -354,7 +241,7 @@ impl Node {
 
     /// A create gave up waiting for room, memory or its name, each of which has an error of its own.
     pub(super) fn create_timed_out(&mut self, instance: Instance, waited_ns: u64) -> Error {
-        let Some(create) = self.creates.remove(&instance) else {
+        let Some(create) = self.puts.end(instance) else {
             return Error::NodeDown(format!("instance {instance} vanished"));
         };
         self.undo_create(&create, instance);

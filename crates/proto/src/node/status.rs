@@ -21,7 +21,7 @@ impl Node {
         let counts = [
             ("pulls", self.pulls.len()),
             ("gets", waiting),
-            ("creates", self.creates.len()),
+            ("creates", self.puts.len()),
             ("promises", self.promises.len()),
             ("that wait for room", self.space.len()),
             ("reads", reads),
@@ -45,9 +45,7 @@ impl Node {
     }
 
     pub(super) fn explain(&self, id: &ObjectId) -> Answer {
-        let needed = self.bytes_without_room(id);
-        let needed =
-            needed.or_else(|| self.creates.values().find_map(|create| create.wanted_bytes(id)));
+        let needed = self.bytes_without_room(id).or_else(|| self.puts.wanted_bytes(id));
         let lacks = needed.map(|needed| (needed, self.table.capacity()));
         Answer::Explained { state: self.state_of(id), lacks }
     }

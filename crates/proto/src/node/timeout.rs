@@ -8,13 +8,13 @@ use alloc::{
 
 use super::{
     Node,
-    put::Create,
+    puts::Phase,
     requests::{Ended, Waiting},
 };
 use crate::{
     ask::Answer,
     error::{Error, List, Quoted},
-    id::{ClientId, Instance, NodeId, ObjectId, RequestId},
+    id::{ClientId, NodeId, ObjectId, RequestId},
 };
 
 /// Of an owner who was asked.
@@ -23,8 +23,7 @@ const SILENT: &str = "its owner has not answered";
 impl Node {
     pub(super) fn expire_requests(&mut self) {
         loop {
-            let awaits_name =
-                |instance| self.creates.get(&instance).is_some_and(Create::awaits_its_name);
+            let awaits_name = |instance| self.puts.phase(instance) == Some(Phase::Name);
             let Some(request) = self.requests.next_overdue(awaits_name, &self.world) else {
                 return;
             };
@@ -132,9 +131,7 @@ impl Node {
         for (instance, count) in self.readers.end_all(client) {
             (0..count).for_each(|_| self.unpin(instance));
         }
-        let unsealed = self.creates.iter().filter(|(_, create)| create.client == client);
-        let unsealed: Vec<Instance> = unsealed.map(|(instance, _)| *instance).collect();
-        for instance in unsealed {
+        for instance in self.puts.of_client(client) {
             let _ = self.abort(client, instance);
         }
         self.break_promises(client);

@@ -21,6 +21,7 @@ use alloc::{
 use super::*;
 use crate::{
     broadcast::Reason,
+    id::ObjectId,
     inline::Inline,
     limits::OWNER_PATIENCE_NS,
     message::{FoldOrder, Holding, Source},
