@@ -8,6 +8,7 @@ use std::{
 };
 
 use hoplite_proto::{
+    directory::Slice,
     id::NodeId,
     members::Member,
     node::{Config, LEAVE_PATIENCE_NS},
@@ -197,7 +198,8 @@ async fn begin(
     };
     let capacity = config.capacity.unwrap_or_else(default_capacity);
     let detection_ns = u64::try_from(config.detection.as_nanos()).ok();
-    let machine = Config { capacity, link: config.link, degree: config.degree, detection_ns };
+    let (link, degree, slice) = (config.link, config.degree, Slice::default());
+    let machine = Config { capacity, link, degree, detection_ns, slice };
     info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "begins");
     let core = Core::new(identity, machine, control, tokio::runtime::Handle::current());
     let mut accepting = vec![tokio::spawn(listen::accept(core.clone(), listener)).abort_handle()];

@@ -25,6 +25,7 @@ impl Node {
         }
         self.remember(asked, Waiting::Deletion(ids.clone()));
         for id in ids {
+            self.tell_before_deletion(&id, out);
             let request = asked.request;
             // Both must know; the first owner's answer ends the wait.
             self.send_owners(&id, &Message::Delete { id: id.clone(), request }, out);

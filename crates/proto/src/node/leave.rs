@@ -280,7 +280,7 @@ impl Node {
         let mut mail = Vec::new();
         let mut without_me = self.members.clone();
         without_me.resign();
-        self.directory.members_changed(self.now, &without_me, None, &mut mail);
+        self.directory.leave(self.now, &without_me, &mut mail);
         self.post(mail, out);
         for other in self.members.others().map(|other| other.id).collect::<Vec<_>>() {
             self.send(other, Message::Leave, out);

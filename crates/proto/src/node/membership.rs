@@ -143,9 +143,7 @@ impl Node {
 
     /// Whatever a node has said, and was to do, is void; `is_over` if its process is, so that it does nothing more.
     fn without(&mut self, node: NodeId, is_over: bool, out: &mut Vec<Action>) {
-        let mut mail = Vec::new();
-        self.directory.member_gone(self.now, node, &self.members, &mut mail);
-        self.post(mail, out);
+        self.directory.member_gone(node, &self.members);
         self.reduces_without(node, is_over, out);
         self.lists_without(node, out);
         let owed = self.adoptions.iter().filter(|(_, adoption)| adoption.asker == node);
@@ -232,15 +230,9 @@ impl Node {
 
         // Before the results that are made under them, for which they would be taken otherwise.
         self.reserve_again(before, renewed, out);
-        let of_copies = self
-            .table
-            .iter()
-            .filter(|(instance, copy)| self.table.current(&copy.id) == Some(*instance))
-            .filter(|_| !planted::has(Bug::TellsNewOwnersNothing))
-            .filter(|(_, copy)| !self.new_owners(&copy.id, before, renewed).is_empty())
-            .filter_map(|(instance, _)| self.announcement(instance));
+        self.tell_of_copies(before, renewed, out);
         let of_pulls = self.sought().into_iter().filter_map(|id| self.room_announcement(&id));
-        for announce in of_copies.chain(of_pulls).collect::<Vec<Announce>>() {
+        for announce in of_pulls.collect::<Vec<Announce>>() {
             for owner in self.new_owners(&announce.id, before, renewed) {
                 self.send(owner, Message::Announce(announce.clone()), out);
             }
@@ -265,6 +257,7 @@ impl Node {
         }
         for (request, id) in self.unconfirmed_deletions() {
             if let Some(owner) = self.new_owner(&id, before, renewed) {
+                self.tell_before_deletion(&id, out);
                 self.send(owner, Message::Delete { id, request }, out);
             }
         }

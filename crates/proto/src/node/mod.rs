@@ -21,6 +21,7 @@ mod put;
 mod question;
 mod reduce;
 mod reserve;
+mod retell;
 mod room;
 mod scatter;
 mod serve;
@@ -49,6 +50,7 @@ use self::{
     question::{Asked, Pending, Subject, Waiting},
     reduce::Fold,
     reserve::Reservation,
+    retell::Retelling,
     scatter::Parts,
     timed::Timed,
     watch::Due,
@@ -143,6 +145,7 @@ pub struct Node {
     keepers: BTreeMap<NodeId, u64>,
     /// When the first of those is asked again that had no room.
     next_keeping: Option<Instant>,
+    retelling: Retelling,
     leaving: Option<Leaving>,
     /// Members that leave, and wait to hear that no reduce of this node needs them.
     unseating: BTreeSet<NodeId>,
@@ -160,7 +163,7 @@ impl Node {
             absentees: Absentees::default(),
             config,
             now: Instant::default(),
-            directory: Directory::new(config.detection_ns),
+            directory: Directory::new(config.detection_ns, config.slice),
             table: Table::new(config.capacity),
             next_serial: 0,
             requests: BTreeMap::new(),
@@ -196,6 +199,7 @@ impl Node {
             keeping: Kept::new(),
             keepers: BTreeMap::new(),
             next_keeping: None,
+            retelling: Retelling::default(),
             leaving: None,
             unseating: BTreeSet::new(),
             loopback: VecDeque::new(),
@@ -229,6 +233,7 @@ impl Node {
         let all = [
             requests,
             self.pulls.deadline(),
+            self.retelling.deadline(),
             self.unanswered.deadline(),
             self.missed.deadline(),
             self.reduces.deadline(),
@@ -522,6 +527,7 @@ impl Node {
         let mut mail = Vec::new();
         self.directory.expire(self.now, &self.members, self.config.link, &mut mail);
         self.post(mail, out);
+        self.expire_retelling(out);
         self.expire_pulls(out);
         self.expire_watches(out);
         self.expire_reduces(out);

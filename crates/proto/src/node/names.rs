@@ -91,6 +91,7 @@ impl Node {
             return;
         }
         for id in names.into_iter().map(ObjectId::Named) {
+            self.tell_before_deletion(&id, out);
             self.send_owners(&id, &Message::Delete { id: id.clone(), request }, out);
         }
         self.reply(request, Ok(Answer::Done), out);
