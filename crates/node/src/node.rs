@@ -50,6 +50,10 @@ struct Running {
 /// first; beyond four a host's network is slower than they are.
 const THREADS_MAX: usize = 4;
 
+/// Threads that make memory and fold small inputs beside those. More would share the bandwidth of the host's memory, and
+/// make extents of their own where one is enough for all that wait.
+const SLOW_THREADS_MAX: usize = 4;
+
 /// How long a node that is dropped may take to hand over.
 const DROP_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -75,6 +79,7 @@ impl Node {
             .map_or(1, |cores| (cores.get() / 2).clamp(1, THREADS_MAX));
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)
+            .max_blocking_threads(SLOW_THREADS_MAX)
             .thread_name("hoplite")
             .enable_all()
             .build()
