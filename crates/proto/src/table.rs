@@ -9,6 +9,7 @@
 //! ```
 
 use alloc::{collections::BTreeMap, vec::Vec};
+use core::ops::Bound;
 
 use crate::{
     id::{ClientId, Instance, NodeId, ObjectId},
@@ -145,6 +146,12 @@ impl Table {
     /// Every copy, in order of instance.
     pub fn iter(&self) -> impl Iterator<Item = (Instance, &Copy)> {
         self.copies.iter().map(|(instance, copy)| (*instance, copy))
+    }
+
+    /// The copies after one, or all, in order of instance.
+    pub fn following(&self, after: Option<Instance>) -> impl Iterator<Item = Instance> {
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.copies.range((begin, Bound::Unbounded)).map(|(instance, _)| *instance)
     }
 
     /// Makes room for `size` more bytes by evicting, least recently used first; all that was evicted, or none if

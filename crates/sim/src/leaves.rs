@@ -3,6 +3,7 @@
 //! Nodes have room for everything and nobody deletes, dies or is cut off, so a leave is all that happens to a reduce.
 
 use hoplite_proto::{
+    directory::Slice,
     meta::{Dtype, Meta},
     node::Config,
     reduce::cost::Link,
@@ -89,7 +90,13 @@ fn plan(dice: &mut Dice) -> Plan {
         }
     }
     let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
-    let config = Config { capacity: 1 << 40, link, degree: None, detection_ns: None };
+    let config = Config {
+        capacity: 1 << 40,
+        link,
+        degree: None,
+        detection_ns: None,
+        slice: Slice::default(),
+    };
     Plan {
         nodes,
         config,

@@ -18,6 +18,7 @@ use crate::{
 };
 
 /// Members came, went, or have to be told anew.
+#[derive(Clone, Debug)]
 pub(super) struct Change {
     /// The members before it.
     pub(super) before: Members,
@@ -118,9 +119,7 @@ impl Node {
 
     /// Forgets all that a node has said and was to do; `is_over` if its process does nothing more.
     fn forget_node(&mut self, node: NodeId, is_over: bool) {
-        let mut mail = Vec::new();
-        self.directory.member_gone(self.world.now(), node, self.world.members(), &mut mail);
-        self.world.post(mail);
+        self.directory.member_gone(node, self.world.members());
         self.reduces_without(node, is_over);
         self.requests.lists_without(node, &mut self.world);
         for id in self.adoptions.forget_node(node) {
@@ -142,15 +141,9 @@ impl Node {
 
         // Before the results that are made under them, for which they would be taken otherwise.
         self.names.reserve_again(&self.coordinator, change, &mut self.world);
-        let of_copies = self
-            .table
-            .iter()
-            .filter(|(instance, copy)| self.table.current(&copy.id) == Some(*instance))
-            .filter(|_| !planted::has(Bug::TellsNewOwnersNothing))
-            .filter(|(_, copy)| !change.new_owners(&copy.id, &self.world).is_empty())
-            .filter_map(|(instance, _)| self.announcement(instance));
+        self.tell_of_copies(change);
         let of_pulls = self.pulls.ids().into_iter().filter_map(|id| self.room_announcement(&id));
-        for announce in of_copies.chain(of_pulls).collect::<Vec<Announce>>() {
+        for announce in of_pulls.collect::<Vec<Announce>>() {
             for owner in change.new_owners(&announce.id, &self.world) {
                 self.world.send(owner, Message::Announce(announce.clone()));
             }
@@ -162,6 +155,11 @@ impl Node {
             }
         }
         self.watches.ask_again(change, &mut self.world);
+        for id in self.requests.unconfirmed_deletions() {
+            if change.new_owner(&id, &self.world).is_some() {
+                self.tell_before_deletion(&id);
+            }
+        }
         self.requests.ask_again(change, &mut self.world);
         self.replicas.ask_again(renewed, &mut self.requests, &mut self.world);
     }

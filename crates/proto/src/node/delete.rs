@@ -5,13 +5,20 @@ use alloc::vec::Vec;
 use super::Node;
 use crate::{
     error::Error,
-    id::{Instance, NodeId, ObjectId},
+    id::{Instance, Name, NodeId, ObjectId, RequestId},
     message::Message,
     planted::{self, Bug},
     table::State,
 };
 
 impl Node {
+    /// An owner has said which names are older than the one that is kept.
+    pub(super) fn prune_these(&mut self, request: RequestId, names: Vec<Name>) {
+        let ids: Vec<ObjectId> = names.into_iter().map(ObjectId::Named).collect();
+        ids.iter().for_each(|id| self.tell_before_deletion(id));
+        self.requests.prune_these(request, &ids, &mut self.world);
+    }
+
     /// The owner says that a copy is void: deleted, failed, or replaced by another instance.
     pub(super) fn drop_copy(
         &mut self,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ask::{Answer, Ask},
     broadcast::Reason,
+    directory::Slice,
     error::Error,
     id::{ClientId, Instance, NodeId, ObjectId, ReduceId, RequestId, ServeId},
     inline::Inline,
@@ -370,4 +371,7 @@ pub struct Config {
     pub degree: Option<Degree>,
     /// After how long a member that falls silent counts as dead; none waits for its connections to break.
     pub detection_ns: Option<u64>,
+    /// How much of what a change of members touches is worked off in one go.
+    #[serde(default)]
+    pub slice: Slice,
 }

@@ -317,7 +317,7 @@ impl Node {
         let mut mail = Vec::new();
         let mut without_me = self.world.members().clone();
         without_me.resign();
-        self.directory.members_changed(self.world.now(), &without_me, None, &mut mail);
+        self.directory.leave(self.world.now(), &without_me, &mut mail);
         self.world.post(mail);
         for other in self.world.others() {
             self.world.send(other, Message::Leave);

@@ -259,30 +259,16 @@ fn spread(mail: swim::Mail, world: &mut World) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{node::Config, reduce::cost::Link};
-
-    fn member(number: u64) -> Member {
-        Member { id: NodeId(number), address: ([10, 0, 0, 1], 7420).into(), rack: None }
-    }
 
     /// Node 1, which has met nodes 2 and 3.
     fn met() -> (Membership, World) {
-        let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
-        let (capacity, degree, detection_ns) = (1 << 20, None, Some(3_000_000_000));
-        let config = Config { capacity, link, degree, detection_ns };
-        let mut world = World::new(member(1), config);
-        let mut membership = Membership::new(NodeId(1), detection_ns);
+        let mut world = World::of(1);
+        let mut membership = Membership::new(NodeId(1), world.config().detection_ns);
         for number in 2..=3 {
-            assert!(membership.meet(member(number), &mut world).is_some());
+            assert!(membership.meet(World::member(number), &mut world).is_some());
         }
-        world.end(&mut Vec::new());
+        world.taken();
         (membership, world)
-    }
-
-    fn actions(world: &mut World) -> Vec<Action> {
-        let mut actions = Vec::new();
-        world.end(&mut actions);
-        actions
     }
 
     #[test]
@@ -296,7 +282,7 @@ mod tests {
             reason: "its process is gone".into(),
         };
         let drop = Action::DropPeer { node: NodeId(2), has_left: false };
-        assert_eq!(actions(&mut world), [drop, Action::Send { to: NodeId(3), message: told }]);
+        assert_eq!(world.taken(), [drop, Action::Send { to: NodeId(3), message: told }]);
         assert_eq!(membership.lost().len(), 1);
     }
 
@@ -307,7 +293,7 @@ mod tests {
         let lost = membership.told_down(three, two, ENDED, "refused".into(), &mut world);
         assert!(lost.is_none() && world.members().contains(two));
         let ping = Message::Rumour(Rumour::Ping { sequence: 1 });
-        assert_eq!(actions(&mut world), [Action::Send { to: two, message: ping }]);
+        assert_eq!(world.taken(), [Action::Send { to: two, message: ping }]);
         let lost = membership.told_down(three, two, 0, "silent".into(), &mut world);
         assert!(lost.is_some_and(|lost| !lost.is_over));
     }
@@ -316,8 +302,8 @@ mod tests {
     fn news_of_a_lost_node_counts_from_itself_alone() {
         let (mut membership, mut world) = met();
         assert!(membership.lose(NodeId(2), Loss::Left, &mut world).is_some());
-        assert!(membership.learn(NodeId(3), &[member(2)], &mut world).is_none());
-        let met = membership.meet(member(2), &mut world).expect("it is another node");
+        assert!(membership.learn(NodeId(3), &[World::member(2)], &mut world).is_none());
+        let met = membership.meet(World::member(2), &mut world).expect("it is another node");
         assert!(met.is_back);
     }
 }

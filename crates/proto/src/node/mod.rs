@@ -24,6 +24,7 @@ mod reduce;
 mod replicas;
 mod requests;
 mod reserve;
+mod retell;
 mod room;
 mod scatter;
 mod scatters;
@@ -50,6 +51,7 @@ use self::{
     replicas::Replicas,
     requests::{Asked, Requests, Waiting},
     reserve::ResultNames,
+    retell::Retelling,
     scatters::Scatters,
     watches::Watches,
     worker::Worker,
@@ -97,6 +99,7 @@ pub struct Node {
     adoptions: Adoptions,
     /// Originals that other nodes keep too.
     replicas: Replicas,
+    retelling: Retelling,
     leaving: Leaving,
 }
 
@@ -106,7 +109,7 @@ impl Node {
         Self {
             world: World::new(me, config),
             membership: Membership::new(me.id, config.detection_ns),
-            directory: Directory::new(config.detection_ns),
+            directory: Directory::new(config.detection_ns, config.slice),
             table: Table::new(config.capacity),
             requests: Requests::default(),
             pulls: Pulls::default(),
@@ -123,6 +126,7 @@ impl Node {
             scatters: Scatters::default(),
             adoptions: Adoptions::default(),
             replicas: Replicas::default(),
+            retelling: Retelling::default(),
             leaving: Leaving::default(),
         }
     }
@@ -150,6 +154,7 @@ impl Node {
         let all = [
             self.requests.deadline(),
             self.pulls.deadline(),
+            self.retelling.deadline(),
             self.watches.deadline(),
             self.coordinator.deadline(),
             self.leaving.deadline(),
@@ -271,7 +276,10 @@ impl Node {
             }
             Ask::Inputs { id } => self.inputs(&asked, id),
             Ask::Lost { id } => Some(self.lost(&id)),
-            Ask::Delete { ids } => self.requests.delete(&asked, ids, &mut self.world),
+            Ask::Delete { ids } => {
+                ids.iter().for_each(|id| self.tell_before_deletion(id));
+                self.requests.delete(&asked, ids, &mut self.world)
+            }
             Ask::Latest { prefix, after } => {
                 self.requests.latest(&asked, prefix, after, &mut self.world)
             }
@@ -350,9 +358,7 @@ impl Node {
                 self.requests.latest_is(from, name, request, &mut self.world)
             }
             Message::NothingYet { request, id } => self.nothing_yet(from, request, id),
-            Message::OlderAre { names, request } => {
-                self.requests.prune_these(request, names, &mut self.world)
-            }
+            Message::OlderAre { names, request } => self.prune_these(request, names),
             Message::ListIs { request, rows, next } => {
                 self.requests.list_is(from, request, rows, next, &mut self.world);
             }
@@ -427,6 +433,7 @@ impl Node {
             &mut mail,
         );
         self.world.post(mail);
+        self.expire_retelling();
         self.expire_pulls();
         self.watches.expire(&mut self.world);
         self.expire_reduces();

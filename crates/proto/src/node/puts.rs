@@ -193,26 +193,9 @@ impl Puts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        members::Member,
-        node::{Action, Config},
-        reduce::cost::Link,
-    };
+    use crate::node::Action;
 
     const INSTANCE: Instance = Instance { node: NodeId(1), serial: 1 };
-
-    fn world() -> World {
-        let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
-        let config = Config { capacity: 1 << 20, link, degree: None, detection_ns: None };
-        let member = |number: u64| Member {
-            id: NodeId(number),
-            address: ([10, 0, 0, 1], 7420).into(),
-            rack: None,
-        };
-        let mut world = World::new(member(1), config);
-        (2..=3).for_each(|number| assert!(world.members_mut().insert(member(number))));
-        world
-    }
 
     /// A large object whose name is asked for.
     fn asking(id: &str, world: &mut World) -> Puts {
@@ -227,15 +210,14 @@ mod tests {
     }
 
     fn claims(world: &mut World) -> usize {
-        let mut actions = Vec::new();
-        world.end(&mut actions);
+        let actions = world.taken();
         let is_claim = |action: &&Action| matches!(action, Action::Send { message: Message::Announce(it), .. } if it.claim);
         actions.iter().filter(is_claim).count() + usize::from(world.next_loopback().is_some())
     }
 
     #[test]
     fn a_name_is_asked_for_again_where_no_answer_will_come() {
-        let mut world = world();
+        let mut world = World::of(3);
         let mut puts = asking("policy/1", &mut world);
         assert_eq!(claims(&mut world), 1);
         let owner = world.members().owners(&"policy/1".parse().expect("a name")).first;
@@ -248,7 +230,7 @@ mod tests {
 
     #[test]
     fn only_the_client_that_fills_an_object_seals_it_and_once() {
-        let mut world = world();
+        let mut world = World::of(3);
         let mut puts = asking("policy/1", &mut world);
         assert_eq!(puts.seal(ClientId(1), INSTANCE), None, "its name is not confirmed");
         assert!(puts.confirm(INSTANCE).is_some_and(|(_, request)| request == Some(RequestId(1))));

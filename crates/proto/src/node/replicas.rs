@@ -330,35 +330,24 @@ mod tests {
     use super::*;
     use crate::{
         id::ClientId,
-        members::Member,
-        node::{Action, Config},
-        reduce::cost::Link,
+        node::Action,
         table::{State, Table},
     };
 
     const INSTANCE: Instance = Instance { node: NodeId(1), serial: 1 };
 
-    fn member(number: u64) -> Member {
-        Member { id: NodeId(number), address: ([10, 0, 0, 1], 7420).into(), rack: None }
-    }
-
     /// Nodes that are asked to keep the original, in order.
     fn asked(world: &mut World) -> Vec<u64> {
-        let mut actions = Vec::new();
-        world.end(&mut actions);
         let asked = |action| match action {
             Action::Send { to, message: Message::Adopt { .. } } => Some(to.0),
             _ => None,
         };
-        actions.into_iter().filter_map(asked).collect()
+        world.taken().into_iter().filter_map(asked).collect()
     }
 
     #[test]
     fn a_node_without_room_is_replaced_and_asked_again_later() {
-        let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
-        let config = Config { capacity: 1 << 20, link, degree: None, detection_ns: None };
-        let mut world = World::new(member(1), config);
-        (2..=3).for_each(|number| assert!(world.members_mut().insert(member(number))));
+        let mut world = World::of(3);
         let mut table = Table::new(1 << 20);
         let id = ObjectId::Minted { node: NodeId(1), serial: 1 };
         table.insert(INSTANCE, id, Meta::bytes(1000), None, State::Complete, true);
@@ -372,7 +361,7 @@ mod tests {
         replicas.answered(NodeId(3), INSTANCE, false, &mut requests, &mut world);
         assert_eq!((asked(&mut world), requests.len()), (Vec::new(), 1));
         let due = replicas.deadline().expect("both are asked again");
-        world.begin(due, &mut Vec::new());
+        world.wait_until(due);
         replicas.expire(&mut requests, &mut world);
         assert_eq!(asked(&mut world).len(), 1);
         replicas.answered(NodeId(2), INSTANCE, true, &mut requests, &mut world);

@@ -192,33 +192,19 @@ impl Watches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        members::Member,
-        node::{Action, Config},
-        reduce::cost::Link,
-    };
-
-    fn member(number: u64) -> Member {
-        Member { id: NodeId(number), address: ([10, 0, 0, 1], 7420).into(), rack: None }
-    }
+    use crate::node::Action;
 
     fn sent(world: &mut World) -> Vec<(u64, Message)> {
-        let mut actions = Vec::new();
-        world.end(&mut actions);
         let sent = |action| match action {
             Action::Send { to, message } => Some((to.0, message)),
             _ => None,
         };
-        actions.into_iter().filter_map(sent).collect()
+        world.taken().into_iter().filter_map(sent).collect()
     }
 
     /// Node 1 of three, and an object of node 2.
     fn world() -> (World, ObjectId) {
-        let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
-        let config = Config { capacity: 1 << 20, link, degree: None, detection_ns: None };
-        let mut world = World::new(member(1), config);
-        (2..=3).for_each(|number| assert!(world.members_mut().insert(member(number))));
-        (world, ObjectId::Minted { node: NodeId(2), serial: 1 })
+        (World::of(3), ObjectId::Minted { node: NodeId(2), serial: 1 })
     }
 
     #[test]
@@ -247,7 +233,7 @@ mod tests {
         let watch = Message::Watch { id: id.clone() };
         assert_eq!(sent(&mut world), [(2, watch.clone())]);
         let due = watches.deadline().expect("the first may not answer");
-        world.begin(due, &mut Vec::new());
+        world.wait_until(due);
         watches.expire(&mut world);
         let second = world.members().owners(&id).second.expect("there are three");
         let expected =

@@ -149,3 +149,30 @@ impl World {
         instance.node == self.me() && instance.serial > self.next_serial
     }
 }
+
+#[cfg(test)]
+impl World {
+    /// What node 1 of nodes 1 to `count` sees.
+    pub(super) fn of(count: u64) -> Self {
+        let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
+        let (capacity, degree, slice) = (1 << 20, None, crate::directory::Slice::default());
+        let config = Config { capacity, link, degree, detection_ns: Some(3_000_000_000), slice };
+        let mut world = Self::new(Self::member(1), config);
+        (2..=count).for_each(|number| assert!(world.members.insert(Self::member(number))));
+        world
+    }
+
+    pub(super) fn member(number: u64) -> Member {
+        Member { id: NodeId(number), address: ([10, 0, 0, 1], 7420).into(), rack: None }
+    }
+
+    /// Time passes.
+    pub(super) fn wait_until(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// The actions since this was asked last.
+    pub(super) fn taken(&mut self) -> Vec<Action> {
+        core::mem::take(&mut self.actions)
+    }
+}

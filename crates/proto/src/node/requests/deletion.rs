@@ -2,7 +2,7 @@
 
 use alloc::{collections::BTreeSet, vec::Vec};
 
-use super::{Asked, Requests, Waiting};
+use super::{Asked, Pending, Requests, Waiting};
 use crate::{
     ask::Answer,
     error::Error,
@@ -48,6 +48,15 @@ impl Requests {
         if ids.is_empty() {
             self.reply(request, Ok(Answer::Done), world);
         }
+    }
+
+    /// Objects whose deletion no owner has confirmed.
+    pub(in crate::node) fn unconfirmed_deletions(&self) -> Vec<ObjectId> {
+        let ids = |pending: &Pending| match &pending.kind {
+            Waiting::Deletion(ids) => ids.iter().cloned().collect(),
+            _ => Vec::new(),
+        };
+        self.all.values().flat_map(ids).collect()
     }
 
     /// Repeats to new owners the deletions that no owner has confirmed.

@@ -288,22 +288,15 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        members::Member,
-        node::{Action, Config},
-        reduce::cost::Link,
-    };
+    use crate::node::Action;
 
     const ASKED: Instant = Instant(1_000_000_000);
     const REQUEST: RequestId = RequestId(7);
 
     /// A question for a name that is to be answered at once.
     fn asked_at_once() -> (Requests, World) {
-        let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
-        let config = Config { capacity: 1 << 20, link, degree: None, detection_ns: None };
-        let address = ([10, 0, 0, 1], 7420).into();
-        let mut world = World::new(Member { id: NodeId(1), address, rack: None }, config);
-        world.begin(ASKED, &mut Vec::new());
+        let mut world = World::of(1);
+        world.wait_until(ASKED);
         let mut requests = Requests::default();
         let asked = Asked { client: ClientId(1), request: REQUEST, deadline: Some(ASKED) };
         assert!(requests.latest(&asked, "policy/".into(), None, &mut world).is_none());
@@ -324,7 +317,7 @@ mod tests {
     fn a_silent_owner_is_waited_for_no_longer_than_its_patience() {
         let (mut requests, mut world) = asked_at_once();
         assert_eq!(requests.next_overdue(|_| false, &world), None);
-        world.begin(ASKED + OWNER_PATIENCE_NS, &mut Vec::new());
+        world.wait_until(ASKED + OWNER_PATIENCE_NS);
         assert_eq!(requests.next_overdue(|_| false, &world), Some(REQUEST));
     }
 
@@ -334,8 +327,7 @@ mod tests {
         for _ in 0..2 {
             requests.reply(REQUEST, Ok(Answer::Done), &mut world);
         }
-        let mut actions = Vec::new();
-        world.end(&mut actions);
+        let actions = world.taken();
         let replies = actions.iter().filter(|action| matches!(action, Action::Reply { .. }));
         assert_eq!(replies.count(), 1);
     }

@@ -89,14 +89,14 @@ impl Requests {
     pub(in crate::node) fn prune_these(
         &mut self,
         request: RequestId,
-        names: Vec<Name>,
+        ids: &[ObjectId],
         world: &mut World,
     ) {
-        if !self.all.contains_key(&request) {
+        if self.kind(request).is_none() {
             return;
         }
-        for id in names.into_iter().map(ObjectId::Named) {
-            world.send_owners(&id, &Message::Delete { id: id.clone(), request });
+        for id in ids {
+            world.send_owners(id, &Message::Delete { id: id.clone(), request });
         }
         self.reply(request, Ok(Answer::Done), world);
     }

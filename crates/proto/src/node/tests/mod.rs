@@ -7,6 +7,7 @@ mod leave;
 mod list;
 mod names;
 mod promise;
+mod retell;
 mod room;
 mod scatter;
 mod wait;
@@ -21,6 +22,7 @@ use alloc::{
 use super::*;
 use crate::{
     broadcast::Reason,
+    directory::Slice,
     id::ObjectId,
     inline::Inline,
     limits::OWNER_PATIENCE_NS,
@@ -66,6 +68,11 @@ impl Cluster {
     }
 
     fn with_capacity(size: u64, capacity: u64) -> Self {
+        Self::in_slices(size, capacity, Slice::default())
+    }
+
+    /// Whose nodes work off so much of a change of members in one go.
+    fn in_slices(size: u64, capacity: u64, slice: Slice) -> Self {
         let mut cluster = Self {
             nodes: BTreeMap::new(),
             now: Instant(SECOND),
@@ -85,7 +92,7 @@ impl Cluster {
         };
         let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
         for id in 1..=size {
-            let config = Config { capacity, link, degree: None, detection_ns: None };
+            let config = Config { capacity, link, degree: None, detection_ns: None, slice };
             cluster.nodes.insert(NodeId(id), Node::new(member(id), config));
             if id > 1 {
                 cluster.tell(id, Event::PeerUp { member: member(1) });
@@ -830,8 +837,16 @@ fn every_question_is_answered_by_its_deadline() {
 /// for what it says.
 fn receiver() -> (ObjectId, Instance, impl FnMut(Event) -> Vec<Action>) {
     let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
-    let mut node =
-        Node::new(member(2), Config { capacity: 1 << 30, link, degree: None, detection_ns: None });
+    let mut node = Node::new(
+        member(2),
+        Config {
+            capacity: 1 << 30,
+            link,
+            degree: None,
+            detection_ns: None,
+            slice: Slice::default(),
+        },
+    );
     let mut step = move |event| {
         let mut actions = Vec::new();
         node.handle(Instant(0), event, &mut actions);
