@@ -59,6 +59,19 @@ use crate::{
 /// Messages that a directory wants sent.
 pub type Mail = Vec<(NodeId, Message)>;
 
+/// What a message was to the directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is meant for no owner.
+    No,
+    /// The directory has taken it.
+    Yes,
+    /// A node asked for a sender of this object.
+    SenderAsked(ObjectId),
+    /// This object was deleted.
+    Deleted(ObjectId),
+}
+
 /// The entries this node keeps as first or second owner.
 #[derive(Debug)]
 pub struct Directory {
@@ -112,7 +125,7 @@ impl Directory {
         }
     }
 
-    /// Takes a message meant for an owner; says false if it is none.
+    /// Takes a message, if it is meant for an owner.
     pub fn handle(
         &mut self,
         now: Instant,
@@ -121,7 +134,7 @@ impl Directory {
         members: &Members,
         link: Link,
         mail: &mut Mail,
-    ) -> bool {
+    ) -> Taken {
         self.speeds.heard(from);
         self.settle_for(now, message, members, mail);
         match message {
@@ -207,14 +220,18 @@ impl Directory {
                 let (rows, next) = self.list(prefix, after.as_ref(), members);
                 mail.push((from, Message::ListIs { request: *request, rows, next }));
             }
-            _ => return false,
+            _ => return Taken::No,
         }
         if let Some(id) = message.object()
             && let Some(entry) = self.entries.get_mut(id)
         {
             entry.answer_locators(id, mail);
         }
-        true
+        match message {
+            Message::Locate { id, .. } => Taken::SenderAsked(id.clone()),
+            Message::Delete { id, .. } => Taken::Deleted(id.clone()),
+            _ => Taken::Yes,
+        }
     }
 
     /// A member had given this node up. What is known here may be old: names that were deleted and put again. Until the

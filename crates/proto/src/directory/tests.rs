@@ -43,7 +43,8 @@ impl Owner {
         self.now = self.now + 1000;
         let mut mail = Vec::new();
         let (members, directory) = (&self.members, &mut self.directory);
-        assert!(directory.handle(self.now, NodeId(from), &message, members, LINK, &mut mail));
+        let taken = directory.handle(self.now, NodeId(from), &message, members, LINK, &mut mail);
+        assert_ne!(taken, Taken::No);
         mail
     }
 

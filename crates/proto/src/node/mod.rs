@@ -63,7 +63,7 @@ pub use self::{
 };
 use crate::{
     ask::{Answer, Ask},
-    directory::Directory,
+    directory::{Directory, Taken},
     error::Error,
     id::{ClientId, Instance, NodeId, RequestId, ServeId},
     members::{Member, Members},
@@ -305,21 +305,20 @@ impl Node {
     /// Handles what another node, or this one, said.
     fn receive(&mut self, from: NodeId, message: Message) {
         let mut mail = Vec::new();
-        let (members, link) = (self.world.members(), self.world.config().link);
-        if self.directory.handle(self.world.now(), from, &message, members, link, &mut mail) {
-            self.world.post(mail);
-            if let Message::Locate { id, .. } = &message {
-                self.result_asked(id);
-            }
-            if let Message::Delete { id, .. } = &message
-                && id.minter().is_some()
-            {
-                self.promises.forget(id);
-                // A result that is not there yet has no copy that could be dropped. A name has: its reservation.
-                self.fail_reduce_of(id, &Error::ObjectDeleted { id: id.clone() });
-            }
-            return;
+        let (now, members, link) =
+            (self.world.now(), self.world.members(), self.world.config().link);
+        let taken = self.directory.handle(now, from, &message, members, link, &mut mail);
+        self.world.post(mail);
+        match taken {
+            Taken::No => self.receive_as_peer(from, message),
+            Taken::Yes => {}
+            Taken::SenderAsked(id) => self.result_asked(&id),
+            Taken::Deleted(id) => self.promise_deleted(&id),
         }
+    }
+
+    /// Handles what is not meant for an owner.
+    fn receive_as_peer(&mut self, from: NodeId, message: Message) {
         match message {
             Message::Members(members) => self.learn(from, &members),
             Message::Leaving => self.member_leaves(from),

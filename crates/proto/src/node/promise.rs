@@ -91,4 +91,13 @@ impl Node {
             self.world.send_owners(&id, &Message::Fail { id: id.clone(), error });
         }
     }
+
+    /// An object was deleted that a client of this node may still make.
+    pub(super) fn promise_deleted(&mut self, id: &ObjectId) {
+        // A result that is not there yet has no copy that could be dropped. A name has: its reservation.
+        if id.minter().is_some() {
+            self.promises.forget(id);
+            self.fail_reduce_of(id, &Error::ObjectDeleted { id: id.clone() });
+        }
+    }
 }
