@@ -1,13 +1,29 @@
 //! The state machine of a node: every decision it takes, and nothing it does.
 //!
 //! [`Node::handle`] takes a fact and appends orders; [`Node::deadline`] says when to hand it
-//! [`Event::DeadlinePassed`]. The files follow the journey of an object: [`promise`], [`put`], [`replicas`], [`get`], [`serve`],
-//! [`reduce`], then [`delete`], [`wait`], [`membership`] and [`leave`]; [`question`] has what clients wait for meanwhile. The directory
-//! that this node owns a part of is [`crate::directory`].
+//! [`Event::DeadlinePassed`]. The state is kept by machines, each with private fields, methods with names and tests:
+//!
+//! | machine | owns |
+//! |---|---|
+//! | [`world`] | members, time, settings; the actions and messages that follow from the event at hand |
+//! | [`membership`] | who takes part; the failure detector, the redial |
+//! | [`requests`], [`watches`] | questions of clients; objects of which owners are to tell |
+//! | [`crate::table`], [`room`] | copies; what waits for room |
+//! | [`puts`], [`promise`] | objects that clients make, or said they would |
+//! | [`pulls`], [`readers`] | objects on their way to here; who waits for them, reads and receives copies |
+//! | [`coordinator`], [`reserve`] | reduces of clients of this node; the names of their results |
+//! | [`worker`], [`scatters`] | folds that run here; results that grow here by parts |
+//! | [`replicas`], [`adopt`], [`leave`] | originals that others keep, those kept for others; what has to be done before leaving |
+//! | [`retell`], [`crate::directory`] | what owners are to hear after a change of members; what this node owns |
+//!
+//! [`route`] says which machine hears of what. What concerns several machines is a method of [`Node`] that calls them by
+//! name, in a file for each part of the journey of an object: [`put`], [`get`], [`pace`], [`serve`], [`copies`], [`reduce`],
+//! [`fold`], [`scatter`], [`delete`], [`timeout`], [`change`] and [`status`].
 
 mod adopt;
 mod change;
 mod coordinator;
+mod copies;
 mod delete;
 mod event;
 mod fold;
@@ -26,6 +42,7 @@ mod requests;
 mod reserve;
 mod retell;
 mod room;
+mod route;
 mod scatter;
 mod scatters;
 mod serve;
@@ -37,13 +54,13 @@ mod watches;
 mod worker;
 mod world;
 
-use alloc::{boxed::Box, collections::BTreeMap, format, vec::Vec};
+use alloc::vec::Vec;
 
 use self::{
     adopt::Adoptions,
     coordinator::Coordinator,
     leave::Leaving,
-    membership::{Loss, Membership},
+    membership::Membership,
     promise::Promises,
     pulls::Pulls,
     puts::Puts,
@@ -62,13 +79,9 @@ pub use self::{
     leave::LEAVE_PATIENCE_NS,
 };
 use crate::{
-    ask::{Answer, Ask},
-    directory::{Directory, Taken},
-    error::Error,
-    id::{ClientId, Instance, NodeId, RequestId, ServeId},
+    directory::Directory,
     members::{Member, Members},
-    message::{Announce, Message, Progress},
-    table::{State, Table},
+    table::Table,
     time::Instant,
 };
 
@@ -85,10 +98,7 @@ pub struct Node {
     promises: Promises,
     /// Those that wait for room.
     space: room::Queue,
-    /// Whether room is being given to them.
-    is_granting: bool,
     readers: Readers,
-    serves: BTreeMap<ServeId, Instance>,
     coordinator: Coordinator,
     /// Which reduces listen to an input.
     watches: Watches,
@@ -116,9 +126,7 @@ impl Node {
             puts: Puts::default(),
             promises: Promises::default(),
             space: room::Queue::default(),
-            is_granting: false,
             readers: Readers::default(),
-            serves: BTreeMap::new(),
             coordinator: Coordinator::default(),
             watches: Watches::default(),
             names: ResultNames::default(),
@@ -183,261 +191,5 @@ impl Node {
     /// Questions without an answer so far.
     pub fn open_requests(&self) -> usize {
         self.requests.len()
-    }
-
-    fn dispatch(&mut self, event: Event) {
-        match event {
-            Event::Asked { client, request, ask, deadline } => {
-                self.ask(client, request, ask, deadline);
-            }
-            Event::Cancelled { request } => self.time_out(request),
-            Event::ClientGone { client } => self.client_gone(client),
-            Event::ClientForked { client, heir } => self.client_forked(client, heir),
-            Event::SlotReady { instance } => self.slot_ready(instance),
-            Event::SlotFailed { instance, detail } => self.slot_failed(instance, detail),
-            Event::Message { from, message } => {
-                // Whoever is no member (any more) has to introduce itself first.
-                if self.world.members().contains(from) {
-                    self.membership.heard(from);
-                    self.receive(from, message);
-                }
-            }
-            Event::PeerUp { member } => self.meet(member),
-            Event::PeerAgain { member } => self.meet_again(member),
-            Event::PeerLost { node, is_dead } => {
-                let lost = self.membership.peer_lost(node, is_dead, &mut self.world);
-                self.go_on_without(lost);
-            }
-            Event::CallFailed { node, is_refused } => {
-                self.membership.call_failed(node, is_refused);
-            }
-            Event::FetchAsked { serve, id, instance } => self.serve(serve, &id, instance),
-            Event::ServeEnded { serve } => self.serve_ended(serve),
-            Event::FetchGrew { instance, source, received, missing } => {
-                self.fetch_grew(instance, source, received, missing);
-            }
-            Event::Fetched { instance } => self.fetched(instance),
-            Event::FetchFailed { instance, source, not_here } => {
-                self.fetch_failed(instance, source, not_here);
-            }
-            Event::BlockCorrupt { source } => self.block_corrupt(source),
-            Event::FoldedInline { reduce, epoch, result } => {
-                self.folded_inline(reduce, epoch, result);
-            }
-            Event::FoldWaited { key, node, ns, bytes } => {
-                self.fold_waited(key, node, ns, bytes);
-            }
-            Event::FoldEnded { key, failure } => self.fold_ended(key, failure),
-            Event::LinkMeasured { link, has_bandwidth } => {
-                self.world.link_measured(link);
-                let usual = has_bandwidth.then_some(link.bytes_per_second);
-                self.pulls.set_usual_rate(usual);
-                self.directory.set_usual_rate(usual);
-            }
-            Event::LeaveAsked { patience_ns } => self.leave(patience_ns),
-            Event::DeadlinePassed => self.expire(),
-        }
-    }
-
-    fn ask(&mut self, client: ClientId, request: RequestId, ask: Ask, deadline: Option<Instant>) {
-        let ends_something = matches!(
-            ask,
-            Ask::Seal { .. } | Ask::Release { .. } | Ask::Abort { .. } | Ask::BreakPromises
-        );
-        if self.leaving.has_begun() && !ends_something {
-            let error = Error::NodeDown(format!("node {} is closing", self.world.me()));
-            self.world.reply(client, request, Err(error));
-            return;
-        }
-        let asked = Asked { client, request, deadline };
-        let answer = match ask {
-            Ask::Put { id, meta, bytes } => self.put_inline(&asked, id, meta, bytes),
-            Ask::Promise => Some(Ok(self.promise(client))),
-            Ask::BreakPromises => {
-                self.break_promises(client);
-                return;
-            }
-            Ask::Create { id, meta } => self.create(&asked, id, meta),
-            Ask::Seal { instance } => Some(self.seal(client, instance)),
-            Ask::Abort { instance } => Some(self.abort(client, instance)),
-            Ask::Get { id } => self.get(&asked, id),
-            Ask::Keep { id, copies } => self.keep(&asked, id, copies),
-            Ask::Release { instance } => {
-                self.release(client, instance);
-                return;
-            }
-            Ask::Follow { id } => self.follow(&asked, id),
-            Ask::Wait { ids, count } => {
-                let Self { requests, table, watches, world, .. } = self;
-                requests.wait(&asked, ids, count, table, watches, world)
-            }
-            Ask::Reduce { inputs, op, count, id } => {
-                self.begin_reduce(&asked, inputs, op, count, id)
-            }
-            Ask::Inputs { id } => self.inputs(&asked, id),
-            Ask::Lost { id } => Some(self.lost(&id)),
-            Ask::Delete { ids } => {
-                ids.iter().for_each(|id| self.tell_before_deletion(id));
-                self.requests.delete(&asked, ids, &mut self.world)
-            }
-            Ask::Latest { prefix, after } => {
-                self.requests.latest(&asked, prefix, after, &mut self.world)
-            }
-            Ask::Prune { name, keep } => self.requests.prune(&asked, name, keep, &mut self.world),
-            Ask::Locations { id, known } => {
-                self.requests.locations(&asked, id, known, &mut self.world)
-            }
-            Ask::Explain { id } => Some(Ok(self.explain(&id))),
-            Ask::Owners { id } => {
-                Some(Ok(Answer::Owners(self.world.members().owners(&id).iter().collect())))
-            }
-            Ask::List { owner, prefix, after } => {
-                self.requests.list(&asked, owner, prefix, after, &mut self.world)
-            }
-            Ask::Status => Some(Ok(Answer::Status(Box::new(self.status())))),
-            Ask::Objects => Some(Ok(Answer::Objects(self.objects()))),
-        };
-        if let Some(answer) = answer {
-            self.world.reply(client, request, answer);
-        }
-    }
-
-    /// Handles what another node, or this one, said.
-    fn receive(&mut self, from: NodeId, message: Message) {
-        let mut mail = Vec::new();
-        let (now, members, link) =
-            (self.world.now(), self.world.members(), self.world.config().link);
-        let taken = self.directory.handle(now, from, &message, members, link, &mut mail);
-        self.world.post(mail);
-        match taken {
-            Taken::No => self.receive_as_peer(from, message),
-            Taken::Yes => {}
-            Taken::SenderAsked(id) => self.result_asked(&id),
-            Taken::Deleted(id) => self.promise_deleted(&id),
-        }
-    }
-
-    /// Handles what is not meant for an owner.
-    fn receive_as_peer(&mut self, from: NodeId, message: Message) {
-        match message {
-            Message::Members(members) => self.learn(from, &members),
-            Message::Leaving => self.member_leaves(from),
-            Message::Unseated => self.leaving.unseated(from),
-            Message::Leave => self.lose(from, Loss::Left),
-            Message::Down { node, incarnation, reason } => {
-                let world = &mut self.world;
-                let lost = self.membership.told_down(from, node, incarnation, reason, world);
-                self.go_on_without(lost);
-            }
-            Message::Forgotten => self.was_forgotten(from),
-            Message::Rumour(rumour) => self.membership.hear_rumour(from, rumour, &mut self.world),
-            Message::Claimed { id, instance, taken_by } => {
-                self.claimed(from, &id, instance, taken_by)
-            }
-            Message::Waiting { id } => self.pull_acknowledged(from, &id),
-            Message::Located { id, instance, meta, source } => {
-                self.located(from, id, instance, meta, source);
-            }
-            Message::Redirect { id, instance, source } => {
-                self.redirected(&id, instance, source);
-            }
-            Message::Gone { id, error } => self.gone(&id, &error),
-            Message::Found { id, found } => self.found(from, &id, found),
-            Message::Deleted { id, request } => {
-                self.requests.deleted(from, &id, request, &mut self.world)
-            }
-            Message::Drop { id, instance, error } => {
-                self.drop_copy(from, &id, instance, error);
-            }
-            Message::Doubted { instance, .. } => self.doubted(instance),
-            Message::Stranded { id, instance, error } => {
-                self.stranded(from, &id, instance, error);
-            }
-            Message::LatestIs { name, request } => {
-                self.requests.latest_is(from, name, request, &mut self.world)
-            }
-            Message::NothingYet { request, id } => self.nothing_yet(from, request, id),
-            Message::OlderAre { names, request } => self.prune_these(request, names),
-            Message::ListIs { request, rows, next } => {
-                self.requests.list_is(from, request, rows, next, &mut self.world);
-            }
-            Message::LocationsAre { request, holdings } => {
-                self.requests.located_all(from, request, holdings, &mut self.world)
-            }
-            Message::Fold(order) => self.fold(from, order),
-            Message::Scatter(order) => self.scattered(from, *order),
-            Message::Unfold { reduce, epoch, is_void } => {
-                self.unfold(reduce, epoch, is_void);
-            }
-            Message::FoldStarves { reduce, epoch, node, bytes_per_second } => {
-                self.fold_starves(from, reduce, epoch, (node, bytes_per_second));
-            }
-            Message::FoldProbe { reduce, epoch } => {
-                self.world.send(from, Message::FoldAlive { reduce, epoch });
-            }
-            Message::FoldAlive { reduce, epoch } => self.fold_alive(from, reduce, epoch),
-            Message::FoldFailed { reduce, epoch, detail, is_lost } => {
-                self.reduce_failed(reduce, epoch, detail, is_lost);
-            }
-            Message::Adopt { id, instance, meta, inline, may_wait } => {
-                self.adopt(from, id, instance, meta, inline, may_wait);
-            }
-            Message::Adopted { instance, kept, .. } => self.adopted(from, instance, kept),
-            Message::Unkeep { instance, .. } => self.unkeep(from, instance),
-            // The directory has taken the others.
-            _ => {}
-        }
-    }
-
-    /// What the owners have to know of a copy.
-    fn announcement(&self, instance: Instance) -> Option<Announce> {
-        let copy = self.table.get(instance).filter(|copy| !copy.doomed)?;
-        // Of a result that is made in parts only the coordinator tells, until it is complete.
-        if matches!(copy.state, State::Flowing(_)) && self.scatters.contains(instance) {
-            return None;
-        }
-        let source = match copy.state {
-            State::Flowing(source) => source,
-            State::Filling(_) | State::Folding | State::Complete => None,
-        };
-        let progress = match &copy.inline {
-            Some(bytes) => Progress::Inline(bytes.clone()),
-            None if copy.is_complete() => Progress::Complete,
-            None if self.scatters.contains(instance) => Progress::Parts,
-            None => Progress::Partial { source },
-        };
-        let (id, meta, origin) = (copy.id.clone(), copy.meta.clone(), copy.origin);
-        Some(Announce { id, instance, meta, origin, progress, claim: false })
-    }
-
-    fn announce(&mut self, instance: Instance) {
-        self.announce_but(instance, None);
-    }
-
-    /// Tells the owners of a copy, but for one that knows all of it.
-    fn announce_but(&mut self, instance: Instance, knows_it: Option<NodeId>) {
-        let Some(announce) = self.announcement(instance) else { return };
-        let owners = self.world.members().owners(&announce.id).iter();
-        for owner in owners.filter(|owner| Some(*owner) != knows_it) {
-            self.world.send(owner, Message::Announce(announce.clone()));
-        }
-    }
-
-    fn expire(&mut self) {
-        let mut mail = Vec::new();
-        self.directory.expire(
-            self.world.now(),
-            self.world.members(),
-            self.world.config().link,
-            &mut mail,
-        );
-        self.world.post(mail);
-        self.expire_retelling();
-        self.expire_pulls();
-        self.watches.expire(&mut self.world);
-        self.expire_reduces();
-        self.leaving.expire(self.world.now());
-        self.replicas.expire(&mut self.requests, &mut self.world);
-        self.expire_members();
     }
 }

@@ -1,11 +1,8 @@
 //! Put: an object comes into being at this node.
 //!
-//! How far each is stands in [`super::puts`]. Also the end of a copy, however it came to be.
+//! How far each is stands in [`super::puts`].
 
-use alloc::{
-    format,
-    string::{String, ToString},
-};
+use alloc::{format, string::ToString};
 
 use super::{
     Action, Asked, Node, Waiting,
@@ -20,8 +17,7 @@ use crate::{
     limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
     message::Message,
     meta::Meta,
-    planted::{self, Bug},
-    table::{Removed, State},
+    table::State,
 };
 
 impl Node {
@@ -257,71 +253,5 @@ impl Node {
             }
         };
         Error::Timeout { what, waited_ns, state }
-    }
-
-    pub(super) fn slot_ready(&mut self, instance: Instance) {
-        match self.table.get(instance).map(|copy| copy.state) {
-            Some(State::Filling(_)) => self.create_in_memory(instance),
-            Some(State::Flowing(_)) => self.pull_in_memory(instance),
-            Some(State::Folding) => self.result_in_memory(instance),
-            Some(State::Complete) => {}
-            // The copy went while its memory was being made.
-            None => self.world.act(Action::FreeSlot { instance }),
-        }
-    }
-
-    pub(super) fn slot_failed(&mut self, instance: Instance, detail: String) {
-        let Some(copy) = self.table.get(instance) else { return };
-        let (id, needed) = (copy.id.clone(), copy.meta.size);
-        let error = Error::NoMemory { needed, detail };
-        match copy.state {
-            State::Filling(_) => self.fail_create(instance, error),
-            State::Flowing(_) => self.pull_failed(&id, &error),
-            State::Folding => self.result_failed(instance, error),
-            State::Complete => {}
-        }
-    }
-
-    /// Makes a copy the one that gets use. What is here of another instance is not current any more.
-    pub(super) fn reveal(&mut self, instance: Instance) {
-        let Some(id) = self.table.get(instance).map(|copy| copy.id.clone()) else { return };
-        if let Some(before) = self.table.current(&id).filter(|before| *before != instance) {
-            self.doom(before);
-        }
-        self.table.reveal(instance);
-    }
-
-    /// Takes a copy out of use. A client that fills it may go on to do so; nobody waits for the rest of another.
-    pub(super) fn doom(&mut self, instance: Instance) {
-        self.parts_doomed(instance);
-        self.adoptions.forget(instance);
-        self.replicas.end(instance, &mut self.requests, &mut self.world);
-        let state = self.table.get(instance).map(|copy| copy.state);
-        if matches!(state, Some(State::Flowing(_) | State::Folding)) {
-            self.world.act(Action::FreeSlot { instance });
-        }
-        if let Some(removed) = self.table.doom(instance) {
-            self.removed(&removed);
-        }
-        self.leaving.forget(instance);
-    }
-
-    pub(super) fn unpin(&mut self, instance: Instance) {
-        if self.table.get(instance).is_none() {
-            return;
-        }
-        match self.table.unpin(instance) {
-            Some(removed) => self.removed(&removed),
-            // What is unpinned may be evicted for somebody who waits.
-            None if planted::has(Bug::GrantsNoRoomLater) => {}
-            None => self.grant_space(),
-        }
-    }
-
-    fn removed(&mut self, removed: &Removed) {
-        if removed.has_slot {
-            self.world.act(Action::FreeSlot { instance: removed.instance });
-        }
-        self.grant_space();
     }
 }

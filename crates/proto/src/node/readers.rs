@@ -1,4 +1,4 @@
-//! Readers: which questions of clients wait for an object here, and which copies clients read.
+//! Readers: which questions of clients wait for an object here, and which copies clients read or other nodes receive.
 //!
 //! Does not know how an object comes to here, nor what a copy is.
 
@@ -7,7 +7,7 @@ use alloc::{
     vec::Vec,
 };
 
-use crate::id::{ClientId, Instance, ObjectId, RequestId};
+use crate::id::{ClientId, Instance, ObjectId, RequestId, ServeId};
 
 #[derive(Debug, Default)]
 pub(super) struct Readers {
@@ -17,6 +17,8 @@ pub(super) struct Readers {
     followers: ByObject,
     /// Copies that clients read, and how often each.
     reads: BTreeMap<ClientId, BTreeMap<Instance, u32>>,
+    /// Copies that are sent to other nodes.
+    serves: BTreeMap<ServeId, Instance>,
 }
 
 #[derive(Debug, Default)]
@@ -44,10 +46,12 @@ impl ByObject {
 }
 
 impl Readers {
-    /// How many objects clients wait for, how many they follow, and how many copies they read.
-    pub(super) fn counts(&self) -> (usize, usize, usize) {
+    /// How many objects clients wait for, how many they follow, how many copies they read, and how many are sent.
+    pub(super) fn counts(&self) -> [(&'static str, usize); 4] {
         let reads = self.reads.values().map(BTreeMap::len).sum();
-        (self.waiting.0.len(), self.followers.0.len(), reads)
+        let (waiting, followers) = (self.waiting.0.len(), self.followers.0.len());
+        let serves = self.serves.len();
+        [("gets", waiting), ("followers", followers), ("reads", reads), ("serves", serves)]
     }
 
     pub(super) fn wait(&mut self, id: &ObjectId, request: RequestId) {
@@ -102,6 +106,16 @@ impl Readers {
         self.reads.remove(&client).unwrap_or_default()
     }
 
+    /// A copy is sent to another node, and pinned until that ends.
+    pub(super) fn begin_serve(&mut self, serve: ServeId, instance: Instance) {
+        self.serves.insert(serve, instance);
+    }
+
+    /// A transfer out of here is over; none if it had not begun.
+    pub(super) fn end_serve(&mut self, serve: ServeId) -> Option<Instance> {
+        self.serves.remove(&serve)
+    }
+
     /// The heir reads what a client reads, once; which copies these are.
     pub(super) fn inherit(&mut self, client: ClientId, heir: ClientId) -> Vec<Instance> {
         let read = self.reads.get(&client).into_iter().flat_map(BTreeMap::keys);
@@ -124,7 +138,7 @@ mod tests {
         assert_eq!(readers.inherit(client, heir), [INSTANCE]);
         assert!(readers.end(heir, INSTANCE) && !readers.end(heir, INSTANCE));
         assert_eq!(readers.end_all(client), BTreeMap::from([(INSTANCE, 3)]));
-        assert_eq!(readers.counts(), (0, 0, 0));
+        assert!(readers.counts().iter().all(|(_, count)| *count == 0));
     }
 
     #[test]

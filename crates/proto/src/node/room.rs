@@ -3,14 +3,12 @@
 //! In order of asking, but nobody waits behind one that does not fit. Those who wait are kept by their size, so that a
 //! change of what is free costs the same however many wait.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::collections::BTreeMap;
 
-use super::{Action, Node, Note};
+use super::Node;
 use crate::{
     error::Error,
     id::{Instance, ObjectId, ReduceId},
-    message::Message,
-    table::Removed,
 };
 
 /// Who waits for room.
@@ -30,6 +28,8 @@ pub(super) struct Queue {
     /// The size and the ticket of each.
     places: BTreeMap<SpaceFor, (u64, u64)>,
     last_ticket: u64,
+    /// Whether room is being given to them.
+    is_granting: bool,
 }
 
 impl Queue {
@@ -83,7 +83,7 @@ impl Node {
     /// never fit, and room for the others may be what lets somebody delete.
     pub(super) fn grant_space(&mut self) {
         // Whoever gets room may let go of some: that is granted in its turn, not from within.
-        if core::mem::replace(&mut self.is_granting, true) {
+        if core::mem::replace(&mut self.space.is_granting, true) {
             return;
         }
         while let Some((who, size)) =
@@ -99,21 +99,8 @@ impl Node {
                 SpaceFor::SmallResult(key) => self.small_result_in_room(key),
             }
         }
-        self.is_granting = false;
+        self.space.is_granting = false;
         self.give_back();
-    }
-
-    pub(super) fn evicted(&mut self, evicted: Vec<Removed>) {
-        if evicted.is_empty() {
-            return;
-        }
-        self.world.note(Note::Evicted { copies: evicted.len() });
-        for Removed { id, instance, has_slot } in evicted {
-            if has_slot {
-                self.world.act(Action::FreeSlot { instance });
-            }
-            self.world.send_owners(&id, &Message::Withdraw { id: id.clone(), instance });
-        }
     }
 
     pub(super) fn store_full(&self, needed: u64) -> Error {

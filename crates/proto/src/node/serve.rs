@@ -24,7 +24,7 @@ impl Node {
                 let relayed =
                     !(copy.origin && is_made_here && self.coordinator.folded(&copy.id).is_none());
                 self.table.pin(instance);
-                self.serves.insert(serve, instance);
+                self.readers.begin_serve(serve, instance);
                 self.world.act(Action::Serve { serve, instance, relayed });
             }
             None => self.world.act(Action::Refuse { serve }),
@@ -32,7 +32,7 @@ impl Node {
     }
 
     pub(super) fn serve_ended(&mut self, serve: ServeId) {
-        let Some(instance) = self.serves.remove(&serve) else {
+        let Some(instance) = self.readers.end_serve(serve) else {
             // A receiver that was parked here has hung up.
             if let Some(id) = self.pulls.unpark(serve) {
                 self.end_if_unwanted(&id);

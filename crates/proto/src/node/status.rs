@@ -17,18 +17,13 @@ use crate::{
 impl Node {
     /// What is under way, in words, none when the node is at rest; for checkers.
     pub fn unfinished(&self) -> impl Iterator<Item = String> {
-        let (waiting, followers, reads) = self.readers.counts();
         let counts = [
             ("pulls", self.pulls.len()),
-            ("gets", waiting),
             ("creates", self.puts.len()),
             ("promises", self.promises.len()),
             ("that wait for room", self.space.len()),
-            ("reads", reads),
-            ("serves", self.serves.len()),
             ("reduces", self.coordinator.len()),
             ("watches", self.watches.len()),
-            ("followers", followers),
             ("reservations", self.names.len()),
             ("results", self.coordinator.unfinished_results()),
             ("folds", self.worker.len() + self.scatters.len()),
@@ -38,8 +33,10 @@ impl Node {
             ("members that leave", self.leaving.unseating()),
             ("names that are kept", self.directory.reservations()),
         ];
-        counts
+        self.readers
+            .counts()
             .into_iter()
+            .chain(counts)
             .filter(|(_, count)| *count > 0)
             .map(|(what, count)| format!("{count} {what}"))
     }

@@ -14,6 +14,7 @@ mod wait;
 
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    format,
     string::{String, ToString},
     vec,
     vec::Vec,
@@ -21,14 +22,18 @@ use alloc::{
 
 use super::*;
 use crate::{
+    ask::{Answer, Ask},
     broadcast::Reason,
     directory::Slice,
-    id::ObjectId,
+    error::Error,
+    id::{ClientId, Instance, NodeId, ObjectId, RequestId, ServeId},
     inline::Inline,
     limits::OWNER_PATIENCE_NS,
-    message::{FoldOrder, Holding, Source},
+    members::Member,
+    message::{FoldOrder, Holding, Message, Source},
     meta::{Dtype, Meta, Op},
     reduce::cost::Link,
+    time::Instant,
 };
 
 const LARGE: u64 = 1 << 20;
