@@ -319,7 +319,7 @@ pub enum Message {
         /// was made of it in parts, as soon as all of them are there.
         is_void: bool,
     },
-    /// To the coordinator: a position waits for the stream of a child that brings far less than usual.
+    /// To the coordinator: a position waits for the stream of a child, and nothing comes.
     FoldStarves {
         /// The reduce.
         reduce: ReduceId,
@@ -327,8 +327,6 @@ pub enum Message {
         epoch: u32,
         /// The node of the child.
         node: NodeId,
-        /// What it brings; zero if nothing.
-        bytes_per_second: u64,
     },
     /// To a node that positions of a reduce wait for: do you live? Answered by [`Message::FoldAlive`].
     FoldProbe {
@@ -484,6 +482,23 @@ pub struct Listed {
     pub complete: u32,
     /// Nodes that have a part of it.
     pub partial: u32,
+}
+
+/// How fast an object comes to a receiver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paced {
+    /// The object.
+    pub id: ObjectId,
+    /// Which instance.
+    pub instance: Instance,
+    /// The node that sends it.
+    pub source: NodeId,
+    /// Since the last report; zero if nothing has come for a while.
+    pub bytes_per_second: u64,
+    /// Bytes that are still to come.
+    pub missing: u64,
+    /// Bytes per second at which the receiver has received from others, if that was measured.
+    pub usual: Option<u64>,
 }
 
 /// That a node has a copy.

@@ -295,9 +295,7 @@ impl Node {
             Event::FoldedInline { reduce, epoch, result } => {
                 self.folded_inline(reduce, epoch, result, out);
             }
-            Event::FoldWaited { key, node, ns, bytes } => {
-                self.fold_waited(key, node, ns, bytes, out);
-            }
+            Event::FoldWaited { key, node } => self.fold_waited(key, node, out),
             Event::FoldEnded { key, failure } => self.fold_ended(key, failure, out),
             Event::LinkMeasured { link, has_bandwidth } => {
                 self.config.link = link;
@@ -429,8 +427,8 @@ impl Node {
             Message::Unfold { reduce, epoch, is_void } => {
                 self.unfold(reduce, epoch, is_void, out);
             }
-            Message::FoldStarves { reduce, epoch, node, bytes_per_second } => {
-                self.fold_starves(from, reduce, epoch, (node, bytes_per_second), out);
+            Message::FoldStarves { reduce, epoch, node } => {
+                self.fold_starves(from, reduce, epoch, node, out);
             }
             Message::FoldProbe { reduce, epoch } => {
                 self.send(from, Message::FoldAlive { reduce, epoch }, out);

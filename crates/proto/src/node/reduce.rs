@@ -2,14 +2,9 @@
 //!
 //! What a reduce decides is in [`crate::reduce`]; here its steps become messages, room and folds.
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    format,
-    string::String,
-    vec::Vec,
-};
+use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
-use super::{Action, Asked, Node, Note, Pending, SpaceFor, Waiting, starve::Wait};
+use super::{Action, Asked, Node, Note, Pending, SpaceFor, Waiting};
 use crate::{
     ask::Answer,
     error::Error,
@@ -52,13 +47,11 @@ pub(super) struct Folded {
 pub(super) struct Fold {
     inputs: Vec<Instance>,
     pub(super) is_stopped: bool,
-    /// What the nodes of its children have brought while it waited for them.
-    pub(super) waits: BTreeMap<NodeId, Wait>,
 }
 
 impl Fold {
     const fn of(inputs: Vec<Instance>) -> Self {
-        Self { inputs, is_stopped: false, waits: BTreeMap::new() }
+        Self { inputs, is_stopped: false }
     }
 }
 
