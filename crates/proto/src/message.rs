@@ -81,20 +81,7 @@ pub enum Message {
     },
     /// To the first owner: how fast an object comes; to the second too, where the first does not answer that it is stalled.
     /// Answered by [`Message::Redirect`] if the receiver is stalled, or is to take the rest from another sender.
-    Paced {
-        /// The object.
-        id: ObjectId,
-        /// Which instance.
-        instance: Instance,
-        /// Who sends it.
-        source: NodeId,
-        /// Since the last report; zero if nothing has come for a while.
-        bytes_per_second: u64,
-        /// Bytes that are still to come.
-        missing: u64,
-        /// Bytes per second at which the receiver has received from others, if that was measured.
-        usual: Option<u64>,
-    },
+    Paced(Paced),
     /// To the asker: the question is known, the object is not there yet.
     Waiting {
         /// The object.

@@ -126,9 +126,7 @@ impl Directory {
                 }
                 self.locate(now, from, id, avoid, members, link, mail);
             }
-            Message::Paced { .. } => {
-                self.paced(now, from, message, members, link, mail);
-            }
+            Message::Paced(paced) => self.paced(now, from, paced, members, link, mail),
             Message::Unlocate { id } => self.unlocate(from, id),
             Message::Watch { id } => self.watch(now, from, id, members, mail),
             Message::Unwatch { id } => {

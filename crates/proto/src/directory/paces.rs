@@ -23,7 +23,7 @@ use crate::{
     broadcast::Pace,
     id::{NodeId, ObjectId},
     members::Members,
-    message::Message,
+    message::{Message, Paced},
     pace::{SLOW_TIMES, STALL_NS},
     reduce::cost::Link,
     time::Instant,
@@ -126,23 +126,19 @@ impl Directory {
         &mut self,
         now: Instant,
         from: NodeId,
-        message: &Message,
+        paced: &Paced,
         members: &Members,
         link: Link,
         mail: &mut Mail,
     ) {
-        let Message::Paced { id, instance, source, bytes_per_second, missing, usual } = message
-        else {
-            return;
-        };
-        let (instance, source, rate) = (*instance, *source, *bytes_per_second);
+        let Paced { ref id, instance, source, bytes_per_second: rate, missing, usual } = *paced;
         let entry = self.entries.get_mut(id);
         let live =
             entry.and_then(|entry| entry.live.as_mut()).filter(|live| live.instance == instance);
         let Some(live) = live else { return };
         let is_its = |holder: &&mut Holder| !holder.complete && holder.source == Some(source);
         let Some(holder) = live.holders.get_mut(&from).filter(is_its) else { return };
-        let report = Report { at: now, rate, missing: *missing, usual: *usual };
+        let report = Report { at: now, rate, missing, usual };
         holder.reports.get_or_insert_default().last = Some(report);
         if rate == 0 {
             self.alarms.insert((now + JUDGE_NS, id.clone()));
@@ -152,14 +148,15 @@ impl Directory {
             return;
         }
         let others = live.other_branches(now);
-        let Some(typical) = others.or(*usual) else { return };
+        let Some(typical) = others.or(usual) else { return };
         if others.is_some() {
             live.remember(now, from, typical, &mut self.speeds);
         }
         if !is_slow(rate, typical) {
             return live.blame_left(now, from, typical, &mut self.speeds);
         }
-        if let Some(better) = live.better(now, from, typical, members, link, &self.speeds) {
+        if let Some(better) = live.better(now, from, (others, typical), members, link, &self.speeds)
+        {
             live.move_to(now, from, source, better);
             mail.push((from, Message::Redirect { id: id.clone(), instance, source: better }));
         }
@@ -304,7 +301,7 @@ impl Live {
         &self,
         now: Instant,
         node: NodeId,
-        typical: u64,
+        (others, typical): (Option<u64>, u64),
         members: &Members,
         link: Link,
         speeds: &Speeds,
@@ -314,7 +311,7 @@ impl Live {
         let is_new = holder.located.is_some_and(|located| now.since(located) < PROBATION_NS);
         // What one branch alone gets, less than it is used to, may be as fast as the network is at present; and the first
         // report may show no more than a start.
-        let is_doubtful = is_new || self.other_branches(now).is_none();
+        let is_doubtful = is_new || others.is_none();
         let is_little = !is_doubtful || is_slow(report.rate.saturating_mul(2), typical);
         if !is_little || self.is_settling(now, node) {
             return None;

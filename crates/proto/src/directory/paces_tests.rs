@@ -4,7 +4,7 @@ use super::{
     tests::{Owner, SIZE, fed_by, instance, locate, minted, told},
     *,
 };
-use crate::message::Progress;
+use crate::message::{Paced, Progress};
 
 const MS: u64 = 1_000_000;
 /// Bytes per second that all get who are well, and a tenth of that.
@@ -36,14 +36,14 @@ fn reports(
     rate: u64,
     usual: Option<u64>,
 ) -> Option<u64> {
-    let paced = Message::Paced {
+    let paced = Message::Paced(Paced {
         id: id.clone(),
         instance: instance(3, 1),
         source: NodeId(source),
         bytes_per_second: rate,
         missing: SIZE,
         usual,
-    };
+    });
     redirected(owner.hears(receiver, paced), receiver)
 }
 

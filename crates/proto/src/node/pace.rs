@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     id::{Instance, NodeId, ObjectId},
-    message::Message,
+    message::{Message, Paced},
     pace::{Due, Pace},
     table::State,
 };
@@ -90,8 +90,8 @@ impl Node {
             return;
         };
         let usual = self.usual_rate;
-        let paced = Message::Paced { id, instance, source, bytes_per_second, missing, usual };
-        self.send(owner, paced, out);
+        let paced = Paced { id, instance, source, bytes_per_second, missing, usual };
+        self.send(owner, Message::Paced(paced), out);
     }
 
     /// Whether an owner names the sender that this node receives from already: it knows of none that is better.
