@@ -104,7 +104,8 @@ impl Owner {
 
     fn locate(&mut self, id: &ObjectId) -> Duration {
         let asker = NodeId(NODES);
-        let message = Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None };
+        let message =
+            Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None, slowness: 1 };
         let (took, answers) = self.say(asker, &message);
         assert!(
             matches!(&answers[..], [(to, Message::Located { source: Source::Holder { .. }, .. })] if *to == asker),

@@ -73,6 +73,8 @@ pub enum Message {
         avoid: Vec<NodeId>,
         /// A sender that said it has no such copy.
         not_here: Option<(NodeId, Instance)>,
+        /// How many times slower than others the asker receives, as an owner has told it by [`Message::Slow`]; 1 if none has.
+        slowness: u64,
     },
     /// To the owner: the question is void.
     Unlocate {
@@ -82,6 +84,14 @@ pub enum Message {
     /// To the first owner: how fast an object comes; to the second too, where the first does not answer that it is stalled.
     /// Answered by [`Message::Redirect`] if the receiver is stalled, or is to take the rest from another sender.
     Paced(Paced),
+    /// From the first owner to a receiver: so many times slower than others it receives. It says so to the owners of other
+    /// objects that it asks for.
+    Slow {
+        /// How many times.
+        times: u64,
+        /// What it has reported that it gets.
+        bytes_per_second: u64,
+    },
     /// To the asker: the question is known, the object is not there yet.
     Waiting {
         /// The object.

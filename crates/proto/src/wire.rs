@@ -401,6 +401,7 @@ mod tests {
                     id: ObjectId::Minted { node: NodeId(node), serial },
                     avoid: vec![NodeId(serial)],
                     not_here: Some((NodeId(node), instance)),
+                    slowness: serial,
                 },
             ] {
                 prop_assert_eq!(decode::<Message>(&encode(&message)), Ok(message));

@@ -1,7 +1,8 @@
 //! How fast nodes receive and send, as receivers report it, and who is moved to another sender for it.
 //!
 //! Receivers report how fast an object comes ([`crate::pace`]). The first owner keeps the last report of each holder and
-//! remembers, from object to object, which nodes are slow. A slow node is given to an asker only if no other holder can
+//! remembers, from object to object, which nodes are slow. It tells a node that receives slowly, and that node says so to
+//! the owner of each object that it asks for. A slow node is given to an asker only if no other holder can
 //! send ([`crate::broadcast`]); a receiver behind one is moved to a better sender and keeps what it has.
 //!
 //! What counts as slow is relative: less than a third of what another branch of the same broadcast gets; while one branch is
@@ -24,7 +25,7 @@ use crate::{
     id::{NodeId, ObjectId},
     members::Members,
     message::{Message, Paced},
-    pace::{SLOW_TIMES, STALL_NS},
+    pace::{REMEMBERED_NS, SLOW_TIMES, STALL_NS},
     reduce::cost::Link,
     time::Instant,
 };
@@ -41,9 +42,6 @@ const JUDGE_NS: u64 = 60_000_000;
 
 /// How long a report says something of the present: receivers report every 2 s at least.
 const FRESH_NS: u64 = 2_500_000_000;
-
-/// How long a slow node is remembered. After that it is tried again.
-const REMEMBERED_NS: u64 = 60_000_000_000;
 
 /// How long a node counts as stalled that has said nothing since.
 const STALLED_NS: u64 = 5_000_000_000;
@@ -94,6 +92,15 @@ impl Speeds {
     pub(super) fn heard(&mut self, from: NodeId) {
         if let Some(speed) = self.nodes.get_mut(&from) {
             speed.stalled = None;
+        }
+    }
+
+    /// A node says how many times slower than others it receives.
+    pub(super) fn says(&mut self, now: Instant, from: NodeId, slowness: u64) {
+        if slowness > 1 {
+            self.nodes.entry(from).or_default().down = Some((slowness, now));
+        } else if let Some(speed) = self.nodes.get_mut(&from) {
+            speed.down = None;
         }
     }
 
@@ -149,8 +156,10 @@ impl Directory {
         }
         let others = live.other_branches(now);
         let Some(typical) = others.or(usual) else { return };
-        if others.is_some() {
-            live.remember(now, from, typical, &mut self.speeds);
+        if others.is_some()
+            && let Some(times) = live.remember(now, from, typical, &mut self.speeds)
+        {
+            mail.push((from, Message::Slow { times, bytes_per_second: rate }));
         }
         if !is_slow(rate, typical) {
             return live.blame_left(now, from, typical, &mut self.speeds);
@@ -248,19 +257,28 @@ impl Live {
         true
     }
 
-    /// Keeps for other objects whether a receiver next to a complete copy gets far less than other branches do. A transfer
-    /// that has begun only now says nothing.
-    fn remember(&self, now: Instant, node: NodeId, typical: u64, speeds: &mut Speeds) {
-        let Some(holder) = self.holders.get(&node) else { return };
-        let Some(report) = holder.last() else { return };
+    /// Keeps for other objects whether a receiver next to a complete copy gets far less than other branches do, and how many
+    /// times less. A transfer that has begun only now says nothing.
+    fn remember(
+        &self,
+        now: Instant,
+        node: NodeId,
+        typical: u64,
+        speeds: &mut Speeds,
+    ) -> Option<u64> {
+        let holder = self.holders.get(&node)?;
+        let report = holder.last()?;
         let is_long = holder.located.is_some_and(|located| now.since(located) > 2 * PROBATION_NS);
         let is_first = self.top(node) == Some(node);
         if !is_slow(report.rate, typical) {
-            if let Some(speed) = speeds.nodes.get_mut(&node) {
-                speed.down = None;
-            }
+            speeds.nodes.get_mut(&node)?.down = None;
+            None
         } else if is_long && is_first {
-            speeds.nodes.entry(node).or_default().down = Some((typical / report.rate.max(1), now));
+            let times = typical / report.rate.max(1);
+            speeds.nodes.entry(node).or_default().down = Some((times, now));
+            Some(times)
+        } else {
+            None
         }
     }
 

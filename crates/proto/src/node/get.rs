@@ -272,8 +272,8 @@ impl Node {
         let owner = self.members.owners(id).first;
         let second_at = (owner != self.me.id).then(|| self.now + OWNER_PATIENCE_NS);
         pull.phase = Phase::Asking { second_at };
-        let not_here = pull.not_here.take();
-        self.send(owner, Message::Locate { id: id.clone(), avoid, not_here }, out);
+        let (not_here, slowness) = (pull.not_here.take(), self.slowness());
+        self.send(owner, Message::Locate { id: id.clone(), avoid, not_here, slowness }, out);
     }
 
     /// Asks the owners again, since they have changed.
@@ -712,7 +712,8 @@ impl Node {
                     *second_at = None;
                     let avoid = self.avoided(&id);
                     if let Some(second) = self.members.owners(&id).second {
-                        self.send(second, Message::Locate { id, avoid, not_here: None }, out);
+                        let (not_here, slowness) = (None, self.slowness());
+                        self.send(second, Message::Locate { id, avoid, not_here, slowness }, out);
                     }
                 }
                 Phase::Receiving { .. } => self.report_stall(&id, out),

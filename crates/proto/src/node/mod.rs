@@ -43,6 +43,7 @@ use self::{
     keep::Kept,
     leave::Leaving,
     membership::Loss,
+    pace::Slow,
     put::Create,
     question::{Asked, Pending, Waiting},
     reduce::Fold,
@@ -89,6 +90,8 @@ pub struct Node {
     pulls: BTreeMap<ObjectId, Pull>,
     /// Bytes per second that this node receives when its senders are well, once that was measured.
     usual_rate: Option<u64>,
+    /// That this node receives slowly, as an owner has told it.
+    slow: Option<Slow>,
     creates: BTreeMap<Instance, Create>,
     /// Ids of objects that clients have said they will make.
     promises: BTreeMap<ObjectId, ClientId>,
@@ -170,6 +173,7 @@ impl Node {
             waiting: BTreeMap::new(),
             pulls: BTreeMap::new(),
             usual_rate: None,
+            slow: None,
             creates: BTreeMap::new(),
             promises: BTreeMap::new(),
             space: VecDeque::new(),
@@ -426,6 +430,9 @@ impl Node {
             Message::Scatter(order) => self.scattered(from, *order, out),
             Message::Unfold { reduce, epoch, is_void } => {
                 self.unfold(reduce, epoch, is_void, out);
+            }
+            Message::Slow { times, bytes_per_second } => {
+                self.slow = Some(Slow { times, bytes_per_second, at: self.now });
             }
             Message::FoldStarves { reduce, epoch, node } => {
                 self.fold_starves(from, reduce, epoch, node, out);

@@ -9,9 +9,20 @@ use super::{
 use crate::{
     id::{Instance, NodeId, ObjectId},
     message::{Message, Paced},
-    pace::{Due, Pace},
+    pace::{Due, Pace, REMEMBERED_NS, SLOW_TIMES},
     table::State,
+    time::Instant,
 };
+
+/// That this node receives slowly.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slow {
+    /// How many times slower than others.
+    pub(super) times: u64,
+    /// What it received when that was found, and when it was.
+    pub(super) bytes_per_second: u64,
+    pub(super) at: Instant,
+}
 
 impl Node {
     /// A transfer begins, perhaps of what another sender has sent a part of.
@@ -47,6 +58,8 @@ impl Node {
         };
         *missing = missing_now;
         let Some(rate) = pace.grew(self.now, received, self.usual_rate) else { return };
+        // It is slow no more.
+        self.slow.take_if(|slow| slow.bytes_per_second.saturating_mul(SLOW_TIMES) < rate);
         if !self.is_scattered(instance) {
             let owner = self.members.owners(&id).first;
             self.report(owner, id, rate, out);
@@ -92,6 +105,12 @@ impl Node {
         let usual = self.usual_rate;
         let paced = Paced { id, instance, source, bytes_per_second, missing, usual };
         self.send(owner, Message::Paced(paced), out);
+    }
+
+    /// How many times slower than others this node receives, as it tells the owners of what it asks for.
+    pub(super) fn slowness(&self) -> u64 {
+        let known = self.slow.filter(|slow| self.now.since(slow.at) < REMEMBERED_NS);
+        known.map_or(1, |slow| slow.times)
     }
 
     /// Whether an owner names the sender that this node receives from already: it knows of none that is better.
