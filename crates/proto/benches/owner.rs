@@ -117,7 +117,8 @@ impl Owner {
 
     fn locate(&mut self, id: &ObjectId) -> Duration {
         let asker = NodeId(NODES);
-        let message = Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None };
+        let message =
+            Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None, slowness: 1 };
         let (took, answers) = self.say(asker, &message);
         assert!(
             matches!(&answers[..], [(to, Message::Located { source: Source::Holder { .. }, .. })] if *to == asker),
@@ -163,7 +164,8 @@ impl Owner {
                 self.node.handle(self.now(), event, &mut self.actions);
                 self.actions.clear();
             }
-            let message = Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None };
+            let message =
+                Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None, slowness: 1 };
             let (_, answers) = self.say(NodeId(NODES), &message);
             assert!(answers.iter().any(|(to, _)| *to == NodeId(NODES)), "{answers:?}");
             longest = longest.max(before.elapsed());

@@ -25,7 +25,7 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Nodes of different versions don't talk.
-pub const VERSION: u8 = 9;
+pub const VERSION: u8 = 10;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
@@ -401,6 +401,7 @@ mod tests {
                     id: ObjectId::Minted { node: NodeId(node), serial },
                     avoid: vec![NodeId(serial)],
                     not_here: Some((NodeId(node), instance)),
+                    slowness: serial,
                 },
             ] {
                 prop_assert_eq!(decode::<Message>(&encode(&message)), Ok(message));

@@ -143,7 +143,8 @@ impl Directory {
                 self.keep_for_a_while(now, &announce.id, members);
             }
             Message::Withdraw { id, instance } => self.withdraw(now, from, id, *instance, members),
-            Message::Locate { id, avoid, not_here } => {
+            Message::Locate { id, avoid, not_here, slowness } => {
+                self.speeds.says(now, from, *slowness);
                 if let Some((holder, instance)) = not_here
                     && self.is_refusal_news(id, from, *holder)
                 {
@@ -151,9 +152,7 @@ impl Directory {
                 }
                 self.locate(now, from, id, avoid, members, link, mail);
             }
-            Message::Paced { .. } => {
-                self.paced(now, from, message, members, link, mail);
-            }
+            Message::Paced(paced) => self.paced(now, from, paced, members, link, mail),
             Message::Unlocate { id } => self.unlocate(from, id),
             Message::Watch { id } => self.watch(now, from, id, members, mail),
             Message::Unwatch { id } => {

@@ -25,7 +25,7 @@ use crate::{
     id::{Instance, NodeId, ObjectId},
     limits::ORPHAN_GRACE_NS,
     members::Members,
-    message::Message,
+    message::{Message, Paced},
     planted::{self, Bug},
     time::Instant,
 };
@@ -258,7 +258,7 @@ impl Directory {
         let prefix = match message {
             Message::Watch { id }
             | Message::Unwatch { id }
-            | Message::Paced { id, .. }
+            | Message::Paced(Paced { id, .. })
             | Message::Locations { id, .. }
             | Message::Unlocations { id, .. }
             | Message::Dropped { id, .. } => return self.settle(now, id, members, mail),

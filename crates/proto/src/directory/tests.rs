@@ -137,7 +137,7 @@ fn claim(id: &ObjectId, instance: Instance) -> Message {
 }
 
 pub(super) fn locate(id: &ObjectId) -> Message {
-    Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None }
+    Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None, slowness: 1 }
 }
 
 pub(super) fn fed_by(node: u64) -> Progress {
@@ -290,7 +290,8 @@ fn nobody_is_moved_to_one_who_begins_too_late() {
 fn who_asks_again_takes_nobody_over_meanwhile() {
     let (mut owner, id) = with_a_far_receiver();
     owner.hears(2, locate(&id));
-    let again = Message::Locate { id: id.clone(), avoid: vec![NodeId(1)], not_here: None };
+    let again =
+        Message::Locate { id: id.clone(), avoid: vec![NodeId(1)], not_here: None, slowness: 1 };
     owner.hears(2, again);
     assert!(feeds(&owner).0.contains(&(1, 4)), "{:?}", feeds(&owner));
     let mail = owner.hears(2, told(&id, instance(1, 1), false, fed_by(4)));
@@ -329,7 +330,7 @@ fn who_failed_the_asker_is_named_last() {
     let id = minted();
     owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
     owner.hears(3, told(&id, instance(2, 1), false, Progress::Complete));
-    let again = |avoid| Message::Locate { id: id.clone(), avoid, not_here: None };
+    let again = |avoid| Message::Locate { id: id.clone(), avoid, not_here: None, slowness: 1 };
     let mail = owner.hears(4, again(vec![NodeId(2)]));
     assert!(matches!(
         mail[..],
@@ -344,7 +345,8 @@ fn a_refusal_corrects_a_stale_location() {
     owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
     assert_eq!(owner.source_of(3, &id), Some(2));
     let not_here = Some((NodeId(2), instance(2, 1)));
-    let mail = owner.hears(3, Message::Locate { id: id.clone(), avoid: vec![], not_here });
+    let mail =
+        owner.hears(3, Message::Locate { id: id.clone(), avoid: vec![], not_here, slowness: 1 });
     assert_eq!(mail, [(NodeId(3), Message::Waiting { id: id.clone() })]);
     assert!(!owner.holders(&id).contains(&2));
 }
@@ -358,7 +360,10 @@ fn an_older_refusal_does_not_hide_a_copy_that_came_since() {
     assert_eq!(owner.source_of(4, &id), Some(3));
     owner.hears(3, told(&id, instance(2, 1), false, Progress::Complete));
     let not_here = Some((NodeId(3), instance(2, 1)));
-    owner.hears(4, Message::Locate { id: id.clone(), avoid: vec![NodeId(3)], not_here });
+    owner.hears(
+        4,
+        Message::Locate { id: id.clone(), avoid: vec![NodeId(3)], not_here, slowness: 1 },
+    );
     assert!(owner.holders(&id).contains(&3));
 }
 

@@ -162,13 +162,13 @@ impl Coordinator {
         &mut self,
         (key, epoch): (ReduceId, u32),
         from: NodeId,
-        (node, rate): (NodeId, u64),
+        node: NodeId,
         now: Instant,
     ) -> Vec<Step> {
         let mut steps = Vec::new();
         self.all.update(&key, |reduce| {
             if reduce.epoch() == epoch {
-                reduce.starves(now, from, node, rate, &mut steps);
+                reduce.starves(now, from, node, &mut steps);
             }
         });
         steps

@@ -25,8 +25,9 @@ use crate::{
 /// Nanoseconds between two [`Event::FetchGrew`] of a transfer, at least: 10 ms.
 pub const GROWTH_NS: u64 = 10_000_000;
 
-/// Nanoseconds between two [`Event::FoldWaited`] of a child, at least: 100 ms.
-pub const FOLD_WAITED_NS: u64 = 100_000_000;
+/// After how long a wait for a child is an [`Event::FoldWaited`], and again: 200 ms. The coordinator then begins the sum anew
+/// with another input, which takes as long as the sum itself; to wait as long as for a copy would be too long.
+pub const FOLD_WAITED_NS: u64 = 200_000_000;
 
 /// What has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,16 +157,13 @@ pub enum Event {
         /// The result.
         result: Inline,
     },
-    /// A fold has waited for the stream of a child most of the time. The shell says so every [`FOLD_WAITED_NS`] at most.
+    /// A fold waits for the stream of a child, and nothing has come for [`FOLD_WAITED_NS`]. Stated again each time that it
+    /// has waited as long once more.
     FoldWaited {
         /// Which fold.
         key: FoldKey,
         /// The node of the child.
         node: NodeId,
-        /// How long the fold has run since this was said last, and how much of the stream it has got meanwhile.
-        ns: u64,
-        /// Bytes of the stream.
-        bytes: u64,
     },
     /// A fold is over.
     FoldEnded {

@@ -102,27 +102,18 @@ impl Node {
         }
     }
 
-    /// A fold here has waited for the stream of a child.
-    pub(super) fn fold_waited(&mut self, key: FoldKey, node: NodeId, ns: u64, bytes: u64) {
-        let Some(bytes_per_second) = self.worker.waited(&key, node, ns, bytes) else { return };
-        // One that brings little may share its link with others.
-        if bytes_per_second == 0 {
+    /// A fold here waits for the stream of a child, and nothing comes.
+    pub(super) fn fold_waited(&mut self, key: FoldKey, node: NodeId) {
+        if self.worker.contains(&key) {
             let FoldKey { reduce, epoch, .. } = key;
-            let starves = Message::FoldStarves { reduce, epoch, node, bytes_per_second };
-            self.world.send(reduce.node, starves);
+            self.world.send(reduce.node, Message::FoldStarves { reduce, epoch, node });
         }
     }
 
-    /// A position of a reduce of this node waits for a child.
-    pub(super) fn fold_starves(
-        &mut self,
-        from: NodeId,
-        key: ReduceId,
-        epoch: u32,
-        (node, rate): (NodeId, u64),
-    ) {
+    /// A position of a reduce of this node waits for a child at `node`.
+    pub(super) fn fold_starves(&mut self, from: NodeId, key: ReduceId, epoch: u32, node: NodeId) {
         let now = self.world.now();
-        let steps = self.coordinator.starves((key, epoch), from, (node, rate), now);
+        let steps = self.coordinator.starves((key, epoch), from, node, now);
         self.take_steps(key, steps);
     }
 

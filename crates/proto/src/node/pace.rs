@@ -3,7 +3,7 @@
 use super::{Node, Note};
 use crate::{
     id::{Instance, NodeId, ObjectId},
-    message::Message,
+    message::{Message, Paced},
     pace::Due,
     table::State,
 };
@@ -59,8 +59,8 @@ impl Node {
             return;
         };
         let usual = self.pulls.usual_rate();
-        let paced = Message::Paced { id, instance, source, bytes_per_second, missing, usual };
-        self.world.send(owner, paced);
+        let paced = Paced { id, instance, source, bytes_per_second, missing, usual };
+        self.world.send(owner, Message::Paced(paced));
     }
 
     /// Whether an owner names the sender that this node receives from already: it knows of none that is better.

@@ -20,7 +20,7 @@ use crate::{
     limits::CORRUPT_BLOCKS_MAX,
     members::Members,
     meta::Meta,
-    pace::{Due, Pace},
+    pace::{Due, Pace, REMEMBERED_NS, SLOW_TIMES},
     planted::{self, Bug},
     time::Instant,
     timed::{Deadline, Timed},
@@ -34,6 +34,18 @@ pub(super) struct Pulls {
     corrupt: BTreeMap<NodeId, u32>,
     /// Bytes per second that this node receives when its senders are well, once that was measured.
     usual_rate: Option<u64>,
+    /// That this node receives slowly, as an owner has told it.
+    slow: Option<Slow>,
+}
+
+/// That this node receives slowly.
+#[derive(Clone, Copy, Debug)]
+struct Slow {
+    /// How many times slower than others.
+    times: u64,
+    /// What it received when that was found, and when it was.
+    bytes_per_second: u64,
+    at: Instant,
 }
 
 /// One object on its way to this node.
@@ -390,7 +402,21 @@ impl Pulls {
             *missing = missing_now;
             pace.grew(now, received, usual)
         });
-        rate.flatten()
+        let rate = rate.flatten()?;
+        // It is slow no more.
+        self.slow.take_if(|slow| slow.bytes_per_second.saturating_mul(SLOW_TIMES) < rate);
+        Some(rate)
+    }
+
+    /// An owner has found that this node receives so many times slower than others.
+    pub(super) fn found_slow(&mut self, times: u64, bytes_per_second: u64, now: Instant) {
+        self.slow = Some(Slow { times, bytes_per_second, at: now });
+    }
+
+    /// How many times slower than others this node receives, as it tells the owners of what it asks for.
+    pub(super) fn slowness(&self, now: Instant) -> u64 {
+        let known = self.slow.filter(|slow| now.since(slow.at) < REMEMBERED_NS);
+        known.map_or(1, |slow| slow.times)
     }
 
     /// Nothing has come for a while; which instance, and which owner is to hear of it.

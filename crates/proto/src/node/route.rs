@@ -52,9 +52,7 @@ impl Node {
             Event::FoldedInline { reduce, epoch, result } => {
                 self.folded_inline(reduce, epoch, result);
             }
-            Event::FoldWaited { key, node, ns, bytes } => {
-                self.fold_waited(key, node, ns, bytes);
-            }
+            Event::FoldWaited { key, node } => self.fold_waited(key, node),
             Event::FoldEnded { key, failure } => self.fold_ended(key, failure),
             Event::LinkMeasured { link, has_bandwidth } => {
                 self.world.link_measured(link);
@@ -197,8 +195,11 @@ impl Node {
             Message::Unfold { reduce, epoch, is_void } => {
                 self.unfold(reduce, epoch, is_void);
             }
-            Message::FoldStarves { reduce, epoch, node, bytes_per_second } => {
-                self.fold_starves(from, reduce, epoch, (node, bytes_per_second));
+            Message::Slow { times, bytes_per_second } => {
+                self.pulls.found_slow(times, bytes_per_second, self.world.now());
+            }
+            Message::FoldStarves { reduce, epoch, node } => {
+                self.fold_starves(from, reduce, epoch, node);
             }
             Message::FoldProbe { reduce, epoch } => {
                 self.world.send(from, Message::FoldAlive { reduce, epoch });

@@ -1,11 +1,11 @@
-//! Folds that run at this node, for its own reduces or those of others: what each reads, and for whom it waits.
+//! Folds that run at this node, for its own reduces or those of others, and what each reads.
 //!
 //! Does not know copies: the caller pins and unpins the inputs.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
 use crate::{
-    id::{Instance, NodeId, ReduceId},
+    id::{Instance, ReduceId},
     message::FoldKey,
 };
 
@@ -20,15 +20,6 @@ pub(super) struct Worker {
 struct Fold {
     inputs: Vec<Instance>,
     is_stopped: bool,
-    /// What the nodes of its children have brought while it waited for them.
-    waits: BTreeMap<NodeId, Wait>,
-}
-
-/// What a child has brought while its parent waited for it.
-#[derive(Debug, Default)]
-struct Wait {
-    ns: u64,
-    bytes: u64,
 }
 
 /// A fold that is over.
@@ -36,10 +27,6 @@ pub(super) struct Ended {
     pub(super) inputs: Vec<Instance>,
     pub(super) was_stopped: bool,
 }
-
-/// How long a child is waited for before that is reported, and reported again: 200 ms. The coordinator then begins the sum
-/// anew with another input, which takes as long as the sum itself; to wait as long as for a copy would be too long.
-const REPORT_NS: u64 = 200_000_000;
 
 impl Worker {
     pub(super) fn len(&self) -> usize {
@@ -66,7 +53,7 @@ impl Worker {
     }
 
     pub(super) fn begin(&mut self, key: FoldKey, inputs: Vec<Instance>) {
-        self.folds.insert(key, Fold { inputs, is_stopped: false, waits: BTreeMap::new() });
+        self.folds.insert(key, Fold { inputs, is_stopped: false });
     }
 
     /// A fold shall stop; whether it runs and was not told so before.
@@ -81,47 +68,18 @@ impl Worker {
     }
 
     pub(super) fn end(&mut self, key: &FoldKey) -> Option<Ended> {
-        let Fold { inputs, is_stopped, .. } = self.folds.remove(key)?;
+        let Fold { inputs, is_stopped } = self.folds.remove(key)?;
         Some(Ended { inputs, was_stopped: is_stopped })
-    }
-
-    /// A fold has waited so long for the stream of a child, which brought so many bytes meanwhile; the bytes per second, if
-    /// the coordinator is to hear of them.
-    pub(super) fn waited(
-        &mut self,
-        key: &FoldKey,
-        node: NodeId,
-        ns: u64,
-        bytes: u64,
-    ) -> Option<u64> {
-        let wait = self.folds.get_mut(key)?.waits.entry(node).or_default();
-        (wait.ns, wait.bytes) = (wait.ns + ns, wait.bytes + bytes);
-        if wait.ns < REPORT_NS {
-            return None;
-        }
-        let rate = u128::from(wait.bytes) * 1_000_000_000 / u128::from(wait.ns);
-        *wait = Wait::default();
-        Some(u64::try_from(rate).unwrap_or(u64::MAX))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::NodeId;
 
     fn key() -> FoldKey {
         FoldKey::result(ReduceId { node: NodeId(1), serial: 1 }, 0)
-    }
-
-    #[test]
-    fn a_child_is_reported_each_200_ms_with_what_it_brought_since() {
-        let mut worker = Worker::default();
-        assert_eq!(worker.waited(&key(), NodeId(2), REPORT_NS, 0), None, "no such fold");
-        worker.begin(key(), Vec::new());
-        assert_eq!(worker.waited(&key(), NodeId(2), REPORT_NS / 2, 100), None);
-        assert_eq!(worker.waited(&key(), NodeId(3), REPORT_NS / 2, 0), None, "another child");
-        assert_eq!(worker.waited(&key(), NodeId(2), REPORT_NS / 2, 100), Some(1000));
-        assert_eq!(worker.waited(&key(), NodeId(2), REPORT_NS, 0), Some(0), "it begins anew");
     }
 
     #[test]
