@@ -64,7 +64,7 @@ impl Node {
             match &error {
                 Some(error) => self.pull_failed(id, error),
                 None => {
-                    self.born(id);
+                    self.end_pull(id);
                     self.pull_if_wanted(id);
                 }
             }

@@ -17,8 +17,8 @@
 //! | [`retell`], [`crate::directory`] | what owners are to hear after a change of members; what this node owns |
 //!
 //! [`route`] says which machine hears of what. What concerns several machines is a method of [`Node`] that calls them by
-//! name, in a file for each part of the journey of an object: [`put`], [`get`], [`pace`], [`serve`], [`copies`], [`reduce`],
-//! [`fold`], [`scatter`], [`delete`], [`timeout`], [`change`] and [`status`].
+//! name, in a file for each part of the journey of an object: [`put`], [`read`], [`get`], [`pace`], [`serve`], [`copies`], [`reduce`],
+//! [`fold`], [`scatter`], [`delete`], [`timeout`], [`meet`] and [`status`].
 
 mod adopt;
 mod change;
@@ -29,12 +29,15 @@ mod event;
 mod fold;
 mod get;
 mod leave;
+mod meet;
 mod membership;
 mod pace;
 mod promise;
+mod pull;
 mod pulls;
 mod put;
 mod puts;
+mod read;
 mod readers;
 mod reduce;
 mod replicas;

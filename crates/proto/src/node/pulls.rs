@@ -1,29 +1,24 @@
 //! Pulls: objects on their way to this node, each from the question for a sender until its last byte.
 //!
-//! One pull serves all local readers and all receivers behind this node:
+//! One pull ([`super::pull`]) serves all local readers and all receivers behind this node.
 //!
-//! ```text
-//!   Asking --> Room --> Memory --> Receiving --> (complete)
-//!     ^                                |
-//!     +----------- Pause <-------------+  the sender failed; what has arrived stays
-//! ```
 //! Also which senders are avoided: those that failed a pull, and those whose bytes differ from their checksums. Each such
 //! block is fetched again, from whichever node it came. A relay passes on the checksums of the first sender, so it is the
 //! node beside this one, or the way from it, that changes bytes.
 //!
 //! Does not know which copies are here, nor which readers wait.
 
-use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
+use super::pull::{Overdue, Parked, Phase, Place, Pull};
 use crate::{
     id::{Instance, NodeId, ObjectId, ServeId},
     limits::CORRUPT_BLOCKS_MAX,
     members::Members,
-    meta::Meta,
     pace::{Due, Pace, REMEMBERED_NS, SLOW_TIMES},
     planted::{self, Bug},
     time::Instant,
-    timed::{Deadline, Timed},
+    timed::Timed,
 };
 
 /// All objects on their way to this node.
@@ -46,78 +41,6 @@ struct Slow {
     /// What it received when that was found, and when it was.
     bytes_per_second: u64,
     at: Instant,
-}
-
-/// One object on its way to this node.
-#[derive(Debug)]
-pub(super) struct Pull {
-    phase: Phase,
-    /// Senders that failed, to be taken only if no other node has it.
-    avoid: Vec<NodeId>,
-    not_here: Option<(NodeId, Instance)>,
-    failures: u32,
-    parked: Vec<Parked>,
-}
-
-/// A receiver that was sent here before the first byte was, and what it is to have.
-pub(super) type Parked = (ServeId, Instance);
-
-/// Where an object was located.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) instance: Instance,
-    pub(super) meta: Meta,
-    pub(super) source: NodeId,
-    /// Whether there was no room for it at once.
-    pub(super) has_waited: bool,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// `second_at`: when the second owner is asked too; none once the first has acknowledged.
-    Asking {
-        second_at: Option<Instant>,
-    },
-    /// Until there is room, no receiver is sent here.
-    Room(Place),
-    Memory,
-    Receiving {
-        instance: Instance,
-        pace: Pace,
-        /// Bytes that are still to come, as far as the shell has said.
-        missing: u64,
-    },
-    Pause {
-        until: Instant,
-    },
-}
-
-/// What is due of a pull.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Overdue {
-    /// The first owner has not answered: the second is to be asked.
-    Answer,
-    /// A sender is to be sought anew.
-    Pause,
-    /// No byte has come for a while.
-    Bytes,
-}
-
-impl Deadline for Pull {
-    fn deadline(&self) -> Option<Instant> {
-        match self.phase {
-            Phase::Asking { second_at } => second_at,
-            Phase::Pause { until } => Some(until),
-            Phase::Receiving { ref pace, .. } => Some(pace.deadline()),
-            Phase::Room(_) | Phase::Memory => None,
-        }
-    }
-}
-
-/// How long to wait after a sender has failed: 40 ms, doubled each time up to 1.28 s. A sender that is lost is out of
-/// the directory by then.
-fn pause_ns(failures: u32) -> u64 {
-    20_000_000 << failures.min(6)
 }
 
 impl Pulls {
@@ -182,24 +105,11 @@ impl Pulls {
 
     /// How far it is, in words.
     pub(super) fn state(&self, id: &ObjectId, members: &Members) -> Option<String> {
-        let pull = self.all.get(id)?;
-        Some(match &pull.phase {
-            Phase::Asking { second_at: Some(_) } => {
-                format!("its owner, node {}, has not answered yet", members.owners(id).first)
-            }
-            Phase::Asking { second_at: None } => "nobody has put it".into(),
-            // The store says how much it lacks; this is what is true of a place in the queue.
-            Phase::Room(_) => "it waits for room here".into(),
-            Phase::Memory => "memory is being made ready for it".into(),
-            Phase::Receiving { .. } => "it is arriving".into(),
-            Phase::Pause { .. } => format!("{} senders of it have failed", pull.failures),
-        })
+        self.all.get(id).map(|pull| pull.state(members.owners(id).first))
     }
 
     fn begin(&mut self, id: &ObjectId, phase: Phase) {
-        let (avoid, parked) = (Vec::new(), Vec::new());
-        let pull = Pull { phase, avoid, not_here: None, failures: 0, parked };
-        self.all.insert(id.clone(), pull);
+        self.all.insert(id.clone(), Pull::new(phase));
     }
 
     /// Begins to look for an object; the owner is still to be asked.
@@ -254,10 +164,7 @@ impl Pulls {
 
     /// What an owner offers can't be received now: it is asked again later.
     pub(super) fn pause(&mut self, id: &ObjectId, now: Instant) {
-        self.all.update(id, |pull| {
-            pull.failures += 1;
-            pull.phase = Phase::Pause { until: now + pause_ns(pull.failures) };
-        });
+        self.all.update(id, |pull| pull.pause(now));
     }
 
     /// There was no room at once; the receivers that were parked here.
@@ -334,12 +241,11 @@ impl Pulls {
         now: Instant,
     ) -> Option<bool> {
         self.all.update(id, |pull| {
-            pull.failures += 1;
             if !pull.avoid.contains(&source) {
                 pull.avoid.push(source);
             }
             pull.not_here = not_here;
-            pull.phase = Phase::Pause { until: now + pause_ns(pull.failures) };
+            pull.pause(now);
             pull.failures == 1
         })
     }
@@ -477,6 +383,7 @@ impl Pulls {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::meta::Meta;
 
     const NOW: Instant = Instant(1_000_000_000);
     const INSTANCE: Instance = Instance { node: NodeId(2), serial: 1 };

@@ -151,7 +151,7 @@ impl Node {
         }
         self.reveal(instance);
         self.announce(instance);
-        self.born(&id);
+        self.end_pull(&id);
         self.growing(instance);
         if let Some(request) = request {
             self.requests.reply(request, Ok(Answer::Created { id, instance }), &mut self.world);

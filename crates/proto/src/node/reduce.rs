@@ -270,7 +270,7 @@ impl Node {
         };
         self.reveal(instance);
         self.announce(instance);
-        self.born(&target.id);
+        self.end_pull(&target.id);
         self.growing(instance);
         if self.scatters.contains(instance) {
             return self.begin_parts(instance);

@@ -78,7 +78,7 @@ impl Node {
     fn receive_parts(&mut self, order: &ScatterOrder) -> bool {
         let (id, instance) = (&order.id, order.instance);
         // Whatever it was that this node looked for or received, this is newer.
-        self.born(id);
+        self.end_pull(id);
         if let Some(before) = self.table.current(id) {
             self.doom(before);
         }
@@ -86,7 +86,7 @@ impl Node {
         self.ask_for_room(SpaceFor::Pull(id.clone()), order.meta.size);
         let has_room = self.table.get(instance).is_some();
         if !has_room {
-            self.born(id);
+            self.end_pull(id);
             self.end_parts(instance);
             self.pull_if_wanted(id);
         }
@@ -172,7 +172,7 @@ impl Node {
     fn begin_anew(&mut self, instance: Instance, id: &ObjectId) {
         self.end_parts(instance);
         self.doom(instance);
-        self.born(id);
+        self.end_pull(id);
         self.pull_if_wanted(id);
     }
 
