@@ -24,7 +24,7 @@ pub struct Absentee {
     pub reason: String,
     pause_ns: u64,
     call_at: Instant,
-    /// How often nobody, or somebody else, was at its address.
+    /// How often no process, or another one, was at its address.
     refusals: u32,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Redial {
 const PAUSE_MIN_NS: u64 = 500_000_000;
 const PAUSE_MAX_NS: u64 = 10 * 1_000_000_000;
 
-/// Between the calls of one node, to whomever.
+/// Between any two calls of one node.
 const CALLS_APART_NS: u64 = 100_000_000;
 
 /// A process that ended does not come back: after so many calls that were refused it is forgotten.
@@ -84,7 +84,7 @@ impl Redial {
         self.all.contains_key(&node)
     }
 
-    /// A call was not answered; `is_refused` if nobody, or somebody else, is there.
+    /// A call was not answered; `is_refused` if no process, or another one, is there.
     pub(crate) fn call_failed(&mut self, node: NodeId, is_refused: bool) {
         let refusals = self.all.update(&node, |absentee| {
             absentee.refusals = if is_refused { absentee.refusals + 1 } else { 0 };

@@ -47,7 +47,8 @@ impl Node {
         self.table.reveal(instance);
     }
 
-    /// Takes a copy out of use. A client that fills it may go on to do so; nobody waits for the rest of another.
+    /// Takes a copy out of use. A client that fills it may go on; readers of any other that grows are told that the rest will
+    /// not come.
     pub(super) fn doom(&mut self, instance: Instance) {
         self.parts_doomed(instance);
         self.adoptions.forget(instance);
@@ -68,7 +69,7 @@ impl Node {
         }
         match self.table.unpin(instance) {
             Some(removed) => self.removed(&removed),
-            // What is unpinned may be evicted for somebody who waits.
+            // What is unpinned may be evicted for an object that waits for room.
             None if planted::has(Bug::GrantsNoRoomLater) => {}
             None => self.grant_space(),
         }

@@ -71,7 +71,7 @@ impl Node {
         }
     }
 
-    /// The owner knows of nobody who has all of an object.
+    /// The owner knows of no node that has all of an object.
     pub(super) fn stranded(
         &mut self,
         from: NodeId,

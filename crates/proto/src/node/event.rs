@@ -94,14 +94,14 @@ pub enum Event {
     PeerLost {
         /// Who.
         node: NodeId,
-        /// Whether its process is gone: nobody, or somebody else, is at its address. Otherwise the shell goes on trying.
+        /// Whether its process is gone: no process, or another one, is at its address. Otherwise the shell goes on trying.
         is_dead: bool,
     },
     /// A node that was to be called can't be reached.
     CallFailed {
         /// Who.
         node: NodeId,
-        /// Whether nobody, or somebody else, is at its address.
+        /// Whether no process, or another one, is at its address.
         is_refused: bool,
     },
     /// A node wants to receive a copy.

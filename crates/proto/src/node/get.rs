@@ -46,7 +46,7 @@ impl Node {
         }
     }
 
-    /// Starts to look for an object if somebody here waits for it and it is not on its way.
+    /// Starts to look for an object if a client here waits for it, or another node wants it kept here, and it is not on its way.
     pub(super) fn pull_if_wanted(&mut self, id: &ObjectId) {
         let is_wanted = self.readers.are_waiting(id) || self.adoptions.wants(id);
         let is_here = self.table.current(id).is_some();
@@ -193,7 +193,7 @@ impl Node {
         }
     }
 
-    /// If there was no room at once: nobody shall be sent here meanwhile, for it may never come.
+    /// If there was no room at once: owners shall send no receiver here meanwhile, for room may never come.
     fn wait_for_room(&mut self, id: &ObjectId) {
         let Some(parked) = self.pulls.wait_for_room(id) else { return };
         if let Some(announce) = self.room_announcement(id) {
@@ -336,7 +336,7 @@ impl Node {
         if is_first {
             self.locate(&id);
         }
-        // The owners learn that nobody feeds this copy.
+        // The owners learn that no node feeds this copy.
         if let Some(announce) = self.announcement(instance) {
             self.send_second(announce);
         }
@@ -369,14 +369,14 @@ impl Node {
         self.adoptions.refuse(id, &mut self.world);
     }
 
-    /// One reader waits no more. What is arriving goes on; a search that nobody needs ends.
+    /// One reader waits no more. What is arriving goes on; a search for no other reader ends.
     pub(super) fn stop_waiting(&mut self, id: &ObjectId, request: RequestId) {
         if self.readers.stop_waiting(id, request) {
             self.end_if_unwanted(id);
         }
     }
 
-    /// Gives up an object that nobody here waits for, nor behind here, unless it is arriving.
+    /// Gives up an object that no client here waits for, nor a receiver behind here, unless it is arriving.
     pub(super) fn end_if_unwanted(&mut self, id: &ObjectId) {
         let is_arriving = self.pulls.is_arriving(id);
         let is_in_room = self.pulls.awaits_room(id).is_some();

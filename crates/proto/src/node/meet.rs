@@ -1,7 +1,7 @@
 //! What a change of members means: everything that a lost node has said is void, and those who know something first-hand
 //! tell it to the owners that are new.
 //!
-//! Nobody has to agree on who is a member: whatever the directory knows is told again when its owners change.
+//! Nodes need not agree on who is a member: holders and askers tell the directory again what it knows when its owners change.
 
 use alloc::vec::Vec;
 

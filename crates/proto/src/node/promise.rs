@@ -3,7 +3,7 @@
 //! ```text
 //!   promised --> kept (the object is put, created or reduced)
 //!      |
-//!      +-------> broken (its client is gone): whoever waits is told; or deleted by anybody
+//!      +-------> broken (its client is gone), or deleted: those who wait are told
 //! ```
 //! This node owns the ids that it mints, so a get of one waits here, and what is small goes to it in one message.
 
@@ -83,7 +83,7 @@ impl Node {
         Ok(id)
     }
 
-    /// A client is gone, or closes while its views live on: nobody else makes what it promised.
+    /// A client is gone, or closes while its views live on: no other client makes what it promised.
     pub(super) fn break_promises(&mut self, client: ClientId) {
         for id in self.promises.end(client) {
             let detail = "its client promised it and has closed".into();

@@ -172,7 +172,7 @@ impl Node {
         self.unpin(instance);
         if is_doomed {
             self.leaving.forget(instance);
-            // A sum takes inputs while they are filled, and whoever has it may delete them at once: their putters have done
+            // A sum takes inputs while they are filled, and a client that has it may delete them at once: their putters have done
             // their part. Of two that were put under one name on both sides of a cut, one has not come to be.
             return if is_deleted {
                 Ok(Answer::Put { id })
@@ -219,7 +219,7 @@ impl Node {
         if create.is_announced() {
             let id = create.id.clone();
             let message = match id.minter() {
-                // A name may be put by somebody else; this id will never be anything.
+                // A name may be put by another client; this id will never be anything.
                 None => Message::Withdraw { id, instance },
                 Some(_) => {
                     let detail = "its client gave it up before it was complete".into();
@@ -228,7 +228,7 @@ impl Node {
             };
             self.world.send_owners(&create.id, &message);
         } else if create.is_promised {
-            // Nobody has heard of it: its client may try again.
+            // No other node has heard of it: its client may try again.
             self.promises.give(create.id.clone(), create.client);
         }
         // Gets that found the object growing here look elsewhere now.

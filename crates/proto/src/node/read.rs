@@ -49,7 +49,7 @@ impl Node {
         }
     }
 
-    /// Somebody wants to read what is here of an object before it is complete.
+    /// A client wants to read what is here of an object before it is complete.
     pub(super) fn follow(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
         let current = self.table.current(&id);
         if let Some((instance, copy)) = current.and_then(|i| Some((i, self.table.get(i)?))) {
@@ -97,7 +97,7 @@ impl Node {
         }
     }
 
-    /// A copy is complete: everybody here who waited for the object has it now.
+    /// A copy is complete: all clients here that waited for the object get it now.
     pub(super) fn completed(&mut self, instance: Instance) {
         let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
         let id = copy.id.clone();
@@ -110,7 +110,7 @@ impl Node {
             }
         }
         self.adoption_arrived(&id, instance);
-        // A copy that is neither an original nor read may go, if somebody waits for room.
+        // A copy that is neither an original nor read may go, if an object waits for room.
         self.grant_space();
     }
 }

@@ -160,7 +160,7 @@ impl Node {
             self.advise(key, hears);
         }
         if matches!(error, Error::ObjectLost { .. }) && !self.watches.reduces(id).is_empty() {
-            // Its holder may come back with it, or somebody put it again.
+            // Its holder may come back with it, or a client put it again.
             self.watches.missed(id, &self.world);
         }
     }
@@ -327,7 +327,7 @@ impl Node {
         }
     }
 
-    /// A reduce can't succeed: everybody who waits for its result is told why.
+    /// A reduce can't succeed: all who wait for its result are told why.
     pub(super) fn fail_reduce_of(&mut self, id: &ObjectId, error: &Error) {
         let Some(key) = self.coordinator.maker(id) else { return };
         let Some(reduce) = self.forget_reduce(key) else { return };
@@ -348,7 +348,7 @@ impl Node {
         self.coordinator.forget(key, &mut self.watches, &mut self.world)
     }
 
-    /// Ends an attempt: whoever folds stops, and what there is of its result is dropped.
+    /// Ends an attempt: the nodes that fold stop, and what there is of its result is dropped.
     fn void(&mut self, reduce: ReduceId, id: &ObjectId, epoch: u32, nodes: Vec<NodeId>) {
         let nodes: BTreeSet<NodeId> = nodes.into_iter().collect();
         for node in nodes {

@@ -1,4 +1,4 @@
-//! The name of a result: asked for before the reduce begins, so that nobody puts it meanwhile, and kept until it ends.
+//! The name of a result: asked for before the reduce begins, so that no client puts it meanwhile, and kept until it ends.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 

@@ -1,6 +1,6 @@
 //! Room: who waits for it, and who gets it when there is some.
 //!
-//! In order of asking, but nobody waits behind one that does not fit. Those who wait are kept by their size, so that a
+//! In order of asking, but none waits behind one that does not fit. Those who wait are kept by their size, so that a
 //! change of what is free costs the same however many wait.
 
 use alloc::collections::BTreeMap;
@@ -73,16 +73,16 @@ impl Queue {
 }
 
 impl Node {
-    /// Gives room to whoever asks for it, now or when there is some.
+    /// Gives room to an object, now or when there is some.
     pub(super) fn ask_for_room(&mut self, who: SpaceFor, size: u64) {
         self.space.push(who, size);
         self.grant_space();
     }
 
-    /// Gives room to those who wait for it: in order, but nobody waits behind one that does not fit, for that may
-    /// never fit, and room for the others may be what lets somebody delete.
+    /// Gives room to those who wait for it: in order, but none waits behind one that does not fit, for that may
+    /// never fit, and room for the others may be what lets a client delete.
     pub(super) fn grant_space(&mut self) {
-        // Whoever gets room may let go of some: that is granted in its turn, not from within.
+        // An object that gets room may let go of some: that is granted in its turn, not from within.
         if core::mem::replace(&mut self.space.is_granting, true) {
             return;
         }

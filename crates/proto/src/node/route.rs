@@ -24,7 +24,7 @@ impl Node {
             Event::SlotReady { instance } => self.slot_ready(instance),
             Event::SlotFailed { instance, detail } => self.slot_failed(instance, detail),
             Event::Message { from, message } => {
-                // Whoever is no member (any more) has to introduce itself first.
+                // A node that is no member (any more) has to introduce itself first.
                 if self.world.members().contains(from) {
                     self.membership.heard(from);
                     self.receive(from, message);

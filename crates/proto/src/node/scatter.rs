@@ -176,8 +176,8 @@ impl Node {
         self.pull_if_wanted(id);
     }
 
-    /// A copy is no longer made of parts: it is complete or void. If it is complete, all parts are, and nobody needs
-    /// another fold; if void, neither.
+    /// A copy is no longer made of parts: it is complete or void. If it is complete, all parts are; in both
+    /// cases no node needs another fold.
     fn end_parts(&mut self, instance: Instance) -> Option<ScatterOrder> {
         let Parts { order, seat, is_all_here, .. } = self.scatters.end(instance)?;
         if let Some(seat) = seat {
@@ -236,7 +236,7 @@ impl Node {
         }
     }
 
-    /// The coordinator of scattered reduces is lost. If its process is over nobody begins again: what is all here is
+    /// The coordinator of scattered reduces is lost. If its process is over it does not begin again: what is all here is
     /// complete. One that is only silent may come back and make another result.
     pub(super) fn parts_without(&mut self, node: NodeId, is_over: bool) {
         for (instance, id, is_all_here) in self.scatters.forget_node(node) {
@@ -248,7 +248,7 @@ impl Node {
         }
     }
 
-    /// Somebody asks for a result that is not there yet.
+    /// A node asks for a result that is not there yet.
     pub(super) fn result_asked(&mut self, id: &ObjectId) {
         let Some(key) = self.coordinator.maker(id) else { return };
         self.advise(key, |reduce, around, now, steps| reduce.asked(now, around, steps));

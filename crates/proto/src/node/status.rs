@@ -1,4 +1,4 @@
-//! What a node says of itself: to whoever waits too long, to `status`, and to checkers.
+//! What a node says of itself: to a client that waits too long, to `status`, and to checkers.
 
 use alloc::{
     format,
@@ -47,7 +47,7 @@ impl Node {
         Answer::Explained { state: self.state_of(id), lacks }
     }
 
-    /// Bytes of an object that somebody waits for and that has no room here: a copy, or the result of a reduce.
+    /// Bytes of an object that clients wait for and that has no room here: a copy, or the result of a reduce.
     fn bytes_without_room(&self, id: &ObjectId) -> Option<u64> {
         let pulled = self.pulls.awaits_room(id).map(|place| place.meta.size);
         pulled.or_else(|| {
@@ -65,7 +65,7 @@ impl Node {
         self.bytes_without_room(id).map(|needed| self.store_full(needed))
     }
 
-    /// Why an object is not here, in words for whoever waited.
+    /// Why an object is not here, in words for a client that waited.
     pub(super) fn state_of(&self, id: &ObjectId) -> String {
         if let Some(full) = self.without_room(id) {
             return full.to_string();

@@ -85,7 +85,7 @@ impl Requests {
     }
 
     /// The owner has said what is older. That its holders drop it is not waited for: one that lags must not hold up
-    /// whoever publishes, and what an owner forgets by dying is found at the next prune.
+    /// a publisher, and what an owner forgets by dying is found at the next prune.
     pub(in crate::node) fn prune_these(
         &mut self,
         request: RequestId,

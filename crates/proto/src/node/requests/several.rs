@@ -62,7 +62,7 @@ impl Waited {
 
 impl Requests {
     /// An object has come when all its bytes are somewhere, or when it is certain that it can't: in both cases a get
-    /// of it waits for nobody but the network.
+    /// of it waits for the network alone.
     pub(in crate::node) fn wait(
         &mut self,
         asked: &Asked,
