@@ -46,7 +46,7 @@ impl Node {
         }
     }
 
-    /// Starts to look for an object if a client here waits for it, or another node wants it kept here, and it is not on its way.
+    /// Starts to look for an object that is not on its way, if a client here waits for it, or another node wants it kept here.
     pub(super) fn pull_if_wanted(&mut self, id: &ObjectId) {
         let is_wanted = self.readers.are_waiting(id) || self.adoptions.wants(id);
         let is_here = self.table.current(id).is_some();

@@ -172,8 +172,8 @@ impl Node {
         self.unpin(instance);
         if is_doomed {
             self.leaving.forget(instance);
-            // A sum takes inputs while they are filled, and a client that has it may delete them at once: their putters have done
-            // their part. Of two that were put under one name on both sides of a cut, one has not come to be.
+            // A sum takes inputs while they are filled, and a client that has it may delete them at once: their putters have
+            // done their part. Of two that were put under one name on both sides of a cut, one has not come to be.
             return if is_deleted {
                 Ok(Answer::Put { id })
             } else {
