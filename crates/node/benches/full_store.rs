@@ -1,5 +1,5 @@
-//! What a client of a busy node waits for: a store that is full, with many who wait for room; many open questions; a very
-//! large object that another client creates; very many that arrive at once.
+//! How long a client waits for a busy node: with a full store, with other clients that wait for room, with many open gets,
+//! beside a client that creates 1 GiB; and how many threads the node has while thousands of objects arrive.
 //!
 //! `make bench-owner` runs it. What comes back is compared with what was put, and counters say that what is timed happened.
 
@@ -48,7 +48,7 @@ fn main() {
     }
     if is_wanted("create") {
         let (alone, beside) = beside_a_large_create();
-        report("put of 3 B, nobody else", alone);
+        report("put of 3 B, no other client", alone);
         report("put of 3 B, another client creates 1 GiB", beside);
     }
     if is_wanted("threads") {

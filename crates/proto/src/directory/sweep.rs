@@ -1,10 +1,11 @@
 //! Changes of members, worked off a slice of the entries at a time, so that what is asked in between is answered in between.
 //!
-//! Every entry has the number of the last change that it knows. Whoever comes to an entry by its id settles it first: so
-//! what an answer is made of is never older than the last change, and what is told after a change is never undone by it.
+//! Every entry has the number of the last change that was applied to it. The directory applies the later ones before it
+//! reads or changes an entry for a message: so no answer is older than the last change, and no change undoes what a member
+//! has said since.
 //!
 //! ```text
-//!   changes that some entry does not know:   4: node 7 is gone   5: other owners
+//!   changes that some entry does not know:   4: node 7 is gone   5: there are other owners
 //!   entries, in order of id:                 [5] [5] [3] [5: was asked for] [3] [3]
 //!                                                    ^ the walk has come so far
 //! ```
@@ -46,10 +47,10 @@ impl Default for Slice {
     }
 }
 
-/// What has become of the members, and who they were then.
+/// A change of members, with the members as they were right after it.
 #[derive(Clone, Debug)]
 enum Change {
-    /// All that this node has said is void.
+    /// All that a node has said is void.
     Gone { node: NodeId, members: Arc<Members> },
     /// Objects have other owners, or `renewed` has lost what it was told.
     Owners { renewed: Option<NodeId>, members: Arc<Members> },
