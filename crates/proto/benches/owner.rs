@@ -174,7 +174,7 @@ impl Owner {
             }
             let is_due = self.node.deadline().is_some_and(|at| at <= self.now());
             next = is_due.then_some(Event::DeadlinePassed);
-            // Longer than whoever waits for what is lost is kept waiting.
+            // After a second the owner tells those that wait for what was lost.
             if start.elapsed() > 2 * whole.max(Duration::from_secs(1)) {
                 break;
             }

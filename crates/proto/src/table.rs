@@ -358,7 +358,7 @@ mod tests {
     fn what_may_go_is_known_without_a_look_at_every_copy() {
         let capacity = 64 * (1000 + COPY_OVERHEAD_BYTES);
         let mut table = Table::new(capacity);
-        // A generator of numbers that nobody picked: Knuth's, of the MMIX.
+        // The linear congruential generator of Knuth's MMIX.
         let mut state = 1_u64;
         let mut dice = |sides: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -410,14 +410,10 @@ impl Directory {
 
     /// Starts the grace after which those who wait are told of the loss, if nobody is left who could have it.
     fn check_orphan(&mut self, now: Instant, id: &ObjectId, members: &Members) {
-        self.check_orphan_of(now, id, |minter| members.contains(minter));
-    }
-
-    fn check_orphan_of(&mut self, now: Instant, id: &ObjectId, lives: impl Fn(NodeId) -> bool) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let can_come = match id.minter() {
             // As long as it lives it has the object, makes it, or says that it can't: a reduce may begin again.
-            Some(minter) => lives(minter),
+            Some(minter) => members.contains(minter),
             // A name that nobody has put yet, or that a reduce will be the result of.
             None => entry.live.is_none() || entry.reserved.is_some(),
         };

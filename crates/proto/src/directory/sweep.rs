@@ -1,10 +1,11 @@
 //! Changes of members, worked off a slice of the entries at a time, so that what is asked in between is answered in between.
 //!
-//! Every entry has the number of the last change that it knows. Whoever comes to an entry by its id settles it first: so
-//! what an answer is made of is never older than the last change, and what is told after a change is never undone by it.
+//! Every entry has the number of the last change that was applied to it. The directory applies the later ones before it
+//! reads or changes an entry for a message: so no answer is older than the last change, and no change undoes what a member
+//! has said since.
 //!
 //! ```text
-//!   changes that some entry does not know:   4: node 7 is gone   5: other owners
+//!   changes that some entry does not know:   4: node 7 is gone   5: there are other owners
 //!   entries, in order of id:                 [5] [5] [3] [5: was asked for] [3] [3]
 //!                                                    ^ the walk has come so far
 //! ```
@@ -46,13 +47,13 @@ impl Default for Slice {
     }
 }
 
-/// What has become of the members.
+/// A change of members, with the members as they were right after it.
 #[derive(Clone, Debug)]
-pub(super) enum Change {
-    /// All that this node has said is void. `is_member`: it is met again at once.
-    Gone { node: NodeId, is_member: bool },
+enum Change {
+    /// All that a node has said is void.
+    Gone { node: NodeId, members: Arc<Members> },
     /// Objects have other owners, or `renewed` has lost what it was told.
-    Owners { members: Arc<Members>, renewed: Option<NodeId> },
+    Owners { renewed: Option<NodeId>, members: Arc<Members> },
 }
 
 /// All entries, and the changes that some of them do not know.
@@ -165,7 +166,7 @@ impl Directory {
         self.latest.retain(|waiter| waiter.node != node);
         self.parked.retain(|(from, _)| *from != node);
         self.speeds.forget(node);
-        self.entries.note(Change::Gone { node, is_member: members.contains(node) });
+        self.entries.note(Change::Gone { node, members: Arc::new(members.clone()) });
     }
 
     /// Tells owners of deletions, which no holder could repeat: each once, but `renewed` again, to whom what was said may
@@ -180,7 +181,7 @@ impl Directory {
         renewed: Option<NodeId>,
         mail: &mut Mail,
     ) {
-        self.entries.note(Change::Owners { members: Arc::new(members.clone()), renewed });
+        self.entries.note(Change::Owners { renewed, members: Arc::new(members.clone()) });
         let me = members.me();
         self.latest.retain(|waiter| {
             prefix_owner(&waiter.prefix, members).is_some_and(|owner| owner == me)
@@ -223,10 +224,10 @@ impl Directory {
         let (mut others, mut all_renewed, me) = (false, Vec::new(), members.me());
         for change in self.entries.take_news(id) {
             match change {
-                Change::Gone { node, is_member } => {
-                    self.forget_member(now, id, node, is_member, members, mail);
+                Change::Gone { node, members } => {
+                    self.forget_member(now, id, node, &members, mail);
                 }
-                Change::Owners { members, renewed } => {
+                Change::Owners { renewed, members } => {
                     others = true;
                     all_renewed.extend(renewed);
                     // Also if it owns it again by now: it may have missed what became of it meanwhile.
@@ -280,7 +281,6 @@ impl Directory {
         now: Instant,
         id: &ObjectId,
         node: NodeId,
-        is_member: bool,
         members: &Members,
         mail: &mut Mail,
     ) {
@@ -303,9 +303,7 @@ impl Directory {
             self.alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
         }
         if held || reserved || id.minter() == Some(node) {
-            // A minter that has come back since makes what it still has known again.
-            let can_come = |minter| members.contains(minter) && (minter != node || is_member);
-            self.check_orphan_of(now, id, can_come);
+            self.check_orphan(now, id, members);
         }
         if let Some(entry) = self.entries.get_mut(id) {
             entry.answer_locators(id, mail);

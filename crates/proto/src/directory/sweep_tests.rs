@@ -1,4 +1,4 @@
-//! Changes of members in slices, with messages in between: nobody is told anything else than of a change in one go.
+//! Changes of members in slices, with messages in between: the answers are those of a change in one go.
 
 use alloc::{collections::BTreeSet, format, string::String, vec, vec::Vec};
 
