@@ -43,6 +43,7 @@ pub mod node;
 pub mod pace;
 pub mod pipeline;
 pub mod planted;
+mod quoted;
 pub mod rack;
 pub mod ranges;
 pub mod redial;

@@ -14,11 +14,11 @@ use core::{fmt, ops::Range};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    error::Quoted,
     id::{Instance, NodeId, ObjectId},
     limits::{CONTROL_BYTES_MAX, FRAME_BYTES_MAX},
     members::Member,
     message::FoldKey,
+    quoted::Quoted,
 };
 
 /// First bytes of every frame.
