@@ -72,6 +72,7 @@ use self::{
     requests::{Asked, Requests, Waiting},
     reserve::ResultNames,
     retell::Retelling,
+    room::Queue,
     scatters::Scatters,
     watches::Watches,
     worker::Worker,
@@ -88,31 +89,27 @@ use crate::{
     time::Instant,
 };
 
-/// One node of the cluster.
+/// One node of the cluster: its machines.
 #[derive(Debug)]
 pub struct Node {
     world: World,
     membership: Membership,
     directory: Directory,
-    table: Table,
+    retelling: Retelling,
     requests: Requests,
-    pulls: Pulls,
+    watches: Watches,
+    table: Table,
+    space: Queue,
     puts: Puts,
     promises: Promises,
-    /// Those that wait for room.
-    space: room::Queue,
+    pulls: Pulls,
     readers: Readers,
     coordinator: Coordinator,
-    /// Which reduces listen to an input.
-    watches: Watches,
     names: ResultNames,
     worker: Worker,
     scatters: Scatters,
-    /// Originals that this node is to keep for another one.
-    adoptions: Adoptions,
-    /// Originals that other nodes keep too.
     replicas: Replicas,
-    retelling: Retelling,
+    adoptions: Adoptions,
     leaving: Leaving,
 }
 
@@ -123,21 +120,21 @@ impl Node {
             world: World::new(me, config),
             membership: Membership::new(me.id, config.detection_ns),
             directory: Directory::new(config.detection_ns, config.slice),
-            table: Table::new(config.capacity),
+            retelling: Retelling::default(),
             requests: Requests::default(),
-            pulls: Pulls::default(),
+            watches: Watches::default(),
+            table: Table::new(config.capacity),
+            space: Queue::default(),
             puts: Puts::default(),
             promises: Promises::default(),
-            space: room::Queue::default(),
+            pulls: Pulls::default(),
             readers: Readers::default(),
             coordinator: Coordinator::default(),
-            watches: Watches::default(),
             names: ResultNames::default(),
             worker: Worker::default(),
             scatters: Scatters::default(),
-            adoptions: Adoptions::default(),
             replicas: Replicas::default(),
-            retelling: Retelling::default(),
+            adoptions: Adoptions::default(),
             leaving: Leaving::default(),
         }
     }
