@@ -78,8 +78,9 @@ bench-matrix: build bench-packages ## The rows and the report of docs/benchmarks
 bench-kernels: build ## How fast one core folds blocks of each element type
 	cargo bench $(CARGO_FLAGS) -p hoplite-node --bench fold
 
-bench-owner: ## How many messages an owner of a million objects takes a second on one core, and what memory each takes
+bench-owner: ## What an owner of a million objects does a second on one core, and what clients of a full store wait for: 10 GB
 	cargo bench $(CARGO_FLAGS) -p hoplite-proto --bench owner
+	cargo bench $(CARGO_FLAGS) -p hoplite-node --bench full_store
 
 bench-packages: ## Installs by apt-get, as root, what the bench compiles against: Debian's libgloo-dev, with g++
 	apt-get update --quiet

@@ -10,7 +10,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use hoplite_proto::{
@@ -262,7 +262,7 @@ async fn run(
             let (core, part) = (core.clone(), order.part.clone());
             receivers.spawn(receive::partial(core, *node, key, part, frame, sender));
         }
-        children.push(Child::new(*node, receiver));
+        children.push(Child { node: *node, stream: receiver });
     }
     let folded = if order.key.position == FoldKey::RESULT {
         &core.counters.bytes_folded_local
@@ -321,63 +321,24 @@ async fn run(
     Ok(())
 }
 
-/// The stream of a child, and how long the fold has waited for it.
+/// The stream of a child.
 struct Child {
     node: NodeId,
     stream: mpsc::Receiver<Result<Piece, String>>,
-    /// When the machine last heard of it; since then:
-    since: Instant,
-    waited: Duration,
-    bytes: u64,
 }
 
-/// Between two reports to the machine.
-const WAITED: Duration = Duration::from_nanos(FOLD_WAITED_NS);
-
 impl Child {
-    fn new(node: NodeId, stream: mpsc::Receiver<Result<Piece, String>>) -> Self {
-        Self { node, stream, since: Instant::now(), waited: Duration::ZERO, bytes: 0 }
-    }
-
-    /// Its next frame. The machine hears of it, if the fold waits for this child most of the time.
+    /// Its next frame. The machine hears of it each time that the fold has waited for [`FOLD_WAITED_NS`].
     async fn next(&mut self, core: &Arc<Core>, key: FoldKey) -> Result<Piece, String> {
-        if let Ok(frame) = self.stream.try_recv() {
-            return self.took(core, key, Some(frame));
-        }
         loop {
-            let begun = Instant::now();
-            let frame = tokio::time::timeout(WAITED, self.stream.recv()).await;
-            self.waited += begun.elapsed();
-            match frame {
-                Ok(frame) => return self.took(core, key, frame),
-                Err(_) => self.report(core, key),
+            let wait = Duration::from_nanos(FOLD_WAITED_NS);
+            match tokio::time::timeout(wait, self.stream.recv()).await {
+                Ok(frame) => {
+                    return frame.unwrap_or_else(|| Err("a child's stream ended".into()));
+                }
+                Err(_) => core.drive(Event::FoldWaited { key, node: self.node }),
             }
         }
-    }
-
-    fn took(
-        &mut self,
-        core: &Arc<Core>,
-        key: FoldKey,
-        frame: Option<Result<Piece, String>>,
-    ) -> Result<Piece, String> {
-        let frame = frame.unwrap_or_else(|| Err("a child's stream ended".into()))?;
-        self.bytes += frame.len() as u64;
-        self.report(core, key);
-        Ok(frame)
-    }
-
-    fn report(&mut self, core: &Arc<Core>, key: FoldKey) {
-        let passed = self.since.elapsed();
-        if passed < WAITED {
-            return;
-        }
-        // The machine is at rest as long as the fold has enough to do.
-        if self.waited > passed * 4 / 5 {
-            let (node, ns) = (self.node, u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX));
-            core.drive(Event::FoldWaited { key, node, ns, bytes: self.bytes });
-        }
-        (self.since, self.waited, self.bytes) = (Instant::now(), Duration::ZERO, 0);
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
 };
 
 use hoplite_proto::{
+    directory::Slice,
     id::NodeId,
     members::Member,
     node::{Config, LEAVE_PATIENCE_NS},
@@ -49,6 +50,10 @@ struct Running {
 /// first; beyond four a host's network is slower than they are.
 const THREADS_MAX: usize = 4;
 
+/// Threads that make memory and fold small inputs beside those. More would share the bandwidth of the host's memory, and
+/// make extents of their own where one is enough for all that wait.
+const SLOW_THREADS_MAX: usize = 4;
+
 /// How long a node that is dropped may take to hand over.
 const DROP_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -74,6 +79,7 @@ impl Node {
             .map_or(1, |cores| (cores.get() / 2).clamp(1, THREADS_MAX));
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)
+            .max_blocking_threads(SLOW_THREADS_MAX)
             .thread_name("hoplite")
             .enable_all()
             .build()
@@ -197,7 +203,8 @@ async fn begin(
     };
     let capacity = config.capacity.unwrap_or_else(default_capacity);
     let detection_ns = u64::try_from(config.detection.as_nanos()).ok();
-    let machine = Config { capacity, link: config.link, degree: config.degree, detection_ns };
+    let (link, degree, slice) = (config.link, config.degree, Slice::default());
+    let machine = Config { capacity, link, degree, detection_ns, slice };
     info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "begins");
     let core = Core::new(identity, machine, control, tokio::runtime::Handle::current());
     let mut accepting = vec![tokio::spawn(listen::accept(core.clone(), listener)).abort_handle()];

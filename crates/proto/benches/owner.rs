@@ -10,6 +10,7 @@ use std::{
 };
 
 use hoplite_proto::{
+    directory::Slice,
     id::{Instance, NodeId, ObjectId, RequestId},
     members::{Member, Members},
     message::{Announce, Message, Progress, Source},
@@ -47,6 +48,12 @@ fn main() {
     println!("{:>10.0} lists of holders a second", rate(SAMPLED, listed));
     let gone = sample().map(|id| owner.delete(id)).sum();
     println!("{:>10.0} objects a second deleted", rate(SAMPLED, gone));
+    let (longest, whole) = owner.lose(holder(1), &ids);
+    println!(
+        "{:>10.1} ms at most between two answers when a member is lost",
+        longest.as_secs_f64() * 1e3
+    );
+    println!("{:>10.1} s until all that it held is looked after", whole.as_secs_f64());
 }
 
 /// One node, and the messages of the others.
@@ -64,7 +71,13 @@ impl Owner {
             address: ([127, 0, 0, 1], 6000 + number as u16).into(),
             rack: None,
         };
-        let config = Config { capacity: 1 << 30, link: LINK, degree: None, detection_ns: None };
+        let config = Config {
+            capacity: 1 << 30,
+            link: LINK,
+            degree: None,
+            detection_ns: None,
+            slice: Slice::default(),
+        };
         let (mut node, mut members) = (Node::new(member(1), config), Members::new(member(1)));
         let (begun, mut actions) = (Clock::now(), Vec::new());
         for member in (2..=NODES).map(member) {
@@ -104,7 +117,8 @@ impl Owner {
 
     fn locate(&mut self, id: &ObjectId) -> Duration {
         let asker = NodeId(NODES);
-        let message = Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None };
+        let message =
+            Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None, slowness: 1 };
         let (took, answers) = self.say(asker, &message);
         assert!(
             matches!(&answers[..], [(to, Message::Located { source: Source::Holder { .. }, .. })] if *to == asker),
@@ -136,13 +150,51 @@ impl Owner {
         took
     }
 
+    /// A member is lost, while another asks all the time: the longest time for which it is not answered, and how long it
+    /// takes until nothing is left to do.
+    fn lose(&mut self, node: NodeId, ids: &[ObjectId]) -> (Duration, Duration) {
+        let start = Clock::now();
+        let (mut longest, mut whole) = (Duration::ZERO, Duration::ZERO);
+        let mut next = Some(Event::PeerLost { node, is_dead: true });
+        self.members.remove(node);
+        for id in ids.iter().cycle().step_by(7919) {
+            let before = Clock::now();
+            let is_busy = next.is_some();
+            if let Some(event) = next.take() {
+                self.node.handle(self.now(), event, &mut self.actions);
+                self.actions.clear();
+            }
+            let message =
+                Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None, slowness: 1 };
+            let (_, answers) = self.say(NodeId(NODES), &message);
+            assert!(answers.iter().any(|(to, _)| *to == NodeId(NODES)), "{answers:?}");
+            longest = longest.max(before.elapsed());
+            if is_busy {
+                whole = start.elapsed();
+            }
+            let is_due = self.node.deadline().is_some_and(|at| at <= self.now());
+            next = is_due.then_some(Event::DeadlinePassed);
+            // After a second the owner tells those that wait for what was lost.
+            if start.elapsed() > 2 * whole.max(Duration::from_secs(1)) {
+                break;
+            }
+        }
+        let left =
+            ids.iter().filter(|id| self.node.directory().holders(id).contains(&node)).count();
+        assert_eq!(left, 0, "objects that are held by a node which is gone");
+        (longest, whole)
+    }
+
+    fn now(&self) -> Instant {
+        Instant(self.begun.elapsed().as_nanos() as u64)
+    }
+
     /// Takes a message as it comes off the wire; what it took, and what was answered, as it came off the wire too.
     fn say(&mut self, from: NodeId, message: &Message) -> (Duration, Vec<(NodeId, Message)>) {
         let bytes = wire::encode(message);
         let start = Clock::now();
         let message = wire::decode(&bytes).expect("what was encoded");
-        let now = Instant(self.begun.elapsed().as_nanos() as u64);
-        self.node.handle(now, Event::Message { from, message }, &mut self.actions);
+        self.node.handle(self.now(), Event::Message { from, message }, &mut self.actions);
         let answers: Vec<(NodeId, Vec<u8>)> = self
             .actions
             .drain(..)

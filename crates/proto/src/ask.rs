@@ -6,12 +6,12 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    absent::Absentee,
     id::{Instance, Name, NodeId, ObjectId},
     inline::Inline,
     members::Member,
     message::{Holding, Listed},
     meta::{Meta, Op},
+    redial::Absentee,
     swim::Suspicion,
 };
 

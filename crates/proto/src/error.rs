@@ -5,6 +5,7 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::quoted::Quoted;
 use crate::{
     id::{NodeId, ObjectId},
     meta::{Dtype, Kind, Meta, Op},
@@ -156,16 +157,6 @@ const fn advice(op: Op, dtype: Dtype) -> &'static str {
             "any and all fold arrays of bool: put array != 0 instead, or take op=\"max\" or \"min\""
         }
         _ => "take op=\"sum\" and divide, or convert to a float dtype",
-    }
-}
-
-/// A text of a user's in quotes, with what can't be printed escaped.
-#[derive(Clone, Copy, Debug)]
-pub struct Quoted<'a>(pub &'a str);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.0, f)
     }
 }
 

@@ -7,7 +7,7 @@ use core::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{error::Quoted, limits::NAME_BYTES_MAX};
+use crate::{limits::NAME_BYTES_MAX, quoted::Quoted};
 
 /// One start of one node: a restarted process is another node. Drawn at random by the shell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -18,7 +18,7 @@
 //! | [`broadcast`] | whom a receiver takes an object from |
 //! | [`reduce`] | who folds what with whom, in which shape of tree |
 //! | [`table`] | what a node holds, and what it evicts |
-//! | [`swim`], [`absent`] | who lives, and whom to call again |
+//! | [`swim`], [`redial`] | which members live, and which of the lost this node calls again |
 //! | [`members`], [`rack`] | who owns an object's directory entry, who stands near whom |
 //! | [`message`], [`wire`] | what nodes say to each other, and its bytes |
 //! | [`ask`] | what clients ask of a node |
@@ -29,7 +29,6 @@
 
 extern crate alloc;
 
-pub mod absent;
 pub mod ask;
 pub mod broadcast;
 pub mod directory;
@@ -44,11 +43,14 @@ pub mod node;
 pub mod pace;
 pub mod pipeline;
 pub mod planted;
+mod quoted;
 pub mod rack;
 pub mod ranges;
+pub mod redial;
 pub mod reduce;
 pub mod swim;
 pub mod table;
 pub mod time;
+mod timed;
 pub mod unit;
 pub mod wire;

@@ -22,6 +22,9 @@ use crate::{
     swim::Rumour,
 };
 
+/// The incarnation in [`Message::Down`] of a node whose process has ended.
+pub const ENDED: u32 = u32::MAX;
+
 /// One message from node to node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
@@ -37,7 +40,7 @@ pub enum Message {
     Down {
         /// Who.
         node: NodeId,
-        /// The last that was heard of it: what it has said of itself later is true.
+        /// The last that was heard of it, or [`ENDED`]: what it has said of itself later is true.
         incarnation: u32,
         /// Why, in words.
         reason: String,
@@ -73,6 +76,8 @@ pub enum Message {
         avoid: Vec<NodeId>,
         /// A sender that said it has no such copy.
         not_here: Option<(NodeId, Instance)>,
+        /// How many times slower than others the asker receives, as an owner has told it by [`Message::Slow`]; 1 if none has.
+        slowness: u64,
     },
     /// To the owner: the question is void.
     Unlocate {
@@ -81,19 +86,14 @@ pub enum Message {
     },
     /// To the first owner: how fast an object comes; to the second too, where the first does not answer that it is stalled.
     /// Answered by [`Message::Redirect`] if the receiver is stalled, or is to take the rest from another sender.
-    Paced {
-        /// The object.
-        id: ObjectId,
-        /// Which instance.
-        instance: Instance,
-        /// Who sends it.
-        source: NodeId,
-        /// Since the last report; zero if nothing has come for a while.
+    Paced(Paced),
+    /// From the first owner to a receiver: so many times slower than others it receives. It says so to the owners of other
+    /// objects that it asks for.
+    Slow {
+        /// How many times.
+        times: u64,
+        /// What it has reported that it gets.
         bytes_per_second: u64,
-        /// Bytes that are still to come.
-        missing: u64,
-        /// Bytes per second at which the receiver has received from others, if that was measured.
-        usual: Option<u64>,
     },
     /// To the asker: the question is known, the object is not there yet.
     Waiting {
@@ -319,7 +319,7 @@ pub enum Message {
         /// was made of it in parts, as soon as all of them are there.
         is_void: bool,
     },
-    /// To the coordinator: a position waits for the stream of a child that brings far less than usual.
+    /// To the coordinator: a position waits for the stream of a child, and nothing comes.
     FoldStarves {
         /// The reduce.
         reduce: ReduceId,
@@ -327,8 +327,6 @@ pub enum Message {
         epoch: u32,
         /// The node of the child.
         node: NodeId,
-        /// What it brings; zero if nothing.
-        bytes_per_second: u64,
     },
     /// To a node that positions of a reduce wait for: do you live? Answered by [`Message::FoldAlive`].
     FoldProbe {
@@ -484,6 +482,23 @@ pub struct Listed {
     pub complete: u32,
     /// Nodes that have a part of it.
     pub partial: u32,
+}
+
+/// How fast an object comes to a receiver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paced {
+    /// The object.
+    pub id: ObjectId,
+    /// Which instance.
+    pub instance: Instance,
+    /// The node that sends it.
+    pub source: NodeId,
+    /// Since the last report; zero if nothing has come for a while.
+    pub bytes_per_second: u64,
+    /// Bytes that are still to come.
+    pub missing: u64,
+    /// Bytes per second at which the receiver has received from others, if that was measured.
+    pub usual: Option<u64>,
 }
 
 /// That a node has a copy.

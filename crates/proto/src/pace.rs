@@ -25,6 +25,9 @@ const SLOW_REPORT_NS_MAX: u64 = 200_000_000;
 /// How many times slower than usual a transfer is that counts as slow.
 pub const SLOW_TIMES: u64 = 3;
 
+/// How long a slow node is remembered, and says so itself: a minute. After that it is tried again.
+pub const REMEMBERED_NS: u64 = 60_000_000_000;
+
 /// The longest time between two reports of a transfer that goes on, or is stalled.
 const REPORT_NS_MAX: u64 = 2_000_000_000;
 

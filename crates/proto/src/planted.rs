@@ -54,11 +54,13 @@ pub enum Bug {
     ReplacesNoKeepers,
     /// Of two objects that were put under one name an owner keeps the one that it heard of first.
     KeepsTheFirstOfTwo,
+    /// An owner looks at an entry as it was before the members changed, until the next slice brings it up to date.
+    ReadsWhatIsNotSettled,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::AnswersGetsTooEarly,
         Self::IgnoresEpochs,
         Self::KeepsVoidAttempts,
@@ -83,6 +85,7 @@ impl Bug {
         Self::CountsQuestionsAsCopies,
         Self::ReplacesNoKeepers,
         Self::KeepsTheFirstOfTwo,
+        Self::ReadsWhatIsNotSettled,
     ];
 }
 

@@ -8,7 +8,7 @@ use core::{fmt, str, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{error::Quoted, id::BadRef};
+use crate::{id::BadRef, quoted::Quoted};
 
 /// As long as the value of a label in Kubernetes, which is where such names often come from.
 pub const RACK_BYTES_MAX: usize = 63;

@@ -9,6 +9,7 @@
 //! ```
 
 use alloc::{collections::BTreeMap, vec::Vec};
+use core::ops::Bound;
 
 use crate::{
     id::{ClientId, Instance, NodeId, ObjectId},
@@ -70,6 +71,15 @@ pub struct Table {
     used: u64,
     capacity: u64,
     uses: u64,
+    evictable: Evictable,
+}
+
+/// The copies that may go, so that neither the next of them nor what they take has to be looked for.
+#[derive(Debug, Default)]
+struct Evictable {
+    /// No two copies have a last use in common.
+    by_last_use: BTreeMap<u64, Instance>,
+    bytes: u64,
 }
 
 /// What a copy costs beside its bytes: entries here and in the directory.
@@ -77,8 +87,15 @@ pub const COPY_OVERHEAD_BYTES: u64 = 256;
 
 impl Table {
     /// An empty store that may hold `capacity` bytes.
-    pub const fn new(capacity: u64) -> Self {
-        Self { copies: BTreeMap::new(), current: BTreeMap::new(), used: 0, capacity, uses: 0 }
+    pub fn new(capacity: u64) -> Self {
+        Self {
+            copies: BTreeMap::new(),
+            current: BTreeMap::new(),
+            used: 0,
+            capacity,
+            uses: 0,
+            evictable: Evictable::default(),
+        }
     }
 
     /// Bytes the store may hold.
@@ -92,8 +109,18 @@ impl Table {
     }
 
     /// Bytes that can't be evicted.
-    pub fn pinned(&self) -> u64 {
-        self.copies.values().filter(|copy| !copy.is_evictable()).map(Copy::cost).sum()
+    pub const fn pinned(&self) -> u64 {
+        self.used - self.evictable.bytes
+    }
+
+    /// How many copies there are.
+    pub fn len(&self) -> usize {
+        self.copies.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.copies.is_empty()
     }
 
     /// The copy of an instance.
@@ -101,9 +128,14 @@ impl Table {
         self.copies.get(&instance)
     }
 
-    /// The copy of an instance, to change its state. Its size stays.
-    pub fn get_mut(&mut self, instance: Instance) -> Option<&mut Copy> {
-        self.copies.get_mut(&instance)
+    /// More of a copy is there, or it comes from another node.
+    pub fn set_state(&mut self, instance: Instance, state: State) {
+        self.change(instance, |copy| copy.state = state);
+    }
+
+    /// Whether a copy is pinned until deletion from now on; whether it was before, none if there is no such copy.
+    pub fn set_origin(&mut self, instance: Instance, origin: bool) -> Option<bool> {
+        self.change(instance, |copy| core::mem::replace(&mut copy.origin, origin))
     }
 
     /// The instance that a get of `id` would use now.
@@ -116,40 +148,42 @@ impl Table {
         self.copies.iter().map(|(instance, copy)| (*instance, copy))
     }
 
+    /// The copies after one, or all, in order of instance.
+    pub fn following(&self, after: Option<Instance>) -> impl Iterator<Item = Instance> {
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.copies.range((begin, Bound::Unbounded)).map(|(instance, _)| *instance)
+    }
+
     /// Makes room for `size` more bytes by evicting, least recently used first; all that was evicted, or none if
     /// that would not be enough.
     pub fn make_room(&mut self, size: u64) -> Option<Vec<Removed>> {
-        let needed = size.saturating_add(COPY_OVERHEAD_BYTES);
-        let free = self.capacity.saturating_sub(self.used);
-        if needed <= free {
-            return Some(Vec::new());
-        }
-        let mut evictable: Vec<(u64, Instance, u64)> = self
-            .copies
-            .iter()
-            .filter(|(_, copy)| copy.is_evictable())
-            .map(|(instance, copy)| (copy.last_use, *instance, copy.cost()))
-            .collect();
-        evictable.sort_unstable();
-        let mut missing = needed - free;
-        let mut victims = Vec::new();
-        for (_, instance, cost) in evictable {
-            if missing == 0 {
-                break;
-            }
-            missing = missing.saturating_sub(cost);
-            victims.push(instance);
-        }
-        if missing > 0 {
+        if self.missing_for(size) > 0 {
             return None;
         }
-        Some(victims.into_iter().filter_map(|victim| self.remove(victim)).collect())
+        let needed = size.saturating_add(COPY_OVERHEAD_BYTES);
+        let mut evicted = Vec::new();
+        while self.capacity.saturating_sub(self.used) < needed {
+            let victim = self.evictable.least_recently_used()?;
+            evicted.extend(self.remove(victim));
+        }
+        Some(evicted)
+    }
+
+    /// Bytes of the largest copy that there is room for, if what may go goes; none if there is not even room for an empty
+    /// one.
+    pub fn room(&self) -> Option<u64> {
+        self.room_with(0)
+    }
+
+    /// The same if so much else were to go, too.
+    pub fn room_with(&self, more: u64) -> Option<u64> {
+        let free = self.capacity.saturating_sub(self.pinned()).saturating_add(more);
+        free.checked_sub(COPY_OVERHEAD_BYTES)
     }
 
     /// How many bytes more than can be evicted would have to go for `size` more.
-    pub fn missing_for(&self, size: u64) -> u64 {
-        let evictable = self.copies.values().filter(|copy| copy.is_evictable()).map(Copy::cost);
-        let free = self.capacity.saturating_sub(self.used) + evictable.sum::<u64>();
+    pub const fn missing_for(&self, size: u64) -> u64 {
+        let free = self.capacity.saturating_sub(self.pinned());
         size.saturating_add(COPY_OVERHEAD_BYTES).saturating_sub(free)
     }
 
@@ -175,6 +209,7 @@ impl Table {
         let last_use = self.uses;
         let copy = Copy { id, meta, inline, state, origin, pins: 0, doomed: false, last_use };
         self.used += copy.cost();
+        self.evictable.insert(instance, &copy);
         let before = self.copies.insert(instance, copy);
         assert!(before.is_none(), "instance {instance} was put into the table twice");
     }
@@ -190,18 +225,20 @@ impl Table {
     pub fn pin(&mut self, instance: Instance) {
         self.uses += 1;
         let last_use = self.uses;
-        if let Some(copy) = self.copies.get_mut(&instance) {
+        self.change(instance, |copy| {
             copy.pins += 1;
             copy.last_use = last_use;
-        }
+        });
     }
 
     /// Takes a pin away; the copy if it was doomed and this was the last pin.
     pub fn unpin(&mut self, instance: Instance) -> Option<Removed> {
-        let copy = self.copies.get_mut(&instance)?;
-        assert!(copy.pins > 0, "instance {instance} was unpinned more often than pinned");
-        copy.pins -= 1;
-        if copy.pins == 0 && copy.doomed { self.remove(instance) } else { None }
+        let is_over = self.change(instance, |copy| {
+            assert!(copy.pins > 0, "instance {instance} was unpinned more often than pinned");
+            copy.pins -= 1;
+            copy.pins == 0 && copy.doomed
+        })?;
+        if is_over { self.remove(instance) } else { None }
     }
 
     /// Takes a copy out of use: at once if nobody uses it, else with its last pin.
@@ -217,10 +254,40 @@ impl Table {
     fn remove(&mut self, instance: Instance) -> Option<Removed> {
         let copy = self.copies.remove(&instance)?;
         self.used -= copy.cost();
+        self.evictable.remove(&copy);
         if self.current.get(&copy.id) == Some(&instance) {
             self.current.remove(&copy.id);
         }
         Some(Removed { id: copy.id, instance, has_slot: copy.inline.is_none() })
+    }
+
+    /// Changes a copy, and with it whether it may go.
+    fn change<R>(&mut self, instance: Instance, change: impl FnOnce(&mut Copy) -> R) -> Option<R> {
+        let copy = self.copies.get_mut(&instance)?;
+        self.evictable.remove(copy);
+        let result = change(copy);
+        self.evictable.insert(instance, copy);
+        Some(result)
+    }
+}
+
+impl Evictable {
+    fn insert(&mut self, instance: Instance, copy: &Copy) {
+        if copy.is_evictable() {
+            self.by_last_use.insert(copy.last_use, instance);
+            self.bytes += copy.cost();
+        }
+    }
+
+    /// Takes a copy out, before it changes.
+    fn remove(&mut self, copy: &Copy) {
+        if self.by_last_use.remove(&copy.last_use).is_some() {
+            self.bytes -= copy.cost();
+        }
+    }
+
+    fn least_recently_used(&self) -> Option<Instance> {
+        self.by_last_use.first_key_value().map(|(_, instance)| *instance)
     }
 }
 
@@ -285,6 +352,53 @@ mod tests {
         assert_eq!(table.current(&id(0)), None, "nobody new finds it");
         assert_eq!(table.unpin(instance(0)), None);
         assert_eq!(table.unpin(instance(0)).map(|removed| removed.instance), Some(instance(0)));
+    }
+
+    #[test]
+    fn what_may_go_is_known_without_a_look_at_every_copy() {
+        let capacity = 64 * (1000 + COPY_OVERHEAD_BYTES);
+        let mut table = Table::new(capacity);
+        // The linear congruential generator of Knuth's MMIX.
+        let mut state = 1_u64;
+        let mut dice = |sides: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % sides
+        };
+        for serial in 1000..3000 {
+            let which = instance(dice(32));
+            match dice(8) {
+                0 | 1 => {
+                    let size = dice(4000);
+                    if table.make_room(size).is_some() {
+                        let (state, origin) = (State::Folding, dice(3) == 0);
+                        let (id, meta) = (id(serial), Meta::bytes(size));
+                        if table.get(which).is_none() {
+                            table.insert(which, id, meta, None, state, origin);
+                        }
+                    }
+                }
+                2 => table.set_state(which, State::Complete),
+                3 => drop(table.set_origin(which, dice(2) == 0)),
+                4 | 5 => table.pin(which),
+                6 if table.get(which).is_some_and(|copy| copy.pins > 0) => {
+                    table.unpin(which);
+                }
+                7 if dice(4) == 0 => drop(table.doom(which)),
+                _ => {}
+            }
+            let may_go = |copy: &&Copy| copy.is_complete() && !copy.origin && copy.pins == 0;
+            let (mut bytes, mut first) = (0, None);
+            for (instance, copy) in table.iter().filter(|(_, copy)| may_go(copy)) {
+                bytes += copy.cost();
+                first =
+                    first.min(Some((copy.last_use, instance))).or(Some((copy.last_use, instance)));
+            }
+            let used: u64 = table.iter().map(|(_, copy)| copy.cost()).sum();
+            assert_eq!((table.used(), table.pinned()), (used, used - bytes));
+            assert_eq!(table.evictable.least_recently_used(), first.map(|(_, instance)| instance));
+            let free = capacity - used + bytes - COPY_OVERHEAD_BYTES;
+            assert_eq!((table.missing_for(free), table.missing_for(free + 1)), (0, 1));
+        }
     }
 
     #[test]

@@ -14,18 +14,18 @@ use core::{fmt, ops::Range};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    error::Quoted,
     id::{Instance, NodeId, ObjectId},
     limits::{CONTROL_BYTES_MAX, FRAME_BYTES_MAX},
     members::Member,
     message::FoldKey,
+    quoted::Quoted,
 };
 
 /// First bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Nodes of different versions don't talk.
-pub const VERSION: u8 = 9;
+pub const VERSION: u8 = 10;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
@@ -401,6 +401,7 @@ mod tests {
                     id: ObjectId::Minted { node: NodeId(node), serial },
                     avoid: vec![NodeId(serial)],
                     not_here: Some((NodeId(node), instance)),
+                    slowness: serial,
                 },
             ] {
                 prop_assert_eq!(decode::<Message>(&encode(&message)), Ok(message));

@@ -10,14 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use hoplite_proto::{
     ask::{Answer, Ask},
     broadcast::Reason,
+    directory::Slice,
     error::Error,
     id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId, ServeId},
     inline::Inline,
     limits::{BLOCK_BYTES, INLINE_BYTES_MAX},
     members::Member,
     message::{
-        Announce, FoldKey, FoldOrder, Found, Holding, Listed, Message, Progress, ScatterOrder,
-        Source,
+        Announce, FoldKey, FoldOrder, Found, Holding, Listed, Message, Paced, Progress,
+        ScatterOrder, Source,
     },
     meta::{Dtype, Meta, Op},
     node::{Action, Config, Event, Node},
@@ -253,6 +254,7 @@ impl Choices<'_> {
                 Message::Leaving,
                 Message::Unseated,
                 Message::Forgotten,
+                Message::Slow { times: u64::MAX, bytes_per_second: 0 },
                 Message::Down {
                     node: id.minter().unwrap_or(ME),
                     incarnation: u32::MAX,
@@ -266,16 +268,17 @@ impl Choices<'_> {
             }
             10 => {
                 let not_here = self.flag().then(|| (self.node(), instance));
-                Message::Locate { id, avoid: self.many(Self::node), not_here }
+                let (avoid, slowness) = (self.many(Self::node), self.number());
+                Message::Locate { id, avoid, not_here, slowness }
             }
-            11 => Message::Paced {
+            11 => Message::Paced(Paced {
                 id,
                 instance,
                 source: self.node(),
                 bytes_per_second: self.number(),
                 missing: self.number(),
                 usual: self.flag().then(|| self.number()),
-            },
+            }),
             12..=14 => {
                 let source = self.source(&meta);
                 Message::Located { id, instance, meta, source }
@@ -391,7 +394,8 @@ impl Shell {
     fn new() -> Self {
         let link = Link { latency_ns: 100_000, bytes_per_second: 125_000_000 };
         let detection_ns = Some(3_000_000_000);
-        let config = Config { capacity: CAPACITY, link, degree: None, detection_ns };
+        let slice = Slice { entries: 2, pause_ns: 1_000_000 };
+        let config = Config { capacity: CAPACITY, link, degree: None, detection_ns, slice };
         let mut shell = Self {
             node: Node::new(member(ME), config),
             now: Instant(1),

@@ -34,6 +34,10 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above; the mapping's own fields are never changed but for the mutex.
 unsafe impl Sync for Mapping {}
 
+/// Bytes whose pages are filled in by one call: a few milliseconds, for which no thread of the process can map or unmap
+/// anything.
+const POPULATE_BYTES: usize = 4 << 20;
+
 /// The longest mapping that pointers can address.
 pub(crate) const MAPPING_BYTES_MAX: u64 = isize::MAX as u64;
 
@@ -171,11 +175,15 @@ impl Mapping {
         Ok(Self { start, len, writable, extent: ExtentId(0), opened: Mutex::default() })
     }
 
-    /// Fills the page table in one call instead of a fault for each 4 KiB. Failure costs only time.
+    /// Fills the page table in a few calls instead of a fault for each 4 KiB. Failure costs only time.
     fn populate(&self) {
-        let start = self.start.as_ptr().cast::<c_void>();
-        // SAFETY: the range is this mapping's; populating is as if each page had been touched and changes no contents.
-        let _ = unsafe { mm::madvise(start, self.len as usize, Advice::LinuxPopulateWrite) };
+        for begin in (0..self.len).step_by(POPULATE_BYTES) {
+            let len = (self.len - begin).min(POPULATE_BYTES as u64) as usize;
+            // SAFETY: `begin` lies within the mapping.
+            let start = unsafe { self.start.as_ptr().add(begin as usize) }.cast::<c_void>();
+            // SAFETY: the range is this mapping's; populating is as if each page had been touched and changes no contents.
+            let _ = unsafe { mm::madvise(start, len, Advice::LinuxPopulateWrite) };
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! reduce.
 
 use hoplite_proto::{
+    directory::Slice,
     meta::{Dtype, Meta},
     node::Config,
     reduce::cost::Link,
@@ -90,7 +91,13 @@ fn plan(dice: &mut Dice) -> Plan {
         }
     }
     let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
-    let config = Config { capacity: 1 << 40, link, degree: None, detection_ns: None };
+    let config = Config {
+        capacity: 1 << 40,
+        link,
+        degree: None,
+        detection_ns: None,
+        slice: Slice::default(),
+    };
     Plan {
         nodes,
         config,

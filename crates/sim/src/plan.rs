@@ -3,6 +3,7 @@
 //! Everything is decided here, before the first event, but for what depends on answers (ids, who is still there).
 
 use hoplite_proto::{
+    directory::Slice,
     id::Name,
     meta::{Dtype, Meta},
     node::Config,
@@ -574,6 +575,7 @@ fn config(dice: &mut Dice) -> Config {
         link: Link { latency_ns, bytes_per_second },
         degree: dice.pick(&degrees).flatten(),
         detection_ns: Some(DETECTION_NS),
+        slice: Slice { entries: 2, pause_ns: 2 * latency_ns },
     }
 }
 

@@ -4,6 +4,7 @@
 //! transfers up to 50 us late, as a busy process does.
 
 use hoplite_proto::{
+    directory::Slice,
     meta::{Dtype, Meta},
     node::Config,
     reduce::cost::Link,
@@ -116,7 +117,13 @@ fn plan(what: Collective, nodes: u64, bytes: u64, link: Link) -> Plan {
         let (patience_ns, cancel_ns, hold_ns) = (None, None, 0);
         (HEAD_START, Act::Get { object: wanted, at, patience_ns, cancel_ns, hold_ns })
     }));
-    let config = Config { capacity: 1 << 40, link, degree: None, detection_ns: None };
+    let config = Config {
+        capacity: 1 << 40,
+        link,
+        degree: None,
+        detection_ns: None,
+        slice: Slice::default(),
+    };
     let end = HEAD_START + 1000 * SECOND;
     Plan { nodes, apart_until: None, config, slot_failures: 0, objects, acts, end }
 }

@@ -29,7 +29,7 @@ impl Directory {
         link: Link,
         mail: &mut Mail,
     ) {
-        let entry = self.entries.entry(id.clone()).or_default();
+        let entry = self.entries.open(id);
         if let Some(gone) = &entry.gone {
             mail.push((asker, Message::Gone { id: id.clone(), error: gone.error(id) }));
             return;
@@ -73,7 +73,7 @@ impl Directory {
         members: &Members,
         mail: &mut Mail,
     ) {
-        let entry = self.entries.entry(id.clone()).or_default();
+        let entry = self.entries.open(id);
         if let Some(gone) = &entry.gone {
             mail.push((from, Message::Gone { id: id.clone(), error: gone.error(id) }));
             return;
@@ -95,7 +95,7 @@ impl Directory {
         members: &Members,
         mail: &mut Mail,
     ) {
-        let entry = self.entries.entry(id.clone()).or_default();
+        let entry = self.entries.open(id);
         // Asked again after a change of members: the older question is the same one.
         let locators = &mut entry.asking_mut().locators;
         locators.retain(|locator| !locator.is(from, request));

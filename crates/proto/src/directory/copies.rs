@@ -31,7 +31,7 @@ impl Directory {
         let Announce { id, instance, claim, .. } = announce;
         let owners = members.owners(id);
         let (is_owner, is_first) = (owners.contains(members.me()), owners.first == members.me());
-        let entry = self.entries.entry(id.clone()).or_default();
+        let entry = self.entries.open(id);
         // A put by the node that reserved the name is another object all the same.
         if let Some(reserved) = entry.reserved.filter(|_| *claim) {
             mail.push((from, announce.claimed(Some(reserved.node))));

@@ -93,7 +93,7 @@ impl Directory {
         mut instances: Vec<Instance>,
         mail: &mut Mail,
     ) {
-        let entry = self.entries.entry(id.clone()).or_default();
+        let entry = self.entries.open(id);
         let is_moved = !instances.is_empty();
         let (mut dropping, mut askers) = (BTreeSet::new(), Vec::new());
         if let Some(live) =
@@ -133,7 +133,7 @@ impl Directory {
         instances: &[Instance],
         mail: &mut Mail,
     ) {
-        let entry = self.entries.entry(id.clone()).or_default();
+        let entry = self.entries.open(id);
         let is_old = |live: &mut Live| instances.contains(&live.instance);
         if let Some(old) = entry.live.take_if(is_old) {
             old.drop_copies(id, None, mail);

@@ -45,6 +45,8 @@ pub(super) struct Entry {
     pub(super) orphan_since: Option<Instant>,
     /// Until when it is kept although others own it.
     pub(super) kept_until: Instant,
+    /// The number of the last change of members that it knows.
+    pub(super) knows: u32,
 }
 
 /// By instance, until when it is remembered.
@@ -179,6 +181,11 @@ impl Tombstone {
 }
 
 impl Entry {
+    /// One of which nothing is known but the changes of members so far.
+    pub(super) fn new(knows: u32) -> Self {
+        Self { knows, ..Self::default() }
+    }
+
     /// Whether a copy is known that is complete, or will be.
     pub(super) fn is_alive(&self) -> bool {
         self.live.is_some() && !self.is_lost()

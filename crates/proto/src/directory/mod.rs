@@ -4,7 +4,8 @@
 //! Everything here can be told again by the nodes that hold the objects, so losing it loses no object.
 //! Knows nothing of bytes, connections or clients.
 //!
-//! The files hold what holders tell ([`copies`]), what is asked ([`asking`], [`names`], [`list`]), and deletions ([`deletion`]).
+//! The files hold what holders tell ([`copies`]), what is asked ([`asking`], [`names`], [`list`]), deletions ([`deletion`]),
+//! and what a change of members touches ([`sweep`]).
 //!
 //! ```text
 //!              Announce               nobody can complete it, for a grace
@@ -24,30 +25,33 @@ mod names;
 mod paces;
 #[cfg(test)]
 mod paces_tests;
+mod sweep;
+#[cfg(test)]
+mod sweep_tests;
 #[cfg(test)]
 mod tests;
 
 use alloc::{
     boxed::Box,
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     format,
     string::String,
     vec::Vec,
 };
 
-pub use self::names::prefix_owner;
 use self::{
-    entry::{Asking, Entry, Live, Locator},
+    entry::{Asking, Live, Locator},
     names::LatestWaiter,
     paces::Speeds,
+    sweep::Entries,
 };
+pub use self::{names::prefix_owner, sweep::Slice};
 use crate::{
     error::Error,
-    id::{Instance, NodeId, ObjectId},
+    id::{NodeId, ObjectId},
     limits::{MERGE_NS, ORPHAN_GRACE_NS, STRAY_NS, TOMBSTONE_NS},
     members::Members,
     message::{Announce, Message},
-    planted::{self, Bug},
     reduce::cost::Link,
     time::Instant,
 };
@@ -55,11 +59,23 @@ use crate::{
 /// Messages that a directory wants sent.
 pub type Mail = Vec<(NodeId, Message)>;
 
+/// What a message was to the directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is meant for no owner.
+    No,
+    /// The directory has taken it.
+    Yes,
+    /// A node asked for a sender of this object.
+    SenderAsked(ObjectId),
+    /// This object was deleted.
+    Deleted(ObjectId),
+}
+
 /// The entries this node keeps as first or second owner.
 #[derive(Debug)]
 pub struct Directory {
-    /// Boxed, for a tree has room for twice as many as it holds.
-    entries: BTreeMap<ObjectId, Box<Entry>>,
+    entries: Entries,
     /// Who waits for a newer name under a prefix.
     latest: Vec<LatestWaiter>,
     /// When something has to be looked at again: orphans to give up, entries that others own.
@@ -76,20 +92,28 @@ pub struct Directory {
     parked: Vec<(NodeId, Announce)>,
     /// How fast nodes are.
     speeds: Speeds,
+    /// How much of a change of members is worked off in one go, and when the next of it is.
+    slice: Slice,
+    next_slice_at: Instant,
+    /// When the rest of what is due is looked at: after a change of members that may be as much as there is.
+    resumed_at: Instant,
 }
 
 impl Default for Directory {
     fn default() -> Self {
-        Self::new(None)
+        Self::new(None, Slice::default())
     }
 }
 
 impl Directory {
     /// One that knows nothing. `detection_ns`: for how long members may take one for alive whose end others know of.
-    pub fn new(detection_ns: Option<u64>) -> Self {
+    pub fn new(detection_ns: Option<u64>, slice: Slice) -> Self {
         let stray_ns = detection_ns.unwrap_or(0).saturating_mul(2).max(STRAY_NS);
         Self {
-            entries: BTreeMap::new(),
+            entries: Entries::default(),
+            slice,
+            next_slice_at: Instant::default(),
+            resumed_at: Instant::default(),
             latest: Vec::new(),
             alarms: BTreeSet::new(),
             remembered: VecDeque::new(),
@@ -101,7 +125,7 @@ impl Directory {
         }
     }
 
-    /// Takes a message meant for an owner; says false if it is none.
+    /// Takes a message, if it is meant for an owner.
     pub fn handle(
         &mut self,
         now: Instant,
@@ -110,15 +134,17 @@ impl Directory {
         members: &Members,
         link: Link,
         mail: &mut Mail,
-    ) -> bool {
+    ) -> Taken {
         self.speeds.heard(from);
+        self.settle_for(now, message, members, mail);
         match message {
             Message::Announce(announce) => {
                 self.announce(now, from, announce, members, link, mail);
                 self.keep_for_a_while(now, &announce.id, members);
             }
             Message::Withdraw { id, instance } => self.withdraw(now, from, id, *instance, members),
-            Message::Locate { id, avoid, not_here } => {
+            Message::Locate { id, avoid, not_here, slowness } => {
+                self.speeds.says(now, from, *slowness);
                 if let Some((holder, instance)) = not_here
                     && self.is_refusal_news(id, from, *holder)
                 {
@@ -126,9 +152,7 @@ impl Directory {
                 }
                 self.locate(now, from, id, avoid, members, link, mail);
             }
-            Message::Paced { .. } => {
-                self.paced(now, from, message, members, link, mail);
-            }
+            Message::Paced(paced) => self.paced(now, from, paced, members, link, mail),
             Message::Unlocate { id } => self.unlocate(from, id),
             Message::Watch { id } => self.watch(now, from, id, members, mail),
             Message::Unwatch { id } => {
@@ -195,85 +219,18 @@ impl Directory {
                 let (rows, next) = self.list(prefix, after.as_ref(), members);
                 mail.push((from, Message::ListIs { request: *request, rows, next }));
             }
-            _ => return false,
+            _ => return Taken::No,
         }
         if let Some(id) = message.object()
             && let Some(entry) = self.entries.get_mut(id)
         {
             entry.answer_locators(id, mail);
         }
-        true
-    }
-
-    /// Forgets a member: its copies, its questions.
-    pub fn member_gone(&mut self, now: Instant, node: NodeId, members: &Members, mail: &mut Mail) {
-        self.latest.retain(|waiter| waiter.node != node);
-        self.parked.retain(|(from, _)| *from != node);
-        self.speeds.forget(node);
-        let ids: Vec<ObjectId> = self.entries.keys().cloned().collect();
-        for id in ids {
-            let Some(entry) = self.entries.get_mut(&id) else { continue };
-            entry.take_back(|asking| {
-                asking.waiters.retain(|(asker, _)| *asker != node);
-                asking.watchers.remove(&node);
-                asking.locators.retain(|locator| locator.node != node);
-            });
-            if let Some(gone) = &mut entry.gone {
-                gone.dropping.retain(|(holder, _)| *holder != node);
-                gone.answer(&id, mail);
-            }
-            let held = !planted::has(Bug::KeepsHoldersThatAreGone)
-                && entry.live.as_mut().is_some_and(|live| live.remove_holder(node));
-            let reserved = entry.reserved.take_if(|reserved| reserved.node == node).is_some();
-            if reserved && entry.live.is_none() {
-                // After the grace, so that those who ask the next owner instead of one that died are told too.
-                entry.orphan_since = Some(now);
-                self.alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
-            }
-            if held || reserved || id.minter() == Some(node) {
-                self.check_orphan(now, &id, members);
-            }
-            if let Some(entry) = self.entries.get_mut(&id) {
-                entry.answer_locators(&id, mail);
-            }
-            self.forget_if_empty(&id);
+        match message {
+            Message::Locate { id, .. } => Taken::SenderAsked(id.clone()),
+            Message::Delete { id, .. } => Taken::Deleted(id.clone()),
+            _ => Taken::Yes,
         }
-    }
-
-    /// Tells owners of deletions, which no holder could repeat: each once, but `renewed` again, to whom what was said may
-    /// be lost. Entries that others own now are kept for a while: the next change may make this node their owner again,
-    /// while their holders never took it for anything else.
-    pub fn members_changed(
-        &mut self,
-        now: Instant,
-        members: &Members,
-        renewed: Option<NodeId>,
-        mail: &mut Mail,
-    ) {
-        let me = members.me();
-        for (id, entry) in &mut self.entries {
-            let all = members.owners(id);
-            if !all.contains(me) {
-                entry.kept_until = now + self.stray_ns;
-                self.alarms.insert((entry.kept_until, id.clone()));
-            }
-            let owners = || all.iter().filter(|owner| *owner != me);
-            if let Some(gone) = &mut entry.gone {
-                gone.known_to.retain(|owner| renewed != Some(*owner));
-                gone.tell(id, owners(), mail);
-            }
-            // What a name was before it was put again must not come back either.
-            let buried: Vec<Instance> = entry.buried(now).collect();
-            if !buried.is_empty() {
-                for owner in owners() {
-                    let (id, instances) = (id.clone(), buried.clone());
-                    mail.push((owner, Message::Remember { id, instances, error: None }));
-                }
-            }
-        }
-        self.latest.retain(|waiter| {
-            prefix_owner(&waiter.prefix, members).is_some_and(|owner| owner == me)
-        });
     }
 
     /// A member had given this node up. What is known here may be old: names that were deleted and put again. Until the
@@ -300,79 +257,103 @@ impl Directory {
     /// When [`Directory::expire`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
         let parked = (!self.parked.is_empty()).then_some(self.catching_up_until);
-        let alarm = self.alarms.first().map(|(at, _)| *at);
-        let forgotten = self.remembered.front().map(|(until, _)| *until);
-        [parked, alarm, forgotten].into_iter().flatten().min()
+        let alarm = self.alarms.first().map(|(at, _)| (*at).max(self.resumed_at));
+        let forgotten = self.remembered.front().map(|(until, _)| (*until).max(self.resumed_at));
+        [parked, alarm, forgotten, self.next_slice()].into_iter().flatten().min()
     }
 
     /// Forgets old deletions; tells those who wait for an object that nobody can make any more.
     pub fn expire(&mut self, now: Instant, members: &Members, link: Link, mail: &mut Mail) {
+        if self.next_slice().is_some_and(|at| at <= now) {
+            self.work_off(now, members, mail);
+        }
         if self.catching_up_until <= now {
             for (from, announce) in core::mem::take(&mut self.parked) {
                 if members.contains(from) {
+                    self.settle(now, &announce.id, members, mail);
                     self.announce(now, from, &announce, members, link, mail);
                 }
             }
         }
-        while self.remembered.front().is_some_and(|(until, _)| *until <= now) {
-            self.forget_oldest();
+        if self.resumed_at > now {
+            return;
         }
-        while let Some((at, id)) = self.alarms.first().cloned() {
-            if at > now {
-                break;
+        for _ in 0..self.slice.entries {
+            let is_forgotten = self.remembered.front().is_some_and(|(until, _)| *until <= now);
+            if is_forgotten {
+                self.forget_oldest();
             }
-            self.alarms.pop_first();
-            self.judge_stalls(now, &id, members, link, mail);
-            let since = self.entries.get(&id).and_then(|entry| entry.orphan_since);
-            let lost_at = since.map(|since| self.lost_at(since));
-            if let Some(later) = lost_at.filter(|lost_at| *lost_at > now) {
-                self.alarms.insert((later, id.clone()));
+            if self.alarms.first().is_some_and(|(at, _)| *at <= now) {
+                let due = self.alarms.pop_first();
+                due.iter().for_each(|(_, id)| self.look_again(now, id, members, link, mail));
+            } else if !is_forgotten {
+                return;
             }
-            let Some(entry) = self.entries.get_mut(&id) else { continue };
-            let is_owner = members.owners(&id).contains(members.me());
-            if !is_owner && entry.kept_until <= now {
-                self.entries.remove(&id);
-                continue;
+        }
+        self.resumed_at = now + self.slice.pause_ns;
+    }
+
+    /// It is time to look at an entry: for orphans to give up, for stalled receivers, for what others own.
+    fn look_again(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        members: &Members,
+        link: Link,
+        mail: &mut Mail,
+    ) {
+        self.settle(now, id, members, mail);
+        self.judge_stalls(now, id, members, link, mail);
+        let since = self.entries.get(id).and_then(|entry| entry.orphan_since);
+        let lost_at = since.map(|since| self.lost_at(since));
+        if let Some(later) = lost_at.filter(|lost_at| *lost_at > now) {
+            self.alarms.insert((later, id.clone()));
+        }
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let is_owner = members.owners(id).contains(members.me());
+        if !is_owner && entry.kept_until <= now {
+            self.entries.remove(id);
+            return;
+        }
+        // Who is no owner any more hears of no holder: those who asked it ask the owners of now.
+        if is_owner && lost_at.is_some_and(|lost_at| lost_at <= now) {
+            entry.orphan_since = None;
+            let lost = entry.live.take_if(|live| !live.is_fed());
+            if let Some(lost) = lost.as_ref().filter(|_| id.minter().is_none()) {
+                entry.lost = Some(Box::new((lost.instance, now + TOMBSTONE_NS)));
             }
-            // Who is no owner any more hears of no holder: those who asked it ask the owners of now.
-            if is_owner && lost_at.is_some_and(|lost_at| lost_at <= now) {
-                entry.orphan_since = None;
-                let lost = entry.live.take_if(|live| !live.is_fed());
-                if let Some(lost) = lost.as_ref().filter(|_| id.minter().is_none()) {
-                    entry.lost = Some(Box::new((lost.instance, now + TOMBSTONE_NS)));
-                }
-                // The member that alone can make it may have been met meanwhile.
-                let can_come = id.minter().is_some_and(|minter| members.contains(minter));
-                if entry.live.is_none() && !can_come {
-                    let detail = match id.minter() {
-                        Some(node) if !members.contains(node) => {
-                            format!("node {node}, which alone can make it, is gone")
-                        }
-                        _ => String::from("its only holder is gone"),
-                    };
-                    let error = Error::ObjectLost { id: id.clone(), detail };
-                    entry.tell_gone(&id, &error, mail);
-                    entry.answer_locators(&id, mail);
-                    // Copies that grow from each other and from nobody else never will be complete. Only the first
-                    // owner knows of all copies.
-                    if let Some(lost) = &lost
-                        && members.owners(&id).first == members.me()
-                    {
-                        lost.strand_copies(&id, &error, mail);
+            // The member that alone can make it may have been met meanwhile.
+            let can_come = id.minter().is_some_and(|minter| members.contains(minter));
+            if entry.live.is_none() && !can_come {
+                let detail = match id.minter() {
+                    Some(node) if !members.contains(node) => {
+                        format!("node {node}, which alone can make it, is gone")
                     }
-                }
-                if lost.is_some() && id.minter().is_none() {
-                    self.remember(now, &id);
+                    _ => String::from("its only holder is gone"),
+                };
+                let error = Error::ObjectLost { id: id.clone(), detail };
+                entry.tell_gone(id, &error, mail);
+                entry.answer_locators(id, mail);
+                // Copies that grow from each other and from nobody else never will be complete. Only the first
+                // owner knows of all copies.
+                if let Some(lost) = &lost
+                    && members.owners(id).first == members.me()
+                {
+                    lost.strand_copies(id, &error, mail);
                 }
             }
-            self.forget_if_empty(&id);
+            if lost.is_some() && id.minter().is_none() {
+                self.remember(now, id);
+            }
         }
+        self.forget_if_empty(id);
     }
 
     /// Whether a node has asked for an object that is not there yet.
     pub fn is_awaited(&self, id: &ObjectId, by: NodeId) -> bool {
-        let asking = self.entries.get(id).and_then(|entry| entry.asking());
-        asking.is_some_and(|asking| asking.waiters.iter().any(|(asker, _)| *asker == by))
+        let Some(entry) = self.entries.get(id) else { return false };
+        let asks = |asking: &Asking| asking.waiters.iter().any(|(asker, _)| *asker == by);
+        entry.asking().is_some_and(asks) && !self.entries.is_void(entry, by)
     }
 
     /// Why an object can't come, if that is remembered.
@@ -382,7 +363,7 @@ impl Directory {
 
     /// How many objects are known to exist.
     pub fn len(&self) -> usize {
-        self.entries.values().filter(|entry| entry.is_alive()).count()
+        self.entries.iter().filter(|(_, entry)| entry.is_alive()).count()
     }
 
     /// What others wait for or listen to here; for checkers. Questions that came here before a change of members, or while
@@ -404,7 +385,7 @@ impl Directory {
 
     /// Names that are kept for reduces; for checkers.
     pub fn reservations(&self) -> usize {
-        self.entries.values().filter(|entry| entry.reserved.is_some()).count()
+        self.entries.iter().filter(|(_, entry)| entry.reserved.is_some()).count()
     }
 
     /// Whether none is.
@@ -414,8 +395,9 @@ impl Directory {
 
     /// Who holds a living object; for checkers.
     pub fn holders(&self, id: &ObjectId) -> Vec<NodeId> {
-        let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
-        live.map_or_else(Vec::new, |live| live.holders.keys().copied().collect())
+        let Some(entry) = self.entries.get(id) else { return Vec::new() };
+        let holders = entry.live.iter().flat_map(|live| live.holders.keys().copied());
+        holders.filter(|node| !self.entries.is_void(entry, *node)).collect()
     }
 
     /// For each partial copy of each object, who feeds it; for checkers.

@@ -3,9 +3,9 @@
 //! One owner knows all names of a prefix, because names hash by the text before their last slash.
 
 use alloc::{format, string::String, vec::Vec};
-use core::{cmp::Reverse, ops::Bound};
+use core::cmp::Reverse;
 
-use super::{Directory, Mail};
+use super::{Directory, Mail, entry::Entry};
 use crate::{
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, RequestId},
@@ -79,18 +79,25 @@ impl Directory {
 
     /// Living names under `prefix` that end in a number, with it.
     fn living<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (u64, &'a Name)> {
-        let from = prefix
-            .parse()
-            .ok()
-            .map(|from: ObjectId| self.entries.range((Bound::Included(from), Bound::Unbounded)));
-        from.into_iter()
-            .flatten()
-            .map_while(move |(id, entry)| match id {
-                ObjectId::Named(name) if name.as_str().starts_with(prefix) => Some((name, entry)),
-                _ => None,
-            })
-            .filter(move |(name, entry)| entry.is_alive() && name.group().len() + 1 == prefix.len())
-            .filter_map(|(name, _)| Some((name.version()?, name)))
+        let names = self.under(prefix).filter(|(_, entry)| entry.is_alive());
+        names.filter_map(|(id, _)| match id {
+            ObjectId::Named(name) if name.group().len() + 1 == prefix.len() => {
+                Some((name.version()?, name))
+            }
+            _ => None,
+        })
+    }
+
+    /// All names that begin with `prefix`.
+    pub(super) fn under<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> impl Iterator<Item = (&'a ObjectId, &'a Entry)> {
+        let from: Option<ObjectId> = prefix.parse().ok();
+        let entries = from.map(|from| self.entries.range(from..));
+        entries.into_iter().flatten().take_while(
+            move |(id, _)| matches!(id, ObjectId::Named(name) if name.as_str().starts_with(prefix)),
+        )
     }
 
     /// A reduce speaks for the name of its result: nobody else can put it until that is there, or has failed.
@@ -102,7 +109,7 @@ impl Directory {
         instance: Instance,
         mail: &mut Mail,
     ) {
-        let entry = self.entries.entry(id.clone()).or_default();
+        let entry = self.entries.open(id);
         let claimed = |taken_by| {
             let id = id.clone();
             (from, Message::Claimed { id, instance, taken_by })

@@ -1,7 +1,8 @@
 //! How fast nodes receive and send, as receivers report it, and who is moved to another sender for it.
 //!
 //! Receivers report how fast an object comes ([`crate::pace`]). The first owner keeps the last report of each holder and
-//! remembers, from object to object, which nodes are slow. A slow node is given to an asker only if no other holder can
+//! remembers, from object to object, which nodes are slow. It tells a node that receives slowly, and that node says so to
+//! the owner of each object that it asks for. A slow node is given to an asker only if no other holder can
 //! send ([`crate::broadcast`]); a receiver behind one is moved to a better sender and keeps what it has.
 //!
 //! What counts as slow is relative: less than a third of what another branch of the same broadcast gets; while one branch is
@@ -23,8 +24,8 @@ use crate::{
     broadcast::Pace,
     id::{NodeId, ObjectId},
     members::Members,
-    message::Message,
-    pace::{SLOW_TIMES, STALL_NS},
+    message::{Message, Paced},
+    pace::{REMEMBERED_NS, SLOW_TIMES, STALL_NS},
     reduce::cost::Link,
     time::Instant,
 };
@@ -41,9 +42,6 @@ const JUDGE_NS: u64 = 60_000_000;
 
 /// How long a report says something of the present: receivers report every 2 s at least.
 const FRESH_NS: u64 = 2_500_000_000;
-
-/// How long a slow node is remembered. After that it is tried again.
-const REMEMBERED_NS: u64 = 60_000_000_000;
 
 /// How long a node counts as stalled that has said nothing since.
 const STALLED_NS: u64 = 5_000_000_000;
@@ -97,6 +95,15 @@ impl Speeds {
         }
     }
 
+    /// A node says how many times slower than others it receives.
+    pub(super) fn says(&mut self, now: Instant, from: NodeId, slowness: u64) {
+        if slowness > 1 {
+            self.nodes.entry(from).or_default().down = Some((slowness, now));
+        } else if let Some(speed) = self.nodes.get_mut(&from) {
+            speed.down = None;
+        }
+    }
+
     /// A member is gone.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.nodes.remove(&node);
@@ -126,23 +133,19 @@ impl Directory {
         &mut self,
         now: Instant,
         from: NodeId,
-        message: &Message,
+        paced: &Paced,
         members: &Members,
         link: Link,
         mail: &mut Mail,
     ) {
-        let Message::Paced { id, instance, source, bytes_per_second, missing, usual } = message
-        else {
-            return;
-        };
-        let (instance, source, rate) = (*instance, *source, *bytes_per_second);
+        let Paced { ref id, instance, source, bytes_per_second: rate, missing, usual } = *paced;
         let entry = self.entries.get_mut(id);
         let live =
             entry.and_then(|entry| entry.live.as_mut()).filter(|live| live.instance == instance);
         let Some(live) = live else { return };
         let is_its = |holder: &&mut Holder| !holder.complete && holder.source == Some(source);
         let Some(holder) = live.holders.get_mut(&from).filter(is_its) else { return };
-        let report = Report { at: now, rate, missing: *missing, usual: *usual };
+        let report = Report { at: now, rate, missing, usual };
         holder.reports.get_or_insert_default().last = Some(report);
         if rate == 0 {
             self.alarms.insert((now + JUDGE_NS, id.clone()));
@@ -152,14 +155,17 @@ impl Directory {
             return;
         }
         let others = live.other_branches(now);
-        let Some(typical) = others.or(*usual) else { return };
-        if others.is_some() {
-            live.remember(now, from, typical, &mut self.speeds);
+        let Some(typical) = others.or(usual) else { return };
+        if others.is_some()
+            && let Some(times) = live.remember(now, from, typical, &mut self.speeds)
+        {
+            mail.push((from, Message::Slow { times, bytes_per_second: rate }));
         }
         if !is_slow(rate, typical) {
             return live.blame_left(now, from, typical, &mut self.speeds);
         }
-        if let Some(better) = live.better(now, from, typical, members, link, &self.speeds) {
+        if let Some(better) = live.better(now, from, (others, typical), members, link, &self.speeds)
+        {
             live.move_to(now, from, source, better);
             mail.push((from, Message::Redirect { id: id.clone(), instance, source: better }));
         }
@@ -251,19 +257,28 @@ impl Live {
         true
     }
 
-    /// Keeps for other objects whether a receiver next to a complete copy gets far less than other branches do. A transfer
-    /// that has begun only now says nothing.
-    fn remember(&self, now: Instant, node: NodeId, typical: u64, speeds: &mut Speeds) {
-        let Some(holder) = self.holders.get(&node) else { return };
-        let Some(report) = holder.last() else { return };
+    /// Keeps for other objects whether a receiver next to a complete copy gets far less than other branches do, and how many
+    /// times less. A transfer that has begun only now says nothing.
+    fn remember(
+        &self,
+        now: Instant,
+        node: NodeId,
+        typical: u64,
+        speeds: &mut Speeds,
+    ) -> Option<u64> {
+        let holder = self.holders.get(&node)?;
+        let report = holder.last()?;
         let is_long = holder.located.is_some_and(|located| now.since(located) > 2 * PROBATION_NS);
         let is_first = self.top(node) == Some(node);
         if !is_slow(report.rate, typical) {
-            if let Some(speed) = speeds.nodes.get_mut(&node) {
-                speed.down = None;
-            }
+            speeds.nodes.get_mut(&node)?.down = None;
+            None
         } else if is_long && is_first {
-            speeds.nodes.entry(node).or_default().down = Some((typical / report.rate.max(1), now));
+            let times = typical / report.rate.max(1);
+            speeds.nodes.entry(node).or_default().down = Some((times, now));
+            Some(times)
+        } else {
+            None
         }
     }
 
@@ -304,7 +319,7 @@ impl Live {
         &self,
         now: Instant,
         node: NodeId,
-        typical: u64,
+        (others, typical): (Option<u64>, u64),
         members: &Members,
         link: Link,
         speeds: &Speeds,
@@ -314,7 +329,7 @@ impl Live {
         let is_new = holder.located.is_some_and(|located| now.since(located) < PROBATION_NS);
         // What one branch alone gets, less than it is used to, may be as fast as the network is at present; and the first
         // report may show no more than a start.
-        let is_doubtful = is_new || self.other_branches(now).is_none();
+        let is_doubtful = is_new || others.is_none();
         let is_little = !is_doubtful || is_slow(report.rate.saturating_mul(2), typical);
         if !is_little || self.is_settling(now, node) {
             return None;

@@ -4,7 +4,7 @@ use super::{
     tests::{Owner, SIZE, fed_by, instance, locate, minted, told},
     *,
 };
-use crate::message::Progress;
+use crate::message::{Paced, Progress};
 
 const MS: u64 = 1_000_000;
 /// Bytes per second that all get who are well, and a tenth of that.
@@ -36,15 +36,18 @@ fn reports(
     rate: u64,
     usual: Option<u64>,
 ) -> Option<u64> {
-    let paced = Message::Paced {
+    redirected(owner.hears(receiver, paced(id, source, rate, usual)), receiver)
+}
+
+fn paced(id: &ObjectId, source: u64, rate: u64, usual: Option<u64>) -> Message {
+    Message::Paced(Paced {
         id: id.clone(),
         instance: instance(3, 1),
         source: NodeId(source),
         bytes_per_second: rate,
         missing: SIZE,
         usual,
-    };
-    redirected(owner.hears(receiver, paced), receiver)
+    })
 }
 
 fn redirected(mail: Mail, receiver: u64) -> Option<u64> {
@@ -95,24 +98,27 @@ fn where_all_are_alike_nobody_is_moved() {
 }
 
 #[test]
-fn a_node_that_was_slow_is_a_leaf_of_the_next_object_too() {
+fn a_node_that_is_slow_beside_another_branch_is_told_so() {
     let (mut owner, id) = chain(&[2]);
     owner.waits(50 * MS);
     reports(&mut owner, &id, (2, 3), SLOW, Some(WELL));
     assert_eq!(joins(&mut owner, &id, 4), 3);
     owner.waits(200 * MS);
     reports(&mut owner, &id, (4, 3), WELL, None);
-    reports(&mut owner, &id, (2, 3), SLOW, None);
+    let mail = owner.hears(2, paced(&id, 3, SLOW, None));
+    let slow = Message::Slow { times: 10, bytes_per_second: SLOW };
+    assert!(mail.contains(&(NodeId(2), slow)), "{mail:?}");
+}
 
-    let next = ObjectId::Minted { node: NodeId(1), serial: 77 };
-    owner.hears(3, told(&next, instance(3, 1), true, Progress::Complete));
-    assert_eq!(joins(&mut owner, &next, 2), 3);
-    assert_eq!(joins(&mut owner, &next, 5), 3, "not from the slow one");
-    owner.waits(60_000 * MS);
-    let later = ObjectId::Minted { node: NodeId(1), serial: 78 };
-    owner.hears(3, told(&later, instance(3, 1), true, Progress::Complete));
-    joins(&mut owner, &later, 2);
-    assert_eq!(joins(&mut owner, &later, 5), 2, "after a minute it is tried again");
+#[test]
+fn a_node_that_says_that_it_is_slow_is_a_leaf() {
+    for (slowness, sender) in [(10, 3), (1, 2)] {
+        let (mut owner, id) = chain(&[]);
+        let (avoid, not_here) = (Vec::new(), None);
+        owner.hears(2, Message::Locate { id: id.clone(), avoid, not_here, slowness });
+        owner.hears(2, told(&id, instance(3, 1), false, fed_by(3)));
+        assert_eq!(joins(&mut owner, &id, 4), sender, "node 2 is {slowness} times slower");
+    }
 }
 
 #[test]

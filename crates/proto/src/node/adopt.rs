@@ -3,33 +3,205 @@
 //! What is kept for a node that lives can be given back, when clients here need its room: the other node finds another
 //! keeper first.
 
-use alloc::vec::Vec;
+use alloc::{collections::BTreeMap, format, vec::Vec};
 
-use super::{Action, Node, SpaceFor};
+use super::{Node, replicas::Replicas, requests::Asked, room::SpaceFor, world::World};
 use crate::{
+    ask::Answer,
+    error::Error,
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
     limits::INLINE_BYTES_MAX,
     message::Message,
     meta::Meta,
-    table::State,
+    table::{Copy, State, Table},
 };
+
+/// Originals of other nodes that this one was asked to keep.
+#[derive(Debug, Default)]
+pub(super) struct Adoptions {
+    /// On their way to here.
+    coming: BTreeMap<ObjectId, Adoption>,
+    /// Here, for nodes that have them too.
+    held: Held,
+}
 
 /// An original on its way to here.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Adoption {
-    pub(super) asker: NodeId,
+struct Adoption {
+    asker: NodeId,
     instance: Instance,
     /// Whether the asker waits until there is room here.
     may_wait: bool,
 }
 
-/// An original that is kept for a node that has it too.
+/// Originals that are kept for nodes that have them too.
+#[derive(Debug, Default)]
+struct Held {
+    /// Those that were not given back.
+    kept: BTreeMap<Instance, HeldFor>,
+    kept_bytes: u64,
+    /// Those for which another keeper is sought.
+    given_back: BTreeMap<Instance, HeldFor>,
+    given_back_bytes: u64,
+}
+
+/// For whom an original is kept, and what it takes of the capacity.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KeptFor {
+struct HeldFor {
     asker: NodeId,
-    /// Whether that was asked to find another keeper.
-    is_given_back: bool,
+    bytes: u64,
+}
+
+impl Held {
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.kept.is_empty() && self.given_back.is_empty()
+    }
+
+    fn asker(&self, instance: Instance) -> Option<NodeId> {
+        let kept = self.kept.get(&instance).or_else(|| self.given_back.get(&instance));
+        kept.map(|kept| kept.asker)
+    }
+
+    fn insert(&mut self, instance: Instance, asker: NodeId, bytes: u64) {
+        self.remove(instance);
+        self.kept_bytes += bytes;
+        self.kept.insert(instance, HeldFor { asker, bytes });
+    }
+
+    fn remove(&mut self, instance: Instance) {
+        if let Some(kept) = self.kept.remove(&instance) {
+            self.kept_bytes -= kept.bytes;
+        } else if let Some(given) = self.given_back.remove(&instance) {
+            self.given_back_bytes -= given.bytes;
+        }
+    }
+
+    fn give_back(&mut self, instance: Instance) {
+        if let Some(kept) = self.kept.remove(&instance) {
+            self.kept_bytes -= kept.bytes;
+            self.given_back_bytes += kept.bytes;
+            self.given_back.insert(instance, kept);
+        }
+    }
+
+    /// A node that is lost looks for no other keepers.
+    fn without(&mut self, node: NodeId) {
+        let hit = self.given_back.iter().filter(|(_, given)| given.asker == node);
+        for (instance, given) in hit.map(|(i, given)| (*i, *given)).collect::<Vec<_>>() {
+            self.insert(instance, given.asker, given.bytes);
+        }
+    }
+}
+
+impl Adoptions {
+    /// How many are on their way.
+    pub(super) fn coming(&self) -> usize {
+        self.coming.len()
+    }
+
+    /// Whether an object is on its way to here for another node.
+    pub(super) fn wants(&self, id: &ObjectId) -> bool {
+        self.coming.contains_key(id)
+    }
+
+    fn expect(&mut self, id: &ObjectId, adoption: Adoption, world: &mut World) {
+        if let Some(before) = self.coming.insert(id.clone(), adoption)
+            && before.asker != adoption.asker
+        {
+            answer(id, before, false, world);
+        }
+    }
+
+    /// An original will not come to here.
+    pub(super) fn refuse(&mut self, id: &ObjectId, world: &mut World) {
+        if let Some(adoption) = self.coming.remove(id) {
+            answer(id, adoption, false, world);
+        }
+    }
+
+    /// Nothing is adopted any more; the objects that were on their way.
+    pub(super) fn refuse_all(&mut self, world: &mut World) -> Vec<ObjectId> {
+        let all: Vec<ObjectId> = self.coming.keys().cloned().collect();
+        all.iter().for_each(|id| self.refuse(id, world));
+        all
+    }
+
+    /// The asker is gone; the objects that were on their way for it.
+    pub(super) fn forget_node(&mut self, node: NodeId) -> Vec<ObjectId> {
+        let owed = self.coming.iter().filter(|(_, adoption)| adoption.asker == node);
+        let owed: Vec<ObjectId> = owed.map(|(id, _)| id.clone()).collect();
+        self.coming.retain(|_, adoption| adoption.asker != node);
+        self.held.without(node);
+        owed
+    }
+
+    /// There is no room for an object now; whether its adoption was refused for that, so that another node may be asked.
+    fn refuse_without_room(&mut self, id: &ObjectId, world: &mut World) -> bool {
+        let is_refused = self.coming.get(id).is_some_and(|adoption| !adoption.may_wait);
+        if is_refused {
+            self.refuse(id, world);
+        }
+        is_refused
+    }
+
+    /// An original of this many bytes is held for the asker: for good if that leaves.
+    fn hold(&mut self, adoption: Adoption, was_original: bool, bytes: u64) {
+        let Adoption { asker, instance, may_wait: leaves } = adoption;
+        if leaves {
+            self.held.remove(instance);
+        } else if !was_original || self.held.asker(instance).is_some() {
+            self.held.insert(instance, asker, bytes);
+        }
+    }
+
+    /// The copy is no more.
+    pub(super) fn forget(&mut self, instance: Instance) {
+        self.held.remove(instance);
+    }
+
+    /// The asker does not need the copy here any more; whether it was held for that node.
+    fn release(&mut self, asker: NodeId, instance: Instance) -> bool {
+        let is_its = self.held.asker(instance) == Some(asker);
+        if is_its {
+            self.held.remove(instance);
+        }
+        is_its
+    }
+
+    /// Originals of others that can go, enough of them for `missing` bytes or all; and the bytes that they take.
+    fn returnable(
+        &self,
+        missing: u64,
+        table: &Table,
+        replicas: &Replicas,
+        world: &World,
+    ) -> (Vec<(Instance, NodeId, ObjectId)>, u64) {
+        let (mut chosen, mut covered) = (Vec::new(), 0);
+        for (instance, kept) in &self.held.kept {
+            if covered >= missing {
+                break;
+            }
+            let copy = table.get(*instance).filter(|copy| copy.is_complete() && copy.pins == 0);
+            let can_go = world.members().contains(kept.asker) && !replicas.contains(*instance);
+            if let Some(copy) = copy.filter(|_| can_go) {
+                covered += kept.bytes;
+                chosen.push((*instance, kept.asker, copy.id.clone()));
+            }
+        }
+        (chosen, covered)
+    }
+
+    #[cfg(test)]
+    pub(super) fn holds_nothing(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+fn answer(id: &ObjectId, adoption: Adoption, kept: bool, world: &mut World) {
+    let (id, instance) = (id.clone(), adoption.instance);
+    world.send(adoption.asker, Message::Adopted { id, instance, kept });
 }
 
 impl Node {
@@ -43,147 +215,140 @@ impl Node {
         meta: Meta,
         inline: Option<Inline>,
         may_wait: bool,
-        out: &mut Vec<Action>,
     ) {
+        let adoption = Adoption { asker, instance, may_wait };
         let is_small = meta.size <= INLINE_BYTES_MAX;
         let is_wrong =
-            !meta.is_consistent() || is_small != inline.is_some() || self.is_unmade(instance);
+            !meta.is_consistent() || is_small != inline.is_some() || self.world.is_unmade(instance);
         let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed);
         // What is here of another instance is not it, and keeps it from being received.
         let is_other = self.table.current(&id).is_some_and(|current| current != instance);
-        if self.leaving.is_some() || is_wrong || is_void || is_other {
-            return self.send(asker, Message::Adopted { id, instance, kept: false }, out);
+        if self.leaving.has_begun() || is_wrong || is_void || is_other {
+            return answer(&id, adoption, false, &mut self.world);
         }
-        if let Some(copy) = self.table.get_mut(instance) {
+        if let Some(copy) = self.table.get(instance) {
             if copy.is_complete() {
-                let was_original = core::mem::replace(&mut copy.origin, true);
-                self.note_keeping(instance, asker, may_wait, was_original);
-                self.announce(instance, out);
-                return self.send(asker, Message::Adopted { id, instance, kept: true }, out);
+                return self.adopted_here(&id, adoption);
             }
         } else if inline.is_some() {
             let Some(evicted) = self.table.make_room(meta.size) else {
-                return self.send(asker, Message::Adopted { id, instance, kept: false }, out);
+                return answer(&id, adoption, false, &mut self.world);
             };
-            self.evicted(evicted, out);
+            self.evicted(evicted);
             self.table.insert(instance, id.clone(), meta, inline, State::Complete, true);
-            self.note_keeping(instance, asker, may_wait, false);
-            self.reveal(instance, out);
-            self.announce(instance, out);
-            self.completed(instance, out);
-            return self.send(asker, Message::Adopted { id, instance, kept: true }, out);
+            self.hold(adoption, false);
+            self.reveal(instance);
+            self.announce(instance);
+            self.completed(instance);
+            return answer(&id, adoption, true, &mut self.world);
         }
-        let adoption = Adoption { asker, instance, may_wait };
-        if let Some(before) = self.adoptions.insert(id.clone(), adoption)
-            && before.asker != asker
-        {
-            self.refuse_adoption(&id, before, out);
+        self.adoptions.expect(&id, adoption, &mut self.world);
+        self.pull_if_wanted(&id);
+        self.adoption_lacks_room(&id);
+    }
+
+    fn hold(&mut self, adoption: Adoption, was_original: bool) {
+        let bytes = self.table.get(adoption.instance).map_or(0, Copy::cost);
+        self.adoptions.hold(adoption, was_original, bytes);
+    }
+
+    /// A copy that is complete is an original from now on.
+    fn adopted_here(&mut self, id: &ObjectId, adoption: Adoption) {
+        if let Some(was_original) = self.table.set_origin(adoption.instance, true) {
+            self.hold(adoption, was_original);
         }
-        self.pull_if_wanted(&id, out);
-        self.adoption_lacks_room(&id, out);
+        self.announce(adoption.instance);
+        answer(id, adoption, true, &mut self.world);
     }
 
     /// A copy has arrived; if it was taken over for another node, that is told.
-    pub(super) fn adoption_arrived(
-        &mut self,
-        id: &ObjectId,
-        instance: Instance,
-        out: &mut Vec<Action>,
-    ) {
-        let Some(adoption) = self.adoptions.remove(id) else { return };
+    pub(super) fn adoption_arrived(&mut self, id: &ObjectId, instance: Instance) {
+        let Some(adoption) = self.adoptions.coming.remove(id) else { return };
         if adoption.instance != instance {
-            return self.refuse_adoption(id, adoption, out);
+            return answer(id, adoption, false, &mut self.world);
         }
-        if let Some(copy) = self.table.get_mut(instance) {
-            let was_original = core::mem::replace(&mut copy.origin, true);
-            self.note_keeping(instance, adoption.asker, adoption.may_wait, was_original);
-        }
-        self.announce(instance, out);
-        let id = id.clone();
-        self.send(adoption.asker, Message::Adopted { id, instance, kept: true }, out);
-    }
-
-    /// An original is kept for `asker`: for good if that leaves.
-    fn note_keeping(
-        &mut self,
-        instance: Instance,
-        asker: NodeId,
-        leaves: bool,
-        was_original: bool,
-    ) {
-        if leaves {
-            self.kept_for.remove(&instance);
-        } else if !was_original || self.kept_for.contains_key(&instance) {
-            self.kept_for.insert(instance, KeptFor { asker, is_given_back: false });
-        }
+        self.adopted_here(id, adoption);
     }
 
     /// Clients of this node wait for room: asks to give back so much of what is kept for others as that takes, if it can be
-    /// enough.
-    pub(super) fn give_back(&mut self, wants: &SpaceFor, size: u64, out: &mut Vec<Action>) {
-        let is_for_another =
-            |id: &ObjectId| self.adoptions.contains_key(id) && !self.waiting.contains_key(id);
-        if matches!(wants, SpaceFor::Pull(id) if is_for_another(id)) {
+    /// enough for one of them.
+    pub(super) fn give_back(&mut self) {
+        if self.adoptions.held.kept.is_empty() || self.space.len() == 0 {
             return;
         }
-        let mut missing = self.table.missing_for(size);
-        let mut chosen = Vec::new();
-        for (instance, kept) in &self.kept_for {
-            let copy =
-                self.table.get(*instance).filter(|copy| copy.is_complete() && copy.pins == 0);
-            let can_go = self.members.contains(kept.asker) && !self.keeping.contains_key(instance);
-            let Some(copy) = copy.filter(|_| can_go) else { continue };
-            if missing == 0 && !kept.is_given_back {
-                continue;
-            }
-            missing = missing.saturating_sub(copy.cost());
-            if !kept.is_given_back {
-                chosen.push((*instance, kept.asker, copy.id.clone()));
-            }
+        let Some(missing) = self.missing_with(self.adoptions.held.kept_bytes) else { return };
+        let (mut chosen, covered) =
+            self.adoptions.returnable(missing, &self.table, &self.replicas, &self.world);
+        if covered < missing {
+            // Some of it is read now: the rest may be enough for another object.
+            let Some(missing) = self.missing_with(covered) else { return };
+            chosen = self.adoptions.returnable(missing, &self.table, &self.replicas, &self.world).0;
         }
-        for (instance, asker, id) in chosen.into_iter().filter(|_| missing == 0) {
-            if let Some(kept) = self.kept_for.get_mut(&instance) {
-                kept.is_given_back = true;
-            }
-            self.send(asker, Message::Adopted { id, instance, kept: false }, out);
+        for (instance, asker, id) in chosen {
+            self.adoptions.held.give_back(instance);
+            self.world.send(asker, Message::Adopted { id, instance, kept: false });
         }
     }
 
+    /// What the largest object that clients wait for would lack when all that was given back is gone, if `more` bytes beside
+    /// it are enough for that object.
+    fn missing_with(&self, more: u64) -> Option<u64> {
+        let is_for_another = |who: &SpaceFor| match who {
+            SpaceFor::Pull(id) => self.adoptions.wants(id) && !self.readers.are_waiting(id),
+            _ => false,
+        };
+        let given_back = self.adoptions.held.given_back_bytes;
+        let room = self.table.room_with(given_back.saturating_add(more))?;
+        let (_, size) = self.space.largest_within(room).find(|(who, _)| !is_for_another(who))?;
+        Some(self.table.missing_for(size).saturating_sub(given_back))
+    }
+
     /// Enough other nodes keep an original: the copy here may go.
-    pub(super) fn unkeep(&mut self, asker: NodeId, instance: Instance, out: &mut Vec<Action>) {
-        if self.kept_for.get(&instance).is_none_or(|kept| kept.asker != asker) {
+    pub(super) fn unkeep(&mut self, asker: NodeId, instance: Instance) {
+        // A client of this node may want copies of it, too.
+        if !self.adoptions.release(asker, instance) || self.replicas.contains(instance) {
             return;
         }
-        self.kept_for.remove(&instance);
-        if self.keeping.contains_key(&instance) {
-            // A client of this node wants copies of it, too.
-            return;
-        }
-        if let Some(copy) = self.table.get_mut(instance) {
-            copy.origin = false;
-            self.announce(instance, out);
-            self.grant_space(out);
+        if self.table.set_origin(instance, false).is_some() {
+            self.announce(instance);
+            self.grant_space();
         }
     }
 
     /// There is no room for an object now. If its adoption is to be refused for that, another node may have some.
-    pub(super) fn adoption_lacks_room(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
-        let is_refused = self.adoptions.get(id).is_some_and(|adoption| !adoption.may_wait);
-        if is_refused && self.pull_has_waited(id) {
-            self.adoption_failed(id, out);
-            self.end_if_unwanted(id, out);
+    pub(super) fn adoption_lacks_room(&mut self, id: &ObjectId) {
+        if self.pull_has_waited(id) && self.adoptions.refuse_without_room(id, &mut self.world) {
+            self.end_if_unwanted(id);
         }
     }
 
-    /// An original will not come to here.
-    pub(super) fn adoption_failed(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
-        if let Some(adoption) = self.adoptions.remove(id) {
-            self.refuse_adoption(id, adoption, out);
-        }
+    /// A client wants an original of this node to be at `copies` nodes.
+    pub(super) fn keep(
+        &mut self,
+        asked: &Asked,
+        id: ObjectId,
+        copies: u32,
+    ) -> Option<Result<Answer, Error>> {
+        let current = self.table.current(&id);
+        let copy = current.and_then(|instance| Some((instance, self.table.get(instance)?)));
+        let original = copy.filter(|(_, copy)| copy.origin && copy.is_complete());
+        let Some(original) = original else {
+            let error = if current.is_some() {
+                let said = format!("{id} was not put at this node, which can't see to its copies");
+                Error::InvalidArgument(said)
+            } else {
+                // This is asked right after the seal.
+                self.directory.why_gone(&id).unwrap_or(Error::ObjectDeleted { id })
+            };
+            return Some(Err(error));
+        };
+        self.replicas.want(asked, original, copies, &mut self.requests, &mut self.world);
+        None
     }
 
-    fn refuse_adoption(&mut self, id: &ObjectId, adoption: Adoption, out: &mut Vec<Action>) {
-        let (id, instance, kept) = (id.clone(), adoption.instance, false);
-        self.send(adoption.asker, Message::Adopted { id, instance, kept }, out);
+    /// Another node keeps an original of this one, or can't, or wants to give it back.
+    pub(super) fn adopted(&mut self, from: NodeId, instance: Instance, kept: bool) {
+        self.replicas.answered(from, instance, kept, &mut self.requests, &mut self.world);
+        self.leaving.adopted(from, instance, kept, &self.table, &mut self.world);
     }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ask::{Answer, Ask},
     broadcast::Reason,
+    directory::Slice,
     error::Error,
     id::{ClientId, Instance, NodeId, ObjectId, ReduceId, RequestId, ServeId},
     inline::Inline,
@@ -24,8 +25,9 @@ use crate::{
 /// Nanoseconds between two [`Event::FetchGrew`] of a transfer, at least: 10 ms.
 pub const GROWTH_NS: u64 = 10_000_000;
 
-/// Nanoseconds between two [`Event::FoldWaited`] of a child, at least: 100 ms.
-pub const FOLD_WAITED_NS: u64 = 100_000_000;
+/// After how long a wait for a child is an [`Event::FoldWaited`], and again: 200 ms. The coordinator then begins the sum anew
+/// with another input, which takes as long as the sum itself; to wait as long as for a copy would be too long.
+pub const FOLD_WAITED_NS: u64 = 200_000_000;
 
 /// What has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,14 +94,14 @@ pub enum Event {
     PeerLost {
         /// Who.
         node: NodeId,
-        /// Whether its process is gone: nobody, or somebody else, is at its address. Otherwise the shell goes on trying.
+        /// Whether its process is gone: no process, or another one, is at its address. Otherwise the shell goes on trying.
         is_dead: bool,
     },
     /// A node that was to be called can't be reached.
     CallFailed {
         /// Who.
         node: NodeId,
-        /// Whether nobody, or somebody else, is at its address.
+        /// Whether no process, or another one, is at its address.
         is_refused: bool,
     },
     /// A node wants to receive a copy.
@@ -155,16 +157,13 @@ pub enum Event {
         /// The result.
         result: Inline,
     },
-    /// A fold has waited for the stream of a child most of the time. The shell says so every [`FOLD_WAITED_NS`] at most.
+    /// A fold waits for the stream of a child, and nothing has come for [`FOLD_WAITED_NS`]. Stated again each time that it
+    /// has waited as long once more.
     FoldWaited {
         /// Which fold.
         key: FoldKey,
         /// The node of the child.
         node: NodeId,
-        /// How long the fold has run since this was said last, and how much of the stream it has got meanwhile.
-        ns: u64,
-        /// Bytes of the stream.
-        bytes: u64,
     },
     /// A fold is over.
     FoldEnded {
@@ -370,4 +369,7 @@ pub struct Config {
     pub degree: Option<Degree>,
     /// After how long a member that falls silent counts as dead; none waits for its connections to break.
     pub detection_ns: Option<u64>,
+    /// How much of what a change of members touches is worked off in one go.
+    #[serde(default)]
+    pub slice: Slice,
 }

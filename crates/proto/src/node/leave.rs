@@ -20,13 +20,12 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Action, Node, Waiting};
+use super::{Action, Node, change::Change, requests::Waiting, world::World};
 use crate::{
     error::Error,
-    id::{Instance, NodeId, ObjectId, RequestId},
-    members::Members,
+    id::{Instance, NodeId},
     message::Message,
-    reduce::Reduce,
+    table::Table,
     time::Instant,
 };
 
@@ -36,9 +35,25 @@ pub const LEAVE_PATIENCE_NS: u64 = 60 * 1_000_000_000;
 /// How long it waits for clients to seal what they are filling: 1 s.
 const FILL_PATIENCE_NS: u64 = 1_000_000_000;
 
+/// How far this node is with leaving, and which members wait for it to be ready for theirs.
+#[derive(Debug, Default)]
+pub(super) struct Leaving {
+    stage: Stage,
+    /// Members that leave, and wait to hear that no reduce of this node needs them.
+    unseating: BTreeSet<NodeId>,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    #[default]
+    Stays,
+    Leaves(Work),
+    HasLeft,
+}
+
 /// What is still to be done before this node may close.
 #[derive(Debug)]
-pub(super) struct Leaving {
+struct Work {
     /// Originals, and who was asked to take each so far.
     open: BTreeMap<Instance, BTreeSet<NodeId>>,
     /// Originals that clients are filling, and until when they are waited for.
@@ -47,132 +62,11 @@ pub(super) struct Leaving {
     /// Members whose reduces may have a seat here.
     seated_by: BTreeSet<NodeId>,
     until: Instant,
-    has_left: bool,
 }
 
-impl Leaving {
-    /// When what it waits for has had its time.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        let until = if self.filling.is_empty() { self.until } else { self.filling_until };
-        Some(until).filter(|_| !self.has_left)
-    }
-}
-
-impl Node {
-    /// This node shall leave: others take over the originals that are here.
-    pub(super) fn leave(&mut self, patience_ns: u64, out: &mut Vec<Action>) {
-        if self.leaving.is_some() {
-            return;
-        }
-        let until = self.now + patience_ns;
-        let filling_until = until.min(self.now + FILL_PATIENCE_NS);
-        let filling = self.creates.iter().filter(|(_, create)| create.is_filling());
-        let filling = filling.map(|(instance, _)| *instance).collect();
-        let (open, seated_by, has_left) = (BTreeMap::new(), BTreeSet::new(), false);
-        let leaving = Leaving { open, filling, filling_until, seated_by, until, has_left };
-        self.leaving = Some(leaving);
-        self.members.begin_to_leave(self.me.id);
-        for other in self.members.others().map(|other| other.id).collect::<Vec<_>>() {
-            self.say_leaving(other, out);
-        }
-        let ours: Vec<ObjectId> = self.reduce_of.keys().cloned().collect();
-        for id in ours {
-            let said = alloc::format!("node {}, which folds {id}, left the cluster", self.me.id);
-            self.fail_reduce_of(&id, &Error::NodeDown(said), out);
-        }
-        for request in self.requests.keys().copied().collect::<Vec<RequestId>>() {
-            match self.requests.get(&request).map(|pending| pending.kind.clone()) {
-                Some(Waiting::Object(id)) => self.stop_waiting(&id, request, out),
-                Some(Waiting::Growth(id)) => self.stop_following(&id, request),
-                Some(Waiting::Several(waited)) => self.stop_listening(&waited, request, out),
-                _ => {}
-            }
-            let said = alloc::format!("node {} is closing", self.me.id);
-            self.reply(request, Err(Error::NodeDown(said)), out);
-        }
-        // Who leaves too asks another one.
-        for id in self.adoptions.keys().cloned().collect::<Vec<ObjectId>>() {
-            self.adoption_failed(&id, out);
-            self.end_if_unwanted(&id, out);
-        }
-        let originals: Vec<Instance> = self
-            .table
-            .iter()
-            .filter(|(_, copy)| copy.origin && copy.is_complete() && !copy.doomed)
-            .map(|(instance, _)| instance)
-            .collect();
-        for instance in originals {
-            self.hand_over(instance, BTreeSet::new(), out);
-        }
-    }
-
-    fn say_leaving(&mut self, to: NodeId, out: &mut Vec<Action>) {
-        let Some(leaving) = self.leaving.as_mut().filter(|leaving| !leaving.has_left) else {
-            return;
-        };
-        leaving.seated_by.insert(to);
-        self.send(to, Message::Leaving, out);
-    }
-
-    /// Members that are new, or have forgotten it, hear that this node leaves.
-    pub(super) fn tell_of_leaving(
-        &mut self,
-        before: &Members,
-        renewed: Option<NodeId>,
-        out: &mut Vec<Action>,
-    ) {
-        if self.leaving.is_none() {
-            return;
-        }
-        let others = self.members.others().map(|other| other.id);
-        let others = others.filter(|node| !before.contains(*node) || renewed == Some(*node));
-        for other in others.collect::<Vec<_>>() {
-            self.say_leaving(other, out);
-        }
-    }
-
-    /// No reduce of a member has a seat here, nor will have one.
-    pub(super) fn unseated(&mut self, by: NodeId) {
-        if let Some(leaving) = &mut self.leaving {
-            leaving.seated_by.remove(&by);
-        }
-    }
-
-    /// Whether this node leaves, and has finished what `coordinator` ordered.
-    pub(super) fn takes_no_orders_of(&self, coordinator: NodeId) -> bool {
-        let leaving = self.leaving.as_ref();
-        leaving.is_some_and(|leaving| !leaving.seated_by.contains(&coordinator))
-    }
-
-    /// A member was told to leave: reduces of this node order it nothing new.
-    pub(super) fn member_leaves(&mut self, node: NodeId, out: &mut Vec<Action>) {
-        self.members.begin_to_leave(node);
-        self.unseating.insert(node);
-        for key in self.reduces.keys().copied().collect::<Vec<_>>() {
-            self.advise(key, |reduce, _, _, steps| reduce.holder_leaves(node, steps), out);
-        }
-    }
-
-    /// Members that leave hear when no reduce of this node has a seat there.
-    pub(super) fn unseat(&mut self, out: &mut Vec<Action>) {
-        if self.unseating.is_empty() {
-            return;
-        }
-        let seats: BTreeSet<NodeId> = self.reduces.values().flat_map(Reduce::nodes).collect();
-        for node in self.unseating.difference(&seats).copied().collect::<Vec<_>>() {
-            self.unseating.remove(&node);
-            self.send(node, Message::Unseated, out);
-        }
-    }
-
-    /// A client has filled what it was filling when this node was told to leave.
-    pub(super) fn filled_while_leaving(&mut self, instance: Instance, out: &mut Vec<Action>) {
-        let Some(leaving) = &mut self.leaving else { return };
-        leaving.filling.remove(&instance);
-        // Also one that was not waited for any more, as long as others are.
-        if !leaving.has_left {
-            self.hand_over(instance, BTreeSet::new(), out);
-        }
+impl Work {
+    fn is_kept(&self) -> bool {
+        self.open.is_empty() && self.filling.is_empty()
     }
 
     /// Asks the next member that was not asked before to keep an original.
@@ -180,111 +74,254 @@ impl Node {
         &mut self,
         instance: Instance,
         mut asked: BTreeSet<NodeId>,
-        out: &mut Vec<Action>,
+        table: &Table,
+        world: &mut World,
     ) {
-        let Some(copy) = self.table.get(instance) else { return };
+        let Some(copy) = table.get(instance) else { return };
         // By the order of ownership, so that originals spread over all who stay.
-        let mut others = self.members.clone();
+        let mut others = world.members().clone();
         others.resign();
-        let leaving: Vec<NodeId> = others.iter().map(|other| other.id).collect();
-        let leaving = leaving.into_iter().filter(|node| others.is_leaving(*node));
-        for node in asked.iter().copied().chain(leaving.collect::<Vec<_>>()) {
+        let all: Vec<NodeId> = others.iter().map(|other| other.id).collect();
+        let leaving = all.into_iter().filter(|node| world.members().is_leaving(*node));
+        for node in asked.iter().copied().chain(leaving) {
             others.remove(node);
         }
-        let target = others.iter().next().map(|_| others.owners(&copy.id).first);
-        let Some(leaving) = &mut self.leaving else { return };
-        let Some(target) = target else {
-            leaving.open.remove(&instance);
+        let Some(target) = others.iter().next().map(|_| others.owners(&copy.id).first) else {
+            self.open.remove(&instance);
             return;
         };
         asked.insert(target);
-        leaving.open.insert(instance, asked);
+        self.open.insert(instance, asked);
         let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
         // It may have room later; without it the object is lost.
         let may_wait = true;
-        self.send(target, Message::Adopt { id, instance, meta, inline, may_wait }, out);
+        world.send(target, Message::Adopt { id, instance, meta, inline, may_wait });
     }
 
-    /// An original is no more: nobody need take it over.
-    pub(super) fn hand_over_void(&mut self, instance: Instance) {
-        let Some(leaving) = &mut self.leaving else { return };
-        leaving.open.remove(&instance);
-        leaving.filling.remove(&instance);
+    /// The originals that `node` was asked to take.
+    fn asked_of(&self, node: NodeId) -> Vec<(Instance, BTreeSet<NodeId>)> {
+        let hit = self.open.iter().filter(|(_, asked)| asked.contains(&node));
+        hit.map(|(instance, asked)| (*instance, asked.clone())).collect()
+    }
+}
+
+impl Leaving {
+    /// Whether this node was told to leave.
+    pub(super) const fn has_begun(&self) -> bool {
+        !matches!(self.stage, Stage::Stays)
+    }
+
+    const fn work(&mut self) -> Option<&mut Work> {
+        match &mut self.stage {
+            Stage::Leaves(work) => Some(work),
+            Stage::Stays | Stage::HasLeft => None,
+        }
+    }
+
+    /// How many members wait for this node.
+    pub(super) fn unseating(&self) -> usize {
+        self.unseating.len()
+    }
+
+    /// When what it waits for has had its time.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let Stage::Leaves(work) = &self.stage else { return None };
+        Some(if work.filling.is_empty() { work.until } else { work.filling_until })
+    }
+
+    /// This node shall leave; `filling` are the originals that clients are filling.
+    fn begin(&mut self, patience_ns: u64, filling: BTreeSet<Instance>, world: &mut World) {
+        let until = world.now() + patience_ns;
+        let filling_until = until.min(world.now() + FILL_PATIENCE_NS);
+        let (open, seated_by) = (BTreeMap::new(), BTreeSet::new());
+        self.stage = Stage::Leaves(Work { open, filling, filling_until, seated_by, until });
+        let me = world.me();
+        world.members_mut().begin_to_leave(me);
+        for other in world.others() {
+            self.tell(other, world);
+        }
+    }
+
+    fn tell(&mut self, to: NodeId, world: &mut World) {
+        if let Some(work) = self.work() {
+            work.seated_by.insert(to);
+            world.send(to, Message::Leaving);
+        }
+    }
+
+    /// Members that are new, or have forgotten it, hear that this node leaves.
+    pub(super) fn tell_again(&mut self, change: &Change, world: &mut World) {
+        for other in change.new_members(world) {
+            self.tell(other, world);
+        }
+    }
+
+    /// No reduce of a member has a seat here, nor will have one.
+    pub(super) fn unseated(&mut self, by: NodeId) {
+        if let Some(work) = self.work() {
+            work.seated_by.remove(&by);
+        }
+    }
+
+    /// Whether this node leaves, and has finished what `coordinator` ordered.
+    pub(super) fn takes_no_orders_of(&self, coordinator: NodeId) -> bool {
+        match &self.stage {
+            Stage::Stays => false,
+            Stage::Leaves(work) => !work.seated_by.contains(&coordinator),
+            Stage::HasLeft => true,
+        }
+    }
+
+    /// A client has filled what it was filling when this node was told to leave.
+    pub(super) fn filled(&mut self, instance: Instance, table: &Table, world: &mut World) {
+        if let Some(work) = self.work() {
+            work.filling.remove(&instance);
+            // Also one that was not waited for any more, as long as others are.
+            work.hand_over(instance, BTreeSet::new(), table, world);
+        }
+    }
+
+    /// An original is no more: no member need take it over.
+    pub(super) fn forget(&mut self, instance: Instance) {
+        if let Some(work) = self.work() {
+            work.open.remove(&instance);
+            work.filling.remove(&instance);
+        }
     }
 
     /// A member that is there has forgotten what it was asked to take over: it is asked again.
-    pub(super) fn hand_over_anew(&mut self, node: NodeId, out: &mut Vec<Action>) {
-        let Some(leaving) = &mut self.leaving else { return };
-        let hit = leaving.open.iter_mut().filter_map(|(instance, asked)| {
-            asked.remove(&node).then(|| (*instance, asked.clone()))
-        });
-        for (instance, asked) in hit.collect::<Vec<_>>() {
-            self.hand_over(instance, asked, out);
+    pub(super) fn ask_anew(&mut self, node: NodeId, table: &Table, world: &mut World) {
+        let Some(work) = self.work() else { return };
+        for (instance, mut asked) in work.asked_of(node) {
+            asked.remove(&node);
+            work.hand_over(instance, asked, table, world);
         }
     }
 
-    /// Whoever had promised to keep something is gone itself.
-    pub(super) fn hand_over_again(&mut self, node: NodeId, out: &mut Vec<Action>) {
-        let Some(leaving) = &self.leaving else { return };
-        let hit = leaving.open.iter().filter(|(_, asked)| asked.contains(&node));
-        for (instance, asked) in hit.map(|(i, a)| (*i, a.clone())).collect::<Vec<_>>() {
-            self.hand_over(instance, asked, out);
+    /// A member is gone, with all that it was asked to take over: others are asked. It need not be told of seats.
+    pub(super) fn forget_member(&mut self, node: NodeId, table: &Table, world: &mut World) {
+        let Some(work) = self.work() else { return };
+        for (instance, asked) in work.asked_of(node) {
+            work.hand_over(instance, asked, table, world);
         }
     }
 
+    /// A member is gone, and does not wait for this node.
+    pub(super) fn stop_unseating(&mut self, node: NodeId) {
+        self.unseating.remove(&node);
+    }
+
+    /// A member keeps an original, or can't.
     pub(super) fn adopted(
         &mut self,
         from: NodeId,
         instance: Instance,
         kept: bool,
-        out: &mut Vec<Action>,
+        table: &Table,
+        world: &mut World,
     ) {
-        self.keeper_answered(from, instance, kept, out);
-        let Some(leaving) = &mut self.leaving else { return };
-        let Some(asked) =
-            leaving.open.get(&instance).filter(|asked| asked.contains(&from)).cloned()
-        else {
-            return;
-        };
-        if kept {
-            leaving.open.remove(&instance);
-        } else {
-            self.hand_over(instance, asked, out);
+        let Some(work) = self.work() else { return };
+        let asked = work.open.get(&instance).filter(|asked| asked.contains(&from)).cloned();
+        match asked {
+            Some(_) if kept => drop(work.open.remove(&instance)),
+            Some(asked) => work.hand_over(instance, asked, table, world),
+            None => {}
         }
     }
 
-    pub(super) fn expire_leaving(&mut self) {
-        let now = self.now;
-        let Some(leaving) = &mut self.leaving else { return };
-        if leaving.filling_until <= now {
-            leaving.filling.clear();
+    pub(super) fn expire(&mut self, now: Instant) {
+        if let Some(work) = self.work().filter(|work| work.filling_until <= now) {
+            work.filling.clear();
         }
+    }
+
+    /// Members that leave hear when no reduce of this node has a seat there.
+    fn unseat(&mut self, seats: &BTreeSet<NodeId>, world: &mut World) {
+        for node in self.unseating.difference(seats).copied().collect::<Vec<_>>() {
+            self.unseating.remove(&node);
+            world.send(node, Message::Unseated);
+        }
+    }
+
+    /// Whether nothing is left to be done, or its time is over; and whether others then keep all that only this node held.
+    /// Said once.
+    fn end(&mut self, has_folded: bool, now: Instant) -> Option<bool> {
+        let work = self.work()?;
+        let (is_kept, is_over) = (work.is_kept(), work.until <= now);
+        let is_done = is_kept && has_folded && work.seated_by.is_empty();
+        (is_done || is_over).then(|| {
+            self.stage = Stage::HasLeft;
+            is_kept
+        })
+    }
+}
+
+impl Node {
+    /// This node shall leave: others take over the originals that are here.
+    pub(super) fn leave(&mut self, patience_ns: u64) {
+        if self.leaving.has_begun() {
+            return;
+        }
+        let filling = self.puts.filling();
+        self.leaving.begin(patience_ns, filling, &mut self.world);
+        let me = self.world.me();
+        for id in self.coordinator.results() {
+            let said = alloc::format!("node {me}, which folds {id}, left the cluster");
+            self.fail_reduce_of(&id, &Error::NodeDown(said));
+        }
+        for request in self.requests.numbers() {
+            match self.requests.kind(request).cloned() {
+                Some(Waiting::Object(id)) => self.stop_waiting(&id, request),
+                Some(Waiting::Growth(id)) => self.readers.stop_following(&id, request),
+                Some(Waiting::Several(waited)) => {
+                    waited.stop(request, &mut self.watches, &mut self.world);
+                }
+                _ => {}
+            }
+            let error = Error::NodeDown(alloc::format!("node {me} is closing"));
+            self.requests.reply(request, Err(error), &mut self.world);
+        }
+        // A node that asked this one, and leaves too, asks another one.
+        for id in self.adoptions.refuse_all(&mut self.world) {
+            self.end_if_unwanted(&id);
+        }
+        let originals =
+            self.table.iter().filter(|(_, copy)| copy.origin && copy.is_complete() && !copy.doomed);
+        for instance in originals.map(|(instance, _)| instance).collect::<Vec<Instance>>() {
+            self.leaving.filled(instance, &self.table, &mut self.world);
+        }
+    }
+
+    /// A member was told to leave: reduces of this node order it nothing new.
+    pub(super) fn member_leaves(&mut self, node: NodeId) {
+        self.world.members_mut().begin_to_leave(node);
+        self.leaving.unseating.insert(node);
+        for key in self.coordinator.keys() {
+            self.advise(key, |reduce, _, _, steps| reduce.holder_leaves(node, steps));
+        }
+    }
+
+    /// Members that leave hear when no reduce of this node has a seat there.
+    pub(super) fn unseat(&mut self) {
+        if self.leaving.unseating.is_empty() {
+            return;
+        }
+        self.leaving.unseat(&self.coordinator.seats(), &mut self.world);
     }
 
     /// Says good-bye once nothing is left to be done, or its time is over; after each event, for what came of it is to be
     /// said before.
-    pub(super) fn leave_when_empty(&mut self, out: &mut Vec<Action>) {
-        let Some(leaving) = self.leaving.as_mut().filter(|leaving| !leaving.has_left) else {
-            return;
-        };
-        let is_kept = leaving.open.is_empty() && leaving.filling.is_empty();
-        let has_folded = leaving.seated_by.is_empty()
-            && self.folds.values().all(|fold| fold.is_stopped)
-            && self.scatters.is_empty();
-        if !(is_kept && has_folded || leaving.until <= self.now) {
-            return;
-        }
-        // Said once.
-        leaving.has_left = true;
-        leaving.open.clear();
+    pub(super) fn leave_when_empty(&mut self) {
+        let has_folded = self.worker.is_done() && self.scatters.len() == 0;
+        let Some(is_kept) = self.leaving.end(has_folded, self.world.now()) else { return };
         let mut mail = Vec::new();
-        let mut without_me = self.members.clone();
+        let mut without_me = self.world.members().clone();
         without_me.resign();
-        self.directory.members_changed(self.now, &without_me, None, &mut mail);
-        self.post(mail, out);
-        for other in self.members.others().map(|other| other.id).collect::<Vec<_>>() {
-            self.send(other, Message::Leave, out);
+        self.directory.leave(self.world.now(), &without_me, &mut mail);
+        self.world.post(mail);
+        for other in self.world.others() {
+            self.world.send(other, Message::Leave);
         }
-        out.push(Action::Left { is_kept });
+        self.world.act(Action::Left { is_kept });
     }
 }

@@ -1,296 +1,309 @@
-//! Who takes part: nodes are met, lost and told of.
+//! Membership: which nodes take part, as this node sees it; it meets them, doubts them, loses them and calls them again.
 //!
-//! Everything the directory knows is told again by those who know it first-hand when its owners change, so
-//! nobody has to agree on who is a member.
+//! Owns the failure detector and the redial. What follows from a change for objects, sums and questions is not known here:
+//! each change is returned, and [`super::change`] hands it to those who keep state at other nodes.
 
-use alloc::{collections::BTreeSet, string::String, vec::Vec};
+use alloc::{string::String, vec::Vec};
 
-use super::{Action, Node};
+use super::{Action, change::Change, world::World};
 use crate::{
-    id::{NodeId, ObjectId},
-    members::{Member, Members},
-    message::{Announce, Message},
+    id::NodeId,
+    members::Member,
+    message::{ENDED, Message},
     planted::{self, Bug},
-    swim::{self, Death, Rumour},
+    redial::{Absentee, Redial},
+    swim::{self, Death, Rumour, Suspicion, Swim},
+    time::Instant,
 };
+
+#[derive(Debug)]
+pub(super) struct Membership {
+    swim: Swim,
+    redial: Redial,
+}
 
 /// How a member went.
 #[derive(Debug)]
 pub(super) enum Loss {
     /// It said so.
     Left,
-    /// This node found out, and tells the others.
-    Found { incarnation: u32, reason: String },
-    /// Somebody else did.
+    /// This node found its process gone: nothing that it said before will be said by it again.
+    Ended,
+    /// This node found it silent since this incarnation, and tells the others.
+    Silent { incarnation: u32, reason: String },
+    /// Another node found it silent.
     Told { reason: String },
 }
 
-impl Node {
-    /// A node has introduced itself, or answered when it was called.
-    pub(super) fn meet(&mut self, member: Member, out: &mut Vec<Action>) {
-        if member.id == self.me.id {
-            return;
+impl Loss {
+    /// Whether the member's process does nothing more.
+    const fn is_over(&self) -> bool {
+        matches!(self, Self::Left | Self::Ended)
+    }
+
+    /// The incarnation in which this node found it dead, and why.
+    fn finding(&self) -> Option<(u32, String)> {
+        match self {
+            Self::Ended => Some((ENDED, "its process is gone".into())),
+            Self::Silent { incarnation, reason } => Some((*incarnation, reason.clone())),
+            Self::Left | Self::Told { .. } => None,
         }
-        let before = self.members.clone();
-        if self.members.insert(member) {
-            out.push(Action::AddPeer(member));
+    }
+}
+
+/// A member that is one no more.
+pub(super) struct Lost {
+    pub(super) node: NodeId,
+    pub(super) has_left: bool,
+    /// Whether its process does nothing more.
+    pub(super) is_over: bool,
+    pub(super) change: Change,
+}
+
+/// A node that introduced itself.
+pub(super) struct Met {
+    /// Whether it was a member before, and lost.
+    pub(super) is_back: bool,
+    pub(super) change: Change,
+}
+
+impl Membership {
+    pub(super) fn new(me: NodeId, detection_ns: Option<u64>) -> Self {
+        Self { swim: Swim::new(me, detection_ns), redial: Redial::default() }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.swim.deadline().into_iter().chain(self.redial.deadline()).min()
+    }
+
+    pub(super) fn suspicions(&self) -> Vec<(NodeId, Suspicion)> {
+        self.swim.suspicions().collect()
+    }
+
+    pub(super) fn lost(&self) -> Vec<Absentee> {
+        self.redial.iter().cloned().collect()
+    }
+
+    /// A member has said something.
+    pub(super) fn heard(&mut self, from: NodeId) {
+        self.swim.heard(from);
+    }
+
+    /// A node has introduced itself, or answered this node's call; none if it is this node.
+    pub(super) fn meet(&mut self, member: Member, world: &mut World) -> Option<Met> {
+        if member.id == world.me() {
+            return None;
+        }
+        let before = world.members().clone();
+        if world.members_mut().insert(member) {
+            world.act(Action::AddPeer(member));
             for other in before.others().filter(|other| other.id != member.id) {
-                self.send(other.id, Message::Members(Vec::from([member])), out);
+                world.send(other.id, Message::Members(Vec::from([member])));
             }
-            self.swim.members_changed(self.now, &self.members);
+            self.swim.members_changed(world.now(), world.members());
         }
-        self.absentees.remove(member.id);
-        if before.is_departed(member.id) {
-            self.directory.merge(self.now);
-            self.send(member.id, Message::Forgotten, out);
+        self.redial.remove(member.id);
+        let is_back = before.is_departed(member.id);
+        if is_back {
+            world.send(member.id, Message::Forgotten);
         }
-        let all = self.members.iter().collect();
-        self.send(member.id, Message::Members(all), out);
-        // Even if it was known: what was sent to it over a connection that broke may be lost.
-        self.tell_again(&before, Some(member.id), out);
+        let all = world.members().iter().collect();
+        world.send(member.id, Message::Members(all));
+        // Also of a member: what was sent to it over a connection that broke may be lost.
+        Some(Met { is_back, change: Change { before, renewed: Some(member.id) } })
     }
 
-    /// A member has connected anew: what it said last may be lost. Both begin with each other as if they never had met,
-    /// so that nobody need know what of all that is said can be lost.
-    pub(super) fn meet_again(&mut self, member: Member, out: &mut Vec<Action>) {
-        let is_known = self.members.contains(member.id);
-        if is_known && !planted::has(Bug::TrustsBrokenConnections) {
-            self.directory.merge(self.now);
-            self.without(member.id, false, out);
-            self.pulls_without(member.id, out);
-            self.send(member.id, Message::Forgotten, out);
-        }
-        self.meet(member, out);
-        self.hand_over_anew(member.id, out);
-    }
-
-    /// A member tells of others.
-    pub(super) fn learn(&mut self, from: NodeId, told: &[Member], out: &mut Vec<Action>) {
-        let before = self.members.clone();
+    /// A member tells of others; none if this node knew them all.
+    pub(super) fn learn(
+        &mut self,
+        from: NodeId,
+        told: &[Member],
+        world: &mut World,
+    ) -> Option<Change> {
+        let before = world.members().clone();
         // Of a node that is gone only its own word counts: what others tell may have been said before it went, and
         // two nodes that believed each other's old news would tell it to each other for ever.
         let is_news = |member: &Member| {
             !before.contains(member.id) && (member.id == from || !before.is_departed(member.id))
         };
         let new: Vec<Member> = told.iter().copied().filter(is_news).collect();
-        for member in &new {
-            self.members.insert(*member);
-            out.push(Action::AddPeer(*member));
-        }
         if new.is_empty() {
-            return;
+            return None;
         }
-        self.swim.members_changed(self.now, &self.members);
+        for member in &new {
+            world.members_mut().insert(*member);
+            world.act(Action::AddPeer(*member));
+        }
+        self.swim.members_changed(world.now(), world.members());
         for other in before.others().filter(|other| other.id != from) {
-            self.send(other.id, Message::Members(new.clone()), out);
+            world.send(other.id, Message::Members(new.clone()));
         }
         for member in new {
-            self.send(member.id, Message::Members(Vec::from([self.me])), out);
+            world.send(member.id, Message::Members(Vec::from([world.my_member()])));
         }
-        self.tell_again(&before, None, out);
+        Some(Change { before, renewed: None })
     }
 
-    /// The connection to a node broke for good, or for now.
-    pub(super) fn peer_lost(&mut self, node: NodeId, is_dead: bool, out: &mut Vec<Action>) {
-        if is_dead || self.config.detection_ns.is_none() {
-            // Nothing that it said before will be said by it again.
-            let (incarnation, reason) = (u32::MAX, String::from("its process is gone"));
-            self.lose(node, Loss::Found { incarnation, reason }, out);
-        } else {
-            self.doubt(node, out);
+    /// The connection to a node broke and can't be made again now; the loss, if the node is lost with it.
+    pub(super) fn peer_lost(
+        &mut self,
+        node: NodeId,
+        is_dead: bool,
+        world: &mut World,
+    ) -> Option<Lost> {
+        if is_dead || world.config().detection_ns.is_none() {
+            return self.lose(node, Loss::Ended, world);
         }
+        self.doubt(node, world);
+        None
     }
 
-    fn doubt(&mut self, node: NodeId, out: &mut Vec<Action>) {
+    fn doubt(&mut self, node: NodeId, world: &mut World) {
         let mut mail = Vec::new();
-        self.swim.doubt(self.now, node, &self.members, &mut mail);
-        self.spread(mail, out);
+        self.swim.doubt(world.now(), node, world.members(), &mut mail);
+        spread(mail, world);
     }
 
-    /// A node is no member any more.
-    pub(super) fn lose(&mut self, node: NodeId, loss: Loss, out: &mut Vec<Action>) {
-        let Some(member) = self.members.iter().find(|member| member.id == node) else { return };
-        let before = self.members.clone();
-        if !self.members.remove(node) {
-            return;
+    /// A node is no member any more; none if it was none.
+    pub(super) fn lose(&mut self, node: NodeId, loss: Loss, world: &mut World) -> Option<Lost> {
+        let member = world.members().iter().find(|member| member.id == node)?;
+        let before = world.members().clone();
+        if !world.members_mut().remove(node) {
+            return None;
         }
-        let has_left = matches!(loss, Loss::Left);
-        out.push(Action::DropPeer { node, has_left });
-        let is_over = has_left || matches!(loss, Loss::Found { incarnation: u32::MAX, .. });
-        if let Loss::Found { incarnation, reason } = &loss {
-            for other in self.members.others().map(|other| other.id).collect::<Vec<_>>() {
+        let (has_left, is_over) = (matches!(loss, Loss::Left), loss.is_over());
+        world.act(Action::DropPeer { node, has_left });
+        let finding = loss.finding();
+        if let Some((incarnation, reason)) = &finding {
+            for other in world.others() {
                 let (incarnation, reason) = (*incarnation, reason.clone());
-                self.send(other, Message::Down { node, incarnation, reason }, out);
+                world.send(other, Message::Down { node, incarnation, reason });
             }
         }
-        match loss {
-            Loss::Left => {}
-            _ if planted::has(Bug::NeverCallsTheLost) => {}
-            Loss::Found { reason, .. } | Loss::Told { reason } => {
-                self.absentees.insert(self.now, member, reason);
-            }
+        let reason = match loss {
+            Loss::Told { reason } => Some(reason),
+            _ => finding.map(|(_, reason)| reason),
+        };
+        if let Some(reason) = reason.filter(|_| !planted::has(Bug::NeverCallsTheLost)) {
+            self.redial.insert(world.now(), member, reason);
         }
-        self.swim.members_changed(self.now, &self.members);
-        self.unseating.remove(&node);
-        self.without(node, is_over, out);
-        if !has_left {
-            // Who leaves sends what it has begun to send.
-            self.pulls_without(node, out);
-        }
-        self.tell_again(&before, None, out);
-        self.hand_over_again(node, out);
+        self.swim.members_changed(world.now(), world.members());
+        Some(Lost { node, has_left, is_over, change: Change { before, renewed: None } })
     }
 
-    /// Whatever a node has said, and was to do, is void; `is_over` if its process is, so that it does nothing more.
-    fn without(&mut self, node: NodeId, is_over: bool, out: &mut Vec<Action>) {
+    /// A member had taken this node for dead: this node refutes all that was said of its silence.
+    pub(super) fn outlive(&mut self, world: &mut World) {
         let mut mail = Vec::new();
-        self.directory.member_gone(self.now, node, &self.members, &mut mail);
-        self.post(mail, out);
-        self.reduces_without(node, is_over, out);
-        self.lists_without(node, out);
-        let owed = self.adoptions.iter().filter(|(_, adoption)| adoption.asker == node);
-        for id in owed.map(|(id, _)| id.clone()).collect::<Vec<ObjectId>>() {
-            self.adoptions.remove(&id);
-            self.end_if_unwanted(&id, out);
-        }
-        self.keepers_without(node);
-        self.unseated(node);
-        self.corrupt.remove(&node);
+        self.swim.forgotten(world.members(), &mut mail);
+        spread(mail, world);
     }
 
-    /// A member had given this node up, and takes it for a new one: so is that member for this node.
-    pub(super) fn was_forgotten(&mut self, by: NodeId, out: &mut Vec<Action>) {
-        self.directory.catch_up(self.now);
-        self.directory.merge(self.now);
-        self.without(by, false, out);
-        self.pulls_without(by, out);
-        let before = self.members.clone();
-        self.tell_again(&before, Some(by), out);
-        self.hand_over_anew(by, out);
-        let mut mail = Vec::new();
-        self.swim.forgotten(&self.members, &mut mail);
-        self.spread(mail, out);
-    }
-
+    /// A member found a node dead; the loss, if this node believes it.
     pub(super) fn told_down(
         &mut self,
         from: NodeId,
         node: NodeId,
         incarnation: u32,
         reason: String,
-        out: &mut Vec<Action>,
-    ) {
-        if node == self.me.id {
-            // Whoever believes that learns otherwise.
-            self.send(from, Message::Members(Vec::from([self.me])), out);
-        } else if incarnation == u32::MAX {
-            // It refused the sender's call. If its process is over this node hears so itself; and if not, as where only the
-            // sender's way to it is barred, it answers.
-            self.doubt(node, out);
+        world: &mut World,
+    ) -> Option<Lost> {
+        if node == world.me() {
+            // A member that believes the sender learns otherwise.
+            world.send(from, Message::Members(Vec::from([world.my_member()])));
+        } else if incarnation == ENDED {
+            // The node refused the sender's call. If its process is over this node hears so itself; and if not, as where
+            // only the sender's way to it is barred, it answers.
+            self.doubt(node, world);
         } else if self.swim.is_refuted(node, incarnation) {
             let incarnation = self.swim.incarnation_of(node);
-            self.send(from, Message::Rumour(Rumour::Alive { node, incarnation }), out);
+            world.send(from, Message::Rumour(Rumour::Alive { node, incarnation }));
         } else {
-            self.lose(node, Loss::Told { reason }, out);
+            return self.lose(node, Loss::Told { reason }, world);
         }
+        None
     }
 
-    pub(super) fn hear_rumour(&mut self, from: NodeId, rumour: Rumour, out: &mut Vec<Action>) {
+    pub(super) fn hear_rumour(&mut self, from: NodeId, rumour: Rumour, world: &mut World) {
         let mut mail = Vec::new();
-        self.swim.handle(self.now, from, rumour, &self.members, &mut mail);
-        self.spread(mail, out);
+        self.swim.handle(world.now(), from, rumour, world.members(), &mut mail);
+        spread(mail, world);
     }
 
-    fn spread(&mut self, mail: swim::Mail, out: &mut Vec<Action>) {
-        for (to, rumour) in mail {
-            self.send(to, Message::Rumour(rumour), out);
-        }
+    pub(super) fn call_failed(&mut self, node: NodeId, is_refused: bool) {
+        self.redial.call_failed(node, is_refused);
     }
 
-    /// Probes members, gives up those that are silent, and calls the lost.
-    pub(super) fn expire_members(&mut self, out: &mut Vec<Action>) {
+    /// Probes members that are due, and calls the lost; the members that are silent for too long, which the caller loses
+    /// one after the other.
+    pub(super) fn expire(&mut self, world: &mut World) -> Vec<(NodeId, Loss)> {
         let mut mail = Vec::new();
-        let dead = self.swim.expire(self.now, &self.members, &mut mail);
-        self.spread(mail, out);
-        for Death { node, incarnation, reason, is_mine } in dead {
-            let loss =
-                if is_mine { Loss::Found { incarnation, reason } } else { Loss::Told { reason } };
-            self.lose(node, loss, out);
+        let dead = self.swim.expire(world.now(), world.members(), &mut mail);
+        spread(mail, world);
+        while let Some(member) = self.redial.expire(world.now()) {
+            world.act(Action::Call(member));
         }
-        while let Some(member) = self.absentees.expire(self.now) {
-            out.push(Action::Call(member));
+        let loss = |Death { node, incarnation, reason, is_mine }| match is_mine {
+            true => (node, Loss::Silent { incarnation, reason }),
+            false => (node, Loss::Told { reason }),
+        };
+        dead.into_iter().map(loss).collect()
+    }
+}
+
+fn spread(mail: swim::Mail, world: &mut World) {
+    for (to, rumour) in mail {
+        world.send(to, Message::Rumour(rumour));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Node 1, which has met nodes 2 and 3.
+    fn met() -> (Membership, World) {
+        let mut world = World::of(1);
+        let mut membership = Membership::new(NodeId(1), world.config().detection_ns);
+        for number in 2..=3 {
+            assert!(membership.meet(World::member(number), &mut world).is_some());
         }
+        world.taken();
+        (membership, world)
     }
 
-    /// Tells the owners that were not owners before, and `renewed` in any case, all that this node knows
-    /// first-hand; asks them what it still wants to know.
-    fn tell_again(&mut self, before: &Members, renewed: Option<NodeId>, out: &mut Vec<Action>) {
-        self.tell_of_leaving(before, renewed, out);
-        let mut mail = Vec::new();
-        self.directory.members_changed(self.now, &self.members, renewed, &mut mail);
-        self.post(mail, out);
-
-        // Before the results that are made under them, for which they would be taken otherwise.
-        self.reserve_again(before, renewed, out);
-        let of_copies = self
-            .table
-            .iter()
-            .filter(|(instance, copy)| self.table.current(&copy.id) == Some(*instance))
-            .filter(|_| !planted::has(Bug::TellsNewOwnersNothing))
-            .filter(|(_, copy)| !self.new_owners(&copy.id, before, renewed).is_empty())
-            .filter_map(|(instance, _)| self.announcement(instance));
-        let of_pulls = self.sought().into_iter().filter_map(|id| self.room_announcement(&id));
-        for announce in of_copies.chain(of_pulls).collect::<Vec<Announce>>() {
-            for owner in self.new_owners(&announce.id, before, renewed) {
-                self.send(owner, Message::Announce(announce.clone()), out);
-            }
-        }
-        self.ask_for_names_again(renewed, out);
-        for id in self.sought() {
-            if self.new_owner(&id, before, renewed).is_some() {
-                self.locate_again(&id, out);
-            }
-        }
-        let watched: BTreeSet<ObjectId> = self
-            .watches
-            .keys()
-            .chain(self.awaited.keys())
-            .chain(self.undecided())
-            .cloned()
-            .collect();
-        for id in watched {
-            if self.new_owner(&id, before, renewed).is_some() {
-                self.watch(id, out);
-            }
-        }
-        for (request, id) in self.unconfirmed_deletions() {
-            if let Some(owner) = self.new_owner(&id, before, renewed) {
-                self.send(owner, Message::Delete { id, request }, out);
-            }
-        }
-        for (id, question) in self.owner_questions() {
-            if let Some(owner) = self.new_owner(&id, before, renewed) {
-                self.send(owner, question, out);
-            }
-        }
-        self.keep_again(renewed, out);
+    #[test]
+    fn a_process_that_ended_is_told_to_all_others_and_called_again() {
+        let (mut membership, mut world) = met();
+        let lost = membership.peer_lost(NodeId(2), true, &mut world).expect("it was a member");
+        assert!(lost.is_over && !lost.has_left && lost.change.before.contains(NodeId(2)));
+        let told = Message::Down {
+            node: NodeId(2),
+            incarnation: ENDED,
+            reason: "its process is gone".into(),
+        };
+        let drop = Action::DropPeer { node: NodeId(2), has_left: false };
+        assert_eq!(world.taken(), [drop, Action::Send { to: NodeId(3), message: told }]);
+        assert_eq!(membership.lost().len(), 1);
     }
 
-    /// The owners of `id` that were none before or have to be told anew.
-    fn new_owners(&self, id: &ObjectId, before: &Members, renewed: Option<NodeId>) -> Vec<NodeId> {
-        let (then, now) = (before.owners(id), self.members.owners(id));
-        let is_new = |owner: &NodeId| !then.contains(*owner) || renewed == Some(*owner);
-        now.iter().filter(is_new).collect()
+    #[test]
+    fn a_process_that_ended_for_another_member_is_asked_before_it_is_lost() {
+        let (mut membership, mut world) = met();
+        let (two, three) = (NodeId(2), NodeId(3));
+        let lost = membership.told_down(three, two, ENDED, "refused".into(), &mut world);
+        assert!(lost.is_none() && world.members().contains(two));
+        let ping = Message::Rumour(Rumour::Ping { sequence: 1 });
+        assert_eq!(world.taken(), [Action::Send { to: two, message: ping }]);
+        let lost = membership.told_down(three, two, 0, "silent".into(), &mut world);
+        assert!(lost.is_some_and(|lost| !lost.is_over));
     }
 
-    /// The first owner of `id`, if it was not that before or has to be told anew.
-    pub(super) fn new_owner(
-        &self,
-        id: &ObjectId,
-        before: &Members,
-        renewed: Option<NodeId>,
-    ) -> Option<NodeId> {
-        let (then, now) = (before.owners(id).first, self.members.owners(id).first);
-        (then != now || renewed == Some(now)).then_some(now)
+    #[test]
+    fn news_of_a_lost_node_counts_from_itself_alone() {
+        let (mut membership, mut world) = met();
+        assert!(membership.lose(NodeId(2), Loss::Left, &mut world).is_some());
+        assert!(membership.learn(NodeId(3), &[World::member(2)], &mut world).is_none());
+        let met = membership.meet(World::member(2), &mut world).expect("it is another node");
+        assert!(met.is_back);
     }
 }

@@ -1,15 +1,10 @@
 //! How fast objects come to this node: what it reports to their owners, and what becomes of that.
 
-use alloc::vec::Vec;
-
-use super::{
-    Action, Node,
-    get::{Phase, Pull},
-};
+use super::{Node, Note};
 use crate::{
     id::{Instance, NodeId, ObjectId},
-    message::Message,
-    pace::{Due, Pace},
+    message::{Message, Paced},
+    pace::Due,
     table::State,
 };
 
@@ -17,12 +12,7 @@ impl Node {
     /// A transfer begins, perhaps of what another sender has sent a part of.
     pub(super) fn begin_to_receive(&mut self, id: &ObjectId, instance: Instance) {
         let Some(size) = self.table.get(instance).map(|copy| copy.meta.size) else { return };
-        let Some(pull) = self.pulls.get_mut(id) else { return };
-        let missing = match pull.phase {
-            Phase::Receiving { missing, .. } => missing,
-            _ => size,
-        };
-        pull.phase = Phase::Receiving { instance, pace: Pace::new(self.now), missing };
+        self.pulls.receive(id, instance, size, self.world.now());
     }
 
     /// More of a copy has arrived.
@@ -31,8 +21,7 @@ impl Node {
         instance: Instance,
         source: NodeId,
         received: u64,
-        missing_now: u64,
-        out: &mut Vec<Action>,
+        missing: u64,
     ) {
         let Some(copy) = self.table.get(instance) else { return };
         // The transfer before this one may have told of its last bytes late.
@@ -40,71 +29,62 @@ impl Node {
             return;
         }
         let id = copy.id.clone();
-        let Some(Pull { phase: Phase::Receiving { pace, missing, .. }, .. }) =
-            self.pulls.get_mut(&id)
-        else {
-            return;
-        };
-        *missing = missing_now;
-        let Some(rate) = pace.grew(self.now, received, self.usual_rate) else { return };
-        if !self.is_scattered(instance) {
-            let owner = self.members.owners(&id).first;
-            self.report(owner, id, rate, out);
+        let Some(rate) = self.pulls.grew(&id, received, missing, self.world.now()) else { return };
+        if !self.scatters.contains(instance) {
+            let owner = self.world.members().owners(&id).first;
+            self.report(owner, id, rate);
         }
     }
 
     /// Nothing has arrived for a while.
-    pub(super) fn report_stall(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
-        let Some(Pull { phase: Phase::Receiving { instance, pace, .. }, .. }) =
-            self.pulls.get_mut(id)
-        else {
-            return;
-        };
-        let (instance, due) = (*instance, pace.expire(self.now));
-        if self.is_scattered(instance) {
+    pub(super) fn report_stall(&mut self, id: &ObjectId) {
+        let Some((instance, due)) = self.pulls.stalled(id, self.world.now()) else { return };
+        if self.scatters.contains(instance) {
             return;
         }
-        let owners = self.members.owners(id);
-        match (due, owners.second) {
-            (Some(Due::Stalled), _) => self.report(owners.first, id.clone(), 0, out),
-            (Some(Due::Unanswered), Some(second)) => self.report(second, id.clone(), 0, out),
-            (Some(Due::Unanswered), None) | (None, _) => {}
+        let owners = self.world.members().owners(id);
+        let told = match due {
+            Due::Stalled => Some(owners.first),
+            Due::Unanswered => owners.second,
+        };
+        if let Some(owner) = told {
+            self.report(owner, id.clone(), 0);
         }
     }
 
-    fn report(
-        &mut self,
-        owner: NodeId,
-        id: ObjectId,
-        bytes_per_second: u64,
-        out: &mut Vec<Action>,
-    ) {
-        let Some(Pull { phase: Phase::Receiving { instance, missing, .. }, .. }) =
-            self.pulls.get(&id)
-        else {
-            return;
-        };
-        let (instance, missing) = (*instance, *missing);
+    fn report(&mut self, owner: NodeId, id: ObjectId, bytes_per_second: u64) {
+        let Some((instance, missing)) = self.pulls.arriving(&id) else { return };
         let Some(State::Flowing(Some(source))) = self.table.get(instance).map(|copy| copy.state)
         else {
             return;
         };
-        let usual = self.usual_rate;
-        let paced = Message::Paced { id, instance, source, bytes_per_second, missing, usual };
-        self.send(owner, paced, out);
+        let usual = self.pulls.usual_rate();
+        let paced = Paced { id, instance, source, bytes_per_second, missing, usual };
+        self.world.send(owner, Message::Paced(paced));
     }
 
     /// Whether an owner names the sender that this node receives from already: it knows of none that is better.
-    pub(super) fn stays_with(&mut self, id: &ObjectId, instance: Instance, source: NodeId) -> bool {
+    pub(super) fn keeps_sender(
+        &mut self,
+        id: &ObjectId,
+        instance: Instance,
+        source: NodeId,
+    ) -> bool {
         let state = self.table.get(instance).map(|copy| copy.state);
-        match self.pulls.get_mut(id) {
-            Some(Pull { phase: Phase::Receiving { instance: arriving, pace, .. }, .. })
-                if *arriving == instance && state == Some(State::Flowing(Some(source))) =>
-            {
-                pace.answered();
-                true
-            }
-            _ => false,
+        let is_arriving = self.pulls.arriving(id).is_some_and(|(arriving, _)| arriving == instance);
+        let is_same = is_arriving && state == Some(State::Flowing(Some(source)));
+        if is_same {
+            self.pulls.sender_confirmed(id);
+        }
+        is_same
+    }
+
+    /// Bytes that a member sent differ from their checksum.
+    pub(super) fn block_corrupt(&mut self, source: NodeId) {
+        if self.world.members().contains(source)
+            && let Some(blocks) = self.pulls.block_corrupt(source)
+        {
+            self.world.note(Note::SenderAvoided { node: source, blocks });
         }
     }
 }

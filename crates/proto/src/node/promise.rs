@@ -3,13 +3,13 @@
 //! ```text
 //!   promised --> kept (the object is put, created or reduced)
 //!      |
-//!      +-------> broken (its client is gone): whoever waits is told; or deleted by anybody
+//!      +-------> broken (its client is gone), or deleted: those who wait are told
 //! ```
 //! This node owns the ids that it mints, so a get of one waits here, and what is small goes to it in one message.
 
-use alloc::{format, vec::Vec};
+use alloc::{collections::BTreeMap, format, vec::Vec};
 
-use super::{Action, Node};
+use super::Node;
 use crate::{
     ask::Answer,
     error::Error,
@@ -17,10 +17,46 @@ use crate::{
     message::Message,
 };
 
+/// Ids of objects that clients have said they will make.
+#[derive(Debug, Default)]
+pub(super) struct Promises {
+    all: BTreeMap<ObjectId, ClientId>,
+}
+
+impl Promises {
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// An id is given out to a client, or back to it.
+    pub(super) fn give(&mut self, id: ObjectId, client: ClientId) {
+        self.all.insert(id, client);
+    }
+
+    /// A client makes what it promised; false if it did not promise that.
+    fn keep(&mut self, id: &ObjectId, client: ClientId) -> bool {
+        let is_its = self.all.get(id) == Some(&client);
+        is_its && self.all.remove(id).is_some()
+    }
+
+    /// What was promised is deleted: it will not be made.
+    pub(super) fn forget(&mut self, id: &ObjectId) {
+        self.all.remove(id);
+    }
+
+    /// A client makes nothing any more; what it had promised.
+    fn end(&mut self, client: ClientId) -> Vec<ObjectId> {
+        let broken = self.all.iter().filter(|(_, promiser)| **promiser == client);
+        let broken: Vec<ObjectId> = broken.map(|(id, _)| id.clone()).collect();
+        self.all.retain(|_, promiser| *promiser != client);
+        broken
+    }
+}
+
 impl Node {
     pub(super) fn promise(&mut self, client: ClientId) -> Answer {
-        let id = self.mint();
-        self.promises.insert(id.clone(), client);
+        let id = self.world.mint();
+        self.promises.give(id.clone(), client);
         Answer::Promised { id }
     }
 
@@ -30,33 +66,38 @@ impl Node {
         client: ClientId,
         id: Option<ObjectId>,
     ) -> Result<ObjectId, Error> {
-        let Some(id) = id else { return Ok(self.mint()) };
+        let Some(id) = id else { return Ok(self.world.mint()) };
         if id.minter().is_none() {
             return Ok(id);
         }
         if let Some(error) = self.directory.why_gone(&id) {
             return Err(error);
         }
-        if self.promises.get(&id) != Some(&client) {
+        if !self.promises.keep(&id, client) {
             let said = format!(
                 "{id} was not promised to this client, or was put before: put with a name, or with a ref that \
                  promise() returned here"
             );
             return Err(Error::InvalidArgument(said));
         }
-        self.promises.remove(&id);
         Ok(id)
     }
 
-    /// A client is gone, or closes while its views live on: nobody else makes what it promised.
-    pub(super) fn break_promises(&mut self, client: ClientId, out: &mut Vec<Action>) {
-        let broken = self.promises.iter().filter(|(_, promiser)| **promiser == client);
-        let broken: Vec<ObjectId> = broken.map(|(id, _)| id.clone()).collect();
-        for id in broken {
-            self.promises.remove(&id);
+    /// A client is gone, or closes while its views live on: no other client makes what it promised.
+    pub(super) fn break_promises(&mut self, client: ClientId) {
+        for id in self.promises.end(client) {
             let detail = "its client promised it and has closed".into();
             let error = Error::ObjectLost { id: id.clone(), detail };
-            self.send_owners(&id, &Message::Fail { id: id.clone(), error }, out);
+            self.world.send_owners(&id, &Message::Fail { id: id.clone(), error });
+        }
+    }
+
+    /// An object was deleted that a client of this node may still make.
+    pub(super) fn promise_deleted(&mut self, id: &ObjectId) {
+        // A result that is not there yet has no copy that could be dropped. A name has: its reservation.
+        if id.minter().is_some() {
+            self.promises.forget(id);
+            self.fail_reduce_of(id, &Error::ObjectDeleted { id: id.clone() });
         }
     }
 }

@@ -1,24 +1,66 @@
-//! The name of a result: asked for before the reduce begins, so that nobody puts it meanwhile, and kept until it ends.
+//! The name of a result: asked for before the reduce begins, so that no client puts it meanwhile, and kept until it ends.
 
-use alloc::vec::Vec;
+use alloc::{collections::BTreeMap, vec::Vec};
 
-use super::{Action, Node};
+use super::{Node, change::Change, coordinator::Coordinator, world::World};
 use crate::{
     ask::Answer,
     error::Error,
     id::{Instance, NodeId, ObjectId, ReduceId, RequestId},
-    members::Members,
     message::Message,
     reduce::Step,
 };
 
+/// The names that are kept for results, by the reduce.
+#[derive(Debug, Default)]
+pub(super) struct ResultNames {
+    all: BTreeMap<ReduceId, Reservation>,
+}
+
 /// A name that is kept for a reduce.
 #[derive(Debug)]
-pub(super) struct Reservation {
+struct Reservation {
     /// Stands for the reduce at the owner of the name; no bytes ever have it.
     instance: Instance,
     /// Until the owner has confirmed: whom to answer, and what the reduce then begins with.
     begins: Option<(RequestId, Vec<Step>)>,
+}
+
+impl ResultNames {
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The reduce for which this instance reserves a name.
+    pub(super) fn reduce_of(&self, instance: Instance) -> Option<ReduceId> {
+        let found = self.all.iter().find(|(_, kept)| kept.instance == instance);
+        found.map(|(key, _)| *key)
+    }
+
+    /// The name is kept no more: its reduce is complete.
+    pub(super) fn end(&mut self, key: ReduceId) {
+        self.all.remove(&key);
+    }
+
+    /// Tells new owners of the names that are kept, and asks them for those that are not confirmed.
+    pub(super) fn reserve_again(
+        &self,
+        coordinator: &Coordinator,
+        change: &Change,
+        world: &mut World,
+    ) {
+        for (key, Reservation { instance, begins }) in &self.all {
+            let Some(reduce) = coordinator.get(*key) else { continue };
+            let (id, instance, is_confirmed) = (reduce.result(), *instance, begins.is_none());
+            if let Some(first) = change.new_owner(id, world) {
+                world.send(first, Message::Reserve { id: id.clone(), instance });
+            }
+            let second = world.members().owners(id).second.filter(|_| is_confirmed);
+            if let Some(second) = second.filter(|it| change.new_owners(id, world).contains(it)) {
+                world.send(second, Message::Reserve { id: id.clone(), instance });
+            }
+        }
+    }
 }
 
 impl Node {
@@ -29,17 +71,11 @@ impl Node {
         id: &ObjectId,
         request: RequestId,
         steps: Vec<Step>,
-        out: &mut Vec<Action>,
     ) {
-        let instance = self.next_instance();
-        self.reservations.insert(key, Reservation { instance, begins: Some((request, steps)) });
-        let owner = self.members.owners(id).first;
-        self.send(owner, Message::Reserve { id: id.clone(), instance }, out);
-    }
-
-    pub(super) fn reservation_of(&self, instance: Instance) -> Option<ReduceId> {
-        let found = self.reservations.iter().find(|(_, kept)| kept.instance == instance);
-        found.map(|(key, _)| *key)
+        let instance = self.world.next_instance();
+        self.names.all.insert(key, Reservation { instance, begins: Some((request, steps)) });
+        let owner = self.world.members().owners(id).first;
+        self.world.send(owner, Message::Reserve { id: id.clone(), instance });
     }
 
     /// The owner of the name has spoken.
@@ -49,39 +85,40 @@ impl Node {
         key: ReduceId,
         id: &ObjectId,
         taken_by: Option<NodeId>,
-        out: &mut Vec<Action>,
     ) {
-        let owners = self.members.owners(id);
+        let owners = self.world.members().owners(id);
         // Only the first knows of all who want the name.
         if owners.first != from {
             return;
         }
-        let Some(kept) = self.reservations.get_mut(&key) else { return };
+        let Some(kept) = self.names.all.get_mut(&key) else { return };
         let instance = kept.instance;
         if let Some(holder) = taken_by {
             if kept.begins.is_none() {
                 // Told again after a change of members: two nodes were granted one name while they did not know of
                 // each other. The name is the other's, so nothing is said of it.
-                self.reservations.remove(&key);
-                self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
+                self.names.all.remove(&key);
+                self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
             }
-            return self.fail_reduce_of(id, &Error::NameTaken { id: id.clone(), holder }, out);
+            return self.fail_reduce_of(id, &Error::NameTaken { id: id.clone(), holder });
         }
         if let Some((request, steps)) = kept.begins.take() {
             // Should the first die, the second keeps the name, and knows whose death those who wait are to be told of.
             if let Some(second) = owners.second {
-                self.send(second, Message::Reserve { id: id.clone(), instance }, out);
+                self.world.send(second, Message::Reserve { id: id.clone(), instance });
             }
-            self.take_steps(key, steps, out);
-            self.reply(request, Ok(Answer::Reducing { id: id.clone() }), out);
+            self.take_steps(key, steps);
+            self.requests.reply(request, Ok(Answer::Reducing { id: id.clone() }), &mut self.world);
         }
     }
 
     /// The client does not wait for the name any more.
-    pub(super) fn give_up_reservation(&mut self, key: ReduceId, out: &mut Vec<Action>) {
-        let Some(id) = self.reduces.get(&key).map(|reduce| reduce.result().clone()) else { return };
+    pub(super) fn give_up_reservation(&mut self, key: ReduceId) {
+        let Some(id) = self.coordinator.get(key).map(|reduce| reduce.result().clone()) else {
+            return;
+        };
         let detail = "its reduce was given up before it had its name".into();
-        self.fail_reduce_of(&id.clone(), &Error::ObjectLost { id, detail }, out);
+        self.fail_reduce_of(&id.clone(), &Error::ObjectLost { id, detail });
     }
 
     /// The owner says that the name was deleted before there was a result.
@@ -91,60 +128,29 @@ impl Node {
         key: ReduceId,
         id: &ObjectId,
         error: &Error,
-        out: &mut Vec<Action>,
     ) {
         // The second may hear late of the deletion of what had the name before.
-        if self.members.owners(id).first != from {
+        if self.world.members().owners(id).first != from {
             return;
         }
-        let Some(kept) = self.reservations.remove(&key) else { return };
+        let Some(kept) = self.names.all.remove(&key) else { return };
         // The second may have heard of the deletion before it heard of the reduce.
         let instance = kept.instance;
-        self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
-        self.fail_reduce_of(id, error, out);
+        self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
+        self.fail_reduce_of(id, error);
         if let Some((request, _)) = kept.begins {
-            self.reply(request, Err(error.clone()), out);
+            self.requests.reply(request, Err(error.clone()), &mut self.world);
         }
     }
 
     /// A reduce has failed: whether the name was its own. If it was still asked for, it is not any more.
-    pub(super) fn end_reservation(
-        &mut self,
-        key: ReduceId,
-        id: &ObjectId,
-        error: &Error,
-        out: &mut Vec<Action>,
-    ) -> bool {
-        let Some(Reservation { instance, begins }) = self.reservations.remove(&key) else {
+    pub(super) fn end_reservation(&mut self, key: ReduceId, id: &ObjectId, error: &Error) -> bool {
+        let Some(Reservation { instance, begins }) = self.names.all.remove(&key) else {
             return false;
         };
         let Some((request, _)) = begins else { return true };
-        self.send_owners(id, &Message::Withdraw { id: id.clone(), instance }, out);
-        self.reply(request, Err(error.clone()), out);
+        self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
+        self.requests.reply(request, Err(error.clone()), &mut self.world);
         false
-    }
-
-    /// Tells new owners of the names that are kept, and asks them for those that are not confirmed.
-    pub(super) fn reserve_again(
-        &mut self,
-        before: &Members,
-        renewed: Option<NodeId>,
-        out: &mut Vec<Action>,
-    ) {
-        let name = |(key, kept): (&ReduceId, &Reservation)| {
-            let id = self.reduces.get(key)?.result().clone();
-            Some((id, kept.instance, kept.begins.is_none()))
-        };
-        let kept: Vec<_> = self.reservations.iter().filter_map(name).collect();
-        for (id, instance, is_confirmed) in kept {
-            let (then, now) = (before.owners(&id), self.members.owners(&id));
-            if let Some(first) = self.new_owner(&id, before, renewed) {
-                self.send(first, Message::Reserve { id: id.clone(), instance }, out);
-            }
-            let is_new = |second: &NodeId| !then.contains(*second) || renewed == Some(*second);
-            if let Some(second) = now.second.filter(|second| is_confirmed && is_new(second)) {
-                self.send(second, Message::Reserve { id, instance }, out);
-            }
-        }
     }
 }

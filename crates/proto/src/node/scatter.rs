@@ -3,19 +3,12 @@
 //! The copy of the result begins like any that arrives from the coordinator; but one part of it is folded here, and the
 //! rest comes from the next seat. Who does what follows from the order alone: [`crate::reduce::scatter`].
 //!
-//! ```text
-//!   ordered --> room, at once or not at all --> memory --> growing --> all here --> complete
-//!                                                            |            |
-//!                                                            +------------+--> void: dropped, and asked for anew
-//! ```
-//!
-//! What is all here is complete only when the coordinator's is: as long as that may begin again, and come to another sum,
-//! nobody is given this one, and no owner hears of it. That it is so a seat hears from the coordinator ([`Message::Unfold`]),
-//! and should that be lost, from the owner, whom it asks ([`Message::Watch`]).
+//! That what is all here is complete a seat hears from the coordinator ([`Message::Unfold`]), and should that be lost, from
+//! the owner, whom it asks ([`Message::Watch`]). How far each is stands in [`super::scatters`].
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Action, Node, Note, SpaceFor};
+use super::{Action, Node, Note, room::SpaceFor, scatters::Parts, watches::Listener};
 use crate::{
     id::{Instance, NodeId, ObjectId, ReduceId},
     message::{FoldKey, Found, Message, ScatterOrder},
@@ -23,111 +16,86 @@ use crate::{
     table::State,
 };
 
-/// A result that grows here by parts.
-#[derive(Debug)]
-pub(super) struct Parts {
-    order: ScatterOrder,
-    /// This node's, if it is one; its inputs are pinned.
-    seat: Option<usize>,
-    /// How many folds it has begun.
-    begun: usize,
-    /// Whether there is memory for what is folded last, and for the rest.
-    has_memory: bool,
-    /// Whether all of it has come; then the owner is asked whether it is complete.
-    is_all_here: bool,
-    /// Whether the coordinator has all of it, and so begins no other attempt.
-    is_decided: bool,
-}
-
 impl Node {
     /// All inputs are there, and most of those who hold them want the result.
-    pub(super) fn scatter(
-        &mut self,
-        key: ReduceId,
-        seats: Vec<Seat<NodeId, Instance>>,
-        out: &mut Vec<Action>,
-    ) {
-        let Some(reduce) = self.reduces.get(&key) else { return };
+    pub(super) fn scatter(&mut self, key: ReduceId, seats: Vec<Seat<NodeId, Instance>>) {
+        let Some(reduce) = self.coordinator.get(key) else { return };
         let Some(meta) = reduce.meta().cloned() else { return };
         let (id, epoch, op, frame) =
             (reduce.result().clone(), reduce.epoch(), reduce.op(), reduce.frame());
         if !self.table.could_hold(meta.size) {
             let error = self.store_full(meta.size);
-            return self.fail_reduce_of(&id, &error, out);
+            return self.fail_reduce_of(&id, &error);
         }
-        out.push(Action::Note(Note::Scattered { id: id.clone(), parts: seats.len() }));
-        let instance = self.next_instance();
+        self.world.note(Note::Scattered { id: id.clone(), parts: seats.len() });
+        let instance = self.world.next_instance();
         let seats = seats.into_iter().map(|seat| (seat.node, seat.inputs)).collect();
         let order = ScatterOrder { reduce: key, epoch, id, instance, meta, op, frame, seats };
-        self.await_result(instance, key, Vec::new(), Vec::new(), out);
+        self.await_result(instance, key, Vec::new(), Vec::new());
         if self.table.get(instance).is_none() {
             // Seats that hold memory until this node has some might keep it from having any.
             let detail = String::from("the caller has no room for the result yet");
-            return self.reduce_failed(key, epoch, detail, true, out);
+            return self.reduce_failed(key, epoch, detail, true);
         }
-        let me = self.me.id;
+        let me = self.world.me();
         for (node, _) in order.seats.iter().filter(|(node, _)| *node != me) {
-            self.send(*node, Message::Scatter(order.clone().into()), out);
+            self.world.send(*node, Message::Scatter(order.clone().into()));
         }
-        if !self.contribute(order, out) {
+        if !self.contribute(order) {
             let detail = String::from("an input at the caller was lost");
-            self.reduce_failed(key, epoch, detail, false, out);
+            self.reduce_failed(key, epoch, detail, false);
         }
     }
 
     /// A coordinator orders this node to make a part.
-    pub(super) fn scattered(&mut self, from: NodeId, order: ScatterOrder, out: &mut Vec<Action>) {
+    pub(super) fn scattered(&mut self, from: NodeId, order: ScatterOrder) {
         let ScatterOrder { reduce, epoch, instance, .. } = order;
-        let is_for_me = order.seat(self.me.id).is_some() && reduce.node == from;
-        // Serials only grow: one that came before is not carried out twice.
-        let newest = self.scattered.entry(from).or_default();
-        if !is_for_me || from == self.me.id || instance.serial <= *newest {
+        let is_for_me = order.seat(self.world.me()).is_some() && reduce.node == from;
+        if !is_for_me || from == self.world.me() || !self.scatters.is_new(&order) {
             return;
         }
-        *newest = instance.serial;
-        if self.parts_of(reduce, epoch).is_some() {
+        if self.scatters.of(reduce, epoch).is_some() {
             return;
         }
-        let failure = if self.takes_no_orders_of(from) {
-            Some(format!("node {} is closing", self.me.id))
+        let failure = if self.leaving.takes_no_orders_of(from) {
+            Some(format!("node {} is closing", self.world.me()))
         } else if self.table.get(instance).is_some() {
             // Another owner told of it first.
-            Some(format!("node {} receives the result already", self.me.id))
-        } else if !self.contribute(order.clone(), out) {
-            Some(format!("node {} does not hold its inputs", self.me.id))
-        } else if !self.receive_parts(&order, out) {
-            Some(format!("node {} has no room for the result", self.me.id))
+            Some(format!("node {} receives the result already", self.world.me()))
+        } else if !self.contribute(order.clone()) {
+            Some(format!("node {} does not hold its inputs", self.world.me()))
+        } else if !self.receive_parts(&order) {
+            Some(format!("node {} has no room for the result", self.world.me()))
         } else {
             None
         };
         if let Some(detail) = failure {
-            self.send(from, Message::FoldFailed { reduce, epoch, detail, is_lost: false }, out);
+            self.world.send(from, Message::FoldFailed { reduce, epoch, detail, is_lost: false });
         }
     }
 
     /// Makes room for the whole result; false if there is none at present.
-    fn receive_parts(&mut self, order: &ScatterOrder, out: &mut Vec<Action>) -> bool {
+    fn receive_parts(&mut self, order: &ScatterOrder) -> bool {
         let (id, instance) = (&order.id, order.instance);
         // Whatever it was that this node looked for or received, this is newer.
-        self.born(id, out);
+        self.end_pull(id);
         if let Some(before) = self.table.current(id) {
-            self.doom(before, out);
+            self.doom(before);
         }
         self.pull_parts(order);
-        self.space.push_back(SpaceFor::Pull(id.clone()));
-        self.grant_space(out);
+        self.ask_for_room(SpaceFor::Pull(id.clone()), order.meta.size);
         let has_room = self.table.get(instance).is_some();
         if !has_room {
-            self.born(id, out);
-            self.end_parts(instance, out);
-            self.pull_if_wanted(id, out);
+            self.end_pull(id);
+            self.end_parts(instance);
+            self.pull_if_wanted(id);
         }
         has_room
     }
 
     /// Begins to fold for the parts of others; false if this node does not hold all inputs of its seat.
-    fn contribute(&mut self, order: ScatterOrder, out: &mut Vec<Action>) -> bool {
-        let (instance, seat) = (order.instance, order.seat(self.me.id));
+    fn contribute(&mut self, order: ScatterOrder) -> bool {
+        let (instance, seat) = (order.instance, order.seat(self.world.me()));
         if let Some(seat) = seat {
             let first = order.fold(seat, 0);
             if first.is_none_or(|fold| self.unusable_input(&fold).is_some()) {
@@ -136,216 +104,164 @@ impl Node {
             // What is deleted before the last fold of them has begun is folded all the same.
             order.inputs(seat).iter().for_each(|input| self.table.pin(*input));
         }
-        let parts = Parts {
-            order,
-            seat,
-            begun: 0,
-            has_memory: false,
-            is_all_here: false,
-            is_decided: false,
-        };
-        self.scatters.insert(instance, parts);
-        self.fold_on(instance, out);
+        self.scatters.begin(order, seat);
+        self.fold_on(instance);
         true
     }
 
     /// Begins the folds of a seat that are next.
-    fn fold_on(&mut self, instance: Instance, out: &mut Vec<Action>) {
-        loop {
-            let Some(parts) = self.scatters.get_mut(&instance) else { return };
-            let (reduce, epoch) = (parts.order.reduce, parts.order.epoch);
-            if self.folds.keys().filter(|key| key.is_of(reduce, epoch)).count() >= LANES {
+    fn fold_on(&mut self, instance: Instance) {
+        while let Some(order) = self.scatters.order(instance) {
+            let (reduce, epoch, count) = (order.reduce, order.epoch, order.count());
+            if self.worker.of(reduce, epoch).len() >= LANES {
                 return;
             }
-            let Some(fold) = parts.seat.and_then(|seat| parts.order.fold(seat, parts.begun)) else {
-                return;
-            };
-            let is_own = fold.key.position == FoldKey::RESULT;
-            if is_own && !parts.has_memory {
-                return;
-            }
-            parts.begun += 1;
-            let target = is_own.then(|| (instance, parts.order.count()));
+            let Some((fold, is_own)) = self.scatters.next_fold(instance) else { return };
+            let target = is_own.then_some((instance, count));
             if !fold.inputs.iter().all(|input| self.is_foldable(*input)) {
-                let detail = format!("an input at node {} was lost", self.me.id);
-                self.send(
+                let detail = format!("an input at node {} was lost", self.world.me());
+                self.world.send(
                     reduce.node,
                     Message::FoldFailed { reduce, epoch, detail, is_lost: false },
-                    out,
                 );
                 return;
             }
-            self.start_fold(fold, target, out);
+            self.start_fold(fold, target);
         }
     }
 
     /// A fold is over: the seat that it was of goes on; false if it was of none.
-    pub(super) fn part_folded(&mut self, key: &FoldKey, out: &mut Vec<Action>) -> bool {
-        let Some(instance) = self.parts_of(key.reduce, key.epoch) else { return false };
-        self.fold_on(instance, out);
+    pub(super) fn part_folded(&mut self, key: &FoldKey) -> bool {
+        let Some(instance) = self.scatters.of(key.reduce, key.epoch) else { return false };
+        self.fold_on(instance);
         true
     }
 
     /// There is memory for the result: its own part can be folded, the rest is received.
-    pub(super) fn begin_parts(&mut self, instance: Instance, out: &mut Vec<Action>) {
-        let Some(parts) = self.scatters.get_mut(&instance) else { return };
-        parts.has_memory = true;
-        let (order, me) = (&parts.order, self.me.id);
+    pub(super) fn begin_parts(&mut self, instance: Instance) {
+        let me = self.world.me();
+        let Some(order) = self.scatters.in_memory(instance) else { return };
         let (id, source, parts) = (order.id.clone(), order.source(me), Some(order.rest(me)));
-        out.push(Action::Fetch { id, instance, source, parts });
-        self.fold_on(instance, out);
+        self.world.act(Action::Fetch { id, instance, source, parts });
+        self.fold_on(instance);
     }
 
     /// A part can't come as ordered: the attempt is void, unless the coordinator has all of it already.
-    pub(super) fn parts_failed(
-        &mut self,
-        instance: Instance,
-        detail: String,
-        out: &mut Vec<Action>,
-    ) {
-        let Some(parts) = self.scatters.get(&instance) else { return };
-        let ScatterOrder { reduce, epoch, ref id, .. } = parts.order;
-        let id = id.clone();
-        self.send(reduce.node, Message::FoldFailed { reduce, epoch, detail, is_lost: true }, out);
-        if reduce.node != self.me.id {
-            self.begin_anew(instance, &id, out);
+    pub(super) fn parts_failed(&mut self, instance: Instance, detail: String) {
+        let Some(order) = self.scatters.order(instance) else { return };
+        let (reduce, epoch, id) = (order.reduce, order.epoch, order.id.clone());
+        self.world.send(reduce.node, Message::FoldFailed { reduce, epoch, detail, is_lost: true });
+        if reduce.node != self.world.me() {
+            self.begin_anew(instance, &id);
         }
     }
 
     /// A copy goes in which parts were to be made: those who wait for them would wait in vain.
-    pub(super) fn parts_doomed(&mut self, instance: Instance, out: &mut Vec<Action>) {
-        let Some(ScatterOrder { reduce, epoch, .. }) = self.end_parts(instance, out) else {
+    pub(super) fn parts_doomed(&mut self, instance: Instance) {
+        let Some(ScatterOrder { reduce, epoch, .. }) = self.end_parts(instance) else {
             return;
         };
-        if reduce.node != self.me.id {
-            let detail = format!("node {} gave it up", self.me.id);
-            self.send(
-                reduce.node,
-                Message::FoldFailed { reduce, epoch, detail, is_lost: false },
-                out,
-            );
+        if reduce.node != self.world.me() {
+            let detail = format!("node {} gave it up", self.world.me());
+            self.world
+                .send(reduce.node, Message::FoldFailed { reduce, epoch, detail, is_lost: false });
         }
     }
 
     /// Lets go of what has come of a result, and asks for it like for any other object.
-    fn begin_anew(&mut self, instance: Instance, id: &ObjectId, out: &mut Vec<Action>) {
-        self.end_parts(instance, out);
-        self.doom(instance, out);
-        self.born(id, out);
-        self.pull_if_wanted(id, out);
+    fn begin_anew(&mut self, instance: Instance, id: &ObjectId) {
+        self.end_parts(instance);
+        self.doom(instance);
+        self.end_pull(id);
+        self.pull_if_wanted(id);
     }
 
-    /// A copy is no longer made of parts: it is complete or void. If it is complete, all parts are, and nobody needs
-    /// another fold; if void, neither.
-    fn end_parts(&mut self, instance: Instance, out: &mut Vec<Action>) -> Option<ScatterOrder> {
-        let Parts { order, seat, is_all_here, .. } = self.scatters.remove(&instance)?;
+    /// A copy is no longer made of parts: it is complete or void. If it is complete, all parts are; in both
+    /// cases no node needs another fold.
+    fn end_parts(&mut self, instance: Instance) -> Option<ScatterOrder> {
+        let Parts { order, seat, is_all_here, .. } = self.scatters.end(instance)?;
         if let Some(seat) = seat {
-            order.inputs(seat).iter().for_each(|input| self.unpin(*input, out));
+            order.inputs(seat).iter().for_each(|input| self.unpin(*input));
         }
-        let folds = self.folds.keys().filter(|key| key.is_of(order.reduce, order.epoch));
-        for key in folds.copied().collect::<Vec<_>>() {
-            self.stop_fold(key, out);
+        for key in self.worker.of(order.reduce, order.epoch) {
+            self.stop_fold(key);
         }
         if is_all_here {
-            self.unwatch_if_unwanted(&order.id, out);
+            self.watches.stop(&order.id, Listener::Parts(instance), &mut self.world);
         }
         Some(order)
     }
 
     /// All of a result has come to a seat: whether it may be given to anybody already.
-    fn parts_here(&mut self, instance: Instance, out: &mut Vec<Action>) -> bool {
-        let Some(parts) = self.scatters.get_mut(&instance) else { return true };
-        if parts.is_decided {
-            self.end_parts(instance, out);
-            return true;
+    fn parts_here(&mut self, instance: Instance) -> bool {
+        match self.scatters.all_here(instance) {
+            None => true,
+            Some(true) => {
+                self.end_parts(instance);
+                true
+            }
+            Some(false) => {
+                if let Some(order) = self.scatters.order(instance) {
+                    self.watches.start(&order.id, Listener::Parts(instance), &mut self.world);
+                }
+                false
+            }
         }
-        parts.is_all_here = true;
-        let id = parts.order.id.clone();
-        self.watch(id, out);
-        false
     }
 
     /// The coordinator has all of a result: what is here of it will not be void.
-    fn decide_parts(&mut self, instance: Instance, out: &mut Vec<Action>) {
-        let Some(parts) = self.scatters.get_mut(&instance) else { return };
-        parts.is_decided = true;
-        if parts.is_all_here {
-            self.fetched(instance, out);
+    fn decide_parts(&mut self, instance: Instance) {
+        if self.scatters.decide(instance) {
+            self.fetched(instance);
         }
     }
 
-    pub(super) fn parts_decided(&mut self, reduce: ReduceId, epoch: u32, out: &mut Vec<Action>) {
-        if let Some(instance) = self.parts_of(reduce, epoch) {
-            self.decide_parts(instance, out);
+    pub(super) fn parts_decided(&mut self, reduce: ReduceId, epoch: u32) {
+        if let Some(instance) = self.scatters.of(reduce, epoch) {
+            self.decide_parts(instance);
         }
     }
 
     /// An owner says what there is of an object.
-    pub(super) fn parts_found(&mut self, found: &Found, out: &mut Vec<Action>) {
+    pub(super) fn parts_found(&mut self, found: &Found) {
         if found.complete {
-            self.decide_parts(found.instance, out);
+            self.decide_parts(found.instance);
         }
-    }
-
-    /// Results that are all here, of which this node wants to know whether they are complete elsewhere.
-    pub(super) fn undecided(&self) -> impl Iterator<Item = &ObjectId> {
-        let undecided = self.scatters.values().filter(|parts| parts.is_all_here);
-        undecided.map(|parts| &parts.order.id)
     }
 
     /// The coordinator says that an attempt is void, and so is what there is of its result here.
-    pub(super) fn drop_parts(&mut self, reduce: ReduceId, epoch: u32, out: &mut Vec<Action>) {
-        let is_void = |order: &ScatterOrder| order.reduce == reduce && order.epoch <= epoch;
-        let void = self.scatters.iter().filter(|(_, parts)| is_void(&parts.order));
-        let void: Vec<(Instance, ObjectId)> =
-            void.map(|(instance, parts)| (*instance, parts.order.id.clone())).collect();
-        for (instance, id) in void {
-            self.begin_anew(instance, &id, out);
+    pub(super) fn drop_parts(&mut self, reduce: ReduceId, epoch: u32) {
+        for (instance, id) in self.scatters.up_to(reduce, epoch) {
+            self.begin_anew(instance, &id);
         }
     }
 
-    /// The coordinator of scattered reduces is lost. If its process is over nobody begins again: what is all here is
+    /// The coordinator of scattered reduces is lost. If its process is over it does not begin again: what is all here is
     /// complete. One that is only silent may come back and make another result.
-    pub(super) fn parts_without(&mut self, node: NodeId, is_over: bool, out: &mut Vec<Action>) {
-        let theirs = self.scatters.iter().filter(|(_, parts)| parts.order.reduce.node == node);
-        let theirs =
-            theirs.map(|(instance, parts)| (*instance, parts.order.id.clone(), parts.is_all_here));
-        for (instance, id, is_all_here) in theirs.collect::<Vec<_>>() {
+    pub(super) fn parts_without(&mut self, node: NodeId, is_over: bool) {
+        for (instance, id, is_all_here) in self.scatters.forget_node(node) {
             if is_all_here && is_over {
-                self.decide_parts(instance, out);
+                self.decide_parts(instance);
             } else {
-                self.begin_anew(instance, &id, out);
+                self.begin_anew(instance, &id);
             }
         }
-        self.scattered.remove(&node);
     }
 
-    /// Somebody asks for a result that is not there yet.
-    pub(super) fn result_asked(&mut self, id: &ObjectId, out: &mut Vec<Action>) {
-        let Some(key) = self.reduce_of.get(id).copied() else { return };
-        self.advise(key, |reduce, around, now, steps| reduce.asked(now, around, steps), out);
-    }
-
-    /// The result of an attempt that grows here by parts.
-    fn parts_of(&self, reduce: ReduceId, epoch: u32) -> Option<Instance> {
-        let is_its = |order: &ScatterOrder| (order.reduce, order.epoch) == (reduce, epoch);
-        let found = self.scatters.iter().find(|(_, parts)| is_its(&parts.order));
-        found.map(|(instance, _)| *instance)
-    }
-
-    /// Whether a copy is a result that grows by parts.
-    pub(super) fn is_scattered(&self, instance: Instance) -> bool {
-        self.scatters.contains_key(&instance)
+    /// A node asks for a result that is not there yet.
+    pub(super) fn result_asked(&mut self, id: &ObjectId) {
+        let Some(key) = self.coordinator.maker(id) else { return };
+        self.advise(key, |reduce, around, now, steps| reduce.asked(now, around, steps));
     }
 
     /// All of a copy has come: what was asked for here is the result of its reduce. Whether there is nothing more to do.
-    pub(super) fn parts_complete(&mut self, instance: Instance, out: &mut Vec<Action>) -> bool {
+    pub(super) fn parts_complete(&mut self, instance: Instance) -> bool {
         let is_result = self.table.get(instance).is_some_and(|copy| copy.state == State::Folding);
         if !is_result {
-            return !self.parts_here(instance, out);
+            return !self.parts_here(instance);
         }
-        if let Some(order) = self.end_parts(instance, out) {
-            self.result_complete(order.reduce, out);
+        if let Some(order) = self.end_parts(instance) {
+            self.result_complete(order.reduce);
         }
         true
     }

@@ -1,7 +1,5 @@
 //! Serve: another node receives a copy from this one.
 
-use alloc::vec::Vec;
-
 use super::{Action, Node};
 use crate::{
     id::{Instance, ObjectId, ServeId},
@@ -9,48 +7,42 @@ use crate::{
 };
 
 impl Node {
-    pub(super) fn serve(
-        &mut self,
-        serve: ServeId,
-        id: &ObjectId,
-        instance: Instance,
-        out: &mut Vec<Action>,
-    ) {
-        let is_here = self.table.get(instance).is_some() && !self.pull_awaits_memory(id);
+    pub(super) fn serve(&mut self, serve: ServeId, id: &ObjectId, instance: Instance) {
+        let is_here = self.table.get(instance).is_some() && !self.pulls.awaits_memory(id);
         // The owner may have sent the receiver here before its answer to this node has arrived, or before there is
         // memory. To refuse it would send it to the source.
-        if is_here || !self.park(serve, id, instance) {
-            self.serve_or_refuse(serve, instance, out);
+        if is_here || !self.pulls.park(id, (serve, instance)) {
+            self.serve_or_refuse(serve, instance);
         }
     }
 
-    pub(super) fn serve_or_refuse(
-        &mut self,
-        serve: ServeId,
-        instance: Instance,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn serve_or_refuse(&mut self, serve: ServeId, instance: Instance) {
         let copy = self.table.get(instance);
         match copy.filter(|copy| !copy.doomed && copy.inline.is_none()) {
             Some(copy) => {
                 let is_made_here = matches!(copy.state, State::Filling(_) | State::Complete);
-                let relayed = !(copy.origin && is_made_here && !self.folded.contains_key(&copy.id));
+                let relayed =
+                    !(copy.origin && is_made_here && self.coordinator.folded(&copy.id).is_none());
                 self.table.pin(instance);
-                self.serves.insert(serve, instance);
-                out.push(Action::Serve { serve, instance, relayed });
+                self.readers.begin_serve(serve, instance);
+                self.world.act(Action::Serve { serve, instance, relayed });
             }
-            None => out.push(Action::Refuse { serve }),
+            None => self.world.act(Action::Refuse { serve }),
         }
     }
 
-    pub(super) fn serve_ended(&mut self, serve: ServeId, out: &mut Vec<Action>) {
-        let Some(instance) = self.serves.remove(&serve) else {
-            return self.unpark(serve, out);
+    pub(super) fn serve_ended(&mut self, serve: ServeId) {
+        let Some(instance) = self.readers.end_serve(serve) else {
+            // A receiver that was parked here has hung up.
+            if let Some(id) = self.pulls.unpark(serve) {
+                self.end_if_unwanted(&id);
+            }
+            return;
         };
-        self.unpin(instance, out);
+        self.unpin(instance);
         if let Some(id) = self.table.get(instance).map(|copy| copy.id.clone()) {
             // Perhaps only the receiver behind this node still waited for the rest.
-            self.end_if_unwanted(&id, out);
+            self.end_if_unwanted(&id);
         }
     }
 }

@@ -1,13 +1,12 @@
-//! What a node says of itself: to whoever waits too long, to `status`, and to checkers.
+//! What a node says of itself: to a client that waits too long, to `status`, and to checkers.
 
 use alloc::{
-    collections::BTreeMap,
     format,
     string::{String, ToString},
     vec::Vec,
 };
 
-use super::{Node, SpaceFor};
+use super::{Node, room::SpaceFor};
 use crate::{
     ask::{Answer, ObjectRow, Status},
     error::Error,
@@ -20,52 +19,44 @@ impl Node {
     pub fn unfinished(&self) -> impl Iterator<Item = String> {
         let counts = [
             ("pulls", self.pulls.len()),
-            ("gets", self.waiting.len()),
-            ("creates", self.creates.len()),
+            ("creates", self.puts.len()),
             ("promises", self.promises.len()),
             ("that wait for room", self.space.len()),
-            ("reads", self.reads.values().map(BTreeMap::len).sum()),
-            ("serves", self.serves.len()),
-            ("reduces", self.reduces.len() + self.reduce_of.len()),
-            ("watches", self.watches.len() + self.awaited.len()),
-            ("followers", self.followers.len()),
-            ("reservations", self.reservations.len()),
-            ("results", self.results.len() + self.small_results.len()),
-            ("folds", self.folds.len() + self.scatters.len()),
-            ("adoptions", self.adoptions.len()),
-            ("that others keep too", self.keeping.len()),
-            ("questions of others", self.directory.questions(&self.members)),
-            ("members that leave", self.unseating.len()),
+            ("reduces", self.coordinator.len()),
+            ("watches", self.watches.len()),
+            ("reservations", self.names.len()),
+            ("results", self.coordinator.unfinished_results()),
+            ("folds", self.worker.len() + self.scatters.len()),
+            ("adoptions", self.adoptions.coming()),
+            ("that others keep too", self.replicas.len()),
+            ("questions of others", self.directory.questions(self.world.members())),
+            ("members that leave", self.leaving.unseating()),
             ("names that are kept", self.directory.reservations()),
         ];
-        counts
+        self.readers
+            .counts()
             .into_iter()
+            .chain(counts)
             .filter(|(_, count)| *count > 0)
             .map(|(what, count)| format!("{count} {what}"))
     }
 
     pub(super) fn explain(&self, id: &ObjectId) -> Answer {
-        let needed = self.bytes_without_room(id);
-        let needed =
-            needed.or_else(|| self.creates.values().find_map(|create| create.wanted_bytes(id)));
+        let needed = self.bytes_without_room(id).or_else(|| self.puts.wanted_bytes(id));
         let lacks = needed.map(|needed| (needed, self.table.capacity()));
         Answer::Explained { state: self.state_of(id), lacks }
     }
 
-    /// Bytes of an object that somebody waits for and that has no room here: a copy, or the result of a reduce.
+    /// Bytes of an object that clients wait for and that has no room here: a copy, or the result of a reduce.
     fn bytes_without_room(&self, id: &ObjectId) -> Option<u64> {
-        let pulled = self.pulls.get(id).and_then(super::Pull::wanted_bytes);
+        let pulled = self.pulls.awaits_room(id).map(|place| place.meta.size);
         pulled.or_else(|| {
-            let is_it = |waiting: &SpaceFor| match waiting {
-                SpaceFor::Result(instance) => {
-                    self.results.get(instance).is_some_and(|target| target.id == *id)
-                }
-                SpaceFor::SmallResult(key) => self.reduce_of.get(id) == Some(key),
-                SpaceFor::Create(_) | SpaceFor::Pull(_) => false,
-            };
-            self.space.iter().find(|waiting| is_it(waiting))?;
-            let reduce = self.reduces.get(self.reduce_of.get(id)?)?;
-            reduce.meta().map(|meta| meta.size)
+            let waits = |who: SpaceFor| self.space.contains(&who);
+            let key = self.coordinator.maker(id)?;
+            let result = self.coordinator.instance_of(id);
+            let is_waiting = waits(SpaceFor::SmallResult(key))
+                || result.is_some_and(|instance| waits(SpaceFor::Result(instance)));
+            self.coordinator.get(key).filter(|_| is_waiting)?.meta().map(|meta| meta.size)
         })
     }
 
@@ -74,12 +65,12 @@ impl Node {
         self.bytes_without_room(id).map(|needed| self.store_full(needed))
     }
 
-    /// Why an object is not here, in words for whoever waited.
+    /// Why an object is not here, in words for a client that waited.
     pub(super) fn state_of(&self, id: &ObjectId) -> String {
         if let Some(full) = self.without_room(id) {
             return full.to_string();
         }
-        if let Some(reduce) = self.reduce_of.get(id).and_then(|key| self.reduces.get(key)) {
+        if let Some(reduce) = self.coordinator.making(id) {
             return format!("it is the result of a reduce; {}", reduce.state());
         }
         if let Some(copy) = self.table.current(id).and_then(|instance| self.table.get(instance)) {
@@ -91,25 +82,23 @@ impl Node {
                 State::Complete => "it is here".to_string(),
             };
         }
-        match self.pulls.get(id) {
-            Some(pull) => pull.state(&self.members, id),
-            None => "nobody has put it".to_string(),
-        }
+        let state = self.pulls.state(id, self.world.members());
+        state.unwrap_or_else(|| "nobody has put it".to_string())
     }
 
     pub(super) fn status(&self) -> Status {
         Status {
-            me: self.me,
-            members: self.members.iter().collect(),
-            suspicions: self.swim.suspicions().collect(),
-            lost: self.absentees.iter().cloned().collect(),
-            corrupt: self.corrupt.iter().map(|(node, blocks)| (*node, *blocks)).collect(),
-            copies: self.table.iter().count() as u64,
+            me: self.world.my_member(),
+            members: self.world.members().iter().collect(),
+            suspicions: self.membership.suspicions(),
+            lost: self.membership.lost(),
+            corrupt: self.pulls.corrupt(),
+            copies: self.table.len() as u64,
             owned: self.directory.len() as u64,
             used: self.table.used(),
             capacity: self.table.capacity(),
             waiting: self.requests.len() as u64,
-            reduces: self.reduces.len() as u64,
+            reduces: self.coordinator.len() as u64,
         }
     }
 

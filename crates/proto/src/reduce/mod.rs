@@ -23,7 +23,13 @@ mod starved;
 #[cfg(test)]
 mod tests;
 
-use alloc::{boxed::Box, collections::BTreeMap, format, string::String, vec::Vec};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
+    vec::Vec,
+};
 use core::fmt;
 
 use self::{
@@ -43,10 +49,8 @@ use crate::{
     pipeline::frame_bytes,
     planted::{self, Bug},
     time::Instant,
+    timed::Deadline,
 };
-
-/// Seconds that all of an input takes from a slow node, above which its seat is given to another.
-const REPLACED_S_MIN: u64 = 1;
 
 /// The pause before another attempt, doubled with each up to 64 times. Where a node may be lost: 40 ms at first, long enough
 /// for the directory to learn of a death, short against any transfer that is worth a reduce.
@@ -185,6 +189,17 @@ enum PlanShape {
     Scattered(Vec<NodeId>),
 }
 
+impl Deadline for Reduce {
+    fn deadline(&self) -> Option<Instant> {
+        let patience = match self.patience {
+            Patience::Until(until) => Some(until),
+            Patience::Fresh | Patience::Over => None,
+        };
+        let judged_at = self.starved.judged_at();
+        self.deadline.into_iter().chain(self.retry_at).chain(patience).chain(judged_at).min()
+    }
+}
+
 impl Reduce {
     /// A reduce of the first `count` of `inputs`, and the questions it begins with.
     #[allow(clippy::too_many_arguments)]
@@ -315,16 +330,6 @@ impl Reduce {
         self.arrived.iter().any(|arrival| arrival.holder == node)
     }
 
-    /// When [`Reduce::expire`] has something to do.
-    pub fn deadline(&self) -> Option<Instant> {
-        let patience = match self.patience {
-            Patience::Until(until) => Some(until),
-            Patience::Fresh | Patience::Over => None,
-        };
-        let judged_at = self.starved.judged_at();
-        self.deadline.into_iter().chain(self.retry_at).chain(patience).chain(judged_at).min()
-    }
-
     /// How far it is, in words.
     pub fn state(&self) -> String {
         let missing: Vec<ObjectId> = self.missing();
@@ -451,26 +456,14 @@ impl Reduce {
         } else if matches!(self.patience, Patience::Until(until) if until <= now) {
             self.patience = Patience::Over;
             self.advance(now, around, steps);
-        } else if let Some(slow) = self.starved.judge(now) {
-            self.replace(now, &slow, around, steps);
+        } else if let Some(silent) = self.starved.judge(now) {
+            self.replace(now, &silent, around, steps);
         }
     }
 
-    /// A position at `reporter` waits for the stream of a child at `node`, which brings `rate` bytes per second.
-    pub fn starves(
-        &mut self,
-        now: Instant,
-        reporter: NodeId,
-        node: NodeId,
-        rate: u64,
-        steps: &mut Vec<Step>,
-    ) {
-        // What comes slowly is there sooner than another attempt would be, if there is little of it.
-        let size = self.meta().map_or(0, |meta| meta.size);
-        if rate > 0 && size / rate < REPLACED_S_MIN {
-            return;
-        }
-        if self.starved.report(now, reporter, node, rate) {
+    /// A position at `reporter` waits for the stream of a child at `node`.
+    pub fn starves(&mut self, now: Instant, reporter: NodeId, node: NodeId, steps: &mut Vec<Step>) {
+        if self.starved.report(now, reporter, node) {
             steps.push(Step::Probe(node));
         }
     }
@@ -480,29 +473,27 @@ impl Reduce {
         self.starved.answered(node);
     }
 
-    /// Gives the seats of slow nodes to inputs that are elsewhere, if there are enough of them: the next attempt begins at
+    /// Gives the seats of silent nodes to inputs that are elsewhere, if there are enough of them: the next attempt begins at
     /// once, with what has arrived. A sum that needs all its inputs waits.
     fn replace(
         &mut self,
         now: Instant,
-        slow: &BTreeMap<NodeId, u64>,
+        silent: &BTreeSet<NodeId>,
         around: Around<'_>,
         steps: &mut Vec<Step>,
     ) {
-        let is_slow = |arrival: &Arrival| slow.contains_key(&arrival.holder);
-        let others = self.arrived.iter().filter(|arrival| !is_slow(arrival)).count();
+        let is_silent = |arrival: &Arrival| silent.contains(&arrival.holder);
+        let others = self.arrived.iter().filter(|arrival| !is_silent(arrival)).count();
         let is_tree = matches!(&self.plan, Some(Plan { shape: PlanShape::Tree { .. }, .. }));
-        if !is_tree || others < self.count || !self.arrived[..self.chosen].iter().any(is_slow) {
+        if !is_tree || others < self.count || !self.arrived[..self.chosen].iter().any(is_silent) {
             return;
         }
-        let said: Vec<String> = slow
-            .iter()
-            .map(|(node, rate)| format!("node {node} sends {rate} bytes per second"))
-            .collect();
+        let said: Vec<String> =
+            silent.iter().map(|node| format!("node {node} sends nothing")).collect();
         let detail = format!("{}; other inputs take its place", said.join(", "));
         self.end_attempt(detail, steps);
-        // In the order in which they came, those of slow nodes last.
-        self.arrived.sort_by_key(|arrival| slow.contains_key(&arrival.holder));
+        // In the order in which they came, those of silent nodes last.
+        self.arrived.sort_by_key(|arrival| silent.contains(&arrival.holder));
         self.advance(now, around, steps);
     }
 

@@ -23,7 +23,7 @@ use core::{fmt, ops::Range, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{error::Quoted, id::BadRef};
+use crate::{id::BadRef, quoted::Quoted};
 
 /// Children per position, the paper's d: one of {1, 2, n}.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

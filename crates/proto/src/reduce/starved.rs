@@ -4,7 +4,7 @@
 //! for and has not reported that it waits itself. It is asked whether it lives: a node that is frozen or cut off does not
 //! answer, and is blamed. One that answers waits for its own input, which a client fills, or shares its link with others.
 //!
-//! Knows nodes and times; does not know the tree, or what becomes of a slow node's seat.
+//! Knows nodes and times; does not know the tree, or what becomes of a silent node's seat.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +13,14 @@ use crate::{id::NodeId, time::Instant};
 /// How long after the first report the others may come, and answers of those that are asked: 150 ms.
 const JUDGE_NS: u64 = 150_000_000;
 
-/// How long a report holds. Positions that wait on repeat it after 200 to 300 ms.
+/// How long a report holds. Positions that wait on repeat it after 200 ms.
 const FRESH_NS: u64 = 400_000_000;
 
 /// Reports of one attempt.
 #[derive(Debug, Default)]
 pub(super) struct Starved {
-    /// By the node that is waited for: how fast it sends, and when that was reported.
-    slow: BTreeMap<NodeId, (u64, Instant)>,
+    /// When a position last reported that it waits for a child at this node.
+    awaited: BTreeMap<NodeId, Instant>,
     /// When a node last reported that it waits.
     waiting: BTreeMap<NodeId, Instant>,
     /// Nodes that have answered since the last judgement.
@@ -30,18 +30,9 @@ pub(super) struct Starved {
 
 impl Starved {
     /// A position at `reporter` waits for a child at `node`; whether that is to be asked whether it lives.
-    pub(super) fn report(
-        &mut self,
-        now: Instant,
-        reporter: NodeId,
-        node: NodeId,
-        rate: u64,
-    ) -> bool {
+    pub(super) fn report(&mut self, now: Instant, reporter: NodeId, node: NodeId) -> bool {
         self.waiting.insert(reporter, now);
-        if reporter == node {
-            return false;
-        }
-        self.slow.insert(node, (rate, now));
+        self.awaited.insert(node, now);
         self.judged_at.get_or_insert(now + JUDGE_NS);
         !self.alive.contains(&node)
     }
@@ -56,17 +47,15 @@ impl Starved {
         self.judged_at
     }
 
-    /// The nodes that hold the sum up, and how fast they send; none before all had time to report.
-    pub(super) fn judge(&mut self, now: Instant) -> Option<BTreeMap<NodeId, u64>> {
+    /// The nodes that hold the sum up; none before all had time to report.
+    pub(super) fn judge(&mut self, now: Instant) -> Option<BTreeSet<NodeId>> {
         self.judged_at.take_if(|at| *at <= now)?;
-        let is_fresh = |at: Instant| now.since(at) < FRESH_NS;
-        let waits = |node: &NodeId| self.waiting.get(node).is_some_and(|at| is_fresh(*at));
-        let slow = self.slow.iter().filter(|(node, (_, at))| is_fresh(*at) && !waits(node));
-        let mut slow: BTreeMap<NodeId, u64> =
-            slow.map(|(node, (rate, _))| (*node, *rate)).collect();
         let alive = core::mem::take(&mut self.alive);
-        slow.retain(|node, _| !alive.contains(node));
-        Some(slow)
+        let is_fresh = |at: &Instant| now.since(*at) < FRESH_NS;
+        let is_silent =
+            |node: &NodeId| !self.waiting.get(node).is_some_and(is_fresh) && !alive.contains(node);
+        let awaited = self.awaited.iter().filter(|(_, at)| is_fresh(at)).map(|(node, _)| *node);
+        Some(awaited.filter(is_silent).collect())
     }
 }
 
@@ -81,20 +70,20 @@ mod tests {
     }
 
     #[test]
-    fn the_node_that_is_waited_for_and_waits_for_nobody_is_slow() {
+    fn the_node_that_is_waited_for_and_does_not_wait_itself_is_silent() {
         let mut starved = Starved::default();
         // 1 <- 2 <- 3 <- 4, and 4 stands still.
-        assert!(starved.report(at(300), NodeId(1), NodeId(2), 0));
+        assert!(starved.report(at(300), NodeId(1), NodeId(2)));
         assert_eq!(starved.judge(at(310)), None, "the others may still report");
-        starved.report(at(320), NodeId(2), NodeId(3), 0);
-        starved.report(at(330), NodeId(3), NodeId(4), 7);
+        starved.report(at(320), NodeId(2), NodeId(3));
+        starved.report(at(330), NodeId(3), NodeId(4));
         assert_eq!(starved.judged_at(), Some(at(450)));
-        assert_eq!(starved.judge(at(450)), Some(BTreeMap::from([(NodeId(4), 7)])));
+        assert_eq!(starved.judge(at(450)), Some(BTreeSet::from([NodeId(4)])));
         assert_eq!(starved.judge(at(460)), None, "until a node reports again");
-        starved.report(at(800), NodeId(1), NodeId(2), 0);
+        starved.report(at(800), NodeId(1), NodeId(2));
         assert_eq!(
             starved.judge(at(950)),
-            Some(BTreeMap::from([(NodeId(2), 0)])),
+            Some(BTreeSet::from([NodeId(2)])),
             "old reports say nothing"
         );
     }
@@ -103,9 +92,9 @@ mod tests {
     fn a_node_that_answers_is_not_blamed() {
         let mut starved = Starved::default();
         for ms in [200, 400, 600] {
-            assert!(starved.report(at(ms), NodeId(1), NodeId(2), 0), "it is asked each time");
+            assert!(starved.report(at(ms), NodeId(1), NodeId(2)), "it is asked each time");
             starved.answered(NodeId(2));
-            assert_eq!(starved.judge(at(ms + 150)), Some(BTreeMap::new()));
+            assert_eq!(starved.judge(at(ms + 150)), Some(BTreeSet::new()));
         }
     }
 }

@@ -513,8 +513,8 @@ fn held_up_by_three(spares: &[(usize, u64)]) -> (Reduce, Vec<Step>) {
     // 1 <- 4 <- 3 <- 2.
     let now = Instant(3_000_000_000);
     let mut probes = Vec::new();
-    reduce.starves(now, ME, NodeId(4), 0, &mut probes);
-    reduce.starves(now, NodeId(4), NodeId(3), 0, &mut probes);
+    reduce.starves(now, ME, NodeId(4), &mut probes);
+    reduce.starves(now, NodeId(4), NodeId(3), &mut probes);
     assert_eq!(probes, [Step::Probe(NodeId(4)), Step::Probe(NodeId(3))]);
     reduce.answered(NodeId(4));
     let steps = reduce.waits_until(reduce.deadline().unwrap(), &[]);
@@ -525,7 +525,7 @@ fn held_up_by_three(spares: &[(usize, u64)]) -> (Reduce, Vec<Step>) {
 fn a_silent_node_gives_its_seat_to_an_input_that_is_there() {
     let (reduce, steps) = held_up_by_three(&[(3, 5)]);
     assert!(
-        matches!(&steps[0], Step::Void { epoch: 0, detail, .. } if detail.contains("sends 0 bytes"))
+        matches!(&steps[0], Step::Void { epoch: 0, detail, .. } if detail.contains("sends nothing"))
     );
     assert_eq!(reduce.epoch(), 1);
     let mut expected = vec![instance(0), instance(2), instance(3)];

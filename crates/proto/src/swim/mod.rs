@@ -4,8 +4,8 @@
 //! Protocol", 2002): its probes by way of others (section 3.1), suspicion (4.2) and incarnations. It differs where this
 //! cluster is not its own: every two members have a connection, so that rumours go to all at once and nothing is
 //! gossiped; and a member is probed by the one before it in the order of ids, not by one that chance picks, so that the
-//! time until somebody asks has a bound. As in Lifeguard (Dadgar, Phillips, Currey, 2018), who was asleep itself takes
-//! nobody for dead because of it.
+//! time until one asks has a bound. As in Lifeguard (Dadgar, Phillips, Currey, 2018), a node that was asleep itself takes
+//! no other for dead because of it.
 //!
 //! A process that ended is known sooner, by its connections. Knows members by id; not connections, nor what they hold.
 //!
@@ -100,8 +100,8 @@ pub(crate) struct Swim {
     incarnations: BTreeMap<NodeId, u32>,
     next_round: Option<Instant>,
     rounds: u64,
-    /// Who was asked last of all that are asked in turn.
-    turn: NodeId,
+    /// The member that this node asked last of those that it asks in turn.
+    last_in_turn: NodeId,
     counted: u64,
     probes: BTreeMap<NodeId, Probe>,
     suspicions: BTreeMap<NodeId, Suspicion>,
@@ -145,7 +145,7 @@ impl Swim {
             incarnations: BTreeMap::new(),
             next_round: None,
             rounds: 0,
-            turn: me,
+            last_in_turn: me,
             counted: 0,
             probes: BTreeMap::new(),
             suspicions: BTreeMap::new(),
@@ -216,10 +216,10 @@ impl Swim {
             if let Some(node) = next {
                 self.probe(now, node, mail);
             }
-            // Members do not always agree on who comes after whom: each asks everybody now and then.
-            let in_turn = self.after(self.turn, members).next();
+            // Members do not always agree on who comes after whom: each asks every other now and then.
+            let in_turn = self.after(self.last_in_turn, members).next();
             if let Some(node) = in_turn.filter(|_| self.rounds.is_multiple_of(ROUNDS_PER_TURN)) {
-                self.turn = node;
+                self.last_in_turn = node;
                 if self.may_probe(node) {
                     self.probe(now, node, mail);
                 }
@@ -261,7 +261,7 @@ impl Swim {
                 self.suspect(now, node, from, incarnation, members, mail);
             }
             Rumour::Alive { node, incarnation } => {
-                self.is_alive(from, node, incarnation, members, mail);
+                self.hear_alive(from, node, incarnation, members, mail);
             }
         }
     }
@@ -311,7 +311,7 @@ impl Swim {
             mail.extend(members.others().map(|other| (other.id, rumour)));
             let until = now + SUSPICION_PARTS * part_ns;
             self.suspicions.insert(node, Suspicion { by, since: now, until, incarnation });
-            // Whoever comes after it was left to it.
+            // The members that come after it were left to it.
             self.next_round = Some(now);
             return;
         }
@@ -354,7 +354,7 @@ impl Swim {
         mail.push((target, Rumour::Ping { sequence }));
     }
 
-    /// Somebody suspects this node.
+    /// A member suspects this node.
     fn refute(&mut self, from: NodeId, incarnation: u32, members: &Members, mail: &mut Mail) {
         if incarnation >= self.incarnation {
             self.outlive(incarnation, members, mail);
@@ -382,14 +382,14 @@ impl Swim {
             return mail.push((by, Rumour::Alive { node, incarnation: known }));
         }
         self.probes.remove(&node);
-        // It may not be reached by whoever suspects it.
+        // The member that suspects it may not reach it.
         mail.push((node, Rumour::Suspect { node, incarnation }));
         let Some(detection_ns) = self.detection_ns else { return };
         let until = now + SUSPICION_PARTS * (detection_ns / PARTS);
         self.suspicions.insert(node, Suspicion { by, since: now, until, incarnation });
     }
 
-    fn is_alive(
+    fn hear_alive(
         &mut self,
         from: NodeId,
         node: NodeId,
@@ -423,7 +423,7 @@ impl Swim {
         mail.extend(members.others().map(|other| (other.id, alive)));
     }
 
-    /// Time in which this process did not run is nobody else's silence: their answers may lie unread.
+    /// Time in which this process did not run is no other's silence: their answers may lie unread.
     fn forgive_own_absence(&mut self, now: Instant, part_ns: u64) {
         let late = self.deadline().map_or(0, |due| now.since(due));
         if late <= part_ns {
@@ -433,7 +433,7 @@ impl Swim {
         self.suspicions.values_mut().for_each(|suspicion| suspicion.until = suspicion.until + late);
     }
 
-    /// Somebody counts a member as dead; whether this node knows better.
+    /// Another node counts a member as dead; whether this one knows better.
     pub(crate) fn is_refuted(&self, node: NodeId, incarnation: u32) -> bool {
         self.incarnation_of(node) > incarnation
     }

@@ -14,7 +14,7 @@ impl Cluster {
             let copy = node.table().current(id).and_then(|instance| node.table().get(instance));
             copy.is_some_and(|copy| copy.origin && copy.is_complete())
         };
-        self.nodes.values().filter(holds).map(|node| node.me.id.0).collect()
+        self.nodes.values().filter(holds).map(|node| node.world.me().0).collect()
     }
 }
 
@@ -51,7 +51,7 @@ fn the_second_copies_of_many_putters_spread_evenly() {
     }
     for node in cluster.nodes.values() {
         let originals = node.table().iter().filter(|(_, copy)| copy.origin).count();
-        assert_eq!(originals, 16, "8 of its own and 8 of others at {:?}", node.me.id);
+        assert_eq!(originals, 16, "8 of its own and 8 of others at {:?}", node.world.me());
     }
 }
 
@@ -84,7 +84,7 @@ fn a_deleted_object_leaves_no_keeper() {
     let request = cluster.ask(2, Ask::Delete { ids: vec![id.clone()] });
     assert_eq!(cluster.reply(request), &Ok(Answer::Done));
     assert!(cluster.nodes.values().all(|node| node.table().iter().next().is_none()));
-    assert!(cluster.nodes.values().all(|node| node.kept_for.is_empty()));
-    assert!(cluster.nodes.values().all(|node| node.keepers.values().all(|bytes| *bytes == 0)));
+    assert!(cluster.nodes.values().all(|node| node.adoptions.holds_nothing()));
+    assert!(cluster.nodes.values().all(|node| node.replicas.takes_no_room()));
     cluster.assert_at_rest();
 }

@@ -7,21 +7,33 @@ mod leave;
 mod list;
 mod names;
 mod promise;
+mod retell;
+mod room;
 mod scatter;
 mod wait;
 
 use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    format,
     string::{String, ToString},
     vec,
+    vec::Vec,
 };
 
 use super::*;
 use crate::{
+    ask::{Answer, Ask},
     broadcast::Reason,
+    directory::Slice,
+    error::Error,
+    id::{ClientId, Instance, NodeId, ObjectId, RequestId, ServeId},
+    inline::Inline,
     limits::OWNER_PATIENCE_NS,
-    message::{FoldOrder, Holding, Source},
+    members::Member,
+    message::{FoldOrder, Holding, Message, Source},
     meta::{Dtype, Meta, Op},
     reduce::cost::Link,
+    time::Instant,
 };
 
 const LARGE: u64 = 1 << 20;
@@ -61,6 +73,11 @@ impl Cluster {
     }
 
     fn with_capacity(size: u64, capacity: u64) -> Self {
+        Self::in_slices(size, capacity, Slice::default())
+    }
+
+    /// Whose nodes work off so much of a change of members in one go.
+    fn in_slices(size: u64, capacity: u64, slice: Slice) -> Self {
         let mut cluster = Self {
             nodes: BTreeMap::new(),
             now: Instant(SECOND),
@@ -80,7 +97,7 @@ impl Cluster {
         };
         let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
         for id in 1..=size {
-            let config = Config { capacity, link, degree: None, detection_ns: None };
+            let config = Config { capacity, link, degree: None, detection_ns: None, slice };
             cluster.nodes.insert(NodeId(id), Node::new(member(id), config));
             if id > 1 {
                 cluster.tell(id, Event::PeerUp { member: member(1) });
@@ -825,8 +842,16 @@ fn every_question_is_answered_by_its_deadline() {
 /// for what it says.
 fn receiver() -> (ObjectId, Instance, impl FnMut(Event) -> Vec<Action>) {
     let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
-    let mut node =
-        Node::new(member(2), Config { capacity: 1 << 30, link, degree: None, detection_ns: None });
+    let mut node = Node::new(
+        member(2),
+        Config {
+            capacity: 1 << 30,
+            link,
+            degree: None,
+            detection_ns: None,
+            slice: Slice::default(),
+        },
+    );
     let mut step = move |event| {
         let mut actions = Vec::new();
         node.handle(Instant(0), event, &mut actions);

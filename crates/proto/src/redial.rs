@@ -1,14 +1,19 @@
-//! Members that were lost: they are called again, so that a cluster that was cut in two becomes one again by itself.
+//! Redial: a node calls the members that it lost, so that a cluster that was cut in two becomes one again by itself.
 //!
-//! Knows when whom to call; not how, nor what is said when one answers.
+//! Decides which node to call and when; does not know how a call is made, nor what both say when one answers.
 
-use alloc::{collections::BTreeMap, string::String};
+use alloc::string::String;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{id::NodeId, members::Member, time::Instant};
+use crate::{
+    id::NodeId,
+    members::Member,
+    time::Instant,
+    timed::{Deadline, Timed},
+};
 
-/// A member that was lost, and is called now and then.
+/// A lost member that this node calls now and then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absentee {
     /// Who.
@@ -19,15 +24,21 @@ pub struct Absentee {
     pub reason: String,
     pause_ns: u64,
     call_at: Instant,
-    /// How often nobody, or somebody else, was at its address.
+    /// How often no process, or another one, was at its address.
     refusals: u32,
 }
 
-/// All of them.
+impl Deadline for Absentee {
+    fn deadline(&self) -> Option<Instant> {
+        Some(self.call_at)
+    }
+}
+
+/// All lost members that this node calls.
 #[derive(Debug, Default)]
-pub(crate) struct Absentees {
-    all: BTreeMap<NodeId, Absentee>,
-    /// However many there are, there is no other call before this.
+pub(crate) struct Redial {
+    all: Timed<NodeId, Absentee>,
+    /// However many are due, this node makes no call before this moment.
     next_call: Instant,
 }
 
@@ -35,7 +46,7 @@ pub(crate) struct Absentees {
 const PAUSE_MIN_NS: u64 = 500_000_000;
 const PAUSE_MAX_NS: u64 = 10 * 1_000_000_000;
 
-/// Between the calls of one node, to whomever.
+/// Between any two calls of one node.
 const CALLS_APART_NS: u64 = 100_000_000;
 
 /// A process that ended does not come back: after so many calls that were refused it is forgotten.
@@ -44,7 +55,7 @@ const REFUSALS_MAX: u32 = 8;
 /// More are not remembered: the one that was lost first is forgotten.
 const ABSENTEES_MAX: usize = 4096;
 
-impl Absentees {
+impl Redial {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Absentee> {
         self.all.values()
     }
@@ -73,32 +84,38 @@ impl Absentees {
         self.all.contains_key(&node)
     }
 
-    /// A call was not answered; `is_refused` if nobody, or somebody else, is there.
+    /// A call was not answered; `is_refused` if no process, or another one, is there.
     pub(crate) fn call_failed(&mut self, node: NodeId, is_refused: bool) {
-        let Some(absentee) = self.all.get_mut(&node) else { return };
-        absentee.refusals = if is_refused { absentee.refusals + 1 } else { 0 };
-        if absentee.refusals >= REFUSALS_MAX {
+        let refusals = self.all.update(&node, |absentee| {
+            absentee.refusals = if is_refused { absentee.refusals + 1 } else { 0 };
+            absentee.refusals
+        });
+        if refusals.is_some_and(|refusals| refusals >= REFUSALS_MAX) {
             self.all.remove(&node);
         }
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let first = self.iter().map(|absentee| absentee.call_at).min();
-        first.map(|at| at.max(self.next_call))
+        self.all.deadline().map(|at| at.max(self.next_call))
     }
 
-    /// Whom to call now.
+    /// The member to call now.
     pub(crate) fn expire(&mut self, now: Instant) -> Option<Member> {
         if self.next_call > now {
             return None;
         }
-        let due = self.all.values_mut().filter(|absentee| absentee.call_at <= now);
-        // Who was lost last is the likeliest to be back; many that never will be must not keep it waiting.
-        let first = due.min_by_key(|absentee| (absentee.pause_ns, absentee.call_at))?;
-        first.pause_ns = (2 * first.pause_ns).min(PAUSE_MAX_NS);
-        first.call_at = now + first.pause_ns;
+        let due = self.all.due(now).into_iter();
+        // The member that was lost last is the likeliest to be back; many that never will be must not keep it waiting.
+        let rank = |node: &NodeId| {
+            self.all.get(node).map(|absentee| (absentee.pause_ns, absentee.call_at))
+        };
+        let first = due.min_by_key(rank)?;
         self.next_call = now + CALLS_APART_NS;
-        Some(first.member)
+        self.all.update(&first, |first| {
+            first.pause_ns = (2 * first.pause_ns).min(PAUSE_MAX_NS);
+            first.call_at = now + first.pause_ns;
+            first.member
+        })
     }
 }
 
@@ -115,10 +132,10 @@ mod tests {
     }
 
     /// Calls until `end`.
-    fn calls(absentees: &mut Absentees, end: u64) -> Vec<(u64, u64)> {
+    fn calls(redial: &mut Redial, end: u64) -> Vec<(u64, u64)> {
         let mut calls = Vec::new();
-        while let Some(due) = absentees.deadline().filter(|due| due.0 <= end) {
-            if let Some(member) = absentees.expire(due) {
+        while let Some(due) = redial.deadline().filter(|due| due.0 <= end) {
+            if let Some(member) = redial.expire(due) {
                 calls.push((due.0, member.id.0));
             }
         }
@@ -127,23 +144,23 @@ mod tests {
 
     #[test]
     fn the_lost_are_called_for_ever_and_ever_less_often() {
-        let mut absentees = Absentees::default();
-        absentees.insert(Instant(0), member(7), "cut".into());
-        let calls = calls(&mut absentees, 100 * SECOND);
+        let mut redial = Redial::default();
+        redial.insert(Instant(0), member(7), "cut".into());
+        let calls = calls(&mut redial, 100 * SECOND);
         assert_eq!(calls[0], (PAUSE_MIN_NS, 7));
         assert!(calls.windows(2).all(|pair| pair[1].0 - pair[0].0 <= PAUSE_MAX_NS));
         assert!((12..20).contains(&calls.len()), "{calls:?}");
-        absentees.call_failed(NodeId(7), false);
-        absentees.remove(NodeId(7));
-        assert!(!absentees.contains(NodeId(7)));
-        assert_eq!(absentees.deadline(), None);
+        redial.call_failed(NodeId(7), false);
+        redial.remove(NodeId(7));
+        assert!(!redial.contains(NodeId(7)));
+        assert_eq!(redial.deadline(), None);
     }
 
     #[test]
     fn many_are_called_one_after_the_other() {
-        let mut absentees = Absentees::default();
-        (1..=100).for_each(|number| absentees.insert(Instant(0), member(number), "cut".into()));
-        let calls = calls(&mut absentees, 30 * SECOND);
+        let mut redial = Redial::default();
+        (1..=100).for_each(|number| redial.insert(Instant(0), member(number), "cut".into()));
+        let calls = calls(&mut redial, 30 * SECOND);
         assert!(calls.windows(2).all(|pair| pair[1].0 - pair[0].0 >= CALLS_APART_NS));
         let mut called: Vec<u64> = calls.iter().map(|(_, node)| *node).collect();
         called.sort_unstable();
@@ -153,24 +170,24 @@ mod tests {
 
     #[test]
     fn a_process_that_ended_is_forgotten() {
-        let mut absentees = Absentees::default();
-        absentees.insert(Instant(0), member(1), "ended".into());
-        (1..REFUSALS_MAX).for_each(|_| absentees.call_failed(NodeId(1), true));
+        let mut redial = Redial::default();
+        redial.insert(Instant(0), member(1), "ended".into());
+        (1..REFUSALS_MAX).for_each(|_| redial.call_failed(NodeId(1), true));
         // A host that was away for a moment refuses nothing.
-        absentees.call_failed(NodeId(1), false);
-        (1..REFUSALS_MAX).for_each(|_| absentees.call_failed(NodeId(1), true));
-        assert!(absentees.deadline().is_some());
-        absentees.call_failed(NodeId(1), true);
-        assert_eq!(absentees.deadline(), None);
+        redial.call_failed(NodeId(1), false);
+        (1..REFUSALS_MAX).for_each(|_| redial.call_failed(NodeId(1), true));
+        assert!(redial.deadline().is_some());
+        redial.call_failed(NodeId(1), true);
+        assert_eq!(redial.deadline(), None);
     }
 
     #[test]
     fn the_first_to_go_is_forgotten_where_there_are_too_many() {
-        let mut absentees = Absentees::default();
+        let mut redial = Redial::default();
         let many = ABSENTEES_MAX as u64 + 1;
-        (1..=many).for_each(|number| absentees.insert(Instant(number), member(number), "".into()));
-        assert_eq!(absentees.iter().count(), ABSENTEES_MAX);
-        assert!(!absentees.contains(NodeId(1)));
-        assert!(absentees.contains(NodeId(many)));
+        (1..=many).for_each(|number| redial.insert(Instant(number), member(number), "".into()));
+        assert_eq!(redial.iter().count(), ABSENTEES_MAX);
+        assert!(!redial.contains(NodeId(1)));
+        assert!(redial.contains(NodeId(many)));
     }
 }

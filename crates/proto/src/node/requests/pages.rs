@@ -2,23 +2,24 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Action, Asked, Node, Pending, Waiting};
+use super::{Asked, Pending, Requests, Subject, Waiting};
 use crate::{
     ask::Answer,
     error::Error,
     id::{NodeId, ObjectId, RequestId},
     limits::NAME_BYTES_MAX,
     message::{Listed, Message},
+    node::world::World,
 };
 
-impl Node {
-    pub(super) fn list(
+impl Requests {
+    pub(in crate::node) fn list(
         &mut self,
         asked: &Asked,
         owner: NodeId,
         prefix: String,
         after: Option<ObjectId>,
-        out: &mut Vec<Action>,
+        world: &mut World,
     ) -> Option<Result<Answer, Error>> {
         if prefix.len() > NAME_BYTES_MAX {
             let said = format!(
@@ -27,36 +28,33 @@ impl Node {
             );
             return Some(Err(Error::InvalidArgument(said)));
         }
-        if !self.members.contains(owner) {
+        if !world.members().contains(owner) {
             return Some(Err(no_member(owner)));
         }
         let request = asked.request;
-        self.remember(asked, Waiting::Page { owner });
-        self.send(owner, Message::List { prefix, after, request }, out);
+        self.remember(asked, Waiting::Page { owner }, world);
+        world.send(owner, Message::List { prefix, after, request });
         None
     }
 
-    pub(super) fn list_is(
+    pub(in crate::node) fn list_is(
         &mut self,
         from: NodeId,
         request: RequestId,
         rows: Vec<Listed>,
         next: Option<ObjectId>,
-        out: &mut Vec<Action>,
+        world: &mut World,
     ) {
-        let asked = self.requests.get(&request).map(|Pending { kind, .. }| kind);
+        let asked = self.all.get(&request).map(|Pending { kind, .. }| kind);
         if matches!(asked, Some(Waiting::Page { owner }) if *owner == from) {
-            self.reply(request, Ok(Answer::List { rows, next }), out);
+            self.reply(request, Ok(Answer::List { rows, next }), world);
         }
     }
 
     /// What a node was asked for it does not answer any more, and others own what it did.
-    pub(super) fn lists_without(&mut self, node: NodeId, out: &mut Vec<Action>) {
-        let is_of =
-            |pending: &Pending| matches!(pending.kind, Waiting::Page { owner } if owner == node);
-        let asked = self.requests.iter().filter(|(_, pending)| is_of(pending));
-        for request in asked.map(|(request, _)| *request).collect::<Vec<RequestId>>() {
-            self.reply(request, Err(no_member(node)), out);
+    pub(in crate::node) fn lists_without(&mut self, node: NodeId, world: &mut World) {
+        for request in self.askers(Subject::Page(node)) {
+            self.reply(request, Err(no_member(node)), world);
         }
     }
 }

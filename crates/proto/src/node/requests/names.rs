@@ -2,24 +2,25 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Action, Asked, Node, Pending, Waiting};
+use super::{Asked, Pending, Requests, Waiting};
 use crate::{
     ask::Answer,
     directory::prefix_owner,
     error::{Error, Quoted},
     id::{Name, NodeId, ObjectId, RequestId},
     message::Message,
+    node::world::World,
 };
 
-impl Node {
-    pub(super) fn latest(
+impl Requests {
+    pub(in crate::node) fn latest(
         &mut self,
         asked: &Asked,
         prefix: String,
         after: Option<u64>,
-        out: &mut Vec<Action>,
+        world: &mut World,
     ) -> Option<Result<Answer, Error>> {
-        let owner = prefix_owner(&prefix, &self.members).filter(|_| prefix.ends_with('/'));
+        let owner = prefix_owner(&prefix, world.members()).filter(|_| prefix.ends_with('/'));
         let Some(owner) = owner else {
             let said =
                 format!("{} is no prefix of names: write it like \"policy/\"", Quoted(&prefix));
@@ -27,43 +28,47 @@ impl Node {
         };
         let request = asked.request;
         let is_answered = false;
-        self.remember(asked, Waiting::Latest { prefix: prefix.clone(), after, is_answered });
-        self.send(owner, Message::Latest { prefix, after, request }, out);
+        self.remember(asked, Waiting::Latest { prefix: prefix.clone(), after, is_answered }, world);
+        world.send(owner, Message::Latest { prefix, after, request });
         None
     }
 
-    pub(super) fn latest_is(
+    pub(in crate::node) fn latest_is(
         &mut self,
         from: NodeId,
         name: Name,
         request: RequestId,
-        out: &mut Vec<Action>,
+        world: &mut World,
     ) {
-        let Some(Pending { kind: Waiting::Latest { prefix, .. }, .. }) =
-            self.requests.get(&request)
+        let Some(Pending { kind: Waiting::Latest { prefix, .. }, .. }) = self.all.get(&request)
         else {
             return;
         };
         // One that was the owner before may answer first.
-        if prefix_owner(prefix, &self.members).is_some_and(|owner| owner != from) {
-            self.stop_latest(&prefix.clone(), request, out);
+        if prefix_owner(prefix, world.members()).is_some_and(|owner| owner != from) {
+            self.stop_latest(&prefix.clone(), request, world);
         }
-        self.reply(request, Ok(Answer::Latest { name }), out);
+        self.reply(request, Ok(Answer::Latest { name }), world);
     }
 
-    pub(super) fn stop_latest(&mut self, prefix: &str, request: RequestId, out: &mut Vec<Action>) {
-        if let Some(owner) = prefix_owner(prefix, &self.members) {
-            self.send(owner, Message::Unlatest { request }, out);
+    pub(in crate::node) fn stop_latest(
+        &mut self,
+        prefix: &str,
+        request: RequestId,
+        world: &mut World,
+    ) {
+        if let Some(owner) = prefix_owner(prefix, world.members()) {
+            world.send(owner, Message::Unlatest { request });
         }
     }
 
     /// Deletes what is older than a name, but for the newest of it.
-    pub(super) fn prune(
+    pub(in crate::node) fn prune(
         &mut self,
         asked: &Asked,
         name: Name,
         keep: u64,
-        out: &mut Vec<Action>,
+        world: &mut World,
     ) -> Option<Result<Answer, Error>> {
         if name.version().is_none() || keep == 0 {
             let said = format!(
@@ -73,31 +78,31 @@ impl Node {
             return Some(Err(Error::InvalidArgument(said)));
         }
         let (owner, request) =
-            (self.members.owners(&ObjectId::Named(name.clone())).first, asked.request);
-        self.remember(asked, Waiting::Older { name: name.clone(), keep });
-        self.send(owner, Message::Older { name, keep, request }, out);
+            (world.members().owners(&ObjectId::Named(name.clone())).first, asked.request);
+        self.remember(asked, Waiting::Older { name: name.clone(), keep }, world);
+        world.send(owner, Message::Older { name, keep, request });
         None
     }
 
     /// The owner has said what is older. That its holders drop it is not waited for: one that lags must not hold up
-    /// whoever publishes, and what an owner forgets by dying is found at the next prune.
-    pub(super) fn prune_these(
+    /// a publisher, and what an owner forgets by dying is found at the next prune.
+    pub(in crate::node) fn prune_these(
         &mut self,
         request: RequestId,
-        names: Vec<Name>,
-        out: &mut Vec<Action>,
+        ids: &[ObjectId],
+        world: &mut World,
     ) {
-        if !self.requests.contains_key(&request) {
+        if self.kind(request).is_none() {
             return;
         }
-        for id in names.into_iter().map(ObjectId::Named) {
-            self.send_owners(&id, &Message::Delete { id: id.clone(), request }, out);
+        for id in ids {
+            world.send_owners(id, &Message::Delete { id: id.clone(), request });
         }
-        self.reply(request, Ok(Answer::Done), out);
+        self.reply(request, Ok(Answer::Done), world);
     }
 
     /// Questions about names and holders, to be repeated to new owners.
-    pub(super) fn owner_questions(&self) -> Vec<(ObjectId, Message)> {
+    pub(in crate::node) fn owner_questions(&self) -> Vec<(ObjectId, Message)> {
         let question = |(request, pending): (&RequestId, &Pending)| {
             let request = *request;
             match &pending.kind {
@@ -118,6 +123,6 @@ impl Node {
                 _ => None,
             }
         };
-        self.requests.iter().filter_map(question).collect()
+        self.all.iter().filter_map(question).collect()
     }
 }

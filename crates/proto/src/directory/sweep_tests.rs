@@ -1,0 +1,190 @@
+//! Changes of members in slices, with messages in between: the answers are those of a change in one go.
+
+use alloc::{collections::BTreeSet, format, string::String, vec, vec::Vec};
+
+use super::{
+    tests::{Owner, fed_by, instance, locate, told},
+    *,
+};
+use crate::{id::RequestId, members::Member, message::Progress};
+
+const ONE_AT_A_TIME: Slice = Slice { entries: 1, pause_ns: 1 };
+
+/// Slices that come only when they are asked for.
+fn sliced() -> Owner {
+    Owner { directory: Directory::new(None, ONE_AT_A_TIME), ..Owner::new() }
+}
+
+fn minted_by(node: u64, serial: u64) -> ObjectId {
+    ObjectId::Minted { node: NodeId(node), serial }
+}
+
+impl Owner {
+    fn work_off_all(&mut self) -> Mail {
+        let mut mail = Vec::new();
+        while let Some(at) = self.directory.next_slice() {
+            self.now = self.now.max(at);
+            self.directory.work_off(self.now, &self.members, &mut mail);
+        }
+        mail
+    }
+
+    /// The same node is met again, and has forgotten everything.
+    fn meets(&mut self, member: Member) -> Mail {
+        let mut mail = Vec::new();
+        self.members.insert(member);
+        self.directory.members_changed(self.now, &self.members, Some(member.id), &mut mail);
+        mail
+    }
+
+    fn member(&self, node: u64) -> Member {
+        self.members.iter().find(|member| member.id == NodeId(node)).unwrap()
+    }
+}
+
+#[test]
+fn an_entry_is_up_to_date_for_whoever_asks_between_two_slices() {
+    let mut owner = sliced();
+    let ids: Vec<ObjectId> = (1..=9).map(|serial| minted_by(1, serial)).collect();
+    for (id, serial) in ids.iter().zip(1..) {
+        owner.hears(2, told(id, instance(2, serial), true, Progress::Complete));
+        owner.hears(3, told(id, instance(2, serial), false, Progress::Complete));
+    }
+    owner.loses(2);
+    assert!(owner.directory.next_slice().is_some(), "one of nine was looked at");
+    let last = &ids[8];
+    assert_eq!(owner.source_of(4, last), Some(3), "the other holder is gone");
+    assert_eq!(owner.holders(last), [3, 4]);
+    owner.work_off_all();
+    assert!(ids[..8].iter().all(|id| owner.holders(id) == [3]));
+    assert_eq!(owner.holders(last), [3, 4]);
+}
+
+#[test]
+fn what_a_node_says_when_it_is_back_outlives_the_slices_of_its_end() {
+    let mut owner = sliced();
+    let ids: Vec<ObjectId> = (1..=9).map(|serial| minted_by(1, serial)).collect();
+    for (id, serial) in ids.iter().zip(1..) {
+        owner.hears(2, told(id, instance(2, serial), true, Progress::Complete));
+    }
+    let member = owner.member(2);
+    owner.loses(2);
+    owner.meets(member);
+    // It still has the last; and another, of which nothing was known.
+    let another = minted_by(1, 99);
+    owner.hears(2, told(&ids[8], instance(2, 9), true, Progress::Complete));
+    owner.hears(2, told(&another, instance(2, 99), true, Progress::Complete));
+    owner.hears(2, locate(&minted_by(1, 100)));
+    owner.work_off_all();
+    assert!(ids[..8].iter().all(|id| owner.holders(id).is_empty()));
+    assert_eq!((owner.holders(&ids[8]), owner.holders(&another)), (vec![2], vec![2]));
+    assert!(owner.directory.is_awaited(&minted_by(1, 100), NodeId(2)));
+}
+
+#[test]
+fn a_change_in_the_middle_of_another_is_worked_off_everywhere() {
+    let mut owner = sliced();
+    let ids: Vec<ObjectId> = (1..=9).map(|serial| minted_by(1, serial)).collect();
+    for (id, serial) in ids.iter().zip(1..) {
+        for holder in 2..=4 {
+            owner.hears(holder, told(id, instance(2, serial), true, Progress::Complete));
+        }
+    }
+    owner.loses(2);
+    owner.loses(3);
+    owner.work_off_all();
+    assert!(ids.iter().all(|id| owner.holders(id) == [4]));
+    assert_eq!(owner.directory.next_slice(), None);
+}
+
+#[test]
+fn whoever_leaves_tells_of_all_deletions_before_it_goes() {
+    let mut owner = sliced();
+    let ids: Vec<ObjectId> = (1..=9).map(|serial| minted_by(1, serial)).collect();
+    for id in &ids {
+        owner.hears(3, Message::Delete { id: id.clone(), request: RequestId(1) });
+    }
+    let mut without_me = owner.members.clone();
+    without_me.resign();
+    let mut mail = Vec::new();
+    owner.directory.leave(owner.now, &without_me, &mut mail);
+    let heard = |id: &ObjectId| {
+        mail.iter()
+            .filter(|(_, said)| matches!(said, Message::Remember { id: of, .. } if of == id))
+            .count()
+    };
+    assert!(ids.iter().all(|id| heard(id) == 2), "each by both owners of then");
+}
+
+/// What was said, but for deletions, of which the owners of now are told and not those in between.
+fn answers(mail: Mail) -> BTreeSet<String> {
+    let answers = mail.into_iter().filter(|(_, said)| !matches!(said, Message::Remember { .. }));
+    answers.map(|said| format!("{said:?}")).collect()
+}
+
+/// The same is said to an owner that works off each change in one go and to one that does so entry by entry.
+#[test]
+fn slices_change_no_answer() {
+    let mut behind = 0;
+    for seed in 0..300_u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut dice = |sides: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % sides
+        };
+        let mut both = [Owner::new(), sliced()];
+        let all: Vec<Member> = both[0].members.others().collect();
+        let (mut said, mut was_behind) = ([BTreeSet::new(), BTreeSet::new()], false);
+        for step in 0..60 {
+            let (node, id) = (2 + dice(4), dice(8));
+            let id = if id < 6 {
+                minted_by(1 + id % 3, id)
+            } else {
+                format!("n{id}/1").parse().unwrap()
+            };
+            let (of, kind) = (instance(2 + dice(2), 1), dice(12));
+            let is_member = both[0].members.contains(NodeId(node));
+            let message = match kind {
+                0 | 1 => told(&id, of, node == of.node.0, Progress::Complete),
+                2 => told(&id, of, false, fed_by(of.node.0)),
+                3 => Message::Withdraw { id, instance: of },
+                4 | 5 => locate(&id),
+                6 => Message::Watch { id },
+                7 => Message::Locations { id, known: None, request: RequestId(step) },
+                8 if dice(3) == 0 => Message::Delete { id, request: RequestId(step) },
+                9 => {
+                    Message::Latest { prefix: "n6/".into(), after: None, request: RequestId(step) }
+                }
+                _ => Message::Unlocate { id },
+            };
+            for (owner, said) in both.iter_mut().zip(&mut said) {
+                let mail = match (kind, is_member) {
+                    (10, true) => owner.loses(node),
+                    (_, false) => owner.meets(all[node as usize - 2]),
+                    _ => owner.hears(node, message.clone()),
+                };
+                said.extend(answers(mail));
+            }
+            was_behind |= both[1].directory.next_slice().is_some();
+        }
+        behind += u32::from(was_behind);
+        let rest = both[1].work_off_all();
+        said[1].extend(answers(rest));
+        let [whole, sliced] = &said;
+        let (missing, more): (Vec<_>, Vec<_>) =
+            (whole.difference(sliced).collect(), sliced.difference(whole).collect());
+        assert!(missing.is_empty() && more.is_empty(), "seed {seed}: {missing:#?} {more:#?}");
+        let known = |owner: &Owner| {
+            let entry = |(id, entry): (&ObjectId, &super::entry::Entry)| {
+                let holders = owner.directory.holders(id);
+                format!("{id} {holders:?} {:?} {:?}", entry.asking(), entry.reserved)
+            };
+            owner.directory.entries.iter().map(entry).collect::<Vec<String>>()
+        };
+        assert_eq!(known(&both[0]), known(&both[1]), "seed {seed}");
+    }
+    assert!(
+        behind > 200,
+        "of 300 only {behind} had something left to work off while messages came"
+    );
+}

@@ -1,0 +1,124 @@
+//! Fold: this node at a position of a reduce, its own or that of another node. A fold that waits for a child is told to the
+//! coordinator, which may have another input for its seat.
+
+use alloc::{format, string::String};
+
+use super::{Action, Node, worker::Ended};
+use crate::{
+    id::{Instance, NodeId, ReduceId},
+    message::{FoldKey, FoldOrder, Message},
+};
+
+impl Node {
+    /// A coordinator orders this node to fold.
+    pub(super) fn fold(&mut self, from: NodeId, order: FoldOrder) {
+        let key = order.key;
+        if key.reduce.node != from || self.worker.contains(&key) {
+            return;
+        }
+        let missing = self.unusable_input(&order);
+        let failure = match missing {
+            _ if self.leaving.takes_no_orders_of(from) => {
+                Some(format!("node {} is closing", self.world.me()))
+            }
+            Some(missing) => Some(format!("node {} holds no instance {missing}", self.world.me())),
+            None => None,
+        };
+        if let Some(detail) = failure {
+            let FoldKey { reduce, epoch, .. } = key;
+            let is_lost = false;
+            return self.world.send(from, Message::FoldFailed { reduce, epoch, detail, is_lost });
+        }
+        self.start_fold(order, None);
+    }
+
+    pub(super) fn start_fold(&mut self, order: FoldOrder, target: Option<(Instance, u64)>) {
+        order.inputs.iter().for_each(|input| self.table.pin(*input));
+        self.worker.begin(order.key, order.inputs.clone());
+        self.world.act(Action::StartFold { order, target });
+    }
+
+    /// Whether a pinned input will be there to its end: what was deleted when it was complete, or is being filled still,
+    /// is folded all the same.
+    pub(super) fn is_foldable(&self, input: Instance) -> bool {
+        self.puts.contains(input)
+            || self.table.get(input).is_some_and(|copy| !copy.doomed || copy.is_complete())
+    }
+
+    /// An input that is not here, or is not what it is taken for.
+    pub(super) fn unusable_input(&self, order: &FoldOrder) -> Option<Instance> {
+        let usable = |input: &&Instance| {
+            self.table.get(**input).is_some_and(|copy| {
+                !copy.doomed && copy.inline.is_none() && copy.meta.size == order.size
+            })
+        };
+        order.inputs.iter().find(|input| !usable(input)).copied()
+    }
+
+    pub(super) fn unfold(&mut self, reduce: ReduceId, epoch: u32, is_void: bool) {
+        if is_void {
+            self.drop_parts(reduce, epoch);
+        } else {
+            self.parts_decided(reduce, epoch);
+        }
+        let is_void = |key: &FoldKey| {
+            key.reduce == reduce && key.epoch <= epoch && key.position != FoldKey::RESULT
+        };
+        for key in self.worker.that(is_void) {
+            self.stop_fold(key);
+        }
+    }
+
+    pub(super) fn stop_fold(&mut self, key: FoldKey) {
+        if self.worker.stop(key) {
+            self.world.act(Action::StopFold { key });
+        }
+    }
+
+    /// Lets go of the inputs of a fold; whether it had been told to stop.
+    pub(super) fn end_fold(&mut self, key: FoldKey) -> bool {
+        let Some(Ended { inputs, was_stopped }) = self.worker.end(&key) else { return true };
+        for input in inputs {
+            self.unpin(input);
+        }
+        was_stopped
+    }
+
+    pub(super) fn fold_ended(&mut self, key: FoldKey, failure: Option<String>) {
+        // If its own inputs are here, the stream of a child broke off.
+        let inputs = self.worker.inputs(&key);
+        let is_lost = inputs.iter().all(|input| self.is_foldable(*input));
+        let was_stopped = self.end_fold(key);
+        let FoldKey { reduce, epoch, position, .. } = key;
+        match failure {
+            _ if was_stopped => {}
+            Some(detail) => {
+                let failed = Message::FoldFailed { reduce, epoch, detail, is_lost };
+                self.world.send(reduce.node, failed);
+            }
+            None if self.part_folded(&key) => {}
+            None if position == FoldKey::RESULT => self.result_complete(reduce),
+            None => {}
+        }
+    }
+
+    /// A fold here waits for the stream of a child, and nothing comes.
+    pub(super) fn fold_waited(&mut self, key: FoldKey, node: NodeId) {
+        if self.worker.contains(&key) {
+            let FoldKey { reduce, epoch, .. } = key;
+            self.world.send(reduce.node, Message::FoldStarves { reduce, epoch, node });
+        }
+    }
+
+    /// A position of a reduce of this node waits for a child at `node`.
+    pub(super) fn fold_starves(&mut self, from: NodeId, key: ReduceId, epoch: u32, node: NodeId) {
+        let now = self.world.now();
+        let steps = self.coordinator.starves((key, epoch), from, node, now);
+        self.take_steps(key, steps);
+    }
+
+    /// A node that a position of a reduce of this node waits for lives.
+    pub(super) fn fold_alive(&mut self, from: NodeId, key: ReduceId, epoch: u32) {
+        self.coordinator.alive((key, epoch), from);
+    }
+}

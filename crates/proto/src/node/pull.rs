@@ -1,0 +1,117 @@
+//! One object on its way to this node: how far it is.
+//!
+//! ```text
+//!   Asking --> Room --> Memory --> Receiving --> (complete)
+//!     ^                                |
+//!     +----------- Pause <-------------+  the sender failed; what has arrived stays
+//! ```
+//! Does not know which object it is, nor other pulls.
+
+use alloc::{format, string::String, vec::Vec};
+
+use crate::{
+    id::{Instance, NodeId, ServeId},
+    meta::Meta,
+    pace::Pace,
+    time::Instant,
+    timed::Deadline,
+};
+
+/// One object on its way to this node.
+#[derive(Debug)]
+pub(super) struct Pull {
+    pub(super) phase: Phase,
+    /// Senders that failed, to be taken only if no other node has it.
+    pub(super) avoid: Vec<NodeId>,
+    pub(super) not_here: Option<(NodeId, Instance)>,
+    pub(super) failures: u32,
+    pub(super) parked: Vec<Parked>,
+}
+
+/// A receiver that was sent here before the first byte was, and what it is to have.
+pub(super) type Parked = (ServeId, Instance);
+
+/// Where an object was located.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) instance: Instance,
+    pub(super) meta: Meta,
+    pub(super) source: NodeId,
+    /// Whether there was no room for it at once.
+    pub(super) has_waited: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// `second_at`: when the second owner is asked too; none once the first has acknowledged.
+    Asking {
+        second_at: Option<Instant>,
+    },
+    /// Until there is room, no receiver is sent here.
+    Room(Place),
+    Memory,
+    Receiving {
+        instance: Instance,
+        pace: Pace,
+        /// Bytes that are still to come, as far as the shell has said.
+        missing: u64,
+    },
+    Pause {
+        until: Instant,
+    },
+}
+
+/// What is due of a pull.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Overdue {
+    /// The first owner has not answered: the second is to be asked.
+    Answer,
+    /// A sender is to be sought anew.
+    Pause,
+    /// No byte has come for a while.
+    Bytes,
+}
+
+impl Deadline for Pull {
+    fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Asking { second_at } => second_at,
+            Phase::Pause { until } => Some(until),
+            Phase::Receiving { ref pace, .. } => Some(pace.deadline()),
+            Phase::Room(_) | Phase::Memory => None,
+        }
+    }
+}
+
+impl Pull {
+    pub(super) const fn new(phase: Phase) -> Self {
+        Self { phase, avoid: Vec::new(), not_here: None, failures: 0, parked: Vec::new() }
+    }
+
+    /// A sender failed, or what an owner offers can't be received now: the owner is asked again later.
+    pub(super) fn pause(&mut self, now: Instant) {
+        self.failures += 1;
+        self.phase = Phase::Pause { until: now + pause_ns(self.failures) };
+    }
+
+    /// How far it is, in words.
+    pub(super) fn state(&self, owner: NodeId) -> String {
+        match &self.phase {
+            Phase::Asking { second_at: Some(_) } => {
+                format!("its owner, node {owner}, has not answered yet")
+            }
+            Phase::Asking { second_at: None } => "nobody has put it".into(),
+            // The store says how much it lacks; this is what is true of a place in the queue.
+            Phase::Room(_) => "it waits for room here".into(),
+            Phase::Memory => "memory is being made ready for it".into(),
+            Phase::Receiving { .. } => "it is arriving".into(),
+            Phase::Pause { .. } => format!("{} senders of it have failed", self.failures),
+        }
+    }
+}
+
+/// How long to wait after a sender has failed: 40 ms, doubled each time up to 1.28 s. A sender that is lost is out of
+/// the directory by then.
+fn pause_ns(failures: u32) -> u64 {
+    20_000_000 << failures.min(6)
+}

@@ -1,0 +1,439 @@
+//! Pulls: objects on their way to this node, each from the question for a sender until its last byte.
+//!
+//! One pull ([`super::pull`]) serves all local readers and all receivers behind this node.
+//!
+//! Also which senders are avoided: those that failed a pull, and those whose bytes differ from their checksums. Each such
+//! block is fetched again, from whichever node it came. A relay passes on the checksums of the first sender, so it is the
+//! node beside this one, or the way from it, that changes bytes.
+//!
+//! Does not know which copies are here, nor which readers wait.
+
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
+
+use super::pull::{Overdue, Parked, Phase, Place, Pull};
+use crate::{
+    id::{Instance, NodeId, ObjectId, ServeId},
+    limits::CORRUPT_BLOCKS_MAX,
+    members::Members,
+    pace::{Due, Pace, REMEMBERED_NS, SLOW_TIMES},
+    planted::{self, Bug},
+    time::Instant,
+    timed::Timed,
+};
+
+/// All objects on their way to this node.
+#[derive(Debug, Default)]
+pub(super) struct Pulls {
+    all: Timed<ObjectId, Pull>,
+    /// How many blocks a member has sent that differ from their checksums.
+    corrupt: BTreeMap<NodeId, u32>,
+    /// Bytes per second that this node receives when its senders are well, once that was measured.
+    usual_rate: Option<u64>,
+    /// That this node receives slowly, as an owner has told it.
+    slow: Option<Slow>,
+}
+
+/// That this node receives slowly.
+#[derive(Clone, Copy, Debug)]
+struct Slow {
+    /// How many times slower than others.
+    times: u64,
+    /// What it received when that was found, and when it was.
+    bytes_per_second: u64,
+    at: Instant,
+}
+
+impl Pulls {
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.all.deadline()
+    }
+
+    pub(super) fn contains(&self, id: &ObjectId) -> bool {
+        self.all.contains_key(id)
+    }
+
+    /// Objects that this node looks for or receives.
+    pub(super) fn ids(&self) -> Vec<ObjectId> {
+        self.all.keys().cloned().collect()
+    }
+
+    fn phase(&self, id: &ObjectId) -> Option<&Phase> {
+        self.all.get(id).map(|pull| &pull.phase)
+    }
+
+    pub(super) fn is_asking(&self, id: &ObjectId) -> bool {
+        matches!(self.phase(id), Some(Phase::Asking { .. }))
+    }
+
+    /// Whether there is a place for it in the accounts but no memory yet.
+    pub(super) fn awaits_memory(&self, id: &ObjectId) -> bool {
+        matches!(self.phase(id), Some(Phase::Memory))
+    }
+
+    /// Whether it has memory, or will have: what comes of it may be read.
+    pub(super) fn is_arriving(&self, id: &ObjectId) -> bool {
+        matches!(self.phase(id), Some(Phase::Memory | Phase::Receiving { .. }))
+    }
+
+    pub(super) fn is_receiving(&self, id: &ObjectId) -> bool {
+        matches!(self.phase(id), Some(Phase::Receiving { .. }))
+    }
+
+    /// The instances that arrive.
+    pub(super) fn receiving(&self) -> impl Iterator<Item = Instance> {
+        self.all.values().filter_map(|pull| match pull.phase {
+            Phase::Receiving { instance, .. } => Some(instance),
+            _ => None,
+        })
+    }
+
+    /// Where the object was located, while it waits for room.
+    pub(super) fn awaits_room(&self, id: &ObjectId) -> Option<&Place> {
+        match self.phase(id)? {
+            Phase::Room(place) => Some(place),
+            _ => None,
+        }
+    }
+
+    pub(super) fn has_parked(&self, id: &ObjectId) -> bool {
+        self.all.get(id).is_some_and(|pull| !pull.parked.is_empty())
+    }
+
+    /// How far it is, in words.
+    pub(super) fn state(&self, id: &ObjectId, members: &Members) -> Option<String> {
+        self.all.get(id).map(|pull| pull.state(members.owners(id).first))
+    }
+
+    fn begin(&mut self, id: &ObjectId, phase: Phase) {
+        self.all.insert(id.clone(), Pull::new(phase));
+    }
+
+    /// Begins to look for an object; the owner is still to be asked.
+    pub(super) fn seek(&mut self, id: &ObjectId) {
+        self.begin(id, Phase::Asking { second_at: None });
+    }
+
+    /// Begins to receive an object whose place is known.
+    pub(super) fn seek_at(&mut self, id: &ObjectId, place: Place) {
+        self.begin(id, Phase::Room(place));
+    }
+
+    /// Ends a pull.
+    pub(super) fn end(&mut self, id: &ObjectId) -> Option<(Phase, Vec<Parked>)> {
+        let pull = self.all.remove(id)?;
+        Some((pull.phase, pull.parked))
+    }
+
+    /// The owner is asked for a sender: which to avoid, and one that said that it has no such copy.
+    #[allow(clippy::type_complexity)]
+    pub(super) fn ask(
+        &mut self,
+        id: &ObjectId,
+        second_at: Option<Instant>,
+    ) -> Option<(Vec<NodeId>, Option<(NodeId, Instance)>)> {
+        let avoid = self.avoided(id);
+        self.all.update(id, |pull| {
+            pull.phase = Phase::Asking { second_at };
+            (avoid, pull.not_here.take())
+        })
+    }
+
+    /// An owner keeps the question; whether there is a pull that asks.
+    pub(super) fn acknowledged(&mut self, id: &ObjectId) -> bool {
+        let known = self.all.update(id, |pull| {
+            if let Phase::Asking { second_at } = &mut pull.phase {
+                *second_at = None;
+            }
+        });
+        known.is_some()
+    }
+
+    /// The first owner has sent the bytes themselves, and keeps no question.
+    pub(super) fn answered_in_full(&mut self, id: &ObjectId) {
+        self.all.update(id, |pull| pull.phase = Phase::Memory);
+    }
+
+    /// The object was located: it waits for room. False if this node does not look for it.
+    pub(super) fn locate_at(&mut self, id: &ObjectId, place: Place) -> bool {
+        self.all.update(id, |pull| pull.phase = Phase::Room(place)).is_some()
+    }
+
+    /// What an owner offers can't be received now: it is asked again later.
+    pub(super) fn pause(&mut self, id: &ObjectId, now: Instant) {
+        self.all.update(id, |pull| pull.pause(now));
+    }
+
+    /// There was no room at once; the receivers that were parked here.
+    pub(super) fn wait_for_room(&mut self, id: &ObjectId) -> Option<Vec<Parked>> {
+        let parked = self.all.update(id, |pull| {
+            let Phase::Room(place) = &mut pull.phase else { return None };
+            place.has_waited = true;
+            Some(core::mem::take(&mut pull.parked))
+        });
+        parked.flatten()
+    }
+
+    /// There is room: memory is next.
+    pub(super) fn in_room(&mut self, id: &ObjectId) -> Option<Place> {
+        let place =
+            self.all.update(id, |pull| match core::mem::replace(&mut pull.phase, Phase::Memory) {
+                Phase::Room(place) => Some(place),
+                other => {
+                    pull.phase = other;
+                    None
+                }
+            });
+        place.flatten()
+    }
+
+    /// A transfer of an object of `size` bytes begins, perhaps of what another sender has sent a part of.
+    pub(super) fn receive(&mut self, id: &ObjectId, instance: Instance, size: u64, now: Instant) {
+        self.all.update(id, |pull| {
+            let missing = match pull.phase {
+                Phase::Receiving { missing, .. } => missing,
+                _ => size,
+            };
+            pull.phase = Phase::Receiving { instance, pace: Pace::new(now), missing };
+        });
+    }
+
+    /// The receivers that were parked here, now that there is something to send; none if there is no such pull.
+    pub(super) fn take_parked(&mut self, id: &ObjectId) -> Option<Vec<Parked>> {
+        let mut parked = self.all.update(id, |pull| core::mem::take(&mut pull.parked))?;
+        if planted::has(Bug::LosesParkedReceivers) {
+            parked.clear();
+        }
+        Some(parked)
+    }
+
+    /// An owner names another sender to an object that waits for room; whether it does.
+    pub(super) fn redirect_before_room(
+        &mut self,
+        id: &ObjectId,
+        instance: Instance,
+        sender: NodeId,
+    ) -> bool {
+        let is_done = self.all.update(id, |pull| match &mut pull.phase {
+            Phase::Room(place) if place.instance == instance => {
+                place.source = sender;
+                true
+            }
+            _ => false,
+        });
+        is_done.unwrap_or_default()
+    }
+
+    /// Whether this sender has failed before.
+    pub(super) fn avoids(&self, id: &ObjectId, node: NodeId) -> bool {
+        self.all.get(id).is_some_and(|pull| pull.avoid.contains(&node))
+    }
+
+    /// A sender has failed; whether it is the first of this pull, none if there is no such pull.
+    pub(super) fn failed(
+        &mut self,
+        id: &ObjectId,
+        source: NodeId,
+        not_here: Option<(NodeId, Instance)>,
+        now: Instant,
+    ) -> Option<bool> {
+        self.all.update(id, |pull| {
+            if !pull.avoid.contains(&source) {
+                pull.avoid.push(source);
+            }
+            pull.not_here = not_here;
+            pull.pause(now);
+            pull.failures == 1
+        })
+    }
+
+    /// Keeps a receiver waiting that was sent here before this node has a place for the object; false if this
+    /// node does not look for it.
+    pub(super) fn park(&mut self, id: &ObjectId, parked: Parked) -> bool {
+        let is_parked = self.all.update(id, |pull| {
+            let is_sought = !matches!(pull.phase, Phase::Room(_));
+            pull.parked.extend(is_sought.then_some(parked));
+            is_sought
+        });
+        is_parked.unwrap_or_default()
+    }
+
+    /// A receiver that was kept waiting has hung up; what it waited for.
+    pub(super) fn unpark(&mut self, serve: ServeId) -> Option<ObjectId> {
+        let is_parked = |pull: &Pull| pull.parked.iter().any(|(parked, _)| *parked == serve);
+        let id = self.all.iter().find(|(_, pull)| is_parked(pull))?.0.clone();
+        self.all.update(&id, |pull| pull.parked.retain(|(parked, _)| *parked != serve));
+        Some(id)
+    }
+
+    /// The pulls of which something is due, by their deadlines.
+    pub(super) fn due(&self, now: Instant) -> Vec<ObjectId> {
+        self.all.due(now)
+    }
+
+    /// What is due of a pull.
+    pub(super) fn overdue(&mut self, id: &ObjectId) -> Option<Overdue> {
+        self.all.update(id, |pull| match &mut pull.phase {
+            Phase::Asking { second_at } => {
+                *second_at = None;
+                Overdue::Answer
+            }
+            Phase::Receiving { .. } => Overdue::Bytes,
+            Phase::Room(_) | Phase::Memory | Phase::Pause { .. } => Overdue::Pause,
+        })
+    }
+
+    pub(super) const fn usual_rate(&self) -> Option<u64> {
+        self.usual_rate
+    }
+
+    pub(super) const fn set_usual_rate(&mut self, rate: Option<u64>) {
+        self.usual_rate = rate;
+    }
+
+    /// More has come; the bytes per second, if its owner is to hear of them.
+    pub(super) fn grew(
+        &mut self,
+        id: &ObjectId,
+        received: u64,
+        missing_now: u64,
+        now: Instant,
+    ) -> Option<u64> {
+        let usual = self.usual_rate;
+        let rate = self.all.update(id, |pull| {
+            let Phase::Receiving { pace, missing, .. } = &mut pull.phase else { return None };
+            *missing = missing_now;
+            pace.grew(now, received, usual)
+        });
+        let rate = rate.flatten()?;
+        // It is slow no more.
+        self.slow.take_if(|slow| slow.bytes_per_second.saturating_mul(SLOW_TIMES) < rate);
+        Some(rate)
+    }
+
+    /// An owner has found that this node receives so many times slower than others.
+    pub(super) fn found_slow(&mut self, times: u64, bytes_per_second: u64, now: Instant) {
+        self.slow = Some(Slow { times, bytes_per_second, at: now });
+    }
+
+    /// How many times slower than others this node receives, as it tells the owners of what it asks for.
+    pub(super) fn slowness(&self, now: Instant) -> u64 {
+        let known = self.slow.filter(|slow| now.since(slow.at) < REMEMBERED_NS);
+        known.map_or(1, |slow| slow.times)
+    }
+
+    /// Nothing has come for a while; which instance, and which owner is to hear of it.
+    pub(super) fn stalled(&mut self, id: &ObjectId, now: Instant) -> Option<(Instance, Due)> {
+        let due = self.all.update(id, |pull| {
+            let Phase::Receiving { instance, pace, .. } = &mut pull.phase else { return None };
+            Some((*instance, pace.expire(now)?))
+        });
+        due.flatten()
+    }
+
+    /// What arrives, and how many bytes of it are still to come.
+    pub(super) fn arriving(&self, id: &ObjectId) -> Option<(Instance, u64)> {
+        match self.phase(id)? {
+            Phase::Receiving { instance, missing, .. } => Some((*instance, *missing)),
+            _ => None,
+        }
+    }
+
+    /// An owner knows of no better sender.
+    pub(super) fn sender_confirmed(&mut self, id: &ObjectId) {
+        self.all.update(id, |pull| {
+            if let Phase::Receiving { pace, .. } = &mut pull.phase {
+                pace.answered();
+            }
+        });
+    }
+
+    /// A member has sent a block that differs from its checksum; how many, if it is avoided from now on.
+    pub(super) fn block_corrupt(&mut self, source: NodeId) -> Option<u32> {
+        let count = self.corrupt.entry(source).or_default();
+        *count = count.saturating_add(1);
+        (*count == CORRUPT_BLOCKS_MAX).then_some(*count)
+    }
+
+    /// How many such blocks each member has sent.
+    pub(super) fn corrupt(&self) -> Vec<(NodeId, u32)> {
+        self.corrupt.iter().map(|(node, blocks)| (*node, *blocks)).collect()
+    }
+
+    pub(super) fn forget_node(&mut self, node: NodeId) {
+        self.corrupt.remove(&node);
+    }
+
+    /// Which nodes are to send an object only if no other has it: those that failed to, and those that send other bytes.
+    pub(super) fn avoided(&self, id: &ObjectId) -> Vec<NodeId> {
+        let mut avoided = self.all.get(id).map_or_else(Vec::new, |pull| pull.avoid.clone());
+        let corrupt = self.corrupt.iter().filter(|(_, count)| **count >= CORRUPT_BLOCKS_MAX);
+        for (node, _) in corrupt {
+            if !avoided.contains(node) {
+                avoided.push(*node);
+            }
+        }
+        avoided
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::Meta;
+
+    const NOW: Instant = Instant(1_000_000_000);
+    const INSTANCE: Instance = Instance { node: NodeId(2), serial: 1 };
+
+    fn id() -> ObjectId {
+        ObjectId::Minted { node: NodeId(2), serial: 1 }
+    }
+
+    fn place() -> Place {
+        let (meta, source) = (Meta::bytes(1 << 20), NodeId(2));
+        Place { instance: INSTANCE, meta, source, has_waited: false }
+    }
+
+    #[test]
+    fn a_sender_that_failed_is_avoided_and_asked_for_ever_later() {
+        let mut pulls = Pulls::default();
+        pulls.seek(&id());
+        let mut before = NOW;
+        for (failures, expected) in [(1, 40_000_000), (2, 80_000_000), (3, 160_000_000)] {
+            let is_first = pulls.failed(&id(), NodeId(2), None, before);
+            assert_eq!(is_first, Some(failures == 1));
+            let until = pulls.deadline().expect("it pauses");
+            assert_eq!(until, before + expected);
+            assert_eq!(pulls.due(until), [id()]);
+            before = until;
+        }
+        assert_eq!(pulls.avoided(&id()), [NodeId(2)]);
+    }
+
+    #[test]
+    fn a_receiver_is_parked_until_there_is_no_room_at_once() {
+        let (mut pulls, parked) = (Pulls::default(), (ServeId(7), INSTANCE));
+        assert!(!pulls.park(&id(), parked), "this node does not look for it");
+        pulls.seek(&id());
+        assert!(pulls.park(&id(), parked) && pulls.has_parked(&id()));
+        assert!(pulls.locate_at(&id(), place()));
+        assert!(!pulls.park(&id(), (ServeId(8), INSTANCE)), "there may never be room");
+        assert_eq!(pulls.wait_for_room(&id()), Some(Vec::from([parked])));
+        assert!(pulls.awaits_room(&id()).is_some_and(|place| place.has_waited));
+        assert!(pulls.in_room(&id()).is_some() && pulls.in_room(&id()).is_none());
+        assert!(pulls.awaits_memory(&id()));
+    }
+
+    #[test]
+    fn members_that_send_other_bytes_are_avoided_for_every_object() {
+        let mut pulls = Pulls::default();
+        let told = (0..2 * CORRUPT_BLOCKS_MAX).filter_map(|_| pulls.block_corrupt(NodeId(3)));
+        assert_eq!(told.collect::<Vec<_>>(), [CORRUPT_BLOCKS_MAX], "said once");
+        assert_eq!(pulls.avoided(&id()), [NodeId(3)]);
+        pulls.forget_node(NodeId(3));
+        assert!(pulls.avoided(&id()).is_empty());
+    }
+}

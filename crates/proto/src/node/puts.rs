@@ -1,0 +1,243 @@
+//! Objects that clients of this node are making: in which phase each is, and which owner was asked for its name.
+//!
+//! ```text
+//!   Room --> Memory --> Name --> Filling --> (complete)      large; a minted id needs no Name
+//!   Name --> (complete)                                      small
+//! ```
+//! Does not know copies, nor other reasons for which a name may be taken.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+use super::world::World;
+use crate::{
+    id::{ClientId, Instance, NodeId, ObjectId, RequestId},
+    inline::Inline,
+    message::{Announce, Message, Progress},
+    meta::Meta,
+};
+
+#[derive(Debug, Default)]
+pub(super) struct Puts {
+    all: BTreeMap<Instance, Create>,
+}
+
+/// An object that is being made by a client.
+#[derive(Debug)]
+pub(super) struct Create {
+    pub(super) client: ClientId,
+    /// The question, until it is answered.
+    pub(super) request: Option<RequestId>,
+    pub(super) id: ObjectId,
+    /// Whether its id was promised before.
+    pub(super) is_promised: bool,
+    pub(super) meta: Meta,
+    /// The bytes, if they came with the question.
+    pub(super) inline: Option<Inline>,
+    pub(super) phase: Phase,
+    /// The owner that was asked for its name.
+    asked: Option<NodeId>,
+    /// Whether it was deleted since its name was confirmed.
+    is_deleted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Room,
+    Memory,
+    Name,
+    Filling,
+}
+
+impl Create {
+    pub(super) const fn new(
+        client: ClientId,
+        request: RequestId,
+        id: ObjectId,
+        is_promised: bool,
+        meta: Meta,
+        inline: Option<Inline>,
+    ) -> Self {
+        let (request, phase) = (Some(request), Phase::Room);
+        let (asked, is_deleted) = (None, false);
+        Self { client, request, id, is_promised, meta, inline, phase, asked, is_deleted }
+    }
+
+    /// Whether owners may know of it.
+    pub(super) fn is_announced(&self) -> bool {
+        matches!(self.phase, Phase::Name | Phase::Filling)
+    }
+}
+
+impl Puts {
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn begin(&mut self, instance: Instance, create: Create) {
+        self.all.insert(instance, create);
+    }
+
+    pub(super) fn end(&mut self, instance: Instance) -> Option<Create> {
+        self.all.remove(&instance)
+    }
+
+    pub(super) fn contains(&self, instance: Instance) -> bool {
+        self.all.contains_key(&instance)
+    }
+
+    pub(super) fn phase(&self, instance: Instance) -> Option<Phase> {
+        self.all.get(&instance).map(|create| create.phase)
+    }
+
+    /// Whether another client than this makes it.
+    pub(super) fn is_of_another(&self, instance: Instance, client: ClientId) -> bool {
+        self.all.get(&instance).is_some_and(|create| create.client != client)
+    }
+
+    pub(super) fn of_client(&self, client: ClientId) -> Vec<Instance> {
+        let its = self.all.iter().filter(|(_, create)| create.client == client);
+        its.map(|(instance, _)| *instance).collect()
+    }
+
+    /// Those that clients may be filling.
+    pub(super) fn filling(&self) -> BTreeSet<Instance> {
+        let filling = self.all.iter().filter(|(_, create)| create.phase == Phase::Filling);
+        filling.map(|(instance, _)| *instance).collect()
+    }
+
+    /// Bytes that an object of this id waits for room for.
+    pub(super) fn wanted_bytes(&self, id: &ObjectId) -> Option<u64> {
+        let waits = |create: &&Create| create.phase == Phase::Room && create.id == *id;
+        self.all.values().find(waits).map(|create| create.meta.size)
+    }
+
+    /// There is room: memory is next for a large object, the name for a small one.
+    pub(super) fn in_room(&mut self, instance: Instance) -> Option<&Create> {
+        let create = self.all.get_mut(&instance)?;
+        create.phase = if create.inline.is_some() { Phase::Name } else { Phase::Memory };
+        Some(create)
+    }
+
+    /// There is memory: the name is next.
+    pub(super) fn in_memory(&mut self, instance: Instance) {
+        if let Some(create) = self.all.get_mut(&instance) {
+            create.phase = Phase::Name;
+        }
+    }
+
+    /// Asks the owner for the name of an object. False if it needs none: it has a minted id.
+    pub(super) fn ask_for_name(&mut self, instance: Instance, world: &mut World) -> bool {
+        let Some(create) = self.all.get_mut(&instance) else { return true };
+        if create.id.minter().is_some() {
+            return false;
+        }
+        let progress = match &create.inline {
+            Some(bytes) => Progress::Inline(bytes.clone()),
+            None => Progress::Partial { source: None },
+        };
+        let (id, meta, claim) = (create.id.clone(), create.meta.clone(), true);
+        let owner = world.members().owners(&id).first;
+        create.asked = Some(owner);
+        let claim = Announce { id, instance, meta, origin: true, progress, claim };
+        world.send(owner, Message::Announce(claim));
+        true
+    }
+
+    /// Asks for names of which no answer will come any more, after a change of members: `renewed` has lost what it was
+    /// told. Others answer although they are no owners by now: a new owner may not know yet what they know, and give to
+    /// this put a name that they refuse.
+    pub(super) fn ask_again(&mut self, renewed: Option<NodeId>, world: &mut World) {
+        let will_answer = |asked: NodeId| world.members().contains(asked) && renewed != Some(asked);
+        let is_void =
+            |create: &Create| create.phase == Phase::Name && !create.asked.is_some_and(will_answer);
+        let void = self.all.iter().filter(|(_, create)| is_void(create));
+        for instance in void.map(|(instance, _)| *instance).collect::<Vec<_>>() {
+            self.ask_for_name(instance, world);
+        }
+    }
+
+    /// The name is its own, or it needs none: the client may fill it, or it is complete. Its id and the question to answer.
+    pub(super) fn confirm(&mut self, instance: Instance) -> Option<(ObjectId, Option<RequestId>)> {
+        let create = self.all.get_mut(&instance)?;
+        create.phase = Phase::Filling;
+        Some((create.id.clone(), create.request.take()))
+    }
+
+    pub(super) fn is_small(&self, instance: Instance) -> bool {
+        self.all.get(&instance).is_some_and(|create| create.inline.is_some())
+    }
+
+    /// What may still be filled was deleted.
+    pub(super) fn deleted(&mut self, instance: Instance) {
+        if let Some(create) = self.all.get_mut(&instance) {
+            create.is_deleted = true;
+        }
+    }
+
+    /// A client has filled an object; its id, and whether it was deleted meanwhile. None if the client fills no such object.
+    pub(super) fn seal(
+        &mut self,
+        client: ClientId,
+        instance: Instance,
+    ) -> Option<(ObjectId, bool)> {
+        let is_filling =
+            |create: &&Create| create.phase == Phase::Filling && create.client == client;
+        self.all.get(&instance).filter(is_filling)?;
+        self.all.remove(&instance).map(|create| (create.id, create.is_deleted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Action;
+
+    const INSTANCE: Instance = Instance { node: NodeId(1), serial: 1 };
+
+    /// A large object whose name is asked for.
+    fn asking(id: &str, world: &mut World) -> Puts {
+        let mut puts = Puts::default();
+        let id = id.parse().expect("it is a name");
+        let meta = Meta::bytes(1 << 19);
+        puts.begin(INSTANCE, Create::new(ClientId(1), RequestId(1), id, false, meta, None));
+        assert!(puts.in_room(INSTANCE).is_some());
+        puts.in_memory(INSTANCE);
+        assert!(puts.ask_for_name(INSTANCE, world));
+        puts
+    }
+
+    fn claims(world: &mut World) -> usize {
+        let actions = world.taken();
+        let is_claim = |action: &&Action| matches!(action, Action::Send { message: Message::Announce(it), .. } if it.claim);
+        actions.iter().filter(is_claim).count() + usize::from(world.next_loopback().is_some())
+    }
+
+    #[test]
+    fn a_name_is_asked_for_again_where_no_answer_will_come() {
+        let mut world = World::of(3);
+        let mut puts = asking("policy/1", &mut world);
+        assert_eq!(claims(&mut world), 1);
+        let owner = world.members().owners(&"policy/1".parse().expect("a name")).first;
+        let other = world.others().into_iter().find(|node| *node != owner);
+        puts.ask_again(other, &mut world);
+        assert_eq!(claims(&mut world), 0, "the owner that was asked will answer");
+        puts.ask_again(Some(owner), &mut world);
+        assert_eq!(claims(&mut world), 1, "it has lost the question");
+    }
+
+    #[test]
+    fn only_the_client_that_fills_an_object_seals_it_and_once() {
+        let mut world = World::of(3);
+        let mut puts = asking("policy/1", &mut world);
+        assert_eq!(puts.seal(ClientId(1), INSTANCE), None, "its name is not confirmed");
+        assert!(puts.confirm(INSTANCE).is_some_and(|(_, request)| request == Some(RequestId(1))));
+        assert_eq!(puts.filling(), BTreeSet::from([INSTANCE]));
+        assert_eq!(puts.seal(ClientId(2), INSTANCE), None);
+        puts.deleted(INSTANCE);
+        assert!(puts.seal(ClientId(1), INSTANCE).is_some_and(|(_, is_deleted)| is_deleted));
+        assert_eq!((puts.seal(ClientId(1), INSTANCE), puts.len()), (None, 0));
+    }
+}

@@ -1,0 +1,145 @@
+//! The end of a question without its answer: its time is over, its client takes it back, or its client is gone.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use super::{
+    Node,
+    puts::Phase,
+    requests::{Ended, Waiting},
+};
+use crate::{
+    ask::Answer,
+    error::{Error, List, Quoted},
+    id::{ClientId, NodeId, ObjectId, RequestId},
+};
+
+/// Of an owner who was asked.
+const SILENT: &str = "its owner has not answered";
+
+impl Node {
+    pub(super) fn expire_requests(&mut self) {
+        loop {
+            let awaits_name = |instance| self.puts.phase(instance) == Some(Phase::Name);
+            let Some(request) = self.requests.next_overdue(awaits_name, &self.world) else {
+                return;
+            };
+            self.time_out(request);
+        }
+    }
+
+    /// An owner has nothing to say yet, and keeps the question.
+    pub(super) fn nothing_yet(&mut self, from: NodeId, request: RequestId, id: Option<ObjectId>) {
+        if self.requests.nothing_yet(from, request, id, &mut self.world) {
+            self.time_out(request);
+        }
+    }
+
+    /// An owner says that an object has not come.
+    pub(super) fn several_absent(&mut self, id: &ObjectId) {
+        for request in self.requests.several_absent(id, &self.watches) {
+            self.time_out(request);
+        }
+    }
+
+    /// An object has come, or can't.
+    pub(super) fn several_settled(&mut self, id: &ObjectId) {
+        let Self { requests, watches, world, .. } = self;
+        for request in requests.several_settled(id, watches, world) {
+            self.time_out(request);
+        }
+    }
+
+    /// Ends a question without its answer, and whatever was done for it alone.
+    pub(super) fn time_out(&mut self, request: RequestId) {
+        let Some(ended) = self.requests.end(request, &self.world) else { return };
+        let Ended { client, waited_ns, kind } = ended;
+        let full = match &kind {
+            Waiting::Object(id) | Waiting::Inputs(id) => self.without_room(id),
+            _ => None,
+        };
+        let (what, state) = match &kind {
+            Waiting::Object(id) => {
+                let state = self.state_of(id);
+                self.stop_waiting(id, request);
+                (format!("object {id}"), state)
+            }
+            Waiting::Create(instance) => {
+                let answer = Err(self.create_timed_out(*instance, waited_ns));
+                self.world.reply(client, request, answer);
+                return;
+            }
+            Waiting::Growth(id) => {
+                self.readers.stop_following(id, request);
+                (format!("the first byte of {id}"), self.state_of(id))
+            }
+            Waiting::Reservation(key) => {
+                self.give_up_reservation(*key);
+                (
+                    "a name for the result of a reduce".into(),
+                    "its owner has not confirmed it".into(),
+                )
+            }
+            Waiting::Copies(id, instance) => {
+                self.replicas.stop_waiting(*instance, request);
+                (format!("more copies of {id}"), self.replicas.state(*instance))
+            }
+            Waiting::Inputs(id) => (format!("the list of inputs of {id}"), self.state_of(id)),
+            Waiting::Deletion(ids) => {
+                let ids: Vec<ObjectId> = ids.iter().cloned().collect();
+                (
+                    format!("the deletion of {}", List(&ids)),
+                    "its owner has not answered".to_string(),
+                )
+            }
+            Waiting::Latest { prefix, after, is_answered } => {
+                self.requests.stop_latest(prefix, request, &mut self.world);
+                let newer = after.map_or_else(String::new, |after| format!(" newer than {after}"));
+                let state = if *is_answered { "nobody has put one" } else { SILENT };
+                (format!("a name under {}{newer}", Quoted(prefix)), state.to_string())
+            }
+            Waiting::Older { name, .. } => {
+                (format!("the names before {}", Quoted(name.as_str())), SILENT.to_string())
+            }
+            Waiting::Page { owner } => {
+                (format!("the objects that node {owner} owns"), "it has not answered".to_string())
+            }
+            Waiting::Several(waited) => {
+                // Time that is over is an answer too.
+                waited.stop(request, &mut self.watches, &mut self.world);
+                let answer = Ok(Answer::Waited { ready: waited.ready() });
+                self.world.reply(client, request, answer);
+                return;
+            }
+            Waiting::Locations { id, is_answered, .. } => {
+                self.requests.stop_locating(id, request, &mut self.world);
+                let state = if *is_answered { "they have not changed" } else { SILENT };
+                (format!("news of the holders of {id}"), state.to_string())
+            }
+        };
+        let answer = Err(full.unwrap_or(Error::Timeout { what, waited_ns, state }));
+        self.world.reply(client, request, answer);
+    }
+
+    pub(super) fn client_gone(&mut self, client: ClientId) {
+        for request in self.requests.of_client(client) {
+            self.time_out(request);
+        }
+        for (instance, count) in self.readers.end_all(client) {
+            (0..count).for_each(|_| self.unpin(instance));
+        }
+        for instance in self.puts.of_client(client) {
+            let _ = self.abort(client, instance);
+        }
+        self.break_promises(client);
+    }
+
+    pub(super) fn client_forked(&mut self, client: ClientId, heir: ClientId) {
+        for instance in self.readers.inherit(client, heir) {
+            self.table.pin(instance);
+        }
+    }
+}

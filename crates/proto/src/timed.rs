@@ -1,0 +1,135 @@
+//! A map whose values have deadlines, and the order of these.
+//!
+//! Does not know what a deadline is for.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+use crate::time::Instant;
+
+pub(crate) trait Deadline {
+    /// When time alone changes this value.
+    fn deadline(&self) -> Option<Instant>;
+}
+
+#[derive(Debug)]
+pub(crate) struct Timed<K, V> {
+    all: BTreeMap<K, V>,
+    due: BTreeSet<(Instant, K)>,
+}
+
+impl<K, V> Default for Timed<K, V> {
+    fn default() -> Self {
+        Self { all: BTreeMap::new(), due: BTreeSet::new() }
+    }
+}
+
+impl<K: Clone + Ord, V: Deadline> Timed<K, V> {
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        self.all.get(key)
+    }
+
+    pub(crate) fn contains_key(&self, key: &K) -> bool {
+        self.all.contains_key(key)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.all.iter()
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
+        self.all.keys()
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
+        self.all.values()
+    }
+
+    pub(crate) fn insert(&mut self, key: K, value: V) {
+        self.remove(&key);
+        self.due.extend(value.deadline().map(|at| (at, key.clone())));
+        self.all.insert(key, value);
+    }
+
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
+        let value = self.all.remove(key)?;
+        if let Some(at) = value.deadline() {
+            self.due.remove(&(at, key.clone()));
+        }
+        Some(value)
+    }
+
+    /// Changes a value; none if there is none under this key.
+    pub(crate) fn update<R>(&mut self, key: &K, change: impl FnOnce(&mut V) -> R) -> Option<R> {
+        let value = self.all.get_mut(key)?;
+        let before = value.deadline();
+        let result = change(value);
+        let after = value.deadline();
+        if before != after {
+            if let Some(at) = before {
+                self.due.remove(&(at, key.clone()));
+            }
+            self.due.extend(after.map(|at| (at, key.clone())));
+        }
+        Some(result)
+    }
+
+    /// The first deadline.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Those whose deadline is here, the earliest first.
+    pub(crate) fn due(&self, now: Instant) -> Vec<K> {
+        let due = self.due.iter().take_while(|(at, _)| *at <= now);
+        due.map(|(_, key)| key.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct At(Option<u64>);
+
+    impl Deadline for At {
+        fn deadline(&self) -> Option<Instant> {
+            self.0.map(Instant)
+        }
+    }
+
+    fn timed() -> Timed<u8, At> {
+        let mut timed = Timed::default();
+        for (key, at) in [(1, Some(30)), (2, None), (3, Some(10))] {
+            timed.insert(key, At(at));
+        }
+        timed
+    }
+
+    #[test]
+    fn the_first_deadline_follows_every_change() {
+        let mut timed = timed();
+        assert_eq!(timed.deadline(), Some(Instant(10)));
+        timed.update(&2, |value| value.0 = Some(5));
+        assert_eq!(timed.deadline(), Some(Instant(5)));
+        timed.update(&2, |value| value.0 = None);
+        timed.remove(&3);
+        assert_eq!(timed.deadline(), Some(Instant(30)));
+        timed.insert(1, At(None));
+        assert_eq!(timed.deadline(), None);
+        assert_eq!(timed.len(), 2);
+    }
+
+    #[test]
+    fn the_due_come_in_order_of_their_deadlines() {
+        let timed = timed();
+        assert_eq!(timed.due(Instant(9)), [0u8; 0]);
+        assert_eq!(timed.due(Instant(30)), [3, 1]);
+    }
+}
