@@ -19,44 +19,31 @@
 //! # Ok::<(), hoplite_node::Error>(())
 //! ```
 
-mod attach;
-mod blocks;
-pub mod client;
 mod config;
-mod control;
 mod counters;
-mod describe;
-pub mod descriptors;
-mod detour;
-mod driver;
+mod engine;
 mod error;
-pub mod fold;
-mod folding;
+pub mod folding;
+pub mod fork_safe;
 mod frame;
-mod greet;
-mod join;
-mod lanes;
-mod listen;
 mod local;
+pub mod mutants;
+mod network;
 mod node;
-mod peer;
-pub mod planted;
-mod receive;
-mod send;
-mod socket;
+mod shared_epoll;
 mod store;
-mod turns;
-mod view;
-mod wait;
+mod transfer;
 
 pub use self::{
-    client::{Client, Value, describe_listed, describe_objects},
     config::NodeConfig,
     counters::CounterValues,
     error::Error,
+    local::{
+        client::{Client, Value, describe_listed, describe_objects},
+        view::{Growing, Space, View, Writer},
+        wait::{Wait, Waker},
+    },
     node::Node,
-    view::{Growing, Space, View, Writer},
-    wait::{Wait, Waker},
 };
 pub use hoplite_proto as proto;
 

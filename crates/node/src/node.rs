@@ -20,15 +20,17 @@ use tokio::{
 use tracing::info;
 
 use crate::{
-    client::Client,
     config::{NodeConfig, default_capacity},
-    control::Control,
-    descriptors,
-    driver::{Core, lock},
+    engine::{Core, lock},
     error::Error,
-    greet::{self, Identity},
-    join::{self, resolve},
-    listen, local, socket,
+    fork_safe,
+    local::client::Client,
+    local::server,
+    local::socket,
+    network::control::Control,
+    network::handshake::{self, Identity},
+    network::join::{self, resolve},
+    network::listen,
 };
 
 /// A node in this process. Dropping it closes it without much patience; [`Node::close`] hands over first.
@@ -177,7 +179,7 @@ async fn begin(
     let bound = listener.local_addr().map_err(failed)?;
     let address = advertised(config, bound)?;
     let mut id = [0; 8];
-    greet::entropy(&mut id).map_err(failed)?;
+    handshake::entropy(&mut id).map_err(failed)?;
     let member = Member { id: NodeId(u64::from_le_bytes(id)), address, rack: config.rack };
     let identity = Identity {
         member,
@@ -186,7 +188,7 @@ async fn begin(
         silence: config
             .detection
             .saturating_mul(2)
-            .clamp(Duration::from_secs(1), greet::SILENCE_MAX),
+            .clamp(Duration::from_secs(1), handshake::SILENCE_MAX),
         turns: Arc::default(),
     };
     let control = Control::new().map_err(failed)?;
@@ -202,7 +204,7 @@ async fn begin(
     let core = Core::new(identity, machine, control, tokio::runtime::Handle::current());
     let mut accepting = vec![tokio::spawn(listen::accept(core.clone(), listener)).abort_handle()];
     if let Some(local_listener) = local_listener {
-        accepting.push(tokio::spawn(local::accept(core.clone(), local_listener)).abort_handle());
+        accepting.push(tokio::spawn(server::accept(core.clone(), local_listener)).abort_handle());
     }
     let joined = match Control::start(&core).map_err(failed) {
         Ok(()) => join::join(&core, &config.join).await,
@@ -242,7 +244,7 @@ fn bind(listen: SocketAddr, said: &str) -> Result<TcpListener, Error> {
         socket.set_reuseaddr(true)?;
         socket.bind(listen)?;
         // Whoever calls again when this process was killed is to be refused, not kept waiting.
-        TcpListener::from_std(descriptors::raise(socket.listen(1024)?.into_std()?))
+        TcpListener::from_std(fork_safe::raise(socket.listen(1024)?.into_std()?))
     });
     bound.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => Error::AddressInUse {

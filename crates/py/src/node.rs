@@ -11,13 +11,13 @@ use crate::{arguments, client::Client, errors, wait::aside};
 /// is guarded by is held until `after_fork`.
 #[pyfunction]
 pub(crate) fn before_fork() -> Vec<(i32, u64)> {
-    hoplite_node::descriptors::before_fork()
+    hoplite_node::fork_safe::before_fork()
 }
 
 /// Ends what `before_fork` began, in the parent and in the child.
 #[pyfunction]
 pub(crate) fn after_fork() {
-    hoplite_node::descriptors::after_fork();
+    hoplite_node::fork_safe::after_fork();
 }
 
 /// A node in this process.

@@ -36,17 +36,17 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    control::Control,
     counters::Counters,
-    fold,
-    folding::{self, Streams},
-    greet::Identity,
-    lanes::Lanes,
-    local::Session,
-    peer::{Outbox, Peers},
-    receive::{self, Wanted},
-    send::Serving,
+    folding::kernels,
+    folding::worker::{self, Streams},
+    local::server::Session,
+    network::control::Control,
+    network::handshake::Identity,
+    network::peers::{Outbox, Peers},
     store::Store,
+    transfer::limiter::Lanes,
+    transfer::receive::{self, Wanted},
+    transfer::send::Serving,
 };
 
 /// What a leave may take beyond its time: the machine is told the time, and needs a moment to say good-bye.
@@ -403,7 +403,7 @@ impl Core {
             Action::StartFold { order, target } => {
                 let (stop, stopped) = oneshot::channel();
                 lock(&self.folds).insert(order.key, stop);
-                folding::start(self, order, target, stopped);
+                worker::start(self, order, target, stopped);
             }
             Action::StopFold { key } => {
                 // Dropping the sender stops the fold; one that is over already does not mind.
@@ -466,8 +466,8 @@ impl Core {
                 let mut inputs = inputs.into_iter();
                 let mut result =
                     inputs.next().map_or_else(Vec::new, |first| first.as_bytes().to_vec());
-                inputs.for_each(|input| fold::fold(op, dtype, &mut result, input.as_bytes()));
-                fold::finish(op, dtype, &mut result, count);
+                inputs.for_each(|input| kernels::fold(op, dtype, &mut result, input.as_bytes()));
+                kernels::finish(op, dtype, &mut result, count);
                 self.drive(Event::FoldedInline { reduce, epoch, result: result.into() });
             }
         }

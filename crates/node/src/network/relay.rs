@@ -22,9 +22,9 @@ use tokio::{io::copy_bidirectional, net::TcpStream, time::sleep};
 use tracing::{debug, info};
 
 use crate::{
-    driver::Core,
+    engine::Core,
     error::LinkError,
-    greet::{self, Met},
+    network::handshake::{self, Met},
 };
 
 /// How many others are asked to reach a member; and one that was lost, which most likely is nowhere and is called again.
@@ -45,15 +45,15 @@ pub(crate) async fn call(
     role: Role,
     helpers: usize,
 ) -> Result<(Met, Option<NodeId>), LinkError> {
-    let error = match greet::call(&core.identity, member.address, role, Some(member.id)).await {
+    let error = match handshake::call(&core.identity, member.address, role, Some(member.id)).await {
         Ok(met) => return Ok((met, None)),
-        Err(error) if !greet::is_unreachable(&error) => return Err(error),
+        Err(error) if !handshake::is_unreachable(&error) => return Err(error),
         Err(error) => error,
     };
     for helper in core.peers.helpers(member.id, helpers) {
         let called = async {
             let stream = through(core, helper, member.id).await?;
-            greet::call_over(&core.identity, stream, role, Some(member.id)).await
+            handshake::call_over(&core.identity, stream, role, Some(member.id)).await
         };
         match called.await {
             Ok(met) => {
@@ -75,8 +75,9 @@ pub(crate) async fn through(
     helper: Member,
     to: NodeId,
 ) -> Result<TcpStream, LinkError> {
-    let met = greet::call(&core.identity, helper.address, Role::Detour, Some(helper.id)).await?;
-    greet::ask_to_pass_on(met.stream, to).await
+    let met =
+        handshake::call(&core.identity, helper.address, Role::Detour, Some(helper.id)).await?;
+    handshake::ask_to_pass_on(met.stream, to).await
 }
 
 /// Helps: connects a member that has called to the one that it means, until one of them has had enough.
@@ -88,20 +89,20 @@ pub(crate) async fn pass_on(
     mut stream: TcpStream,
     from: NodeId,
 ) -> Result<(), LinkError> {
-    let to = greet::asked_to_pass_on(&mut stream).await?;
+    let to = handshake::asked_to_pass_on(&mut stream).await?;
     let connected = match core.peers.address(to).filter(|_| core.peers.is_member(from)) {
-        Some(address) => greet::connect(address).await,
+        Some(address) => handshake::connect(address).await,
         None => Err(LinkError::NotMember(to)),
     };
     let mut onward = match connected {
         Ok(onward) => onward,
         Err(error) => {
             let said = format!("node {to} can't be reached from here either: {error}");
-            greet::refuse(&mut stream, said).await;
+            handshake::refuse(&mut stream, said).await;
             return Ok(());
         }
     };
-    greet::say(&mut stream, &Greeting::Admitted).await?;
+    handshake::say(&mut stream, &Greeting::Admitted).await?;
     debug!(%from, %to, "passes on");
     let passing = copy_bidirectional(&mut stream, &mut onward);
     let one_is_gone = async {
@@ -123,7 +124,7 @@ pub(crate) async fn is_needless(core: &Arc<Core>, member: Member, pause: Duratio
         sleep(pause).await;
         // A connection that nobody uses: that somebody accepts it says little.
         let called =
-            greet::call(&core.identity, member.address, Role::Payload, Some(member.id)).await;
+            handshake::call(&core.identity, member.address, Role::Payload, Some(member.id)).await;
         if called.is_ok() {
             return;
         }

@@ -9,7 +9,7 @@ use tokio::{io::Interest, net::TcpStream};
 use crate::{
     error::LinkError,
     frame,
-    planted::{self, Bug},
+    mutants::{self, Bug},
 };
 
 /// Frames that are read with one system call, if as many have come. More would keep the first of them from those who
@@ -144,7 +144,7 @@ where
     W: tokio::io::AsyncWrite + Unpin,
 {
     let header = |(offset, bytes): (u64, &[u8])| {
-        let checksum = planted::checksum(offset, sum(offset, bytes));
+        let checksum = mutants::checksum(offset, sum(offset, bytes));
         let (kind, length) = (FrameKind::Blocks, bytes.len() as u32);
         Header { kind, length, checksum, transfer, offset }.encode()
     };
@@ -170,7 +170,7 @@ pub(crate) fn frames(
 /// A frame of an object, or its neighbour if that is the mistake that a test wants.
 fn swapped<'a>(all: &'a [u8], index: usize, frame: &'a [u8]) -> &'a [u8] {
     let other = || all.chunks(frame.len()).nth(index ^ 1).filter(|it| it.len() == frame.len());
-    let is_wanted = planted::has(Bug::SwapsBlocks) && all.len() >= (index + 1) * frame.len();
+    let is_wanted = mutants::has(Bug::SwapsBlocks) && all.len() >= (index + 1) * frame.len();
     is_wanted.then(other).flatten().unwrap_or(frame)
 }
 

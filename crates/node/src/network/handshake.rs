@@ -44,7 +44,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::{descriptors, error::LinkError, frame};
+use crate::{error::LinkError, fork_safe, frame};
 
 /// What a node says of itself.
 #[derive(Clone, Debug)]
@@ -383,7 +383,7 @@ pub(crate) fn is_unreachable(error: &LinkError) -> bool {
 }
 
 fn prepare(stream: &TcpStream) -> Result<(), LinkError> {
-    descriptors::note(stream);
+    fork_safe::note(stream);
     // Control messages are small and awaited; blocks are written whole. Neither wants to wait for company.
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);

@@ -3,7 +3,7 @@
 use hoplite_proto::{ask::Status, id::NodeId, members::Member, time::Instant};
 use serde_json::{Value, json};
 
-use crate::driver::Core;
+use crate::engine::Core;
 
 impl Core {
     pub(crate) fn description(&self, status: &Status) -> Value {

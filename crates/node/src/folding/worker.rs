@@ -1,7 +1,7 @@
 //! A position of a reduce at work: its own inputs and its children's streams, folded frame by frame.
 //!
 //! A position that has a parent keeps its stream in a bounded window until the parent fetches it; the caller's own
-//! folds into the copy of the result, which is read by others while it grows. Arithmetic is in [`crate::fold`].
+//! folds into the copy of the result, which is read by others while it grows. Arithmetic is in [`crate::folding::kernels`].
 
 use std::{
     collections::HashMap,
@@ -22,11 +22,11 @@ use hoplite_proto::{
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::{
-    driver::{Core, lock},
-    fold,
-    planted::{self, Bug},
-    receive,
+    engine::{Core, lock},
+    folding::kernels,
+    mutants::{self, Bug},
     store::Held,
+    transfer::receive,
 };
 
 /// A piece of the stream of a position.
@@ -277,7 +277,7 @@ async fn run(
             match &mut sum {
                 None => sum = Some(theirs),
                 Some(sum) => {
-                    fold::fold(order.op, order.dtype, sum, &theirs);
+                    kernels::fold(order.op, order.dtype, sum, &theirs);
                     folded.add(theirs.len() as u64);
                 }
             }
@@ -292,9 +292,9 @@ async fn run(
                     sum = Some(first);
                 }
                 Some(sum) => {
-                    fold::fold(order.op, order.dtype, sum, bytes);
-                    if planted::has(Bug::FoldsTwice) {
-                        fold::fold(order.op, order.dtype, sum, bytes);
+                    kernels::fold(order.op, order.dtype, sum, bytes);
+                    if mutants::has(Bug::FoldsTwice) {
+                        kernels::fold(order.op, order.dtype, sum, bytes);
                     }
                     folded.add(bytes.len() as u64);
                 }
@@ -418,7 +418,7 @@ async fn put(
             Ok(parent.send(frame).await.is_ok())
         }
         Sink::Result { held, count } => {
-            fold::finish(order.op, order.dtype, &mut bytes, *count);
+            kernels::finish(order.op, order.dtype, &mut bytes, *count);
             let block = held.slot.claim_owned(range);
             let mut block =
                 block.ok_or_else(|| "the result is written by somebody else".to_string())?;

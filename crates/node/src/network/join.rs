@@ -11,7 +11,7 @@ use std::{
 use hoplite_proto::{id::NodeId, node::Event, wire::Role};
 use tracing::debug;
 
-use crate::{driver::Core, error::Error, greet};
+use crate::{engine::Core, error::Error, network::handshake};
 
 /// How long members that are named but do not listen yet are called again: two nodes that a script starts together.
 const JOIN_PATIENCE: Duration = Duration::from_secs(3);
@@ -35,17 +35,19 @@ pub(crate) async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error
         for seed in seeds {
             let error = match resolve(seed) {
                 Ok(address) if address == me => continue,
-                Ok(address) => match greet::call(&core.identity, address, Role::Meet, None).await {
-                    Ok(connection) => {
-                        core.drive(Event::PeerUp { member: connection.member });
-                        is_met = true;
-                        continue;
+                Ok(address) => {
+                    match handshake::call(&core.identity, address, Role::Meet, None).await {
+                        Ok(connection) => {
+                            core.drive(Event::PeerUp { member: connection.member });
+                            is_met = true;
+                            continue;
+                        }
+                        Err(error) => {
+                            may_come |= handshake::is_refused(&error);
+                            error.to_string()
+                        }
                     }
-                    Err(error) => {
-                        may_come |= greet::is_refused(&error);
-                        error.to_string()
-                    }
-                },
+                }
                 Err(said) => said,
             };
             failures.push(format!("{seed}: {error}"));
@@ -90,7 +92,7 @@ pub(crate) async fn seek(core: Arc<Core>, seeds: Vec<String>) {
             if is_known(address, found.get(&address).copied()) {
                 continue;
             }
-            match greet::call(&core.identity, address, Role::Meet, None).await {
+            match handshake::call(&core.identity, address, Role::Meet, None).await {
                 Ok(met) => {
                     found.insert(address, met.member.id);
                     if !is_known(met.member.address, Some(met.member.id)) {

@@ -10,9 +10,9 @@ use hoplite_proto::{
 use hoplite_shm::{OwnedWriteGuard, Slot};
 
 use crate::{
-    client::{Client, unexpected},
     error::Error,
-    wait::Wait,
+    local::client::{Client, unexpected},
+    local::wait::Wait,
 };
 
 /// The memory of an answer; dropping it tells the node.

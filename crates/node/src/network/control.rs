@@ -1,7 +1,7 @@
 //! Control messages that other nodes send to this one, taken off their connections and handed to the machine.
 //!
-//! By a thread of its own, or by a program's thread that waits for an answer anyway: see [`crate::turns`]. What is sent
-//! the other way is in [`crate::peer`].
+//! By a thread of its own, or by a program's thread that waits for an answer anyway: see [`crate::shared_epoll`]. What is sent
+//! the other way is in [`crate::network::peers`].
 
 use std::{
     collections::HashMap,
@@ -25,10 +25,10 @@ use rustix::{buffer::spare_capacity, io::Errno};
 use tracing::debug;
 
 use crate::{
-    driver::{Core, lock},
+    engine::{Core, lock},
     error::LinkError,
     frame,
-    turns::Turns,
+    shared_epoll::Turns,
 };
 
 /// The control connections that others made to this node.

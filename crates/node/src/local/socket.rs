@@ -15,7 +15,7 @@ use rustix::{
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::UnixListener;
 
-use crate::{descriptors, error::Error};
+use crate::{error::Error, fork_safe};
 
 /// Listens at `path`, in place of a dead node's socket if there is one.
 ///
@@ -56,7 +56,7 @@ pub(crate) fn bind(path: &Path) -> Result<UnixListener, Error> {
     let listener = bound.and_then(|()| UnixListener::bind(path)).and_then(|listener| {
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        descriptors::note(&listener);
+        fork_safe::note(&listener);
         Ok(listener)
     });
     listener.map_err(refused)

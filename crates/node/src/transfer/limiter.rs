@@ -18,7 +18,7 @@ use std::{
 use hoplite_proto::id::NodeId;
 use tokio::sync::oneshot;
 
-use crate::driver::lock;
+use crate::engine::lock;
 
 /// Lanes from one sender, for copies of about the same size: while some wait for an answer, the others keep its link busy.
 /// With 8, relays that fed each other waited for each other's lanes more often.

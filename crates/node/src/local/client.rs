@@ -24,12 +24,12 @@ use hoplite_shm::Slot;
 use tokio::runtime::Handle;
 
 use crate::{
-    attach::Attached,
-    driver::{Core, Sink, lock},
+    engine::{Core, Sink, lock},
     error::Error,
-    turns::Turns,
-    view::{AtEnd, Body, Growing, Guard, View, Writer},
-    wait::{self, Promise, Said, Shared, Wait},
+    local::attach::Attached,
+    local::view::{AtEnd, Body, Growing, Guard, View, Writer},
+    local::wait::{self, Promise, Said, Shared, Wait},
+    shared_epoll::Turns,
 };
 
 /// A user of a node. Clones are the same user; its pins and unsealed objects live as long as one of them or a view.

@@ -25,13 +25,13 @@ use tokio::{
 use tracing::debug;
 
 use crate::{
-    blocks::{self, Arrivals, Arrived, FRAMES_AT_ONCE},
-    driver::Core,
+    engine::Core,
     error::LinkError,
-    folding::Piece,
+    folding::worker::Piece,
     frame,
-    lanes::Lane,
     store::Held,
+    transfer::blocks::{self, Arrivals, Arrived, FRAMES_AT_ONCE},
+    transfer::limiter::Lane,
 };
 
 /// A copy to be received.

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hoplite_node::{
     Client, Node, NodeConfig, Value,
-    planted::{Bug, plant},
+    mutants::{Bug, plant},
     proto::{
         id::ObjectId,
         meta::{Dtype, Meta, Op},

@@ -30,12 +30,12 @@ use tokio::{
 };
 
 use crate::{
-    blocks,
-    driver::Core,
+    engine::Core,
     error::LinkError,
-    folding::{Frame, ORDER_PATIENCE},
+    folding::worker::{Frame, ORDER_PATIENCE},
     frame,
     store::Held,
+    transfer::blocks,
 };
 
 /// What the machine lets a receiver have.

@@ -11,7 +11,9 @@ use std::{
 
 use hoplite_proto::{ask::Answer, error::Error as CallError};
 
-use crate::{client::Client, driver::lock, error::Error, turns::Turns, view::Guard};
+use crate::{
+    engine::lock, error::Error, local::client::Client, local::view::Guard, shared_epoll::Turns,
+};
 
 /// What came back for a question.
 pub(crate) enum Said {

@@ -34,11 +34,11 @@ use tokio::{
 use tracing::{debug, error, info};
 
 use crate::{
-    detour,
-    driver::{Core, lock},
+    engine::{Core, lock},
     error::LinkError,
     frame,
-    greet::{self, Admitted, Session},
+    network::handshake::{self, Admitted, Session},
+    network::relay,
 };
 
 /// The other members, and the payload connections to them that nobody uses just now.
@@ -293,12 +293,12 @@ impl Peers {
     pub(crate) fn call(core: &Arc<Core>, member: Member) {
         let core = core.clone();
         core.runtime.clone().spawn(async move {
-            let helpers = detour::HELPERS_TO_THE_LOST;
-            core.drive(match detour::call(&core, member, Role::Meet, helpers).await {
+            let helpers = relay::HELPERS_TO_THE_LOST;
+            core.drive(match relay::call(&core, member, Role::Meet, helpers).await {
                 Ok((met, _)) => Event::PeerUp { member: met.member },
                 Err(error) => {
                     debug!(node = %member.id, %error, "is still lost");
-                    let is_refused = greet::is_elsewhere(&error);
+                    let is_refused = handshake::is_elsewhere(&error);
                     Event::CallFailed { node: member.id, is_refused }
                 }
             });
@@ -376,14 +376,14 @@ impl Peers {
         let session = lock(&self.calls).get(&node).cloned();
         if let Some(session) = session {
             let stream = self.connect(core, node).await?;
-            match greet::call_again(&core.identity, stream, node, &session, first).await {
+            match handshake::call_again(&core.identity, stream, node, &session, first).await {
                 // It has forgotten this node, or not heard the end of its introduction yet.
                 Err(LinkError::Refused(said)) => debug!(%node, said, "introduces itself anew"),
                 other => return other,
             }
         }
         let stream = self.connect(core, node).await?;
-        let met = greet::call_over(&core.identity, stream, Role::Payload, Some(node)).await?;
+        let met = handshake::call_over(&core.identity, stream, Role::Payload, Some(node)).await?;
         let mut stream = met.stream;
         stream.write_all(first).await?;
         Ok(stream)
@@ -398,8 +398,8 @@ impl Peers {
             (peer.member.address, helper.transpose()?.map(|helper| helper.member))
         };
         match helper {
-            Some(helper) => detour::through(core, helper, node).await,
-            None => greet::connect(address).await,
+            Some(helper) => relay::through(core, helper, node).await,
+            None => handshake::connect(address).await,
         }
     }
 
@@ -505,7 +505,7 @@ async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
             // The member was let go of, or replaced: what becomes of this connection tells nothing.
             Err(_) if outbox.is_closed() => return,
             Err(error) => {
-                let is_dead = greet::is_elsewhere(&error);
+                let is_dead = handshake::is_elsewhere(&error);
                 info!(node = %member.id, address = %member.address, %error, "can't be reached");
                 core.drive(Event::PeerLost { node: member.id, is_dead });
                 if is_dead {
@@ -529,7 +529,7 @@ async fn talk(core: Arc<Core>, member: Member, outbox: Arc<Outbox>) {
                 Ok(()) => return,
                 Err(error) => debug!(node = %member.id, %error, "connection broke"),
             },
-            () = detour::is_needless(&core, member, look_again), if via.is_some() => {
+            () = relay::is_needless(&core, member, look_again), if via.is_some() => {
                 info!(node = %member.id, "can be reached directly again");
                 // Should that not last, it is not tried as often: both sides say everything again each time.
                 look_again = (2 * look_again).min(LOOK_AGAIN_MAX);
@@ -566,19 +566,19 @@ async fn connect(
     let mut last = LinkError::Stranger;
     for pause in RETRIES {
         sleep(pause).await;
-        match detour::call(core, member, role, detour::HELPERS).await {
+        match relay::call(core, member, role, relay::HELPERS).await {
             Ok((met, via)) => {
                 if let Some(round_trip) = met.round_trip.filter(|_| via.is_none()) {
                     core.measured_round_trip(round_trip);
                 }
-                greet::expect_answers(&met.stream, core.identity.silence)?;
+                handshake::expect_answers(&met.stream, core.identity.silence)?;
                 core.peers.is_reached(member.id, via);
                 core.peers.has_called(member.id, met.session);
                 return Ok((met.stream, via));
             }
-            Err(error) if greet::is_elsewhere(&error) => return Err(error),
+            Err(error) if handshake::is_elsewhere(&error) => return Err(error),
             // Others have been asked, and everybody has been patient already.
-            Err(error) if greet::is_unreachable(&error) => return Err(error),
+            Err(error) if handshake::is_unreachable(&error) => return Err(error),
             Err(error) => {
                 debug!(node = %member.id, %error, "no connection");
                 last = error;

@@ -7,11 +7,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, info};
 
 use crate::{
-    descriptors, detour,
-    driver::Core,
+    engine::Core,
     error::LinkError,
-    greet::{self, Met},
-    send,
+    fork_safe,
+    network::handshake::{self, Met},
+    network::relay,
+    transfer::send,
 };
 
 /// Accepts for ever.
@@ -39,11 +40,11 @@ pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener) {
 async fn welcome(core: &Arc<Core>, stream: TcpStream) -> Result<(), LinkError> {
     let admit = |node, nonce: &[u8; 16], pass: &[u8; 32]| core.peers.admit(node, nonce, pass);
     let Met { stream, member, role, turn, session, .. } =
-        greet::answer(&core.identity, stream, admit).await?;
+        handshake::answer(&core.identity, stream, admit).await?;
     match role {
         Role::Control | Role::ControlAgain => {
             // Kept first: the node may be lost again before its first message is taken.
-            let kept = core.control.keep(member.id, turn, descriptors::raise(stream.into_std()?));
+            let kept = core.control.keep(member.id, turn, fork_safe::raise(stream.into_std()?));
             let Some(kept) = kept else { return Ok(()) };
             core.peers.was_called(member.id, session);
             core.drive(if role == Role::ControlAgain {
@@ -57,7 +58,7 @@ async fn welcome(core: &Arc<Core>, stream: TcpStream) -> Result<(), LinkError> {
         Role::Detour => {
             let core = core.clone();
             drop(tokio::spawn(async move {
-                if let Err(error) = detour::pass_on(&core, stream, member.id).await {
+                if let Err(error) = relay::pass_on(&core, stream, member.id).await {
                     debug!(node = %member.id, %error, "was not passed on");
                 }
             }));

@@ -33,9 +33,9 @@ use tokio::{
 use tracing::{debug, info};
 
 use crate::{
-    descriptors,
-    driver::{Core, Sink, lock},
-    planted::{self, Bug},
+    engine::{Core, Sink, lock},
+    fork_safe,
+    mutants::{self, Bug},
     store::Held,
 };
 
@@ -131,7 +131,7 @@ pub(crate) async fn accept(core: Arc<Core>, listener: UnixListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                descriptors::note(&stream);
+                fork_safe::note(&stream);
                 tokio::spawn(attend(core.clone(), stream));
             }
             Err(error) => {
@@ -393,7 +393,7 @@ impl Session {
         };
         let is_got = matches!(answer, Ok(Answer::Got { .. }));
         self.say(&FromNode::Answer { request, answer, place: Some(place) }, descriptor);
-        if is_got && planted::has(Bug::ReleasesAtOnce) {
+        if is_got && mutants::has(Bug::ReleasesAtOnce) {
             self.core.tell(self.client, Ask::Release { instance });
         }
     }

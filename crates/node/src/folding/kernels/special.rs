@@ -76,7 +76,7 @@ fn multiply<const SIZE: usize, T: Number>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fold::{finish, fold};
+    use crate::folding::kernels::{finish, fold};
 
     fn folded(op: Op, dtype: Dtype, into: &[u8], other: &[u8]) -> Vec<u8> {
         let mut into = into.to_vec();

@@ -30,11 +30,11 @@ use hoplite_shm::{
 };
 
 use crate::{
-    descriptors,
-    driver::lock,
+    engine::lock,
     error::Error,
-    local::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
-    turns::Turns,
+    fork_safe,
+    local::server::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
+    shared_epoll::Turns,
 };
 
 /// Takes the answer to a question, with the memory it speaks of.
@@ -132,7 +132,7 @@ impl Attached {
             None => return Err(fail("the node closed the connection".into())),
         };
         stream.set_read_timeout(None).map_err(io_fail)?;
-        descriptors::note(&stream);
+        fork_safe::note(&stream);
         let turns = Turns::new().map_err(io_fail)?;
         turns.add(&stream, 0).map_err(io_fail)?;
         let shared = Arc::new(Shared {

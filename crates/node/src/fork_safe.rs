@@ -11,8 +11,8 @@ use std::{
 };
 
 use crate::{
-    client::{AllClients, all_clients},
-    driver::lock,
+    engine::lock,
+    local::client::{AllClients, all_clients},
 };
 
 /// Descriptor to inode. Entries of closed descriptors stay until the number is used again: their inodes tell.
