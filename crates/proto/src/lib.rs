@@ -18,10 +18,13 @@
 //! | [`broadcast`] | whom a receiver takes an object from |
 //! | [`reduce`] | who folds what with whom, in which shape of tree |
 //! | [`table`] | what a node holds, and what it evicts |
+//! | [`reconnect`] | when a broken control connection is made again, and when not |
 //! | [`swim`], [`absent`] | who lives, and whom to call again |
 //! | [`members`], [`rack`] | who owns an object's directory entry, who stands near whom |
 //! | [`message`], [`wire`] | what nodes say to each other, and its bytes |
 //! | [`ask`] | what clients ask of a node |
+//! | [`limiter`] | how many copies are received from one sender at a time |
+//! | [`link`] | what samples of transfers say of the link |
 //! | [`limits`] | every bound and default |
 //! | [`planted`] | mistakes on purpose, for tests of the simulation |
 
@@ -36,7 +39,9 @@ pub mod directory;
 pub mod error;
 pub mod id;
 pub mod inline;
+pub mod limiter;
 pub mod limits;
+pub mod link;
 pub mod members;
 pub mod message;
 pub mod meta;
@@ -46,6 +51,7 @@ pub mod pipeline;
 pub mod planted;
 pub mod rack;
 pub mod ranges;
+pub mod reconnect;
 pub mod reduce;
 pub mod swim;
 pub mod table;
