@@ -4,16 +4,12 @@
 //! them; it must know them without asking anything that a thread may have held in the moment of the fork.
 
 use std::{
-    cell::RefCell,
     collections::BTreeMap,
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
     sync::{Mutex, MutexGuard},
 };
 
-use crate::{
-    engine::lock,
-    local::client::{AllClients, all_clients},
-};
+use crate::sync::lock;
 
 /// Descriptor to inode. Entries of closed descriptors stay until the number is used again: their inodes tell.
 static NOTED: Mutex<BTreeMap<RawFd, u64>> = Mutex::new(BTreeMap::new());
@@ -43,32 +39,17 @@ fn raise_to<T: AsFd + From<OwnedFd>>(lowest: RawFd, socket: T) -> T {
     raised
 }
 
-thread_local! {
-    /// This list and that of the clients, between [`before_fork`] and [`after_fork`] of this thread.
-    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
-}
+/// The list of sockets, kept from all other threads.
+pub(crate) type Noted = MutexGuard<'static, BTreeMap<RawFd, u64>>;
 
-type Held = (MutexGuard<'static, BTreeMap<RawFd, u64>>, AllClients);
-
-/// Descriptors and inodes of the sockets; where a descriptor has another inode now it is somebody else's.
-///
-/// No other thread has the list until [`after_fork`]: in the child nobody would give it back.
-pub fn before_fork() -> Vec<(RawFd, u64)> {
-    after_fork();
-    let list = lock(&NOTED);
-    let all = list.iter().map(|(descriptor, inode)| (*descriptor, *inode)).collect();
-    HELD.set(Some((list, all_clients())));
-    all
-}
-
-/// Ends what [`before_fork`] began, in the parent and in the child; without that it does nothing.
-pub fn after_fork() {
-    drop(HELD.take());
+/// Takes the list.
+pub(crate) fn all() -> Noted {
+    lock(&NOTED)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{net::UdpSocket, thread, time::Duration};
+    use std::net::UdpSocket;
 
     use super::*;
 
@@ -80,8 +61,7 @@ mod tests {
         assert!(raised.as_raw_fd() >= LAST);
         assert_eq!(raised.local_addr().unwrap(), address);
         assert!(rustix::io::fcntl_getfd(&raised).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
-        assert!(before_fork().iter().any(|(descriptor, _)| *descriptor == raised.as_raw_fd()));
-        after_fork();
+        assert!(all().contains_key(&raised.as_raw_fd()));
     }
 
     #[test]
@@ -93,24 +73,6 @@ mod tests {
         let same = raise_to(RawFd::MAX, socket);
         assert_eq!(same.as_raw_fd(), before);
         let inode = rustix::fs::fstat(&same).unwrap().st_ino;
-        assert!(before_fork().contains(&(before, inode)));
-        after_fork();
-    }
-
-    #[test]
-    fn no_other_thread_has_the_list_during_a_fork() {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let descriptor = socket.as_raw_fd();
-        assert!(before_fork().iter().all(|(other, _)| *other != descriptor));
-        let noting = thread::spawn(move || {
-            note(&socket);
-            socket
-        });
-        thread::sleep(Duration::from_millis(50));
-        assert!(!noting.is_finished());
-        after_fork();
-        let _socket = noting.join().unwrap();
-        assert!(before_fork().iter().any(|(other, _)| *other == descriptor));
-        after_fork();
+        assert!(all().get(&before) == Some(&inode));
     }
 }

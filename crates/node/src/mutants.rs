@@ -38,7 +38,7 @@ pub(crate) use self::planting::{checksum, has};
 mod planting {
     use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-    use super::Bug;
+    use crate::mutants::Bug;
 
     static PLANTED: AtomicU8 = AtomicU8::new(0);
     static CHANGED: AtomicU32 = AtomicU32::new(0);

@@ -1,4 +1,4 @@
-//! Events that a thread of its own takes, or a thread that waits for what one of them brings.
+//! An epoll set shared by a background thread and one thread that waits for what one of the events brings.
 //!
 //! A thread that waits for an answer would else be woken by the thread that the answer woke, and on an idle machine each
 //! of the two takes 0.1 ms to come. Here both wait for the same events, and the kernel wakes the one that came last: the
@@ -24,11 +24,11 @@ use rustix::event::{
 
 /// Descriptors that are waited for together. Each event is given to one of those who wait.
 #[derive(Debug)]
-pub(crate) struct Turns {
-    epoll: OwnedFd,
+pub(crate) struct SharedEpoll {
+    set: OwnedFd,
     /// Written when the thread that waits for an answer is to look whether it is there.
     poke: OwnedFd,
-    /// Had by the thread that waits for an answer; there is at most one.
+    /// Held by the polling caller; at most one.
     place: Mutex<()>,
     /// That thread waits for the next event, or is about to.
     is_waited: AtomicBool,
@@ -40,21 +40,21 @@ thread_local! {
     static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What [`Turns::poke`] looks like among the events.
+/// What [`SharedEpoll::poke`] looks like among the events.
 const POKED: u64 = u64::MAX;
 
 /// Events that one thread takes at a time. The rest is for others.
 const EVENTS_AT_ONCE: usize = 8;
 
-impl Turns {
+impl SharedEpoll {
     pub(crate) fn new() -> io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let set = epoll::create(CreateFlags::CLOEXEC)?;
         let poke = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         // Its number is never read: each time it grows is an event.
-        epoll::add(&epoll, &poke, EventData::new_u64(POKED), EventFlags::IN | EventFlags::ET)?;
+        epoll::add(&set, &poke, EventData::new_u64(POKED), EventFlags::IN | EventFlags::ET)?;
         // Not noted for the child of a fork: they keep no socket open, and all such descriptors have one inode.
         let (place, is_waited) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Self { epoll, poke, place, is_waited, is_closed: AtomicBool::new(false) })
+        Ok(Self { set, poke, place, is_waited, is_closed: AtomicBool::new(false) })
     }
 
     /// Waits for `descriptor` too, which does not block: whoever takes its event, `token` and whether it is the last,
@@ -62,13 +62,13 @@ impl Turns {
     pub(crate) fn add(&self, descriptor: impl AsFd, token: u64) -> io::Result<()> {
         debug_assert_ne!(token, POKED);
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
-        Ok(epoll::add(&self.epoll, descriptor, EventData::new_u64(token), flags)?)
+        Ok(epoll::add(&self.set, descriptor, EventData::new_u64(token), flags)?)
     }
 
     /// Takes events until this is closed.
     pub(crate) fn run(&self, mut take: impl FnMut(u64, bool)) {
         while !self.is_closed() {
-            let is_poked = self.turn(None, || {}, &mut take);
+            let is_poked = self.take_once(None, || {}, &mut take);
             if is_poked && self.is_waited.load(Ordering::SeqCst) {
                 // It was meant for a thread that is just about to wait, and would not hear of it.
                 self.poke();
@@ -78,7 +78,7 @@ impl Turns {
     }
 
     /// Takes events with the calling thread until `is_over`, or for at most `time`; false if another thread does so
-    /// already, or this is closed. Whoever makes it over in a thread that took no event here says so by [`Turns::poke`].
+    /// already, or this is closed. Whoever makes it over in a thread that took no event here says so by [`SharedEpoll::poke`].
     pub(crate) fn wait(
         &self,
         time: Duration,
@@ -98,7 +98,7 @@ impl Turns {
             if is_over() || left.is_zero() || self.is_closed() {
                 break;
             }
-            self.turn(Some(left), || self.is_waited.store(false, Ordering::SeqCst), &mut take);
+            self.take_once(Some(left), || self.is_waited.store(false, Ordering::SeqCst), &mut take);
         }
         self.is_waited.store(false, Ordering::SeqCst);
         HERE.set(0);
@@ -110,7 +110,7 @@ impl Turns {
         true
     }
 
-    /// Whether the calling thread takes an event just now that it found in [`Turns::wait`].
+    /// Whether the calling thread takes an event just now that it found in [`SharedEpoll::wait`].
     pub(crate) fn is_here(&self) -> bool {
         HERE.get() == self.address()
     }
@@ -119,13 +119,13 @@ impl Turns {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Lets the thread in [`Turns::wait`], if there is one, look whether it is over.
+    /// Lets the thread in [`SharedEpoll::wait`], if there is one, look whether it is over.
     pub(crate) fn poke(&self) {
         // Refused only when the number is full, which no machine lives to see.
         let _ = rustix::io::write(&self.poke, &1_u64.to_ne_bytes());
     }
 
-    /// Ends [`Turns::run`] and [`Turns::wait`].
+    /// Ends [`SharedEpoll::run`] and [`SharedEpoll::wait`].
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         self.poke();
@@ -136,7 +136,7 @@ impl Turns {
     }
 
     /// Waits for events and takes them; whether somebody poked.
-    fn turn(
+    fn take_once(
         &self,
         time: Option<Duration>,
         woken: impl Fn(),
@@ -144,7 +144,7 @@ impl Turns {
     ) -> bool {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS_AT_ONCE];
         let timeout = time.and_then(|time| Timespec::try_from(time).ok());
-        let waited = epoll::wait(&self.epoll, &mut events, timeout.as_ref());
+        let waited = epoll::wait(&self.set, &mut events, timeout.as_ref());
         woken();
         // Interrupted by a signal, which is for the caller; there is no other error of a descriptor of our own.
         let Ok((events, _)) = waited else { return false };
@@ -173,24 +173,24 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    fn background(turns: &Arc<Turns>, taken: &Arc<AtomicUsize>) -> thread::JoinHandle<()> {
-        let (turns, taken) = (turns.clone(), taken.clone());
+    fn background(epoll: &Arc<SharedEpoll>, taken: &Arc<AtomicUsize>) -> thread::JoinHandle<()> {
+        let (epoll, taken) = (epoll.clone(), taken.clone());
         thread::spawn(move || {
-            turns.run(|_, _| {
+            epoll.run(|_, _| {
                 taken.fetch_add(1, Ordering::SeqCst);
-                turns.poke();
+                epoll.poke();
             });
         })
     }
 
     #[test]
     fn who_waits_takes_the_event_itself() {
-        let turns = Arc::new(Turns::new().unwrap());
+        let epoll = Arc::new(SharedEpoll::new().unwrap());
         let (near, far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
-        turns.add(&near, 7).unwrap();
+        epoll.add(&near, 7).unwrap();
         let others = Arc::new(AtomicUsize::new(0));
-        let thread = background(&turns, &others);
+        let thread = background(&epoll, &others);
         let mut mine = 0;
         for round in 0..100 {
             let taken = AtomicUsize::new(0);
@@ -203,7 +203,7 @@ mod tests {
             };
             let is_over =
                 || taken.load(Ordering::SeqCst) > 0 || others.load(Ordering::SeqCst) + mine > round;
-            let has_place = turns.wait(LONG, is_over, |token, _| {
+            let has_place = epoll.wait(LONG, is_over, |token, _| {
                 assert_eq!(token, 7);
                 taken.fetch_add(1, Ordering::SeqCst);
             });
@@ -213,72 +213,72 @@ mod tests {
         }
         // A busy machine may run the other thread first now and then.
         assert!(mine > 50, "{mine} of 100");
-        turns.close();
+        epoll.close();
         thread.join().unwrap();
     }
 
     /// Goal: an answer that another thread brings ends the wait, whoever takes the poke.
     #[test]
     fn no_poke_is_lost() {
-        let turns = Arc::new(Turns::new().unwrap());
-        let thread = background(&turns, &Arc::default());
+        let epoll = Arc::new(SharedEpoll::new().unwrap());
+        let thread = background(&epoll, &Arc::default());
         for round in 0..2000 {
             let is_over = Arc::new(AtomicBool::new(false));
             let setter = {
-                let (turns, is_over) = (turns.clone(), is_over.clone());
+                let (epoll, is_over) = (epoll.clone(), is_over.clone());
                 thread::spawn(move || {
                     if round % 3 == 0 {
                         thread::yield_now();
                     }
                     is_over.store(true, Ordering::SeqCst);
-                    turns.poke();
+                    epoll.poke();
                 })
             };
             let begun = Instant::now();
-            assert!(turns.wait(LONG, || is_over.load(Ordering::SeqCst), |_, _| {}));
+            assert!(epoll.wait(LONG, || is_over.load(Ordering::SeqCst), |_, _| {}));
             assert!(begun.elapsed() < LONG);
             setter.join().unwrap();
         }
-        turns.close();
+        epoll.close();
         thread.join().unwrap();
     }
 
     #[test]
     fn there_is_one_place() {
-        let turns = Arc::new(Turns::new().unwrap());
+        let epoll = Arc::new(SharedEpoll::new().unwrap());
         let first = {
-            let turns = turns.clone();
-            thread::spawn(move || turns.wait(LONG, || false, |_, _| {}))
+            let epoll = epoll.clone();
+            thread::spawn(move || epoll.wait(LONG, || false, |_, _| {}))
         };
-        while !turns.is_waited.load(Ordering::SeqCst) {
+        while !epoll.is_waited.load(Ordering::SeqCst) {
             thread::yield_now();
         }
-        assert!(!turns.wait(LONG, || false, |_, _| {}));
-        turns.close();
+        assert!(!epoll.wait(LONG, || false, |_, _| {}));
+        epoll.close();
         assert!(!first.join().unwrap());
     }
 
     #[test]
     fn closing_ends_both() {
-        let turns = Arc::new(Turns::new().unwrap());
-        let thread = background(&turns, &Arc::default());
+        let epoll = Arc::new(SharedEpoll::new().unwrap());
+        let thread = background(&epoll, &Arc::default());
         let closer = {
-            let turns = turns.clone();
+            let epoll = epoll.clone();
             thread::spawn(move || {
                 thread::sleep(Duration::from_millis(20));
-                turns.close();
+                epoll.close();
             })
         };
-        assert!(!turns.wait(LONG, || false, |_, _| {}));
+        assert!(!epoll.wait(LONG, || false, |_, _| {}));
         thread.join().unwrap();
         closer.join().unwrap();
     }
 
     #[test]
     fn a_wait_ends_when_its_time_is_over() {
-        let turns = Turns::new().unwrap();
+        let epoll = SharedEpoll::new().unwrap();
         let begun = Instant::now();
-        assert!(turns.wait(Duration::from_millis(20), || false, |_, _| {}));
+        assert!(epoll.wait(Duration::from_millis(20), || false, |_, _| {}));
         assert!(begun.elapsed() >= Duration::from_millis(20));
     }
 }

@@ -29,13 +29,8 @@ use hoplite_shm::{
     ExtentId, Mapping, Slot, recv_with_fds, send_with_fds, try_recv_with_fds, try_send_with_fds,
 };
 
-use crate::{
-    engine::lock,
-    error::Error,
-    fork_safe,
-    local::server::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
-    shared_epoll::Turns,
-};
+use super::protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame};
+use crate::{error::Error, fork_safe, shared_epoll::SharedEpoll, sync::lock};
 
 /// Takes the answer to a question, with the memory it speaks of.
 pub(crate) type Callback = Box<dyn FnOnce(Result<(Answer, Option<Slot>), CallError>) + Send>;
@@ -55,7 +50,7 @@ struct Shared {
     waiting: Mutex<HashMap<u64, Callback>>,
     describing: Mutex<HashMap<u64, Describe>>,
     extents: Mutex<HashMap<u64, Arc<Mapping>>>,
-    turns: Arc<Turns>,
+    epoll: Arc<SharedEpoll>,
     /// Locked for as long as answers are taken, so that they stay in order.
     incoming: Mutex<Incoming>,
     is_closed: AtomicBool,
@@ -133,8 +128,8 @@ impl Attached {
         };
         stream.set_read_timeout(None).map_err(io_fail)?;
         fork_safe::note(&stream);
-        let turns = Turns::new().map_err(io_fail)?;
-        turns.add(&stream, 0).map_err(io_fail)?;
+        let epoll = SharedEpoll::new().map_err(io_fail)?;
+        epoll.add(&stream, 0).map_err(io_fail)?;
         let shared = Arc::new(Shared {
             stream,
             unsent: Mutex::default(),
@@ -142,7 +137,7 @@ impl Attached {
             waiting: Mutex::default(),
             describing: Mutex::default(),
             extents: Mutex::default(),
-            turns: Arc::new(turns),
+            epoll: Arc::new(epoll),
             incoming: Mutex::new(incoming),
             is_closed: AtomicBool::new(false),
             process: std::process::id(),
@@ -151,9 +146,10 @@ impl Attached {
         std::thread::Builder::new()
             .name("hoplite-attached".into())
             .spawn(move || {
+                let _end = EndsWithThread(of_thread.clone());
                 // Behind the greeting there may be more.
                 of_thread.take();
-                of_thread.turns.run(|_, _| of_thread.take());
+                of_thread.epoll.run(|_, _| of_thread.take());
             })
             .map_err(io_fail)?;
         Ok(Self { shared, member })
@@ -226,13 +222,13 @@ impl Attached {
         self.shared.is_closed.load(Ordering::Acquire)
     }
 
-    pub(crate) fn turns(&self) -> Arc<Turns> {
-        self.shared.turns.clone()
+    pub(crate) fn epoll(&self) -> Arc<SharedEpoll> {
+        self.shared.epoll.clone()
     }
 
-    /// Takes answers with the calling thread; see [`Turns::wait`].
+    /// Takes answers with the calling thread; see [`SharedEpoll::wait`].
     pub(crate) fn wait(&self, time: Duration, is_over: impl Fn() -> bool) -> bool {
-        self.shared.turns.wait(time, is_over, |_, _| self.shared.take())
+        self.shared.epoll.wait(time, is_over, |_, _| self.shared.take())
     }
 }
 
@@ -342,9 +338,14 @@ impl Shared {
             }
         }
         drop(incoming);
+        self.end();
+    }
+
+    /// The node is gone, or no thread takes its answers any more.
+    fn end(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.fail_all();
-        self.turns.close();
+        self.epoll.close();
     }
 
     fn fail_all(&self) {
@@ -409,6 +410,15 @@ impl Shared {
                 .ok_or("the node spoke of unknown memory")?
         };
         Slot::open(mapping, place.offset, place.len).map_err(said)
+    }
+}
+
+/// Ends the attachment with the thread that takes answers, also by a panic: no wait outlives it.
+struct EndsWithThread(Arc<Shared>);
+
+impl Drop for EndsWithThread {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

@@ -1,69 +1,32 @@
 //! What programs use: put, get, reduce, delete, latest; the same inside the process of a node and beside it.
 
-use std::{
-    collections::HashMap,
-    os::fd::OwnedFd,
-    path::Path,
-    sync::{
-        Arc, Mutex, MutexGuard, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 
 use hoplite_proto::{
     ask::{Answer, Ask, Location, ObjectRow},
     error::Error as CallError,
-    id::{ClientId, Instance, Name, NodeId, ObjectId, RequestId},
+    id::{Name, NodeId, ObjectId},
     limits::INLINE_BYTES_MAX,
     message::{Holding, Listed},
-    meta::{Kind, Meta, Op},
-    node::Event,
+    meta::{Meta, Op},
 };
-use hoplite_shm::Slot;
-use tokio::runtime::Handle;
 
-use crate::{
-    engine::{Core, Sink, lock},
-    error::Error,
-    local::attach::Attached,
-    local::view::{AtEnd, Body, Growing, Guard, View, Writer},
-    local::wait::{self, Promise, Said, Shared, Wait},
-    shared_epoll::Turns,
+use super::{
+    connection::Connection,
+    programs::Programs,
+    question::{self, unexpected},
+    view::{Body, Growing, Guard, View},
+    wait::Wait,
+    writer::Writer,
 };
+use crate::error::Error;
 
 /// A user of a node. Clones are the same user; its pins and unsealed objects live as long as one of them or a view.
 #[derive(Clone)]
 pub struct Client {
-    inner: Arc<Inner>,
+    connection: Arc<Connection>,
     /// Whether the thread that asks may do what takes a while.
     may_wait: bool,
-}
-
-/// The clients of this process.
-static ALL: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
-
-/// The list of clients, kept from all other threads.
-pub(crate) type AllClients = MutexGuard<'static, Vec<Weak<Inner>>>;
-
-/// Takes the list of clients for the time of a fork: in the child nobody would give it back.
-pub(crate) fn all_clients() -> AllClients {
-    lock(&ALL)
-}
-
-pub(crate) struct Inner {
-    link: Link,
-    process: u32,
-    /// Views that pin memory.
-    reads: AtomicUsize,
-    is_closed: AtomicBool,
-    /// Questions without an answer, by where their shared ends are, with their numbers.
-    waits: Mutex<HashMap<usize, (u64, Arc<Shared>)>>,
-}
-
-enum Link {
-    Embedded { core: Arc<Core>, client: ClientId },
-    Attached(Attached),
 }
 
 /// Bytes to put, and what they are.
@@ -93,9 +56,8 @@ impl<'a> Value<'a> {
 }
 
 impl Client {
-    pub(crate) fn embedded(core: Arc<Core>) -> Self {
-        let client = ClientId(core.next_id());
-        Self::new(Link::Embedded { core, client })
+    pub(crate) fn embedded(programs: Arc<Programs>) -> Self {
+        Self { connection: Connection::embedded(programs), may_wait: true }
     }
 
     /// Attaches to the node of this host that serves the Unix socket `path`.
@@ -103,72 +65,31 @@ impl Client {
     /// # Errors
     /// [`Error::Attach`] if no node answers there.
     pub fn attach(path: &Path, timeout: Option<Duration>) -> Result<Self, Error> {
-        Ok(Self::new(Link::Attached(Attached::connect(path, timeout)?)))
+        Ok(Self { connection: Connection::attach(path, timeout)?, may_wait: true })
     }
 
-    fn new(link: Link) -> Self {
-        let (process, reads, is_closed) =
-            (std::process::id(), AtomicUsize::new(0), AtomicBool::new(false));
-        let inner = Arc::new(Inner { link, process, reads, is_closed, waits: Mutex::default() });
-        let mut all = lock(&ALL);
-        all.retain(|other| other.strong_count() > 0);
-        all.push(Arc::downgrade(&inner));
-        Self { inner, may_wait: true }
-    }
-
-    /// Pins what all clients of this process read once more; see [`Client::hold`]. Closed ones too: their views live
-    /// on. Whether anything is read.
+    /// Pins what all clients of this process read once more, until no process has the other end of the pipe whose reading
+    /// end is `end`. Closed ones too: their views live on. Whether anything is read.
     ///
     /// # Errors
     /// If `end` can't be had once for each client that reads.
     pub fn hold_all(end: &OwnedFd) -> std::io::Result<bool> {
-        let all: Vec<Arc<Inner>> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
-        let mut is_read = false;
-        for inner in all {
-            let client = Self { inner, may_wait: true };
-            if !client.is_forked() && client.reads() > 0 {
-                client.hold(end.try_clone()?);
-                is_read = true;
-            }
-        }
-        Ok(is_read)
+        Connection::hold_all(end)
     }
 
     /// The same client for threads that must not wait, such as that of an event loop: memory is made elsewhere.
     pub fn in_passing(&self) -> Self {
-        Self { inner: self.inner.clone(), may_wait: false }
+        Self { connection: self.connection.clone(), may_wait: false }
     }
 
     /// Whether its node is closed or gone.
     pub fn is_closed(&self) -> bool {
-        match &self.inner.link {
-            Link::Embedded { core, .. } => core.is_closed(),
-            Link::Attached(attached) => attached.is_closed(),
-        }
+        self.connection.is_down()
     }
 
     /// Whether this process is a fork of the one that opened the client.
     pub fn is_forked(&self) -> bool {
-        self.inner.process != std::process::id()
-    }
-
-    /// How many views of this client pin memory at its node.
-    pub fn reads(&self) -> usize {
-        self.inner.reads.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn read_ended(&self) {
-        self.inner.reads.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Pins what is read now once more, until nobody has the other end of the pipe whose reading end is `end`: before
-    /// a fork, whose child has the views too.
-    pub fn hold(&self, end: OwnedFd) {
-        match &self.inner.link {
-            _ if self.is_forked() => {}
-            Link::Embedded { core, client } => core.hold(*client, end),
-            Link::Attached(attached) => attached.hold(end),
-        }
+        self.connection.is_forked()
     }
 
     /// Begins to ask for the id of an object that this client will put, create or reduce, for others to wait for
@@ -183,38 +104,7 @@ impl Client {
     /// Ends every wait of this client with [`Error::Closed`], and tells those who wait for what it promised and has not
     /// made that it will not come. Its views stay valid, and keep its attachment alive.
     pub fn close(&self) {
-        if self.is_forked() {
-            return;
-        }
-        self.inner.is_closed.store(true, Ordering::SeqCst);
-        let waits = std::mem::take(&mut *lock(&self.inner.waits));
-        waits.values().for_each(|(_, shared)| shared.close());
-        // Only now: the answers of questions that are taken back find nobody.
-        waits.values().for_each(|(request, _)| self.cancel(*request));
-        self.tell(Ask::BreakPromises);
-    }
-
-    /// Whether [`Client::close`] was called.
-    pub(crate) fn was_closed(&self) -> bool {
-        self.inner.is_closed.load(Ordering::SeqCst)
-    }
-
-    /// Notes a question that waits, for [`Client::close`] to end it.
-    pub(crate) fn list(&self, request: u64, shared: &Arc<Shared>) {
-        if self.is_forked() {
-            return;
-        }
-        lock(&self.inner.waits).insert(Arc::as_ptr(shared).addr(), (request, shared.clone()));
-        if self.was_closed() {
-            shared.close();
-            self.cancel(request);
-        }
-    }
-
-    pub(crate) fn unlist(&self, shared: &Arc<Shared>) {
-        if !self.is_forked() {
-            lock(&self.inner.waits).remove(&Arc::as_ptr(shared).addr());
-        }
+        self.connection.close();
     }
 
     /// Puts an object and waits until its bytes are in the store; others can stream them earlier. `id` is a name, an id
@@ -466,237 +356,21 @@ impl Client {
 
     /// Begins to ask how the node is; see [`Client::describe`].
     pub fn start_describe(&self) -> Wait<String> {
-        let finish = |said| match said {
-            Said::Description(json) => Ok(json),
-            Said::Answer(other, _) => Err(unexpected(&other)),
-        };
-        let (promise, wait) = wait::pair(self.clone(), None, Box::new(finish));
-        if self.is_forked() {
-            return wait.asked_as(0);
-        }
-        let me = self.clone();
-        let sink = move |json: Result<String, CallError>| {
-            promise.keep(&me, json.map(Said::Description));
-        };
-        let request = match &self.inner.link {
-            Link::Embedded { core, client } => core.describe(*client, sink).0,
-            Link::Attached(attached) => attached.describe(Box::new(sink)),
-        };
-        wait.asked_as(request)
+        question::describe(&self.connection)
     }
 
-    /// Deletes an object whose asker never learns of it, also for a client that is closed.
-    pub(crate) fn delete_in_passing(&self, id: ObjectId) {
-        if !self.is_forked() {
-            let finish = |_| Ok(());
-            let (promise, _) = wait::pair::<()>(self.clone(), None, Box::new(finish));
-            self.in_passing().ask(Ask::Delete { ids: vec![id] }, None, promise);
-        }
-    }
-
-    pub(crate) fn start<T>(
+    fn start<T>(
         &self,
         ask: Ask,
         timeout: Option<Duration>,
         finish: impl FnOnce(Answer, Option<Guard>) -> Result<T, Error> + Send + 'static,
     ) -> Wait<T> {
-        let finish = |said| match said {
-            Said::Answer(answer, guard) => finish(answer, guard),
-            Said::Description(_) => Err(Error::node_down("it described itself unasked")),
-        };
-        let (promise, wait) = wait::pair(self.clone(), timeout, Box::new(finish));
-        // A fork gets no answer: its promise is dropped.
-        let request = if self.is_forked() { 0 } else { self.ask(ask, timeout, promise) };
-        wait.asked_as(request)
-    }
-
-    fn ask(&self, ask: Ask, timeout: Option<Duration>, promise: Promise) -> u64 {
-        let me = self.clone();
-        match &self.inner.link {
-            Link::Embedded { core, client } => {
-                let (of_sink, me_too) = (core.clone(), me.clone());
-                let sink: Sink = Box::new(move |answer| {
-                    let raw = answer.and_then(|answer| {
-                        let held = slot_of(&answer).map(|instance| of_sink.store.get(instance));
-                        let slot = match held {
-                            None => None,
-                            Some(Some(held)) => Some(held.slot.clone()),
-                            // What was growing is gone: there is nothing to follow.
-                            Some(None) if matches!(answer, Answer::Growing { .. }) => None,
-                            Some(None) => {
-                                return Err(CallError::NodeDown("the node is closed".into()));
-                            }
-                        };
-                        let guard = me.guard(&answer, slot, AtEnd::Nothing);
-                        Ok(Said::Answer(answer, guard))
-                    });
-                    promise.keep(&me_too, raw);
-                });
-                core.ask(*client, ask, timeout, self.may_wait, sink).0
-            }
-            Link::Attached(attached) => {
-                let (request, me_too) = (attached.next_request(), me.clone());
-                let callback =
-                    Box::new(move |answer: Result<(Answer, Option<Slot>), CallError>| {
-                        promise.keep(
-                            &me_too,
-                            answer.map(|(answer, slot)| {
-                                let guard = me.guard(&answer, slot, AtEnd::LetGo(request));
-                                Said::Answer(answer, guard)
-                            }),
-                        );
-                    });
-                attached.ask(request, ask, timeout, callback);
-                request
-            }
-        }
-    }
-
-    /// The memory of an answer; `after_growing` is what the node is told when a part was read.
-    fn guard(self, answer: &Answer, slot: Option<Slot>, after_growing: AtEnd) -> Option<Guard> {
-        let instance = slot_of(answer)?;
-        let at_end = match answer {
-            Answer::Growing { .. } if slot.is_none() => return None,
-            Answer::Growing { .. } => after_growing,
-            Answer::Got { .. } => {
-                self.inner.reads.fetch_add(1, Ordering::Relaxed);
-                AtEnd::Release
-            }
-            _ => AtEnd::Abort,
-        };
-        Some(Guard { client: self, instance, slot, at_end })
-    }
-
-    /// Where this thread, if it waits for an answer, can take it itself.
-    pub(crate) fn turns(&self) -> Option<Arc<Turns>> {
-        match &self.inner.link {
-            _ if self.is_forked() => None,
-            // A thread of a runtime has other tasks, which must not wait behind this node's.
-            Link::Embedded { .. } if Handle::try_current().is_ok() => None,
-            Link::Embedded { core, .. } => Some(core.control.turns.clone()),
-            Link::Attached(attached) => Some(attached.turns()),
-        }
-    }
-
-    /// Takes with this thread what is said in its [`Client::turns`], until `is_over` or for at most `time`; false if
-    /// another thread does so.
-    pub(crate) fn wait_in_turns(&self, time: Duration, is_over: impl Fn() -> bool) -> bool {
-        match &self.inner.link {
-            Link::Embedded { core, .. } => core.control.wait(core, time, is_over),
-            Link::Attached(attached) => attached.wait(time, is_over),
-        }
-    }
-
-    pub(crate) fn cancel(&self, request: u64) {
-        match &self.inner.link {
-            _ if self.is_forked() => {}
-            Link::Embedded { core, .. } => {
-                core.drive(Event::Cancelled { request: RequestId(request) });
-            }
-            Link::Attached(attached) => attached.cancel(request),
-        }
-    }
-
-    pub(crate) fn tell(&self, ask: Ask) {
-        match &self.inner.link {
-            Link::Embedded { core, client } => core.tell(*client, ask),
-            Link::Attached(attached) => attached.tell(ask),
-        }
-    }
-
-    pub(crate) fn let_go(&self, request: u64) {
-        if let Link::Attached(attached) = &self.inner.link {
-            attached.let_go(request);
-        }
-    }
-
-    pub(crate) fn advanced(&self, instance: Instance) {
-        match &self.inner.link {
-            Link::Embedded { core, .. } => {
-                if let Some(held) = core.store.get(instance) {
-                    held.grew();
-                }
-            }
-            Link::Attached(attached) => attached.advanced(instance),
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Link::Embedded { core, client } = &self.link
-            && self.process == std::process::id()
-        {
-            core.client_gone(*client);
-        }
+        question::start(&self.connection, self.may_wait, ask, timeout, finish)
     }
 }
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.inner.link {
-            Link::Embedded { core, client } => write!(f, "Client({client:?} of {core:?})"),
-            Link::Attached(attached) => write!(f, "Client(attached to {})", attached.member.id),
-        }
+        write!(f, "Client({:?})", self.connection)
     }
-}
-
-/// The instance whose memory an answer speaks of.
-const fn slot_of(answer: &Answer) -> Option<Instance> {
-    match answer {
-        Answer::Created { instance, .. }
-        | Answer::Growing { instance, .. }
-        | Answer::Got { instance, inline: None, .. } => Some(*instance),
-        _ => None,
-    }
-}
-
-/// Copies of a node as a JSON list, for programs.
-pub fn describe_objects(rows: &[ObjectRow]) -> String {
-    let row = |row: &ObjectRow| {
-        let (dtype, shape) = dtype_and_shape(&row.meta);
-        serde_json::json!({
-            "ref": row.id.to_string(),
-            "instance": row.instance.to_string(),
-            "what": row.meta.to_string(),
-            "dtype": dtype,
-            "shape": shape,
-            "form": row.meta.form.name(),
-            "bytes": row.meta.size,
-            "state": row.state,
-            "pinned": row.origin,
-            "readers": row.pins,
-        })
-    };
-    serde_json::Value::from_iter(rows.iter().map(row)).to_string()
-}
-
-/// Objects of the cluster as a JSON list, for programs.
-pub fn describe_listed(rows: &[Listed]) -> String {
-    let row = |row: &Listed| {
-        let (dtype, shape) = dtype_and_shape(&row.meta);
-        serde_json::json!({
-            "ref": row.id.to_string(),
-            "what": row.meta.to_string(),
-            "dtype": dtype,
-            "shape": shape,
-            "form": row.meta.form.name(),
-            "bytes": row.meta.size,
-            "copies": row.complete,
-            "partial": row.partial,
-        })
-    };
-    serde_json::Value::from_iter(rows.iter().map(row)).to_string()
-}
-
-/// None of bytes.
-fn dtype_and_shape(meta: &Meta) -> (Option<String>, Option<&[u64]>) {
-    match &meta.kind {
-        Kind::Bytes => (None, None),
-        Kind::Array { dtype, shape } => (Some(dtype.to_string()), Some(shape)),
-    }
-}
-
-pub(crate) fn unexpected(_: &Answer) -> Error {
-    Error::node_down("it gave an answer to another question; is it a node of another release?")
 }

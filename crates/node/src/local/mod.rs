@@ -2,10 +2,17 @@
 //!
 //! Knows questions and answers; not what the node does for them.
 
-pub(crate) mod attach;
+mod attach;
 pub(crate) mod client;
+mod connection;
 mod describe;
+pub(crate) mod fork;
+pub(crate) mod programs;
+mod protocol;
+mod question;
+pub(crate) mod rows;
 pub(crate) mod server;
 pub(crate) mod socket;
 pub(crate) mod view;
 pub(crate) mod wait;
+pub(crate) mod writer;

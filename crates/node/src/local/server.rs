@@ -1,13 +1,10 @@
 //! The Unix socket of a node: the other processes of its host attach here, and get descriptors of its memory.
-//!
-//! Frames are a little-endian u32 length and a postcard body, both ways. Descriptors travel beside the frame that says
-//! `has_descriptor`, in the same order.
 
 use std::{
     collections::{HashMap, HashSet},
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
@@ -15,8 +12,6 @@ use hoplite_proto::{
     ask::{Answer, Ask},
     error::Error as CallError,
     id::{ClientId, Instance, RequestId},
-    limits::CONTROL_BYTES_MAX,
-    members::Member,
     wire,
 };
 use hoplite_shm::{ExtentId, WriterId, recv_with_fds, send_with_fds};
@@ -24,115 +19,38 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, pidfd_open},
 };
-use serde::{Deserialize, Serialize};
 use tokio::{
     io::Interest,
     net::{UnixListener, UnixStream},
-    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    sync::{
+        Notify,
+        mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    },
 };
 use tracing::{debug, info};
 
+use super::{
+    programs::{Attachment, Programs},
+    protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
+};
 use crate::{
-    engine::{Core, Sink, lock},
+    engine::{requests::Sink, task::Task},
     fork_safe,
     mutants::{self, Bug},
     store::Held,
+    sync::lock,
 };
-
-/// Processes with other releases can't share memory with this one.
-pub(crate) const LOCAL_VERSION: u32 = 7;
-
-/// Bytes of the longest frame, with its length.
-pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;
-
-/// What a process says to the node of its host.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum ToNode {
-    /// First of all.
-    Hello { version: u32 },
-    /// A question; `timeout_ns` from now.
-    Ask { request: u64, ask: Ask, timeout_ns: Option<u64> },
-    /// The answer is not wanted any more. It comes all the same.
-    Cancel { request: u64 },
-    /// Something that has no answer.
-    Tell { ask: Ask },
-    /// More of an object is filled.
-    Advanced { instance: Instance },
-    /// A new extent is mapped; nobody else may map it writable from now on.
-    Mapped { extent: u64 },
-    /// An extent could not be mapped: its descriptor is wanted again.
-    Unmapped { extent: u64 },
-    /// How is the node? Answered with JSON.
-    Describe { request: u64 },
-    /// What grew is not read any more.
-    LetGo { request: u64 },
-    /// The process is about to fork. What it reads is pinned once more until the pipe whose reading end comes with this
-    /// frame has no other end any more.
-    Hold,
-}
 
 /// Descriptors that came and were not asked for by a frame; a process that sends more is broken.
 const UNCLAIMED_MAX: usize = 8;
 
-/// What a node says to a process.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum FromNode {
-    /// After `Hello`.
-    Welcome { member: Member },
-    /// Instead of that: go away, and why.
-    Refused { said: String },
-    /// The answer to a question.
-    Answer { request: u64, answer: Result<Answer, CallError>, place: Option<Place> },
-    /// The answer to `Describe`.
-    Description { request: u64, json: Result<String, CallError> },
-    /// These extents are gone from the node; their memory is free when nobody maps them.
-    Forget { extents: Vec<u64> },
-}
-
-/// Where an object is in shared memory.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Place {
-    pub(crate) extent: u64,
-    pub(crate) extent_len: u64,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-    /// Whether the extent's descriptor comes with this frame.
-    pub(crate) has_descriptor: bool,
-}
-
-/// A body with its length in front.
-pub(crate) fn frame<T: Serialize>(body: &T) -> Vec<u8> {
-    let body = wire::encode(body);
-    let mut bytes = Vec::with_capacity(4 + body.len());
-    bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
-    bytes.extend_from_slice(&body);
-    bytes
-}
-
-/// Takes the first whole frame off `bytes`; none if it is not all there.
-pub(crate) fn take_frame(bytes: &mut Vec<u8>) -> io::Result<Option<Vec<u8>>> {
-    let Some(length) = bytes.first_chunk::<4>() else { return Ok(None) };
-    let length = u32::from_le_bytes(*length);
-    if length > CONTROL_BYTES_MAX {
-        let said = format!("a frame of {length} bytes, the limit is {CONTROL_BYTES_MAX}");
-        return Err(io::Error::new(io::ErrorKind::InvalidData, said));
-    }
-    let end = 4 + length as usize;
-    if bytes.len() < end {
-        return Ok(None);
-    }
-    let rest = bytes.split_off(end);
-    let mut whole = std::mem::replace(bytes, rest);
-    Ok(Some(whole.split_off(4)))
-}
-
 /// Accepts for ever.
-pub(crate) async fn accept(core: Arc<Core>, listener: UnixListener) {
+pub(crate) async fn accept(programs: Arc<Programs>, listener: UnixListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 fork_safe::note(&stream);
-                tokio::spawn(attend(core.clone(), stream));
+                programs.network.tasks.spawn(Task::Session, attend(programs.clone(), stream));
             }
             Err(error) => {
                 info!(%error, "could not accept a process");
@@ -144,7 +62,7 @@ pub(crate) async fn accept(core: Arc<Core>, listener: UnixListener) {
 
 /// One attached process.
 pub(crate) struct Session {
-    core: Arc<Core>,
+    programs: Arc<Programs>,
     client: ClientId,
     out: UnboundedSender<Outgoing>,
     /// Extents whose descriptors it has.
@@ -158,6 +76,8 @@ pub(crate) struct Session {
     /// Frames that wait for room in the socket. As long as there are none, a frame goes out on the thread that has it:
     /// a task to write it would wake up later.
     queued: Arc<Mutex<usize>>,
+    /// The node ends the connection.
+    ended: Notify,
 }
 
 struct Outgoing {
@@ -165,16 +85,15 @@ struct Outgoing {
     descriptor: Option<Arc<OwnedFd>>,
 }
 
-async fn attend(core: Arc<Core>, stream: UnixStream) {
-    let client = ClientId(core.next_id());
+async fn attend(programs: Arc<Programs>, stream: UnixStream) {
+    let client = programs.next_client();
     let (out, queue) = unbounded_channel();
     let stream = Arc::new(stream);
     let (known, asked, growing) = (Mutex::default(), Mutex::default(), Mutex::default());
     let (of_session, queued) = (stream.clone(), Arc::new(Mutex::new(0)));
     let counted = queued.clone();
-    let core_of_session = core.clone();
     let session = Session {
-        core: core_of_session,
+        programs: programs.clone(),
         client,
         out,
         known,
@@ -182,16 +101,20 @@ async fn attend(core: Arc<Core>, stream: UnixStream) {
         growing,
         stream: of_session,
         queued,
+        ended: Notify::new(),
     };
     let session = Arc::new(session);
-    core.attach(client);
+    let of_programs: Weak<Session> = Arc::downgrade(&session);
+    programs.attach(client, of_programs);
     let alive = stream.peer_cred().ok().and_then(|peer| peer.pid());
     let alive =
         alive.and_then(Pid::from_raw).and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
-    let writing = tokio::spawn(write(stream.clone(), queue, counted));
-    lock(&core.sessions).insert(client, Arc::downgrade(&session));
-    let result = session.read(&stream).await;
-    lock(&core.sessions).remove(&client);
+    let writing = write(stream.clone(), queue, counted);
+    let writing = programs.network.tasks.spawn(Task::Answers, writing);
+    let result = tokio::select! {
+        result = session.read(&stream) => result,
+        () = session.ended.notified() => Ok(()),
+    };
     let has_memory = !lock(&session.known).is_empty();
     drop(session);
     // What is queued, a refusal perhaps, still goes out.
@@ -200,7 +123,7 @@ async fn attend(core: Arc<Core>, stream: UnixStream) {
     abort.abort();
     drop(stream);
     if let Err(error) = result {
-        core.counters.strangers.add(1);
+        programs.network.counters.strangers.add(1);
         info!(%error, "an attached process broke off");
         // It did not say what it still reads: its views stay valid for as long as it can look at them. One that never
         // got any memory has none, and must not cost a descriptor until it ends.
@@ -208,17 +131,17 @@ async fn attend(core: Arc<Core>, stream: UnixStream) {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
-    core.client_gone(client);
+    programs.gone(client);
     // A process that has ended writes no more, and its warm memory serves others. While it lives nobody else's
     // objects go there. Its end may be seen a moment after that of its connection.
     let writer = WriterId(client.0);
     for _ in 0..10 {
         if alive.as_ref().is_some_and(has_ended) {
-            return core.store.arena.writer_gone(writer);
+            return programs.store.arena.writer_gone(writer);
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    core.store.arena.retire(writer);
+    programs.store.arena.retire(writer);
 }
 
 fn has_ended(process: &OwnedFd) -> bool {
@@ -273,7 +196,10 @@ impl Session {
                             return Ok(());
                         }
                         is_greeted = true;
-                        self.say(&FromNode::Welcome { member: self.core.identity.member }, None);
+                        self.say(
+                            &FromNode::Welcome { member: self.programs.network.identity.member },
+                            None,
+                        );
                     }
                     _ if !is_greeted => {
                         return Err(io::Error::new(io::ErrorKind::InvalidData, "no greeting"));
@@ -285,7 +211,7 @@ impl Session {
                                 "no descriptor",
                             ));
                         }
-                        self.core.hold(self.client, descriptors.remove(0));
+                        self.programs.hold(self.client, descriptors.remove(0));
                     }
                     message => self.take(message),
                 }
@@ -308,27 +234,25 @@ impl Session {
             ToNode::Hello { .. } | ToNode::Hold => {}
             ToNode::LetGo { request } => drop(lock(&self.growing).remove(&request)),
             // A release has no answer, however it is said.
-            ToNode::Ask { ask: ask @ Ask::Release { .. }, .. } => self.core.tell(self.client, ask),
+            ToNode::Ask { ask: ask @ Ask::Release { .. }, .. } => {
+                self.programs.requests.tell(self.client, ask)
+            }
             ToNode::Ask { request, ask, timeout_ns } => self.ask(request, ask, timeout_ns),
             ToNode::Cancel { request } => {
                 let asked =
                     lock(&self.asked).iter().find(|(theirs, _)| *theirs == request).copied();
                 if let Some((_, ours)) = asked {
-                    self.core.drive(hoplite_proto::node::Event::Cancelled { request: ours });
+                    self.programs.requests.cancel(ours);
                 }
             }
             ToNode::Tell { ask } => {
                 if matches!(ask, Ask::Release { .. } | Ask::Abort { .. } | Ask::BreakPromises) {
-                    self.core.tell(self.client, ask);
+                    self.programs.requests.tell(self.client, ask);
                 }
             }
-            ToNode::Advanced { instance } => {
-                if let Some(held) = self.core.store.get(instance) {
-                    held.grew();
-                }
-            }
+            ToNode::Advanced { instance } => self.programs.advanced(instance),
             ToNode::Mapped { extent } => {
-                if let Err(error) = self.core.store.arena.seal(ExtentId(extent)) {
+                if let Err(error) = self.programs.store.arena.seal(ExtentId(extent)) {
                     debug!(%error, "an extent could not be sealed");
                 }
             }
@@ -337,7 +261,7 @@ impl Session {
             }
             ToNode::Describe { request } => {
                 let session = self.clone();
-                self.core.describe(self.client, move |json| {
+                self.programs.describe(self.client, move |json| {
                     session.say(&FromNode::Description { request, json }, None);
                 });
             }
@@ -346,7 +270,7 @@ impl Session {
 
     fn ask(self: &Arc<Self>, request: u64, ask: Ask, timeout_ns: Option<u64>) {
         if let Ask::Seal { instance } = ask
-            && let Some(held) = self.core.store.get(instance)
+            && let Some(held) = self.programs.store.get(instance)
         {
             if !held.slot.is_complete() {
                 let said = format!("instance {instance} was sealed before all of it was filled");
@@ -365,7 +289,7 @@ impl Session {
             session.answer(request, answer);
         });
         let timeout = timeout_ns.map(Duration::from_nanos);
-        let ours = self.core.ask(self.client, ask, timeout, false, sink);
+        let ours = self.programs.requests.ask(self.client, ask, timeout, false, sink);
         let answered = lock(&answered);
         if !*answered {
             lock(&self.asked).insert((request, ours));
@@ -378,7 +302,7 @@ impl Session {
                 *instance
             }
             Ok(Answer::Growing { instance, .. }) => {
-                let Some(held) = self.core.store.get(*instance) else {
+                let Some(held) = self.programs.store.get(*instance) else {
                     let answer = Ok(Answer::Done);
                     return self.say(&FromNode::Answer { request, answer, place: None }, None);
                 };
@@ -394,29 +318,18 @@ impl Session {
         let is_got = matches!(answer, Ok(Answer::Got { .. }));
         self.say(&FromNode::Answer { request, answer, place: Some(place) }, descriptor);
         if is_got && mutants::has(Bug::ReleasesAtOnce) {
-            self.core.tell(self.client, Ask::Release { instance });
+            self.programs.requests.tell(self.client, Ask::Release { instance });
         }
     }
 
     fn place(&self, instance: Instance) -> Option<(Place, Option<Arc<OwnedFd>>)> {
-        let held = self.core.store.get(instance)?;
+        let held = self.programs.store.get(instance)?;
         let extent = held.slot.extent();
-        let (descriptor, extent_len) = self.core.store.arena.descriptor(extent)?;
+        let (descriptor, extent_len) = self.programs.store.arena.descriptor(extent)?;
         let has_descriptor = lock(&self.known).insert(extent);
         let (offset, len) = (held.slot.offset(), held.slot.len());
         let place = Place { extent: extent.0, extent_len, offset, len, has_descriptor };
         Some((place, has_descriptor.then_some(descriptor)))
-    }
-
-    /// The node let go of extents: the process may unmap them.
-    pub(crate) fn forget(&self, gone: &[ExtentId]) {
-        let mut known = lock(&self.known);
-        let extents: Vec<u64> =
-            gone.iter().filter(|extent| known.remove(extent)).map(|extent| extent.0).collect();
-        drop(known);
-        if !extents.is_empty() {
-            self.say(&FromNode::Forget { extents }, None);
-        }
     }
 
     fn say(&self, message: &FromNode, descriptor: Option<Arc<OwnedFd>>) {
@@ -447,5 +360,21 @@ impl Session {
         *queued += 1;
         // A process that is gone is noticed by whoever reads from it.
         let _ = self.out.send(rest);
+    }
+}
+
+impl Attachment for Session {
+    fn forget(&self, gone: &[ExtentId]) {
+        let mut known = lock(&self.known);
+        let extents: Vec<u64> =
+            gone.iter().filter(|extent| known.remove(extent)).map(|extent| extent.0).collect();
+        drop(known);
+        if !extents.is_empty() {
+            self.say(&FromNode::Forget { extents }, None);
+        }
+    }
+
+    fn end(&self) {
+        self.ended.notify_one();
     }
 }

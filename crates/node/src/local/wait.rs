@@ -11,9 +11,11 @@ use std::{
 
 use hoplite_proto::{ask::Answer, error::Error as CallError};
 
-use crate::{
-    engine::lock, error::Error, local::client::Client, local::view::Guard, shared_epoll::Turns,
+use super::{
+    connection::{Close, Connection},
+    view::Guard,
 };
+use crate::{error::Error, shared_epoll::SharedEpoll, sync::lock};
 
 /// What came back for a question.
 pub(crate) enum Said {
@@ -43,7 +45,7 @@ pub(crate) struct Shared {
     /// Whether a thread waits for `answered`; changed with `state` locked. To wake nobody is a system call too.
     has_sleeper: AtomicBool,
     /// Where the thread that waits takes events, as long as it does.
-    turns: Mutex<Option<Arc<Turns>>>,
+    epoll: Mutex<Option<Arc<SharedEpoll>>>,
 }
 
 #[derive(Default)]
@@ -61,19 +63,21 @@ enum State {
 }
 
 impl Promise {
-    pub(crate) fn keep(self, client: &Client, raw: Raw) {
+    pub(crate) fn keep(self, connection: &Connection, raw: Raw) {
         if let Some(raw) = self.0.set(State::Answered(raw)) {
-            undo(client, &raw);
+            undo(connection, &raw);
         }
     }
 }
 
-impl Shared {
+impl Close for Shared {
     /// Ends the wait since its client was closed.
-    pub(crate) fn close(&self) {
+    fn close(&self) {
         drop(self.set(State::Closed));
     }
+}
 
+impl Shared {
     /// Ends the wait; gives an answer back that nobody will take.
     fn set(&self, new: State) -> Option<Raw> {
         let (old, has_sleeper) = {
@@ -91,8 +95,8 @@ impl Shared {
             self.answered.notify_all();
         }
         // A thread that took the answer itself looks without being told.
-        if let Some(turns) = lock(&self.turns).as_ref().filter(|turns| !turns.is_here()) {
-            turns.poke();
+        if let Some(epoll) = lock(&self.epoll).as_ref().filter(|epoll| !epoll.is_here()) {
+            epoll.poke();
         }
         if let State::Watched(waker) = old {
             waker();
@@ -102,13 +106,13 @@ impl Shared {
 }
 
 /// Deletes what a question brought into being whose asker gave up as it was answered: nobody will learn of it.
-fn undo(client: &Client, raw: &Raw) {
+fn undo(connection: &Connection, raw: &Raw) {
     if let Ok(Said::Answer(
         Answer::Put { id } | Answer::Promised { id } | Answer::Reducing { id },
         _,
     )) = raw
     {
-        client.delete_in_passing(id.clone());
+        connection.delete_in_passing(id.clone());
     }
 }
 
@@ -120,7 +124,7 @@ impl Drop for Promise {
 
 /// An answer that is on its way. Dropping it takes the question back.
 pub struct Wait<T> {
-    client: Client,
+    connection: Arc<Connection>,
     request: u64,
     /// Whether the client has a list with this wait in it, to end it when it is closed.
     is_listed: bool,
@@ -140,7 +144,7 @@ const LATE_MAX: Duration = Duration::from_millis(250);
 
 /// A question's two ends. The number of the question is told by [`Wait::asked_as`]; `timeout` is that of the question.
 pub(crate) fn pair<T>(
-    client: Client,
+    connection: Arc<Connection>,
     timeout: Option<Duration>,
     finish: Finish<T>,
 ) -> (Promise, Wait<T>) {
@@ -148,8 +152,15 @@ pub(crate) fn pair<T>(
     let patience = timeout.map(|timeout| timeout.saturating_add(LATE_MAX).max(SILENCE_MAX));
     let given_up_at = patience.and_then(|patience| Instant::now().checked_add(patience));
     let (request, is_listed, finish) = (0, false, Some(finish));
-    let wait =
-        Wait { client, request, is_listed, timeout, given_up_at, shared: shared.clone(), finish };
+    let wait = Wait {
+        connection,
+        request,
+        is_listed,
+        timeout,
+        given_up_at,
+        shared: shared.clone(),
+        finish,
+    };
     (Promise(shared), wait)
 }
 
@@ -159,7 +170,7 @@ impl<T> Wait<T> {
         self.request = request;
         if !self.is_over() {
             self.is_listed = true;
-            self.client.list(self.request, &self.shared);
+            self.connection.list(self.request, self.shared.clone());
         }
         self
     }
@@ -232,7 +243,7 @@ impl<T> Wait<T> {
             let silence = self.given_up_at.map(|at| at.saturating_duration_since(now));
             let left = left.into_iter().chain(silence).min().unwrap_or(Duration::MAX);
             drop(state);
-            let has_waited = self.wait_in_turns(left);
+            let has_waited = self.wait_in_epoll(left);
             state = lock(&shared.state);
             if has_waited || !matches!(*state, State::Open | State::Watched(_)) {
                 continue;
@@ -245,11 +256,11 @@ impl<T> Wait<T> {
     }
 
     /// Takes what others say to the node with this thread until there is an answer; false if another thread does so.
-    fn wait_in_turns(&self, time: Duration) -> bool {
-        let Some(turns) = self.client.turns() else { return false };
-        *lock(&self.shared.turns) = Some(turns);
-        let has_waited = self.client.wait_in_turns(time, || self.is_over());
-        *lock(&self.shared.turns) = None;
+    fn wait_in_epoll(&self, time: Duration) -> bool {
+        let Some(epoll) = self.connection.epoll() else { return false };
+        *lock(&self.shared.epoll) = Some(epoll);
+        let has_waited = self.connection.wait_in_epoll(time, || self.is_over());
+        *lock(&self.shared.epoll) = None;
         has_waited
     }
 
@@ -291,7 +302,11 @@ impl<T> Wait<T> {
 
     fn no_answer(&mut self) -> Error {
         self.finish = None;
-        if self.client.is_forked() { Error::Forked } else { Error::node_down("it gave no answer") }
+        if self.connection.is_forked() {
+            Error::Forked
+        } else {
+            Error::node_down("it gave no answer")
+        }
     }
 }
 
@@ -304,15 +319,15 @@ impl<T> std::fmt::Debug for Wait<T> {
 impl<T> Drop for Wait<T> {
     fn drop(&mut self) {
         if self.is_listed {
-            self.client.unlist(&self.shared);
+            self.connection.unlist(Arc::as_ptr(&self.shared).addr());
         }
         if self.finish.is_none() {
             return;
         }
         let before = mem::replace(&mut *lock(&self.shared.state), State::Abandoned);
         match before {
-            State::Open | State::Watched(_) => self.client.cancel(self.request),
-            State::Answered(raw) => undo(&self.client, &raw),
+            State::Open | State::Watched(_) => self.connection.cancel(self.request),
+            State::Answered(raw) => undo(&self.connection, &raw),
             State::Over | State::Abandoned | State::Closed => {}
         }
     }

@@ -1,7 +1,7 @@
 //! Control messages that other nodes send to this one, taken off their connections and handed to the machine.
 //!
 //! By a thread of its own, or by a program's thread that waits for an answer anyway: see [`crate::shared_epoll`]. What is sent
-//! the other way is in [`crate::network::peers`].
+//! the other way is in [`super::outbox`].
 
 use std::{
     collections::HashMap,
@@ -11,7 +11,6 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    thread,
     time::Duration,
 };
 
@@ -22,19 +21,27 @@ use hoplite_proto::{
     wire::{self, FrameKind, HEADER_BYTES, Header, WireError},
 };
 use rustix::{buffer::spare_capacity, io::Errno};
+use tokio::sync::SetOnce;
 use tracing::debug;
 
 use crate::{
-    engine::{Core, lock},
+    counters::Counters,
+    engine::{facts::Facts, task::Task, tasks::Tasks},
     error::LinkError,
     frame,
-    shared_epoll::Turns,
+    shared_epoll::SharedEpoll,
+    sync::lock,
 };
 
 /// The control connections that others made to this node.
 #[derive(Debug)]
 pub(crate) struct Control {
-    pub(crate) turns: Arc<Turns>,
+    pub(crate) epoll: Arc<SharedEpoll>,
+    facts: Facts,
+    counters: Arc<Counters>,
+    tasks: Tasks,
+    /// Set when the first message was handed over.
+    pub(crate) heard: SetOnce<()>,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     counted: AtomicU64,
 }
@@ -42,8 +49,8 @@ pub(crate) struct Control {
 #[derive(Debug)]
 struct Connection {
     from: NodeId,
-    /// It takes the place of those with a lower one.
-    turn: u64,
+    /// A connection of a later generation takes the place of those of earlier ones.
+    generation: u64,
     stream: TcpStream,
     /// What was read and is no whole message yet. Locked for as long as messages are taken, so that they stay in order.
     unread: Mutex<Vec<u8>>,
@@ -55,31 +62,34 @@ struct Connection {
 const READ_BYTES: usize = 32 * 1024;
 
 impl Control {
-    pub(crate) fn new() -> io::Result<Self> {
-        let turns = Arc::new(Turns::new()?);
-        Ok(Self { turns, connections: Mutex::default(), counted: AtomicU64::new(0) })
+    pub(crate) fn new(
+        epoll: Arc<SharedEpoll>,
+        facts: Facts,
+        counters: Arc<Counters>,
+        tasks: Tasks,
+    ) -> Self {
+        let (connections, counted, heard) = (Mutex::default(), AtomicU64::new(0), SetOnce::new());
+        Self { epoll, facts, counters, tasks, heard, connections, counted }
     }
 
     /// Begins to take messages; ends with [`Control::close`].
-    pub(crate) fn start(core: &Arc<Core>) -> io::Result<()> {
-        let core = core.clone();
-        let run = move || {
-            core.control.turns.run(|token, is_last| core.control.take(&core, token, is_last))
-        };
-        thread::Builder::new().name("hoplite-control".into()).spawn(run)?;
-        Ok(())
+    pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
+        let control = self.clone();
+        let run = move || control.epoll.run(|token, is_last| control.take(token, is_last));
+        self.tasks.thread(Task::Control, "hoplite-control", run)
     }
 
     /// Keeps a connection, which does not block, until its node is removed or makes another one; no message is taken from
     /// it yet. None if the node has made another one since. What came over those that it made before and was not taken is
     /// not taken any more: it is older than what the node says now. Not for a thread that takes messages.
-    pub(crate) fn keep(&self, from: NodeId, turn: u64, stream: TcpStream) -> Option<u64> {
+    pub(crate) fn keep(&self, from: NodeId, generation: u64, stream: TcpStream) -> Option<u64> {
         let token = self.counted.fetch_add(1, Ordering::Relaxed);
         let (unread, is_replaced) = (Mutex::default(), AtomicBool::new(false));
-        let connection = Arc::new(Connection { from, turn, stream, unread, is_replaced });
+        let connection = Arc::new(Connection { from, generation, stream, unread, is_replaced });
         let replaced = {
             let mut connections = lock(&self.connections);
-            let is_later = |other: &Arc<Connection>| other.from == from && other.turn > turn;
+            let is_later =
+                |other: &Arc<Connection>| other.from == from && other.generation > generation;
             if connections.values().any(is_later) {
                 return None;
             }
@@ -99,7 +109,7 @@ impl Control {
     pub(crate) fn listen(&self, token: u64) -> io::Result<()> {
         let connection = lock(&self.connections).get(&token).cloned();
         let Some(connection) = connection else { return Ok(()) };
-        let added = self.turns.add(&connection.stream, token);
+        let added = self.epoll.add(&connection.stream, token);
         if added.is_err() {
             lock(&self.connections).remove(&token);
         }
@@ -111,26 +121,26 @@ impl Control {
         drop(take_off(&mut lock(&self.connections), from));
     }
 
-    /// Waits for messages with the calling thread; see [`Turns::wait`].
-    pub(crate) fn wait(
-        &self,
-        core: &Arc<Core>,
-        time: Duration,
-        is_over: impl Fn() -> bool,
-    ) -> bool {
-        self.turns.wait(time, is_over, |token, is_last| self.take(core, token, is_last))
+    /// Waits for messages with the calling thread; see [`SharedEpoll::wait`].
+    pub(crate) fn wait(&self, time: Duration, is_over: impl Fn() -> bool) -> bool {
+        self.epoll.wait(time, is_over, |token, is_last| self.take(token, is_last))
     }
 
     /// Ends all connections, and the thread.
     pub(crate) fn close(&self) {
         lock(&self.connections).clear();
-        self.turns.close();
+        self.epoll.close();
     }
 
-    fn take(&self, core: &Arc<Core>, token: u64, is_last: bool) {
+    /// Takes what has come over a connection, on the thread for that or a program's that waits.
+    fn take(&self, token: u64, is_last: bool) {
+        self.tasks.catch(Task::Control, || self.take_from(token, is_last)).unwrap_or_default();
+    }
+
+    fn take_from(&self, token: u64, is_last: bool) {
         let connection = lock(&self.connections).get(&token).cloned();
         let Some(connection) = connection else { return };
-        if let Err(error) = connection.take(core, is_last) {
+        if let Err(error) = connection.take(self, is_last) {
             debug!(node = %connection.from, %error, "its control connection ended");
             lock(&self.connections).remove(&token);
         }
@@ -144,7 +154,7 @@ fn take_off(connections: &mut HashMap<u64, Arc<Connection>>, from: NodeId) -> Ve
 
 impl Connection {
     /// Hands over all messages that are there; of the last event, up to the end.
-    fn take(&self, core: &Arc<Core>, is_last: bool) -> Result<(), LinkError> {
+    fn take(&self, control: &Control, is_last: bool) -> Result<(), LinkError> {
         let mut unread = lock(&self.unread);
         if self.is_replaced.load(Ordering::Relaxed) {
             return Ok(());
@@ -155,7 +165,7 @@ impl Connection {
             match rustix::io::read(&self.stream, spare_capacity(&mut *unread)) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok(count) => {
-                    let taken = self.take_whole(core, &unread)?;
+                    let taken = self.take_whole(control, &unread)?;
                     unread.drain(..taken);
                     if count < room && !is_last {
                         // That was all; the next byte is another event.
@@ -170,7 +180,7 @@ impl Connection {
     }
 
     /// Hands over the whole messages at the beginning of `bytes`; returns how long they are.
-    fn take_whole(&self, core: &Arc<Core>, bytes: &[u8]) -> Result<usize, LinkError> {
+    fn take_whole(&self, control: &Control, bytes: &[u8]) -> Result<usize, LinkError> {
         let mut taken = 0;
         while let Some((header, rest)) = bytes[taken..].split_first_chunk::<HEADER_BYTES>() {
             let header = Header::decode(header)?;
@@ -184,8 +194,11 @@ impl Connection {
                 let said = "a message that contradicts itself".into();
                 return Err(WireError::Unexpected(said).into());
             }
-            core.counters.messages_received.add(1);
-            core.drive(Event::Message { from: self.from, message });
+            control.counters.messages_received.add(1);
+            control.facts.tell(Event::Message { from: self.from, message });
+            if !control.heard.initialized() {
+                let _ = control.heard.set(());
+            }
             taken += HEADER_BYTES + body.len();
         }
         Ok(taken)

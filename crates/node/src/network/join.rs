@@ -9,12 +9,17 @@ use std::{
 };
 
 use hoplite_proto::{id::NodeId, node::Event, wire::Role};
+use tokio::time::timeout;
 use tracing::debug;
 
-use crate::{engine::Core, error::Error, network::handshake};
+use super::{handshake, shared::Network};
+use crate::{engine::task::Task, error::Error};
 
 /// How long members that are named but do not listen yet are called again: two nodes that a script starts together.
 const JOIN_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a member that has let this node in may take to tell it the others.
+const TOLD_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Between two looks at the named members that are no members yet; twice as long each time, up to the last.
 const SEEK_FIRST: Duration = Duration::from_secs(1);
@@ -24,8 +29,8 @@ const SEEK_LAST: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// [`Error::Join`] if none does.
-pub(crate) async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error> {
-    let me = core.identity.member.address;
+pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(), Error> {
+    let me = network.identity.member.address;
     let until = Instant::now() + JOIN_PATIENCE;
     let (mut is_met, mut failures) = (false, Vec::new());
     // Those that do not listen yet are called again only while nobody has answered.
@@ -36,9 +41,9 @@ pub(crate) async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error
             let error = match resolve(seed) {
                 Ok(address) if address == me => continue,
                 Ok(address) => {
-                    match handshake::call(&core.identity, address, Role::Meet, None).await {
+                    match handshake::call(&network.identity, address, Role::Meet, None).await {
                         Ok(connection) => {
-                            core.drive(Event::PeerUp { member: connection.member });
+                            network.facts.tell(Event::PeerUp { member: connection.member });
                             is_met = true;
                             continue;
                         }
@@ -61,23 +66,19 @@ pub(crate) async fn join(core: &Arc<Core>, seeds: &[String]) -> Result<(), Error
         return Err(Error::Join(failures.join("; ")));
     }
     // The members that the seed knows decide who owns which name: without them the first claims could go astray.
-    let told_by = Instant::now() + Duration::from_secs(2);
-    while is_met && core.counters.values().messages_received == 0 {
-        if Instant::now() >= told_by {
-            let said = format!(
-                "its members can't reach this node at {me}: advertise an address that they can reach"
-            );
-            return Err(Error::Join(said));
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
+    if is_met && timeout(TOLD_PATIENCE, network.control.heard.wait()).await.is_err() {
+        let said = format!(
+            "its members can't reach this node at {me}: advertise an address that they can reach"
+        );
+        return Err(Error::Join(said));
     }
     Ok(())
 }
 
 /// Calls named members that are none yet, for ever: nodes that start together may each have found others first, and be
 /// clusters of their own; and whoever was named may come later, or again.
-pub(crate) async fn seek(core: Arc<Core>, seeds: Vec<String>) {
-    let is_known = |address, id| core.peers.is_known(&core.identity.member, address, id);
+pub(crate) async fn seek(network: Arc<Network>, seeds: Vec<String>) {
+    let is_known = |address, id| network.peers.is_known(&network.identity.member, address, id);
     let mut pause = SEEK_FIRST;
     // Who was found at an address that is not the one it advertises; this node among them.
     let mut found: HashMap<SocketAddr, NodeId> = HashMap::new();
@@ -87,17 +88,17 @@ pub(crate) async fn seek(core: Arc<Core>, seeds: Vec<String>) {
         for seed in &seeds {
             // A name may stand for another address by now. Its resolver may take long.
             let said = seed.clone();
-            let resolved = core.runtime.spawn_blocking(move || resolve(&said)).await;
-            let Ok(Ok(address)) = resolved else { continue };
+            let resolving = network.tasks.spawn_blocking(Task::Seek, move || resolve(&said));
+            let Ok(Some(Ok(address))) = resolving.await else { continue };
             if is_known(address, found.get(&address).copied()) {
                 continue;
             }
-            match handshake::call(&core.identity, address, Role::Meet, None).await {
+            match handshake::call(&network.identity, address, Role::Meet, None).await {
                 Ok(met) => {
                     found.insert(address, met.member.id);
                     if !is_known(met.member.address, Some(met.member.id)) {
                         // Both sides connect anew.
-                        core.drive(Event::PeerUp { member: met.member });
+                        network.facts.tell(Event::PeerUp { member: met.member });
                     }
                 }
                 Err(error) => debug!(seed, %error, "is not there yet"),

@@ -21,11 +21,11 @@ use hoplite_proto::{
 use tokio::{io::copy_bidirectional, net::TcpStream, time::sleep};
 use tracing::{debug, info};
 
-use crate::{
-    engine::Core,
-    error::LinkError,
-    network::handshake::{self, Met},
+use super::{
+    handshake::{self, Met},
+    shared::Network,
 };
+use crate::error::LinkError;
 
 /// How many others are asked to reach a member; and one that was lost, which most likely is nowhere and is called again.
 pub(crate) const HELPERS: usize = 3;
@@ -40,20 +40,21 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// # Errors
 /// Why it can't be called directly.
 pub(crate) async fn call(
-    core: &Arc<Core>,
+    network: &Arc<Network>,
     member: Member,
     role: Role,
     helpers: usize,
 ) -> Result<(Met, Option<NodeId>), LinkError> {
-    let error = match handshake::call(&core.identity, member.address, role, Some(member.id)).await {
-        Ok(met) => return Ok((met, None)),
-        Err(error) if !handshake::is_unreachable(&error) => return Err(error),
-        Err(error) => error,
-    };
-    for helper in core.peers.helpers(member.id, helpers) {
+    let error =
+        match handshake::call(&network.identity, member.address, role, Some(member.id)).await {
+            Ok(met) => return Ok((met, None)),
+            Err(error) if !handshake::is_unreachable(&error) => return Err(error),
+            Err(error) => error,
+        };
+    for helper in network.peers.helpers(member.id, helpers) {
         let called = async {
-            let stream = through(core, helper, member.id).await?;
-            handshake::call_over(&core.identity, stream, role, Some(member.id)).await
+            let stream = through(network, helper, member.id).await?;
+            handshake::call_over(&network.identity, stream, role, Some(member.id)).await
         };
         match called.await {
             Ok(met) => {
@@ -71,12 +72,12 @@ pub(crate) async fn call(
 /// # Errors
 /// The helper can't be reached, or can't reach the member.
 pub(crate) async fn through(
-    core: &Arc<Core>,
+    network: &Arc<Network>,
     helper: Member,
     to: NodeId,
 ) -> Result<TcpStream, LinkError> {
     let met =
-        handshake::call(&core.identity, helper.address, Role::Detour, Some(helper.id)).await?;
+        handshake::call(&network.identity, helper.address, Role::Detour, Some(helper.id)).await?;
     handshake::ask_to_pass_on(met.stream, to).await
 }
 
@@ -85,12 +86,12 @@ pub(crate) async fn through(
 /// # Errors
 /// The caller did not say whom it means, or hung up.
 pub(crate) async fn pass_on(
-    core: &Arc<Core>,
+    network: &Arc<Network>,
     mut stream: TcpStream,
     from: NodeId,
 ) -> Result<(), LinkError> {
     let to = handshake::asked_to_pass_on(&mut stream).await?;
-    let connected = match core.peers.address(to).filter(|_| core.peers.is_member(from)) {
+    let connected = match network.peers.address(to).filter(|_| network.peers.is_member(from)) {
         Some(address) => handshake::connect(address).await,
         None => Err(LinkError::NotMember(to)),
     };
@@ -107,8 +108,8 @@ pub(crate) async fn pass_on(
     let passing = copy_bidirectional(&mut stream, &mut onward);
     let one_is_gone = async {
         tokio::select! {
-            () = core.peers.gone(from) => {}
-            () = core.peers.gone(to) => {}
+            () = network.peers.gone(from) => {}
+            () = network.peers.gone(to) => {}
         }
         sleep(FAREWELL).await;
     };
@@ -119,12 +120,13 @@ pub(crate) async fn pass_on(
 }
 
 /// Ends when a member answers directly, of which it is asked every so often.
-pub(crate) async fn is_needless(core: &Arc<Core>, member: Member, pause: Duration) {
+pub(crate) async fn is_needless(network: &Arc<Network>, member: Member, pause: Duration) {
     loop {
         sleep(pause).await;
         // A connection that nobody uses: that somebody accepts it says little.
         let called =
-            handshake::call(&core.identity, member.address, Role::Payload, Some(member.id)).await;
+            handshake::call(&network.identity, member.address, Role::Payload, Some(member.id))
+                .await;
         if called.is_ok() {
             return;
         }

@@ -1,148 +1,122 @@
-//! Lanes: how many copies are received from one sender at a time.
-//!
-//! Each is a connection of its own: of a thousand at once every one has a thousandth of the link, and a process has no
-//! descriptors left. What is small has other lanes than what is large, or it would wait for far more than itself. Whoever has
-//! received nothing for a while holds nobody up: its sender waits for the bytes itself, so its lane is another's, and it goes
-//! on beside them. So nobody waits for what may never come. Knows nothing of what is received.
+//! Has the transfers to this node wait for their permits, which [`hoplite_proto::limiter`] grants.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     mem::replace,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use hoplite_proto::id::NodeId;
-use tokio::sync::oneshot;
+use hoplite_proto::{
+    id::NodeId,
+    limiter::{Limiter as Permits, Ticket},
+    time::Instant,
+};
+use tokio::{sync::oneshot, time};
 
-use crate::engine::lock;
+use crate::{
+    engine::{task::Task, tasks::Tasks},
+    sync::lock,
+};
 
-/// Lanes from one sender, for copies of about the same size: while some wait for an answer, the others keep its link busy.
-/// With 8, relays that fed each other waited for each other's lanes more often.
-const LANES: usize = 16;
-
-/// How often it is looked whose sender waits. Within 5 ms a busy machine often lets nobody receive anything; and after 20 ms
-/// broadcasts of many objects, whose relays wait for each other's lanes, took longer.
-const LOOK: Duration = Duration::from_millis(10);
-
-/// All lanes of a node.
-#[derive(Debug, Default)]
-pub(crate) struct Lanes {
-    roads: Mutex<HashMap<Way, Road>>,
+/// The permits of a node.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    state: Mutex<State>,
+    begun: time::Instant,
+    tasks: Tasks,
 }
 
-/// From whom, and copies of about which size: of the same power of four.
-type Way = (NodeId, u32);
-
 #[derive(Debug, Default)]
-struct Road {
-    /// Who has a lane: whether it has received something since it was last looked.
-    busy: Vec<Arc<AtomicBool>>,
-    /// Who waits for one, in order.
-    queue: VecDeque<oneshot::Sender<Lane>>,
-    /// A task looks who has received something.
-    is_looked_at: bool,
+struct State {
+    permits: Permits,
+    waiting: HashMap<Ticket, oneshot::Sender<()>>,
+    /// A task waits for the next deadline.
+    is_timed: bool,
 }
 
-impl Road {
-    fn grant(&mut self, lanes: &Arc<Lanes>, way: Way) -> Lane {
-        let has_moved = Arc::new(AtomicBool::new(true));
-        self.busy.push(has_moved.clone());
-        Lane { lanes: lanes.clone(), way, has_moved }
+impl State {
+    fn wake(&mut self, granted: Vec<Ticket>) {
+        for ticket in granted {
+            // One that has given up just now leaves, and hands its permit on.
+            if let Some(turn) = self.waiting.remove(&ticket) {
+                let _ = turn.send(());
+            }
+        }
     }
 }
 
-/// A lane, until it is dropped.
+/// A permit, or a place among those that wait for one, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Lane {
-    lanes: Arc<Lanes>,
-    way: Way,
-    has_moved: Arc<AtomicBool>,
+pub(crate) struct Permit {
+    limiter: Arc<Limiter>,
+    ticket: Ticket,
 }
 
-impl Lane {
+impl Permit {
     /// Something was received.
     pub(crate) fn moved(&self) {
-        self.has_moved.store(true, Ordering::Relaxed);
+        lock(&self.limiter.state).permits.moved(self.ticket);
     }
 }
 
-impl Drop for Lane {
+impl Drop for Permit {
     fn drop(&mut self) {
-        let is_other = |busy: &Arc<AtomicBool>| !Arc::ptr_eq(busy, &self.has_moved);
-        if let Some(road) = lock(&self.lanes.roads).get_mut(&self.way) {
-            road.busy.retain(is_other);
-        }
-        self.lanes.hand_on(self.way);
+        let mut state = lock(&self.limiter.state);
+        let mut granted = Vec::new();
+        state.waiting.remove(&self.ticket);
+        state.permits.leave(self.ticket, &mut granted);
+        state.wake(granted);
     }
 }
 
-impl Lanes {
-    /// A lane for `size` bytes from `sender`, in order of asking.
-    pub(crate) async fn enter(self: &Arc<Self>, sender: NodeId, size: u64) -> Lane {
-        let way = (sender, size.max(1).ilog2() / 2);
-        let turn = {
-            let mut roads = lock(&self.roads);
-            let road = roads.entry(way).or_default();
-            if road.busy.len() < LANES {
-                return road.grant(self, way);
-            }
-            if !replace(&mut road.is_looked_at, true) {
-                tokio::spawn(self.clone().look(way));
-            }
-            let (turn, mine) = oneshot::channel();
-            road.queue.push_back(turn);
-            mine
-        };
-        match turn.await {
-            Ok(lane) => lane,
-            // Nobody keeps order any more.
-            Err(_) => Lane { lanes: self.clone(), way, has_moved: Arc::default() },
-        }
+impl Limiter {
+    pub(crate) fn new(tasks: Tasks) -> Self {
+        Self { state: Mutex::default(), begun: time::Instant::now(), tasks }
     }
 
-    /// As long as somebody waits: gives them the lanes of those who receive nothing.
-    async fn look(self: Arc<Self>, way: Way) {
+    fn now(&self) -> Instant {
+        Instant(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Waits for the permit to receive `size` bytes from `sender`.
+    pub(crate) async fn enter(self: &Arc<Self>, sender: NodeId, size: u64) -> Permit {
+        let (ticket, turn) = {
+            let mut state = lock(&self.state);
+            let (ticket, is_granted) = state.permits.enter(self.now(), sender, size);
+            let turn = (!is_granted).then(|| {
+                if !replace(&mut state.is_timed, true) {
+                    self.tasks.spawn(Task::Limiter, self.clone().keep_time());
+                }
+                let (turn, mine) = oneshot::channel();
+                state.waiting.insert(ticket, turn);
+                mine
+            });
+            (ticket, turn)
+        };
+        let permit = Permit { limiter: self.clone(), ticket };
+        if let Some(turn) = turn {
+            let _ = turn.await;
+        }
+        permit
+    }
+
+    /// Looks at each deadline, as long as there is one.
+    async fn keep_time(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(LOOK).await;
-            if let Some(road) = lock(&self.roads).get_mut(&way) {
-                road.is_looked_at = !road.queue.is_empty();
-                if road.is_looked_at {
-                    road.busy.retain(|has_moved| has_moved.swap(false, Ordering::Relaxed));
-                }
-            }
-            if !self.hand_on(way) {
-                return;
-            }
+            let wait = {
+                let mut state = lock(&self.state);
+                let deadline = state.permits.deadline();
+                state.is_timed = deadline.is_some();
+                deadline.map(|deadline| Duration::from_nanos(deadline.since(self.now())))
+            };
+            let Some(wait) = wait else { return };
+            time::sleep(wait).await;
+            let mut state = lock(&self.state);
+            let mut granted = Vec::new();
+            state.permits.expire(self.now(), &mut granted);
+            state.wake(granted);
         }
-    }
-
-    /// Gives the free lanes to those who wait; whether somebody looks after them.
-    fn hand_on(self: &Arc<Self>, way: Way) -> bool {
-        let mut granted = Vec::new();
-        let is_looked_at = {
-            let mut roads = lock(&self.roads);
-            let Some(road) = roads.get_mut(&way) else { return false };
-            while road.busy.len() < LANES
-                && let Some(turn) = road.queue.pop_front()
-            {
-                // Some have given up.
-                if !turn.is_closed() {
-                    granted.push((turn, road.grant(self, way)));
-                }
-            }
-            let is_looked_at = road.is_looked_at;
-            if road.busy.is_empty() && !is_looked_at {
-                roads.remove(&way);
-            }
-            is_looked_at
-        };
-        // One that has given up just now drops its lane, which is the next one's.
-        granted.into_iter().for_each(|(turn, lane)| drop(turn.send(lane)));
-        is_looked_at
     }
 }
 
@@ -153,51 +127,31 @@ mod tests {
         task::{Context, Poll, Waker},
     };
 
-    use tokio::task::JoinSet;
+    use tokio::{runtime::Handle, task::JoinSet};
 
     use super::*;
 
     const FROM: NodeId = NodeId(1);
     const SIZE: u64 = 100_000;
 
-    /// A lane that may be taken at once.
-    fn now(wait: Pin<&mut impl Future<Output = Lane>>) -> Option<Lane> {
+    /// A permit that may be taken at once.
+    fn now(wait: Pin<&mut impl Future<Output = Permit>>) -> Option<Permit> {
         match wait.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(lane) => Some(lane),
+            Poll::Ready(permit) => Some(permit),
             Poll::Pending => None,
         }
     }
 
-    async fn all_busy(lanes: &Arc<Lanes>) -> Vec<Lane> {
-        let mut busy = Vec::new();
-        for _ in 0..LANES {
-            busy.push(lanes.enter(FROM, SIZE).await);
-        }
-        busy
+    /// As many permits as there are.
+    fn all_busy(limiter: &Arc<Limiter>) -> Vec<Permit> {
+        std::iter::from_fn(|| now(Box::pin(limiter.enter(FROM, SIZE)).as_mut())).collect()
     }
 
     #[tokio::test]
-    async fn as_many_as_there_are_lanes_go_at_once_and_the_rest_in_order() {
-        let lanes = Arc::new(Lanes::default());
-        let mut busy = all_busy(&lanes).await;
-        let (mut next, mut last) =
-            (Box::pin(lanes.enter(FROM, SIZE)), Box::pin(lanes.enter(FROM, SIZE)));
-        assert!(now(next.as_mut()).is_none() && now(last.as_mut()).is_none());
-        lanes.enter(NodeId(2), SIZE).await;
-        lanes.enter(FROM, SIZE / 8).await;
-        assert!(now(Box::pin(lanes.enter(FROM, SIZE + 1)).as_mut()).is_none(), "about the same");
-        drop(busy.pop());
-        assert!(now(last.as_mut()).is_none(), "it is not its turn");
-        let next = now(next.as_mut()).expect("one lane is free");
-        drop(next);
-        now(last.as_mut()).expect("the next is");
-    }
-
-    #[tokio::test]
-    async fn whoever_gives_up_takes_no_lane() {
-        let lanes = Arc::new(Lanes::default());
-        let mut busy = all_busy(&lanes).await;
-        let mut waits: Vec<_> = (0..3).map(|_| Box::pin(lanes.enter(FROM, SIZE))).collect();
+    async fn a_transfer_that_gives_up_takes_no_permit() {
+        let limiter = Arc::new(Limiter::new(Tasks::new(Handle::current())));
+        let mut busy = all_busy(&limiter);
+        let mut waits: Vec<_> = (0..3).map(|_| Box::pin(limiter.enter(FROM, SIZE))).collect();
         assert!(waits.iter_mut().all(|wait| now(wait.as_mut()).is_none()));
         drop(waits.remove(0));
         drop(busy.pop());
@@ -207,28 +161,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_who_receive_nothing_hold_nobody_up() {
-        let lanes = Arc::new(Lanes::default());
-        let busy = all_busy(&lanes).await;
-        let mut next = Box::pin(lanes.enter(FROM, SIZE));
-        for _ in 0..9 {
-            assert!(now(next.as_mut()).is_none(), "all receive something");
-            busy.iter().for_each(Lane::moved);
-            tokio::time::sleep(LOOK).await;
-        }
-        busy[1..].iter().for_each(Lane::moved);
-        tokio::time::sleep(2 * LOOK).await;
-        let next = now(next.as_mut()).expect("one has received nothing");
-        // However many there are, all of them have their turn; and who has lost a lane gives none away.
+    async fn those_that_receive_nothing_hold_no_other_up() {
+        let limiter = Arc::new(Limiter::new(Tasks::new(Handle::current())));
+        let busy = all_busy(&limiter);
         let mut others = JoinSet::new();
-        for _ in 0..5 * LANES {
-            let lanes = lanes.clone();
-            others.spawn(async move { lanes.enter(FROM, SIZE).await });
+        for _ in 0..5 * busy.len() {
+            let limiter = limiter.clone();
+            others.spawn(async move { limiter.enter(FROM, SIZE).await });
         }
-        let others = tokio::time::timeout(20 * LOOK, others.join_all()).await;
-        assert_eq!(others.expect("nobody receives anything").len(), 5 * LANES);
-        drop((busy, next));
-        tokio::time::sleep(2 * LOOK).await;
-        assert!(lock(&lanes.roads).is_empty());
+        let others = time::timeout(Duration::from_millis(500), others.join_all()).await;
+        assert_eq!(others.expect("no transfer receives anything").len(), 5 * busy.len());
+        time::sleep(Duration::from_millis(50)).await;
+        assert!(!lock(&limiter.state).is_timed);
     }
 }

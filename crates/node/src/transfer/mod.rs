@@ -2,7 +2,9 @@
 //!
 //! Knows ranges of bytes; not why a node wants them.
 
-pub(crate) mod blocks;
-pub(crate) mod limiter;
+mod blocks;
+mod limiter;
 pub(crate) mod receive;
 pub(crate) mod send;
+pub(crate) mod shared;
+pub(crate) mod streams;

@@ -24,15 +24,13 @@ use tokio::{
 };
 use tracing::debug;
 
-use crate::{
-    engine::Core,
-    error::LinkError,
-    folding::worker::Piece,
-    frame,
-    store::Held,
-    transfer::blocks::{self, Arrivals, Arrived, FRAMES_AT_ONCE},
-    transfer::limiter::Lane,
+use super::{
+    blocks::{self, Arrivals, Arrived, FRAMES_AT_ONCE},
+    limiter::Permit,
+    shared::Transfers,
+    streams::Piece,
 };
+use crate::{engine::task::Task, error::LinkError, frame, network::payload, store::Held};
 
 /// A copy to be received.
 #[derive(Debug)]
@@ -50,36 +48,48 @@ enum End {
     Unavailable(Unavailable),
 }
 
+/// Begins to receive what is missing of a copy.
+pub(crate) fn start(transfers: &Arc<Transfers>, wanted: Wanted) {
+    transfers.begin_fetch(wanted.instance, |serial| {
+        let receiving = copy(transfers.clone(), wanted, serial);
+        transfers.tasks.spawn(Task::Receive, receiving).abort_handle()
+    });
+}
+
 /// Receives what is missing of a copy, and tells the machine how it ended.
-pub(crate) async fn copy(core: Arc<Core>, wanted: Wanted, serial: u64) {
+async fn copy(transfers: Arc<Transfers>, wanted: Wanted, serial: u64) {
     let (instance, source) = (wanted.instance, wanted.source);
-    let Some(held) = core.store.get(instance) else { return };
+    let Some(held) = transfers.store.get(instance) else { return };
     // One that was stopped may still be on its way out, and what is missing is its to write until then.
-    let turn = held.receiving.lock().await;
-    let result = receive_copy(&core, &held, &wanted).await;
+    let permit = held.receiving.lock().await;
+    let result = receive_copy(&transfers, &held, &wanted).await;
     if let (Ok(End::Complete), Some(_)) = (&result, wanted.parts) {
         // What is made here. If that fails, this is stopped.
         let _ = held.wait(0..held.slot.len()).await;
     }
-    drop(turn);
+    drop(permit);
     let not_here = matches!(result, Ok(End::Unavailable(Unavailable::NotHere)));
     let event = match result {
         Ok(End::Complete) if held.slot.is_complete() => {
-            core.counters.fetches.add(1);
+            transfers.counters.fetches.add(1);
             Event::Fetched { instance }
         }
         other => {
-            core.counters.fetches_failed.add(1);
+            transfers.counters.fetches_failed.add(1);
             if let Err(error) = &other {
                 debug!(id = %wanted.id, %source, %error, "a transfer broke off");
             }
             Event::FetchFailed { instance, source, not_here }
         }
     };
-    core.drive_transfer(instance, serial, event);
+    transfers.end_fetch(instance, serial, event);
 }
 
-async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<End, LinkError> {
+async fn receive_copy(
+    transfers: &Arc<Transfers>,
+    held: &Held,
+    wanted: &Wanted,
+) -> Result<End, LinkError> {
     let Wanted { ref id, instance, source, ref parts } = *wanted;
     let (size, ordered) = (held.slot.len(), parts.is_some());
     let ranges = match parts {
@@ -91,12 +101,12 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
         return Ok(End::Complete);
     }
     // Each part of a reduce is awaited by others.
-    let lane = if ordered { None } else { Some(core.lanes.enter(source, size).await) };
-    let frame = frame_bytes(size, core.link());
+    let permit = if ordered { None } else { Some(transfers.limiter.enter(source, size).await) };
+    let frame = frame_bytes(size, transfers.link.link());
     let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone(), ordered };
     let mut pace = Pace::default();
     let mut growth = Growth::new(ranges.iter().map(|range| range.end - range.start).sum());
-    let (mut stream, transfer) = ask(core, source, what, CREDIT_BYTES, frame).await?;
+    let (mut stream, transfer) = ask(transfers, source, what, CREDIT_BYTES, frame).await?;
     let (mut arrivals, mut ungranted) = (Arrivals::default(), 0);
     for range in ranges {
         let Some(mut claim) = held.slot.claim_owned(range.clone()) else {
@@ -114,8 +124,8 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
                 Arrived::Frames(headers) => headers,
                 Arrived::Other(header, body) => {
                     let end = ended(&mut stream, transfer, &header, &places[0][..body]).await?;
-                    core.peers.keep_idle(source, stream);
-                    pace.report(core, ordered);
+                    transfers.network.peers.keep_idle(source, stream);
+                    pace.report(transfers, ordered);
                     return Ok(end);
                 }
             };
@@ -128,12 +138,12 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
             held.remember_sums(at, whole, &headers);
             // What is right stays, also if something behind it is not.
             claim.commit_front(whole);
-            count_checked(core, source, checked)?;
-            core.counters.bytes_received.add(whole);
+            count_checked(transfers, source, checked)?;
+            transfers.counters.bytes_received.add(whole);
             // Before others have their turn, in which more would come than the link carries in the time that is counted.
             pace.step(whole);
-            growth.step(core, wanted, whole);
-            lane.iter().for_each(Lane::moved);
+            growth.step(transfers, wanted, whole);
+            permit.iter().for_each(Permit::moved);
             held.grew_in_turn().await;
             ungranted += whole;
             if ungranted >= CREDIT_BYTES / 4 {
@@ -144,27 +154,27 @@ async fn receive_copy(core: &Arc<Core>, held: &Held, wanted: &Wanted) -> Result<
     }
     let header = next(&mut stream).await?;
     let end = ended(&mut stream, transfer, &header, &[]).await?;
-    core.peers.keep_idle(source, stream);
-    pace.report(core, ordered);
+    transfers.network.peers.keep_idle(source, stream);
+    pace.report(transfers, ordered);
     Ok(end)
 }
 
 /// Counts bytes that are not what was sent, and tells the machine whose they were.
 fn count_checked(
-    core: &Arc<Core>,
+    transfers: &Arc<Transfers>,
     source: NodeId,
     checked: Result<(), WireError>,
 ) -> Result<(), WireError> {
     if matches!(checked, Err(WireError::Checksum { .. })) {
-        core.counters.blocks_corrupt.add(1);
-        core.drive(Event::BlockCorrupt { source });
+        transfers.counters.blocks_corrupt.add(1);
+        transfers.facts.tell(Event::BlockCorrupt { source });
     }
     checked
 }
 
 /// Receives the stream of a child into a window; the last item is the reason if the stream broke off.
 pub(crate) async fn partial(
-    core: Arc<Core>,
+    transfers: Arc<Transfers>,
     child: NodeId,
     key: FoldKey,
     part: Range<u64>,
@@ -172,9 +182,9 @@ pub(crate) async fn partial(
     window: mpsc::Sender<Result<Piece, String>>,
 ) {
     let received = tokio::select! {
-        received = receive_partial(&core, child, key, part, frame, &window) => received,
+        received = receive_partial(&transfers, child, key, part, frame, &window) => received,
         // Its kernel may keep the connection of one that is frozen.
-        () = core.peers.gone(child) => Err(LinkError::Lost),
+        () = transfers.network.peers.gone(child) => Err(LinkError::Lost),
     };
     if let Err(error) = received {
         let said = format!("the stream of position {} at node {child}: {error}", key.position);
@@ -183,7 +193,7 @@ pub(crate) async fn partial(
 }
 
 async fn receive_partial(
-    core: &Arc<Core>,
+    transfers: &Arc<Transfers>,
     child: NodeId,
     key: FoldKey,
     part: Range<u64>,
@@ -192,7 +202,7 @@ async fn receive_partial(
 ) -> Result<(), LinkError> {
     let what = What::Partial(key);
     let mut pace = Pace::default();
-    let (mut stream, transfer) = ask(core, child, what, WINDOW_BYTES, frame).await?;
+    let (mut stream, transfer) = ask(transfers, child, what, WINDOW_BYTES, frame).await?;
     let mut arrivals = Arrivals::default();
     let (mut at, mut asked, mut ungranted) = (part.start, part.start, 0);
     // Memory for frames that have not come whole.
@@ -200,7 +210,7 @@ async fn receive_partial(
     while at < part.end {
         while asked < part.end && waiting.len() < FRAMES_AT_ONCE {
             let length = frame.min(part.end - asked);
-            waiting.push_back(core.streams.piece(length as usize));
+            waiting.push_back(transfers.streams.piece(length as usize));
             asked += length;
         }
         let mut places: Vec<&mut [u8]> = waiting.iter_mut().map(|piece| &mut **piece).collect();
@@ -213,9 +223,9 @@ async fn receive_partial(
             }
         };
         for (header, piece) in headers.iter().zip(waiting.drain(..headers.len())) {
-            count_checked(core, child, blocks::check(header, transfer, at, &piece))?;
+            count_checked(transfers, child, blocks::check(header, transfer, at, &piece))?;
             let length = piece.len() as u64;
-            core.counters.bytes_partial_received.add(length);
+            transfers.counters.bytes_partial_received.add(length);
             if window.send(Ok(piece)).await.is_err() {
                 // The fold is over; closing the connection tells the child.
                 return Ok(());
@@ -235,24 +245,24 @@ async fn receive_partial(
     }
     let header = next(&mut stream).await?;
     if matches!(ended(&mut stream, transfer, &header, &[]).await?, End::Complete) {
-        core.peers.keep_idle(child, stream);
+        transfers.network.peers.keep_idle(child, stream);
     }
-    pace.report(core, true);
+    pace.report(transfers, true);
     Ok(())
 }
 
 /// Asks a node for something; the connection that it will come by, and the number of the transfer.
 async fn ask(
-    core: &Arc<Core>,
+    transfers: &Arc<Transfers>,
     node: NodeId,
     what: What,
     credit: u64,
     frame: u64,
 ) -> Result<(TcpStream, u64), LinkError> {
-    let transfer = core.next_id();
+    let transfer = transfers.facts.next_id();
     let fetch = Fetch { what, credit, frame: frame as u32 };
     let fetch = frame::frame(FrameKind::Fetch, transfer, &fetch);
-    Ok((core.peers.payload(core, node, &fetch).await?, transfer))
+    Ok((payload::open(&transfers.network, node, &fetch).await?, transfer))
 }
 
 async fn next(stream: &mut TcpStream) -> Result<Header, LinkError> {
@@ -295,14 +305,14 @@ impl Growth {
         Self { received: 0, missing, told: Instant::now() }
     }
 
-    fn step(&mut self, core: &Arc<Core>, wanted: &Wanted, bytes: u64) {
+    fn step(&mut self, transfers: &Arc<Transfers>, wanted: &Wanted, bytes: u64) {
         self.received += bytes;
         self.missing = self.missing.saturating_sub(bytes);
         if self.told.elapsed() >= Duration::from_nanos(GROWTH_NS) {
             self.told = Instant::now();
             let &Wanted { instance, source, .. } = wanted;
             let (received, missing) = (self.received, self.missing);
-            core.drive(Event::FetchGrew { instance, source, received, missing });
+            transfers.facts.tell(Event::FetchGrew { instance, source, received, missing });
         }
     }
 }
@@ -351,13 +361,13 @@ impl Pace {
     }
 
     /// `may_wait`: the sender had to make the bytes first. If it took most of the time for that, they say nothing.
-    fn report(&self, core: &Arc<Core>, may_wait: bool) {
+    fn report(&self, transfers: &Arc<Transfers>, may_wait: bool) {
         let time = self.since.elapsed();
         let has_waited = may_wait && self.first.is_none_or(|first| first > time / 2);
         let says_something = self.bytes >= SAMPLE_BYTES_MIN && !has_waited;
         let whole = says_something.then_some((self.bytes, time));
         if let Some((bytes, time)) = self.best.or(whole) {
-            core.measured_transfer(bytes, time, !may_wait && bytes >= STEADY_BYTES_MIN);
+            transfers.link.transfer(bytes, time, !may_wait && bytes >= STEADY_BYTES_MIN);
         }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use hoplite_proto::{
-    id::{Instance, ObjectId, ServeId},
+    id::{Instance, NodeId, ObjectId, ServeId},
     limits::{BLOCK_BYTES, FRAME_BYTES_MAX, WINDOW_BYTES},
     message::FoldKey,
     node::Event,
@@ -28,23 +28,14 @@ use tokio::{
     sync::{Notify, mpsc},
     task::JoinSet,
 };
+use tracing::debug;
 
-use crate::{
-    engine::Core,
-    error::LinkError,
-    folding::worker::{Frame, ORDER_PATIENCE},
-    frame,
-    store::Held,
-    transfer::blocks,
+use super::{
+    blocks,
+    shared::{Serving, Transfers},
+    streams::{Frame, ORDER_PATIENCE},
 };
-
-/// What the machine lets a receiver have.
-#[derive(Debug)]
-pub(crate) struct Serving {
-    pub(crate) held: Arc<Held>,
-    /// Whether the copy came over the network itself, or is made by a reduce.
-    pub(crate) relayed: bool,
-}
+use crate::{engine::task::Task, error::LinkError, frame, store::Held};
 
 /// Bytes that are written with one system call, if as many are there.
 const BATCH_BYTES: u64 = 2 * FRAME_BYTES_MAX;
@@ -98,23 +89,35 @@ impl Credit {
     }
 }
 
+/// Serves what a node asks for on one connection until that ends, or the node is no member any more.
+pub(crate) fn start(transfers: &Arc<Transfers>, node: NodeId, stream: TcpStream) {
+    let serving = transfers.clone();
+    transfers.tasks.spawn(Task::Send, async move {
+        tokio::select! {
+            result = serve(&serving, stream) => if let Err(error) = result {
+                debug!(%node, %error, "a payload connection ended");
+            },
+            // A node that is frozen takes nothing, and its kernel keeps the connection.
+            () = serving.network.peers.gone(node) => {}
+        }
+    });
+}
+
 /// Serves what is asked for on one connection until it ends.
-pub(crate) async fn serve(core: &Arc<Core>, stream: TcpStream) -> Result<(), LinkError> {
+async fn serve(transfers: &Arc<Transfers>, stream: TcpStream) -> Result<(), LinkError> {
     let (reader, mut writer) = stream.into_split();
     let (asks, mut asked) = mpsc::channel(1);
     let credit = Arc::new(Credit::default());
     // Ends with this.
     let mut hearing = JoinSet::new();
-    hearing.spawn({
-        let credit = credit.clone();
-        async move {
-            let result = hear(reader, &asks, &credit).await;
-            credit.close();
-            result
-        }
-    });
+    let of_hearer = credit.clone();
+    hearing.spawn(transfers.tasks.watch(Task::Send, async move {
+        let result = hear(reader, &asks, &of_hearer).await;
+        of_hearer.close();
+        result
+    }));
     while let Some((transfer, fetch)) = asked.recv().await {
-        answer(core, &mut writer, &credit, transfer, fetch).await?;
+        answer(transfers, &mut writer, &credit, transfer, fetch).await?;
     }
     Ok(())
 }
@@ -122,16 +125,16 @@ pub(crate) async fn serve(core: &Arc<Core>, stream: TcpStream) -> Result<(), Lin
 /// A transfer that the machine was asked for. When this is dropped the machine hears that it is over: it has ended, or
 /// its connection or its receiver is gone.
 struct Asked<'a> {
-    core: &'a Arc<Core>,
+    transfers: &'a Arc<Transfers>,
     serve: ServeId,
     is_refused: bool,
 }
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        self.core.forget_serve(self.serve);
+        self.transfers.forget_serve(self.serve);
         if !self.is_refused {
-            self.core.drive(Event::ServeEnded { serve: self.serve });
+            self.transfers.facts.tell(Event::ServeEnded { serve: self.serve });
         }
     }
 }
@@ -166,7 +169,7 @@ async fn hear(
 }
 
 async fn answer(
-    core: &Arc<Core>,
+    transfers: &Arc<Transfers>,
     writer: &mut OwnedWriteHalf,
     credit: &Credit,
     transfer: u64,
@@ -180,9 +183,9 @@ async fn answer(
     let outcome = match fetch.what {
         What::Copy { id, instance, ranges, ordered } => {
             let wanted = Wanted { transfer, ranges, frame, ordered };
-            send_copy(core, writer, credit, id, instance, &wanted).await?
+            send_copy(transfers, writer, credit, id, instance, &wanted).await?
         }
-        What::Partial(key) => send_partial(core, writer, credit, transfer, key, frame).await?,
+        What::Partial(key) => send_partial(transfers, writer, credit, transfer, key, frame).await?,
     };
     let last = match outcome {
         None => frame::bare(FrameKind::End, transfer, 0).to_vec(),
@@ -202,7 +205,7 @@ struct Wanted {
 
 /// Sends what is wanted of a copy, as it comes to be there; why it could not, if it could not.
 async fn send_copy(
-    core: &Arc<Core>,
+    transfers: &Arc<Transfers>,
     writer: &mut OwnedWriteHalf,
     credit: &Credit,
     id: ObjectId,
@@ -210,7 +213,7 @@ async fn send_copy(
     wanted: &Wanted,
 ) -> Result<Option<Unavailable>, LinkError> {
     if wanted.ordered {
-        let ordered = tokio::time::timeout(ORDER_PATIENCE, core.store.wait_for(instance));
+        let ordered = tokio::time::timeout(ORDER_PATIENCE, transfers.store.wait_for(instance));
         tokio::select! {
             // If it does not come, the machine says so.
             _ = ordered => {}
@@ -219,9 +222,9 @@ async fn send_copy(
             }
         }
     }
-    let (serve, mut decision) = core.expect_serve();
-    let mut asked = Asked { core, serve, is_refused: false };
-    core.drive(Event::FetchAsked { serve, id, instance });
+    let (serve, mut decision) = transfers.expect_serve();
+    let mut asked = Asked { transfers, serve, is_refused: false };
+    transfers.facts.tell(Event::FetchAsked { serve, id, instance });
     // The machine may have to wait for its own answer from the owner.
     let serving = tokio::select! {
         biased;
@@ -235,16 +238,16 @@ async fn send_copy(
         asked.is_refused = true;
         return Ok(Some(Unavailable::NotHere));
     };
-    let _active = core.streams.active();
-    let result = send_ranges(core, writer, credit, &held, relayed, wanted).await;
+    let _active = transfers.streams.active();
+    let result = send_ranges(transfers, writer, credit, &held, relayed, wanted).await;
     if matches!(result, Ok(None)) {
-        core.counters.serves.add(1);
+        transfers.counters.serves.add(1);
     }
     result
 }
 
 async fn send_ranges(
-    core: &Arc<Core>,
+    transfers: &Arc<Transfers>,
     writer: &mut OwnedWriteHalf,
     credit: &Credit,
     held: &Held,
@@ -253,7 +256,8 @@ async fn send_ranges(
 ) -> Result<Option<Unavailable>, LinkError> {
     let Wanted { transfer, ref ranges, frame, .. } = *wanted;
     let len = held.slot.len();
-    let counter = if relayed { &core.counters.bytes_relayed } else { &core.counters.bytes_direct };
+    let counter =
+        if relayed { &transfers.counters.bytes_relayed } else { &transfers.counters.bytes_direct };
     for range in ranges {
         if range.start > range.end || range.end > len {
             return Err(WireError::Unexpected(format!(
@@ -308,7 +312,7 @@ fn ready_run(held: &Held, first: Range<u64>, end: u64, frame: u64) -> Range<u64>
 
 /// Sends the stream of a position of a reduce to its parent.
 async fn send_partial(
-    core: &Arc<Core>,
+    transfers: &Arc<Transfers>,
     writer: &mut OwnedWriteHalf,
     credit: &Credit,
     transfer: u64,
@@ -316,11 +320,11 @@ async fn send_partial(
     frame: u64,
 ) -> Result<Option<Unavailable>, LinkError> {
     let frames = tokio::select! {
-        frames = core.streams.take(key) => frames,
+        frames = transfers.streams.take(key) => frames,
         () = credit.closed() => None,
     };
     let Some(mut frames) = frames else { return Ok(Some(Unavailable::Stopped)) };
-    let _active = core.streams.active();
+    let _active = transfers.streams.active();
     // Half of the window at most: the other half is granted again while this one is on its way.
     let most = ((WINDOW_BYTES / 2 / frame) as usize).clamp(1, blocks::FRAMES_AT_ONCE);
     let mut batch = Vec::with_capacity(most);
@@ -336,7 +340,7 @@ async fn send_partial(
         let length: u64 = pieces.clone().map(|(_, bytes)| bytes.len() as u64).sum();
         credit.take(length, length).await?;
         blocks::write(writer, transfer, pieces, |_, bytes| frame::crc(bytes)).await?;
-        core.counters.bytes_partial.add(length);
+        transfers.counters.bytes_partial.add(length);
         if matches!(batch.last(), Some(Frame::End)) {
             return Ok(None);
         }
