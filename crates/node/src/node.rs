@@ -33,6 +33,7 @@ use crate::{
         join::{self, resolve},
         listen::{self, Serve},
         peers::Peers,
+        proofs,
         shared::Network,
     },
     shared_epoll::SharedEpoll,
@@ -204,7 +205,7 @@ async fn begin(
     let bound = listener.local_addr().map_err(failed)?;
     let address = advertised(config, bound)?;
     let mut id = [0; 8];
-    handshake::entropy(&mut id).map_err(failed)?;
+    proofs::entropy(&mut id).map_err(failed)?;
     let member = Member { id: NodeId(u64::from_le_bytes(id)), address, rack: config.rack };
     let identity = Identity {
         member,

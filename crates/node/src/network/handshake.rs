@@ -19,7 +19,6 @@
 //! A nonce passes once, so that nobody who has listened gets in by saying the same again.
 
 use std::{
-    collections::HashSet,
     net::SocketAddr,
     os::fd::AsFd,
     sync::{
@@ -29,14 +28,12 @@ use std::{
     time::Duration,
 };
 
-use hmac::{Hmac, KeyInit, Mac};
 use hoplite_proto::{
     error::Quoted,
     id::NodeId,
     members::Member,
     wire::{FrameKind, Greeting, Hello, Proof, Role, Welcome, WireError},
 };
-use sha2::Sha256;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::AsyncWriteExt,
@@ -44,6 +41,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+use super::proofs::{Session, knows_token, nonce, proof};
 use crate::{error::LinkError, fork_safe, frame};
 
 /// What a node says of itself.
@@ -90,63 +88,6 @@ pub(crate) struct Met {
     pub(crate) round_trip: Option<Duration>,
     /// For the caller's further connections; none where this is one of these.
     pub(crate) session: Option<Session>,
-}
-
-/// A secret of two nodes, of which one called the other.
-#[derive(Clone)]
-pub(crate) struct Session([u8; 32]);
-
-impl Session {
-    fn new(me: &Identity, of_caller: &[u8], of_called: &[u8]) -> Option<Self> {
-        let token = me.token.as_deref().unwrap_or_default();
-        let mac = mac(token, b"session", of_caller, of_called)?;
-        Some(Self(mac.finalize().into_bytes().into()))
-    }
-
-    fn mac(&self, side: &[u8], nonce: &[u8; 16]) -> Option<Hmac<Sha256>> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
-        mac.update(side);
-        mac.update(nonce);
-        Some(mac)
-    }
-
-    fn prove(&self, side: &[u8], nonce: &[u8; 16]) -> Option<[u8; 32]> {
-        Some(self.mac(side, nonce)?.finalize().into_bytes().into())
-    }
-
-    fn is_proof(&self, side: &[u8], nonce: &[u8; 16], proof: &[u8; 32]) -> bool {
-        self.mac(side, nonce).is_some_and(|mac| mac.verify_slice(proof).is_ok())
-    }
-}
-
-impl std::fmt::Debug for Session {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Session")
-    }
-}
-
-/// What the called knows of a caller that it has admitted.
-#[derive(Debug)]
-pub(crate) struct Admitted {
-    session: Session,
-    /// Nonces that have passed.
-    seen: HashSet<[u8; 16]>,
-}
-
-/// Payload connections of one session. Whoever needs more introduces itself anew.
-const PASSES_MAX: usize = 65_536;
-
-impl Admitted {
-    pub(crate) fn new(session: Session) -> Self {
-        Self { session, seen: HashSet::new() }
-    }
-
-    /// Whether a pass is good, for this once; the proof that this node is the one it is meant for.
-    pub(crate) fn admit(&mut self, nonce: &[u8; 16], pass: &[u8; 32]) -> Option<[u8; 32]> {
-        let is_good = self.session.is_proof(b"caller", nonce, pass);
-        let is_new = is_good && self.seen.len() < PASSES_MAX && self.seen.insert(*nonce);
-        if is_new { self.session.prove(b"called", nonce) } else { None }
-    }
 }
 
 /// Calls a node that has admitted this one, and says at once what it wants of it.
@@ -282,16 +223,17 @@ async fn introduce(
     if callee.is_some_and(|callee| callee != welcome.member.id) {
         return Err(LinkError::Stranger);
     }
-    if !knows_token(me, b"called", &nonce, &welcome.nonce, welcome.proof.as_ref()) {
+    if !knows_token(me.token.as_deref(), b"called", &nonce, &welcome.nonce, welcome.proof.as_ref())
+    {
         let said = "the node does not know this cluster's token".to_string();
         let _ = say(stream, &Greeting::Refused(said.clone())).await;
         return Err(LinkError::Refused(said));
     }
-    let proof = proof(me, b"caller", &welcome.nonce, &nonce);
+    let proof = proof(me.token.as_deref(), b"caller", &welcome.nonce, &nonce);
     say(stream, &Greeting::Proof(Proof { proof })).await?;
     match hear(stream).await? {
         Greeting::Admitted => {
-            let session = Session::new(me, &nonce, &welcome.nonce);
+            let session = Session::new(me.token.as_deref(), &nonce, &welcome.nonce);
             Ok((welcome.member, round_trip, session))
         }
         other => Err(unexpected(other)),
@@ -342,18 +284,18 @@ pub(crate) async fn answer(
             return Ok((hello.member, hello.role, hello.turn, None));
         }
         let nonce = nonce()?;
-        let proof = proof(me, b"called", &hello.nonce, &nonce);
+        let proof = proof(me.token.as_deref(), b"called", &hello.nonce, &nonce);
         say(&mut stream, &Greeting::Welcome(Welcome { member: me.member, nonce, proof })).await?;
         let theirs = match hear(&mut stream).await? {
             Greeting::Proof(Proof { proof }) => proof,
             other => return Err(unexpected(other)),
         };
-        if !knows_token(me, b"caller", &nonce, &hello.nonce, theirs.as_ref()) {
+        if !knows_token(me.token.as_deref(), b"caller", &nonce, &hello.nonce, theirs.as_ref()) {
             let said = "the cluster has a token, and the caller does not know it".to_string();
             return Err(refuse(&mut stream, said).await);
         }
         say(&mut stream, &Greeting::Admitted).await?;
-        let session = Session::new(me, &hello.nonce, &nonce);
+        let session = Session::new(me.token.as_deref(), &hello.nonce, &nonce);
         Ok((hello.member, hello.role, hello.turn, session))
     };
     let (member, role, turn, session) = in_time(PATIENCE, meeting).await?;
@@ -429,55 +371,13 @@ fn unexpected(greeting: Greeting) -> LinkError {
     }
 }
 
-fn nonce() -> Result<[u8; 16], LinkError> {
-    let mut bytes = [0; 16];
-    entropy(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// Fills `bytes` from the system's source of entropy.
-pub(crate) fn entropy(bytes: &mut [u8]) -> std::io::Result<()> {
-    let filled = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())?;
-    if filled == bytes.len() { Ok(()) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
-}
-
-fn mac(token: &str, side: &[u8], first: &[u8], second: &[u8]) -> Option<Hmac<Sha256>> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(token.as_bytes()).ok()?;
-    mac.update(b"hoplite 1 ");
-    mac.update(side);
-    mac.update(first);
-    mac.update(second);
-    Some(mac)
-}
-
-fn proof(me: &Identity, side: &[u8], first: &[u8], second: &[u8]) -> Option<[u8; 32]> {
-    let mac = mac(me.token.as_deref()?, side, first, second)?;
-    Some(mac.finalize().into_bytes().into())
-}
-
-fn knows_token(
-    me: &Identity,
-    side: &[u8],
-    first: &[u8],
-    second: &[u8],
-    proof: Option<&[u8; 32]>,
-) -> bool {
-    match (me.token.as_deref(), proof) {
-        (None, _) => true,
-        (Some(_), None) => false,
-        // Compared in constant time by the library.
-        (Some(token), Some(proof)) => {
-            mac(token, side, first, second).is_some_and(|mac| mac.verify_slice(proof).is_ok())
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use hoplite_proto::wire::{Fetch, What};
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::network::proofs::Admitted;
 
     fn identity(node: u64, token: Option<&str>) -> Identity {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
@@ -540,22 +440,6 @@ mod tests {
             stream.unwrap();
             assert_eq!(asked, ask);
         }
-    }
-
-    #[tokio::test]
-    async fn a_pass_is_good_once_and_in_its_session() {
-        let (session, of_called) = met(Some("secret")).await;
-        let (other, _) = met(Some("secret")).await;
-        let mut admitted = Admitted::new(of_called);
-        let nonce = [7; 16];
-        let pass = session.prove(b"caller", &nonce).unwrap();
-        let proof = admitted.admit(&nonce, &pass).unwrap();
-        assert!(session.is_proof(b"called", &nonce, &proof));
-        assert_eq!(admitted.admit(&nonce, &pass), None, "somebody says it again");
-        assert_eq!(admitted.admit(&[8; 16], &pass), None, "for another nonce");
-        assert_eq!(admitted.admit(&[8; 16], &other.prove(b"caller", &[8; 16]).unwrap()), None);
-        assert_eq!(admitted.admit(&[8; 16], &session.prove(b"called", &[8; 16]).unwrap()), None);
-        assert!(admitted.admit(&[8; 16], &session.prove(b"caller", &[8; 16]).unwrap()).is_some());
     }
 
     #[tokio::test]

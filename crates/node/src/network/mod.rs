@@ -9,6 +9,7 @@ pub(crate) mod listen;
 pub(crate) mod outbox;
 pub(crate) mod payload;
 pub(crate) mod peers;
+pub(crate) mod proofs;
 pub(crate) mod redial;
 mod relay;
 pub(crate) mod shared;

@@ -28,8 +28,8 @@ use tokio::{
 use tracing::error;
 
 use super::{
-    handshake::{Admitted, Session},
     outbox::{Outbox, Push},
+    proofs::{Admitted, Session},
 };
 use crate::{error::LinkError, frame, sync::lock};
 
