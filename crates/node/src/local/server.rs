@@ -67,8 +67,8 @@ pub(crate) struct Session {
     out: UnboundedSender<Outgoing>,
     /// Extents whose descriptors it has.
     known: Mutex<HashSet<ExtentId>>,
-    /// Its questions, as it counts them and as the node does.
-    asked: Mutex<HashSet<(u64, RequestId)>>,
+    /// Its questions: as it counts them, and as the node does.
+    asked: Mutex<HashMap<u64, RequestId>>,
     /// Copies that it reads while they arrive, by its question. Their memory serves nobody else meanwhile, whatever
     /// becomes of the copy.
     growing: Mutex<HashMap<u64, Arc<Held>>>,
@@ -239,9 +239,8 @@ impl Session {
             }
             ToNode::Ask { request, ask, timeout_ns } => self.ask(request, ask, timeout_ns),
             ToNode::Cancel { request } => {
-                let asked =
-                    lock(&self.asked).iter().find(|(theirs, _)| *theirs == request).copied();
-                if let Some((_, ours)) = asked {
+                let asked = lock(&self.asked).get(&request).copied();
+                if let Some(ours) = asked {
                     self.programs.requests.cancel(ours);
                 }
             }
@@ -285,14 +284,14 @@ impl Session {
         let is_answered = answered.clone();
         let sink: Sink = Box::new(move |answer| {
             *lock(&is_answered) = true;
-            lock(&session.asked).retain(|(theirs, _)| *theirs != request);
+            lock(&session.asked).remove(&request);
             session.answer(request, answer);
         });
         let timeout = timeout_ns.map(Duration::from_nanos);
         let ours = self.programs.requests.ask(self.client, ask, timeout, false, sink);
         let answered = lock(&answered);
         if !*answered {
-            lock(&self.asked).insert((request, ours));
+            lock(&self.asked).insert(request, ours);
         }
     }
 
