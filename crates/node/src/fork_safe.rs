@@ -1,6 +1,6 @@
 //! Which descriptors of this process are sockets of a node or of an attachment to one, and their numbers.
 //!
-//! The child of a fork has them too. As long as it lives nobody would notice the death of its parent, so it closes
+//! The child of a fork has them too. As long as it lives the other nodes would not notice the death of its parent, so it closes
 //! them; it must know them without asking anything that a thread may have held in the moment of the fork.
 
 use std::{

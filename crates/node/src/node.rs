@@ -156,7 +156,7 @@ impl Node {
         has_left
     }
 
-    /// Takes what runs, and the socket's path out of the way while nobody else can have taken it; none if the node was
+    /// Takes what runs, and removes the socket while its path can't be another node's; none if the node was
     /// closed before, or belongs to the process that this one was forked from.
     fn stop_accepting(&self) -> Option<Running> {
         let running = lock(&self.running).take()?;
@@ -335,7 +335,7 @@ fn bind(listen: SocketAddr, said: &str) -> Result<TcpListener, Error> {
         // A node that restarts on its port must not wait for the kernel to forget the old connections.
         socket.set_reuseaddr(true)?;
         socket.bind(listen)?;
-        // Whoever calls again when this process was killed is to be refused, not kept waiting.
+        // A node that calls again after this process was killed is to be refused, not kept waiting.
         TcpListener::from_std(fork_safe::raise(socket.listen(1024)?.into_std()?))
     });
     bound.map_err(|error| match error.kind() {

@@ -2,7 +2,7 @@
 //!
 //! A thread that waits for an answer would else be woken by the thread that the answer woke, and on an idle machine each
 //! of the two takes 0.1 ms to come. Here both wait for the same events, and the kernel wakes the one that came last: the
-//! one that waits for something, if there is one. Nobody spins. Knows descriptors, not what comes through them.
+//! one that waits for something, if there is one. No thread spins. Knows descriptors, not what comes through them.
 
 use std::{
     cell::Cell,
@@ -57,7 +57,7 @@ impl SharedEpoll {
         Ok(Self { set, poke, place, is_waited, is_closed: AtomicBool::new(false) })
     }
 
-    /// Waits for `descriptor` too, which does not block: whoever takes its event, `token` and whether it is the last,
+    /// Waits for `descriptor` too, which does not block: the thread that takes its event, `token` and whether it is the last,
     /// takes all that is there. It is forgotten when it is closed.
     pub(crate) fn add(&self, descriptor: impl AsFd, token: u64) -> io::Result<()> {
         debug_assert_ne!(token, POKED);
@@ -78,7 +78,7 @@ impl SharedEpoll {
     }
 
     /// Takes events with the calling thread until `is_over`, or for at most `time`; false if another thread does so
-    /// already, or this is closed. Whoever makes it over in a thread that took no event here says so by [`SharedEpoll::poke`].
+    /// already, or this is closed. A thread that took no event here and makes it over calls [`SharedEpoll::poke`].
     pub(crate) fn wait(
         &self,
         time: Duration,
@@ -135,7 +135,7 @@ impl SharedEpoll {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    /// Waits for events and takes them; whether somebody poked.
+    /// Waits for events and takes them; whether the poke was among them.
     fn take_once(
         &self,
         time: Option<Duration>,

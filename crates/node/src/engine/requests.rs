@@ -65,7 +65,7 @@ impl Requests {
         self.facts.tell(Event::Cancelled { request });
     }
 
-    /// Hands an answer to whoever waits for it.
+    /// Hands an answer to the question that waits for it.
     pub(crate) fn answer(&self, request: RequestId, answer: Result<Answer, CallError>) {
         let sink = lock(&self.replies).remove(&request);
         if let Some(sink) = sink {

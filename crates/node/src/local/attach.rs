@@ -44,7 +44,7 @@ pub(crate) struct Attached {
 
 struct Shared {
     stream: UnixStream,
-    /// What has no room in the socket. As long as there is some, a thread of its own writes, and nobody else.
+    /// What has no room in the socket. As long as there is some, only a thread of its own writes.
     unsent: Mutex<Unsent>,
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, Callback>>,
@@ -93,7 +93,7 @@ impl Attached {
     /// Attaches to the node that serves `path`.
     ///
     /// # Errors
-    /// [`Error::Attach`] if nobody answers there, or a node of another release.
+    /// [`Error::Attach`] if no node answers there, or one of another release.
     pub(crate) fn connect(path: &Path, timeout: Option<Duration>) -> Result<Self, Error> {
         let fail = |detail: String| Error::Attach { path: path.display().to_string(), detail };
         let io_fail = |error: io::Error| match error.kind() {
@@ -186,7 +186,7 @@ impl Attached {
         }
     }
 
-    /// Sends the reading end of a pipe: what this process reads now stays pinned while anybody has the other end.
+    /// Sends the reading end of a pipe: what this process reads now stays pinned while a process has the other end.
     pub(crate) fn hold(&self, end: OwnedFd) {
         self.shared.write(frame(&ToNode::Hold), Some(end));
     }
@@ -247,7 +247,7 @@ impl Shared {
 
     /// Writes a frame after all others, and never waits: a node that is frozen reads nothing.
     ///
-    /// The thread that reads notices when the node is gone, and tells everybody who waits.
+    /// The thread that reads notices when the node is gone, and ends all waits.
     fn write(self: &Arc<Self>, bytes: Vec<u8>, descriptor: Option<OwnedFd>) {
         let mut outgoing = Outgoing { bytes, descriptor };
         let mut unsent = lock(&self.unsent);

@@ -93,7 +93,7 @@ impl Client {
     }
 
     /// Begins to ask for the id of an object that this client will put, create or reduce, for others to wait for
-    /// meanwhile. When the client goes without having made it, whoever waits gets [`CallError::ObjectLost`].
+    /// meanwhile. When the client goes without having made it, those that wait get [`CallError::ObjectLost`].
     pub fn start_promise(&self) -> Wait<ObjectId> {
         self.start(Ask::Promise, None, |answer, _| match answer {
             Answer::Promised { id } => Ok(id),
@@ -254,7 +254,7 @@ impl Client {
     }
 
     /// Folds the first `count` of `inputs` to arrive; returns at once with the id of the result. `timeout` is that of
-    /// the result: when it is over, whoever waits for the result is told which inputs are missing.
+    /// the result: when it is over, those that wait for the result are told which inputs are missing.
     ///
     /// # Errors
     /// [`CallError::InvalidArgument`] for a count that can't be.

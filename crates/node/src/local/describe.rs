@@ -1,4 +1,4 @@
-//! How a node is, as JSON for whoever asks.
+//! The status of a node, as JSON.
 
 use hoplite_proto::{ask::Status, id::NodeId, members::Member, time::Instant};
 use serde_json::{Value, json};

@@ -34,7 +34,7 @@ pub(crate) enum ToNode {
     Tell { ask: Ask },
     /// More of an object is filled.
     Advanced { instance: Instance },
-    /// A new extent is mapped; nobody else may map it writable from now on.
+    /// A new extent is mapped; no other process may map it writable from now on.
     Mapped { extent: u64 },
     /// An extent could not be mapped: its descriptor is wanted again.
     Unmapped { extent: u64 },
@@ -58,7 +58,7 @@ pub(crate) enum FromNode {
     Answer { request: u64, answer: Result<Answer, CallError>, place: Option<Place> },
     /// The answer to `Describe`.
     Description { request: u64, json: Result<String, CallError> },
-    /// These extents are gone from the node; their memory is free when nobody maps them.
+    /// These extents are gone from the node; their memory is free when no process maps them.
     Forget { extents: Vec<u64> },
 }
 

@@ -69,7 +69,7 @@ pub(crate) struct Session {
     known: Mutex<HashSet<ExtentId>>,
     /// Its questions: as it counts them, and as the node does.
     asked: Mutex<HashMap<u64, RequestId>>,
-    /// Copies that it reads while they arrive, by its question. Their memory serves nobody else meanwhile, whatever
+    /// Copies that it reads while they arrive, by its question. Their memory is not used again meanwhile, whatever
     /// becomes of the copy.
     growing: Mutex<HashMap<u64, Arc<Held>>>,
     stream: Arc<UnixStream>,
@@ -132,7 +132,7 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream) {
         }
     }
     programs.gone(client);
-    // A process that has ended writes no more, and its warm memory serves others. While it lives nobody else's
+    // A process that has ended writes no more, and its warm memory serves others. While it lives no other client's
     // objects go there. Its end may be seen a moment after that of its connection.
     let writer = WriterId(client.0);
     for _ in 0..10 {
@@ -357,7 +357,7 @@ impl Session {
             }
         }
         *queued += 1;
-        // A process that is gone is noticed by whoever reads from it.
+        // The task that reads notices that a process is gone.
         let _ = self.out.send(rest);
     }
 }

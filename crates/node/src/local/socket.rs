@@ -42,7 +42,7 @@ pub(crate) fn bind(path: &Path) -> Result<UnixListener, Error> {
         |_| Ok(()),
         |found| {
             use std::os::unix::fs::FileTypeExt;
-            // Only ever a socket that nobody serves; anything else there is somebody's.
+            // Only ever a socket that no process serves; any other file stays.
             if found.file_type().is_socket() {
                 std::fs::remove_file(path)
             } else {
@@ -62,10 +62,10 @@ pub(crate) fn bind(path: &Path) -> Result<UnixListener, Error> {
     listener.map_err(refused)
 }
 
-/// Whether somebody listens at a path. Whoever is too busy to let another one in does.
+/// Whether a process listens at a path, also if it is too busy to accept.
 fn is_served(path: &Path) -> io::Result<bool> {
     let caller = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // Nobody else may come to listen in this folder until there is an answer.
+    // No other node may come to listen in this folder until there is an answer.
     caller.set_nonblocking(true)?;
     match caller.connect(&SockAddr::unix(path)?) {
         Ok(()) => Ok(true),
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_lets_nobody_in_just_now_keeps_its_socket() {
+    fn a_node_that_is_too_busy_to_accept_keeps_its_socket() {
         let folder = std::env::temp_dir().join(format!("hoplite-socket-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let path = folder.join("node.sock");

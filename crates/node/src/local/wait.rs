@@ -34,7 +34,7 @@ pub type Waker = Box<dyn FnOnce() + Send>;
 /// Makes of an answer what the caller wants.
 pub(crate) type Finish<T> = Box<dyn FnOnce(Said) -> Result<T, Error> + Send>;
 
-/// The end of whoever answers. Dropped without an answer, it ends the wait with an error.
+/// The end of the node, which answers. Dropped without an answer, it ends the wait with an error.
 pub(crate) struct Promise(Arc<Shared>);
 
 /// What a question's two ends share.
@@ -42,7 +42,7 @@ pub(crate) struct Promise(Arc<Shared>);
 pub(crate) struct Shared {
     state: Mutex<State>,
     answered: Condvar,
-    /// Whether a thread waits for `answered`; changed with `state` locked. To wake nobody is a system call too.
+    /// Whether a thread waits for `answered`; changed with `state` locked. A notification that wakes no thread is a system call too.
     has_sleeper: AtomicBool,
     /// Where the thread that waits takes events, as long as it does.
     epoll: Mutex<Option<Arc<SharedEpoll>>>,
@@ -56,7 +56,7 @@ enum State {
     Answered(Raw),
     /// The answer was taken, or none will come.
     Over,
-    /// Nobody waits any more. What the answer brings into being is to go again.
+    /// The caller gave up. What the answer brings into being is to go again.
     Abandoned,
     /// The client was closed before the answer came. What the answer brings into being is to go again.
     Closed,
@@ -78,7 +78,7 @@ impl Close for Shared {
 }
 
 impl Shared {
-    /// Ends the wait; gives an answer back that nobody will take.
+    /// Ends the wait; gives an answer back that no caller will take.
     fn set(&self, new: State) -> Option<Raw> {
         let (old, has_sleeper) = {
             let mut state = lock(&self.state);
@@ -105,7 +105,7 @@ impl Shared {
     }
 }
 
-/// Deletes what a question brought into being whose asker gave up as it was answered: nobody will learn of it.
+/// Deletes what a question brought into being whose asker gave up as it was answered: no program knows its id.
 fn undo(connection: &Connection, raw: &Raw) {
     if let Ok(Said::Answer(
         Answer::Put { id } | Answer::Promised { id } | Answer::Reducing { id },
@@ -270,7 +270,7 @@ impl<T> Wait<T> {
     /// What went wrong with the call.
     pub fn join(mut self) -> Result<T, Error> {
         loop {
-            // As long as a thread can be asked to wait; whoever answers wakes it.
+            // As long as a thread can be asked to wait; the answer wakes it.
             if let Some(answer) = self.wait_for(Duration::from_secs(3600)) {
                 return answer;
             }

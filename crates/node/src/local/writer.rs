@@ -84,7 +84,7 @@ impl Writer {
     }
 }
 
-/// All bytes of an object that is being made, to be filled in any order; nobody else sees them before it is sealed.
+/// All bytes of an object that is being made, to be filled in any order; no reader sees them before it is sealed.
 pub struct Space {
     /// Dropped before the writer, which tells the node that the memory is free.
     claim: Option<OwnedWriteGuard>,

@@ -98,7 +98,7 @@ impl Control {
             replaced
         };
         for connection in replaced {
-            // Whoever takes some just now is waited for.
+            // This waits for the thread that takes some of them just now.
             let _unread = lock(&connection.unread);
             connection.is_replaced.store(true, Ordering::Relaxed);
         }

@@ -16,7 +16,7 @@
 //!     Hello { nonce n, pass: HMAC(session, "caller", n) }, and what it wants
 //!     <------------ Welcome { HMAC(session, "called", n) }, and what is wanted
 //! ```
-//! A nonce passes once, so that nobody who has listened gets in by saying the same again.
+//! A nonce passes once, so that a listener does not get in by saying the same again.
 
 use std::{
     net::SocketAddr,
@@ -51,7 +51,7 @@ pub(crate) struct Identity {
     pub(crate) cluster: String,
     pub(crate) token: Option<String>,
     /// After how long a control connection is broken whose other side acknowledges nothing. Where that is not very long,
-    /// members of whom nobody hears anything count as dead before.
+    /// silent members count as dead before that.
     pub(crate) silence: Duration,
     /// How often it has introduced itself.
     pub(crate) turns: Arc<AtomicU64>,
@@ -146,7 +146,7 @@ pub(crate) async fn call(
     call_over(me, connect(address).await?, role, callee).await
 }
 
-/// Introduces oneself to whoever is at the other end of a connection.
+/// Introduces this node to the process at the other end of a connection.
 ///
 /// # Errors
 /// Why it does not take part; [`LinkError::Stranger`] if it is not `callee`.
@@ -240,7 +240,7 @@ async fn introduce(
     }
 }
 
-/// Answers whoever called. `admit` looks at the nonce and the pass of a node that called before, and proves that this is
+/// Answers a caller. `admit` looks at the nonce and the pass of a node that called before, and proves that this is
 /// the node it is for.
 ///
 /// # Errors
@@ -302,12 +302,12 @@ pub(crate) async fn answer(
     Ok(Met { stream, member, role, turn, round_trip: None, session })
 }
 
-/// Whether the process that was called is not there: its host says that nobody listens, or somebody else answers.
+/// Whether the process that was called is not there: its host says that no process listens, or another node answers.
 pub(crate) fn is_elsewhere(error: &LinkError) -> bool {
     is_refused(error) || matches!(error, LinkError::Stranger | LinkError::Refused(_))
 }
 
-/// Whether the host is there, but nobody listens at the port.
+/// Whether the host is there, but no process listens at the port.
 pub(crate) fn is_refused(error: &LinkError) -> bool {
     matches!(error, LinkError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }

@@ -33,7 +33,7 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
     let me = network.identity.member.address;
     let until = Instant::now() + JOIN_PATIENCE;
     let (mut is_met, mut failures) = (false, Vec::new());
-    // Those that do not listen yet are called again only while nobody has answered.
+    // Those that do not listen yet are called again only while no other has answered.
     loop {
         failures.clear();
         let mut may_come = false;
@@ -76,7 +76,7 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
 }
 
 /// Calls named members that are none yet, for ever: nodes that start together may each have found others first, and be
-/// clusters of their own; and whoever was named may come later, or again.
+/// clusters of their own; and a named member may come later, or again.
 pub(crate) async fn seek(network: Arc<Network>, seeds: Vec<String>) {
     let is_known = |address, id| network.peers.is_known(&network.identity.member, address, id);
     let mut pause = SEEK_FIRST;

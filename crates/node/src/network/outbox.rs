@@ -30,7 +30,7 @@ struct Queue {
     stream: Option<Arc<TcpStream>>,
     /// Nothing will be added.
     is_closed: bool,
-    /// Somebody is about to write what is queued, or the task is.
+    /// A thread is about to write what is queued, or the task is.
     is_due: bool,
 }
 
@@ -38,7 +38,7 @@ struct Queue {
 const BATCH_FRAMES: usize = 64;
 
 impl Outbox {
-    /// Queues a frame; says whether somebody has to flush, now or, if the frame can wait, in a moment.
+    /// Queues a frame; says whether the caller has to flush, now or, if the frame can wait, in a moment.
     pub(super) fn push(&self, frame: Vec<u8>, can_wait: bool) -> Push {
         let mut queue = lock(&self.queue);
         if queue.is_closed {
@@ -148,9 +148,9 @@ impl Queue {
 /// What is to become of a frame that was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Push {
-    /// Others write it.
+    /// Another thread writes it.
     Done,
-    /// Whoever queued it has to flush.
+    /// The caller has to flush.
     Due,
     /// It is the first of those that can wait.
     Later,

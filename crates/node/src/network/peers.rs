@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{error::LinkError, frame, sync::lock};
 
-/// The other members, and the payload connections to them that nobody uses just now.
+/// The other members, and the payload connections to them that are idle.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     all: Mutex<HashMap<NodeId, Peer>>,
@@ -62,14 +62,14 @@ struct Peer {
 }
 
 /// How long a message waits that can wait: much longer than what follows it takes to be decided, much shorter than
-/// anybody's patience.
+/// any timeout.
 const LATE: Duration = Duration::from_millis(20);
 
 /// Payload connections to one peer that are kept for the next transfer; more are closed.
 const IDLE_MAX: usize = 8;
 
 impl Peer {
-    /// Whether there is a connection to it that goes by way of nobody else.
+    /// Whether there is a direct connection to it.
     fn is_direct(&self) -> bool {
         self.via.is_none() && self.outbox.is_connected()
     }
@@ -150,7 +150,7 @@ impl Peers {
         }
         match outbox.push(frame, message.can_wait()) {
             Push::Done => {}
-            // What is only to be known elsewhere too leaves after what somebody waits for.
+            // News that no request waits for leave last.
             Push::Due if matches!(message, Message::Announce(news) if !news.claim) => {
                 due.push(outbox)
             }
@@ -178,7 +178,7 @@ impl Peers {
         }
     }
 
-    /// Where a member is that this node has a connection to, which goes by way of nobody else.
+    /// The address of a member to which this node has a direct connection.
     pub(crate) fn address(&self, node: NodeId) -> Option<SocketAddr> {
         let all = lock(&self.all);
         all.get(&node).filter(|peer| peer.is_direct()).map(|peer| peer.member.address)

@@ -50,7 +50,7 @@ pub(crate) struct Admitted {
     seen: HashSet<[u8; 16]>,
 }
 
-/// Payload connections of one session. Whoever needs more introduces itself anew.
+/// Payload connections of one session. A node that needs more introduces itself anew.
 const PASSES_MAX: usize = 65_536;
 
 impl Admitted {
@@ -130,7 +130,7 @@ mod tests {
         let pass = session.prove(b"caller", &nonce).unwrap();
         let proof = admitted.admit(&nonce, &pass).unwrap();
         assert!(session.is_proof(b"called", &nonce, &proof));
-        assert_eq!(admitted.admit(&nonce, &pass), None, "somebody says it again");
+        assert_eq!(admitted.admit(&nonce, &pass), None, "it is said again");
         assert_eq!(admitted.admit(&[8; 16], &pass), None, "for another nonce");
         assert_eq!(admitted.admit(&[8; 16], &other.prove(b"caller", &[8; 16]).unwrap()), None);
         assert_eq!(admitted.admit(&[8; 16], &session.prove(b"called", &[8; 16]).unwrap()), None);

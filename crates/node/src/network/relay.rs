@@ -123,7 +123,7 @@ pub(crate) async fn pass_on(
 pub(crate) async fn is_needless(network: &Arc<Network>, member: Member, pause: Duration) {
     loop {
         sleep(pause).await;
-        // A connection that nobody uses: that somebody accepts it says little.
+        // It carries nothing: the handshake shows that the member itself answers, not only its kernel.
         let called =
             handshake::call(&network.identity, member.address, Role::Payload, Some(member.id))
                 .await;

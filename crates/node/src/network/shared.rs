@@ -1,4 +1,4 @@
-//! What the tasks of the network share. Knows nobody's task.
+//! What the tasks of the network share. Does not know what they do.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The sending end of payload connections: copies as far as they have grown, and streams of partial results.
 //!
 //! One task reads what the receiver asks and grants, one writes. Nothing is sent that was not granted, and each
-//! connection carries one transfer at a time, so a receiver that stalls holds up nobody else.
+//! connection carries one transfer at a time, so a receiver that stalls holds up no other.
 
 use std::{
     ops::Range,
