@@ -97,45 +97,79 @@ impl Scene {
     }
 }
 
-/// Method: clients in the process and beside it wait for an object that never comes; then one task panics.
-#[test]
-fn a_panic_anywhere_ends_the_node_and_its_clients_hear_why() {
-    for task in Task::ALL {
-        if matches!(task, Task::Call | Task::Relay) {
-            continue;
-        }
-        let scene = Scene::new(task);
-        let never: ObjectId = "never".parse().unwrap();
-        let inside = scene.failing.client();
-        let outside = Client::attach(&scene.socket, SOON).unwrap();
-        let gets = [inside.start_get(&never, None), outside.start_get(&never, None)];
-        let address = scene.failing.address();
-        scene.failing.plant_panic(task);
-        scene.provoke(task);
-        let begun = Instant::now();
-        while scene.failing.failure().is_none() {
-            assert!(begun.elapsed() < SOON.unwrap(), "{task} does not panic");
-            thread::sleep(Duration::from_millis(10));
-        }
-        let reason = scene.failing.failure().unwrap();
-        assert!(reason.contains(&format!("task {task} panicked")), "{reason}");
-        for get in gets {
-            let error = get.join().unwrap_err().to_string();
-            assert!(error.contains(&reason), "{task}: {error}");
-        }
-        // Whatever is asked later fails too, and nothing listens any more.
-        let error = inside.start_objects().join().unwrap_err().to_string();
-        assert!(error.contains(&reason), "{task}: {error}");
-        assert!(outside.start_objects().join().is_err());
-        assert!(inside.is_closed() && scene.failing.is_closed());
-        let begun = Instant::now();
-        while TcpStream::connect(address).is_ok() || scene.socket.exists() {
-            assert!(begun.elapsed() < SOON.unwrap(), "{task}: it still listens");
-            thread::sleep(Duration::from_millis(10));
-        }
-        assert!(!scene.failing.close(SOON), "it hands nothing over");
-        // The other node goes on.
-        let id = put(&scene.other.client(), LARGE).unwrap();
-        assert!(scene.other.client().get(&id, SOON).is_ok());
+/// Method: clients in the process and beside it wait for an object that never comes; then the task panics.
+fn end_by(task: Task) {
+    let scene = Scene::new(task);
+    let never: ObjectId = "never".parse().unwrap();
+    let inside = scene.failing.client();
+    let outside = Client::attach(&scene.socket, SOON).unwrap();
+    let gets = [inside.start_get(&never, None), outside.start_get(&never, None)];
+    let address = scene.failing.address();
+    scene.failing.plant_panic(task);
+    scene.provoke(task);
+    wait_until(|| scene.failing.failure().is_some(), "it panics");
+    let reason = scene.failing.failure().unwrap();
+    assert!(reason.contains(&format!("task {task} panicked")), "{reason}");
+    for get in gets {
+        let error = get.join().unwrap_err().to_string();
+        assert!(error.contains(&reason), "{error}");
     }
+    // Whatever is asked later fails too, and nothing listens any more.
+    let error = inside.start_objects().join().unwrap_err().to_string();
+    assert!(error.contains(&reason), "{error}");
+    assert!(outside.start_objects().join().is_err());
+    assert!(inside.is_closed() && scene.failing.is_closed());
+    wait_until(|| TcpStream::connect(address).is_err(), "it listens no more");
+    wait_until(|| !scene.socket.exists(), "its socket is gone");
+    assert!(!scene.failing.close(SOON), "it hands nothing over");
+    // The other node goes on.
+    let id = put(&scene.other.client(), LARGE).unwrap();
+    assert!(scene.other.client().get(&id, SOON).is_ok());
+}
+
+fn wait_until(is_so: impl Fn() -> bool, what: &str) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < SOON.unwrap(), "not within {SOON:?}: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+macro_rules! tests {
+    ($($name:ident: $task:ident,)*) => {
+        mod a_panic_ends_the_node_in {
+            use super::{Task, end_by};
+
+            $(#[test] fn $name() { end_by(Task::$task) })*
+
+            #[test]
+            fn every_task() {
+                let beside = [Task::Call, Task::Relay];
+                let tested = [$(Task::$task),*];
+                assert!(Task::ALL.iter().all(|task| tested.contains(task) || beside.contains(task)));
+            }
+        }
+    };
+}
+
+tests! {
+    the_machine: Machine,
+    slow_orders: Orders,
+    the_timer: Timer,
+    the_control_thread: Control,
+    accepting_nodes: Listen,
+    a_handshake: Welcome,
+    a_connection_to_a_member: Redial,
+    messages_that_wait: Late,
+    the_search_for_members: Seek,
+    a_sender: Send,
+    a_receiver: Receive,
+    the_stream_of_a_child: Stream,
+    a_fold: Fold,
+    the_limiter: Limiter,
+    spare_memory: Spare,
+    accepting_processes: Attach,
+    a_session: Session,
+    the_writer_of_answers: Answers,
+    the_pins_of_a_fork: Fork,
 }
