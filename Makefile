@@ -121,7 +121,7 @@ test: ## Everything that CI runs: lint, Rust, loom, 2000 simulated clusters, Pyt
 	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel frameworks) || failed=1; \
 	exit $$failed
 
-lint: lint-python lint-rust ## ruff, mypy, rustfmt, clippy
+lint: lint-python lint-rust ## ruff, mypy, rustfmt, clippy, circles of files
 
 lint-python: $(VENV)/.tools
 	$(BIN)/ruff check
@@ -134,6 +134,7 @@ PLANTED := hoplite-node/planted-bugs
 lint-rust: $(VENV)/.tools
 	cargo fmt --all --check
 	cargo clippy --quiet $(CARGO_FLAGS) --workspace --all-targets --features $(PLANTED) -- -D warnings
+	$(BIN)/python .ci/circles
 
 test-rust: $(VENV)/.tools ## Unit, exhaustive and property tests of the Rust crates
 	@mkdir -p $(LOGS)

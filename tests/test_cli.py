@@ -292,6 +292,23 @@ def test_a_node_says_when_it_is_ready_and_leaves_on_a_signal(number: signal.Sign
             process.kill()
 
 
+# A node that finds a bug in itself as soon as it is asked. That a panic ends a node is tested in Rust.
+FAILING = """
+from hoplite.cli import main
+from hoplite.node import Node
+Node.failure = property(lambda node: "its task Fold panicked: planted")
+main()
+"""
+
+
+def test_a_node_that_ends_itself_says_why_and_fails() -> None:
+    command = [sys.executable, "-c", FAILING, "node", "--listen", "127.0.0.1:0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=False)
+    assert done.returncode == 1
+    assert done.stdout.startswith("ready:")
+    assert "error: its task Fold panicked: planted\ntry: report" in done.stderr
+
+
 def test_a_command_refuses_a_node_of_another_cluster_than_the_settings_say(tmp_path: Path) -> None:
     with Node(cluster="one") as node:
         for arguments in (["status"], ["objects"], ["status", "--socket", node.socket], ["delete", "x"]):

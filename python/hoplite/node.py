@@ -144,8 +144,13 @@ class Node:
 
     @property
     def closed(self) -> bool:
-        """Whether the node has left."""
+        """Whether the node has left, or has ended itself."""
         return self._native.closed
+
+    @property
+    def failure(self) -> str | None:
+        """Why the node ended itself, if a thread or task of it met a bug: a panic, which is in the log too."""
+        return self._native.failure
 
     def client(self, *, allow_pickle: bool | None = None) -> Client:
         """Attaches a client; each can be closed alone.

@@ -11,7 +11,7 @@ use std::{
 
 use half::{bf16, f16};
 use hoplite_node::{
-    fold::fold,
+    folding::kernels::fold,
     proto::{
         error::is_reducible,
         meta::{Dtype, Op},

@@ -1,11 +1,8 @@
 //! A Hoplite node: the shell that turns the decisions of `hoplite-proto` into bytes and back. It decides nothing.
 //!
-//! The files follow the journey of an object: [`client`] puts and gets, [`view`] is what comes back;
-//! [`store`] has the memory; [`send`] and
-//! [`receive`] move copies between nodes; [`folding`] runs the positions of a reduce with the arithmetic of [`fold`].
-//! Around them: [`driver`] is the one door to the state machine, [`peer`], [`control`], [`listen`], [`greet`], [`frame`] and
-//! [`blocks`] are the connections between nodes, [`turns`] who waits for them, [`local`] and [`attach`] the two ends of the socket between a node and the other
-//! processes of its host; [`descriptors`] is what a fork has to close.
+//! [`local`] has what programs use; [`network`] connects nodes; [`transfer`] moves copies between them; [`folding`] runs the
+//! positions of a reduce; [`store`] has the memory. They tell the state machine what has happened by the handles of
+//! [`engine`], and [`shell`] hands them what it orders. [`node`] puts a node together.
 //!
 //! ```no_run
 //! use hoplite_node::{Node, NodeConfig, Value};
@@ -19,44 +16,38 @@
 //! # Ok::<(), hoplite_node::Error>(())
 //! ```
 
-mod attach;
-mod blocks;
-pub mod client;
 mod config;
-mod control;
 mod counters;
-mod describe;
-pub mod descriptors;
-mod detour;
-mod driver;
+mod engine;
 mod error;
-pub mod fold;
-mod folding;
+pub mod folding;
+mod fork_safe;
 mod frame;
-mod greet;
-mod join;
-mod lanes;
-mod listen;
+mod link;
 mod local;
+pub mod mutants;
+mod network;
 mod node;
-mod peer;
-pub mod planted;
-mod receive;
-mod send;
-mod socket;
+mod shared_epoll;
+mod shell;
 mod store;
-mod turns;
-mod view;
-mod wait;
+mod sync;
+mod transfer;
 
 pub use self::{
-    client::{Client, Value, describe_listed, describe_objects},
     config::NodeConfig,
     counters::CounterValues,
+    engine::task::Task,
     error::Error,
+    local::{
+        client::{Client, Value},
+        fork::{after_fork, before_fork},
+        rows::{describe_listed, describe_objects},
+        view::{Growing, View},
+        wait::{Wait, Waker},
+        writer::{Space, Writer},
+    },
     node::Node,
-    view::{Growing, Space, View, Writer},
-    wait::{Wait, Waker},
 };
 pub use hoplite_proto as proto;
 

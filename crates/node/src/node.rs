@@ -11,7 +11,7 @@ use hoplite_proto::{
     directory::Slice,
     id::NodeId,
     members::Member,
-    node::{Config, LEAVE_PATIENCE_NS},
+    node::{Config, LEAVE_PATIENCE_NS, Node as Machine},
 };
 use tokio::{
     net::{TcpListener, TcpSocket},
@@ -21,20 +21,32 @@ use tokio::{
 use tracing::info;
 
 use crate::{
-    client::Client,
     config::{NodeConfig, default_capacity},
-    control::Control,
-    descriptors,
-    driver::{Core, lock},
+    counters::Counters,
+    engine::{door::Engine, requests::Requests, task::Task, tasks::Tasks},
     error::Error,
-    greet::{self, Identity},
-    join::{self, resolve},
-    listen, local, socket,
+    fork_safe,
+    link::LinkMeter,
+    local::{client::Client, programs::Programs, server, socket},
+    network::{
+        control::Control,
+        handshake::{self, Identity},
+        join::{self, resolve},
+        listen::{self, Serve},
+        peers::Peers,
+        proofs,
+        shared::Network,
+    },
+    shared_epoll::SharedEpoll,
+    shell::Shell,
+    store::Store,
+    sync::lock,
+    transfer::{send, shared::Transfers},
 };
 
 /// A node in this process. Dropping it closes it without much patience; [`Node::close`] hands over first.
 pub struct Node {
-    core: Arc<Core>,
+    engine: Arc<Engine<Shell>>,
     socket: Option<PathBuf>,
     running: Mutex<Option<Running>>,
     /// A fork of this process has the node's memory but none of its threads.
@@ -45,6 +57,9 @@ struct Running {
     runtime: Runtime,
     accepting: Vec<AbortHandle>,
 }
+
+/// How long memory that folds have used is kept for the next.
+const SPARE_KEPT: Duration = Duration::from_secs(1);
 
 /// Threads that move bytes. On two cores one is enough for what links carry, and a second would mostly be woken by the
 /// first; beyond four a host's network is slower than they are.
@@ -89,9 +104,9 @@ impl Node {
             })?;
         let started = runtime.block_on(begin(&config, listen));
         match started {
-            Ok((core, accepting)) => {
+            Ok((engine, accepting)) => {
                 let running = Mutex::new(Some(Running { runtime, accepting }));
-                Ok(Self { core, socket: config.socket, running, process: std::process::id() })
+                Ok(Self { engine, socket: config.socket, running, process: std::process::id() })
             }
             Err(error) => {
                 runtime.shutdown_background();
@@ -102,12 +117,12 @@ impl Node {
 
     /// Where other nodes reach this one.
     pub fn address(&self) -> SocketAddr {
-        self.core.identity.member.address
+        self.engine.shell.network.identity.member.address
     }
 
     /// The identity of this start of the node.
     pub fn id(&self) -> NodeId {
-        self.core.identity.member.id
+        self.engine.shell.network.identity.member.id
     }
 
     /// Where other processes of this host attach, if they can.
@@ -117,12 +132,23 @@ impl Node {
 
     /// A client in this process.
     pub fn client(&self) -> Client {
-        Client::embedded(self.core.clone())
+        Client::embedded(self.engine.shell.programs.clone())
     }
 
     /// Whether the node has been closed.
     pub fn is_closed(&self) -> bool {
-        self.core.is_closed()
+        self.engine.shell.tasks.is_closed()
+    }
+
+    /// Why the node ended itself, if it did: a panic of one of its threads or tasks.
+    pub fn failure(&self) -> Option<String> {
+        self.engine.shell.tasks.failure().map(String::from)
+    }
+
+    /// Has a task of the node panic when it is next at work: test only.
+    #[cfg(feature = "planted-bugs")]
+    pub fn plant_panic(&self, task: crate::engine::task::Task) {
+        self.engine.shell.tasks.plant_panic(task);
     }
 
     /// Leaves the cluster and ends. First other members take over what only this node holds, for at most `patience`,
@@ -130,12 +156,13 @@ impl Node {
     pub fn close(&self, patience: Option<Duration>) -> bool {
         let Some(running) = self.stop_accepting() else { return true };
         let patience = patience.unwrap_or(Duration::from_nanos(LEAVE_PATIENCE_NS));
-        let has_left = running.runtime.block_on(end(&self.core, &running.accepting, patience));
+        let has_left =
+            running.runtime.block_on(end(&self.engine.shell, &running.accepting, patience));
         running.runtime.shutdown_background();
         has_left
     }
 
-    /// Takes what runs, and the socket's path out of the way while nobody else can have taken it; none if the node was
+    /// Takes what runs, and removes the socket while its path can't be another node's; none if the node was
     /// closed before, or belongs to the process that this one was forked from.
     fn stop_accepting(&self) -> Option<Running> {
         let running = lock(&self.running).take()?;
@@ -144,7 +171,8 @@ impl Node {
             std::mem::forget(running);
             return None;
         }
-        if let Some(socket) = &self.socket {
+        // That of a node which ended itself is gone, and the path may be another node's by now.
+        if let Some(socket) = self.socket.as_ref().filter(|_| self.failure().is_none()) {
             let _ = std::fs::remove_file(socket);
         }
         Some(running)
@@ -156,7 +184,7 @@ impl Drop for Node {
         // Inside another runtime there is no waiting for ours; the others notice that this node is gone.
         if tokio::runtime::Handle::try_current().is_ok() {
             if let Some(running) = self.stop_accepting() {
-                self.core.close();
+                self.engine.shell.close();
                 running.runtime.shutdown_background();
             }
         } else {
@@ -174,7 +202,7 @@ impl std::fmt::Debug for Node {
 async fn begin(
     config: &NodeConfig,
     listen: SocketAddr,
-) -> Result<(Arc<Core>, Vec<AbortHandle>), Error> {
+) -> Result<(Arc<Engine<Shell>>, Vec<AbortHandle>), Error> {
     let failed = |error: std::io::Error| Error::Listen {
         address: config.listen.clone(),
         detail: error.to_string(),
@@ -183,7 +211,7 @@ async fn begin(
     let bound = listener.local_addr().map_err(failed)?;
     let address = advertised(config, bound)?;
     let mut id = [0; 8];
-    greet::entropy(&mut id).map_err(failed)?;
+    proofs::entropy(&mut id).map_err(failed)?;
     let member = Member { id: NodeId(u64::from_le_bytes(id)), address, rack: config.rack };
     let identity = Identity {
         member,
@@ -192,10 +220,10 @@ async fn begin(
         silence: config
             .detection
             .saturating_mul(2)
-            .clamp(Duration::from_secs(1), greet::SILENCE_MAX),
+            .clamp(Duration::from_secs(1), handshake::SILENCE_MAX),
         turns: Arc::default(),
     };
-    let control = Control::new().map_err(failed)?;
+    let epoll = Arc::new(SharedEpoll::new().map_err(failed)?);
     // Last of what can fail before there is something to be ended, so that a node that does not start leaves no socket behind.
     let local_listener = match &config.socket {
         Some(path) => Some(socket::bind(path)?),
@@ -206,39 +234,105 @@ async fn begin(
     let (link, degree, slice) = (config.link, config.degree, Slice::default());
     let machine = Config { capacity, link, degree, detection_ns, slice };
     info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "begins");
-    let core = Core::new(identity, machine, control, tokio::runtime::Handle::current());
-    let mut accepting = vec![tokio::spawn(listen::accept(core.clone(), listener)).abort_handle()];
+    let tasks = Tasks::new(tokio::runtime::Handle::current());
+    let engine = assemble(identity, machine, epoll, tasks.clone());
+    let shell = &engine.shell;
+    let (network, transfers) = (shell.network.clone(), shell.transfers.clone());
+    tasks.spawn(Task::Late, {
+        let network = network.clone();
+        async move { network.peers.flush_late().await }
+    });
+    tasks.spawn(Task::Spare, {
+        let transfers = transfers.clone();
+        async move {
+            loop {
+                tokio::time::sleep(SPARE_KEPT).await;
+                transfers.streams.give_back();
+            }
+        }
+    });
+    let serve: Serve = Arc::new(move |node, stream| send::start(&transfers, node, stream));
+    let listening = tasks.spawn(Task::Listen, listen::accept(network.clone(), listener, serve));
+    let mut accepting = vec![listening.abort_handle()];
     if let Some(local_listener) = local_listener {
-        accepting.push(tokio::spawn(local::accept(core.clone(), local_listener)).abort_handle());
+        let attaching = server::accept(shell.programs.clone(), local_listener);
+        accepting.push(tasks.spawn(Task::Attach, attaching).abort_handle());
     }
-    let joined = match Control::start(&core).map_err(failed) {
-        Ok(()) => join::join(&core, &config.join).await,
+    let joined = match network.control.start().map_err(failed) {
+        Ok(()) => tokio::select! {
+            joined = join::join(&network, &config.join) => joined,
+            () = tasks.failed() => Err(Error::node_down(tasks.failure().unwrap_or_default())),
+        },
         Err(error) => Err(error),
     };
     if let Err(error) = joined {
-        end(&core, &accepting, Duration::ZERO).await;
+        end(shell, &accepting, Duration::ZERO).await;
         if let Some(socket) = &config.socket {
             let _ = std::fs::remove_file(socket);
         }
         return Err(error);
     }
     if !config.join.is_empty() {
-        let seeking = tokio::spawn(join::seek(core.clone(), config.join.clone()));
+        let seeking = tasks.spawn(Task::Seek, join::seek(network, config.join.clone()));
         accepting.push(seeking.abort_handle());
     }
-    Ok((core, accepting))
+    tokio::spawn(end_if_failed(engine.clone(), accepting.clone(), config.socket.clone()));
+    Ok((engine, accepting))
 }
 
-async fn end(core: &Arc<Core>, accepting: &[AbortHandle], patience: Duration) -> bool {
-    let has_left = core.leave(patience).await;
+/// Ends a node whose task panicked: its clients hear why, and to other nodes it is like a process that is gone.
+async fn end_if_failed(
+    engine: Arc<Engine<Shell>>,
+    accepting: Vec<AbortHandle>,
+    socket: Option<PathBuf>,
+) {
+    let shell = &engine.shell;
+    shell.tasks.failed().await;
+    accepting.iter().for_each(AbortHandle::abort);
+    if let Some(socket) = socket {
+        let _ = std::fs::remove_file(socket);
+    }
+    shell.close();
+    shell.programs.detach_all();
+    shell.network.peers.close(Duration::ZERO).await;
+}
+
+/// Puts the parts of a node together.
+fn assemble(
+    identity: Identity,
+    machine: Config,
+    epoll: Arc<SharedEpoll>,
+    tasks: Tasks,
+) -> Arc<Engine<Shell>> {
+    let node = Machine::new(identity.member, machine);
+    Engine::new(node, tasks.clone(), |facts| {
+        let counters = Arc::new(Counters::default());
+        let network = Arc::new(Network {
+            identity,
+            peers: Peers::default(),
+            control: Arc::new(Control::new(epoll, facts.clone(), counters.clone(), tasks.clone())),
+            counters,
+            facts: facts.clone(),
+            link: Arc::new(LinkMeter::new(facts.clone(), machine.link)),
+            tasks: tasks.clone(),
+        });
+        let store = Arc::new(Store::new(machine.capacity));
+        let transfers = Arc::new(Transfers::new(network.clone(), store.clone()));
+        let requests = Requests::new(facts.clone(), tasks);
+        Shell::new(transfers, Arc::new(Programs::new(requests, store, network)))
+    })
+}
+
+async fn end(shell: &Shell, accepting: &[AbortHandle], patience: Duration) -> bool {
+    let has_left = shell.leave(patience).await;
     accepting.iter().for_each(AbortHandle::abort);
     // Receivers that were served when this node left get the rest, as far as a moment allows.
     let until = Instant::now() + patience.min(Duration::from_secs(5));
-    while core.has_serves() && Instant::now() < until {
+    while !shell.transfers.streams.is_idle() && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    core.peers.close(Duration::from_millis(500)).await;
-    core.close();
+    shell.network.peers.close(Duration::from_millis(500)).await;
+    shell.close();
     has_left
 }
 
@@ -248,8 +342,8 @@ fn bind(listen: SocketAddr, said: &str) -> Result<TcpListener, Error> {
         // A node that restarts on its port must not wait for the kernel to forget the old connections.
         socket.set_reuseaddr(true)?;
         socket.bind(listen)?;
-        // Whoever calls again when this process was killed is to be refused, not kept waiting.
-        TcpListener::from_std(descriptors::raise(socket.listen(1024)?.into_std()?))
+        // A node that calls again after this process was killed is to be refused, not kept waiting.
+        TcpListener::from_std(fork_safe::raise(socket.listen(1024)?.into_std()?))
     });
     bound.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => Error::AddressInUse {
@@ -280,4 +374,39 @@ fn advertised(config: &NodeConfig, bound: SocketAddr) -> Result<SocketAddr, Erro
     }
     let port = if address.port() == 0 { bound.port() } else { address.port() };
     Ok(SocketAddr::new(address.ip(), port))
+}
+
+#[cfg(all(test, feature = "planted-bugs"))]
+mod tests {
+    use hoplite_proto::wire::Role;
+
+    use super::*;
+
+    /// Goal: tasks that only the calls of other nodes start end the node too. The others are tested from outside.
+    /// Method: a node that is nothing but a name asks to be passed on, or is met and then lost.
+    #[test]
+    fn a_panic_in_what_another_node_brings_about_ends_the_node() {
+        for (task, role) in [(Task::Relay, Role::Detour), (Task::Call, Role::Meet)] {
+            let node = Node::start(NodeConfig::default()).unwrap();
+            let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = closed.local_addr().unwrap();
+            drop(closed);
+            let other = Identity {
+                member: Member { id: NodeId(7), address, rack: None },
+                cluster: NodeConfig::default().cluster,
+                token: None,
+                silence: handshake::SILENCE_MAX,
+                turns: Arc::default(),
+            };
+            node.plant_panic(task);
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            let failed = runtime.block_on(async {
+                let _met = handshake::call(&other, node.address(), role, None).await.unwrap();
+                let failed = node.engine.shell.tasks.failed();
+                tokio::time::timeout(Duration::from_secs(20), failed).await
+            });
+            assert!(failed.is_ok(), "{task}");
+            assert!(node.failure().unwrap().contains(&task.to_string()));
+        }
+    }
 }

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use crate::{config::EXTENT_BYTES, frame};
 
-/// A copy in memory. Whoever holds it may go on reading when the store has let go of it.
+/// A copy in memory. A holder may go on reading when the store has let go of it.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) slot: Slot,
@@ -44,12 +44,12 @@ struct Sum {
 pub(crate) struct Abandoned;
 
 impl Held {
-    /// More of the copy is there: wakes whoever follows it.
+    /// More of the copy is there: wakes all that follow it.
     pub(crate) fn grew(&self) {
         self.changed.notify_waiters();
     }
 
-    /// More of the copy is there, and whoever waits for it has its turn before this goes on: a relay that first took all
+    /// More of the copy is there, and the tasks that wait for it run before this one goes on: a relay that first took all
     /// that has come would pass it on in gulps.
     pub(crate) async fn grew_in_turn(&self) {
         self.grew();
@@ -68,8 +68,8 @@ impl Held {
         }
     }
 
-    /// The checksum of `bytes`, which begin at `at`: if they came as one frame, that of its first sender, so that whoever
-    /// is sent them sees what happened to them anywhere on their way.
+    /// The checksum of `bytes`, which begin at `at`: if they came as one frame, that of its first sender, so that the
+    /// receiver sees what happened to them anywhere on their way.
     pub(crate) fn sum(&self, at: u64, bytes: &[u8]) -> u32 {
         let known = self.sums.lock().unwrap_or_else(PoisonError::into_inner).get(&at).copied();
         match known.filter(|sum| sum.length as usize == bytes.len()) {
@@ -220,7 +220,7 @@ impl Store {
         self.held().get(&instance).cloned()
     }
 
-    /// Lets go of a copy; its memory is free when nobody reads it any more.
+    /// Lets go of a copy; its memory is free when the last reader is gone.
     pub(crate) fn free(&self, instance: Instance) {
         let held = self.held().remove(&instance);
         if let Some(held) = held.filter(|held| !held.slot.is_complete()) {

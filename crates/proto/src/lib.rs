@@ -19,9 +19,12 @@
 //! | [`reduce`] | who folds what with whom, in which shape of tree |
 //! | [`table`] | what a node holds, and what it evicts |
 //! | [`swim`], [`redial`] | which members live, and which of the lost this node calls again |
+//! | [`reconnect`] | when a broken control connection is made again, and when not |
 //! | [`members`], [`rack`] | who owns an object's directory entry, who stands near whom |
 //! | [`message`], [`wire`] | what nodes say to each other, and its bytes |
 //! | [`ask`] | what clients ask of a node |
+//! | [`limiter`] | how many copies are received from one sender at a time |
+//! | [`link`] | what samples of transfers say of the link |
 //! | [`limits`] | every bound and default |
 //! | [`planted`] | mistakes on purpose, for tests of the simulation |
 
@@ -35,7 +38,9 @@ pub mod directory;
 pub mod error;
 pub mod id;
 pub mod inline;
+pub mod limiter;
 pub mod limits;
+pub mod link;
 pub mod members;
 pub mod message;
 pub mod meta;
@@ -46,6 +51,7 @@ pub mod planted;
 mod quoted;
 pub mod rack;
 pub mod ranges;
+pub mod reconnect;
 pub mod redial;
 pub mod reduce;
 pub mod swim;

@@ -11,13 +11,13 @@ use crate::{arguments, client::Client, errors, wait::aside};
 /// is guarded by is held until `after_fork`.
 #[pyfunction]
 pub(crate) fn before_fork() -> Vec<(i32, u64)> {
-    hoplite_node::descriptors::before_fork()
+    hoplite_node::before_fork()
 }
 
 /// Ends what `before_fork` began, in the parent and in the child.
 #[pyfunction]
 pub(crate) fn after_fork() {
-    hoplite_node::descriptors::after_fork();
+    hoplite_node::after_fork();
 }
 
 /// A node in this process.
@@ -91,6 +91,12 @@ impl Node {
     #[getter]
     fn closed(&self) -> bool {
         self.native.is_closed()
+    }
+
+    /// Why the node ended itself, if it did.
+    #[getter]
+    fn failure(&self) -> Option<String> {
+        self.native.failure()
     }
 
     /// A client in this process.

@@ -10,7 +10,7 @@ import click
 
 from hoplite import settings, sockets
 from hoplite.cli.notify import notify
-from hoplite.cli.output import print_json, stepping
+from hoplite.cli.output import fail_with, print_json, stepping
 from hoplite.errors import InvalidArgument
 from hoplite.node import Node, start_log
 from hoplite.settings import FLAG, SETTINGS, Setting
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 # "hoplite" in telephone letters would be longer than a port may be; 7420 has no registered service.
 DEFAULT_LISTEN = "127.0.0.1:7420"
 DEFAULT_LOG = "info"
+
+# Seconds between two looks whether the node has ended itself.
+FAILURE_EVERY_S = 0.2
 
 # What asks a node to leave.
 ENDS = (signal.SIGTERM, signal.SIGINT)
@@ -124,7 +127,9 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
             print_json({"address": running.address, "socket": running.socket, "id": running.id})
         else:
             click.echo(f"ready: {running.address} unix:{running.socket}")
-        signal.sigwait(ENDS)
+        while signal.sigtimedwait(ENDS, FAILURE_EVERY_S) is None:
+            if running.failure is not None:
+                fail_with(running.failure, "report what the log says, and start the node again")
         for number in ENDS:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)

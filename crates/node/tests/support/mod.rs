@@ -7,6 +7,7 @@ use hoplite_node::{Node, NodeConfig};
 pub(crate) const SOON: Option<Duration> = Some(Duration::from_secs(20));
 
 /// Nodes on loopback that know each other.
+#[allow(dead_code)] // Not every test file uses it.
 pub(crate) fn cluster(size: usize) -> Vec<Node> {
     let first = Node::start(NodeConfig::default()).unwrap();
     let join = vec![first.address().to_string()];

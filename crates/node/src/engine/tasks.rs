@@ -1,0 +1,173 @@
+//! The threads and tasks of a node, and its end when one of them panics.
+//!
+//! A panic leaves data half changed. The node goes no further then: the first panic is logged and kept as the reason
+//! that every client is told. Does not know what the tasks do.
+
+use std::{
+    any::Any,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+};
+
+use tokio::{runtime::Handle, sync::SetOnce, task::JoinHandle};
+use tracing::error;
+
+use super::task::Task;
+
+/// Starts the threads and tasks of one node.
+#[derive(Clone, Debug)]
+pub(crate) struct Tasks {
+    runtime: Handle,
+    life: Arc<Life>,
+}
+
+/// Whether the node goes on.
+#[derive(Debug, Default)]
+struct Life {
+    is_closed: AtomicBool,
+    failure: SetOnce<String>,
+    /// In which task a test wants a panic; zero for none.
+    #[cfg(feature = "planted-bugs")]
+    planted: std::sync::atomic::AtomicU8,
+}
+
+impl Tasks {
+    pub(crate) fn new(runtime: Handle) -> Self {
+        Self { runtime, life: Arc::default() }
+    }
+
+    /// Starts a task.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        task: Task,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<Option<T>> {
+        self.runtime.spawn(self.watch(task, work))
+    }
+
+    /// The same work, of which a panic ends the node; none after a panic.
+    pub(crate) fn watch<T, F: Future<Output = T>>(
+        &self,
+        task: Task,
+        work: F,
+    ) -> impl Future<Output = Option<T>> + use<T, F> {
+        let tasks = self.clone();
+        async move {
+            let mut work = pin!(work);
+            std::future::poll_fn(|context| {
+                let polled = tasks.catch(task, || work.as_mut().poll(context));
+                polled.map_or(Poll::Ready(None), |polled| polled.map(Some))
+            })
+            .await
+        }
+    }
+
+    /// Does something that may block a thread for a while.
+    pub(crate) fn spawn_blocking<T: Send + 'static>(
+        &self,
+        task: Task,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<Option<T>> {
+        let tasks = self.clone();
+        self.runtime.spawn_blocking(move || tasks.catch(task, work))
+    }
+
+    /// Starts a thread.
+    ///
+    /// # Errors
+    /// That of the operating system.
+    pub(crate) fn thread(
+        &self,
+        task: Task,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        let tasks = self.clone();
+        let run = move || tasks.catch(task, work).unwrap_or_default();
+        std::thread::Builder::new().name(name.into()).spawn(run).map(drop)
+    }
+
+    /// Does something on this thread; none if it panicked, which ends the node.
+    pub(crate) fn catch<T>(&self, task: Task, work: impl FnOnce() -> T) -> Option<T> {
+        let planted = || {
+            self.panic_if_planted(task);
+            work()
+        };
+        // What the work has left half done is not used any more: the node is over.
+        catch_unwind(AssertUnwindSafe(planted)).map_err(|panic| self.fail(task, &*panic)).ok()
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    const fn panic_if_planted(&self, _: Task) {}
+
+    #[cfg(feature = "planted-bugs")]
+    fn panic_if_planted(&self, task: Task) {
+        let planted = self.life.planted.load(Ordering::Relaxed);
+        assert!(planted != task as u8, "a test planted this");
+    }
+
+    /// Has a task panic when it is next at work: test only.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn plant_panic(&self, task: Task) {
+        self.life.planted.store(task as u8, Ordering::SeqCst);
+    }
+
+    fn fail(&self, task: Task, panic: &(dyn Any + Send)) {
+        let said = panic.downcast_ref::<&str>().copied();
+        let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let said = said.unwrap_or("without a message");
+        let reason = format!("the node ended itself, since its task {task} panicked: {said}");
+        if self.life.failure.set(reason.clone()).is_ok() {
+            error!("{reason}");
+        }
+    }
+
+    /// Why the node ended itself, if it did.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.life.failure.get().map(String::as_str)
+    }
+
+    /// Ends when a panic has ended the node.
+    pub(crate) async fn failed(&self) {
+        self.life.failure.wait().await;
+    }
+
+    /// Says that the node is over.
+    pub(crate) fn close(&self) {
+        self.life.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Whether the node is over, by itself or since it was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.life.is_closed.load(Ordering::Acquire) || self.failure().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_panic_is_the_reason_and_other_work_goes_on() {
+        let tasks = Tasks::new(Handle::current());
+        assert_eq!(tasks.spawn(Task::Fold, async { 7 }).await.unwrap(), Some(7));
+        assert!(!tasks.is_closed());
+        let panics = async {
+            tokio::task::yield_now().await;
+            panic!("out of {}", "luck");
+        };
+        assert_eq!(tasks.spawn::<()>(Task::Fold, panics).await.unwrap(), None);
+        tasks.failed().await;
+        assert!(tasks.catch(Task::Timer, || panic!("later")).is_none_or(|()| false));
+        assert!(tasks.is_closed());
+        let reason = tasks.failure().unwrap();
+        assert!(reason.contains("Fold") && reason.ends_with("out of luck"), "{reason}");
+        assert_eq!(tasks.spawn_blocking(Task::Orders, || 8).await.unwrap(), Some(8));
+    }
+}

@@ -1,0 +1,285 @@
+//! A position of a reduce at work: its own inputs and its children's streams, folded frame by frame.
+//!
+//! A position that has a parent keeps its stream in a bounded window until the parent fetches it; the caller's own
+//! folds into the copy of the result, which is read by others while it grows. Arithmetic is in [`crate::folding::kernels`].
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use hoplite_proto::{
+    id::{Instance, NodeId},
+    inline::Inline,
+    limits::WINDOW_BYTES,
+    message::{FoldKey, FoldOrder},
+    meta::{Dtype, Op},
+    node::{Event, FOLD_WAITED_NS},
+};
+use tokio::sync::{mpsc, oneshot};
+
+use super::kernels;
+use crate::{
+    engine::task::Task,
+    mutants::{self, Bug},
+    store::Held,
+    sync::lock,
+    transfer::{
+        receive,
+        shared::Transfers,
+        streams::{Frame, ORDER_PATIENCE, Piece},
+    },
+};
+
+/// The folds of a node that are at work.
+pub(crate) struct Folding {
+    transfers: Arc<Transfers>,
+    /// Dropping an entry stops the fold.
+    stops: Mutex<HashMap<FoldKey, oneshot::Sender<()>>>,
+}
+
+/// Where a position's results go.
+enum Sink {
+    Parent(mpsc::Sender<Frame>),
+    Result { held: Arc<Held>, count: u64 },
+}
+
+impl Folding {
+    pub(crate) fn new(transfers: Arc<Transfers>) -> Self {
+        Self { transfers, stops: Mutex::default() }
+    }
+
+    /// Stops a fold, if it is not over already.
+    pub(crate) fn stop(&self, key: FoldKey) {
+        lock(&self.stops).remove(&key);
+    }
+
+    /// Stops all folds.
+    pub(crate) fn close(&self) {
+        lock(&self.stops).clear();
+    }
+
+    /// Folds small inputs into a result, by the calling thread.
+    pub(crate) fn fold_inline(&self, op: Op, dtype: Dtype, inputs: &[Inline]) -> Inline {
+        let bytes: u64 = inputs.iter().map(Inline::len).sum();
+        self.transfers.counters.bytes_folded_local.add(bytes);
+        let mut result = inputs.first().map_or_else(Vec::new, |first| first.as_bytes().to_vec());
+        inputs
+            .iter()
+            .skip(1)
+            .for_each(|input| kernels::fold(op, dtype, &mut result, input.as_bytes()));
+        kernels::finish(op, dtype, &mut result, inputs.len() as u64);
+        result.into()
+    }
+}
+
+/// Starts a fold. It ends with `FoldEnded`, also when it is stopped.
+pub(crate) fn start(folding: &Arc<Folding>, order: FoldOrder, target: Option<(Instance, u64)>) {
+    let (key, transfers, this) = (order.key, folding.transfers.clone(), folding.clone());
+    let (stop, stopped) = oneshot::channel();
+    lock(&folding.stops).insert(key, stop);
+    let sender = target.is_none().then(|| {
+        let (sender, receiver) = mpsc::channel(window_frames(&order));
+        transfers.streams.put(key, receiver);
+        sender
+    });
+    let tasks = transfers.tasks.clone();
+    tasks.spawn(Task::Fold, async move {
+        let folding = async {
+            // The order may be here before the memory of a copy is.
+            let sink = match (sender, target) {
+                (Some(sender), _) => Sink::Parent(sender),
+                (None, Some((instance, count))) => {
+                    Sink::Result { held: memory_of(&transfers, instance).await?, count }
+                }
+                (None, None) => return Err("there is nowhere to fold to".to_string()),
+            };
+            let mut inputs = Vec::with_capacity(order.inputs.len());
+            for input in &order.inputs {
+                inputs.push(memory_of(&transfers, *input).await?);
+            }
+            run(&transfers, &order, inputs, sink).await
+        };
+        let failure = tokio::select! {
+            result = folding => result.err(),
+            _ = stopped => Some("it was stopped".to_string()),
+        };
+        if failure.is_some() {
+            transfers.streams.forget(key);
+        }
+        this.stop(key);
+        transfers.facts.tell(Event::FoldEnded { key, failure });
+    });
+}
+
+/// Frames that are folded without a pause.
+const FRAMES_PER_TURN: u64 = 2;
+
+/// Frames that a position keeps between its children and its parent; of a part of a scattered result all, for its parent
+/// may first have to be done with others.
+fn window_frames(order: &FoldOrder) -> usize {
+    let part = order.part.end - order.part.start;
+    let window = if part < order.size { part.max(WINDOW_BYTES) } else { WINDOW_BYTES };
+    window.div_ceil(u64::from(order.frame)) as usize
+}
+
+async fn memory_of(transfers: &Transfers, instance: Instance) -> Result<Arc<Held>, String> {
+    let held = tokio::time::timeout(ORDER_PATIENCE, transfers.store.wait_for(instance)).await;
+    held.map_err(|_| format!("instance {instance} has no memory"))
+}
+
+async fn run(
+    transfers: &Arc<Transfers>,
+    order: &FoldOrder,
+    inputs: Vec<Arc<Held>>,
+    sink: Sink,
+) -> Result<(), String> {
+    let (frame, mut at, mut frames) = (u64::from(order.frame), order.part.start, 0_u64);
+    let mut children = Vec::new();
+    // Ends the receivers of the children's streams with this fold.
+    let mut receivers = tokio::task::JoinSet::new();
+    for (node, position) in &order.children {
+        // The child's own window holds the rest; here a few frames let reading overlap with folding.
+        let (sender, receiver) = mpsc::channel(window_frames(order).div_ceil(4));
+        let key = FoldKey { position: *position, ..order.key };
+        if *node == transfers.network.identity.member.id {
+            let passing = local_partial(transfers.clone(), key, sender);
+            receivers.spawn(transfers.tasks.watch(Task::Stream, passing));
+        } else {
+            let part = order.part.clone();
+            let receiving = receive::partial(transfers.clone(), *node, key, part, frame, sender);
+            receivers.spawn(transfers.tasks.watch(Task::Stream, receiving));
+        }
+        children.push(Child { node: *node, stream: receiver });
+    }
+    let folded = if order.key.position == FoldKey::RESULT {
+        &transfers.counters.bytes_folded_local
+    } else {
+        &transfers.counters.bytes_folded_remote
+    };
+    while at < order.part.end {
+        let range = at..(at + frame).min(order.part.end);
+        let mut sum: Option<Piece> = None;
+        for child in &mut children {
+            let theirs = child.next(transfers, order.key).await?;
+            match &mut sum {
+                None => sum = Some(theirs),
+                Some(sum) => {
+                    kernels::fold(order.op, order.dtype, sum, &theirs);
+                    folded.add(theirs.len() as u64);
+                }
+            }
+        }
+        for input in &inputs {
+            let bytes =
+                input.wait(range.clone()).await.map_err(|_| "an input was dropped".to_string())?;
+            match &mut sum {
+                None => {
+                    let mut first = transfers.streams.piece(bytes.len());
+                    first.copy_from_slice(bytes);
+                    sum = Some(first);
+                }
+                Some(sum) => {
+                    kernels::fold(order.op, order.dtype, sum, bytes);
+                    if mutants::has(Bug::FoldsTwice) {
+                        kernels::fold(order.op, order.dtype, sum, bytes);
+                    }
+                    folded.add(bytes.len() as u64);
+                }
+            }
+        }
+        let bytes = sum.ok_or_else(|| "nothing to fold".to_string())?;
+        if !put(&sink, order, range, bytes).await? {
+            return Ok(());
+        }
+        at = (at + frame).min(order.part.end);
+        // Inputs that are all here never wait: what is folded has to leave meanwhile, and the streams beside this fold
+        // want their turn too.
+        frames += 1;
+        if frames.is_multiple_of(FRAMES_PER_TURN) {
+            tokio::task::yield_now().await;
+        }
+    }
+    if let Sink::Parent(parent) = &sink
+        && parent.send(Frame::End).await.is_ok()
+    {
+        // The stream is kept for a parent that has not come yet; until then this fold can still be stopped.
+        parent.closed().await;
+    }
+    Ok(())
+}
+
+/// The stream of a child.
+struct Child {
+    node: NodeId,
+    stream: mpsc::Receiver<Result<Piece, String>>,
+}
+
+impl Child {
+    /// Its next frame. The machine hears of it each time that the fold has waited for [`FOLD_WAITED_NS`].
+    async fn next(&mut self, transfers: &Arc<Transfers>, key: FoldKey) -> Result<Piece, String> {
+        loop {
+            let wait = Duration::from_nanos(FOLD_WAITED_NS);
+            match tokio::time::timeout(wait, self.stream.recv()).await {
+                Ok(frame) => {
+                    return frame.unwrap_or_else(|| Err("a child's stream ended".into()));
+                }
+                Err(_) => transfers.facts.tell(Event::FoldWaited { key, node: self.node }),
+            }
+        }
+    }
+}
+
+/// Moves the stream of a child that is folded at this same node into its parent's window: a node has no payload
+/// connection to itself. The last item is the reason if the stream broke off.
+async fn local_partial(
+    transfers: Arc<Transfers>,
+    key: FoldKey,
+    window: mpsc::Sender<Result<Piece, String>>,
+) {
+    let Some(mut frames) = transfers.streams.take(key).await else {
+        let said = format!("position {} at this node got no order", key.position);
+        let _ = window.send(Err(said)).await;
+        return;
+    };
+    loop {
+        let item = match frames.recv().await {
+            Some(Frame::Bytes { bytes, .. }) => Ok(bytes),
+            Some(Frame::End) => return,
+            None => Err(format!("the stream of position {} at this node broke off", key.position)),
+        };
+        let is_over = item.is_err();
+        if window.send(item).await.is_err() || is_over {
+            return;
+        }
+    }
+}
+
+/// Hands on what was folded; false if the parent wants no more of it.
+///
+/// A parent that ends early says why itself: its node reports the failure, or the coordinator has stopped it. A report
+/// from here would only hide that reason.
+async fn put(
+    sink: &Sink,
+    order: &FoldOrder,
+    range: std::ops::Range<u64>,
+    mut bytes: Piece,
+) -> Result<bool, String> {
+    match sink {
+        Sink::Parent(parent) => {
+            let frame = Frame::Bytes { offset: range.start, bytes };
+            Ok(parent.send(frame).await.is_ok())
+        }
+        Sink::Result { held, count } => {
+            kernels::finish(order.op, order.dtype, &mut bytes, *count);
+            let block = held.slot.claim_owned(range);
+            let mut block =
+                block.ok_or_else(|| "the result is written by somebody else".to_string())?;
+            block.copy_from_slice(&bytes);
+            block.commit();
+            held.grew();
+            Ok(true)
+        }
+    }
+}

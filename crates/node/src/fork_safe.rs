@@ -1,0 +1,78 @@
+//! Which descriptors of this process are sockets of a node or of an attachment to one, and their numbers.
+//!
+//! The child of a fork has them too. As long as it lives the other nodes would not notice the death of its parent, so it closes
+//! them; it must know them without asking anything that a thread may have held in the moment of the fork.
+
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+    sync::{Mutex, MutexGuard},
+};
+
+use crate::sync::lock;
+
+/// Descriptor to inode. Entries of closed descriptors stay until the number is used again: their inodes tell.
+static NOTED: Mutex<BTreeMap<RawFd, u64>> = Mutex::new(BTreeMap::new());
+
+/// Remembers a socket.
+pub(crate) fn note(socket: &impl AsFd) {
+    let descriptor = socket.as_fd();
+    if let Ok(facts) = rustix::fs::fstat(descriptor) {
+        lock(&NOTED).insert(descriptor.as_raw_fd(), facts.st_ino);
+    }
+}
+
+/// The lowest number of a socket at which others notice that this process is no more.
+const LAST: RawFd = 512;
+
+/// Gives a socket a high number, if this process may have so many descriptors.
+///
+/// When a process is killed Linux lets go of what it had open in the order of its numbers, the highest first, and frees
+/// the memory of a gigabyte of objects for 150 ms. What is above it tells the others before.
+pub(crate) fn raise<T: AsFd + From<OwnedFd>>(socket: T) -> T {
+    raise_to(LAST, socket)
+}
+
+fn raise_to<T: AsFd + From<OwnedFd>>(lowest: RawFd, socket: T) -> T {
+    let raised = rustix::io::fcntl_dupfd_cloexec(&socket, lowest).map_or(socket, T::from);
+    note(&raised);
+    raised
+}
+
+/// The list of sockets, kept from all other threads.
+pub(crate) type Noted = MutexGuard<'static, BTreeMap<RawFd, u64>>;
+
+/// Takes the list.
+pub(crate) fn all() -> Noted {
+    lock(&NOTED)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_that_was_raised_is_the_same_one_above_all_else() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let raised = raise(socket);
+        assert!(raised.as_raw_fd() >= LAST);
+        assert_eq!(raised.local_addr().unwrap(), address);
+        assert!(rustix::io::fcntl_getfd(&raised).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+        assert!(all().contains_key(&raised.as_raw_fd()));
+    }
+
+    #[test]
+    fn a_socket_that_can_t_be_raised_is_remembered_as_it_is() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        // With a number that the other tests do not get.
+        let socket = UdpSocket::from(rustix::io::fcntl_dupfd_cloexec(&socket, LAST + 256).unwrap());
+        let before = socket.as_raw_fd();
+        let same = raise_to(RawFd::MAX, socket);
+        assert_eq!(same.as_raw_fd(), before);
+        let inode = rustix::fs::fstat(&same).unwrap().st_ino;
+        assert!(all().get(&before) == Some(&inode));
+    }
+}

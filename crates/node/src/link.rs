@@ -1,0 +1,47 @@
+//! What transfers and handshakes have shown of the link to the other nodes.
+
+use std::{sync::Mutex, time::Duration};
+
+use hoplite_proto::{link::LinkEstimate, node::Event, reduce::cost::Link};
+
+use crate::{engine::facts::Facts, sync::lock};
+
+/// The measured link of a node.
+#[derive(Debug)]
+pub(crate) struct LinkMeter {
+    facts: Facts,
+    estimate: Mutex<LinkEstimate>,
+}
+
+impl LinkMeter {
+    /// `assumed` counts until something was measured.
+    pub(crate) fn new(facts: Facts, assumed: Link) -> Self {
+        Self { facts, estimate: Mutex::new(LinkEstimate::new(assumed)) }
+    }
+
+    /// Latency and bandwidth as they are known now.
+    pub(crate) fn link(&self) -> Link {
+        lock(&self.estimate).link()
+    }
+
+    /// A round trip to another node was timed.
+    pub(crate) fn round_trip(&self, round_trip: Duration) {
+        let nanoseconds = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
+        self.measured(|estimate| estimate.round_trip(nanoseconds));
+    }
+
+    /// `bytes` arrived from one sender in `time`; for `is_steady` see [`LinkEstimate::transfer`].
+    pub(crate) fn transfer(&self, bytes: u64, time: Duration, is_steady: bool) {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.measured(|estimate| estimate.transfer(bytes, nanoseconds, is_steady));
+    }
+
+    fn measured(&self, update: impl FnOnce(&mut LinkEstimate)) {
+        let (link, has_bandwidth) = {
+            let mut estimate = lock(&self.estimate);
+            update(&mut estimate);
+            (estimate.link(), estimate.has_bandwidth())
+        };
+        self.facts.tell(Event::LinkMeasured { link, has_bandwidth });
+    }
+}

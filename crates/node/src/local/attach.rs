@@ -1,0 +1,459 @@
+//! The other end of a node's Unix socket: a process that uses the node of its host.
+//!
+//! A thread of its own takes the answers off the socket, or one that waits for an answer; any thread may ask. Extents
+//! are mapped once each and stay mapped for as long as a view needs them.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io::{self, Write},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use hoplite_proto::{
+    ask::{Answer, Ask},
+    error::Error as CallError,
+    id::Instance,
+    members::Member,
+    wire,
+};
+use hoplite_shm::{
+    ExtentId, Mapping, Slot, recv_with_fds, send_with_fds, try_recv_with_fds, try_send_with_fds,
+};
+
+use super::protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame};
+use crate::{error::Error, fork_safe, shared_epoll::SharedEpoll, sync::lock};
+
+/// Takes the answer to a question, with the memory it speaks of.
+pub(crate) type Callback = Box<dyn FnOnce(Result<(Answer, Option<Slot>), CallError>) + Send>;
+type Describe = Box<dyn FnOnce(Result<String, CallError>) + Send>;
+
+/// A connection to the node of this host.
+pub(crate) struct Attached {
+    shared: Arc<Shared>,
+    pub(crate) member: Member,
+}
+
+struct Shared {
+    stream: UnixStream,
+    /// What has no room in the socket. As long as there is some, only a thread of its own writes.
+    unsent: Mutex<Unsent>,
+    next: AtomicU64,
+    waiting: Mutex<HashMap<u64, Callback>>,
+    describing: Mutex<HashMap<u64, Describe>>,
+    extents: Mutex<HashMap<u64, Arc<Mapping>>>,
+    epoll: Arc<SharedEpoll>,
+    /// Locked for as long as answers are taken, so that they stay in order.
+    incoming: Mutex<Incoming>,
+    is_closed: AtomicBool,
+    /// The process that attached; a fork of it must not use the socket.
+    process: u32,
+}
+
+/// Frames that wait for room in the socket.
+#[derive(Default)]
+struct Unsent {
+    frames: VecDeque<Outgoing>,
+    /// Whether a thread writes them.
+    has_writer: bool,
+}
+
+/// What is left of a frame to be written.
+struct Outgoing {
+    bytes: Vec<u8>,
+    descriptor: Option<OwnedFd>,
+}
+
+type SendWithFds<'a> = fn(&'a UnixStream, &[u8], &[BorrowedFd<'_>]) -> io::Result<usize>;
+
+impl Outgoing {
+    /// Writes some of it.
+    fn send<'a>(&mut self, stream: &'a UnixStream, send: SendWithFds<'a>) -> io::Result<()> {
+        let descriptors: Vec<BorrowedFd<'_>> = self.descriptor.iter().map(AsFd::as_fd).collect();
+        let count = send(stream, &self.bytes, &descriptors)?;
+        // It goes with the first byte.
+        self.descriptor = None;
+        self.bytes.drain(..count);
+        Ok(())
+    }
+}
+
+/// How long a node may take to greet. It answers from memory; more means that it is frozen.
+const GREETING_PATIENCE: Duration = Duration::from_secs(5);
+
+impl Attached {
+    /// Attaches to the node that serves `path`.
+    ///
+    /// # Errors
+    /// [`Error::Attach`] if no node answers there, or one of another release.
+    pub(crate) fn connect(path: &Path, timeout: Option<Duration>) -> Result<Self, Error> {
+        let fail = |detail: String| Error::Attach { path: path.display().to_string(), detail };
+        let io_fail = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                fail("there is no socket; is a node running on this host?".into())
+            }
+            io::ErrorKind::ConnectionRefused => {
+                fail("the node that served it is gone; start one with `hoplite node`".into())
+            }
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                fail("the node does not answer".into())
+            }
+            io::ErrorKind::InvalidData => fail(format!(
+                "what serves it does not speak this protocol; is it a node of another release? ({error})"
+            )),
+            _ => fail(error.to_string()),
+        };
+        let stream = UnixStream::connect(path).map_err(io_fail)?;
+        let patience = timeout.unwrap_or(GREETING_PATIENCE).max(Duration::from_millis(1));
+        stream.set_read_timeout(Some(patience)).map_err(io_fail)?;
+        (&stream).write_all(&frame(&ToNode::Hello { version: LOCAL_VERSION })).map_err(io_fail)?;
+        let mut incoming = Incoming::default();
+        let member = match incoming.next(&stream, recv_with_fds).map_err(io_fail)? {
+            Some(FromNode::Welcome { member }) => member,
+            Some(FromNode::Refused { said }) => return Err(fail(said)),
+            Some(_) => {
+                return Err(fail(
+                    "what serves it answered before it greeted; is it a node?".into(),
+                ));
+            }
+            None => return Err(fail("the node closed the connection".into())),
+        };
+        stream.set_read_timeout(None).map_err(io_fail)?;
+        fork_safe::note(&stream);
+        let epoll = SharedEpoll::new().map_err(io_fail)?;
+        epoll.add(&stream, 0).map_err(io_fail)?;
+        let shared = Arc::new(Shared {
+            stream,
+            unsent: Mutex::default(),
+            next: AtomicU64::new(1),
+            waiting: Mutex::default(),
+            describing: Mutex::default(),
+            extents: Mutex::default(),
+            epoll: Arc::new(epoll),
+            incoming: Mutex::new(incoming),
+            is_closed: AtomicBool::new(false),
+            process: std::process::id(),
+        });
+        let of_thread = shared.clone();
+        std::thread::Builder::new()
+            .name("hoplite-attached".into())
+            .spawn(move || {
+                let _end = EndsWithThread(of_thread.clone());
+                // Behind the greeting there may be more.
+                of_thread.take();
+                of_thread.epoll.run(|_, _| of_thread.take());
+            })
+            .map_err(io_fail)?;
+        Ok(Self { shared, member })
+    }
+
+    /// The number of a question that is about to be asked.
+    pub(crate) fn next_request(&self) -> u64 {
+        self.shared.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Asks; `callback` gets the answer on the thread that has it.
+    pub(crate) fn ask(
+        &self,
+        request: u64,
+        ask: Ask,
+        timeout: Option<Duration>,
+        callback: Callback,
+    ) {
+        let timeout_ns =
+            timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        let bytes = frame(&ToNode::Ask { request, ask, timeout_ns });
+        if bytes.len() > FRAME_BYTES_MAX {
+            let said = format!(
+                "the arguments take {} bytes, and {FRAME_BYTES_MAX} fit one call: split it, or use shorter names",
+                bytes.len()
+            );
+            callback(Err(CallError::InvalidArgument(said)));
+            return;
+        }
+        lock(&self.shared.waiting).insert(request, callback);
+        self.shared.write(bytes, None);
+        if self.shared.is_closed.load(Ordering::Acquire) {
+            self.shared.fail_all();
+        }
+    }
+
+    /// Sends the reading end of a pipe: what this process reads now stays pinned while a process has the other end.
+    pub(crate) fn hold(&self, end: OwnedFd) {
+        self.shared.write(frame(&ToNode::Hold), Some(end));
+    }
+
+    /// Says that what grew is not read any more.
+    pub(crate) fn let_go(&self, request: u64) {
+        self.shared.say(&ToNode::LetGo { request });
+    }
+
+    pub(crate) fn cancel(&self, request: u64) {
+        self.shared.say(&ToNode::Cancel { request });
+    }
+
+    pub(crate) fn tell(&self, ask: Ask) {
+        self.shared.say(&ToNode::Tell { ask });
+    }
+
+    pub(crate) fn advanced(&self, instance: Instance) {
+        self.shared.say(&ToNode::Advanced { instance });
+    }
+
+    pub(crate) fn describe(&self, callback: Describe) -> u64 {
+        let request = self.next_request();
+        lock(&self.shared.describing).insert(request, callback);
+        self.shared.say(&ToNode::Describe { request });
+        if self.shared.is_closed.load(Ordering::Acquire) {
+            self.shared.fail_all();
+        }
+        request
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.is_closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn epoll(&self) -> Arc<SharedEpoll> {
+        self.shared.epoll.clone()
+    }
+
+    /// Takes answers with the calling thread; see [`SharedEpoll::wait`].
+    pub(crate) fn wait(&self, time: Duration, is_over: impl Fn() -> bool) -> bool {
+        self.shared.epoll.wait(time, is_over, |_, _| self.shared.take())
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if self.shared.process == std::process::id() {
+            let _ = self.shared.stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+impl Shared {
+    fn say(self: &Arc<Self>, message: &ToNode) {
+        self.write(frame(message), None);
+    }
+
+    /// Writes a frame after all others, and never waits: a node that is frozen reads nothing.
+    ///
+    /// The thread that reads notices when the node is gone, and ends all waits.
+    fn write(self: &Arc<Self>, bytes: Vec<u8>, descriptor: Option<OwnedFd>) {
+        let mut outgoing = Outgoing { bytes, descriptor };
+        let mut unsent = lock(&self.unsent);
+        if unsent.has_writer {
+            unsent.frames.push_back(outgoing);
+            return;
+        }
+        while !outgoing.bytes.is_empty() {
+            match outgoing.send(&self.stream, try_send_with_fds) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    unsent.frames.push_back(outgoing);
+                    let of_writer = self.clone();
+                    let writer = std::thread::Builder::new().name("hoplite-unsent".into());
+                    unsent.has_writer = writer.spawn(move || of_writer.write_unsent()).is_ok();
+                    if !unsent.has_writer {
+                        // Half a frame can't be followed by another: without a thread the connection is of no use.
+                        unsent.frames.clear();
+                        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+                    }
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Writes with this thread what there is to be written, until that is nothing.
+    fn write_unsent(&self) {
+        loop {
+            let mut unsent = lock(&self.unsent);
+            let Some(mut outgoing) = unsent.frames.pop_front() else {
+                unsent.has_writer = false;
+                return;
+            };
+            drop(unsent);
+            while !outgoing.bytes.is_empty() {
+                if outgoing.send(&self.stream, send_with_fds).is_err() {
+                    // The node is gone: nothing that is written now arrives.
+                    let mut unsent = lock(&self.unsent);
+                    unsent.frames.clear();
+                    unsent.has_writer = false;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes all answers that are there, or learns that the node is gone.
+    fn take(self: &Arc<Self>) {
+        let mut incoming = lock(&self.incoming);
+        loop {
+            let message = match incoming.next(&self.stream, try_recv_with_fds) {
+                Ok(Some(message)) => message,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Ok(None) | Err(_) => break,
+            };
+            match message {
+                FromNode::Answer { request, answer, place } => {
+                    let needed = place.as_ref().map_or(0, |place| place.len);
+                    let slot = match place.map(|place| self.open(&place, &mut incoming, &answer)) {
+                        None => Ok(None),
+                        Some(Ok(slot)) => Ok(Some(slot)),
+                        Some(Err(detail)) => {
+                            self.decline(&answer);
+                            Err(CallError::NoMemory { needed, detail })
+                        }
+                    };
+                    if slot.is_err() && matches!(answer, Ok(Answer::Growing { .. })) {
+                        self.say(&ToNode::LetGo { request });
+                    }
+                    let callback = lock(&self.waiting).remove(&request);
+                    if let Some(callback) = callback {
+                        callback(slot.and_then(|slot| Ok((answer?, slot))));
+                    }
+                }
+                FromNode::Description { request, json } => {
+                    let callback = lock(&self.describing).remove(&request);
+                    if let Some(callback) = callback {
+                        callback(json);
+                    }
+                }
+                FromNode::Forget { extents } => {
+                    let mut mapped = lock(&self.extents);
+                    extents.iter().for_each(|extent| drop(mapped.remove(extent)));
+                }
+                FromNode::Welcome { .. } | FromNode::Refused { .. } => {}
+            }
+        }
+        drop(incoming);
+        self.end();
+    }
+
+    /// The node is gone, or no thread takes its answers any more.
+    fn end(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.fail_all();
+        self.epoll.close();
+    }
+
+    fn fail_all(&self) {
+        let gone = || CallError::NodeDown("the node of this host is gone".into());
+        let waiting: Vec<Callback> =
+            lock(&self.waiting).drain().map(|(_, callback)| callback).collect();
+        waiting.into_iter().for_each(|callback| callback(Err(gone())));
+        let describing: Vec<Describe> =
+            lock(&self.describing).drain().map(|(_, call)| call).collect();
+        describing.into_iter().for_each(|callback| callback(Err(gone())));
+    }
+
+    /// Gives back what an answer granted, since it can't be used.
+    fn decline(self: &Arc<Self>, answer: &Result<Answer, CallError>) {
+        match answer {
+            Ok(Answer::Got { instance, .. }) => {
+                self.say(&ToNode::Tell { ask: Ask::Release { instance: *instance } });
+            }
+            Ok(Answer::Created { instance, .. }) => {
+                self.say(&ToNode::Tell { ask: Ask::Abort { instance: *instance } });
+            }
+            _ => {}
+        }
+    }
+
+    /// The slot that an answer speaks of, in memory that this process maps.
+    fn open(
+        self: &Arc<Self>,
+        place: &Place,
+        incoming: &mut Incoming,
+        answer: &Result<Answer, CallError>,
+    ) -> Result<Slot, String> {
+        let said = |error: hoplite_shm::ShmError| format!("shared memory can't be used: {error}");
+        let mapping = if place.has_descriptor {
+            let Some(descriptor) = incoming.descriptor() else {
+                // The kernel drops what it has no number for.
+                self.say(&ToNode::Unmapped { extent: place.extent });
+                return Err("this process may open no more files, and needs one for a moment to map the object's \
+                            memory; close some, or raise the limit with ulimit -n"
+                    .into());
+            };
+            let is_mine = matches!(answer, Ok(Answer::Created { .. }));
+            let mapping = if is_mine {
+                Mapping::map_writable(&descriptor, place.extent_len)
+            } else {
+                Mapping::map_readonly(&descriptor, place.extent_len)
+            };
+            let mapping = mapping.map_err(|error| {
+                self.say(&ToNode::Unmapped { extent: place.extent });
+                said(error)
+            })?;
+            let mapping = Arc::new(mapping.with_extent(ExtentId(place.extent)));
+            if is_mine {
+                self.say(&ToNode::Mapped { extent: place.extent });
+            }
+            lock(&self.extents).insert(place.extent, mapping.clone());
+            mapping
+        } else {
+            lock(&self.extents)
+                .get(&place.extent)
+                .cloned()
+                .ok_or("the node spoke of unknown memory")?
+        };
+        Slot::open(mapping, place.offset, place.len).map_err(said)
+    }
+}
+
+/// Ends the attachment with the thread that takes answers, also by a panic: no wait outlives it.
+struct EndsWithThread(Arc<Shared>);
+
+impl Drop for EndsWithThread {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// What has come from the node and was not taken yet.
+#[derive(Default)]
+struct Incoming {
+    bytes: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Incoming {
+    /// The next message, which `receive` waits for or does not; none when the node is gone.
+    fn next<'a>(
+        &mut self,
+        stream: &'a UnixStream,
+        receive: impl Fn(&'a UnixStream, &mut [u8], &mut Vec<OwnedFd>) -> io::Result<usize>,
+    ) -> io::Result<Option<FromNode>> {
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            if let Some(body) = take_frame(&mut self.bytes)? {
+                let message = wire::decode(&body);
+                return message
+                    .map(Some)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+            match receive(stream, &mut buffer, &mut self.descriptors) {
+                Ok(0) => return Ok(None),
+                Ok(count) => self.bytes.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn descriptor(&mut self) -> Option<OwnedFd> {
+        if self.descriptors.is_empty() { None } else { Some(self.descriptors.remove(0)) }
+    }
+}

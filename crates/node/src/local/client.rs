@@ -1,0 +1,376 @@
+//! What programs use: put, get, reduce, delete, latest; the same inside the process of a node and beside it.
+
+use std::{os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
+
+use hoplite_proto::{
+    ask::{Answer, Ask, Location, ObjectRow},
+    error::Error as CallError,
+    id::{Name, NodeId, ObjectId},
+    limits::INLINE_BYTES_MAX,
+    message::{Holding, Listed},
+    meta::{Meta, Op},
+};
+
+use super::{
+    connection::Connection,
+    programs::Programs,
+    question::{self, unexpected},
+    view::{Body, Growing, Guard, View},
+    wait::Wait,
+    writer::Writer,
+};
+use crate::error::Error;
+
+/// A user of a node. Clones are the same user; its pins and unsealed objects live as long as one of them or a view.
+#[derive(Clone)]
+pub struct Client {
+    connection: Arc<Connection>,
+    /// Whether the thread that asks may do what takes a while.
+    may_wait: bool,
+}
+
+/// Bytes to put, and what they are.
+#[derive(Clone, Debug)]
+pub struct Value<'a> {
+    bytes: &'a [u8],
+    meta: Meta,
+}
+
+impl<'a> Value<'a> {
+    /// Plain bytes.
+    pub fn bytes(bytes: &'a [u8]) -> Self {
+        Self { bytes, meta: Meta::bytes(bytes.len() as u64) }
+    }
+
+    /// Bytes with metadata.
+    ///
+    /// # Errors
+    /// [`CallError::InvalidArgument`] if they are not as long as `meta` says.
+    pub fn with_meta(bytes: &'a [u8], meta: Meta) -> Result<Self, Error> {
+        if meta.size == bytes.len() as u64 && meta.is_consistent() {
+            return Ok(Self { bytes, meta });
+        }
+        let said = format!("{} bytes are not {meta}, which has {}", bytes.len(), meta.size);
+        Err(CallError::InvalidArgument(said).into())
+    }
+}
+
+impl Client {
+    pub(crate) fn embedded(programs: Arc<Programs>) -> Self {
+        Self { connection: Connection::embedded(programs), may_wait: true }
+    }
+
+    /// Attaches to the node of this host that serves the Unix socket `path`.
+    ///
+    /// # Errors
+    /// [`Error::Attach`] if no node answers there.
+    pub fn attach(path: &Path, timeout: Option<Duration>) -> Result<Self, Error> {
+        Ok(Self { connection: Connection::attach(path, timeout)?, may_wait: true })
+    }
+
+    /// Pins what all clients of this process read once more, until no process has the other end of the pipe whose reading
+    /// end is `end`. Closed ones too: their views live on. Whether anything is read.
+    ///
+    /// # Errors
+    /// If `end` can't be had once for each client that reads.
+    pub fn hold_all(end: &OwnedFd) -> std::io::Result<bool> {
+        Connection::hold_all(end)
+    }
+
+    /// The same client for threads that must not wait, such as that of an event loop: memory is made elsewhere.
+    pub fn in_passing(&self) -> Self {
+        Self { connection: self.connection.clone(), may_wait: false }
+    }
+
+    /// Whether its node is closed or gone.
+    pub fn is_closed(&self) -> bool {
+        self.connection.is_down()
+    }
+
+    /// Whether this process is a fork of the one that opened the client.
+    pub fn is_forked(&self) -> bool {
+        self.connection.is_forked()
+    }
+
+    /// Begins to ask for the id of an object that this client will put, create or reduce, for others to wait for
+    /// meanwhile. When the client goes without having made it, those that wait get [`CallError::ObjectLost`].
+    pub fn start_promise(&self) -> Wait<ObjectId> {
+        self.start(Ask::Promise, None, |answer, _| match answer {
+            Answer::Promised { id } => Ok(id),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Ends every wait of this client with [`Error::Closed`], and tells those who wait for what it promised and has not
+    /// made that it will not come. Its views stay valid, and keep its attachment alive.
+    pub fn close(&self) {
+        self.connection.close();
+    }
+
+    /// Puts an object and waits until its bytes are in the store; others can stream them earlier. `id` is a name, an id
+    /// that was promised, or none for a new id.
+    ///
+    /// # Errors
+    /// [`CallError::NameTaken`], [`CallError::StoreFull`] after `timeout`, [`CallError::NodeDown`].
+    pub fn put(
+        &self,
+        id: Option<ObjectId>,
+        value: Value<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<ObjectId, Error> {
+        if value.meta.size <= INLINE_BYTES_MAX {
+            return self.start_put_small(id, &value, timeout).join();
+        }
+        let writer = self.start_create(id, value.meta.clone(), timeout).join()?;
+        writer.write_all(value.bytes)?;
+        writer.seal()?.join()
+    }
+
+    /// Puts an object of at most [`INLINE_BYTES_MAX`] bytes.
+    pub fn start_put_small(
+        &self,
+        id: Option<ObjectId>,
+        value: &Value<'_>,
+        timeout: Option<Duration>,
+    ) -> Wait<ObjectId> {
+        let ask = Ask::Put { id, meta: value.meta.clone(), bytes: value.bytes.into() };
+        self.start(ask, timeout, |answer, _| match answer {
+            Answer::Put { id } => Ok(id),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Asks for space for an object of more than [`INLINE_BYTES_MAX`] bytes.
+    pub fn start_create(
+        &self,
+        id: Option<ObjectId>,
+        meta: Meta,
+        timeout: Option<Duration>,
+    ) -> Wait<Writer> {
+        self.start(Ask::Create { id, meta }, timeout, |answer, guard| match (answer, guard) {
+            (Answer::Created { id, .. }, Some(guard)) => Ok(Writer { id, guard }),
+            (other, _) => Err(unexpected(&other)),
+        })
+    }
+
+    /// Gets an object when it is complete here.
+    ///
+    /// # Errors
+    /// [`CallError::Timeout`], [`CallError::ObjectLost`], [`CallError::ObjectDeleted`], [`CallError::NodeDown`].
+    pub fn get(&self, id: &ObjectId, timeout: Option<Duration>) -> Result<View, Error> {
+        self.start_get(id, timeout).join()
+    }
+
+    /// Begins to get an object.
+    pub fn start_get(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<View> {
+        self.start(Ask::Get { id: id.clone() }, timeout, |answer, guard| match (answer, guard) {
+            (Answer::Got { id, meta, instance, inline: Some(bytes) }, _) => {
+                Ok(View { id, meta, instance, body: Body::Inline(bytes) })
+            }
+            (Answer::Got { id, meta, instance, inline: None }, Some(guard)) => {
+                Ok(View { id, meta, instance, body: Body::Slot(guard) })
+            }
+            (other, _) => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to wait for the memory of an object that a get, begun beside this, brings here; none if there is nothing
+    /// to be copied before the get is answered.
+    pub fn start_follow(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<Option<Growing>> {
+        self.start(Ask::Follow { id: id.clone() }, timeout, |answer, guard| match (answer, guard) {
+            (Answer::Growing { meta, .. }, Some(guard)) => Ok(Some(Growing { meta, guard })),
+            (Answer::Growing { .. } | Answer::Done, None) => Ok(None),
+            (other, _) => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to wait until `count` of `ids` are complete somewhere, or can't come; the places of those, perhaps fewer
+    /// when `timeout` is over.
+    pub fn start_wait(
+        &self,
+        ids: Vec<ObjectId>,
+        count: u32,
+        timeout: Option<Duration>,
+    ) -> Wait<Vec<u32>> {
+        self.start(Ask::Wait { ids, count }, timeout, |answer, _| match answer {
+            Answer::Waited { ready } => Ok(ready),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to delete the names that are older than `name`, but for the newest `keep - 1` of them.
+    pub fn start_prune(&self, name: Name, keep: u64, timeout: Option<Duration>) -> Wait<()> {
+        self.start(Ask::Prune { name, keep }, timeout, |answer, _| match answer {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to ask who holds an object: at once, or as soon as that is not what is `known`.
+    pub fn start_locations(
+        &self,
+        id: &ObjectId,
+        known: Option<Vec<Holding>>,
+        timeout: Option<Duration>,
+    ) -> Wait<Vec<Location>> {
+        let ask = Ask::Locations { id: id.clone(), known };
+        self.start(ask, timeout, |answer, _| match answer {
+            Answer::Locations(all) => Ok(all),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to ask why an object is not here.
+    pub fn start_explain(&self, id: &ObjectId) -> Wait<String> {
+        self.start(Ask::Explain { id: id.clone() }, None, |answer, _| match answer {
+            Answer::Explained { state, .. } => Ok(state),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to ask whether an object is not here because there is no room for it: the bytes that it needs, and those of
+    /// the whole store.
+    pub fn start_lacks(&self, id: &ObjectId) -> Wait<Option<(u64, u64)>> {
+        self.start(Ask::Explain { id: id.clone() }, None, |answer, _| match answer {
+            Answer::Explained { lacks, .. } => Ok(lacks),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to see to it that `copies` nodes hold an object that was put at this one.
+    pub fn start_keep(&self, id: &ObjectId, copies: u32, timeout: Option<Duration>) -> Wait<()> {
+        self.start(Ask::Keep { id: id.clone(), copies }, timeout, |answer, _| match answer {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to ask which nodes keep where an object is.
+    pub fn start_owners(&self, id: &ObjectId) -> Wait<Vec<NodeId>> {
+        self.start(Ask::Owners { id: id.clone() }, None, |answer, _| match answer {
+            Answer::Owners(nodes) => Ok(nodes),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Folds the first `count` of `inputs` to arrive; returns at once with the id of the result. `timeout` is that of
+    /// the result: when it is over, those that wait for the result are told which inputs are missing.
+    ///
+    /// # Errors
+    /// [`CallError::InvalidArgument`] for a count that can't be.
+    pub fn reduce(
+        &self,
+        inputs: Vec<ObjectId>,
+        op: Op,
+        count: Option<u32>,
+        timeout: Option<Duration>,
+    ) -> Result<ObjectId, Error> {
+        self.start_reduce(inputs, op, count, None, timeout).join()
+    }
+
+    /// Begins to ask for a reduce.
+    pub fn start_reduce(
+        &self,
+        inputs: Vec<ObjectId>,
+        op: Op,
+        count: Option<u32>,
+        id: Option<ObjectId>,
+        timeout: Option<Duration>,
+    ) -> Wait<ObjectId> {
+        let count = count.unwrap_or_else(|| u32::try_from(inputs.len()).unwrap_or(u32::MAX));
+        self.start(Ask::Reduce { inputs, op, count, id }, timeout, |answer, _| match answer {
+            Answer::Reducing { id } => Ok(id),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to wait for the list of inputs that were folded into the result of a reduce.
+    pub fn start_inputs(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<Vec<ObjectId>> {
+        self.start(Ask::Inputs { id: id.clone() }, timeout, |answer, _| match answer {
+            Answer::Inputs { ids } => Ok(ids),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to ask which inputs of a reduce can't come any more, as far as is known now.
+    pub fn start_lost(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<Vec<ObjectId>> {
+        self.start(Ask::Lost { id: id.clone() }, timeout, |answer, _| match answer {
+            Answer::Inputs { ids } => Ok(ids),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to delete objects, all copies everywhere. Views of them stay valid.
+    pub fn start_delete(&self, ids: Vec<ObjectId>, timeout: Option<Duration>) -> Wait<()> {
+        self.start(Ask::Delete { ids }, timeout, |answer, _| match answer {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to wait for the newest name under `prefix` with a number above `after`.
+    pub fn start_latest(
+        &self,
+        prefix: &str,
+        after: Option<u64>,
+        timeout: Option<Duration>,
+    ) -> Wait<Name> {
+        let ask = Ask::Latest { prefix: prefix.into(), after };
+        self.start(ask, timeout, |answer, _| match answer {
+            Answer::Latest { name } => Ok(name),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to ask for the copies that the node has.
+    pub fn start_objects(&self) -> Wait<Vec<ObjectRow>> {
+        self.start(Ask::Objects, None, |answer, _| match answer {
+            Answer::Objects(rows) => Ok(rows),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to ask for a page of the living objects that a member is the first owner of: those behind `after` whose refs
+    /// begin with `prefix`, and behind which the next page begins.
+    pub fn start_list(
+        &self,
+        owner: NodeId,
+        prefix: &str,
+        after: Option<&ObjectId>,
+        timeout: Option<Duration>,
+    ) -> Wait<(Vec<Listed>, Option<ObjectId>)> {
+        let ask = Ask::List { owner, prefix: prefix.into(), after: after.cloned() };
+        self.start(ask, timeout, |answer, _| match answer {
+            Answer::List { rows, next } => Ok((rows, next)),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// How the node is, as JSON: identity, members, store, counters, measured link.
+    ///
+    /// # Errors
+    /// [`CallError::NodeDown`].
+    pub fn describe(&self) -> Result<String, Error> {
+        self.start_describe().join()
+    }
+
+    /// Begins to ask how the node is; see [`Client::describe`].
+    pub fn start_describe(&self) -> Wait<String> {
+        question::describe(&self.connection)
+    }
+
+    fn start<T>(
+        &self,
+        ask: Ask,
+        timeout: Option<Duration>,
+        finish: impl FnOnce(Answer, Option<Guard>) -> Result<T, Error> + Send + 'static,
+    ) -> Wait<T> {
+        question::start(&self.connection, self.may_wait, ask, timeout, finish)
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Client({:?})", self.connection)
+    }
+}

@@ -1,0 +1,314 @@
+//! A client's way to its node, in this process or by the Unix socket: questions go one way, answers with their memory the
+//! other. Does not know what is asked.
+
+use std::{
+    collections::HashMap,
+    os::fd::OwnedFd,
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use hoplite_proto::{
+    ask::{Answer, Ask},
+    error::Error as CallError,
+    id::{ClientId, Instance, ObjectId, RequestId},
+};
+use hoplite_shm::Slot;
+use tokio::runtime::Handle;
+
+use super::{
+    attach::{Attached, Callback},
+    programs::Programs,
+};
+use crate::{error::Error, shared_epoll::SharedEpoll, sync::lock};
+
+/// The connections of this process.
+static ALL: Mutex<Vec<Weak<Connection>>> = Mutex::new(Vec::new());
+
+/// The list of connections, kept from all other threads.
+pub(crate) type AllConnections = MutexGuard<'static, Vec<Weak<Connection>>>;
+
+/// Takes the list of connections for the time of a fork: in the child no thread would give it back.
+pub(crate) fn all_connections() -> AllConnections {
+    lock(&ALL)
+}
+
+/// A wait that ends when its client is closed.
+pub(crate) trait Close: Send + Sync {
+    fn close(&self);
+}
+
+/// A user of a node, by way of its process or of the socket.
+pub(crate) struct Connection {
+    link: Link,
+    process: u32,
+    /// Views that pin memory.
+    reads: AtomicUsize,
+    is_closed: AtomicBool,
+    /// Questions without an answer, by where their shared ends are, with their numbers.
+    waits: Mutex<HashMap<usize, Waiting>>,
+}
+
+/// The number of a question, and its wait.
+type Waiting = (u64, Arc<dyn Close>);
+
+enum Link {
+    Embedded { programs: Arc<Programs>, client: ClientId },
+    Attached(Attached),
+}
+
+impl Connection {
+    pub(crate) fn embedded(programs: Arc<Programs>) -> Arc<Self> {
+        let client = programs.next_client();
+        Self::new(Link::Embedded { programs, client })
+    }
+
+    /// Attaches to the node that serves `path`.
+    ///
+    /// # Errors
+    /// [`Error::Attach`] if no node answers there.
+    pub(crate) fn attach(path: &Path, timeout: Option<Duration>) -> Result<Arc<Self>, Error> {
+        Ok(Self::new(Link::Attached(Attached::connect(path, timeout)?)))
+    }
+
+    fn new(link: Link) -> Arc<Self> {
+        let (process, reads, is_closed) =
+            (std::process::id(), AtomicUsize::new(0), AtomicBool::new(false));
+        let connection =
+            Arc::new(Self { link, process, reads, is_closed, waits: Mutex::default() });
+        let mut all = lock(&ALL);
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&connection));
+        connection
+    }
+
+    /// Pins what all clients of this process read once more; see [`Connection::hold`]. Closed ones too: their views live
+    /// on. Whether anything is read.
+    ///
+    /// # Errors
+    /// If `end` can't be had once for each client that reads.
+    pub(crate) fn hold_all(end: &OwnedFd) -> std::io::Result<bool> {
+        let all: Vec<Arc<Self>> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
+        let mut is_read = false;
+        for connection in all {
+            if !connection.is_forked() && connection.reads() > 0 {
+                connection.hold(end.try_clone()?);
+                is_read = true;
+            }
+        }
+        Ok(is_read)
+    }
+
+    /// Whether its node is closed or gone.
+    pub(crate) fn is_down(&self) -> bool {
+        match &self.link {
+            Link::Embedded { programs, .. } => programs.network.tasks.is_closed(),
+            Link::Attached(attached) => attached.is_closed(),
+        }
+    }
+
+    /// Whether this process is a fork of the one that opened the connection.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// How many views of this client pin memory at its node.
+    pub(crate) fn reads(&self) -> usize {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn read_began(&self) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read_ended(&self) {
+        self.reads.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Pins what is read now once more, until no process has the other end of the pipe whose reading end is `end`: before
+    /// a fork, whose child has the views too.
+    pub(crate) fn hold(&self, end: OwnedFd) {
+        match &self.link {
+            _ if self.is_forked() => {}
+            Link::Embedded { programs, client } => programs.hold(*client, end),
+            Link::Attached(attached) => attached.hold(end),
+        }
+    }
+
+    /// Ends every wait.
+    pub(crate) fn close(&self) {
+        if self.is_forked() {
+            return;
+        }
+        self.is_closed.store(true, Ordering::SeqCst);
+        let waits = std::mem::take(&mut *lock(&self.waits));
+        waits.values().for_each(|(_, wait)| wait.close());
+        // Only now: the answers of questions that are taken back find no wait.
+        waits.values().for_each(|(request, _)| self.cancel(*request));
+        self.tell(Ask::BreakPromises);
+    }
+
+    /// Whether [`Connection::close`] was called.
+    pub(crate) fn was_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// Notes a question that waits, for [`Connection::close`] to end it.
+    pub(crate) fn list(&self, request: u64, wait: Arc<dyn Close>) {
+        if self.is_forked() {
+            return;
+        }
+        lock(&self.waits).insert(Arc::as_ptr(&wait).addr(), (request, wait.clone()));
+        if self.was_closed() {
+            wait.close();
+            self.cancel(request);
+        }
+    }
+
+    /// Forgets a question that waits no more, by where its shared end is.
+    pub(crate) fn unlist(&self, place: usize) {
+        if !self.is_forked() {
+            lock(&self.waits).remove(&place);
+        }
+    }
+
+    /// Asks; `callback` gets the answer and the memory it speaks of. `may_wait` if this thread would wait for it anyway.
+    /// The number of the question.
+    pub(crate) fn ask(
+        &self,
+        ask: Ask,
+        timeout: Option<Duration>,
+        may_wait: bool,
+        callback: impl FnOnce(u64, Result<(Answer, Option<Slot>), CallError>) + Send + 'static,
+    ) -> u64 {
+        match &self.link {
+            Link::Embedded { programs, client } => {
+                let store = programs.store.clone();
+                let sink = move |answer: Result<Answer, CallError>| {
+                    // The node's number of the question matters only to those who attached.
+                    callback(
+                        0,
+                        answer.and_then(|answer| {
+                            let slot = match slot_of(&answer).map(|instance| store.get(instance)) {
+                                None => None,
+                                Some(Some(held)) => Some(held.slot.clone()),
+                                // What was growing is gone: there is nothing to follow.
+                                Some(None) if matches!(answer, Answer::Growing { .. }) => None,
+                                Some(None) => {
+                                    return Err(CallError::NodeDown("the node is closed".into()));
+                                }
+                            };
+                            Ok((answer, slot))
+                        }),
+                    );
+                };
+                programs.requests.ask(*client, ask, timeout, may_wait, Box::new(sink)).0
+            }
+            Link::Attached(attached) => {
+                let request = attached.next_request();
+                let callback: Callback = Box::new(move |answer| callback(request, answer));
+                attached.ask(request, ask, timeout, callback);
+                request
+            }
+        }
+    }
+
+    /// Asks how the node is, as JSON.
+    pub(crate) fn describe(
+        &self,
+        sink: impl FnOnce(Result<String, CallError>) + Send + 'static,
+    ) -> u64 {
+        match &self.link {
+            Link::Embedded { programs, client } => programs.describe(*client, sink).0,
+            Link::Attached(attached) => attached.describe(Box::new(sink)),
+        }
+    }
+
+    /// Deletes an object whose asker never learns of it, also for a client that is closed.
+    pub(crate) fn delete_in_passing(&self, id: ObjectId) {
+        if !self.is_forked() {
+            self.ask(Ask::Delete { ids: vec![id] }, None, false, |_, _| {});
+        }
+    }
+
+    /// Where this thread, if it waits for an answer, can take it itself.
+    pub(crate) fn epoll(&self) -> Option<Arc<SharedEpoll>> {
+        match &self.link {
+            _ if self.is_forked() => None,
+            // A thread of a runtime has other tasks, which must not wait behind this node's.
+            Link::Embedded { .. } if Handle::try_current().is_ok() => None,
+            Link::Embedded { programs, .. } => Some(programs.network.control.epoll.clone()),
+            Link::Attached(attached) => Some(attached.epoll()),
+        }
+    }
+
+    /// Takes with this thread what is said in its [`Connection::epoll`], until `is_over` or for at most `time`; false if
+    /// another thread does so.
+    pub(crate) fn wait_in_epoll(&self, time: Duration, is_over: impl Fn() -> bool) -> bool {
+        match &self.link {
+            Link::Embedded { programs, .. } => programs.network.control.wait(time, is_over),
+            Link::Attached(attached) => attached.wait(time, is_over),
+        }
+    }
+
+    pub(crate) fn cancel(&self, request: u64) {
+        match &self.link {
+            _ if self.is_forked() => {}
+            Link::Embedded { programs, .. } => programs.requests.cancel(RequestId(request)),
+            Link::Attached(attached) => attached.cancel(request),
+        }
+    }
+
+    pub(crate) fn tell(&self, ask: Ask) {
+        match &self.link {
+            Link::Embedded { programs, client } => programs.requests.tell(*client, ask),
+            Link::Attached(attached) => attached.tell(ask),
+        }
+    }
+
+    pub(crate) fn let_go(&self, request: u64) {
+        if let Link::Attached(attached) = &self.link {
+            attached.let_go(request);
+        }
+    }
+
+    pub(crate) fn advanced(&self, instance: Instance) {
+        match &self.link {
+            Link::Embedded { programs, .. } => programs.advanced(instance),
+            Link::Attached(attached) => attached.advanced(instance),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Link::Embedded { programs, client } = &self.link
+            && self.process == std::process::id()
+        {
+            programs.gone(*client);
+        }
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.link {
+            Link::Embedded { programs, client } => write!(f, "{client:?} of {programs:?}"),
+            Link::Attached(attached) => write!(f, "attached to {}", attached.member.id),
+        }
+    }
+}
+
+/// The instance whose memory an answer speaks of.
+pub(crate) const fn slot_of(answer: &Answer) -> Option<Instance> {
+    match answer {
+        Answer::Created { instance, .. }
+        | Answer::Growing { instance, .. }
+        | Answer::Got { instance, inline: None, .. } => Some(*instance),
+        _ => None,
+    }
+}

@@ -1,0 +1,74 @@
+//! The status of a node, as JSON.
+
+use hoplite_proto::{ask::Status, id::NodeId, members::Member, time::Instant};
+use serde_json::{Value, json};
+
+use hoplite_shm::ArenaStats;
+
+use crate::network::shared::Network;
+
+/// All that is known of a node.
+pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats) -> Value {
+    let now = network.facts.now();
+    let seconds = |since: Instant| now.since(since) as f64 / 1e9;
+    let suspected = |node: NodeId| {
+        let suspicion = status.suspicions.iter().find(|(suspect, _)| *suspect == node);
+        suspicion.map(|(_, it)| json!({"by": it.by.to_string(), "seconds": seconds(it.since)}))
+    };
+    let via = |node| network.peers.via(node).map(|helper| helper.to_string());
+    let corrupt = |node: NodeId| {
+        let sent = status.corrupt.iter().find(|(sender, _)| *sender == node);
+        sent.map_or(0, |(_, blocks)| *blocks)
+    };
+    let members = status.members.iter().map(|member| {
+        let more = json!({
+            "suspected": suspected(member.id),
+            "blocks_corrupt": corrupt(member.id),
+            "via": via(member.id),
+        });
+        with(described(member), more)
+    });
+    let lost = status.lost.iter().map(|lost| {
+        let more = json!({"seconds": seconds(lost.since), "reason": lost.reason});
+        with(described(&lost.member), more)
+    });
+    let link = network.link.link();
+    let more = json!({
+        "cluster": network.identity.cluster,
+        "members": members.collect::<Vec<_>>(),
+        "lost": lost.collect::<Vec<_>>(),
+        "objects": status.copies,
+        "owned": status.owned,
+        "waiting": status.waiting,
+        "reduces": status.reduces,
+        "store": {
+            "used": status.used,
+            "capacity": status.capacity,
+            "mapped": arena.mapped_bytes,
+            "extents": arena.extents,
+        },
+        "link": {
+            "latency_ns": link.latency_ns,
+            "bytes_per_second": link.bytes_per_second,
+        },
+        "counters": network.counters.values(),
+    });
+    with(described(&status.me), more)
+}
+
+/// What there is to say of any node.
+fn described(member: &Member) -> Value {
+    json!({
+        "id": member.id.to_string(),
+        "address": member.address.to_string(),
+        "rack": member.rack.map(|rack| rack.to_string()),
+    })
+}
+
+/// One JSON object with all that two say.
+fn with(mut one: Value, other: Value) -> Value {
+    if let (Value::Object(all), Value::Object(more)) = (&mut one, other) {
+        all.extend(more);
+    }
+    one
+}

@@ -1,0 +1,53 @@
+//! What this process holds while it forks, for the child to find whole.
+
+use std::{cell::RefCell, os::fd::RawFd};
+
+use super::connection::{AllConnections, all_connections};
+use crate::fork_safe::{self, Noted};
+
+thread_local! {
+    /// The lists of sockets and of connections, between [`before_fork`] and [`after_fork`] of this thread.
+    static HELD: RefCell<Option<(Noted, AllConnections)>> = const { RefCell::new(None) };
+}
+
+/// Descriptors and inodes of the sockets of nodes and attachments; a descriptor that has another inode now is not one of
+/// them.
+///
+/// No other thread has the lists until [`after_fork`]: in the child no thread would give them back.
+pub fn before_fork() -> Vec<(RawFd, u64)> {
+    after_fork();
+    let noted = fork_safe::all();
+    let all = noted.iter().map(|(descriptor, inode)| (*descriptor, *inode)).collect();
+    HELD.set(Some((noted, all_connections())));
+    all
+}
+
+/// Ends what [`before_fork`] began, in the parent and in the child; without that it does nothing.
+pub fn after_fork() {
+    drop(HELD.take());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::UdpSocket, os::fd::AsRawFd, thread, time::Duration};
+
+    use super::*;
+    use crate::fork_safe::note;
+
+    #[test]
+    fn no_other_thread_has_the_list_during_a_fork() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let descriptor = socket.as_raw_fd();
+        assert!(before_fork().iter().all(|(other, _)| *other != descriptor));
+        let noting = thread::spawn(move || {
+            note(&socket);
+            socket
+        });
+        thread::sleep(Duration::from_millis(50));
+        assert!(!noting.is_finished());
+        after_fork();
+        let _socket = noting.join().unwrap();
+        assert!(before_fork().iter().any(|(other, _)| *other == descriptor));
+        after_fork();
+    }
+}

@@ -1,0 +1,18 @@
+//! Programs of this host: the client that they use, in the process of the node or attached to its Unix socket.
+//!
+//! Knows questions and answers; not what the node does for them.
+
+mod attach;
+pub(crate) mod client;
+mod connection;
+mod describe;
+pub(crate) mod fork;
+pub(crate) mod programs;
+mod protocol;
+mod question;
+pub(crate) mod rows;
+pub(crate) mod server;
+pub(crate) mod socket;
+pub(crate) mod view;
+pub(crate) mod wait;
+pub(crate) mod writer;

@@ -1,0 +1,139 @@
+//! The programs of this host that use the node: what a client in the process and a session of an attached one share.
+//!
+//! Does not know how a question reaches the node.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex, Weak},
+};
+
+use hoplite_proto::{
+    ask::{Answer, Ask},
+    error::Error as CallError,
+    id::{ClientId, Instance, RequestId},
+    node::Event,
+};
+use hoplite_shm::{ExtentId, WriterId};
+use tokio::{io::AsyncReadExt, net::unix::pipe};
+
+use super::describe;
+use crate::{
+    engine::{facts::Facts, requests::Requests, task::Task},
+    network::shared::Network,
+    store::Store,
+    sync::lock,
+};
+
+/// One attached process, as the rest of the node sees it.
+pub(crate) trait Attachment: Send + Sync {
+    /// The node let go of extents: the process may unmap them.
+    fn forget(&self, gone: &[ExtentId]);
+    /// Ends the connection when what is queued was sent.
+    fn end(&self);
+}
+
+/// The programs that use one node.
+pub(crate) struct Programs {
+    pub(crate) facts: Facts,
+    pub(crate) requests: Requests,
+    pub(crate) store: Arc<Store>,
+    pub(crate) network: Arc<Network>,
+    /// Those in other processes, which write their objects themselves, through shared memory.
+    attached: Mutex<HashMap<ClientId, Weak<dyn Attachment>>>,
+}
+
+impl Programs {
+    pub(crate) fn new(requests: Requests, store: Arc<Store>, network: Arc<Network>) -> Self {
+        let (facts, attached) = (network.facts.clone(), Mutex::default());
+        Self { facts, requests, store, network, attached }
+    }
+
+    /// A number for a program that begins to use the node.
+    pub(crate) fn next_client(&self) -> ClientId {
+        ClientId(self.facts.next_id())
+    }
+
+    /// An attached process begins to use the node.
+    pub(crate) fn attach(&self, client: ClientId, attachment: Weak<dyn Attachment>) {
+        lock(&self.attached).insert(client, attachment);
+    }
+
+    /// As whom a client writes to shared memory, if it does so itself.
+    pub(crate) fn writer(&self, client: ClientId) -> Option<WriterId> {
+        lock(&self.attached).contains_key(&client).then_some(WriterId(client.0))
+    }
+
+    /// A program is gone.
+    pub(crate) fn gone(&self, client: ClientId) {
+        self.facts.tell(Event::ClientGone { client });
+        lock(&self.attached).remove(&client);
+    }
+
+    /// Tells all attached processes that the node let go of extents.
+    pub(crate) fn forget(&self, gone: &[ExtentId]) {
+        self.attachments().iter().for_each(|attachment| attachment.forget(gone));
+    }
+
+    /// Answers all questions with the end of the node.
+    pub(crate) fn close(&self) {
+        self.requests.fail_all();
+    }
+
+    /// Ends the connections of all attached processes.
+    pub(crate) fn detach_all(&self) {
+        self.attachments().iter().for_each(|attachment| attachment.end());
+    }
+
+    fn attachments(&self) -> Vec<Arc<dyn Attachment>> {
+        lock(&self.attached).values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// More of an object was filled.
+    pub(crate) fn advanced(&self, instance: Instance) {
+        if let Some(held) = self.store.get(instance) {
+            held.grew();
+        }
+    }
+
+    /// How the node is, as JSON.
+    pub(crate) fn describe(
+        self: &Arc<Self>,
+        client: ClientId,
+        sink: impl FnOnce(Result<String, CallError>) + Send + 'static,
+    ) -> RequestId {
+        let programs = self.clone();
+        let answer = move |answer: Result<Answer, CallError>| {
+            sink(answer.and_then(|answer| match answer {
+                Answer::Status(status) => {
+                    let arena = programs.store.arena.stats();
+                    Ok(describe::description(&status, &programs.network, arena).to_string())
+                }
+                _ => Err(CallError::NodeDown("it gave an answer to another question".into())),
+            }));
+        };
+        self.requests.ask(client, Ask::Status, None, false, Box::new(answer))
+    }
+
+    /// Pins what a client reads once more, until the pipe whose reading end this is has no other end.
+    pub(crate) fn hold(self: &Arc<Self>, client: ClientId, end: OwnedFd) {
+        let heir = self.next_client();
+        self.facts.tell(Event::ClientForked { client, heir });
+        let programs = self.clone();
+        self.network.tasks.spawn(Task::Fork, async move {
+            if let Ok(mut end) = pipe::Receiver::from_owned_fd(end) {
+                // Nothing is written into it: it is readable when it is over.
+                let mut byte = [0];
+                while end.read(&mut byte).await.is_ok_and(|count| count > 0) {}
+            }
+            programs.gone(heir);
+        });
+    }
+}
+
+impl fmt::Debug for Programs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Programs of node {}", self.network.identity.member.id)
+    }
+}

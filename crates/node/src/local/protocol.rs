@@ -1,0 +1,100 @@
+//! What a node and the other processes of its host say to each other over the node's Unix socket.
+//!
+//! Frames are a little-endian u32 length and a postcard body, both ways. Descriptors travel beside the frame that says
+//! `has_descriptor`, in the same order.
+
+use std::io;
+
+use hoplite_proto::{
+    ask::{Answer, Ask},
+    error::Error as CallError,
+    id::Instance,
+    limits::CONTROL_BYTES_MAX,
+    members::Member,
+    wire,
+};
+use serde::{Deserialize, Serialize};
+
+/// Processes with other releases can't share memory with this one.
+pub(crate) const LOCAL_VERSION: u32 = 7;
+
+/// Bytes of the longest frame, with its length.
+pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;
+
+/// What a process says to the node of its host.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ToNode {
+    /// First of all.
+    Hello { version: u32 },
+    /// A question; `timeout_ns` from now.
+    Ask { request: u64, ask: Ask, timeout_ns: Option<u64> },
+    /// The answer is not wanted any more. It comes all the same.
+    Cancel { request: u64 },
+    /// Something that has no answer.
+    Tell { ask: Ask },
+    /// More of an object is filled.
+    Advanced { instance: Instance },
+    /// A new extent is mapped; no other process may map it writable from now on.
+    Mapped { extent: u64 },
+    /// An extent could not be mapped: its descriptor is wanted again.
+    Unmapped { extent: u64 },
+    /// How is the node? Answered with JSON.
+    Describe { request: u64 },
+    /// What grew is not read any more.
+    LetGo { request: u64 },
+    /// The process is about to fork. What it reads is pinned once more until the pipe whose reading end comes with this
+    /// frame has no other end any more.
+    Hold,
+}
+
+/// What a node says to a process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum FromNode {
+    /// After `Hello`.
+    Welcome { member: Member },
+    /// Instead of that: go away, and why.
+    Refused { said: String },
+    /// The answer to a question.
+    Answer { request: u64, answer: Result<Answer, CallError>, place: Option<Place> },
+    /// The answer to `Describe`.
+    Description { request: u64, json: Result<String, CallError> },
+    /// These extents are gone from the node; their memory is free when no process maps them.
+    Forget { extents: Vec<u64> },
+}
+
+/// Where an object is in shared memory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) extent: u64,
+    pub(crate) extent_len: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    /// Whether the extent's descriptor comes with this frame.
+    pub(crate) has_descriptor: bool,
+}
+
+/// A body with its length in front.
+pub(crate) fn frame<T: Serialize>(body: &T) -> Vec<u8> {
+    let body = wire::encode(body);
+    let mut bytes = Vec::with_capacity(4 + body.len());
+    bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&body);
+    bytes
+}
+
+/// Takes the first whole frame off `bytes`; none if it is not all there.
+pub(crate) fn take_frame(bytes: &mut Vec<u8>) -> io::Result<Option<Vec<u8>>> {
+    let Some(length) = bytes.first_chunk::<4>() else { return Ok(None) };
+    let length = u32::from_le_bytes(*length);
+    if length > CONTROL_BYTES_MAX {
+        let said = format!("a frame of {length} bytes, the limit is {CONTROL_BYTES_MAX}");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, said));
+    }
+    let end = 4 + length as usize;
+    if bytes.len() < end {
+        return Ok(None);
+    }
+    let rest = bytes.split_off(end);
+    let mut whole = std::mem::replace(bytes, rest);
+    Ok(Some(whole.split_off(4)))
+}

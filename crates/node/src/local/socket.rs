@@ -1,0 +1,142 @@
+//! Where a Unix socket comes to listen, in place of a dead node's but never of a living one's.
+
+use std::{
+    io,
+    os::fd::OwnedFd,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fs::{FlockOperation, Mode, OFlags},
+    io::Errno,
+};
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::UnixListener;
+
+use crate::{error::Error, fork_safe};
+
+/// Listens at `path`, in place of a dead node's socket if there is one.
+///
+/// # Errors
+/// [`Error::AddressInUse`] if a node answers there; [`Error::Listen`].
+pub(crate) fn bind(path: &Path) -> Result<UnixListener, Error> {
+    let address = path.display().to_string();
+    let refused =
+        |error: io::Error| Error::Listen { address: address.clone(), detail: error.to_string() };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    // A socket that was bound a moment ago and does not listen yet looks like a dead node's.
+    let _lock = FolderLock::take(folder).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            let detail = format!("there is no folder {}; make it first", folder.display());
+            Error::Listen { address: address.clone(), detail }
+        }
+        _ => refused(error),
+    })?;
+    if is_served(path).map_err(refused)? {
+        let detail = "a running node serves that socket".into();
+        return Err(Error::AddressInUse { address, detail });
+    }
+    let bound = std::fs::symlink_metadata(path).map_or_else(
+        |_| Ok(()),
+        |found| {
+            use std::os::unix::fs::FileTypeExt;
+            // Only ever a socket that no process serves; any other file stays.
+            if found.file_type().is_socket() {
+                std::fs::remove_file(path)
+            } else {
+                Err(io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    "a file that is no socket is there",
+                ))
+            }
+        },
+    );
+    let listener = bound.and_then(|()| UnixListener::bind(path)).and_then(|listener| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        fork_safe::note(&listener);
+        Ok(listener)
+    });
+    listener.map_err(refused)
+}
+
+/// Whether a process listens at a path, also if it is too busy to accept.
+fn is_served(path: &Path) -> io::Result<bool> {
+    let caller = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // No other node may come to listen in this folder until there is an answer.
+    caller.set_nonblocking(true)?;
+    match caller.connect(&SockAddr::unix(path)?) {
+        Ok(()) => Ok(true),
+        Err(error) => Ok(error.kind() == io::ErrorKind::WouldBlock),
+    }
+}
+
+/// How long a node that starts waits for another one that is about to listen in the same folder.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_POLL: Duration = Duration::from_millis(5);
+
+/// The right to make and remove sockets in a folder: a lock on the folder itself, which leaves no file behind.
+#[derive(Debug)]
+struct FolderLock(OwnedFd);
+
+impl FolderLock {
+    fn take(folder: &Path) -> io::Result<Self> {
+        // A path without a folder is in the current one.
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(folder, flags, Mode::empty())?;
+        let until = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self(opened)),
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) if Instant::now() < until => {
+                    thread::sleep(LOCK_POLL);
+                }
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        format!(
+                            "another process has held the lock of {} for {} s",
+                            folder.display(),
+                            LOCK_PATIENCE.as_secs()
+                        ),
+                    ));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // A child that was forked meanwhile has the descriptor too, and closing ours alone would leave it locked.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_too_busy_to_accept_keeps_its_socket() {
+        let folder = std::env::temp_dir().join(format!("hoplite-socket-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("node.sock");
+        assert!(!is_served(&path).unwrap());
+        let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        listener.bind(&SockAddr::unix(&path).unwrap()).unwrap();
+        assert!(!is_served(&path).unwrap());
+        listener.listen(0).unwrap();
+        assert!(is_served(&path).unwrap());
+        // Its queue is full of the first caller: another one would wait.
+        assert!(is_served(&path).unwrap());
+        drop(listener);
+        assert!(!is_served(&path).unwrap());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

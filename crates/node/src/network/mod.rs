@@ -1,0 +1,15 @@
+//! Connections between nodes: who may have one, how two nodes meet, and the control messages that they exchange.
+//!
+//! Knows addresses and members; not what an object is.
+
+pub(crate) mod control;
+pub(crate) mod handshake;
+pub(crate) mod join;
+pub(crate) mod listen;
+pub(crate) mod outbox;
+pub(crate) mod payload;
+pub(crate) mod peers;
+pub(crate) mod proofs;
+pub(crate) mod redial;
+mod relay;
+pub(crate) mod shared;

@@ -1,0 +1,291 @@
+//! The other members: how each is reached, what is to be sent to it, and the payload connections to it that are idle.
+//!
+//! Does not connect to any of them.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use hoplite_proto::{
+    id::NodeId,
+    limits::CONTROL_BYTES_MAX,
+    members::Member,
+    message::Message,
+    wire::{FrameKind, HEADER_BYTES},
+};
+use tokio::{
+    net::TcpStream,
+    sync::{Notify, watch},
+    task::JoinHandle,
+    time::sleep,
+};
+use tracing::error;
+
+use super::{
+    outbox::{Outbox, Push},
+    proofs::{Admitted, Session},
+};
+use crate::{error::LinkError, frame, sync::lock};
+
+/// The other members, and the payload connections to them that are idle.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    all: Mutex<HashMap<NodeId, Peer>>,
+    idle: Mutex<HashMap<NodeId, Vec<TcpStream>>>,
+    /// Who admitted this node, and whom this node did: for payload connections without another introduction.
+    calls: Mutex<HashMap<NodeId, Session>>,
+    callers: Mutex<HashMap<NodeId, Admitted>>,
+    /// Outboxes that begin with a message that can wait.
+    late: Mutex<Vec<Arc<Outbox>>>,
+    is_late: Notify,
+    /// There is another member.
+    has_grown: Notify,
+    /// How often helpers were looked for: not always the same are asked.
+    sought: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Peer {
+    member: Member,
+    /// By way of whom it is reached, if not directly.
+    via: Option<NodeId>,
+    outbox: Arc<Outbox>,
+    task: JoinHandle<Option<()>>,
+    /// Dropped with it: what is sent to the member over its payload connections ends.
+    presence: watch::Sender<()>,
+}
+
+/// How long a message waits that can wait: much longer than what follows it takes to be decided, much shorter than
+/// any timeout.
+const LATE: Duration = Duration::from_millis(20);
+
+/// Payload connections to one peer that are kept for the next transfer; more are closed.
+const IDLE_MAX: usize = 8;
+
+impl Peer {
+    /// Whether there is a direct connection to it.
+    fn is_direct(&self) -> bool {
+        self.via.is_none() && self.outbox.is_connected()
+    }
+}
+
+impl Peers {
+    /// Takes a member in; `task` writes what is queued in its outbox.
+    pub(crate) fn add(&self, member: Member, outbox: Arc<Outbox>, task: JoinHandle<Option<()>>) {
+        let presence = watch::Sender::new(());
+        let peer = Peer { member, via: None, outbox, task, presence };
+        if let Some(before) = lock(&self.all).insert(member.id, peer) {
+            before.outbox.close();
+        }
+        self.has_grown.notify_waiters();
+    }
+
+    /// Ends the connections to a node; of one that has left, after what is queued for it.
+    pub(crate) fn remove(&self, node: NodeId, has_left: bool) {
+        if let Some(peer) = lock(&self.all).remove(&node) {
+            peer.outbox.close();
+            if !has_left {
+                // Said later, over another connection, it would be taken for new.
+                peer.outbox.forget();
+                peer.task.abort();
+            }
+        }
+        lock(&self.idle).remove(&node);
+        lock(&self.calls).remove(&node);
+        lock(&self.callers).remove(&node);
+    }
+
+    /// Ends when the member is no member any more; if it is none yet, when it has been one.
+    pub(crate) async fn gone(&self, node: NodeId) {
+        loop {
+            let has_grown = self.has_grown.notified();
+            tokio::pin!(has_grown);
+            has_grown.as_mut().enable();
+            if self.is_member(node) {
+                return self.lost(node).await;
+            }
+            has_grown.await;
+        }
+    }
+
+    /// Ends when a node is no member (any more).
+    pub(crate) async fn lost(&self, node: NodeId) {
+        let presence = lock(&self.all).get(&node).map(|peer| peer.presence.subscribe());
+        if let Some(mut presence) = presence {
+            // Nothing is ever sent: an error says that the sender is gone.
+            while presence.changed().await.is_ok() {}
+        }
+    }
+
+    pub(crate) fn is_member(&self, node: NodeId) -> bool {
+        lock(&self.all).contains_key(&node)
+    }
+
+    /// Whether a member is reached at an address, or goes by an id; this node itself is known.
+    pub(crate) fn is_known(&self, me: &Member, address: SocketAddr, id: Option<NodeId>) -> bool {
+        let all = lock(&self.all);
+        address == me.address
+            || id == Some(me.id)
+            || id.is_some_and(|id| all.contains_key(&id))
+            || all.values().any(|peer| peer.member.address == address)
+    }
+
+    /// Queues a message; one for a node that is gone goes nowhere. What has to be flushed when all is queued that there
+    /// is to say is added to `due`: one system call for several messages. One that can wait leaves with the next that
+    /// can't, or with [`Peers::flush_late`].
+    pub(crate) fn queue(&self, to: NodeId, message: &Message, due: &mut Vec<Arc<Outbox>>) {
+        let outbox = lock(&self.all).get(&to).map(|peer| peer.outbox.clone());
+        let Some(outbox) = outbox else { return };
+        let frame = frame::frame(FrameKind::Control, 0, message);
+        if frame.len() > HEADER_BYTES + CONTROL_BYTES_MAX as usize {
+            // The limits on names and counts leave no such message; the receiver would close the connection for it.
+            error!(node = %to, bytes = frame.len(), "a message is too long to be sent");
+            return;
+        }
+        match outbox.push(frame, message.can_wait()) {
+            Push::Done => {}
+            // News that no request waits for leave last.
+            Push::Due if matches!(message, Message::Announce(news) if !news.claim) => {
+                due.push(outbox)
+            }
+            Push::Due => due.insert(0, outbox),
+            Push::Later => {
+                let is_first = {
+                    let mut late = lock(&self.late);
+                    late.push(outbox);
+                    late.len() == 1
+                };
+                if is_first {
+                    self.is_late.notify_one();
+                }
+            }
+        }
+    }
+
+    /// Writes what could wait, a moment after it was queued, again and again.
+    pub(crate) async fn flush_late(&self) {
+        loop {
+            self.is_late.notified().await;
+            sleep(LATE).await;
+            let late = std::mem::take(&mut *lock(&self.late));
+            late.iter().for_each(|outbox| outbox.flush());
+        }
+    }
+
+    /// The address of a member to which this node has a direct connection.
+    pub(crate) fn address(&self, node: NodeId) -> Option<SocketAddr> {
+        let all = lock(&self.all);
+        all.get(&node).filter(|peer| peer.is_direct()).map(|peer| peer.member.address)
+    }
+
+    /// Some of those who may reach a member if this node can't.
+    pub(crate) fn helpers(&self, member: NodeId, count: usize) -> Vec<Member> {
+        let all = lock(&self.all);
+        let mut helpers: Vec<Member> = all
+            .values()
+            .filter(|peer| peer.member.id != member && peer.is_direct())
+            .map(|peer| peer.member)
+            .collect();
+        helpers.sort_unstable_by_key(|helper| helper.id);
+        let turn = self.sought.fetch_add(count, Ordering::Relaxed);
+        let first = turn.checked_rem(helpers.len()).unwrap_or_default();
+        helpers.rotate_left(first);
+        helpers.truncate(count);
+        helpers
+    }
+
+    /// A member is reached (again), by way of another one or directly: what was open to it the other way is not used.
+    pub(crate) fn note_reached(&self, node: NodeId, via: Option<NodeId>) {
+        if let Some(peer) = lock(&self.all).get_mut(&node) {
+            peer.via = via;
+        }
+        lock(&self.idle).remove(&node);
+    }
+
+    /// By way of whom a member is reached, if not directly.
+    pub(crate) fn via(&self, node: NodeId) -> Option<NodeId> {
+        lock(&self.all).get(&node)?.via
+    }
+
+    /// A node has admitted this one.
+    pub(crate) fn note_call(&self, node: NodeId, session: Option<Session>) {
+        if let Some(session) = session {
+            lock(&self.calls).insert(node, session);
+        }
+    }
+
+    /// This node has admitted another.
+    pub(crate) fn note_caller(&self, node: NodeId, session: Option<Session>) {
+        if let Some(session) = session {
+            lock(&self.callers).insert(node, Admitted::new(session));
+        }
+    }
+
+    /// Admits a node that called before, for one payload connection; the proof that this is the node it means.
+    pub(crate) fn admit(
+        &self,
+        node: NodeId,
+        nonce: &[u8; 16],
+        pass: &[u8; 32],
+    ) -> Option<[u8; 32]> {
+        lock(&self.callers).get_mut(&node)?.admit(nonce, pass)
+    }
+
+    /// The address of a member, and by way of whom it is reached, if not directly.
+    ///
+    /// # Errors
+    /// [`LinkError::NotMember`] of it or its helper.
+    pub(crate) fn route(&self, node: NodeId) -> Result<(SocketAddr, Option<Member>), LinkError> {
+        let all = lock(&self.all);
+        let peer = all.get(&node).ok_or(LinkError::NotMember(node))?;
+        let helper = peer.via.map(|via| all.get(&via).ok_or(LinkError::NotMember(via)));
+        Ok((peer.member.address, helper.transpose()?.map(|helper| helper.member)))
+    }
+
+    /// A payload connection to a member that is idle.
+    pub(crate) fn take_idle(&self, node: NodeId) -> Option<TcpStream> {
+        lock(&self.idle).get_mut(&node)?.pop()
+    }
+
+    /// What a member that has admitted this node knows it by.
+    pub(crate) fn session(&self, node: NodeId) -> Option<Session> {
+        lock(&self.calls).get(&node).cloned()
+    }
+
+    /// Gives a payload connection back after a transfer that ended in order.
+    pub(crate) fn keep_idle(&self, node: NodeId, stream: TcpStream) {
+        if !lock(&self.all).contains_key(&node) {
+            return;
+        }
+        let mut idle = lock(&self.idle);
+        let streams = idle.entry(node).or_default();
+        if streams.len() < IDLE_MAX {
+            streams.push(stream);
+        }
+    }
+
+    /// Ends all connections when what is queued has been sent, or after `patience`.
+    pub(crate) async fn close(&self, patience: Duration) {
+        let peers: Vec<Peer> = lock(&self.all).drain().map(|(_, peer)| peer).collect();
+        lock(&self.idle).clear();
+        let mut tasks = Vec::new();
+        for peer in peers {
+            peer.outbox.close();
+            tasks.push(peer.task);
+        }
+        let all = async {
+            for task in &mut tasks {
+                let _ = task.await;
+            }
+        };
+        if tokio::time::timeout(patience, all).await.is_err() {
+            tasks.iter().for_each(JoinHandle::abort);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! What the tasks of the network share. Does not know what they do.
+
+use std::sync::Arc;
+
+use super::{control::Control, handshake::Identity, peers::Peers};
+use crate::{
+    counters::Counters,
+    engine::{facts::Facts, tasks::Tasks},
+    link::LinkMeter,
+};
+
+/// A node among the others.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) identity: Identity,
+    pub(crate) peers: Peers,
+    pub(crate) control: Arc<Control>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) facts: Facts,
+    pub(crate) link: Arc<LinkMeter>,
+    pub(crate) tasks: Tasks,
+}

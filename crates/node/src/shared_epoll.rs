@@ -1,0 +1,284 @@
+//! An epoll set shared by a background thread and one thread that waits for what one of the events brings.
+//!
+//! A thread that waits for an answer would else be woken by the thread that the answer woke, and on an idle machine each
+//! of the two takes 0.1 ms to come. Here both wait for the same events, and the kernel wakes the one that came last: the
+//! one that waits for something, if there is one. No thread spins. Knows descriptors, not what comes through them.
+
+use std::{
+    cell::Cell,
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Mutex, TryLockError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::event::{
+    EventfdFlags, Timespec,
+    epoll::{self, CreateFlags, Event, EventData, EventFlags},
+    eventfd,
+};
+
+/// Descriptors that are waited for together. Each event is given to one of those who wait.
+#[derive(Debug)]
+pub(crate) struct SharedEpoll {
+    set: OwnedFd,
+    /// Written when the thread that waits for an answer is to look whether it is there.
+    poke: OwnedFd,
+    /// Held by the polling caller; at most one.
+    place: Mutex<()>,
+    /// That thread waits for the next event, or is about to.
+    is_waited: AtomicBool,
+    is_closed: AtomicBool,
+}
+
+thread_local! {
+    /// The address of that which this thread waits in, 0 if in none.
+    static HERE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// What [`SharedEpoll::poke`] looks like among the events.
+const POKED: u64 = u64::MAX;
+
+/// Events that one thread takes at a time. The rest is for others.
+const EVENTS_AT_ONCE: usize = 8;
+
+impl SharedEpoll {
+    pub(crate) fn new() -> io::Result<Self> {
+        let set = epoll::create(CreateFlags::CLOEXEC)?;
+        let poke = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        // Its number is never read: each time it grows is an event.
+        epoll::add(&set, &poke, EventData::new_u64(POKED), EventFlags::IN | EventFlags::ET)?;
+        // Not noted for the child of a fork: they keep no socket open, and all such descriptors have one inode.
+        let (place, is_waited) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self { set, poke, place, is_waited, is_closed: AtomicBool::new(false) })
+    }
+
+    /// Waits for `descriptor` too, which does not block: the thread that takes its event, `token` and whether it is the last,
+    /// takes all that is there. It is forgotten when it is closed.
+    pub(crate) fn add(&self, descriptor: impl AsFd, token: u64) -> io::Result<()> {
+        debug_assert_ne!(token, POKED);
+        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        Ok(epoll::add(&self.set, descriptor, EventData::new_u64(token), flags)?)
+    }
+
+    /// Takes events until this is closed.
+    pub(crate) fn run(&self, mut take: impl FnMut(u64, bool)) {
+        while !self.is_closed() {
+            let is_poked = self.take_once(None, || {}, &mut take);
+            if is_poked && self.is_waited.load(Ordering::SeqCst) {
+                // It was meant for a thread that is just about to wait, and would not hear of it.
+                self.poke();
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Takes events with the calling thread until `is_over`, or for at most `time`; false if another thread does so
+    /// already, or this is closed. A thread that took no event here and makes it over calls [`SharedEpoll::poke`].
+    pub(crate) fn wait(
+        &self,
+        time: Duration,
+        is_over: impl Fn() -> bool,
+        mut take: impl FnMut(u64, bool),
+    ) -> bool {
+        let _place = match self.place.try_lock() {
+            Ok(place) => place,
+            Err(TryLockError::Poisoned(place)) => place.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let begun = Instant::now();
+        HERE.set(self.address());
+        loop {
+            self.is_waited.store(true, Ordering::SeqCst);
+            let left = time.saturating_sub(begun.elapsed());
+            if is_over() || left.is_zero() || self.is_closed() {
+                break;
+            }
+            self.take_once(Some(left), || self.is_waited.store(false, Ordering::SeqCst), &mut take);
+        }
+        self.is_waited.store(false, Ordering::SeqCst);
+        HERE.set(0);
+        if self.is_closed() {
+            // The other thread is to hear of it as well.
+            self.poke();
+            return false;
+        }
+        true
+    }
+
+    /// Whether the calling thread takes an event just now that it found in [`SharedEpoll::wait`].
+    pub(crate) fn is_here(&self) -> bool {
+        HERE.get() == self.address()
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Lets the thread in [`SharedEpoll::wait`], if there is one, look whether it is over.
+    pub(crate) fn poke(&self) {
+        // Refused only when the number is full, which no machine lives to see.
+        let _ = rustix::io::write(&self.poke, &1_u64.to_ne_bytes());
+    }
+
+    /// Ends [`SharedEpoll::run`] and [`SharedEpoll::wait`].
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.poke();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// Waits for events and takes them; whether the poke was among them.
+    fn take_once(
+        &self,
+        time: Option<Duration>,
+        woken: impl Fn(),
+        take: &mut impl FnMut(u64, bool),
+    ) -> bool {
+        let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS_AT_ONCE];
+        let timeout = time.and_then(|time| Timespec::try_from(time).ok());
+        let waited = epoll::wait(&self.set, &mut events, timeout.as_ref());
+        woken();
+        // Interrupted by a signal, which is for the caller; there is no other error of a descriptor of our own.
+        let Ok((events, _)) = waited else { return false };
+        let mut is_poked = false;
+        for event in events {
+            match event.data.u64() {
+                POKED => is_poked = true,
+                token => take(token, !event.flags.difference(EventFlags::IN).is_empty()),
+            }
+        }
+        is_poked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::unix::net::UnixStream,
+        sync::{Arc, atomic::AtomicUsize},
+        thread,
+    };
+
+    use rustix::io::write;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn background(epoll: &Arc<SharedEpoll>, taken: &Arc<AtomicUsize>) -> thread::JoinHandle<()> {
+        let (epoll, taken) = (epoll.clone(), taken.clone());
+        thread::spawn(move || {
+            epoll.run(|_, _| {
+                taken.fetch_add(1, Ordering::SeqCst);
+                epoll.poke();
+            });
+        })
+    }
+
+    #[test]
+    fn who_waits_takes_the_event_itself() {
+        let epoll = Arc::new(SharedEpoll::new().unwrap());
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        epoll.add(&near, 7).unwrap();
+        let others = Arc::new(AtomicUsize::new(0));
+        let thread = background(&epoll, &others);
+        let mut mine = 0;
+        for round in 0..100 {
+            let taken = AtomicUsize::new(0);
+            let sender = {
+                let far = far.try_clone().unwrap();
+                thread::spawn(move || {
+                    thread::sleep(Duration::from_millis(1));
+                    write(&far, b"x").unwrap();
+                })
+            };
+            let is_over =
+                || taken.load(Ordering::SeqCst) > 0 || others.load(Ordering::SeqCst) + mine > round;
+            let has_place = epoll.wait(LONG, is_over, |token, _| {
+                assert_eq!(token, 7);
+                taken.fetch_add(1, Ordering::SeqCst);
+            });
+            assert!(has_place);
+            sender.join().unwrap();
+            mine += taken.load(Ordering::SeqCst);
+        }
+        // A busy machine may run the other thread first now and then.
+        assert!(mine > 50, "{mine} of 100");
+        epoll.close();
+        thread.join().unwrap();
+    }
+
+    /// Goal: an answer that another thread brings ends the wait, whoever takes the poke.
+    #[test]
+    fn no_poke_is_lost() {
+        let epoll = Arc::new(SharedEpoll::new().unwrap());
+        let thread = background(&epoll, &Arc::default());
+        for round in 0..2000 {
+            let is_over = Arc::new(AtomicBool::new(false));
+            let setter = {
+                let (epoll, is_over) = (epoll.clone(), is_over.clone());
+                thread::spawn(move || {
+                    if round % 3 == 0 {
+                        thread::yield_now();
+                    }
+                    is_over.store(true, Ordering::SeqCst);
+                    epoll.poke();
+                })
+            };
+            let begun = Instant::now();
+            assert!(epoll.wait(LONG, || is_over.load(Ordering::SeqCst), |_, _| {}));
+            assert!(begun.elapsed() < LONG);
+            setter.join().unwrap();
+        }
+        epoll.close();
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn there_is_one_place() {
+        let epoll = Arc::new(SharedEpoll::new().unwrap());
+        let first = {
+            let epoll = epoll.clone();
+            thread::spawn(move || epoll.wait(LONG, || false, |_, _| {}))
+        };
+        while !epoll.is_waited.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+        assert!(!epoll.wait(LONG, || false, |_, _| {}));
+        epoll.close();
+        assert!(!first.join().unwrap());
+    }
+
+    #[test]
+    fn closing_ends_both() {
+        let epoll = Arc::new(SharedEpoll::new().unwrap());
+        let thread = background(&epoll, &Arc::default());
+        let closer = {
+            let epoll = epoll.clone();
+            thread::spawn(move || {
+                thread::sleep(Duration::from_millis(20));
+                epoll.close();
+            })
+        };
+        assert!(!epoll.wait(LONG, || false, |_, _| {}));
+        thread.join().unwrap();
+        closer.join().unwrap();
+    }
+
+    #[test]
+    fn a_wait_ends_when_its_time_is_over() {
+        let epoll = SharedEpoll::new().unwrap();
+        let begun = Instant::now();
+        assert!(epoll.wait(Duration::from_millis(20), || false, |_, _| {}));
+        assert!(begun.elapsed() >= Duration::from_millis(20));
+    }
+}

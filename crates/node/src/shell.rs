@@ -1,0 +1,199 @@
+//! Carries out what the state machine orders: each order goes to the folder that can do it.
+//!
+//! Does not know when orders come, nor why.
+
+use std::{sync::Arc, time::Duration};
+
+use hoplite_proto::{
+    inline::Inline,
+    node::{Action, Event, Note},
+};
+use tokio::sync::SetOnce;
+use tracing::{debug, info, warn};
+
+use crate::{
+    counters::Counters,
+    engine::{door::Perform, facts::Facts, tasks::Tasks},
+    folding::worker::{self, Folding},
+    local::programs::Programs,
+    network::{outbox::Outbox, redial, shared::Network},
+    store::Store,
+    transfer::{
+        receive::{self, Wanted},
+        shared::Transfers,
+    },
+};
+
+/// All parts of a node that orders are for.
+pub(crate) struct Shell {
+    pub(crate) network: Arc<Network>,
+    pub(crate) transfers: Arc<Transfers>,
+    pub(crate) programs: Arc<Programs>,
+    folding: Arc<Folding>,
+    store: Arc<Store>,
+    counters: Arc<Counters>,
+    facts: Facts,
+    pub(crate) tasks: Tasks,
+    /// Set when this node has said good-bye: whether others hold all that only it held.
+    left: SetOnce<bool>,
+}
+
+/// Bytes of inputs that are folded at the door: 10 us, less than another thread takes to wake up.
+const QUICK_FOLD_BYTES_MAX: u64 = 64 * 1024;
+
+/// Bytes of the largest object for which warm memory is taken at the door: its progress, which is set to zero, is a bit
+/// for each block, 32 KiB of them.
+const WARM_BYTES_MAX: u64 = 4 << 30;
+
+/// What a leave may take beyond its time: the machine is told the time, and needs a moment to say good-bye.
+const LEAVE_SLACK: Duration = Duration::from_millis(500);
+
+impl Shell {
+    pub(crate) fn new(transfers: Arc<Transfers>, programs: Arc<Programs>) -> Self {
+        let network = transfers.network.clone();
+        Self {
+            folding: Arc::new(Folding::new(transfers.clone())),
+            store: transfers.store.clone(),
+            counters: network.counters.clone(),
+            facts: network.facts.clone(),
+            tasks: network.tasks.clone(),
+            network,
+            transfers,
+            programs,
+            left: SetOnce::new(),
+        }
+    }
+
+    /// Leaves the cluster: hands over what only this node holds, and finishes what it folds for others. Returns when that is
+    /// done or `patience` is over; whether everything was handed over. A node that ended itself hands nothing over.
+    pub(crate) async fn leave(&self, patience: Duration) -> bool {
+        let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        self.facts.tell(Event::LeaveAsked { patience_ns });
+        tokio::select! {
+            // The machine ends it in time and says good-bye; without a thread for that it ends here.
+            left = tokio::time::timeout(patience + LEAVE_SLACK, self.left.wait()) => left.is_ok_and(|is_kept| *is_kept),
+            () = self.tasks.failed() => false,
+        }
+    }
+
+    /// Ends everything: every question that waits is answered with the end of the node.
+    pub(crate) fn close(&self) {
+        self.tasks.close();
+        self.programs.close();
+        self.transfers.close();
+        self.network.control.close();
+        self.folding.close();
+        self.store.clear();
+    }
+
+    fn note(&self, note: &Note) {
+        match note {
+            Note::SourceChosen { id, source, reason } => {
+                debug!(%id, %source, %reason, "source chosen");
+            }
+            Note::SenderReplaced { id, before, source } => {
+                debug!(%id, %before, %source, "sender replaced");
+            }
+            Note::DegreeChosen { id, degree, reason } => {
+                debug!(%id, %degree, %reason, "degree chosen");
+            }
+            Note::Scattered { id, parts } => debug!(%id, parts, "scattered"),
+            Note::SenderAvoided { node, blocks } => warn!(
+                %node,
+                blocks,
+                "a node, or the way from it, changes bytes: it is taken only if no other has an object"
+            ),
+            Note::ReduceRestarted { id, epoch, detail } => {
+                self.counters.reduces_restarted.add(1);
+                info!(%id, epoch, detail, "a reduce begins again");
+            }
+            Note::Evicted { copies } => {
+                self.counters.evictions.add(*copies as u64);
+                debug!(copies, "evicted");
+            }
+        }
+    }
+}
+
+impl Perform for Shell {
+    /// The members to whom something was said that has not left yet.
+    type Rest = Vec<Arc<Outbox>>;
+
+    fn perform(&self, order: Action, unsent: &mut Vec<Arc<Outbox>>) -> Option<Action> {
+        match order {
+            Action::Reply { request, answer, .. } => self.programs.requests.answer(request, answer),
+            Action::Send { to, message } => {
+                self.counters.messages_sent.add(1);
+                self.network.peers.queue(to, &message, unsent);
+            }
+            Action::AddPeer(member) => {
+                info!(node = %member.id, address = %member.address, "a member");
+                redial::add(&self.network, member);
+            }
+            Action::DropPeer { node, has_left } => {
+                info!(%node, "no member any more");
+                self.network.peers.remove(node, has_left);
+                self.network.control.remove(node);
+            }
+            Action::Call(member) => redial::call(&self.network, member),
+            Action::CreateSlot { instance, size, writer } => {
+                let as_writer = writer.and_then(|client| self.programs.writer(client));
+                if size > WARM_BYTES_MAX || !self.store.create_warm(instance, size, as_writer) {
+                    return Some(Action::CreateSlot { instance, size, writer });
+                }
+                self.facts.tell(Event::SlotReady { instance });
+            }
+            Action::FreeSlot { instance } => {
+                // What was received into it is no news of whatever comes into its place.
+                self.transfers.stop_fetch(instance);
+                self.store.free(instance);
+            }
+            Action::Fetch { id, instance, source, parts } => {
+                receive::start(&self.transfers, Wanted { id, instance, source, parts });
+            }
+            Action::StopFetch { instance } => self.transfers.stop_fetch(instance),
+            Action::Serve { serve, instance, relayed } => {
+                self.transfers.grant_serve(serve, instance, relayed);
+            }
+            Action::Refuse { serve } => self.transfers.refuse_serve(serve),
+            Action::StartFold { order, target } => worker::start(&self.folding, order, target),
+            Action::StopFold { key } => self.folding.stop(key),
+            Action::FoldInline { ref inputs, .. } => {
+                if inputs.iter().map(Inline::len).sum::<u64>() > QUICK_FOLD_BYTES_MAX {
+                    return Some(order);
+                }
+                self.perform_slowly(order);
+            }
+            Action::Note(note) => self.note(&note),
+            Action::Left { is_kept } => {
+                // The machine says it once.
+                let _ = self.left.set(is_kept);
+            }
+        }
+        None
+    }
+
+    fn finish(&self, unsent: &mut Vec<Arc<Outbox>>) {
+        unsent.drain(..).for_each(|outbox| outbox.flush());
+    }
+
+    fn perform_slowly(&self, order: Action) {
+        match order {
+            Action::CreateSlot { instance, size, writer } => {
+                let writer = writer.and_then(|client| self.programs.writer(client));
+                self.facts.tell(match self.store.create(instance, size, writer) {
+                    Ok(gone) => {
+                        self.programs.forget(&gone);
+                        Event::SlotReady { instance }
+                    }
+                    Err(error) => Event::SlotFailed { instance, detail: error.to_string() },
+                });
+            }
+            Action::FoldInline { reduce, epoch, op, dtype, inputs } => {
+                let result = self.folding.fold_inline(op, dtype, &inputs);
+                self.facts.tell(Event::FoldedInline { reduce, epoch, result });
+            }
+            quick => debug_assert!(false, "{quick:?} is carried out at the door"),
+        }
+    }
+}

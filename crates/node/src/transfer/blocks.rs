@@ -1,0 +1,296 @@
+//! Payload on a socket: frames that are runs of blocks, several with one system call. Knows bytes and frames, not whose
+//! they are.
+
+use std::io::{self, IoSlice, IoSliceMut};
+
+use hoplite_proto::wire::{FrameKind, HEADER_BYTES, Header, WireError};
+use tokio::{io::Interest, net::TcpStream};
+
+use crate::{
+    error::LinkError,
+    frame,
+    mutants::{self, Bug},
+};
+
+/// Frames that are read with one system call, if as many have come. More would keep the first of them from those who
+/// pass it on.
+pub(crate) const FRAMES_AT_ONCE: usize = 8;
+
+/// Reads frames whose lengths and order are known, straight to their places.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    headers: [[u8; HEADER_BYTES]; FRAMES_AT_ONCE],
+    /// Bytes that have come since the beginning of the first frame that is not whole.
+    got: usize,
+}
+
+/// What has come.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    /// Whole frames, in the first of the places; not checked yet.
+    Frames(Vec<Header>),
+    /// Something else instead; of its body this many bytes are in the first place.
+    Other(Header, usize),
+}
+
+impl Arrivals {
+    /// Waits for at least one frame. The bodies go to `places`, each as long as the frame it is for; those that are not
+    /// filled yet have to be given again, as the first of the next time.
+    pub(crate) async fn next(
+        &mut self,
+        stream: &TcpStream,
+        places: &mut [&mut [u8]],
+    ) -> Result<Arrived, LinkError> {
+        loop {
+            if let Some(arrived) = self.whole(places)? {
+                return Ok(arrived);
+            }
+            let wanted: usize = places.iter().map(|place| HEADER_BYTES + place.len()).sum();
+            let mut pieces = Vec::with_capacity(2 * places.len());
+            for (header, place) in self.headers.iter_mut().zip(places.iter_mut()) {
+                pieces.push(IoSliceMut::new(header));
+                pieces.push(IoSliceMut::new(place));
+            }
+            let mut rest = pieces.as_mut_slice();
+            IoSliceMut::advance_slices(&mut rest, self.got);
+            self.got += read_some(stream, rest, wanted - self.got).await?;
+        }
+    }
+
+    /// The frames that are whole, if there are any.
+    fn whole(&mut self, places: &[&mut [u8]]) -> Result<Option<Arrived>, WireError> {
+        let mut frames = Vec::new();
+        for place in places.iter().take(FRAMES_AT_ONCE) {
+            if self.got < HEADER_BYTES {
+                break;
+            }
+            let header = Header::decode(&self.headers[frames.len()])?;
+            if header.kind != FrameKind::Blocks {
+                if frames.is_empty() {
+                    let body = std::mem::take(&mut self.got) - HEADER_BYTES;
+                    // Behind it nothing comes before the next question.
+                    if body > place.len().min(header.length as usize) {
+                        let said = format!("{body} bytes behind a frame of kind {}", header.kind);
+                        return Err(WireError::Unexpected(said));
+                    }
+                    return Ok(Some(Arrived::Other(header, body)));
+                }
+                break;
+            }
+            if header.length as usize != place.len() {
+                let said = format!("{} bytes in a frame of {}", header.length, place.len());
+                return Err(WireError::Unexpected(said));
+            }
+            if self.got < HEADER_BYTES + place.len() {
+                break;
+            }
+            self.got -= HEADER_BYTES + place.len();
+            frames.push(header);
+        }
+        if frames.is_empty() {
+            return Ok(None);
+        }
+        self.headers.rotate_left(frames.len());
+        Ok(Some(Arrived::Frames(frames)))
+    }
+}
+
+/// Reads what is there, up to `wanted` bytes, after waiting until there is something.
+async fn read_some(
+    stream: &TcpStream,
+    pieces: &mut [IoSliceMut<'_>],
+    wanted: usize,
+) -> io::Result<usize> {
+    loop {
+        stream.readable().await?;
+        let mut got = 0;
+        let read = stream.try_io(Interest::READABLE, || {
+            got = rustix::io::readv(stream, pieces)?;
+            // Less than there was room for: the next try would find nothing, and the system says when there is more.
+            if got > 0 && got < wanted { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        });
+        match read {
+            Ok(()) if got == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            _ if got > 0 => return Ok(got),
+            _ => {}
+        }
+    }
+}
+
+/// Checks a frame that came: of this transfer, in this place, with these bytes.
+pub(crate) fn check(
+    header: &Header,
+    transfer: u64,
+    place: u64,
+    bytes: &[u8],
+) -> Result<(), WireError> {
+    if (header.transfer, header.offset) != (transfer, place) {
+        let Header { transfer: theirs, offset, .. } = *header;
+        let said = format!("byte {offset} of transfer {theirs} for byte {place} of {transfer}");
+        return Err(WireError::Unexpected(said));
+    }
+    frame::check(header, bytes)
+}
+
+/// Writes frames, each a place in an object and its bytes, with the checksums that `sum` says.
+pub(crate) async fn write<'a, W>(
+    writer: &mut W,
+    transfer: u64,
+    frames: impl Iterator<Item = (u64, &'a [u8])> + Clone,
+    sum: impl Fn(u64, &[u8]) -> u32,
+) -> io::Result<()>
+where
+    W: tokio::io::AsyncWrite + Unpin,
+{
+    let header = |(offset, bytes): (u64, &[u8])| {
+        let checksum = mutants::checksum(offset, sum(offset, bytes));
+        let (kind, length) = (FrameKind::Blocks, bytes.len() as u32);
+        Header { kind, length, checksum, transfer, offset }.encode()
+    };
+    let headers: Vec<[u8; HEADER_BYTES]> = frames.clone().map(header).collect();
+    let mut pieces: Vec<IoSlice<'_>> = headers
+        .iter()
+        .zip(frames)
+        .flat_map(|(header, (_, bytes))| [IoSlice::new(header), IoSlice::new(bytes)])
+        .collect();
+    frame::write_pieces(writer, &mut pieces).await
+}
+
+/// `bytes`, which begin at `offset` of an object, in frames of `frame` bytes.
+pub(crate) fn frames(
+    bytes: &[u8],
+    offset: u64,
+    frame: u64,
+) -> impl Iterator<Item = (u64, &[u8])> + Clone {
+    let place = move |(index, of)| (offset + index as u64 * frame, swapped(bytes, index, of));
+    bytes.chunks(frame as usize).enumerate().map(place)
+}
+
+/// A frame of an object, or its neighbour if that is the mistake that a test wants.
+fn swapped<'a>(all: &'a [u8], index: usize, frame: &'a [u8]) -> &'a [u8] {
+    let other = || all.chunks(frame.len()).nth(index ^ 1).filter(|it| it.len() == frame.len());
+    let is_wanted = mutants::has(Bug::SwapsBlocks) && all.len() >= (index + 1) * frame.len();
+    is_wanted.then(other).flatten().unwrap_or(frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{io::AsyncWriteExt, net::TcpListener};
+
+    use super::*;
+
+    async fn connected() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (near.unwrap(), far.unwrap().0)
+    }
+
+    fn crc(_: u64, bytes: &[u8]) -> u32 {
+        frame::crc(bytes)
+    }
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
+    }
+
+    /// Goal: wherever the network cuts the stream, frames come whole, in order and in their places.
+    /// Method: the same frames in pieces of many sizes, into places of the last of which only half are given at first.
+    #[tokio::test]
+    async fn frames_are_put_together_wherever_they_were_cut() {
+        const FRAME: u64 = 16 * 1024;
+        let bytes = pattern(5 * FRAME as usize + 100);
+        for cut in [7, 31, 33, 1000, 16_416, 40_000, 200_000] {
+            let (near, mut far) = connected().await;
+            let mut sent = Vec::new();
+            write(&mut sent, 9, frames(&bytes, 0, FRAME), crc).await.unwrap();
+            sent.extend(frame::bare(FrameKind::End, 9, 0));
+            let sending = tokio::spawn(async move {
+                for piece in sent.chunks(cut) {
+                    far.write_all(piece).await.unwrap();
+                    if cut < 100 {
+                        continue;
+                    }
+                    tokio::task::yield_now().await;
+                }
+                far
+            });
+            let mut arrivals = Arrivals::default();
+            let mut received = vec![0; bytes.len()];
+            let mut at = 0;
+            while at < received.len() {
+                let mut places: Vec<&mut [u8]> =
+                    received[at..].chunks_mut(FRAME as usize).take(3).collect();
+                let Arrived::Frames(headers) = arrivals.next(&near, &mut places).await.unwrap()
+                else {
+                    panic!("there are more frames")
+                };
+                for (header, place) in headers.iter().zip(&places) {
+                    check(header, 9, at as u64, place).unwrap();
+                    at += place.len();
+                }
+            }
+            assert_eq!(received, bytes);
+            let mut rest = [0; 16];
+            let end = arrivals.next(&near, &mut [&mut rest]).await.unwrap();
+            assert!(matches!(end, Arrived::Other(Header { kind: FrameKind::End, .. }, 0)));
+            drop(sending.await.unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn another_frame_leaves_its_body_in_the_first_place() {
+        let (near, mut far) = connected().await;
+        let mut sent = Vec::new();
+        write(&mut sent, 1, frames(&[7; 10], 0, 16), crc).await.unwrap();
+        sent.extend(frame::frame(FrameKind::Unavailable, 1, &vec![1u8, 2, 3]));
+        far.write_all(&sent).await.unwrap();
+        let (mut arrivals, mut first, mut second) = (Arrivals::default(), [0; 10], [0; 100]);
+        let arrived = arrivals.next(&near, &mut [&mut first, &mut second]).await.unwrap();
+        assert!(matches!(arrived, Arrived::Frames(headers) if headers.len() == 1));
+        let arrived = arrivals.next(&near, &mut [&mut second]).await.unwrap();
+        let Arrived::Other(header, body) = arrived else { panic!("{arrived:?}") };
+        assert_eq!((header.kind, header.length as usize), (FrameKind::Unavailable, body));
+        assert_eq!(second[..body], hoplite_proto::wire::encode(&vec![1u8, 2, 3]));
+    }
+
+    #[tokio::test]
+    async fn bytes_behind_the_end_are_an_error() {
+        for (behind, is_right) in [(0, true), (1, false), (20, false), (200, false)] {
+            let (near, mut far) = connected().await;
+            let mut sent = frame::bare(FrameKind::End, 1, 0).to_vec();
+            sent.resize(HEADER_BYTES + behind, 7);
+            far.write_all(&sent).await.unwrap();
+            let (mut first, mut second) = ([0; 10], [0; 300]);
+            let arrived = Arrivals::default().next(&near, &mut [&mut first, &mut second]).await;
+            assert_eq!(arrived.is_ok(), is_right, "{behind} bytes");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_frame_of_another_length_or_an_end_inside_it_is_an_error() {
+        let (near, mut far) = connected().await;
+        let mut sent = Vec::new();
+        write(&mut sent, 1, frames(&[7; 10], 0, 16), crc).await.unwrap();
+        far.write_all(&sent).await.unwrap();
+        let mut place = [0; 12];
+        assert!(Arrivals::default().next(&near, &mut [&mut place]).await.is_err());
+        let (near, mut far) = connected().await;
+        far.write_all(&sent[..sent.len() - 1]).await.unwrap();
+        drop(far);
+        let mut place = [0; 10];
+        assert!(Arrivals::default().next(&near, &mut [&mut place]).await.is_err());
+    }
+
+    #[test]
+    fn a_frame_is_checked_for_its_transfer_its_place_and_its_bytes() {
+        let bytes = [1, 2, 3];
+        let (kind, length, checksum) = (FrameKind::Blocks, 3, frame::crc(&bytes));
+        let header = Header { kind, length, checksum, transfer: 5, offset: 16 };
+        assert!(check(&header, 5, 16, &bytes).is_ok());
+        assert!(check(&header, 6, 16, &bytes).is_err());
+        assert!(check(&header, 5, 32, &bytes).is_err());
+        assert!(check(&header, 5, 16, &[1, 2, 4]).is_err());
+    }
+}

@@ -1,0 +1,10 @@
+//! Payload between nodes: copies of objects and streams of partial results.
+//!
+//! Knows ranges of bytes; not why a node wants them.
+
+mod blocks;
+mod limiter;
+pub(crate) mod receive;
+pub(crate) mod send;
+pub(crate) mod shared;
+pub(crate) mod streams;

@@ -1,0 +1,373 @@
+//! The receiving end of payload connections: copies go straight to their place in memory, partial results into a
+//! window for the fold.
+
+use std::{
+    collections::VecDeque,
+    io,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hoplite_proto::{
+    id::{Instance, NodeId, ObjectId},
+    limits::{CREDIT_BYTES, INLINE_BYTES_MAX, WINDOW_BYTES},
+    message::FoldKey,
+    node::{Event, GROWTH_NS},
+    pipeline::frame_bytes,
+    wire::{Fetch, FrameKind, Header, Unavailable, What, WireError},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::mpsc,
+};
+use tracing::debug;
+
+use super::{
+    blocks::{self, Arrivals, Arrived, FRAMES_AT_ONCE},
+    limiter::Permit,
+    shared::Transfers,
+    streams::Piece,
+};
+use crate::{engine::task::Task, error::LinkError, frame, network::payload, store::Held};
+
+/// A copy to be received.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) id: ObjectId,
+    pub(crate) instance: Instance,
+    pub(crate) source: NodeId,
+    /// Which parts in which order, if the rest is made here: see [`hoplite_proto::node::Action::Fetch`].
+    pub(crate) parts: Option<Vec<Range<u64>>>,
+}
+
+/// How a transfer ended.
+enum End {
+    Complete,
+    Unavailable(Unavailable),
+}
+
+/// Begins to receive what is missing of a copy.
+pub(crate) fn start(transfers: &Arc<Transfers>, wanted: Wanted) {
+    transfers.begin_fetch(wanted.instance, |serial| {
+        let receiving = copy(transfers.clone(), wanted, serial);
+        transfers.tasks.spawn(Task::Receive, receiving).abort_handle()
+    });
+}
+
+/// Receives what is missing of a copy, and tells the machine how it ended.
+async fn copy(transfers: Arc<Transfers>, wanted: Wanted, serial: u64) {
+    let (instance, source) = (wanted.instance, wanted.source);
+    let Some(held) = transfers.store.get(instance) else { return };
+    // One that was stopped may still be on its way out, and what is missing is its to write until then.
+    let permit = held.receiving.lock().await;
+    let result = receive_copy(&transfers, &held, &wanted).await;
+    if let (Ok(End::Complete), Some(_)) = (&result, wanted.parts) {
+        // What is made here. If that fails, this is stopped.
+        let _ = held.wait(0..held.slot.len()).await;
+    }
+    drop(permit);
+    let not_here = matches!(result, Ok(End::Unavailable(Unavailable::NotHere)));
+    let event = match result {
+        Ok(End::Complete) if held.slot.is_complete() => {
+            transfers.counters.fetches.add(1);
+            Event::Fetched { instance }
+        }
+        other => {
+            transfers.counters.fetches_failed.add(1);
+            if let Err(error) = &other {
+                debug!(id = %wanted.id, %source, %error, "a transfer broke off");
+            }
+            Event::FetchFailed { instance, source, not_here }
+        }
+    };
+    transfers.end_fetch(instance, serial, event);
+}
+
+async fn receive_copy(
+    transfers: &Arc<Transfers>,
+    held: &Held,
+    wanted: &Wanted,
+) -> Result<End, LinkError> {
+    let Wanted { ref id, instance, source, ref parts } = *wanted;
+    let (size, ordered) = (held.slot.len(), parts.is_some());
+    let ranges = match parts {
+        // Nothing else writes these: the copy is as new as the order.
+        Some(parts) => parts.clone(),
+        None => held.ready().complement(size).iter().collect(),
+    };
+    if ranges.is_empty() {
+        return Ok(End::Complete);
+    }
+    // Each part of a reduce is awaited by others.
+    let permit = if ordered { None } else { Some(transfers.limiter.enter(source, size).await) };
+    let frame = frame_bytes(size, transfers.link.link());
+    let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone(), ordered };
+    let mut pace = Pace::default();
+    let mut growth = Growth::new(ranges.iter().map(|range| range.end - range.start).sum());
+    let (mut stream, transfer) = ask(transfers, source, what, CREDIT_BYTES, frame).await?;
+    let (mut arrivals, mut ungranted) = (Arrivals::default(), 0);
+    for range in ranges {
+        let Some(mut claim) = held.slot.claim_owned(range.clone()) else {
+            return Err(WireError::Unexpected(format!(
+                "bytes {} to {} are written already",
+                range.start, range.end
+            ))
+            .into());
+        };
+        while !claim.is_empty() {
+            let at = claim.range().start;
+            let mut places: Vec<&mut [u8]> =
+                claim.chunks_mut(frame as usize).take(FRAMES_AT_ONCE).collect();
+            let headers = match arrivals.next(&stream, &mut places).await? {
+                Arrived::Frames(headers) => headers,
+                Arrived::Other(header, body) => {
+                    let end = ended(&mut stream, transfer, &header, &places[0][..body]).await?;
+                    transfers.network.peers.keep_idle(source, stream);
+                    pace.report(transfers, ordered);
+                    return Ok(end);
+                }
+            };
+            let mut whole = 0;
+            let checked = headers.iter().zip(&places).try_for_each(|(header, place)| {
+                blocks::check(header, transfer, at + whole, place)?;
+                whole += place.len() as u64;
+                Ok::<(), WireError>(())
+            });
+            held.remember_sums(at, whole, &headers);
+            // What is right stays, also if something behind it is not.
+            claim.commit_front(whole);
+            count_checked(transfers, source, checked)?;
+            transfers.counters.bytes_received.add(whole);
+            // Before others have their turn, in which more would come than the link carries in the time that is counted.
+            pace.step(whole);
+            growth.step(transfers, wanted, whole);
+            permit.iter().for_each(Permit::moved);
+            held.grew_in_turn().await;
+            ungranted += whole;
+            if ungranted >= CREDIT_BYTES / 4 {
+                stream.write_all(&frame::bare(FrameKind::Credit, transfer, ungranted)).await?;
+                ungranted = 0;
+            }
+        }
+    }
+    let header = next(&mut stream).await?;
+    let end = ended(&mut stream, transfer, &header, &[]).await?;
+    transfers.network.peers.keep_idle(source, stream);
+    pace.report(transfers, ordered);
+    Ok(end)
+}
+
+/// Counts bytes that are not what was sent, and tells the machine whose they were.
+fn count_checked(
+    transfers: &Arc<Transfers>,
+    source: NodeId,
+    checked: Result<(), WireError>,
+) -> Result<(), WireError> {
+    if matches!(checked, Err(WireError::Checksum { .. })) {
+        transfers.counters.blocks_corrupt.add(1);
+        transfers.facts.tell(Event::BlockCorrupt { source });
+    }
+    checked
+}
+
+/// Receives the stream of a child into a window; the last item is the reason if the stream broke off.
+pub(crate) async fn partial(
+    transfers: Arc<Transfers>,
+    child: NodeId,
+    key: FoldKey,
+    part: Range<u64>,
+    frame: u64,
+    window: mpsc::Sender<Result<Piece, String>>,
+) {
+    let received = tokio::select! {
+        received = receive_partial(&transfers, child, key, part, frame, &window) => received,
+        // Its kernel may keep the connection of one that is frozen.
+        () = transfers.network.peers.gone(child) => Err(LinkError::Lost),
+    };
+    if let Err(error) = received {
+        let said = format!("the stream of position {} at node {child}: {error}", key.position);
+        let _ = window.send(Err(said)).await;
+    }
+}
+
+async fn receive_partial(
+    transfers: &Arc<Transfers>,
+    child: NodeId,
+    key: FoldKey,
+    part: Range<u64>,
+    frame: u64,
+    window: &mpsc::Sender<Result<Piece, String>>,
+) -> Result<(), LinkError> {
+    let what = What::Partial(key);
+    let mut pace = Pace::default();
+    let (mut stream, transfer) = ask(transfers, child, what, WINDOW_BYTES, frame).await?;
+    let mut arrivals = Arrivals::default();
+    let (mut at, mut asked, mut ungranted) = (part.start, part.start, 0);
+    // Memory for frames that have not come whole.
+    let mut waiting: VecDeque<Piece> = VecDeque::new();
+    while at < part.end {
+        while asked < part.end && waiting.len() < FRAMES_AT_ONCE {
+            let length = frame.min(part.end - asked);
+            waiting.push_back(transfers.streams.piece(length as usize));
+            asked += length;
+        }
+        let mut places: Vec<&mut [u8]> = waiting.iter_mut().map(|piece| &mut **piece).collect();
+        let headers = match arrivals.next(&stream, &mut places).await? {
+            Arrived::Frames(headers) => headers,
+            Arrived::Other(header, body) => {
+                let _ = ended(&mut stream, transfer, &header, &places[0][..body]).await?;
+                let said = format!("its end at byte {at} of {}", part.end);
+                return Err(WireError::Unexpected(said).into());
+            }
+        };
+        for (header, piece) in headers.iter().zip(waiting.drain(..headers.len())) {
+            count_checked(transfers, child, blocks::check(header, transfer, at, &piece))?;
+            let length = piece.len() as u64;
+            transfers.counters.bytes_partial_received.add(length);
+            if window.send(Ok(piece)).await.is_err() {
+                // The fold is over; closing the connection tells the child.
+                return Ok(());
+            }
+            at += length;
+            ungranted += length;
+            pace.step(length);
+        }
+        // Their places in the window are the fold's now. The next may come before the window is empty, and not each of
+        // them needs a packet of its own.
+        if ungranted >= WINDOW_BYTES / 4 {
+            stream.write_all(&frame::bare(FrameKind::Credit, transfer, ungranted)).await?;
+            ungranted = 0;
+        }
+        // The fold has its turn before more is read.
+        tokio::task::yield_now().await;
+    }
+    let header = next(&mut stream).await?;
+    if matches!(ended(&mut stream, transfer, &header, &[]).await?, End::Complete) {
+        transfers.network.peers.keep_idle(child, stream);
+    }
+    pace.report(transfers, true);
+    Ok(())
+}
+
+/// Asks a node for something; the connection that it will come by, and the number of the transfer.
+async fn ask(
+    transfers: &Arc<Transfers>,
+    node: NodeId,
+    what: What,
+    credit: u64,
+    frame: u64,
+) -> Result<(TcpStream, u64), LinkError> {
+    let transfer = transfers.facts.next_id();
+    let fetch = Fetch { what, credit, frame: frame as u32 };
+    let fetch = frame::frame(FrameKind::Fetch, transfer, &fetch);
+    Ok((payload::open(&transfers.network, node, &fetch).await?, transfer))
+}
+
+async fn next(stream: &mut TcpStream) -> Result<Header, LinkError> {
+    let header = frame::read_header(stream).await?;
+    Ok(header.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?)
+}
+
+/// How a transfer ended, by a frame of whose body `begun` has been read.
+async fn ended(
+    stream: &mut TcpStream,
+    transfer: u64,
+    header: &Header,
+    begun: &[u8],
+) -> Result<End, LinkError> {
+    if header.transfer != transfer {
+        let said = format!("a frame of transfer {} in transfer {transfer}", header.transfer);
+        return Err(WireError::Unexpected(said).into());
+    }
+    match header.kind {
+        FrameKind::End => Ok(End::Complete),
+        FrameKind::Unavailable => {
+            let mut body = begun.chain(stream);
+            Ok(End::Unavailable(frame::read_body(&mut body, header).await?))
+        }
+        other => Err(WireError::Unexpected(other.to_string()).into()),
+    }
+}
+
+/// How far a transfer is, for the machine, which decides whether that is worth a report.
+#[derive(Debug)]
+struct Growth {
+    received: u64,
+    missing: u64,
+    /// When the machine was last told.
+    told: Instant,
+}
+
+impl Growth {
+    fn new(missing: u64) -> Self {
+        Self { received: 0, missing, told: Instant::now() }
+    }
+
+    fn step(&mut self, transfers: &Arc<Transfers>, wanted: &Wanted, bytes: u64) {
+        self.received += bytes;
+        self.missing = self.missing.saturating_sub(bytes);
+        if self.told.elapsed() >= Duration::from_nanos(GROWTH_NS) {
+            self.told = Instant::now();
+            let &Wanted { instance, source, .. } = wanted;
+            let (received, missing) = (self.received, self.missing);
+            transfers.facts.tell(Event::FetchGrew { instance, source, received, missing });
+        }
+    }
+}
+
+/// How fast blocks come: the best run of a window, or the whole of a transfer that is shorter.
+///
+/// The best, since a sender that waits for its own copy says nothing of the link. A whole window, since fewer bytes may
+/// have waited in the kernel and come as fast as memory; the whole of a short transfer from its question on, for the same
+/// reason.
+#[derive(Debug)]
+struct Pace {
+    since: Instant,
+    bytes: u64,
+    /// How long the first bytes took from the question on.
+    first: Option<Duration>,
+    best: Option<(u64, Duration)>,
+}
+
+/// What any object that is streamed at all has. Of less the question and its answer take more than the bytes.
+const SAMPLE_BYTES_MIN: u64 = INLINE_BYTES_MAX;
+
+/// Of less, the way of the question and the scheduler take a good part of the time.
+const STEADY_BYTES_MIN: u64 = 1024 * 1024;
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { since: Instant::now(), bytes: 0, first: None, best: None }
+    }
+}
+
+impl Pace {
+    fn step(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        self.first.get_or_insert_with(|| self.since.elapsed());
+        if self.bytes >= CREDIT_BYTES {
+            let run = (self.bytes, self.since.elapsed());
+            let is_faster = |best: (u64, Duration)| {
+                u128::from(run.0) * best.1.as_nanos() > u128::from(best.0) * run.1.as_nanos()
+            };
+            if self.best.is_none_or(is_faster) {
+                self.best = Some(run);
+            }
+            self.bytes = 0;
+            self.since = Instant::now();
+        }
+    }
+
+    /// `may_wait`: the sender had to make the bytes first. If it took most of the time for that, they say nothing.
+    fn report(&self, transfers: &Arc<Transfers>, may_wait: bool) {
+        let time = self.since.elapsed();
+        let has_waited = may_wait && self.first.is_none_or(|first| first > time / 2);
+        let says_something = self.bytes >= SAMPLE_BYTES_MIN && !has_waited;
+        let whole = says_something.then_some((self.bytes, time));
+        if let Some((bytes, time)) = self.best.or(whole) {
+            transfers.link.transfer(bytes, time, !may_wait && bytes >= STEADY_BYTES_MIN);
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! The sending end of payload connections: copies as far as they have grown, and streams of partial results.
+//!
+//! One task reads what the receiver asks and grants, one writes. Nothing is sent that was not granted, and each
+//! connection carries one transfer at a time, so a receiver that stalls holds up no other.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use hoplite_proto::{
+    id::{Instance, NodeId, ObjectId, ServeId},
+    limits::{BLOCK_BYTES, FRAME_BYTES_MAX, WINDOW_BYTES},
+    message::FoldKey,
+    node::Event,
+    pipeline::is_frame_length,
+    wire::{Fetch, FrameKind, Unavailable, What, WireError},
+};
+use tokio::{
+    io::AsyncWriteExt,
+    net::{
+        TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::{Notify, mpsc},
+    task::JoinSet,
+};
+use tracing::debug;
+
+use super::{
+    blocks,
+    shared::{Serving, Transfers},
+    streams::{Frame, ORDER_PATIENCE},
+};
+use crate::{engine::task::Task, error::LinkError, frame, store::Held};
+
+/// Bytes that are written with one system call, if as many are there.
+const BATCH_BYTES: u64 = 2 * FRAME_BYTES_MAX;
+
+/// What the receiver has granted to the transfer under way.
+#[derive(Debug, Default)]
+struct Credit {
+    transfer: AtomicU64,
+    bytes: AtomicU64,
+    changed: Notify,
+    /// The connection is over.
+    is_closed: std::sync::atomic::AtomicBool,
+}
+
+impl Credit {
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.changed.notify_one();
+    }
+
+    /// Waits for at least `least` bytes, and takes as many up to `most` as there are.
+    async fn take(&self, least: u64, most: u64) -> Result<u64, LinkError> {
+        loop {
+            let there = self.bytes.load(Ordering::Acquire);
+            if there >= least {
+                let taken = there.min(most);
+                self.bytes.fetch_sub(taken, Ordering::AcqRel);
+                return Ok(taken);
+            }
+            self.check_open()?;
+            self.changed.notified().await;
+        }
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    fn check_open(&self) -> Result<(), LinkError> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
+        }
+        Ok(())
+    }
+
+    /// Ends when the connection does.
+    async fn closed(&self) {
+        while !self.is_closed.load(Ordering::Acquire) {
+            self.changed.notified().await;
+        }
+    }
+}
+
+/// Serves what a node asks for on one connection until that ends, or the node is no member any more.
+pub(crate) fn start(transfers: &Arc<Transfers>, node: NodeId, stream: TcpStream) {
+    let serving = transfers.clone();
+    transfers.tasks.spawn(Task::Send, async move {
+        tokio::select! {
+            result = serve(&serving, stream) => if let Err(error) = result {
+                debug!(%node, %error, "a payload connection ended");
+            },
+            // A node that is frozen takes nothing, and its kernel keeps the connection.
+            () = serving.network.peers.gone(node) => {}
+        }
+    });
+}
+
+/// Serves what is asked for on one connection until it ends.
+async fn serve(transfers: &Arc<Transfers>, stream: TcpStream) -> Result<(), LinkError> {
+    let (reader, mut writer) = stream.into_split();
+    let (asks, mut asked) = mpsc::channel(1);
+    let credit = Arc::new(Credit::default());
+    // Ends with this.
+    let mut hearing = JoinSet::new();
+    let of_hearer = credit.clone();
+    hearing.spawn(transfers.tasks.watch(Task::Send, async move {
+        let result = hear(reader, &asks, &of_hearer).await;
+        of_hearer.close();
+        result
+    }));
+    while let Some((transfer, fetch)) = asked.recv().await {
+        answer(transfers, &mut writer, &credit, transfer, fetch).await?;
+    }
+    Ok(())
+}
+
+/// A transfer that the machine was asked for. When this is dropped the machine hears that it is over: it has ended, or
+/// its connection or its receiver is gone.
+struct Asked<'a> {
+    transfers: &'a Arc<Transfers>,
+    serve: ServeId,
+    is_refused: bool,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.transfers.forget_serve(self.serve);
+        if !self.is_refused {
+            self.transfers.facts.tell(Event::ServeEnded { serve: self.serve });
+        }
+    }
+}
+
+/// Takes requests and credits off the connection.
+async fn hear(
+    mut reader: OwnedReadHalf,
+    asks: &mpsc::Sender<(u64, Fetch)>,
+    credit: &Credit,
+) -> Result<(), LinkError> {
+    while let Some(header) = frame::read_header(&mut reader).await? {
+        match header.kind {
+            FrameKind::Fetch => {
+                let fetch: Fetch = frame::read_body(&mut reader, &header).await?;
+                credit.transfer.store(header.transfer, Ordering::Release);
+                credit.bytes.store(fetch.credit, Ordering::Release);
+                if asks.send((header.transfer, fetch)).await.is_err() {
+                    return Ok(());
+                }
+            }
+            FrameKind::Credit => {
+                // One that was granted to the transfer before this one is void.
+                if credit.transfer.load(Ordering::Acquire) == header.transfer {
+                    credit.give_back(header.offset);
+                    credit.changed.notify_one();
+                }
+            }
+            other => return Err(WireError::Unexpected(other.to_string()).into()),
+        }
+    }
+    Ok(())
+}
+
+async fn answer(
+    transfers: &Arc<Transfers>,
+    writer: &mut OwnedWriteHalf,
+    credit: &Credit,
+    transfer: u64,
+    fetch: Fetch,
+) -> Result<(), LinkError> {
+    if !is_frame_length(fetch.frame) {
+        let said = format!("frames of {} bytes", fetch.frame);
+        return Err(WireError::Unexpected(said).into());
+    }
+    let frame = u64::from(fetch.frame);
+    let outcome = match fetch.what {
+        What::Copy { id, instance, ranges, ordered } => {
+            let wanted = Wanted { transfer, ranges, frame, ordered };
+            send_copy(transfers, writer, credit, id, instance, &wanted).await?
+        }
+        What::Partial(key) => send_partial(transfers, writer, credit, transfer, key, frame).await?,
+    };
+    let last = match outcome {
+        None => frame::bare(FrameKind::End, transfer, 0).to_vec(),
+        Some(why) => frame::frame(FrameKind::Unavailable, transfer, &why),
+    };
+    Ok(writer.write_all(&last).await?)
+}
+
+/// What a receiver wants of a copy.
+struct Wanted {
+    transfer: u64,
+    ranges: Vec<Range<u64>>,
+    frame: u64,
+    /// Whether this node is to make it, and may not have heard so.
+    ordered: bool,
+}
+
+/// Sends what is wanted of a copy, as it comes to be there; why it could not, if it could not.
+async fn send_copy(
+    transfers: &Arc<Transfers>,
+    writer: &mut OwnedWriteHalf,
+    credit: &Credit,
+    id: ObjectId,
+    instance: Instance,
+    wanted: &Wanted,
+) -> Result<Option<Unavailable>, LinkError> {
+    if wanted.ordered {
+        let ordered = tokio::time::timeout(ORDER_PATIENCE, transfers.store.wait_for(instance));
+        tokio::select! {
+            // If it does not come, the machine says so.
+            _ = ordered => {}
+            () = credit.closed() => {
+                return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
+            }
+        }
+    }
+    let (serve, mut decision) = transfers.expect_serve();
+    let mut asked = Asked { transfers, serve, is_refused: false };
+    transfers.facts.tell(Event::FetchAsked { serve, id, instance });
+    // The machine may have to wait for its own answer from the owner.
+    let serving = tokio::select! {
+        biased;
+        serving = &mut decision => serving.ok().flatten(),
+        // Whether it was granted meanwhile, or is still waited for: it is over.
+        () = credit.closed() => {
+            return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
+        }
+    };
+    let Some(Serving { held, relayed }) = serving else {
+        asked.is_refused = true;
+        return Ok(Some(Unavailable::NotHere));
+    };
+    let _active = transfers.streams.active();
+    let result = send_ranges(transfers, writer, credit, &held, relayed, wanted).await;
+    if matches!(result, Ok(None)) {
+        transfers.counters.serves.add(1);
+    }
+    result
+}
+
+async fn send_ranges(
+    transfers: &Arc<Transfers>,
+    writer: &mut OwnedWriteHalf,
+    credit: &Credit,
+    held: &Held,
+    relayed: bool,
+    wanted: &Wanted,
+) -> Result<Option<Unavailable>, LinkError> {
+    let Wanted { transfer, ref ranges, frame, .. } = *wanted;
+    let len = held.slot.len();
+    let counter =
+        if relayed { &transfers.counters.bytes_relayed } else { &transfers.counters.bytes_direct };
+    for range in ranges {
+        if range.start > range.end || range.end > len {
+            return Err(WireError::Unexpected(format!(
+                "bytes {} to {} of {len}",
+                range.start, range.end
+            ))
+            .into());
+        }
+        let mut at = range.start;
+        if at % BLOCK_BYTES != 0 {
+            return Err(WireError::Unexpected(format!("a range that begins at {at}")).into());
+        }
+        while at < range.end {
+            let first = at..(at + frame).min(range.end);
+            let here = tokio::select! {
+                here = held.wait(first.clone()) => here.is_ok(),
+                () = credit.closed() => return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()),
+            };
+            if !here {
+                return Ok(Some(Unavailable::Dropped));
+            }
+            let batch = ready_run(held, first.clone(), range.end, frame);
+            let least = first.end - first.start;
+            let granted = credit.take(least, batch.end - batch.start).await?;
+            // Whole frames only: what is granted beyond them is for the next.
+            let end = if granted == batch.end - batch.start {
+                batch.end
+            } else {
+                at + granted / frame * frame
+            };
+            credit.give_back(granted - (end - at));
+            let Some(bytes) = held.slot.ready(at..end) else { continue };
+            let frames = blocks::frames(bytes, at, frame);
+            blocks::write(writer, transfer, frames, |at, bytes| held.sum(at, bytes)).await?;
+            counter.add(bytes.len() as u64);
+            at = end;
+        }
+    }
+    Ok(None)
+}
+
+/// The frames from the `first` on that are there, up to a batch.
+fn ready_run(held: &Held, first: Range<u64>, end: u64, frame: u64) -> Range<u64> {
+    let progress = held.slot.progress();
+    let limit = (first.start + BATCH_BYTES).min(end);
+    let mut to = first.end;
+    while to < limit && progress.is_range_ready(to..(to + frame).min(end)) {
+        to = (to + frame).min(end);
+    }
+    first.start..to
+}
+
+/// Sends the stream of a position of a reduce to its parent.
+async fn send_partial(
+    transfers: &Arc<Transfers>,
+    writer: &mut OwnedWriteHalf,
+    credit: &Credit,
+    transfer: u64,
+    key: FoldKey,
+    frame: u64,
+) -> Result<Option<Unavailable>, LinkError> {
+    let frames = tokio::select! {
+        frames = transfers.streams.take(key) => frames,
+        () = credit.closed() => None,
+    };
+    let Some(mut frames) = frames else { return Ok(Some(Unavailable::Stopped)) };
+    let _active = transfers.streams.active();
+    // Half of the window at most: the other half is granted again while this one is on its way.
+    let most = ((WINDOW_BYTES / 2 / frame) as usize).clamp(1, blocks::FRAMES_AT_ONCE);
+    let mut batch = Vec::with_capacity(most);
+    loop {
+        batch.clear();
+        if frames.recv_many(&mut batch, most).await == 0 {
+            return Ok(Some(Unavailable::Stopped));
+        }
+        let pieces = batch.iter().filter_map(|frame| match frame {
+            Frame::Bytes { offset, bytes } => Some((*offset, &**bytes)),
+            Frame::End => None,
+        });
+        let length: u64 = pieces.clone().map(|(_, bytes)| bytes.len() as u64).sum();
+        credit.take(length, length).await?;
+        blocks::write(writer, transfer, pieces, |_, bytes| frame::crc(bytes)).await?;
+        transfers.counters.bytes_partial.add(length);
+        if matches!(batch.last(), Some(Frame::End)) {
+            return Ok(None);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! A panic in any thread or task of a node ends the node, and its clients are told why. The process goes on.
+
+use std::{
+    io::pipe,
+    net::TcpStream,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use hoplite_node::{
+    Client, Node, NodeConfig, Task, Value,
+    proto::{
+        id::ObjectId,
+        meta::{Dtype, Meta, Op},
+    },
+};
+
+mod support;
+use support::SOON;
+
+const LARGE: usize = 1 << 20;
+
+/// How long what may never be answered is waited for.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Two nodes, one of which is to fail.
+struct Scene {
+    failing: Node,
+    other: Node,
+    socket: PathBuf,
+}
+
+fn put(client: &Client, bytes: usize) -> Option<ObjectId> {
+    let meta = Meta::array(Dtype::UInt8, vec![bytes as u64]).unwrap();
+    let value = vec![1; bytes];
+    client.put(None, Value::with_meta(&value, meta).unwrap(), SOON).ok()
+}
+
+fn get(client: &Client, id: Option<ObjectId>) {
+    drop(id.map(|id| client.start_get(&id, SOON).wait_for(PAUSE)));
+}
+
+fn join(node: &Node) -> NodeConfig {
+    NodeConfig { join: vec![node.address().to_string()], ..NodeConfig::default() }
+}
+
+impl Scene {
+    fn new(task: Task) -> Self {
+        let name = format!("hoplite-failstop-{task}-{}", std::process::id());
+        let socket = std::env::temp_dir().join(name);
+        let other = Node::start(NodeConfig::default()).unwrap();
+        let failing = NodeConfig { socket: Some(socket.clone()), ..join(&other) };
+        Self { failing: Node::start(failing).unwrap(), other, socket }
+    }
+
+    /// Gives a task of the failing node something to do.
+    fn provoke(&self, task: Task) {
+        let (mine, theirs) = (self.failing.client(), self.other.client());
+        match task {
+            // These are at work by themselves.
+            Task::Timer | Task::Seek | Task::Spare => {}
+            Task::Machine => drop(mine.start_objects().wait_for(PAUSE)),
+            Task::Orders => drop(put(&mine, 200 * LARGE)),
+            Task::Listen | Task::Welcome => drop(TcpStream::connect(self.failing.address())),
+            // Both connect to a node that joins.
+            Task::Redial => drop(Node::start(join(&self.other))),
+            // What one puts is told to the other.
+            Task::Control | Task::Late => {
+                get(&mine, put(&theirs, LARGE));
+                get(&theirs, put(&mine, LARGE));
+            }
+            Task::Send => get(&theirs, put(&mine, LARGE)),
+            Task::Receive => get(&mine, put(&theirs, LARGE)),
+            // More than are received from one sender at a time.
+            Task::Limiter => {
+                let ids: Vec<_> = (0..100).filter_map(|_| put(&theirs, LARGE)).collect();
+                let gets: Vec<_> = ids.iter().map(|id| mine.start_get(id, SOON)).collect();
+                gets.into_iter().for_each(|mut get| drop(get.wait_for(PAUSE)));
+            }
+            Task::Stream | Task::Fold => {
+                let inputs = [put(&mine, LARGE), put(&theirs, LARGE), put(&theirs, LARGE)];
+                let inputs = inputs.into_iter().flatten().collect();
+                get(&mine, mine.reduce(inputs, Op::Sum, None, SOON).ok());
+            }
+            Task::Attach | Task::Session | Task::Answers => {
+                let attached = Client::attach(&self.socket, Some(PAUSE));
+                drop(attached.map(|client| client.start_objects().wait_for(PAUSE)));
+            }
+            Task::Fork => {
+                let view = put(&mine, LARGE).map(|id| mine.get(&id, SOON));
+                let (end, _held) = pipe().unwrap();
+                drop((Client::hold_all(&end.into()), view));
+            }
+            Task::Call | Task::Relay => unreachable!("they have tests beside what they do"),
+        }
+    }
+}
+
+/// Method: clients in the process and beside it wait for an object that never comes; then the task panics.
+fn end_by(task: Task) {
+    let scene = Scene::new(task);
+    let never: ObjectId = "never".parse().unwrap();
+    let inside = scene.failing.client();
+    let outside = Client::attach(&scene.socket, SOON).unwrap();
+    let gets = [inside.start_get(&never, None), outside.start_get(&never, None)];
+    let address = scene.failing.address();
+    scene.failing.plant_panic(task);
+    scene.provoke(task);
+    wait_until(|| scene.failing.failure().is_some(), "it panics");
+    let reason = scene.failing.failure().unwrap();
+    assert!(reason.contains(&format!("task {task} panicked")), "{reason}");
+    for get in gets {
+        let error = get.join().unwrap_err().to_string();
+        assert!(error.contains(&reason), "{error}");
+    }
+    // Whatever is asked later fails too, and nothing listens any more.
+    let error = inside.start_objects().join().unwrap_err().to_string();
+    assert!(error.contains(&reason), "{error}");
+    assert!(outside.start_objects().join().is_err());
+    assert!(inside.is_closed() && scene.failing.is_closed());
+    wait_until(|| TcpStream::connect(address).is_err(), "it listens no more");
+    wait_until(|| !scene.socket.exists(), "its socket is gone");
+    assert!(!scene.failing.close(SOON), "it hands nothing over");
+    // The other node goes on.
+    let id = put(&scene.other.client(), LARGE).unwrap();
+    assert!(scene.other.client().get(&id, SOON).is_ok());
+}
+
+fn wait_until(is_so: impl Fn() -> bool, what: &str) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < SOON.unwrap(), "not within {SOON:?}: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+macro_rules! tests {
+    ($($name:ident: $task:ident,)*) => {
+        mod a_panic_ends_the_node_in {
+            use super::{Task, end_by};
+
+            $(#[test] fn $name() { end_by(Task::$task) })*
+
+            #[test]
+            fn every_task() {
+                let beside = [Task::Call, Task::Relay];
+                let tested = [$(Task::$task),*];
+                assert!(Task::ALL.iter().all(|task| tested.contains(task) || beside.contains(task)));
+            }
+        }
+    };
+}
+
+tests! {
+    the_machine: Machine,
+    slow_orders: Orders,
+    the_timer: Timer,
+    the_control_thread: Control,
+    accepting_nodes: Listen,
+    a_handshake: Welcome,
+    a_connection_to_a_member: Redial,
+    messages_that_wait: Late,
+    the_search_for_members: Seek,
+    a_sender: Send,
+    a_receiver: Receive,
+    the_stream_of_a_child: Stream,
+    a_fold: Fold,
+    the_limiter: Limiter,
+    spare_memory: Spare,
+    accepting_processes: Attach,
+    a_session: Session,
+    the_writer_of_answers: Answers,
+    the_pins_of_a_fork: Fork,
+}

@@ -1,0 +1,96 @@
+//! An estimate of the link from samples of transfers: how much a new sample changes it.
+//!
+//! Latency in nanoseconds one way, bandwidth in bytes a second. Knows samples, not how they are taken.
+
+use crate::reduce::cost::Link;
+
+/// What is known of the link of a node to the others.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkEstimate {
+    link: Link,
+    has_latency: bool,
+    has_bandwidth: bool,
+}
+
+impl LinkEstimate {
+    /// `assumed` counts until the first sample.
+    pub const fn new(assumed: Link) -> Self {
+        Self { link: assumed, has_latency: false, has_bandwidth: false }
+    }
+
+    /// Latency and bandwidth as they are known now.
+    pub const fn link(&self) -> Link {
+        self.link
+    }
+
+    /// Whether the bandwidth was measured.
+    pub const fn has_bandwidth(&self) -> bool {
+        self.has_bandwidth
+    }
+
+    /// A question was answered after so many nanoseconds.
+    pub const fn round_trip(&mut self, nanoseconds: u64) {
+        let (old, sample) = (self.link.latency_ns, nanoseconds / 2);
+        // A busy process answers late, and none too early: a longer sample counts little.
+        self.link.latency_ns = match self.has_latency {
+            true if sample > old => old + (sample - old) / 16,
+            _ => sample,
+        };
+        self.has_latency = true;
+    }
+
+    /// `bytes` arrived from one sender in so many nanoseconds. The sender may have waited for them itself, or shared its
+    /// link: then the link is at least so fast, and only `is_steady` says that it is not much faster.
+    pub fn transfer(&mut self, bytes: u64, nanoseconds: u64, is_steady: bool) {
+        let sample = u128::from(bytes) * 1_000_000_000 / u128::from(nanoseconds.max(1));
+        let sample = u64::try_from(sample).unwrap_or(u64::MAX);
+        let old = self.link.bytes_per_second;
+        self.link.bytes_per_second = match self.has_bandwidth {
+            // A quarter of the new, three of the old: a single odd sample does not change a plan.
+            true if sample < old && is_steady => old / 4 * 3 + sample / 4,
+            // Links that have become slower show in the end too.
+            true if sample < old => old - (old - sample) / 64,
+            _ => sample,
+        };
+        self.has_bandwidth = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASSUMED: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn the_first_sample_replaces_what_was_assumed() {
+        let mut estimate = LinkEstimate::new(ASSUMED);
+        assert!(!estimate.has_bandwidth());
+        estimate.round_trip(400_000);
+        estimate.transfer(1000, SECOND, false);
+        let link = estimate.link();
+        assert_eq!((link.latency_ns, link.bytes_per_second), (200_000, 1000));
+        assert!(estimate.has_bandwidth());
+    }
+
+    #[test]
+    fn a_shorter_round_trip_counts_at_once_and_a_longer_one_little() {
+        let mut estimate = LinkEstimate::new(ASSUMED);
+        [3200, 1600, 4800].into_iter().for_each(|sample| estimate.round_trip(sample));
+        assert_eq!(estimate.link().latency_ns, 800 + (2400 - 800) / 16);
+    }
+
+    #[test]
+    fn a_slow_transfer_counts_by_how_much_it_says_of_the_link() {
+        for (is_steady, expected) in [(true, 6400 / 4 * 3), (false, 6400 - 6400 / 64)] {
+            let mut estimate = LinkEstimate::new(ASSUMED);
+            estimate.transfer(6400, SECOND, true);
+            estimate.transfer(0, SECOND, is_steady);
+            assert_eq!(estimate.link().bytes_per_second, expected);
+        }
+        let mut estimate = LinkEstimate::new(ASSUMED);
+        estimate.transfer(u64::MAX, 0, true);
+        assert_eq!(estimate.link().bytes_per_second, u64::MAX);
+    }
+}
