@@ -161,7 +161,7 @@ test-lab: build ## Hosts of network namespaces on this machine, which needs root
 
 test-faults: build ## Each operation in a lab, as root, undisturbed and while a host of it is killed; two minutes of random faults
 	@mkdir -p $(LOGS)
-	@if ! $(BIN)/python -c "from hoplite.lab import needs; needs.check()"; then \
+	@if ! $(BIN)/python -c "from hoplite.tools.lab import needs; needs.check()"; then \
 	    echo "0 passed, 0 failed, 1 skipped" | tee $(LOGS)/faults; exit 0; fi; \
 	set -o pipefail; { $(BIN)/python -m hoplite.faults.matrix --faults none,kill; \
 	    $(BIN)/python -m hoplite.faults.chaos --no-faults --minutes 0.2; \

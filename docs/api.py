@@ -62,7 +62,7 @@ def page() -> str:
         and not member.name.startswith("_")
         and isinstance(member, griffe.Class | griffe.Function)
     ]
-    lab = [target(package["lab"][name]) for name in ("Lab", "hosts.Link", "Host", "Rack", "Moved")]
+    lab = [target(package["tools.lab"][name]) for name in ("Lab", "hosts.Link", "Host", "Rack", "Moved")]
     body = [
         *(block for member in (*functions, *classes) for block in document(member, "hoplite.", 2)),
         *twins(package["_twins.Twins"]),
@@ -71,9 +71,9 @@ def page() -> str:
         "## `hoplite.testing`",
         text(package["testing"]),
         *(block for member in testing for block in document(member, "hoplite.testing.", 3)),
-        "## `hoplite.lab`",
-        text(package["lab"]),
-        *(block for member in lab for block in document(member, "hoplite.lab.", 3)),
+        "## `hoplite.tools.lab`",
+        text(package["tools.lab"]),
+        *(block for member in lab for block in document(member, "hoplite.tools.lab.", 3)),
     ]
     return "\n\n".join([OPENING.rstrip(), contents(body), *body]) + "\n"
 

@@ -17,8 +17,8 @@ import pytest
 
 import hoplite
 from hoplite import Node, testing
-from hoplite.cli import hoplite as command_line
-from hoplite.cli import notify, output
+from hoplite.tools.cli import hoplite as command_line
+from hoplite.tools.cli import notify, output
 from support import SOON, eventually, eventually_empty, numbers
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def run(*arguments: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
     done = subprocess.run(
-        [sys.executable, "-m", "hoplite.cli", *arguments],
+        [sys.executable, "-m", "hoplite.tools.cli", *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -170,7 +170,7 @@ def test_a_service_manager_is_told(tmp_path: Path, is_abstract: bool) -> None:
         path = f"hoplite-test-{os.getpid()}" if is_abstract else str(tmp_path / "notify")
         manager.bind(f"\0{path}" if is_abstract else path)
         environment = {**os.environ, "NOTIFY_SOCKET": f"@{path}" if is_abstract else path}
-        command = [sys.executable, "-m", "hoplite.cli", "node", "--listen", "127.0.0.1:0", "--json"]
+        command = [sys.executable, "-m", "hoplite.tools.cli", "node", "--listen", "127.0.0.1:0", "--json"]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
             try:
                 facts = manager.recv(4096).decode().splitlines()
@@ -250,7 +250,7 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     with Node() as node:
         node.client().put(b"x", name="policy/1")
         done = subprocess.run(
-            ["bash", "-c", f"{sys.executable} -m hoplite.cli objects --json | true"],
+            ["bash", "-c", f"{sys.executable} -m hoplite.tools.cli objects --json | true"],
             capture_output=True,
             timeout=SOON,
             check=False,
@@ -264,7 +264,7 @@ def test_a_table_on_a_terminal_fits_it() -> None:
         node.client().put(numbers(1000), name="policy/1")
         ours, theirs = pty.openpty()
         try:
-            command = [sys.executable, "-m", "hoplite.cli", "objects"]
+            command = [sys.executable, "-m", "hoplite.tools.cli", "objects"]
             subprocess.run(command, stdout=theirs, timeout=SOON, check=True)
             assert b"policy/1" in os.read(ours, 4096)
         finally:
@@ -275,7 +275,7 @@ def test_a_table_on_a_terminal_fits_it() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_node_says_when_it_is_ready_and_leaves_on_a_signal(number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "hoplite.cli", "node", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "hoplite.tools.cli", "node", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

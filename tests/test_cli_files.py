@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-COMMAND = [sys.executable, "-m", "hoplite.cli"]
+COMMAND = [sys.executable, "-m", "hoplite.tools.cli"]
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ def test_a_full_disk_leaves_nothing(client: Client, tmp_path: Path) -> None:
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
         f"sys.argv = ['hoplite', 'get', 'large/1', '-o', {str(tmp_path / 'out')!r}];"
-        "from hoplite.cli import main; main()"
+        "from hoplite.tools.cli import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=SOON, check=False)
     assert done.returncode == 1
@@ -301,9 +301,14 @@ def test_without_numpy_an_array_says_what_is_missing(client: Client, tmp_path: P
     np.save(tmp_path / "in.npy", numbers(10))
     client.put(numbers(10), name="array/1")
     for arguments in (["put", str(tmp_path / "in.npy")], ["get", "array/1", "-o", str(tmp_path / "out.npy")]):
-        script = f"import sys; sys.modules['numpy'] = None; sys.argv = ['hoplite', *{arguments!r}]; import hoplite.cli"
+        script = (
+            f"import sys; sys.modules['numpy'] = None; sys.argv = ['hoplite', *{arguments!r}]; import hoplite.tools.cli"
+        )
         done = subprocess.run(
-            [sys.executable, "-c", f"{script}; hoplite.cli.main()"], capture_output=True, timeout=SOON, check=False
+            [sys.executable, "-c", f"{script}; hoplite.tools.cli.main()"],
+            capture_output=True,
+            timeout=SOON,
+            check=False,
         )
         assert done.returncode == 1
         assert b"pip install" in done.stderr

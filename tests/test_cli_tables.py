@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hoplite import Node
-from hoplite.cli import output
+from hoplite.tools.cli import output
 from support import SOON, numbers
 
 
@@ -29,7 +29,11 @@ def test_listings_end_with_a_line_end(command: tuple[str, ...]) -> None:
     with Node() as node:
         node.client().put(numbers(1000), name="policy/1")
         done = subprocess.run(
-            [sys.executable, "-m", "hoplite.cli", *command], capture_output=True, text=True, timeout=SOON, check=True
+            [sys.executable, "-m", "hoplite.tools.cli", *command],
+            capture_output=True,
+            text=True,
+            timeout=SOON,
+            check=True,
         )
     said = done.stdout
     assert said.endswith("\n")

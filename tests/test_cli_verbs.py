@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-COMMAND = [sys.executable, "-m", "hoplite.cli"]
+COMMAND = [sys.executable, "-m", "hoplite.tools.cli"]
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_the_commands_of_the_pages_print_what_they_say(page: Path, tmp_path: Pat
         if block.how.startswith("file "):
             (tmp_path / block.how.removeprefix("file ")).write_text(block.text)
     surroundings = environment(tmp_path / "runtime")
-    python = {"hoplite": [sys.executable, "-m", "hoplite.cli"], "python": [sys.executable]}
+    python = {"hoplite": [sys.executable, "-m", "hoplite.tools.cli"], "python": [sys.executable]}
     with ExitStack() as stack:
         for command, expected in commands(page):
             name, *arguments = shlex.split(command)

@@ -13,7 +13,7 @@ import pytest
 import hoplite
 from hoplite import testing
 from hoplite.faults.crew import Crew
-from hoplite.lab import Lab
+from hoplite.tools.lab import Lab
 from labs import needs_lab
 from support import SOON, eventually
 

@@ -26,7 +26,7 @@ def node_at(socket: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     command = [
         sys.executable,
         "-m",
-        "hoplite.cli",
+        "hoplite.tools.cli",
         "node",
         "--json",
         "--listen",

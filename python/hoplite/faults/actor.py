@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import hoplite
-from hoplite import peace
 from hoplite.faults import content
+from hoplite.tools import peace
 
 
 class Actor:

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 
 from hoplite.errors import HopliteError
 from hoplite.faults.crew import Crew, Reply
-from hoplite.lab import Lab
+from hoplite.tools.lab import Lab
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
     from hoplite.faults.crew import Actor
-    from hoplite.lab.hosts import Direction
+    from hoplite.tools.lab.hosts import Direction
 
 HOSTS = 5
 DETECTION_S = 1.0

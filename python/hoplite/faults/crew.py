@@ -15,14 +15,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hoplite import peace
 from hoplite.errors import HopliteError
+from hoplite.tools import peace
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from hoplite.lab import Host, Lab
+    from hoplite.tools.lab import Host, Lab
 
 # A start takes a second; hosts that are cut off or stand still are no hosts to join by.
 START_TIMEOUT_S = 30.0

@@ -32,12 +32,12 @@ from hoplite.faults.cells import (
     Cell,
 )
 from hoplite.faults.crew import Crew, Reply
-from hoplite.lab import Lab
+from hoplite.tools.lab import Lab
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from hoplite.lab import Host
+    from hoplite.tools.lab import Host
 
 RATE = "1gbit"
 # Of a rate of Ethernet frames, what TCP brings.

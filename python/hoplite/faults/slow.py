@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 from hoplite.errors import HopliteError
 from hoplite.faults import content
 from hoplite.faults.crew import Crew
-from hoplite.lab import Lab
+from hoplite.tools.lab import Lab
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
     from hoplite.faults.crew import Reply
-    from hoplite.lab import Host
+    from hoplite.tools.lab import Host
 
 HOSTS = 8
 RATE, SLOW_RATE = "500mbit", "50mbit"
