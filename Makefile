@@ -92,18 +92,21 @@ sim-soak: ## Simulated clusters of seeds that nobody has tried yet; failures are
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds $(or $(SEEDS),100000) \
 	    --from $(or $(FROM),$(shell date +%s)000000)
 
+# Programs beside the tests, which are not in the wheel.
+FAULTS := PYTHONPATH=tests $(BIN)/python -m faults
+
 chaos: build ## Random faults in a lab, as root, while all is verified: make chaos MINUTES=60 SEED=1
-	$(BIN)/python -m hoplite.faults.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) --verbose
+	$(FAULTS).chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) --verbose
 
 # Undisturbed and faulty times of one run are compared: nothing else may run beside it.
 FAULT_ROWS ?= docs/reliability/matrix.jsonl
 fault-matrix: build ## One fault at one moment of one operation, all of them, as root: the table of docs/reliability, 40 minutes
 	@mkdir -p $(dir $(FAULT_ROWS)); rm -f $(FAULT_ROWS)
-	$(BIN)/python -m hoplite.faults.matrix --out $(FAULT_ROWS)
-	$(BIN)/python -m hoplite.faults.table $(FAULT_ROWS) >docs/reliability/matrix.md
+	$(FAULTS).matrix --out $(FAULT_ROWS)
+	$(FAULTS).table $(FAULT_ROWS) >docs/reliability/matrix.md
 
 slow-host: build ## What one host that is slow, frozen or cut off costs the others, as root: make slow-host MIB=16
-	$(BIN)/python -m hoplite.faults.slow --mib $(or $(MIB),16)
+	$(FAULTS).slow --mib $(or $(MIB),16)
 
 sim-scale: ## How collectives of 8 to 1024 nodes grow, simulated: the tables of docs/benchmarks/simulated.md
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --scale 1024
@@ -163,9 +166,9 @@ test-faults: build ## Each operation in a lab, as root, undisturbed and while a 
 	@mkdir -p $(LOGS)
 	@if ! $(BIN)/python -c "from hoplite.tools.lab import needs; needs.check()"; then \
 	    echo "0 passed, 0 failed, 1 skipped" | tee $(LOGS)/faults; exit 0; fi; \
-	set -o pipefail; { $(BIN)/python -m hoplite.faults.matrix --faults none,kill; \
-	    $(BIN)/python -m hoplite.faults.chaos --no-faults --minutes 0.2; \
-	    $(BIN)/python -m hoplite.faults.chaos --minutes 2 --spare 0 --verbose; } 2>&1 | tee $(LOGS)/faults
+	set -o pipefail; { $(FAULTS).matrix --faults none,kill; \
+	    $(FAULTS).chaos --no-faults --minutes 0.2; \
+	    $(FAULTS).chaos --minutes 2 --spare 0 --verbose; } 2>&1 | tee $(LOGS)/faults
 
 test-peers: build ## The bench's systems between two hosts, as root: installs them from PyPI and, by apt-get, libgloo-dev
 	@mkdir -p $(LOGS)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hoplite.faults.crew import Crew
+from faults.crew import Crew
 from hoplite.tools.lab import Lab
 from labs import needs_lab
 from support import eventually

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import hoplite
+from faults.crew import Crew
 from hoplite import testing
-from hoplite.faults.crew import Crew
 from hoplite.tools.lab import Lab
 from labs import needs_lab
 from support import SOON, eventually

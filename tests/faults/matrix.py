@@ -15,9 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hoplite.errors import HopliteError
-from hoplite.faults import cells
-from hoplite.faults.cells import (
+from faults import cells
+from faults.cells import (
     CALLER,
     COUNT,
     FAULTS,
@@ -31,7 +30,8 @@ from hoplite.faults.cells import (
     RECEIVERS,
     Cell,
 )
-from hoplite.faults.crew import Crew, Reply
+from faults.crew import Crew, Reply
+from hoplite.errors import HopliteError
 from hoplite.tools.lab import Lab
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ def chosen(text: str | None, known: list[str], what: str) -> list[str]:
 
 def main() -> int:
     """Runs the cells that were asked for, and writes a row for each as it comes."""
-    parser = argparse.ArgumentParser(prog="python -m hoplite.faults.matrix", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m faults.matrix", description=__doc__)
     parser.add_argument("--ops", help="of broadcast,reduce,allreduce; all by default")
     parser.add_argument("--faults", help=f"of {','.join(FAULTS)}; all by default")
     parser.add_argument("--roles", help="whom to break, such as source; all by default")

@@ -16,16 +16,16 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from faults import content
+from faults.crew import Crew
 from hoplite.errors import HopliteError
-from hoplite.faults import content
-from hoplite.faults.crew import Crew
 from hoplite.tools.lab import Lab
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
-    from hoplite.faults.crew import Reply
+    from faults.crew import Reply
     from hoplite.tools.lab import Host
 
 HOSTS = 8
@@ -201,7 +201,7 @@ def _fault(host: Host, fault: str) -> tuple[Callable[[], None], Callable[[], Non
 def main() -> None:
     """Measures, prints a line for each round, and writes rows of JSON if asked to."""
     parser = argparse.ArgumentParser(
-        prog="python -m hoplite.faults.slow", description="One host that is slow, frozen or cut off."
+        prog="python -m faults.slow", description="One host that is slow, frozen or cut off."
     )
     parser.add_argument("--mib", type=int, default=16, help="MiB of each object")
     parser.add_argument("--json", action="store_true", help="rows of JSON instead of text")

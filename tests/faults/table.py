@@ -1,4 +1,4 @@
-"""The rows of a fault matrix as a table in Markdown: `python -m hoplite.faults.table ROWS.jsonl`."""
+"""The rows of a fault matrix as a table in Markdown: `python -m faults.table ROWS.jsonl`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from hoplite.faults.cells import FAULTS, NBYTES, NOTHING, PLACES, PROGRESS
+from faults.cells import FAULTS, NBYTES, NOTHING, PLACES, PROGRESS
 
 HEAD = """# Every fault at every place
 
@@ -21,7 +21,7 @@ broadcast, one time of the wire (0.56 s) and 0.5 s for a reduce, two for an allr
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Formats rows as `hoplite.faults.matrix` writes them."""
+    """Formats rows as `faults.matrix` writes them."""
     by_place: dict[tuple[str, str, str], dict[float, str]] = defaultdict(dict)
     for row in rows:
         by_place[row["op"], row["role"], row["fault"]][row["progress"]] = cell(row)

@@ -13,6 +13,7 @@ import time
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import HopliteError
@@ -69,8 +70,8 @@ class Actor:
         joins = [word for seed in seeds for word in ("--join", seed)]
         own = ["--listen", listen, "--capacity", capacity, "--detection-timeout", str(detection_s)]
         self.process: subprocess.Popen[str] = host.popen(
-            [sys.executable, "-m", "hoplite.faults.actor", *own, *joins],
-            env=os.environ | ALLOCATOR,
+            [sys.executable, "-m", "faults.actor", *own, *joins],
+            env=os.environ | ALLOCATOR | {"PYTHONPATH": str(Path(__file__).parents[1])},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

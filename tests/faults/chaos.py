@@ -18,15 +18,15 @@ from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from faults.crew import Crew, Reply
 from hoplite.errors import HopliteError
-from hoplite.faults.crew import Crew, Reply
 from hoplite.tools.lab import Lab
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
-    from hoplite.faults.crew import Actor
+    from faults.crew import Actor
     from hoplite.tools.lab.hosts import Direction
 
 HOSTS = 5
@@ -409,7 +409,7 @@ def grown(before: dict[str, Use], after: dict[str, Use]) -> Iterable[str]:
 
 def main() -> int:
     """Runs, and prints what happened and a count of operations that went right and wrong."""
-    parser = argparse.ArgumentParser(prog="python -m hoplite.faults.chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m faults.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0, help="for how long (2)")
     parser.add_argument("--seed", type=int, default=None, help="of what is done; another one each time by default")
     parser.add_argument(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import hoplite
-from hoplite.faults import content
+from faults import content
 from hoplite.tools import peace
 
 
@@ -136,7 +136,7 @@ def _private_bytes() -> int:
 
 def main() -> None:
     """Joins, and serves until standard input ends."""
-    parser = argparse.ArgumentParser(prog="python -m hoplite.faults.actor")
+    parser = argparse.ArgumentParser(prog="python -m faults.actor")
     parser.add_argument("--listen", required=True)
     parser.add_argument("--join", action="append", default=[])
     parser.add_argument("--capacity", required=True)
