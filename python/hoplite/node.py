@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from hoplite import _native, settings, sockets
 from hoplite._arguments import check_timeout
+from hoplite.client import Client
 from hoplite.errors import AddressInUse, NodeDown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
     from typing import Self
-
-    from hoplite.client import Client
 
 
 _log_started = False
@@ -156,12 +155,10 @@ class Node:
         Raises:
             NodeDown: the node is closed.
         """
-        # The session imports this module.
-        from hoplite.session import make_client
-
         if self.closed:
             raise NodeDown(f"node {self.id} is closed")
-        return make_client(self._native.client(), self, path=self.socket, allow_pickle=allow_pickle)
+        may_pickle = settings.may_pickle(allow_pickle)
+        return Client(self._native.client(), self, path=self.socket, allow_pickle=may_pickle)
 
     def close(self, timeout: float | None = None) -> None:
         """Leaves the cluster: hands over what only this node holds, then frees its store. Closing twice is fine.

@@ -417,6 +417,16 @@ def load(config: str | os.PathLike[str] | None = None, /, **arguments: object) -
     return Values(found)
 
 
+def may_pickle(allow_pickle: bool | None) -> bool:
+    """Whether a client may put and get values that need pickle: as its maker says, else as the settings say.
+
+    Raises:
+        InvalidArgument: `allow_pickle` is no bool, here or in the settings.
+    """
+    allowed: bool = load(allow_pickle=allow_pickle)["allow_pickle"]
+    return allowed
+
+
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads a TOML file of settings, each key of which is the name of one.
 
