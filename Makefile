@@ -123,12 +123,13 @@ test: ## Everything that CI runs: lint, Rust, loom, 2000 simulated clusters, Pyt
 	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel frameworks) || failed=1; \
 	exit $$failed
 
-lint: lint-python lint-rust ## ruff, mypy, rustfmt, clippy
+lint: lint-python lint-rust ## ruff, mypy, import-linter, rustfmt, clippy
 
 lint-python: $(VENV)/.tools
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	PYTHONPATH=python $(BIN)/lint-imports --cache-dir target/imports
 
 # Tests of mistakes on purpose need them to be there.
 PLANTED := hoplite-node/planted-bugs

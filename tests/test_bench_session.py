@@ -479,7 +479,7 @@ def test_each_error_of_a_run_has_a_step_that_helps(error: HopliteError, step: st
 
 
 def test_a_debug_build_says_how_to_get_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hoplite._native.DEBUG_BUILD", True)
+    monkeypatch.setattr("hoplite.__build__", "debug")
     for command in (bench.bench, bench_local.local):
         with pytest.raises(output.Failure, match="a debug build measures nothing") as failed:
             CliRunner().invoke(command, ["--sizes", "4"], catch_exceptions=False, standalone_mode=False)

@@ -17,8 +17,9 @@ import pytest
 
 import hoplite
 from hoplite import Node, testing
+from hoplite.sizes import write_size
 from hoplite.tools.cli import hoplite as command_line
-from hoplite.tools.cli import notify, output
+from hoplite.tools.cli import notify
 from support import SOON, eventually, eventually_empty, numbers
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def test_locations_lists_the_nodes_that_hold_a_copy(nodes: list[Node]) -> None:
 
 def test_sizes_in_words() -> None:
     words = {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 5 << 30: "5.0 GiB", 3 << 40: "3.0 TiB"}
-    assert {count: output.size(count) for count in words} == words
+    assert {count: write_size(count) for count in words} == words
 
 
 def test_settings_of_the_environment_that_make_no_sense_are_named() -> None:

@@ -10,8 +10,9 @@ import select
 from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, values
-from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks, answer, aside, brief, say
+from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks, answer, aside, brief
 from hoplite.errors import HopliteError
+from hoplite.log import still_waiting
 
 if TYPE_CHECKING:
     import asyncio
@@ -101,7 +102,7 @@ class Filling:
 
     def speak(self, waited: float) -> None:
         """Says in the log for how many seconds it has been waited, and why."""
-        say(self._text, waited, brief(self._native.start_explain(self._text), SILENT))
+        still_waiting(self._text, waited, brief(self._native.start_explain(self._text), SILENT))
 
     def patience(self) -> float | None:
         """For how many seconds more the node may say nothing."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from hoplite import _native
 from hoplite.errors import HopliteError
+from hoplite.log import still_waiting
 
 if TYPE_CHECKING:
     import asyncio
@@ -198,15 +199,7 @@ async def _say(late: list[_Waiting], now: float) -> None:
     if first.pending.is_over() or not missing:
         return
     what = first.ref if missing == 1 else f"{missing} objects, {first.ref} for one,"
-    say(what, now - first.begun, state)
-
-
-def say(what: str, waited: float, state: str) -> None:
-    """Tells the log what is waited for, for how many seconds, and why."""
-    # Long to import for what is seldom said.
-    import logging
-
-    logging.getLogger("hoplite").warning("still waiting for %s after %.0f s: %s", what, waited, state)
+    still_waiting(what, now - first.begun, state)
 
 
 def brief(pending: Pending[T], otherwise: U) -> T | U:

@@ -10,8 +10,9 @@ import select
 from typing import TYPE_CHECKING
 
 from hoplite import _native
-from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks, brief, brief_async, say
+from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks, brief, brief_async
 from hoplite.errors import StoreFull
+from hoplite.log import still_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -146,7 +147,7 @@ class Several:
     def _speak(self, waited: float, state: str) -> None:
         missing = len(self._pendings) - len(self._views)
         what = f"{missing} of {len(self._pendings)} objects, {next(self._missing())} for one,"
-        say(what, waited, state)
+        still_waiting(what, waited, state)
 
     def _refuse_if_too_large(self, lacks: tuple[int, int] | None) -> None:
         """Ends a wait for room that only its own end could make."""

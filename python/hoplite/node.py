@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hoplite import _native, settings, sockets
+from hoplite import _native, log, settings, sockets
 from hoplite._arguments import check_timeout
 from hoplite.client import Client
 from hoplite.errors import AddressInUse, NodeDown
@@ -14,18 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
     from typing import Self
-
-
-_log_started = False
-
-
-def start_log(level: str | None) -> None:
-    """Lets nodes and clients of this process log to stderr, from a level up; the first call that names one counts."""
-    global _log_started
-    to_stderr = getattr(_native, "log_to_stderr", None)
-    if level is not None and to_stderr is not None and not _log_started:
-        _log_started = True
-        to_stderr(level)
 
 
 class Node:
@@ -95,7 +83,7 @@ class Node:
             socket=socket,
             log=None,
         )
-        start_log(values["log"])
+        log.start(values["log"])
         wanted = values["socket"]
         # What this node was told to join: `init` compares it.
         self._seeds = list(values["join"])

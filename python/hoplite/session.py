@@ -9,12 +9,12 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from hoplite import _native, settings, sockets
+from hoplite import _native, log, settings, sockets
 from hoplite._arguments import check_text, check_timeout
 from hoplite._shared import shared
 from hoplite.client import Client
 from hoplite.errors import AddressInUse, ConnectError, ForkedClient, HopliteError, InvalidArgument, NodeDown
-from hoplite.node import Node, start_log
+from hoplite.node import Node
 from hoplite.settings import UNIX
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def init(
         log=None,
         allow_pickle=allow_pickle,
     )
-    start_log(values["log"])
+    log.start(values["log"])
     with shared.lock:
         shared.allow_pickle, shared.reconnect = values["allow_pickle"], reconnect
         return _find(values, embedded, limit, functools.partial(_start, values, config), reconnect)
@@ -189,7 +189,7 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
         client = _attach(path, limit, allow_pickle, reconnect)
         try:
             _refuse(values, because)
-            check_cluster(client, values, path)
+            _check_cluster(client, values, path)
         except HopliteError:
             client.close()
             raise
@@ -208,7 +208,7 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
                 "hoplite.shutdown() first"
             )
         client = own.client(allow_pickle=allow_pickle)
-        check_cluster(client, values, own.socket)
+        _check_cluster(client, values, own.socket)
         return shared.keep(client, own.socket)
 
     if join or embedded:
@@ -290,21 +290,10 @@ def _refuse(values: Values, because: str) -> None:
         )
 
 
-def check_cluster(client: Client, values: Values, path: str, advice: str = "") -> None:
-    """Refuses a running node that is of another cluster than the settings say.
-
-    Raises:
-        InvalidArgument: it is; ends with advice, which is that for `init` unless other is given.
-    """
-    if not values.is_set("cluster"):
-        return
-    running = client.status()["cluster"]
-    if running != values["cluster"]:
-        raise InvalidArgument(
-            f"the node at {UNIX}{path} is of cluster {running!r}, and {values['cluster']!r} was asked for "
-            f"({values.origin('cluster')}): "
-            + (advice or "leave the cluster out, or embedded=True starts a node of your own")
-        )
+def _check_cluster(client: Client, values: Values, path: str) -> None:
+    if values.is_set("cluster"):
+        advice = "leave the cluster out, or embedded=True starts a node of your own"
+        values.check_cluster(client.status()["cluster"], path, advice)
 
 
 def _listen_address(join: list[str]) -> str:

@@ -15,8 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hoplite._arguments import check_capacity, check_text, check_timeout
+from hoplite._arguments import check_text, check_timeout
 from hoplite.errors import InvalidArgument
+from hoplite.sizes import check_capacity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,9 +28,10 @@ CONFIG_VARIABLE = "HOPLITE_CONFIG"
 # What the address of a node of this host begins with, before the path of its socket.
 UNIX = "unix:"
 
-# As long as a label's value in Kubernetes.
-# Seconds. A node that shares two busy processors with others may have to wait for its turn for half of it.
+# A node that shares two busy processors with others may have to wait for its turn for half of it.
 DETECTION_MIN_S = 0.5
+
+# As long as a label's value in Kubernetes.
 RACK_BYTES_MAX = 63
 
 DEGREES = ("1", "2", "n")
@@ -378,6 +380,23 @@ class Values:
     def is_set(self, name: str) -> bool:
         """Whether anybody said a value."""
         return self.origin(name) != DEFAULT
+
+    def check_cluster(self, running: str, path: str, advice: str) -> None:
+        """Refuses a running node that is of another cluster than these settings name, if they name one.
+
+        Args:
+            running: the cluster of the node.
+            path: of the node's socket.
+            advice: what to do about it; ends the error.
+
+        Raises:
+            InvalidArgument: the clusters differ.
+        """
+        if self.is_set("cluster") and running != self["cluster"]:
+            raise InvalidArgument(
+                f"the node at {UNIX}{path} is of cluster {running!r}, and {self['cluster']!r} was asked for "
+                f"({self.origin('cluster')}): {advice}"
+            )
 
     def given(self, *names: str) -> list[str]:
         """Those of some settings that the caller itself said."""

@@ -25,8 +25,7 @@ from hoplite.testing import cluster, node_process
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hoplite.client import Client
-    from hoplite.ref import Ref
+    from hoplite import Client, Ref
 
 CLIENTS = 1000
 CLIENT_THREADS = 8

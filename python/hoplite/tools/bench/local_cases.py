@@ -22,8 +22,7 @@ from hoplite.tools.bench.ranks.content import DTYPE, fill, wrong
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hoplite.client import Client
-    from hoplite.ref import Ref
+    from hoplite import Client, Ref
     from hoplite.tools.bench.local_ray import LocalRay
 
     # Seconds that it took, what came out, and what is to be deleted afterwards.

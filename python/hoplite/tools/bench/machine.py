@@ -8,19 +8,19 @@ import platform
 import subprocess
 from pathlib import Path
 
-from hoplite import __version__, _native
+import hoplite
 from hoplite.errors import HopliteError
 
 
 def refuse_debug_build() -> None:
     """Raises if the extension was built without optimisation."""
-    if _native.DEBUG_BUILD:
+    if build() == "debug":
         raise HopliteError("a debug build measures nothing; build with make build")
 
 
 def build() -> str:
     """How the extension was built: "debug" or "release"."""
-    return "debug" if _native.DEBUG_BUILD else "release"
+    return hoplite.__build__
 
 
 def facts() -> dict[str, str | int | float]:
@@ -33,7 +33,7 @@ def facts() -> dict[str, str | int | float]:
         # It decides how a stream begins, and how it takes losses: for all that speak TCP alike.
         "congestion_control": _congestion_control(),
         "python": platform.python_version(),
-        "version": __version__,
+        "version": hoplite.__version__,
         "commit": _commit(),
     }
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hoplite.errors import HopliteError
+from hoplite.sizes import write_size
 from hoplite.testing import cluster
 from hoplite.tools.bench import clients as clients_bench
 from hoplite.tools.bench import machine
-from hoplite.tools.cli.output import size
 
 if TYPE_CHECKING:
-    from hoplite.client import Client
+    from hoplite import Client
 
 NODES = 8
 BROADCAST_BYTES = 256 * 2**20
@@ -161,12 +161,12 @@ def summary(report: dict[str, Any]) -> str:
     facts, settings = report["machine"], report["settings"]
     broadcast, local, small = report["broadcast"], report["local_get"], report["small"]
     return f"""\
-broadcast of {size(broadcast["bytes"])} to {broadcast["receivers"]} receivers: \
-the source sent {max(broadcast["source_copies"]):.2f} copies, {size(broadcast["bytes_relayed"])} were relayed
+broadcast of {write_size(broadcast["bytes"])} to {broadcast["receivers"]} receivers: \
+the source sent {max(broadcast["source_copies"]):.2f} copies, {write_size(broadcast["bytes_relayed"])} were relayed
     {broadcast["seconds_median"]:.3f} s median of {broadcast["n"]} \
 ({broadcast["seconds_min"]:.3f} to {broadcast["seconds_max"]:.3f})
-local get of {size(local["bytes"])}: {local["us_p50"]:.0f} us p50, {local["us_p99"]:.0f} us p99 of {local["n"]}
-put and get of {size(small["bytes"])} across two nodes: \
+local get of {write_size(local["bytes"])}: {local["us_p50"]:.0f} us p50, {local["us_p99"]:.0f} us p99 of {local["n"]}
+put and get of {write_size(small["bytes"])} across two nodes: \
 {small["us_p50"]:.0f} us p50, {small["us_p99"]:.0f} us p99 of {small["n"]}
 {clients_bench.summary(report)}
 every answer verified; {settings["nodes"]} nodes on {settings["network"]}, capacity {settings["capacity"]} each

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+import hoplite
 from hoplite import settings
 from hoplite.errors import HopliteError, InvalidArgument
-from hoplite.session import check_cluster, connect
 from hoplite.settings import UNIX
 from hoplite.sockets import default_socket
 
 if TYPE_CHECKING:
-    from hoplite.client import Client
+    from hoplite import Client
 
 # Of whoever pressed a key.
 COMPLETION_TIMEOUT_S = 1.0
@@ -45,10 +45,11 @@ def attach(socket: str | None, *, timeout: float = 10.0) -> Client:
         raise InvalidArgument(
             f"{values.origin('address')} is {address}; this command needs a node of this host, given by --socket"
         )
-    client = connect(address, timeout=timeout, allow_pickle=False)
+    client = hoplite.connect(address, timeout=timeout, allow_pickle=False)
     try:
-        path = address.removeprefix(UNIX)
-        check_cluster(client, values, path, "say another cluster there, or by --socket the node that is meant")
+        if values.is_set("cluster"):
+            advice = "say another cluster there, or by --socket the node that is meant"
+            values.check_cluster(client.status()["cluster"], address.removeprefix(UNIX), advice)
     except HopliteError:
         client.close()
         raise

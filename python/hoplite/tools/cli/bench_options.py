@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hoplite._arguments import check_size
 from hoplite.errors import HopliteError, InvalidArgument, LabError
 from hoplite.settings import DEGREES
+from hoplite.sizes import check_size
 from hoplite.tools.cli.output import Failure, fail_with, stepping
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hoplite import settings, sockets
+from hoplite import Node, log, settings, sockets
 from hoplite.errors import InvalidArgument
-from hoplite.node import Node, start_log
 from hoplite.settings import FLAG, SETTINGS, Setting
 from hoplite.tools.cli.notify import notify
 from hoplite.tools.cli.output import print_json, stepping
@@ -109,7 +108,7 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     given["join"] = [seed for seeds in options["join"] for seed in seeds] or None
     given |= {name: options[name] for name in TIMES}
     values = settings.load(config, **given)
-    start_log(values["log"] or DEFAULT_LOG)
+    log.start(values["log"] or DEFAULT_LOG)
     if values["socket"] is not None:
         with stepping({InvalidArgument: "make the folder of the socket first, or another --socket"}):
             sockets.check_folder(values["socket"])

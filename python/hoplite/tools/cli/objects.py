@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from hoplite.errors import GetTimeout, HopliteError
+from hoplite.sizes import write_size
 from hoplite.tools.cli.attach import attach, complete_ref, socket_option
-from hoplite.tools.cli.output import print_json, print_table, size, stepping
+from hoplite.tools.cli.output import print_json, print_table, stepping
 
 
 @click.command()
@@ -48,11 +49,11 @@ def objects(prefix: str, also_prefix: str, everywhere: bool, timeout: float, soc
     # What is as wide as it likes comes last.
     if everywhere:
         columns = ["ref", "size", "copies", "dtype", "shape"]
-        cells = [[row["ref"], size(row["bytes"]), _copies(row), *_kind(row)] for row in rows]
+        cells = [[row["ref"], write_size(row["bytes"]), _copies(row), *_kind(row)] for row in rows]
     else:
         columns = ["ref", "size", "state", "pinned", "dtype", "shape"]
         cells = [
-            [row["ref"], size(row["bytes"]), row["state"], "pinned" if row["pinned"] else "-", *_kind(row)]
+            [row["ref"], write_size(row["bytes"]), row["state"], "pinned" if row["pinned"] else "-", *_kind(row)]
             for row in rows
         ]
     print_table(columns, cells)

@@ -1,4 +1,4 @@
-"""What the commands share: sizes in words, tables, JSON, errors that end with what to try next."""
+"""What the commands share: tables, JSON, errors that end with what to try next."""
 
 from __future__ import annotations
 
@@ -73,15 +73,6 @@ def stepping(steps: Mapping[type[errors.HopliteError], str]) -> Iterator[None]:
         if step is None:
             raise
         fail_with(str(error), step)
-
-
-def size(count: float) -> str:
-    """Writes a number of bytes for people: 1536 is "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 def print_json(value: object) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from hoplite.sizes import write_size
 from hoplite.tools.cli.attach import attach, socket_option
-from hoplite.tools.cli.output import print_json, print_table, size
+from hoplite.tools.cli.output import print_json, print_table
 
 
 @click.command()
@@ -55,7 +56,7 @@ def _print(facts: dict[str, Any]) -> None:
     store = facts["store"]
     rack = f", in rack {facts['rack']}" if facts["rack"] else ""
     click.echo(f"node     {facts['id']} at {facts['address']}{rack}, of cluster {facts['cluster']}")
-    click.echo(f"objects  {facts['objects']} here, {size(store['used'])} of {size(store['capacity'])}")
+    click.echo(f"objects  {facts['objects']} here, {write_size(store['used'])} of {write_size(store['capacity'])}")
     click.echo()
     columns = ["member", "address"]
     if any(member["rack"] for member in facts["members"]):
@@ -72,7 +73,10 @@ def _print(facts: dict[str, Any]) -> None:
     click.echo()
     print_table(
         ["counter", "value"],
-        [[name, size(value) if name.startswith("bytes_") else str(value)] for name, value in facts["counters"].items()],
+        [
+            [name, write_size(value) if name.startswith("bytes_") else str(value)]
+            for name, value in facts["counters"].items()
+        ],
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from hoplite._arguments import OPS
 from hoplite.errors import GetTimeout, UnsupportedDtype
 from hoplite.tools.cli.attach import attach, complete_ref, socket_option
 from hoplite.tools.cli.output import fail_with, print_json, stepping
 from hoplite.tools.cli.patience import SILENCE_S, patiently, timeout_option
+from hoplite.values import OPS
 
 
 @click.command()

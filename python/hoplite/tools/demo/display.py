@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hoplite.tools.cli.output import size
+from hoplite.sizes import write_size
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -140,7 +140,7 @@ def _nodes(progress: Progress) -> Table:
         table.add_row(
             f"{node} (trainer)" if node == 0 else str(node),
             *(
-                size(counters[counter])
+                write_size(counters[counter])
                 for counter in (
                     "bytes_direct",
                     "bytes_relayed",

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hoplite.errors import HopliteError
+from hoplite.sizes import write_size
 from hoplite.testing import cluster
 from hoplite.tools import demo, peace
-from hoplite.tools.cli.output import size
 from hoplite.tools.demo import network
 from hoplite.tools.demo.display import Display, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hoplite.client import Client
+    from hoplite import Client
 
 NODES = 4
 WORKERS = 8
@@ -180,8 +180,8 @@ def summary(outcome: Outcome) -> str:
     return f"""\
 test accuracy {outcome.accuracy:.1%} after {outcome.steps} sums of {COUNT} gradients of {WORKERS}, {outcome.seconds} s
 gradients used, by worker: {" ".join(map(str, outcome.contributions))}
-sent {size(outcome.bytes_direct)} from where it was put, relayed {size(outcome.bytes_relayed)} from copies
-folded {size(folded)}, {away:.0%} of it away from the trainer's node
+sent {write_size(outcome.bytes_direct)} from where it was put, relayed {write_size(outcome.bytes_relayed)} from copies
+folded {write_size(folded)}, {away:.0%} of it away from the trainer's node
 restarted, failed or refused, though nothing was broken: {", ".join(outcome.disturbances) or "nothing"}
 
 next: run a node on this host with `hoplite node`, look at it with `hoplite status`,
