@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-import click
 from click.shell_completion import CompletionItem
 
 import hoplite
@@ -15,16 +14,12 @@ from hoplite.settings import UNIX
 from hoplite.sockets import default_socket
 
 if TYPE_CHECKING:
+    import click
+
     from hoplite import Client
 
 # Of whoever pressed a key.
 COMPLETION_TIMEOUT_S = 1.0
-
-socket_option = click.option(
-    "--socket",
-    metavar="PATH",
-    help="Unix socket of the node.  [default: HOPLITE_ADDRESS, HOPLITE_SOCKET, or this user's node]",
-)
 
 
 def attach(socket: str | None, *, timeout: float = 10.0) -> Client:

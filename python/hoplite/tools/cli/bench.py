@@ -11,6 +11,7 @@ import click
 
 from hoplite.tools.cli import bench_local, bench_options, bench_report
 from hoplite.tools.cli.lab import read_racks
+from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import Notes, fail_with, print_json, print_table
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ QUICK = {
 @bench_options.rows_file
 @click.option("--no-install", is_flag=True, help="Take only systems that are installed already.")
 @click.option("--quick", is_flag=True, help="A first table in two minutes: four hosts, few systems, three repeats.")
-@click.option("--json", "as_json", is_flag=True, help="Print the rows as one JSON list instead of a table.")
+@json_option("Print the rows as one JSON list instead of a table.")
 @click.pass_context
 def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - as click gives them
     """Measure Hoplite, Open MPI, MPICH, Gloo, Ray and Dask side by side; every answer is verified.
@@ -191,7 +192,7 @@ def _figure(rows: list[Row], notes: Notes) -> str:
 
 
 @bench.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option("Print one JSON object.")
 def smoke(as_json: bool) -> None:
     """Measure one broadcast, one local get, one small object and many clients, on loopback.
 

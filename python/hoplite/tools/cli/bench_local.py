@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hoplite.tools.cli import bench_options
+from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import Notes, fail_with, print_json, print_table
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Samples of each case.")
 @bench_options.rows_file
 @click.option("--no-install", is_flag=True, help="Take Ray only if it is installed already.")
-@click.option("--json", "as_json", is_flag=True, help="Print the rows as one JSON list instead of a table.")
+@json_option("Print the rows as one JSON list instead of a table.")
 def local(sizes: list[int], repeats: int, out: Path | None, resume: bool, no_install: bool, as_json: bool) -> None:
     """Measure what one host does alone; every answer is verified.
 

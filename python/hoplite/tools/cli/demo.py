@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import print_json
 
 
@@ -16,7 +17,7 @@ from hoplite.tools.cli.output import print_json
     default=None,
     help="How many sums of gradients to train with.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Show no display, print one JSON object.")
+@json_option("Show no display, print one JSON object.")
 def demo(steps: int | None, as_json: bool) -> None:
     """Train a neural network on real digits with four nodes and eight workers on loopback.
 

@@ -18,7 +18,8 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 import click
 
 from hoplite.errors import UnsupportedDtype
-from hoplite.tools.cli.attach import attach, complete_ref, socket_option
+from hoplite.tools.cli.attach import attach, complete_ref
+from hoplite.tools.cli.options import json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import fail_with, print_json
 from hoplite.tools.cli.patience import patiently
 
@@ -41,11 +42,9 @@ STANDARD = "-"
     metavar="N",
     help="How many nodes are to hold it, so that it outlives all but one of them.  [default: 1]",
 )
-@click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="How long to wait for room, and for the copies."
-)
+@seconds_option("--timeout", "How long to wait for room, and for the copies.")
 @socket_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the ref.")
+@json_option("Print a JSON object with the ref.")
 def put(
     file: str,
     name: str | None,
@@ -84,14 +83,11 @@ def put(
 @click.command()
 @click.argument("ref", metavar="REF", shell_complete=complete_ref)
 @click.option("-o", "--output", metavar="FILE", help="Where to write it; an array becomes a .npy file if it says so.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="How long to wait for the object; 0 takes it only if it is on this host.  [default: no limit]",
+@seconds_option(
+    "--timeout", "How long to wait for the object; 0 takes it only if it is on this host.  [default: no limit]"
 )
 @socket_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the ref and FILE; needs -o.")
+@json_option("Print a JSON object with the ref and FILE; needs -o.")
 def get(ref: str, output: str | None, timeout: float | None, socket: str | None, as_json: bool) -> None:
     """Get an object, and write it to a file or to the standard output.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import fail_with, print_json, print_table
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def down(name: str | None) -> None:
 
 
 @lab.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
+@json_option("Print one JSON list.")
 def status(as_json: bool) -> None:
     """List the labs of this machine, their hosts, what is cut and how many processes run there.
 
@@ -239,7 +240,7 @@ def slow(name: str | None, target: str, rate: str | None) -> None:
     show_default=True,
     help="How often to measure, until all is well.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option("Print one JSON object.")
 def check(
     hosts: int | None,
     racks: list[int] | None,

@@ -12,6 +12,7 @@ from hoplite import Node, log, settings, sockets
 from hoplite.errors import InvalidArgument
 from hoplite.settings import FLAG, SETTINGS, Setting
 from hoplite.tools.cli.notify import notify
+from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import print_json, stepping
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ TIMES = ("leave_timeout", "detection_timeout")
 @click.option(
     "--config", metavar="FILE", help=f"A TOML file of settings.  [default: {settings.CONFIG_VARIABLE}, or none]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
+@json_option("Print the ready line as JSON.")
 def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - each setting has its own type
     """Run a node in the foreground until SIGINT or SIGTERM.
 

@@ -9,7 +9,8 @@ import click
 
 from hoplite.errors import GetTimeout, HopliteError
 from hoplite.sizes import write_size
-from hoplite.tools.cli.attach import attach, complete_ref, socket_option
+from hoplite.tools.cli.attach import attach, complete_ref
+from hoplite.tools.cli.options import json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import print_json, print_table, stepping
 
 
@@ -17,16 +18,9 @@ from hoplite.tools.cli.output import print_json, print_table, stepping
 @click.argument("prefix", metavar="[PREFIX]", default="", shell_complete=complete_ref)
 @click.option("--prefix", "also_prefix", default="", hidden=True)
 @click.option("--all", "everywhere", is_flag=True, help="All objects of the cluster: ask every node for those it owns.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0),
-    default=10.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --all: how long to wait for the other nodes.",
-)
+@seconds_option("--timeout", "With --all: how long to wait for the other nodes.", default=10.0)
 @socket_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON list, with exact sizes.")
+@json_option("Print one JSON list, with exact sizes.")
 def objects(prefix: str, also_prefix: str, everywhere: bool, timeout: float, socket: str | None, as_json: bool) -> None:
     """List the copies that the node of this host holds, or with --all the objects of the whole cluster.
 
@@ -73,16 +67,9 @@ def _kind(row: dict[str, Any]) -> list[str]:
 
 @click.command()
 @click.argument("refs", metavar="REF...", nargs=-1, required=True, shell_complete=complete_ref)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait until the owners of the objects know.",
-)
+@seconds_option("--timeout", "How long to wait until the owners of the objects know.", default=30.0)
 @socket_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the refs.")
+@json_option("Print a JSON object with the refs.")
 def delete(refs: tuple[str, ...], timeout: float, socket: str | None, as_json: bool) -> None:
     """Delete all copies of objects, everywhere.
 
@@ -102,16 +89,9 @@ def delete(refs: tuple[str, ...], timeout: float, socket: str | None, as_json: b
 @click.command()
 @click.argument("ref", metavar="REF", shell_complete=complete_ref)
 @click.option("--watch", is_flag=True, help="Go on, and print each location as it comes, until Ctrl-C.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0),
-    default=10.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait.",
-)
+@seconds_option("--timeout", "How long to wait.", default=10.0)
 @socket_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list; with --watch an object on each line.")
+@json_option("Print a JSON list; with --watch an object on each line.")
 def locations(ref: str, watch: bool, timeout: float, socket: str | None, as_json: bool) -> None:
     """List the nodes that hold an object.
 

@@ -15,13 +15,6 @@ T = TypeVar("T")
 # After so long without an answer, a person wants to know what the command is doing.
 SILENCE_S = 2.0
 
-timeout_option = click.option(
-    "--timeout",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="How long to wait; 0 takes only what is there.  [default: no limit]",
-)
-
 
 def patiently(call: Callable[[float | None], T], what: str, timeout: float | None) -> T:
     """Calls with the time that it may take; says on stderr what it waits for, if that is long.

@@ -9,22 +9,16 @@ from typing import Any
 import click
 
 from hoplite.sizes import write_size
-from hoplite.tools.cli.attach import attach, socket_option
+from hoplite.tools.cli.attach import attach
+from hoplite.tools.cli.options import json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import print_json, print_table
 
 
 @click.command()
 @click.option("--watch", is_flag=True, help="Go on, and show it again and again, until Ctrl-C.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.1),
-    default=2.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --watch: how long to wait between two looks.",
-)
+@seconds_option("--interval", "With --watch: how long to wait between two looks.", default=2.0, least=0.1)
 @socket_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch one on each line.")
+@json_option("Print one JSON object; with --watch one on each line.")
 def status(watch: bool, interval: float, socket: str | None, as_json: bool) -> None:
     """Show the node of this host: members, store, bytes moved.
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from hoplite.errors import GetTimeout, UnsupportedDtype
-from hoplite.tools.cli.attach import attach, complete_ref, socket_option
+from hoplite.tools.cli.attach import attach, complete_ref
+from hoplite.tools.cli.options import json_option, socket_option, timeout_option
 from hoplite.tools.cli.output import fail_with, print_json, stepping
-from hoplite.tools.cli.patience import SILENCE_S, patiently, timeout_option
+from hoplite.tools.cli.patience import SILENCE_S, patiently
 from hoplite.values import OPS
 
 
@@ -18,7 +19,7 @@ from hoplite.values import OPS
 )
 @timeout_option
 @socket_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the ref and its number.")
+@json_option("Print a JSON object with the ref and its number.")
 def latest(prefix: str, after: int, timeout: float | None, socket: str | None, as_json: bool) -> None:
     """Print the ref with the highest number under a prefix; wait until there is one.
 
@@ -42,7 +43,7 @@ def latest(prefix: str, after: int, timeout: float | None, socket: str | None, a
 @click.option("--count", type=click.IntRange(min=1), metavar="K", help="How many to wait for.  [default: all]")
 @timeout_option
 @socket_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with those that came and the rest.")
+@json_option("Print a JSON object with those that came and the rest.")
 def wait(refs: tuple[str, ...], count: int | None, timeout: float | None, socket: str | None, as_json: bool) -> None:
     """Wait until objects have come, and print their refs in the order in which they came.
 
@@ -81,7 +82,7 @@ def wait(refs: tuple[str, ...], count: int | None, timeout: float | None, socket
 @click.option("--no-wait", is_flag=True, help="Print the ref at once; the result comes later, or get says why not.")
 @timeout_option
 @socket_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the ref and what was folded.")
+@json_option("Print a JSON object with the ref and what was folded.")
 def reduce(
     refs: tuple[str, ...],
     op: str,
