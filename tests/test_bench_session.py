@@ -339,7 +339,7 @@ def test_a_run_that_is_ended_cleans_up(
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         import click
         from test_bench_run import Fake, Host, Network, Wire
-        from hoplite import cli
+        from hoplite.tools import cli
         from hoplite.tools.bench import plan, session
         from hoplite.tools.bench.results import Results
         from hoplite.tools.cli import bench_options

@@ -16,6 +16,7 @@ import click
 import pytest
 
 import hoplite
+from commands import COMMAND, run
 from hoplite import Node, testing
 from hoplite.sizes import write_size
 from hoplite.tools.cli import hoplite as command_line
@@ -25,20 +26,6 @@ from support import SOON, eventually, eventually_empty, numbers
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-def run(*arguments: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end."""
-    done = subprocess.run(
-        [sys.executable, "-m", "hoplite.tools.cli", *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=SOON,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    return done
 
 
 def test_status_tells_members_and_bytes() -> None:
@@ -171,7 +158,7 @@ def test_a_service_manager_is_told(tmp_path: Path, is_abstract: bool) -> None:
         path = f"hoplite-test-{os.getpid()}" if is_abstract else str(tmp_path / "notify")
         manager.bind(f"\0{path}" if is_abstract else path)
         environment = {**os.environ, "NOTIFY_SOCKET": f"@{path}" if is_abstract else path}
-        command = [sys.executable, "-m", "hoplite.tools.cli", "node", "--listen", "127.0.0.1:0", "--json"]
+        command = [*COMMAND, "node", "--listen", "127.0.0.1:0", "--json"]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
             try:
                 facts = manager.recv(4096).decode().splitlines()
@@ -265,7 +252,7 @@ def test_a_table_on_a_terminal_fits_it() -> None:
         node.client().put(numbers(1000), name="policy/1")
         ours, theirs = pty.openpty()
         try:
-            command = [sys.executable, "-m", "hoplite.tools.cli", "objects"]
+            command = [*COMMAND, "objects"]
             subprocess.run(command, stdout=theirs, timeout=SOON, check=True)
             assert b"policy/1" in os.read(ours, 4096)
         finally:
@@ -276,7 +263,7 @@ def test_a_table_on_a_terminal_fits_it() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_node_says_when_it_is_ready_and_leaves_on_a_signal(number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "hoplite.tools.cli", "node", "--listen", "127.0.0.1:0"]
+    command = [*COMMAND, "node", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import pty
@@ -18,43 +17,20 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hoplite import Client, Node
+from commands import COMMAND, run_bytes
 from hoplite.values import DTYPES
 from support import SOON, eventually, numbers, same
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-COMMAND = [sys.executable, "-m", "hoplite.tools.cli"]
-
-
-@pytest.fixture
-def node() -> Iterator[Node]:
-    """This user's node, as far as a test's processes can see."""
-    with Node(capacity="256MiB") as node:
-        yield node
-
-
-@pytest.fixture
-def client(node: Node) -> Client:
-    return node.client()
+    from hoplite import Client, Node
 
 
 def run(*arguments: object, code: int = 0, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    """Runs a command to its end; what failed has said what to try."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        input=given,
-        stdin=subprocess.DEVNULL if given is None else None,
-        capture_output=True,
-        timeout=SOON,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    if code:
-        assert done.stderr.splitlines()[-1].startswith(b"try: "), done.stderr
-        assert done.stdout == b""
+    """Runs a command to its end; what failed has printed nothing."""
+    done = run_bytes(*arguments, code=code, given=given)
+    assert not code or done.stdout == b""
     return done
 
 
@@ -153,7 +129,6 @@ def test_a_name_that_is_taken(client: Client, tmp_path: Path) -> None:
     assert client.get("policy/1", timeout=SOON) == b"x"
 
 
-@pytest.mark.skipif("keep" not in inspect.signature(Client.put).parameters, reason="put knows no keep yet")
 def test_the_newest_are_kept(client: Client, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"x")
     for number in range(4):

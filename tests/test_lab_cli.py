@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hoplite import cli
+from hoplite.tools import cli
 from hoplite.tools.lab import Lab, records
 from labs import needs_lab
 
