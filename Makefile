@@ -46,6 +46,9 @@ wheel: build ## The wheel and the sdist, in target/wheels
 	@mkdir -p $(LOGS); $(BIN)/maturin sdist --out target/wheels >$(LOGS)/sdist 2>&1 || { cat $(LOGS)/sdist; exit 1; }
 	@cd target/wheels; du --apparent-size --human-readable *
 
+twins: $(VENV)/.tools ## python/hoplite/_sync, the verbs for threads, from python/hoplite/_aio, those for asyncio
+	$(BIN)/python .ci/twins.py
+
 docs: $(VENV)/.tools ## docs/api.md from the docstrings, and the pictures of docs/
 	$(BIN)/python docs/api.py
 	$(BIN)/python docs/pictures/draw.py
@@ -126,6 +129,7 @@ test: ## Everything that CI runs: lint, Rust, loom, 2000 simulated clusters, Pyt
 lint: lint-python lint-rust ## ruff, mypy, import-linter, rustfmt, clippy
 
 lint-python: $(VENV)/.tools
+	$(BIN)/python .ci/twins.py --check
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -205,5 +209,5 @@ help: ## This list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel docs demo bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-soak sim-scale slow-host chaos fault-matrix test lint lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel twins docs demo bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-soak sim-scale slow-host chaos fault-matrix test lint lint-python lint-rust test-rust test-loom \
     test-sim test-python test-lab test-faults test-peers test-wheel test-frameworks test-long format clean help

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, values
 from hoplite._arguments import check_timeout, left
-from hoplite._loop import answer
+from hoplite._waits import answer_async
 from hoplite.errors import InvalidArgument, ObjectLost
 from hoplite.ref import Ref
 
@@ -140,12 +140,12 @@ class Buffer:
         return self._ref
 
     async def seal_async(self, *, timeout: float | None = None) -> Ref:
-        """The same as `seal`, for asyncio."""
+        """`seal`, for asyncio."""
         begun = time.monotonic()
         with self._sealing():
-            self._ref = Ref(await answer(self._seal(timeout)), self._client)
+            self._ref = Ref(await answer_async(self._seal(timeout)), self._client)
         if self._copies > 1:
-            await answer(self._keep(timeout, begun))
+            await answer_async(self._keep(timeout, begun))
         return self._ref
 
     def _keep(self, timeout: float | None, begun: float) -> _native.Pending[None]:

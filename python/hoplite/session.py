@@ -130,6 +130,9 @@ def connect(
     return _attach(path, check_timeout(timeout), allow_pickle, reconnect)
 
 
+last_client = shared.last_client
+
+
 def default_client() -> Client:
     """The client that the process shares: that of the last `init`, which is called if there is none or it was closed.
 
@@ -139,12 +142,12 @@ def default_client() -> Client:
         ForkedClient: in such a child, if nothing serves the parent's node any more.
         HopliteError: whatever `init` raises.
     """
-    client = shared.last_client()
+    client = last_client()
     if client is not None:
         return client
     with shared.lock:
         # Another thread may have been faster.
-        client = shared.last_client()
+        client = last_client()
         if client is not None:
             return client
         path = shared.inherited

@@ -1,22 +1,21 @@
-"""Copies of objects into memory of the caller's own while they arrive: `get(out=...)`, for threads and for loops.
+# Made of _aio/into.py by `make twins`: edit that.
+"""Copies of objects into memory of the caller's own while they arrive: `get(out=...)`.
 
-Whatever happens, nobody writes into that memory once the call is over, and nothing is left of its questions.
+However the call ends, nothing writes into that memory after it, and none of its questions is left.
 """
 
 from __future__ import annotations
 
-import itertools
-import select
 from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, values
-from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks, answer, aside, brief
+from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks
+from hoplite._waits import arrival, aside, brief, remind
 from hoplite.errors import HopliteError
 from hoplite.log import still_waiting
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hoplite._native import Growing, View
     from hoplite.values import OutBuffer
@@ -35,16 +34,15 @@ class Filling:
         limit: seconds to wait for the object.
     """
 
-    def __init__(self, native: _native.Client, text: str, out: Any, limit: float | None) -> None:  # noqa: ANN401 - any memory
+    def __init__(self, native: _native.Client, text: str, out: Any, limit: float | None) -> None:
         self.out = out
-        self._text = text
+        self.text = text
         self._memory: OutBuffer | None = values.writable(out)
         self._copier: _native.Copier | None = _native.Copier(self._memory.data)
         self._copying: _native.Copier | None = None
         # What pins memory is kept here alone, and not in the frames, which an error keeps.
         self._view: View | None = None
         self._native = native
-        self._limit = limit
         # After the get, which brings what is followed: alone it is answered that there is nothing to follow.
         self._got = native.start_get(text, limit)
         self._following = native.start_follow(text, limit)
@@ -63,11 +61,14 @@ class Filling:
             return
         self._copying = self._begin(growing)
 
-    def more(self) -> bool:
-        """Copies what has arrived; whether there is anything to be copied before the object is complete."""
+    def is_growing(self) -> bool:
+        """Whether there is anything to be copied before the object is complete."""
+        return self._copying is not None
+
+    def more(self) -> None:
+        """Copies what has arrived."""
         if self._copying is not None:
             self._copying.more()
-        return self._copying is not None
 
     def finish(self) -> None:
         """Fills the memory from the object, which is here, and lets go of it."""
@@ -75,34 +76,14 @@ class Filling:
         self._end()
         self.release()
 
-    async def finish_async(self) -> Any:  # noqa: ANN401 - as given
-        """Waits for the object with the running loop and returns the memory, filled."""
-        import asyncio
+    def why(self) -> _native.Pending[str]:
+        """Asks why the object is not here."""
+        return self._native.start_explain(self.text)
 
-        about = self._text if self._limit is None else None
-        try:
-            growing = await answer(self._following, ref=about, explain=self._native.start_explain)
-        except HopliteError:
-            growing = None
-        self._copying = self._begin(growing)
-        arriving = asyncio.ensure_future(answer(self._got))
-        try:
-            if self._copying is not None:
-                while not (await asyncio.wait({arriving}, timeout=COPY_EVERY_S))[0]:
-                    await aside(self.more)
-            self._view = await arriving
-        finally:
-            arriving.cancel()
-            # It takes the question back.
-            await asyncio.wait({arriving})
-            del arriving
-        await aside(self._end)
-        self.release()
-        return self.out
-
-    def speak(self, waited: float) -> None:
-        """Says in the log for how many seconds it has been waited, and why."""
-        still_waiting(self._text, waited, brief(self._native.start_explain(self._text), SILENT))
+    @property
+    def question(self) -> tuple[str, _native.Pending[View]]:
+        """The object and the question for it."""
+        return self.text, self._got
 
     def patience(self) -> float | None:
         """For how many seconds more the node may say nothing."""
@@ -121,7 +102,7 @@ class Filling:
         if growing is None or (said := self._copier.follow(growing)) is None:
             return None
         kind, shape, form, nbytes = said
-        self._memory.check(kind, tuple(shape), form, nbytes, self._text)
+        self._memory.check(kind, tuple(shape), form, nbytes, self.text)
         return self._copier
 
     def _end(self) -> None:
@@ -129,7 +110,7 @@ class Filling:
         assert self._copier is not None
         assert self._memory is not None
         assert self._view is not None
-        self._memory.check(self._view.kind, self._view.shape, self._view.form, self._view.nbytes, self._text)
+        self._memory.check(self._view.kind, self._view.shape, self._view.form, self._view.nbytes, self.text)
         self._copier.finish(self._view)
 
 
@@ -139,34 +120,18 @@ def fill(native: _native.Client, texts: Sequence[str], outs: Sequence[Any], limi
     Each is let go of as soon as it is copied, so that together they may be more than the store has room for.
     """
     fillings: list[Filling] = []
+    end_reminders: Callable[[], None] | None = None
     try:
-        _start(fillings, native, texts, outs, limit)
-        _finish(fillings, speaks=limit is None)
+        for text, out in zip(texts, outs, strict=True):
+            fillings.append(Filling(native, text, out, limit))
+        if limit is None:
+            questions = [filling.question for filling in fillings]
+            end_reminders = remind(questions, native.start_explain)
+        _finish(fillings, speaks=limit is None and end_reminders is None)
         return [filling.out for filling in fillings]
     finally:
-        for filling in fillings:
-            filling.release()
-
-
-async def fill_async(
-    native: _native.Client, texts: Sequence[str], outs: Sequence[Any], limit: float | None
-) -> list[Any]:
-    """The same as `fill`, for asyncio."""
-    import asyncio
-
-    fillings: list[Filling] = []
-    tasks: list[asyncio.Task[Any]] = []
-    try:
-        _start(fillings, native, texts, outs, limit)
-        tasks += [asyncio.ensure_future(filling.finish_async()) for filling in fillings]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            # One of them may still be writing.
-            await asyncio.gather(*tasks, return_exceptions=True)
-    finally:
+        if end_reminders is not None:
+            end_reminders()
         for filling in fillings:
             filling.release()
 
@@ -174,30 +139,24 @@ async def fill_async(
 def _finish(fillings: Sequence[Filling], *, speaks: bool) -> None:
     looks = Looks(fillings[-1].patience() if fillings else None)
     inbox = _native.Inbox()
-    poll = select.poll()
-    poll.register(inbox.fileno(), select.POLLIN)
     known = [key for at, filling in enumerate(fillings) for key in filling.tell(inbox, 2 * at)]
     waiting = dict(enumerate(fillings))
     while waiting:
         # What is complete first: it makes room for others.
         for key in sorted(known, key=lambda key: key % 2, reverse=True):
             at, is_complete = divmod(key, 2)
-            filling = waiting.pop(at, None) if is_complete else waiting.get(at)
-            if filling is not None:
-                (filling.finish if is_complete else filling.follow)()
-        growing = [filling for filling in waiting.values() if filling.more()]
+            if is_complete and at in waiting:
+                aside(waiting.pop(at).finish)
+            elif at in waiting:
+                waiting[at].follow()
+        growing = [filling for filling in waiting.values() if filling.is_growing()]
+        for filling in growing:
+            aside(filling.more)
         if waiting:
-            poll.poll(1000 * (COPY_EVERY_S if growing else looks.wait_s()))
+            arrival(inbox, COPY_EVERY_S if growing else looks.wait_s())
         known = inbox.take()
-        if (waited := looks.due()) is not None and speaks and waited >= FIRST_WORD_AFTER_S:
-            for filling in itertools.islice(waiting.values(), 1):
-                filling.speak(waited)
+        if waiting and (waited := looks.due()) is not None and speaks and waited >= FIRST_WORD_AFTER_S:
+            first = next(iter(waiting.values()))
+            still_waiting(first.text, waited, brief(first.why(), SILENT))
         if waiting and looks.is_node_silent():
             waiting.popitem()[1].finish()
-
-
-def _start(
-    fillings: list[Filling], native: _native.Client, texts: Sequence[str], outs: Sequence[Any], limit: float | None
-) -> None:
-    for text, out in zip(texts, outs, strict=True):
-        fillings.append(Filling(native, text, out, limit))
