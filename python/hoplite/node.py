@@ -24,8 +24,8 @@ class Node:
     An argument that is None is looked for in the environment and in a file, as docs/settings.md says.
 
     Args:
-        listen: host and port for other nodes, TCP and UDP, as "10.0.0.1:7420" or "[::1]:7420"; port 0 takes any free
-            one. The default is any free port of loopback.
+        listen: host and TCP port for other nodes, as "10.0.0.1:7420" or "[::1]:7420"; port 0 takes any free one. The
+            default is any free port of loopback.
         join: addresses of nodes of the cluster, any of them will do; none begins a new cluster. The node's own address
             among them is ignored.
         capacity: most bytes the store may take, a number or text such as "8GiB"; the default is 30 % of the memory of

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hoplite import _native, log, settings, sockets
 from hoplite._arguments import check_text, check_timeout
 from hoplite._shared import shared
+from hoplite.addresses import split_address
 from hoplite.client import Client
 from hoplite.errors import AddressInUse, ConnectError, ForkedClient, HopliteError, InvalidArgument, NodeDown
 from hoplite.node import Node
@@ -304,7 +305,7 @@ def _listen_address(join: list[str]) -> str:
     import ipaddress
 
     for seed in join:
-        host, port = settings.split_address(seed)
+        host, port = split_address(seed)
         try:
             family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
             # No packet is sent: the kernel only says from which address it would go.

@@ -7,7 +7,6 @@ names, else the default. No file is looked for that nobody named. Knows nothing 
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import stat
 import warnings
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hoplite._arguments import check_text, check_timeout
+from hoplite.addresses import check_address, is_ip
 from hoplite.errors import InvalidArgument
 from hoplite.sizes import check_capacity
 
@@ -122,36 +122,10 @@ class Setting(NamedTuple):
         return self.kind.check(self.name, value)
 
 
-def check_address(what: str, value: str) -> str:
-    """Reads "host:port", with an IPv6 address in brackets: "[::1]:7420"."""
-    text = check_text(what, value)
-    host, colon, port = text.rpartition(":")
-    if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        bare = f"[{text}]:7420" if _is_ip(text) else f"[{host}]:{port}"
-        raise InvalidArgument(f'{what} {text!r} is ambiguous; write an IPv6 address in brackets, as "{bare}"')
-    if not colon or host in ("", "[]") or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise InvalidArgument(f'{what} {text!r} is no address; write "host:port", as "10.0.0.1:7420" or "[::1]:7420"')
-    return text
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Takes a checked address apart: the host without brackets, and the port."""
-    host, _, port = address.rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _check_advertise(what: str, value: str) -> str:
     # Alone it takes the port that the node listens on.
     text = check_text(what, value)
-    return text if _is_ip(text) else check_address(what, text)
+    return text if is_ip(text) else check_address(what, text)
 
 
 def _check_rack(what: str, value: str) -> str:
@@ -257,7 +231,7 @@ SETTINGS = (
         "listen",
         ADDRESS,
         "127.0.0.1:0",
-        "Where other nodes reach this one, TCP and UDP; port 0 takes any free one.",
+        "Where other nodes reach this one, by TCP; port 0 takes any free one.",
         default_text="127.0.0.1:7420 for the command; any free port of loopback, or of the interface that leads to "
         "the cluster, for an embedded node",
     ),
