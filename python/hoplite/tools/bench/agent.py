@@ -24,6 +24,8 @@ from typing import Any
 
 import psutil
 
+from hoplite.tools import processes
+
 # Begins a line of an answer.
 MARK = "hoplite-bench-agent"
 GROUP_VARIABLE = "_HOPLITE_BENCH_GROUP"
@@ -31,7 +33,6 @@ GROUP_VARIABLE = "_HOPLITE_BENCH_GROUP"
 PR_SET_CHILD_SUBREAPER = 36
 # Of what a process said, so much is told when it fails.
 TAIL_BYTES = 2000
-READ_BYTES = 16384
 END_TIMEOUT_S = 10.0
 FREEZE_TIMEOUT_S = 10.0
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
@@ -47,7 +48,7 @@ class Agent:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.network = Path("/proc/self/ns/net").stat().st_ino
+        self.network = processes.network_of("self")
         self.started: dict[str, list[tuple[subprocess.Popen[bytes], Path]]] = {}
         # As of the last look: looking at every process of a machine takes milliseconds.
         self.members: dict[str, list[psutil.Process]] = {}
@@ -141,17 +142,17 @@ class Agent:
 
     def look(self, group: str) -> None:
         """Finds the group's processes on this host's network."""
-        # One pass over all processes of this network: their parents, and which of them carry the mark. By hand, since
-        # psutil takes five times as long (0.2 ms a process), and sixteen agents look at hundreds in each turn.
+        # One pass over all processes of this network: their parents, and which of them carry the mark.
         mark = f"{GROUP_VARIABLE}={group}".encode()
         marked: set[int] = {process.pid for process, _ in self.started.get(group, []) if process.poll() is None}
         children: dict[int, list[int]] = {}
-        for pid in psutil.pids():
-            with contextlib.suppress(OSError, IndexError):
-                if os.stat(f"/proc/{pid}/ns/net").st_ino != self.network:  # noqa: PTH116 - see _read
-                    continue
-                children.setdefault(_parent(pid), []).append(pid)
-                if mark in _read(f"/proc/{pid}/environ").split(b"\0"):
+        for pid in processes.all_ids():
+            fields = processes.fields_of(pid) if processes.network_of(pid) == self.network else None
+            if fields is None:
+                continue
+            children.setdefault(int(fields[1]), []).append(pid)
+            with contextlib.suppress(OSError):
+                if mark in processes.read(f"/proc/{pid}/environ").split(b"\0"):
                     marked.add(pid)
         self.reap(children.get(os.getpid(), []))
         # A process may hide its environment when it names itself, as Ray's do: its parent tells.
@@ -237,23 +238,6 @@ class Agent:
         """Ends all groups."""
         for group in self.started.keys() | self.folders.keys():
             self.kill(group)
-
-
-def _parent(pid: int) -> int:
-    # "pid (name) state parent ...", where the name may hold anything.
-    return int(_read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
-
-
-def _read(path: str) -> bytes:
-    # By hand, since pathlib takes four times as long, of which a look at a hundred processes has 8 ms.
-    file = os.open(path, os.O_RDONLY)
-    try:
-        parts = []
-        while part := os.read(file, READ_BYTES):
-            parts.append(part)
-        return b"".join(parts)
-    finally:
-        os.close(file)
 
 
 def _is_in(process: psutil.Process, states: tuple[str, ...]) -> bool:

@@ -64,23 +64,10 @@ def setting_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-# What a node is started with besides.
-GIVEN = (
-    "advertise",
-    "rack",
-    "degree",
-    "detection_timeout",
-    "join",
-    "cluster",
-    "token",
-    "insecure",
-    "capacity",
-    "socket",
-)
-
-
-# Of these zero says something.
-TIMES = ("leave_timeout", "detection_timeout")
+# What the node is told as it is said here; where it listens has another default, and the others are the command's.
+GIVEN = [
+    setting.name for setting in SETTINGS if setting.of_node and setting.name not in ("listen", "log", "leave_timeout")
+]
 
 
 @click.command()
@@ -104,10 +91,9 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # Blocked here and so in the node's threads, which start now: a signal that one of them took would wake nobody.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
-    # An option that was not given is empty or false.
-    given = {name: value or None for name, value in options.items() if name not in ("join", *TIMES)}
+    # An option that was not given is empty or false; zero says something.
+    given = {name: None if value is False else value for name, value in options.items()}
     given["join"] = [seed for seeds in options["join"] for seed in seeds] or None
-    given |= {name: options[name] for name in TIMES}
     values = settings.load(config, **given)
     log.start(values["log"] or DEFAULT_LOG)
     if values["socket"] is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from hoplite.errors import InvalidArgument, LabError
 from hoplite.tools.lab import links, namespaces, quantities
+from hoplite.tools.processes import network_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -199,7 +200,7 @@ class Host(Link):
         self._started.append(process)
         # Or else what is done to this host next would miss it.
         namespaces.wait_until(
-            lambda: [] if namespaces.network_of(process.pid) in (network, None) else [process.pid],
+            lambda: [] if network_of(process.pid) in (network, None) else [process.pid],
             lambda _: None,
             f"have not come to {self.name}",
         )

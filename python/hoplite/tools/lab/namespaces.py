@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hoplite.errors import LabError
+from hoplite.tools.processes import all_ids, fields_of, network_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -216,28 +217,21 @@ def inside(keeper: Keeper, work: Callable[[], Result]) -> Result:
 
 def own_network() -> int:
     """The identity of the network namespace of this process."""
-    return Path("/proc/self/ns/net").stat().st_ino
-
-
-def network_of(process: int) -> int | None:
-    """The identity of a process's network namespace; None if the process has ended."""
-    try:
-        return os.stat(f"/proc/{process}/ns/net").st_ino  # noqa: PTH116 - a third of the time, for each process
-    except OSError:
-        return None
+    network = network_of("self")
+    assert network is not None, "this process has no network namespace in /proc"
+    return network
 
 
 def start_of(process: int) -> int | None:
     """When a process was started, in ticks since boot; None if there is none, or if only its end is left to be read."""
-    fields = _fields(process)
-    return None if fields is None or fields[0] in "ZX" else int(fields[19])
+    fields = fields_of(process)
+    return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 def processes_in(networks: Iterable[int]) -> list[int]:
     """The ids of all processes in some network namespaces, lowest first."""
     wanted = set(networks)
-    processes = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - names are enough
-    return sorted(process for process in processes if network_of(process) in wanted)
+    return sorted(process for process in all_ids() if network_of(process) in wanted)
 
 
 def processes_that_see(hosts: Path) -> list[int]:
@@ -247,19 +241,18 @@ def processes_that_see(hosts: Path) -> list[int]:
     except OSError:
         return []
     found = []
-    for name in os.listdir("/proc"):  # noqa: PTH208 - names are enough
-        if name.isdigit():
-            with contextlib.suppress(OSError):
-                seen = os.stat(f"/proc/{name}/root/etc/hosts")  # noqa: PTH116 - as in network_of
-                if os.path.samestat(seen, wanted):
-                    found.append(int(name))
+    for process in all_ids():
+        with contextlib.suppress(OSError):
+            seen = os.stat(f"/proc/{process}/root/etc/hosts")  # noqa: PTH116 - as in network_of
+            if os.path.samestat(seen, wanted):
+                found.append(process)
     return sorted(found)
 
 
 def is_stopped(process: int) -> bool:
     """Whether a process is frozen, or gone."""
-    fields = _fields(process)
-    return fields is None or fields[0] in "TtZX"
+    fields = fields_of(process)
+    return fields is None or fields[0] in (b"T", b"t", b"Z", b"X")
 
 
 def send(process: int, number: signal.Signals, networks: Collection[int]) -> None:
@@ -304,13 +297,3 @@ def wait_until(left: Callable[[], list[int]], act: Callable[[int], Any], complai
         for process in processes:
             act(process)
         time.sleep(POLL_S)
-
-
-def _fields(process: int) -> list[str] | None:
-    """What /proc says of a process after its name: the first is its state."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return None
-    # A name may hold anything, brackets and spaces too.
-    return text[text.rindex(")") + 2 :].split()

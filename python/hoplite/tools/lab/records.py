@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from hoplite.errors import LabError
 from hoplite.tools.lab import namespaces
 from hoplite.tools.lab.namespaces import Keeper
+from hoplite.tools.processes import network_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,7 +134,7 @@ def remove(record: Record) -> None:
     keepers: list[Keeper] = []
     if record.boot == boot_id():
         keepers = [keeper for keeper in record.keepers() if keeper.is_alive()]
-        held = {namespaces.network_of(keeper.process) for keeper in keepers}
+        held = {network_of(keeper.process) for keeper in keepers}
         # A keeper that had not yet left its maker's namespace goes by itself: its maker never said go.
         networks |= {network for network in held if network is not None} - {record.outside, namespaces.own_network()}
     namespaces.kill_all(sorted(networks), spare=[keeper.process for keeper in keepers])
@@ -231,10 +232,10 @@ def _networks_of(name: str) -> set[int]:
 
     A network's own number would not tell: the kernel gives it to another one once the last process in it has ended.
     """
-    found = {namespaces.network_of(process) for process in namespaces.processes_that_see(folder_of(name) / "hosts")}
+    found = {network_of(process) for process in namespaces.processes_that_see(folder_of(name) / "hosts")}
     return {network for network in found if network is not None} - {
         namespaces.own_network(),
-        namespaces.network_of(1),
+        network_of(1),
     }
 
 
