@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from hoplite.node import Node
 
-# How long a client that may reconnect waits for the next node, also where nobody may wait, and between two looks.
+# How long a client that may reconnect waits for the next node, in a thread and in an event loop, and between two looks.
 RECONNECT_S = 10.0
 IN_LOOP_S = 0.02
 RECONNECT_POLL_S = 0.05
@@ -86,7 +86,7 @@ class Attachment:
         patience = IN_LOOP_S if is_in_loop() else RECONNECT_S
         until = time.monotonic() + patience
         why = "another thread still looks for it"
-        # Whoever comes meanwhile finds it attached.
+        # Threads that come meanwhile find it attached.
         if self._reconnecting.acquire(timeout=patience):
             try:
                 while self._native.is_node_gone() and not self._closed:
@@ -131,7 +131,7 @@ class Attachment:
         return values.decode(view, copy=copy, allow_pickle=self._allow_pickle)
 
     def _discard(self, text: str) -> None:
-        """Deletes what nobody will learn of: its task was cancelled as it came to be."""
+        """Deletes an object whose ref no caller has: its task was cancelled as it came to be."""
         try:
             self._open().start_delete([text], 10.0)
         except HopliteError:

@@ -1,7 +1,7 @@
 """Answers of the node, awaited by asyncio: one descriptor wakes a loop for all of them.
 
-Whoever answers, a thread of the node or of the attachment, drops a number into the loop's inbox and never takes the
-interpreter; the loop takes all numbers at once. So ten thousand answers cost one wake-up where they come together.
+The thread that has an answer, of the node or of the attachment, drops a number into the loop's inbox and never takes
+the interpreter; the loop takes all numbers at once. So ten thousand answers cost one wake-up where they come together.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SILENT = "the node of this host does not answer"
 
 def is_in_loop() -> bool:
     """Whether the calling thread runs an event loop of asyncio just now: it must not wait."""
-    # Where nobody has imported it there is none.
+    # Where it is not imported no loop runs.
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None
 
@@ -159,7 +159,7 @@ async def answer_async(
     """
     if pending.is_over():
         return pending.result()
-    # As long to import as all the rest of this package; whoever awaits this has done so.
+    # It takes as long to import as all the rest of this package; a program that awaits has imported it.
     import asyncio
 
     loop = asyncio.get_running_loop()

@@ -81,7 +81,7 @@ def init(
         ConnectError: no node serves the given socket.
         InvalidArgument: the address is not understood, options of an embedded node are given where a running node is
             used, or the running node is of another cluster.
-        JoinError: nobody at the given address answered.
+        JoinError: no node at the given address answered.
     """
     limit = check_timeout(timeout)
     values = settings.load(
@@ -327,7 +327,7 @@ def _at_exit() -> None:
         try:
             node.close(shared.leave_timeout)
         except HopliteError:
-            # The process ends; whoever needs what was here is told by the cluster.
+            # The process ends; the cluster tells those who need what was here.
             continue
 
 

@@ -1,8 +1,8 @@
-"""The settings of a node and of whoever uses one: what each takes, and where its value comes from.
+"""The settings of a node and of its users: what each takes, and where its value comes from.
 
 One table serves `Node(...)`, `hoplite.init(...)`, the options of `hoplite node` and docs/settings.md. A value is an
 argument (or option), else the environment's HOPLITE_<NAME>, else a key of the TOML file that `config` or HOPLITE_CONFIG
-names, else the default. No file is looked for that nobody named. Knows nothing of nodes and starts none.
+names, else the default. No other file is looked for. Knows nothing of nodes and starts none.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Setting(NamedTuple):
     Attributes:
         name: of the argument and of the key in the file.
         kind: what it takes.
-        default: the value when nobody says one.
+        default: the value where none is said.
         default_text: the default in words, where the value does not say it.
-        of_node: whether it is for whoever runs a node; else it is for whoever uses one.
+        of_node: whether it is for those who run a node; else it is for those who use one.
         help: one or two sentences for help texts and the page of settings.
         option_text: the option of `hoplite node`, where it is not the name.
     """
@@ -116,7 +116,7 @@ class Setting(NamedTuple):
         Raises:
             InvalidArgument: the value is of the wrong type, or out of range.
         """
-        # A bool is an int to Python, and to nobody else.
+        # A bool is an int to Python alone.
         if not isinstance(value, self.kind.types) or (isinstance(value, bool) and bool not in self.kind.types):
             raise InvalidArgument(f"{self.name} is {value!r}; write {self.kind.in_file}")
         return self.kind.check(self.name, value)
@@ -324,7 +324,7 @@ SETTINGS = (
         "allow_pickle",
         FLAG,
         True,
-        "Allow `put` and `get` of values that need pickle. A pickle runs code of whoever put it: set it to false where "
+        "Allow `put` and `get` of values that need pickle. A pickle runs code of its putter: set it to false where "
         "not all who may put are trusted.",
         default_text="true",
         of_node=False,
@@ -334,7 +334,7 @@ SETTINGS = (
 TABLE = {setting.name: setting for setting in SETTINGS}
 VARIABLES = {setting.variable for setting in SETTINGS} | {CONFIG_VARIABLE}
 
-# Of this process: nobody wants to read the same warning at each call.
+# Of this process: a warning at each call would say nothing new.
 _warned: set[str] = set()
 
 
@@ -352,7 +352,7 @@ class Values:
         return self._found[name][1]
 
     def is_set(self, name: str) -> bool:
-        """Whether anybody said a value."""
+        """Whether a value was said."""
         return self.origin(name) != DEFAULT
 
     def check_cluster(self, running: str, path: str, advice: str) -> None:

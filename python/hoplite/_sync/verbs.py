@@ -52,10 +52,10 @@ class Verbs(Overview):
     def promise(self: Client) -> Ref:
         """Returns the ref of an object that does not exist yet, so that others can wait for it, or reduce it, already.
 
-        Keep the promise by `put`, `create` or `reduce` with `name=` the ref; only this client can. Whoever waits is
-        told by this host, while a name is known to whichever hosts its hash says: small objects arrive sooner.
+        Keep the promise by `put`, `create` or `reduce` with `name=` the ref; only this client can. This host
+        tells those who wait; of a name the hosts that its hash says do so: small objects arrive sooner here.
 
-        If this client closes, or its process ends, before it has made the object, whoever waits gets `ObjectLost`;
+        If this client closes, or its process ends, before it has made the object, those who wait get `ObjectLost`;
         `delete` takes the promise back.
 
         Examples:
@@ -110,7 +110,7 @@ class Verbs(Overview):
                 already; `keep` or `copies` is below 1, or the name has no number; or pickle can't take the value.
             NameTaken: an object of that name is alive.
             ObjectDeleted: it was deleted before `copies` nodes held it; or the promised ref was deleted before this
-                put; or the network was cut, somebody put the name on the other side, and that object stays.
+                put; or the network was cut, the name was put on the other side too, and that object stays.
             StoreFull: there was no room in time, or the object is larger than the store.
             UnsupportedDtype: the value takes a pickle, and this client has `allow_pickle=False`; or it is on another
                 device.
@@ -280,7 +280,7 @@ class Verbs(Overview):
         """Waits until some of several objects have come.
 
         An object has come when all of its bytes are somewhere in the cluster, or when it is certain that it can't come
-        (deleted, lost): in both cases `get` waits for nobody but the network.
+        (deleted, lost): in both cases `get` waits for the network alone.
 
         Args:
             refs: refs or names, each once; not yet created is fine.
@@ -323,7 +323,7 @@ class Verbs(Overview):
     ) -> Ref:
         """Folds the first `count` inputs to arrive into one new object.
 
-        Nodes that hold inputs fold them on the way to this one. The result streams to whoever gets it while it grows.
+        Nodes that hold inputs fold them on the way to this one. The result streams to its readers while it grows.
 
         Args:
             inputs: refs or names of arrays of one dtype (and unit) and shape, each once; not yet created is fine, and
@@ -333,7 +333,7 @@ class Verbs(Overview):
                 Floats are added in order of arrival, so the last bits of a sum can differ from run to run.
                 docs/values.md says which op goes with which dtype.
             count: how many inputs to fold; None means all of them. Spares that arrive later are left alone.
-            name: what to call the result, as for `put`; None mints an id. Nobody else can put the name from now on.
+            name: what to call the result, as for `put`; None mints an id. No other client can put the name from now on.
             timeout: seconds until the inputs must have arrived and the result be folded. After that the reduce is
                 given up, and `get` and `inputs` raise `GetTimeout`, which names the inputs that are missing; or
                 `StoreFull`, if only room for the result is missing.
@@ -380,8 +380,8 @@ class Verbs(Overview):
     def delete(self, refs: Ref | str | Iterable[Ref | str], *, timeout: float | None = None) -> None:
         """Deletes all copies of objects everywhere.
 
-        Values that `get` returned stay valid; their memory is free once they are garbage. Whoever waits for a deleted
-        object is told. A name is free at once.
+        Values that `get` returned stay valid; their memory is free once they are garbage. Calls that wait for a deleted
+        object raise `ObjectDeleted`. A name is free at once.
 
         Args:
             refs: one ref or name, or several; none is fine.
