@@ -46,6 +46,9 @@ wheel: build ## The wheel and the sdist, in target/wheels
 	@mkdir -p $(LOGS); $(BIN)/maturin sdist --out target/wheels >$(LOGS)/sdist 2>&1 || { cat $(LOGS)/sdist; exit 1; }
 	@cd target/wheels; du --apparent-size --human-readable *
 
+twins: $(VENV)/.tools ## python/hoplite/_sync, the verbs for threads, from python/hoplite/_aio, those for asyncio
+	$(BIN)/python .ci/twins.py
+
 docs: $(VENV)/.tools ## docs/api.md from the docstrings, and the pictures of docs/
 	$(BIN)/python docs/api.py
 	$(BIN)/python docs/pictures/draw.py
@@ -93,18 +96,21 @@ sim-soak: ## Simulated clusters of seeds that nobody has tried yet; failures are
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds $(or $(SEEDS),100000) \
 	    --from $(or $(FROM),$(shell date +%s)000000)
 
+# Programs beside the tests, which are not in the wheel.
+FAULTS := PYTHONPATH=tests $(BIN)/python -m faults
+
 chaos: build ## Random faults in a lab, as root, while all is verified: make chaos MINUTES=60 SEED=1
-	$(BIN)/python -m hoplite.faults.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) --verbose
+	$(FAULTS).chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) --verbose
 
 # Undisturbed and faulty times of one run are compared: nothing else may run beside it.
 FAULT_ROWS ?= docs/reliability/matrix.jsonl
 fault-matrix: build ## One fault at one moment of one operation, all of them, as root: the table of docs/reliability, 40 minutes
 	@mkdir -p $(dir $(FAULT_ROWS)); rm -f $(FAULT_ROWS)
-	$(BIN)/python -m hoplite.faults.matrix --out $(FAULT_ROWS)
-	$(BIN)/python -m hoplite.faults.table $(FAULT_ROWS) >docs/reliability/matrix.md
+	$(FAULTS).matrix --out $(FAULT_ROWS)
+	$(FAULTS).table $(FAULT_ROWS) >docs/reliability/matrix.md
 
 slow-host: build ## What one host that is slow, frozen or cut off costs the others, as root: make slow-host MIB=16
-	$(BIN)/python -m hoplite.faults.slow --mib $(or $(MIB),16)
+	$(FAULTS).slow --mib $(or $(MIB),16)
 
 sim-scale: ## How collectives of 8 to 1024 nodes grow, simulated: the tables of docs/benchmarks/simulated.md
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --scale 1024
@@ -121,12 +127,14 @@ test: ## Everything that CI runs: lint, Rust, loom, 2000 simulated clusters, Pyt
 	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel frameworks) || failed=1; \
 	exit $$failed
 
-lint: lint-python lint-rust ## ruff, mypy, rustfmt, clippy, circles of files
+lint: lint-python lint-rust ## ruff, mypy, import-linter, rustfmt, clippy, circles of files
 
 lint-python: $(VENV)/.tools
+	$(BIN)/python .ci/twins.py --check
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	PYTHONPATH=python $(BIN)/lint-imports --cache-dir target/imports
 
 # Tests of mistakes on purpose need them to be there.
 PLANTED := hoplite-node/planted-bugs
@@ -163,11 +171,11 @@ test-lab: build ## Hosts of network namespaces on this machine, which needs root
 
 test-faults: build ## Each operation in a lab, as root, undisturbed and while a host of it is killed; two minutes of random faults
 	@mkdir -p $(LOGS)
-	@if ! $(BIN)/python -c "from hoplite.lab import needs; needs.check()"; then \
+	@if ! $(BIN)/python -c "from hoplite.tools.lab import needs; needs.check()"; then \
 	    echo "0 passed, 0 failed, 1 skipped" | tee $(LOGS)/faults; exit 0; fi; \
-	set -o pipefail; { $(BIN)/python -m hoplite.faults.matrix --faults none,kill; \
-	    $(BIN)/python -m hoplite.faults.chaos --no-faults --minutes 0.2; \
-	    $(BIN)/python -m hoplite.faults.chaos --minutes 2 --spare 0 --verbose; } 2>&1 | tee $(LOGS)/faults
+	set -o pipefail; { $(FAULTS).matrix --faults none,kill; \
+	    $(FAULTS).chaos --no-faults --minutes 0.2; \
+	    $(FAULTS).chaos --minutes 2 --spare 0 --verbose; } 2>&1 | tee $(LOGS)/faults
 
 test-peers: build ## The bench's systems between two hosts, as root: installs them from PyPI and, by apt-get, libgloo-dev
 	@mkdir -p $(LOGS)
@@ -204,5 +212,5 @@ help: ## This list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel docs demo bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-soak sim-scale slow-host chaos fault-matrix test lint lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel twins docs demo bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-soak sim-scale slow-host chaos fault-matrix test lint lint-python lint-rust test-rust test-loom \
     test-sim test-python test-lab test-faults test-peers test-wheel test-frameworks test-long format clean help

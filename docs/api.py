@@ -26,6 +26,11 @@ Everything that `import hoplite` offers, from the docstrings: `make docs` writes
 What the words mean is in [concepts](concepts.md), how to begin in the [quickstart](quickstart.md).
 """
 
+ASYNCIO = """\
+A verb has a twin with the suffix `_async`, the same arguments and the same answer. It holds no thread while it waits; a
+thread copies the bytes of a large object, so that the loop goes on. Cancelled, it takes back what it asked for.\
+"""
+
 # What Python shows longer than this is shown one parameter to a line.
 SIGNATURE_WIDTH = 100
 
@@ -62,31 +67,43 @@ def page() -> str:
         and not member.name.startswith("_")
         and isinstance(member, griffe.Class | griffe.Function)
     ]
-    lab = [target(package["lab"][name]) for name in ("Lab", "hosts.Link", "Host", "Rack", "Moved")]
+    lab = [target(package["tools.lab"][name]) for name in ("Lab", "hosts.Link", "Host", "Rack", "Moved")]
     body = [
         *(block for member in (*functions, *classes) for block in document(member, "hoplite.", 2)),
-        *twins(package["_twins.Twins"]),
+        "## asyncio",
+        ASYNCIO,
+        "\n".join(line for one in classes for line in twins(one)),
         *functions_of_default(package["default"], verbs),
         *error_table(errors),
         "## `hoplite.testing`",
         text(package["testing"]),
         *(block for member in testing for block in document(member, "hoplite.testing.", 3)),
-        "## `hoplite.lab`",
-        text(package["lab"]),
-        *(block for member in lab for block in document(member, "hoplite.lab.", 3)),
+        "## `hoplite.tools.lab`",
+        text(package["tools.lab"]),
+        *(block for member in lab for block in document(member, "hoplite.tools.lab.", 3)),
     ]
     return "\n\n".join([OPENING.rstrip(), contents(body), *body]) + "\n"
 
 
-def twins(mixin: griffe.Object) -> Iterator[str]:
-    """What the client inherits: the verbs for asyncio, of which only the difference needs words."""
-    yield "## asyncio"
-    yield text(mixin.module)
-    yield "\n".join(
-        f"- `Client.{method.name}`: {flow(text(method))}"
-        for method in mixin.members.values()
-        if isinstance(method, griffe.Function) and not method.name.startswith("_")
-    )
+def twins(member: griffe.Class) -> Iterator[str]:
+    """The verbs of a class for asyncio, of which only the difference needs words."""
+    for name, verb in everything(member).items():
+        if isinstance(verb, griffe.Function) and name.endswith("_async") and not name.startswith("_"):
+            assert verb.docstring is not None
+            notes = [
+                part.value for part in verb.docstring.parsed if part.kind is griffe.DocstringSectionKind.admonition
+            ]
+            more = "".join(f" {flow(note.description)}" for note in notes if note.kind == "asyncio")
+            yield f"- `{member.name}.{name}`: `{name.removesuffix('_async')}`, for asyncio.{more}"
+
+
+def everything(member: griffe.Class) -> dict[str, griffe.Object | griffe.Alias]:
+    """The members of a class: its own, then those that it inherits from classes of private modules."""
+    found = dict(member.members)
+    for base in member.mro():
+        if "._" in base.module.path:
+            found |= {name: one for name, one in base.members.items() if name not in found}
+    return found
 
 
 def functions_of_default(module: griffe.Object, verbs: list[str]) -> Iterator[str]:
@@ -146,8 +163,9 @@ def public_methods(member: griffe.Class) -> list[griffe.Function]:
     """Methods in the order of the source, without Python's own and without properties."""
     return [
         method
-        for method in member.members.values()
-        if isinstance(method, griffe.Function) and not method.name.startswith("_") and method.docstring is not None
+        for name, method in everything(member).items()
+        if isinstance(method, griffe.Function) and method.docstring is not None
+        if not name.startswith("_") and not name.endswith("_async")
     ]
 
 
@@ -155,7 +173,7 @@ def properties(member: griffe.Class) -> Iterator[str]:
     """Properties, and fields with a docstring, as one list."""
     lines = [
         f"- `{attribute.name}` (`{attribute.annotation}`): {flow(attribute.docstring.parsed[0].value)}"
-        for attribute in member.members.values()
+        for attribute in everything(member).values()
         if isinstance(attribute, griffe.Attribute) and not attribute.name.startswith("_") and attribute.docstring
     ]
     if lines:

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from hoplite.bench.environments import Environments
-from hoplite.bench.hosts import Agents, of_lab
-from hoplite.bench.plan import Cell
-from hoplite.bench.run import Runner
-from hoplite.bench.systems import OPS, Host, Launch, System, Unavailable
-from hoplite.lab import Lab
+from hoplite.tools.bench.environments import Environments
+from hoplite.tools.bench.hosts import Agents, of_lab
+from hoplite.tools.bench.plan import Cell
+from hoplite.tools.bench.run import Runner
+from hoplite.tools.bench.systems import OPS, Host, Launch, System, Unavailable
+from hoplite.tools.lab import Lab
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from hoplite.bench.row import Row
+    from hoplite.tools.bench.row import Row
 
 Kind = TypeVar("Kind", bound=System)
 

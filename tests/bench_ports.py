@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hoplite.bench.systems import hoplite, wire
+from hoplite.tools.bench.systems import hoplite, wire
 
 # "gw0", "gw1" and so on; of a run without pytest-xdist there is one process.
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

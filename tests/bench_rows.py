@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from hoplite.bench.row import Row, spread
-from hoplite.bench.systems.base import OPS
-from hoplite.bench.tables import limit
+from hoplite.tools.bench.row import Row, spread
+from hoplite.tools.bench.systems.base import OPS
+from hoplite.tools.bench.tables import limit
 
 MACHINE = {"processor": "Some Processor @ 2.0 GHz", "cores": 2, "memory_gib": 24.0, "kernel": "6.1.0"}
 VERSIONS = {

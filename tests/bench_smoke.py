@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench_pair import prepared
-from hoplite.bench.group import Group
-from hoplite.bench.hosts import Agents, of_lab
-from hoplite.bench.systems import OPS
-from hoplite.lab import Lab
+from hoplite.tools.bench.group import Group
+from hoplite.tools.bench.hosts import Agents, of_lab
+from hoplite.tools.bench.systems import OPS
+from hoplite.tools.lab import Lab
 
 if TYPE_CHECKING:
-    from hoplite.bench.systems import System
+    from hoplite.tools.bench.systems import System
 
 STEP_TIMEOUT_S = 30.0
 MEMORY_BYTES = 256 * 2**20

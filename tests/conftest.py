@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import hoplite
 import peace
 from hoplite import testing
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
     from typing import Any
-
-    import hoplite
 
 
 @pytest.fixture(autouse=True)
@@ -58,3 +57,16 @@ def nodes() -> Iterator[list[hoplite.Node]]:
 def clients(nodes: list[hoplite.Node]) -> list[hoplite.Client]:
     """A client of each of the three nodes."""
     return [node.client() for node in nodes]
+
+
+@pytest.fixture
+def node() -> Iterator[hoplite.Node]:
+    """This user's node, as far as a test's processes can see."""
+    with hoplite.Node(capacity="256MiB") as node:
+        yield node
+
+
+@pytest.fixture
+def client(node: hoplite.Node) -> hoplite.Client:
+    """A client of this user's node."""
+    return node.client()

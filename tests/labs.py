@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoplite.lab import LabError, needs
+from hoplite.tools.lab import LabError, needs
 
 
 def missing() -> str:

@@ -106,7 +106,7 @@ class Watch:
             self.look(node)
 
     def _take(self, node: str, status: dict[str, Any]) -> None:
-        from hoplite.peace import of
+        from hoplite.tools.peace import of
 
         self._note({"node": node, "counters": of(status["counters"])})
 
@@ -128,7 +128,7 @@ def watch_script() -> None:
 
 def disturbances(noted: list[dict[str, Any]], file: Path) -> list[str]:
     """What nodes counted that only a fault explains, in words."""
-    from hoplite.peace import disturbances as moved
+    from hoplite.tools.peace import disturbances as moved
 
     lines = file.read_text().splitlines() if file.exists() else []
     told = [*noted, *(json.loads(line) for line in lines)]

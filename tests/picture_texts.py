@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from hoplite.bench.row import Row
+    from hoplite.tools.bench.row import Row
 
 # Of what letters leave free within their box, in pixels of 1/100 inch.
 SLACK = 0.5
@@ -38,7 +38,7 @@ def faults(rows: Sequence[Row], monkeypatch: pytest.MonkeyPatch) -> tuple[int, l
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-    from hoplite.bench import plots, tables
+    from hoplite.tools.bench import plots, tables
 
     written: list[Written] = []
     told: list[str] = []

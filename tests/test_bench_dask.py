@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from bench_smoke import smoke
-from hoplite.bench.systems import OPS
-from hoplite.bench.systems.base import RANKS
-from hoplite.bench.systems.dask import REPLICATE, Dask
+from hoplite.tools.bench.systems import OPS
+from hoplite.tools.bench.systems.base import RANKS
+from hoplite.tools.bench.systems.dask import REPLICATE, Dask
 from labs import needs_lab
 from test_bench_ray import Installed, Spawns
 

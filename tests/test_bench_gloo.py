@@ -12,11 +12,11 @@ from urllib.parse import unquote
 import pytest
 
 from bench_pair import Written, measured, prepared
-from hoplite.bench.environments import Environments
-from hoplite.bench.ranks.rank import write
-from hoplite.bench.systems import OPS, Unavailable, gloo
-from hoplite.bench.systems.base import RANKS
-from hoplite.bench.systems.gloo import Gloo
+from hoplite.tools.bench.environments import Environments
+from hoplite.tools.bench.ranks.rank import write
+from hoplite.tools.bench.systems import OPS, Unavailable, gloo
+from hoplite.tools.bench.systems.base import RANKS
+from hoplite.tools.bench.systems.gloo import Gloo
 from labs import needs_lab
 
 

@@ -17,15 +17,15 @@ import psutil
 import pytest
 
 import bench_ports
-from hoplite.bench import agent as agent_module
-from hoplite.bench import hosts, machine, plan, session
-from hoplite.bench.agent import GROUP_VARIABLE, MARK, Agent
-from hoplite.bench.environments import Environments
-from hoplite.bench.hosts import AgentFailed, Agents, Network
-from hoplite.bench.results import Results
-from hoplite.bench.systems import OPS, Host
-from hoplite.bench.systems.base import this_python
 from hoplite.errors import InvalidArgument
+from hoplite.tools.bench import agent as agent_module
+from hoplite.tools.bench import hosts, machine, plan, session
+from hoplite.tools.bench.agent import GROUP_VARIABLE, MARK, Agent
+from hoplite.tools.bench.environments import Environments
+from hoplite.tools.bench.hosts import AgentFailed, Agents, Network
+from hoplite.tools.bench.results import Results
+from hoplite.tools.bench.systems import OPS, Host
+from hoplite.tools.bench.systems.base import this_python
 from support import eventually
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 bench_ports.take()
 
-PYTHON_PATH = str(Path(hosts.__file__).parents[2])
+PYTHON_PATH = str(Path(hosts.__file__).parents[3])
 # Says that it is up and then waits to be ended.
 UP = "import sys, time; print('up', flush=True); time.sleep(3600)"
 
@@ -319,7 +319,7 @@ def test_memory_that_processes_share_counts_once(agent: Agent) -> None:
 def test_an_agent_that_is_ended_ends_what_it_started(tmp_path: Path, how: signal.Signals | None) -> None:
     folder = tmp_path / "group"
     group = f"of-{os.getpid()}"
-    command = [sys.executable, "-m", "hoplite.bench.agent"]
+    command = [sys.executable, "-m", "hoplite.tools.bench.agent"]
     requests = [
         {"do": "folder", "group": group, "path": str(folder), "number": 0},
         {"do": "spawn", "group": group, "argv": [sys.executable, "-c", UP], "env": {}, "number": 1},
@@ -387,7 +387,7 @@ def test_ranks_connect_where_the_first_other_machine_reaches_the_bench(
         def getsockname(self) -> tuple[str, int]:
             return self.way, 0
 
-    monkeypatch.setattr("hoplite.bench.hosts.socket.socket", Probe)
+    monkeypatch.setattr("hoplite.tools.bench.hosts.socket.socket", Probe)
     there = written(tmp_path, "a 10.0.0.1", "b 10.0.0.2", "c 172.16.0.9")
     assert hosts.of_file(there, rsh="true").control == "10.0.0.1"
     assert hosts.of_file(written(tmp_path, "c 172.16.0.9", "a 10.0.0.1"), rsh="true").control == "172.16.0.1"

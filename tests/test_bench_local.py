@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from hoplite.bench import local, local_cases
-from hoplite.bench.environments import Environments
-from hoplite.bench.row import from_line, read, to_line
-from hoplite.cli.bench_local import local as command
 from hoplite.errors import HopliteError, InvalidArgument
+from hoplite.tools.bench import local, local_cases
+from hoplite.tools.bench.environments import Environments
+from hoplite.tools.bench.row import from_line, read, to_line
+from hoplite.tools.cli.bench_local import local as command
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hoplite.bench.row import Row
+    from hoplite.tools.bench.row import Row
 
 SIZE = 4096
 OPS = {"memcpy", "put", "get", "create_seal", "put_get", "reduce", "write_location", "look_up"}
@@ -62,7 +62,7 @@ def test_a_wrong_result_is_a_row_with_its_reason(tmp_path: Path, monkeypatch: py
 
 
 def test_a_debug_build_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hoplite._native.DEBUG_BUILD", True)
+    monkeypatch.setattr("hoplite.__build__", "debug")
     with pytest.raises(HopliteError, match="a debug build measures nothing"):
         measured(tmp_path, 1)
 

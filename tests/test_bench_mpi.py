@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench_pair import Written, measured, prepared
-from hoplite.bench.environments import Environments
-from hoplite.bench.systems import OPS, Unavailable
-from hoplite.bench.systems.mpi import Mpi, Mpich, OpenMpi
+from hoplite.tools.bench.environments import Environments
+from hoplite.tools.bench.systems import OPS, Unavailable
+from hoplite.tools.bench.systems.mpi import Mpi, Mpich, OpenMpi
 from labs import needs_lab
 
 if TYPE_CHECKING:

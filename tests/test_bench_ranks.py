@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hoplite import testing
-from hoplite.bench.systems.base import OPS, RANKS
+from hoplite.tools.bench.systems.base import OPS, RANKS
 
 # The programs import each other by the names of their files.
 sys.path.insert(0, str(RANKS))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench_smoke import smoke
-from hoplite.bench.environments import Environments
-from hoplite.bench.systems import OPS, Host, Launch, Unavailable
-from hoplite.bench.systems.ray import PATIENCE, Ray
+from hoplite.tools.bench.environments import Environments
+from hoplite.tools.bench.systems import OPS, Host, Launch, Unavailable
+from hoplite.tools.bench.systems.ray import PATIENCE, Ray
 from labs import needs_lab
 
 if TYPE_CHECKING:

@@ -17,18 +17,18 @@ import pytest
 from click.testing import CliRunner
 
 from bench_rows import all_kinds, matrix, one_host, row
-from hoplite.bench import report, tables, words
-from hoplite.bench.row import read, to_line
-from hoplite.cli import bench_report
-from hoplite.cli.output import Failure
 from hoplite.errors import HopliteError
+from hoplite.tools.bench import report, tables, words
+from hoplite.tools.bench.row import read, to_line
+from hoplite.tools.cli import bench_report
+from hoplite.tools.cli.output import Failure
 from picture_texts import faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hoplite.bench.plots import Picture
-    from hoplite.bench.row import Row
+    from hoplite.tools.bench.plots import Picture
+    from hoplite.tools.bench.row import Row
 
 GOLDEN = Path(__file__).parent / "data" / "bench_report.md"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -187,7 +187,7 @@ def texts(picture: Picture) -> str:
 
 def draw(rows: Sequence[Row]) -> list[Picture]:
     """The pictures of rows."""
-    from hoplite.bench import plots
+    from hoplite.tools.bench import plots
 
     return plots.draw(tables.collect(rows))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench_rows import all_kinds, row
-from hoplite.bench.row import BadRow, Row, from_line, read, spread, to_line
+from hoplite.tools.bench.row import BadRow, Row, from_line, read, spread, to_line
 
 if TYPE_CHECKING:
     from pathlib import Path

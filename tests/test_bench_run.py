@@ -20,22 +20,22 @@ import psutil
 import pytest
 
 import bench_ports
-from hoplite.bench import hosts, plan
-from hoplite.bench.channels import Channel, Lost, gather
-from hoplite.bench.environments import Environments
-from hoplite.bench.group import START_TIMEOUT_S, Group, GroupFailed
-from hoplite.bench.hosts import AgentFailed, Agents, Network
-from hoplite.bench.plan import Cell, Contender
-from hoplite.bench.run import Runner
-from hoplite.bench.systems import Host, Launch, System, Unavailable, Variant
-from hoplite.bench.systems.base import RANKS, this_python
-from hoplite.bench.systems.wire import Wire
 from hoplite.errors import InvalidArgument
+from hoplite.tools.bench import hosts, plan
+from hoplite.tools.bench.channels import Channel, Lost, gather
+from hoplite.tools.bench.environments import Environments
+from hoplite.tools.bench.group import START_TIMEOUT_S, Group, GroupFailed
+from hoplite.tools.bench.hosts import AgentFailed, Agents, Network
+from hoplite.tools.bench.plan import Cell, Contender
+from hoplite.tools.bench.run import Runner
+from hoplite.tools.bench.systems import Host, Launch, System, Unavailable, Variant
+from hoplite.tools.bench.systems.base import RANKS, this_python
+from hoplite.tools.bench.systems.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hoplite.bench.row import Row
+    from hoplite.tools.bench.row import Row
 
 bench_ports.take()
 
@@ -273,7 +273,7 @@ def test_a_group_that_was_ended_does_no_round(network: Network, agents: Agents, 
 def test_ranks_that_never_come_are_named_by_number(
     network: Network, agents: Agents, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hoplite.bench.group.START_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("hoplite.tools.bench.group.START_TIMEOUT_S", 1.0)
     program.write_text("import time; time.sleep(3600)")
     with pytest.raises(GroupFailed, match="0 of 2 ranks connected within 1 s"):
         Group(Fake("good", program), "default", network, agents, 2**20).start()

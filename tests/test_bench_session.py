@@ -21,24 +21,24 @@ from rich.console import Console
 
 import bench_ports
 from bench_rows import row
-from hoplite.bench import local, local_cases, machine, plan, session
-from hoplite.bench.hosts import AgentFailed, Network
-from hoplite.bench.plan import Cell, Contender
-from hoplite.bench.progress import Forecast, Watch
-from hoplite.bench.results import Results
-from hoplite.bench.row import BadRow, read, to_line
-from hoplite.bench.systems import Host
-from hoplite.bench.systems.base import RANKS, Unavailable
-from hoplite.bench.systems.wire import Wire
-from hoplite.cli import bench, bench_local, bench_options, output
 from hoplite.errors import HopliteError, InvalidArgument, LabError
+from hoplite.tools.bench import local, local_cases, machine, plan, session
+from hoplite.tools.bench.hosts import AgentFailed, Network
+from hoplite.tools.bench.plan import Cell, Contender
+from hoplite.tools.bench.progress import Forecast, Watch
+from hoplite.tools.bench.results import Results
+from hoplite.tools.bench.row import BadRow, read, to_line
+from hoplite.tools.bench.systems import Host
+from hoplite.tools.bench.systems.base import RANKS, Unavailable
+from hoplite.tools.bench.systems.wire import Wire
+from hoplite.tools.cli import bench, bench_local, bench_options, output
 from labs import needs_lab
 from test_bench_run import PROGRAM, Fake
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hoplite.bench.row import Row
+    from hoplite.tools.bench.row import Row
 
 bench_ports.take()
 
@@ -130,7 +130,7 @@ def test_rows_are_there_until_those_that_replace_them_are(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hoplite.bench.run.Runner.measure", interrupted)
+    monkeypatch.setattr("hoplite.tools.bench.run.Runner.measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         session.measure(network, settings(), Results(out, resume=True))
     assert out.read_bytes() == before
@@ -339,10 +339,10 @@ def test_a_run_that_is_ended_cleans_up(
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         import click
         from test_bench_run import Fake, Host, Network, Wire
-        from hoplite import cli
-        from hoplite.bench import plan, session
-        from hoplite.bench.results import Results
-        from hoplite.cli import bench_options
+        from hoplite.tools import cli
+        from hoplite.tools.bench import plan, session
+        from hoplite.tools.bench.results import Results
+        from hoplite.tools.cli import bench_options
         pair = [Host(0, "one", "127.0.0.1"), Host(1, "two", "127.0.0.2")]
         place = Network(pair, Path({str(network.rsh)!r}), "", shared_clock=True, cidr="", rate=0, facts={{}})
         session.choose = lambda _: [Wire(), Fake("hang", Path({str(program)!r}))]
@@ -381,7 +381,7 @@ def test_a_run_that_is_ended_cleans_up(
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hoplite.cli", "bench", *words]
+    command = [sys.executable, "-m", "hoplite.tools.cli", "bench", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
 
 
@@ -479,7 +479,7 @@ def test_each_error_of_a_run_has_a_step_that_helps(error: HopliteError, step: st
 
 
 def test_a_debug_build_says_how_to_get_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hoplite._native.DEBUG_BUILD", True)
+    monkeypatch.setattr("hoplite.__build__", "debug")
     for command in (bench.bench, bench_local.local):
         with pytest.raises(output.Failure, match="a debug build measures nothing") as failed:
             CliRunner().invoke(command, ["--sizes", "4"], catch_exceptions=False, standalone_mode=False)

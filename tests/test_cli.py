@@ -16,28 +16,16 @@ import click
 import pytest
 
 import hoplite
+from commands import COMMAND, run
 from hoplite import Node, testing
-from hoplite.cli import hoplite as command_line
-from hoplite.cli import notify, output
+from hoplite.sizes import write_size
+from hoplite.tools.cli import hoplite as command_line
+from hoplite.tools.cli import notify
 from support import SOON, eventually, eventually_empty, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-def run(*arguments: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end."""
-    done = subprocess.run(
-        [sys.executable, "-m", "hoplite.cli", *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=SOON,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    return done
 
 
 def test_status_tells_members_and_bytes() -> None:
@@ -133,7 +121,7 @@ def test_locations_lists_the_nodes_that_hold_a_copy(nodes: list[Node]) -> None:
 
 def test_sizes_in_words() -> None:
     words = {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 5 << 30: "5.0 GiB", 3 << 40: "3.0 TiB"}
-    assert {count: output.size(count) for count in words} == words
+    assert {count: write_size(count) for count in words} == words
 
 
 def test_settings_of_the_environment_that_make_no_sense_are_named() -> None:
@@ -170,7 +158,7 @@ def test_a_service_manager_is_told(tmp_path: Path, is_abstract: bool) -> None:
         path = f"hoplite-test-{os.getpid()}" if is_abstract else str(tmp_path / "notify")
         manager.bind(f"\0{path}" if is_abstract else path)
         environment = {**os.environ, "NOTIFY_SOCKET": f"@{path}" if is_abstract else path}
-        command = [sys.executable, "-m", "hoplite.cli", "node", "--listen", "127.0.0.1:0", "--json"]
+        command = [*COMMAND, "node", "--listen", "127.0.0.1:0", "--json"]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
             try:
                 facts = manager.recv(4096).decode().splitlines()
@@ -250,7 +238,7 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     with Node() as node:
         node.client().put(b"x", name="policy/1")
         done = subprocess.run(
-            ["bash", "-c", f"{sys.executable} -m hoplite.cli objects --json | true"],
+            ["bash", "-c", f"{sys.executable} -m hoplite.tools.cli objects --json | true"],
             capture_output=True,
             timeout=SOON,
             check=False,
@@ -264,7 +252,7 @@ def test_a_table_on_a_terminal_fits_it() -> None:
         node.client().put(numbers(1000), name="policy/1")
         ours, theirs = pty.openpty()
         try:
-            command = [sys.executable, "-m", "hoplite.cli", "objects"]
+            command = [*COMMAND, "objects"]
             subprocess.run(command, stdout=theirs, timeout=SOON, check=True)
             assert b"policy/1" in os.read(ours, 4096)
         finally:
@@ -275,7 +263,7 @@ def test_a_table_on_a_terminal_fits_it() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_node_says_when_it_is_ready_and_leaves_on_a_signal(number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "hoplite.cli", "node", "--listen", "127.0.0.1:0"]
+    command = [*COMMAND, "node", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
+from commands import run
 from hoplite import Node
-from hoplite.cli import output
-from support import SOON, numbers
+from hoplite.tools.cli import output
+from support import numbers
 
 
 def test_each_row_of_a_table_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,9 +26,7 @@ def test_each_row_of_a_table_is_a_line(capsys: pytest.CaptureFixture[str]) -> No
 def test_listings_end_with_a_line_end(command: tuple[str, ...]) -> None:
     with Node() as node:
         node.client().put(numbers(1000), name="policy/1")
-        done = subprocess.run(
-            [sys.executable, "-m", "hoplite.cli", *command], capture_output=True, text=True, timeout=SOON, check=True
-        )
+        done = run(*command)
     said = done.stdout
     assert said.endswith("\n")
     assert not said.endswith("\n\n")

@@ -6,43 +6,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from commands import COMMAND, run
 from hoplite import Client, Node, testing
 from support import SOON, Later, eventually, numbers, same
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-COMMAND = [sys.executable, "-m", "hoplite.cli"]
-
-
-@pytest.fixture
-def node() -> Iterator[Node]:
-    """This user's node, as far as a test's processes can see."""
-    with Node(capacity="256MiB") as node:
-        yield node
-
-
-@pytest.fixture
-def client(node: Node) -> Client:
-    return node.client()
-
-
-def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end; what failed has said what to try."""
-    done = subprocess.run(
-        [*COMMAND, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SOON, check=False
-    )
-    assert done.returncode == code, done.stderr
-    if code:
-        assert done.stderr.splitlines()[-1].startswith("try: "), done.stderr
-    return done
 
 
 def told(*arguments: str) -> Any:  # noqa: ANN401 - any JSON

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hoplite.demo import network, run
-from hoplite.demo.display import Progress, draw
+from hoplite.tools.demo import network, run
+from hoplite.tools.demo.display import Progress, draw
 
 
 @pytest.mark.timeout(120)
 def test_the_demo_trains_relays_and_folds() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "hoplite.cli", "demo", "--json"],
+        [sys.executable, "-m", "hoplite.tools.cli", "demo", "--json"],
         capture_output=True,
         text=True,
         timeout=110,
@@ -143,7 +143,7 @@ def test_nothing_of_the_display_is_cut(width: int) -> None:
 def test_the_display_is_drawn_once_where_no_terminal_is(capfd: pytest.CaptureFixture[str]) -> None:
     """Whole, however narrow the environment says that is, and with the end of its last line."""
     source = """
-from hoplite.demo.display import Display
+from hoplite.tools.demo.display import Display
 from test_demo import later
 progress = later()
 with Display(progress, show=True) as display:

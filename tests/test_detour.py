@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hoplite.faults.crew import Crew
-from hoplite.lab import Lab
+from faults.crew import Crew
+from hoplite.tools.lab import Lab
 from labs import needs_lab
 from support import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hoplite.lab import Host
-    from hoplite.lab.hosts import Direction
+    from hoplite.tools.lab import Host
+    from hoplite.tools.lab.hosts import Direction
 
 pytestmark = [needs_lab, pytest.mark.lab]
 

@@ -139,7 +139,7 @@ assert "this client is closed" in heard[0]
 """,
     "shut down while a thread and tasks wait": """
 import asyncio
-attach() if HOW == "embedded" else session._session.keep(attach(), "")
+attach() if HOW == "embedded" else session.shared.keep(attach(), "")
 def wait():
     try:
         hoplite.get("nobody/1")

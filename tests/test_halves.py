@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import hoplite
+from faults.crew import Crew
 from hoplite import testing
-from hoplite.faults.crew import Crew
-from hoplite.lab import Lab
+from hoplite.tools.lab import Lab
 from labs import needs_lab
 from support import SOON, eventually
 

@@ -465,7 +465,7 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     importlib.reload(hoplite)
 assert "without optimisation" in str(caught[0].message)
-from hoplite.bench import machine
+from hoplite.tools.bench import machine
 try:
     machine.refuse_debug_build()
 except hoplite.HopliteError as error:

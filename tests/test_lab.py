@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hoplite.errors import InvalidArgument
-from hoplite.lab import Host, Lab, LabError, namespaces, needs, records
+from hoplite.tools.lab import Host, Lab, LabError, namespaces, needs, records
 from labs import needs_lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hoplite.lab.namespaces import Keeper
+    from hoplite.tools.lab.namespaces import Keeper
 
 pytestmark = pytest.mark.lab
 
@@ -302,7 +302,7 @@ def test_a_lab_that_can_not_be_made_leaves_nothing(monkeypatch: pytest.MonkeyPat
 def test_the_next_lab_takes_away_what_a_killed_one_left() -> None:
     program = """
 import sys
-from hoplite.lab import Lab
+from hoplite.tools.lab import Lab
 lab = Lab(racks=[2, 1])
 lab.hosts[0].popen(["sh", "-c", "sleep 1000 & echo; exec sleep 1000"], stdout=sys.stdout).pid
 print(lab.name, flush=True)
@@ -489,7 +489,7 @@ def test_bad_arguments_of_a_lab_that_is_up_are_named(lab: Lab) -> None:
 def test_without_root_the_error_says_so() -> None:
     program = """
 import os
-from hoplite.lab import Lab, LabError
+from hoplite.tools.lab import Lab, LabError
 
 os.setuid(65534)
 try:
@@ -530,7 +530,7 @@ def test_a_lab_is_made_inside_a_running_event_loop_and_on_a_thread() -> None:
 def _start_node(lab: Lab, host: Host, *options: str) -> subprocess.Popen[str]:
     """Starts a node on a host; all join the first."""
     places = ["--listen", f"{host.address}:7420", "--join", f"{lab.hosts[0].name}:7420", "--capacity", "256MiB"]
-    command = [sys.executable, "-m", "hoplite.cli", "node", "--insecure", "--json", *places, *options]
+    command = [sys.executable, "-m", "hoplite.tools.cli", "node", "--insecure", "--json", *places, *options]
     node = host.popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert node.stdout is not None
     assert json.loads(node.stdout.readline())["address"] == f"{host.address}:7420"

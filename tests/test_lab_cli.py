@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hoplite import cli
-from hoplite.lab import Lab, records
+from hoplite.tools import cli
+from hoplite.tools.lab import Lab, records
 from labs import needs_lab
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def hoplite_lab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     """`hoplite lab run`, which becomes the program that it runs."""
-    command = [sys.executable, "-m", "hoplite.cli", "lab", "run", *words]
+    command = [sys.executable, "-m", "hoplite.tools.cli", "lab", "run", *words]
     return subprocess.run(command, input="words", capture_output=True, text=True, timeout=50, check=False)
 
 

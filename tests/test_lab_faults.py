@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hoplite import InvalidArgument
-from hoplite.lab import Host, Lab, LabError, namespaces
+from hoplite.tools.lab import Host, Lab, LabError, namespaces
 from labs import needs_lab
 
 if TYPE_CHECKING:

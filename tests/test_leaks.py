@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hoplite import testing
+from programs import descriptors
 from support import SOON, Array, eventually
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def use(clients: list[Client]) -> Use:
     dirty = next(int(line.split()[1]) for line in rollup if line.startswith("Private_Dirty"))
     return Use(
         dirty * KIB,
-        len(list(Path("/proc/self/fd").iterdir())),
+        descriptors(),
         len(list(Path("/proc/self/task").iterdir())),
         sum(client.status()["store"]["mapped"] for client in clients),
     )

@@ -10,7 +10,7 @@ import pytest
 
 import hoplite
 from hoplite import testing
-from hoplite.cli.status import status as status_command
+from hoplite.tools.cli.status import status as status_command
 from programs import frozen
 from support import SOON, Later, eventually, numbers, same
 

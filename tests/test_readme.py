@@ -56,7 +56,7 @@ def hosts(tmp_path: Path) -> Iterator[list[dict[str, str]]]:
             environment = {"XDG_RUNTIME_DIR": str(folder), "HOPLITE_TOKEN": token.partition("=")[2]}
             for host, port in enumerate(ports, start=1):
                 command = command.replace(f"10.0.0.{host}:7420", f"127.0.0.1:{port}")
-            arguments = [sys.executable, "-m", "hoplite.cli", *shlex.split(command)[1:]]
+            arguments = [sys.executable, "-m", "hoplite.tools.cli", *shlex.split(command)[1:]]
             node = stack.enter_context(
                 subprocess.Popen(arguments, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
             )

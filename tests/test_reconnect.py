@@ -26,7 +26,7 @@ def node_at(socket: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     command = [
         sys.executable,
         "-m",
-        "hoplite.cli",
+        "hoplite.tools.cli",
         "node",
         "--json",
         "--listen",
@@ -110,7 +110,7 @@ def test_init_shares_a_client_that_reconnects(socket: Path) -> None:
 
 
 def test_nobody_comes_back(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hoplite.client.RECONNECT_S", 0.2)
+    monkeypatch.setattr("hoplite._attachment.RECONNECT_S", 0.2)
     with node_at(socket) as first:
         client = hoplite.connect(f"unix:{socket}", reconnect=True)
         killed(first)

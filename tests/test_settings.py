@@ -11,8 +11,8 @@ import pytest
 
 import hoplite
 from hoplite import Node, settings
-from hoplite.cli.page import page
 from hoplite.settings import SETTINGS, SettingsWarning, load
+from hoplite.tools.cli.page import page
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ import pytest
 
 import hoplite
 from hoplite import Node, _loop, testing
-from support import Later, eventually, numbers, same
+from hoplite._sync.several import Several
+from support import SOON, Later, eventually, numbers, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,23 +94,40 @@ def test_a_cancelled_list_ends_whenever_that_is(clients: list[hoplite.Client]) -
         asyncio.run(cancelled(turns, clients[0]))
 
 
-def test_a_list_that_fits_later_is_waited_for(small: tuple[hoplite.Client, list[hoplite.Ref]]) -> None:
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a list that waits for room has looked whether it could ever fit, and was not refused."""
+    event = threading.Event()
+    refuse = Several._refuse_if_too_large
+
+    def look(several: Several, lacks: tuple[int, int] | None) -> None:
+        refuse(several, lacks)
+        if lacks is not None:
+            event.set()
+
+    monkeypatch.setattr(Several, "_refuse_if_too_large", look)
+    return event
+
+
+def test_a_list_that_fits_later_is_waited_for(
+    small: tuple[hoplite.Client, list[hoplite.Ref]], looked: threading.Event
+) -> None:
     """Room that another call holds may come: three more fit only when what is read is garbage."""
     client, refs = small
     held = client.get(refs[:2], timeout=30)
     got = Later(lambda: client.get(refs[2:5], timeout=60))
-    time.sleep(3)
+    assert looked.wait(SOON)
     assert not got.done()
     del held
     for seed, value in enumerate(got.result(60), start=2):
         same(value, numbers(16 * MIB, "uint8", seed=seed))
 
 
-def test_the_same_object_counts_once(small: tuple[hoplite.Client, list[hoplite.Ref]]) -> None:
+def test_the_same_object_counts_once(small: tuple[hoplite.Client, list[hoplite.Ref]], looked: threading.Event) -> None:
     client, refs = small
     held = client.get(refs[2:4], timeout=30)
     got = Later(lambda: client.get([refs[0]] * 5 + [refs[1]], timeout=60))
-    time.sleep(3)
+    assert looked.wait(SOON)
     assert not got.done()
     del held
     assert len(got.result(60)) == 6
@@ -139,8 +158,8 @@ def test_a_long_wait_for_a_list_is_spoken_of(
     into: bool,
     in_loop: bool,
 ) -> None:
-    for module in ("hoplite._loop", "hoplite._several", "hoplite._into"):
-        monkeypatch.setattr(f"{module}.FIRST_WORD_AFTER_S", 0.2)
+    for module in ("_loop", "_aio.several", "_aio.into", "_sync.several", "_sync.into"):
+        monkeypatch.setattr(f"hoplite.{module}.FIRST_WORD_AFTER_S", 0.2)
     assert _loop.FIRST_WORD_AFTER_S == 0.2
     client = clients[0]
     client.put(b"here", name="here/1")

@@ -146,7 +146,7 @@ def test_the_wheel_runs_on_the_newest_python(tmp_path: Path, capsys: pytest.Capt
     newest, packages = version(python), tmp_path / "packages"
     install("--target", packages, "--python-version", newest, "--only-binary", ":all:")
     took = min(float(run(python, "-s", "-c", USE, PYTHONPATH=str(packages))) for _ in range(5))
-    command = (python, "-s", "-m", "hoplite.cli")
+    command = (python, "-s", "-m", "hoplite.tools.cli")
     assert run(*command, "--version", PYTHONPATH=str(packages)).split()[-1] == hoplite.__version__
     assert "hoplite demo" in run(*command, "--help", PYTHONPATH=str(packages))
     tell(capsys, f"import hoplite on {newest}: {took:.1f} ms, best of 5")

@@ -126,7 +126,10 @@ __all__ = [
 
 __version__ = _native.__version__
 
-if _native.DEBUG_BUILD:
+# How the extension was compiled: "release", or "debug", which is slow.
+__build__ = "debug" if _native.DEBUG_BUILD else "release"
+
+if __build__ == "debug":
     _warnings.warn(
         "hoplite was built without optimisation: it is slow, and its benchmarks refuse to run; build with make build",
         RuntimeWarning,

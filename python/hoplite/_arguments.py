@@ -8,17 +8,14 @@ from __future__ import annotations
 import math
 import operator
 import os
-import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import SupportsFloat, SupportsIndex
 
 from hoplite.errors import InvalidArgument, UnknownOp
 from hoplite.ref import Ref
-from hoplite.values import Encoded, check_dtype
+from hoplite.values import OPS, Encoded, check_dtype
 from hoplite.values.kinds import BYTES, PLAIN, item_bytes
-
-OPS = ("sum", "min", "max", "prod", "mean", "any", "all")
 
 # 30 years. Longer than that is "for ever", and would overflow a clock.
 TIMEOUT_S_MAX = 1e9
@@ -34,16 +31,8 @@ VERSION_MAX = 2**64 - 1
 # Nodes that hold one object; a cluster of so many is none.
 COPIES_MAX = 2**31
 
-# Of less, most objects that are worth a store find no room: who says so has forgotten the unit.
-CAPACITY_MIN = 1 << 20
-
 # Axes of an array, as NumPy has them.
 AXES_MAX = 64
-
-UNITS = {"": 1, "B": 1}
-for _power, _prefix in enumerate("KMGT", start=1):
-    UNITS[f"{_prefix}B"] = 1000**_power
-    UNITS[f"{_prefix}iB"] = 1024**_power
 
 
 def check_timeout(timeout: float | None) -> float | None:
@@ -53,14 +42,14 @@ def check_timeout(timeout: float | None) -> float | None:
     # To ask whether something is a SupportsFloat takes as long as a put.
     is_number = type(timeout) in _NUMBERS
     if not is_number and (isinstance(timeout, bool) or not isinstance(timeout, SupportsFloat)):
-        raise InvalidArgument(f"timeout is a number of seconds or None, not {_a(timeout)}")
+        raise InvalidArgument(f"timeout is a number of seconds or None, not {a_type(timeout)}")
     try:
         seconds = float(timeout)
     except OverflowError:
         # A whole number that no float can be.
         seconds = math.inf if timeout > 0 else -math.inf
     except (TypeError, ValueError):
-        raise InvalidArgument(f"timeout is a number of seconds or None, not {_a(timeout)}") from None
+        raise InvalidArgument(f"timeout is a number of seconds or None, not {a_type(timeout)}") from None
     if math.isnan(seconds):
         raise InvalidArgument("timeout is NaN; it is a number of seconds or None")
     if seconds < 0:
@@ -74,7 +63,7 @@ def check_ref(ref: Ref | str) -> str:
         return str(ref)
     if not isinstance(ref, str):
         advice = "" if isinstance(ref, int | os.PathLike) else "; put a value first, and take the ref that put returns"
-        raise InvalidArgument(f"expected a ref, or a name as text, got {_a(ref)}{advice}")
+        raise InvalidArgument(f"expected a ref, or a name as text, got {a_type(ref)}{advice}")
     if not ref:
         raise InvalidArgument("the name is empty")
     if not ref.isascii():
@@ -90,7 +79,7 @@ def check_refs(refs: Ref | str | Iterable[Ref | str]) -> list[str]:
     if isinstance(refs, Ref | str):
         return [check_ref(refs)]
     if not isinstance(refs, Iterable):
-        raise InvalidArgument(f"expected refs, got {_a(refs)}")
+        raise InvalidArgument(f"expected refs, got {a_type(refs)}")
     return [check_ref(ref) for ref in refs]
 
 
@@ -121,7 +110,7 @@ def check_outs(out: object, refs: int) -> list[object] | None:
     if out is None:
         return None
     if not isinstance(out, list | tuple):
-        raise InvalidArgument(f"with several refs, out is a list with one value for each, not {_a(out)}")
+        raise InvalidArgument(f"with several refs, out is a list with one value for each, not {a_type(out)}")
     if len(out) != refs:
         raise InvalidArgument(f"out has {len(out)} values for {refs} refs")
     return list(out)
@@ -156,7 +145,7 @@ def _whole(what: str, value: SupportsIndex, more: str = "") -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise InvalidArgument(f"{what} is a whole number{more}, not {_a(value)}") from None
+        raise InvalidArgument(f"{what} is a whole number{more}, not {a_type(value)}") from None
 
 
 def check_keep(keep: SupportsIndex | None, name: str | None) -> int | None:
@@ -199,35 +188,6 @@ def check_count(count: SupportsIndex | None, inputs: int, *, least: int = 1) -> 
     return number
 
 
-def check_size(what: str, size: int | str) -> int:
-    """Reads bytes: a number, or text such as "8GiB" or "500 MB"."""
-    if isinstance(size, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
-        if match is None or match[2] not in UNITS:
-            raise InvalidArgument(
-                f'{what} {size!r} is not understood; write it as "8GiB", "500MB" or a number of bytes'
-            )
-        number = int(float(match[1]) * UNITS[match[2]])
-    elif isinstance(size, bool) or not isinstance(size, SupportsIndex):
-        raise InvalidArgument(f"{what} is a number of bytes or text, not {_a(size)}")
-    else:
-        number = operator.index(size)
-    if not 0 < number <= NUMBER_MAX:
-        raise InvalidArgument(f"{what} is {number} bytes; it must be above zero and below 8 EiB")
-    return number
-
-
-def check_capacity(capacity: int | str | None) -> int | None:
-    """Reads the bytes of a store: enough of them for objects that are not small."""
-    if capacity is None:
-        return None
-    number = check_size("capacity", capacity)
-    if number < CAPACITY_MIN:
-        meant = f'; did you mean "{number}GiB"?' if number < UNITS["KiB"] else ""
-        raise InvalidArgument(f"capacity is {number} bytes, and a store needs at least {CAPACITY_MIN} (1 MiB){meant}")
-    return number
-
-
 def check_after(after: SupportsIndex | None) -> int:
     """Reads the number that a name's must exceed; None and -1 mean any."""
     if after is None:
@@ -242,13 +202,13 @@ def check_text(what: str, value: str | os.PathLike[str]) -> str:
     """Reads an address, a cluster name or a path: text that is not empty."""
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
-        raise InvalidArgument(f"{what} is text, not {_a(text)}")
+        raise InvalidArgument(f"{what} is text, not {a_type(text)}")
     if not text:
         raise InvalidArgument(f"{what} is empty")
     return text
 
 
-def _a(value: object) -> str:
+def a_type(value: object) -> str:
     """The type of a value with its article: "an int"."""
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

@@ -1,7 +1,7 @@
 """Answers of the node, awaited by asyncio: one descriptor wakes a loop for all of them.
 
-Whoever answers, a thread of the node or of the attachment, drops a number into the loop's inbox and never takes the
-interpreter; the loop takes all numbers at once. So ten thousand answers cost one wake-up where they come together.
+The thread that has an answer, of the node or of the attachment, drops a number into the loop's inbox and never takes
+the interpreter; the loop takes all numbers at once. So ten thousand answers cost one wake-up where they come together.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from hoplite import _native
 from hoplite.errors import HopliteError
+from hoplite.log import still_waiting
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from hoplite._native import Pending
 
 P = ParamSpec("P")
 T = TypeVar("T")
-U = TypeVar("U")
 
 # As long as a thread's wait is silent; then twice as long each time, up to the maximum.
 FIRST_WORD_AFTER_S = 10.0
@@ -40,19 +40,19 @@ SILENT = "the node of this host does not answer"
 
 def is_in_loop() -> bool:
     """Whether the calling thread runs an event loop of asyncio just now: it must not wait."""
-    # Where nobody has imported it there is none.
+    # Where it is not imported no loop runs.
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 class _Waiting:
-    """A coroutine that waits, and what to say if that takes long."""
+    """A coroutine that waits, by a future or by an inbox of its own, and what to say if that takes long."""
 
     __slots__ = ("begun", "explain", "future", "next_word", "pending", "ref")
 
     def __init__(
         self,
-        future: asyncio.Future[None],
+        future: asyncio.Future[None] | None,
         pending: Pending[Any],
         ref: str | None,
         explain: Callable[[str], Pending[str]] | None,
@@ -84,17 +84,31 @@ class _Bridge:
     def end(self, key: int) -> None:
         """Ends a wait: there is an answer, or none will come."""
         waiting = self.waiting.pop(key, None)
-        if waiting is not None and not waiting.future.done():
+        if waiting is not None and waiting.future is not None and not waiting.future.done():
             waiting.future.set_result(None)
 
+    def add(self, waiting: _Waiting) -> int:
+        """Takes up a wait and returns its key."""
+        key = next(self.keys)
+        self.waiting[key] = waiting
+        if waiting.ref is not None:
+            self.watch()
+        return key
+
+    def drop(self, key: int) -> None:
+        """Forgets a wait, which is over."""
+        self.waiting.pop(key, None)
+        if not self.waiting:
+            self.rest()
+
     def watch(self) -> None:
-        """Sees to it that long waits are spoken of."""
+        """Sees to it that the log is told of long waits."""
         loop = self._loop()
         if self._timer is None and loop is not None:
             self._timer = loop.call_later(FIRST_WORD_AFTER_S, self._remind)
 
     def rest(self) -> None:
-        """Nobody waits. The timer would keep the loop alive when that is over."""
+        """Stops the timer, which would keep the loop alive, when no coroutine waits."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -123,7 +137,14 @@ class _Bridge:
 _bridges: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Bridge] = weakref.WeakKeyDictionary()
 
 
-async def answer(
+def _bridge(loop: asyncio.AbstractEventLoop) -> _Bridge:
+    bridge = _bridges.get(loop)
+    if bridge is None:
+        bridge = _bridges[loop] = _Bridge(loop)
+    return bridge
+
+
+async def answer_async(
     pending: Pending[T],
     *,
     ref: str | None = None,
@@ -138,39 +159,53 @@ async def answer(
     """
     if pending.is_over():
         return pending.result()
-    # As long to import as all the rest of this package; whoever awaits this has done so.
+    # It takes as long to import as all the rest of this package; a program that awaits has imported it.
     import asyncio
 
     loop = asyncio.get_running_loop()
-    bridge = _bridges.get(loop)
-    if bridge is None:
-        bridge = _bridges[loop] = _Bridge(loop)
+    bridge = _bridge(loop)
     future = loop.create_future()
-    key = next(bridge.keys)
-    bridge.waiting[key] = _Waiting(future, pending, ref, explain)
+    key = bridge.add(_Waiting(future, pending, ref, explain))
     if not pending.tell(bridge.inbox, key):
-        del bridge.waiting[key]
+        bridge.drop(key)
         return pending.result()
-    if ref is not None:
-        bridge.watch()
     patience = pending.patience()
     # A node answers at the deadline; one that does not for long after it is frozen, as the answer then says.
     limit = None if patience is None else loop.call_later(patience, bridge.end, key)
     try:
         await future
     except BaseException:
-        bridge.waiting.pop(key, None)
         pending.cancel()
         raise
     finally:
         if limit is not None:
             limit.cancel()
-        if not bridge.waiting:
-            bridge.rest()
+        bridge.drop(key)
     return pending.result()
 
 
-async def aside(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+async def remind_async(
+    waits: Iterable[tuple[str, Pending[Any]]], explain: Callable[[str], Pending[str]]
+) -> Callable[[], None]:
+    """Has the running loop tell the log of waits that it does not end, as of its own; returns what ends that.
+
+    Args:
+        waits: each object and the question for it.
+        explain: asks why an object is not here.
+    """
+    import asyncio
+
+    bridge = _bridge(asyncio.get_running_loop())
+    keys = [bridge.add(_Waiting(None, pending, ref, explain)) for ref, pending in waits]
+
+    def end() -> None:
+        for key in keys:
+            bridge.drop(key)
+
+    return end
+
+
+async def aside_async(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
     """Runs what writes into memory of the caller's in a thread; cancelled, it is over only when the thread is."""
     import asyncio
 
@@ -190,7 +225,7 @@ async def _say(late: list[_Waiting], now: float) -> None:
     assert first.ref is not None
     assert first.explain is not None
     try:
-        state = await answer(first.explain(first.ref))
+        state = await answer_async(first.explain(first.ref))
     except HopliteError as error:
         state = str(error)
     # It may have come meanwhile.
@@ -198,34 +233,7 @@ async def _say(late: list[_Waiting], now: float) -> None:
     if first.pending.is_over() or not missing:
         return
     what = first.ref if missing == 1 else f"{missing} objects, {first.ref} for one,"
-    say(what, now - first.begun, state)
-
-
-def say(what: str, waited: float, state: str) -> None:
-    """Tells the log what is waited for, for how many seconds, and why."""
-    # Long to import for what is seldom said.
-    import logging
-
-    logging.getLogger("hoplite").warning("still waiting for %s after %.0f s: %s", what, waited, state)
-
-
-def brief(pending: Pending[T], otherwise: U) -> T | U:
-    """What a node answers at once, with this thread; something else of a node that does not answer."""
-    if pending.wait(ANSWER_S):
-        return pending.result()
-    pending.cancel()
-    return otherwise
-
-
-async def brief_async(pending: Pending[T], otherwise: U) -> T | U:
-    """The same with the running loop."""
-    import asyncio
-
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            return await answer(pending)
-    except TimeoutError:
-        return otherwise
+    still_waiting(what, now - first.begun, state)
 
 
 class Looks:

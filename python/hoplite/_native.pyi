@@ -28,7 +28,7 @@ __all__ = [
     "log_to_stderr",
 ]
 
-_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 
 DEBUG_BUILD: bool
 INLINE_BYTES_MAX: int
@@ -76,8 +76,8 @@ class Inbox:
     def take(self) -> list[int]: ...
 
 @final
-class Pending(Generic[_T]):
-    def result(self) -> _T: ...
+class Pending(Generic[_T_co]):
+    def result(self) -> _T_co: ...
     def is_over(self) -> bool: ...
     def wait(self, seconds: float) -> bool: ...
     def tell(self, inbox: Inbox, key: int) -> bool: ...

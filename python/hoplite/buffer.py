@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, values
 from hoplite._arguments import check_timeout, left
-from hoplite._loop import answer
+from hoplite._waits import answer_async
 from hoplite.errors import InvalidArgument, ObjectLost
 from hoplite.ref import Ref
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Buffer:
-    """Space for one object, from `client.create`: fill it, then `seal` it. Nobody sees it before that.
+    """Space for one object, from `client.create`: fill it, then `seal` it. No reader sees it before that.
 
     `buf[...] = values` fills it, `buf.array` is the space as a NumPy array for everything else. The bytes are not zero
     at first. As a context manager it seals at the end of the block, and gives the space back if the block raises.
@@ -51,16 +51,16 @@ class Buffer:
         self, client: Client, what: Encoded, name: str | None, space: _native.Space | None, copies: int = 1
     ) -> None:
         if space is None and name is not None:
-            # Nobody else looks at it before the seal.
+            # No other part checks it before the seal.
             _native.check_name(name)
         self._client = client
         self._what = what
         self._name = name
         self._space = space
         self._copies = copies
-        # Known before the object is, if somebody asks.
+        # Known before the object exists, once `ref` was read.
         self._ref: Ref | None = None
-        # Whether that was promised for this buffer, and nobody else knows that it was.
+        # Whether that was promised for this buffer alone.
         self._promised = False
         # What is small travels in messages and is put as a whole.
         self._small = bytearray(what.nbytes) if space is None else None
@@ -85,7 +85,7 @@ class Buffer:
 
     @property
     def ref(self) -> Ref:
-        """The ref that the object will have; whoever is told of it can wait for the seal already.
+        """The ref that the object will have; others that are told of it can wait for the seal already.
 
         Raises:
             InvalidArgument: the buffer was given up.
@@ -127,9 +127,9 @@ class Buffer:
         Raises:
             GetTimeout: it took longer; once the name was there, so is the object.
             InvalidArgument: sealed or given up before, or views of it are alive: `del` them first.
-            NameTaken: somebody has put the name of a small object meanwhile.
+            NameTaken: another client has put the name of a small object meanwhile.
             ObjectDeleted: it was deleted before there were the copies that `create` was asked for; or the network was
-                cut, somebody put the name on the other side, and that object stays. Otherwise what is deleted while
+                cut, the name was put on the other side too, and that object stays. Otherwise what is deleted while
                 it is filled has been put all the same.
         """
         begun = time.monotonic()
@@ -140,12 +140,12 @@ class Buffer:
         return self._ref
 
     async def seal_async(self, *, timeout: float | None = None) -> Ref:
-        """The same as `seal`, for asyncio."""
+        """`seal`, for asyncio."""
         begun = time.monotonic()
         with self._sealing():
-            self._ref = Ref(await answer(self._seal(timeout)), self._client)
+            self._ref = Ref(await answer_async(self._seal(timeout)), self._client)
         if self._copies > 1:
-            await answer(self._keep(timeout, begun))
+            await answer_async(self._keep(timeout, begun))
         return self._ref
 
     def _keep(self, timeout: float | None, begun: float) -> _native.Pending[None]:
@@ -176,7 +176,7 @@ class Buffer:
 
     @contextlib.contextmanager
     def _sealing(self) -> Iterator[None]:
-        """After an error nobody can try again, so whoever waits for the ref of this buffer alone is told."""
+        """After an error the buffer can't be sealed again, so those who wait for its ref are told."""
         was_open = self._open
         try:
             yield
@@ -206,7 +206,7 @@ class Buffer:
         small = self._small
         assert small is not None
         try:
-            # Refused as long as somebody has a buffer of it.
+            # Refused as long as a view of it is alive.
             small.append(0)
         except BufferError:
             raise InvalidArgument(

@@ -78,5 +78,5 @@ class Undecodable(HopliteError):
 class LabError(HopliteError):
     """A lab of network namespaces can't be made or does not answer: no root, no Linux, a tool that is missing.
 
-    The message says what is needed. It is raised by `hoplite.lab` alone.
+    The message says what is needed. It is raised by `hoplite.tools.lab` alone.
     """

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from hoplite import _native
 
 if TYPE_CHECKING:
-    from hoplite.client import Client
+    from hoplite._attachment import Attachment
 
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_clients: weakref.WeakSet[Attachment] = weakref.WeakSet()
 
 # One fork at a time has what is below; another thread's waits for it.
 _turn = threading.Lock()
@@ -25,7 +25,7 @@ _sockets: list[tuple[int, int]] = []
 _lifeline: int | None = None
 
 
-def register(client: Client) -> None:
+def register(client: Attachment) -> None:
     """Remembers a client for as long as it lives."""
     _clients.add(client)
 

@@ -5,28 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hoplite import _native, settings, sockets
+from hoplite import _native, log, settings, sockets
 from hoplite._arguments import check_timeout
+from hoplite.client import Client
 from hoplite.errors import AddressInUse, NodeDown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
     from typing import Self
-
-    from hoplite.client import Client
-
-
-_log_started = False
-
-
-def start_log(level: str | None) -> None:
-    """Lets nodes and clients of this process log to stderr, from a level up; the first call that names one counts."""
-    global _log_started
-    to_stderr = getattr(_native, "log_to_stderr", None)
-    if level is not None and to_stderr is not None and not _log_started:
-        _log_started = True
-        to_stderr(level)
 
 
 class Node:
@@ -37,8 +24,8 @@ class Node:
     An argument that is None is looked for in the environment and in a file, as docs/settings.md says.
 
     Args:
-        listen: host and port for other nodes, TCP and UDP, as "10.0.0.1:7420" or "[::1]:7420"; port 0 takes any free
-            one. The default is any free port of loopback.
+        listen: host and TCP port for other nodes, as "10.0.0.1:7420" or "[::1]:7420"; port 0 takes any free one. The
+            default is any free port of loopback.
         join: addresses of nodes of the cluster, any of them will do; none begins a new cluster. The node's own address
             among them is ignored.
         capacity: most bytes the store may take, a number or text such as "8GiB"; the default is 30 % of the memory of
@@ -96,7 +83,7 @@ class Node:
             socket=socket,
             log=None,
         )
-        start_log(values["log"])
+        log.start(values["log"])
         wanted = values["socket"]
         # What this node was told to join: `init` compares it.
         self._seeds = list(values["join"])
@@ -161,12 +148,10 @@ class Node:
         Raises:
             NodeDown: the node is closed.
         """
-        # The session imports this module.
-        from hoplite.session import make_client
-
         if self.closed:
             raise NodeDown(f"node {self.id} is closed")
-        return make_client(self._native.client(), self, path=self.socket, allow_pickle=allow_pickle)
+        may_pickle = settings.may_pickle(allow_pickle)
+        return Client(self._native.client(), self, path=self.socket, allow_pickle=may_pickle)
 
     def close(self, timeout: float | None = None) -> None:
         """Leaves the cluster: hands over what only this node holds, then frees its store. Closing twice is fine.

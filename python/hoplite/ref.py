@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hoplite._shared import shared
 from hoplite.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -102,10 +103,7 @@ class Ref:
     def _asked(self) -> Client:
         if self._client is not None:
             return self._client
-
-        from hoplite import session
-
-        client = session.last_client()
+        client = shared.last_client()
         if client is None:
             raise InvalidArgument(f"{self._text} came from elsewhere and knows no client: call client.inputs(ref)")
         return client

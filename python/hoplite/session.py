@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import atexit
 import functools
-import os
 import socket
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from hoplite import _native, settings, sockets
+from hoplite import _native, log, settings, sockets
 from hoplite._arguments import check_text, check_timeout
+from hoplite._shared import shared
+from hoplite.addresses import split_address
 from hoplite.client import Client
 from hoplite.errors import AddressInUse, ConnectError, ForkedClient, HopliteError, InvalidArgument, NodeDown
-from hoplite.node import Node, start_log
+from hoplite.node import Node
 from hoplite.settings import UNIX
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
-    from hoplite._native import Client as NativeClient
     from hoplite.settings import Values
 
 # Arguments of `init` that say how an embedded node is to be; a node that runs already is as it is.
@@ -28,73 +29,6 @@ NODE_OPTIONS = ("listen", "advertise", "rack", "capacity", "token", "insecure")
 
 # A node that we saw can be gone when we attach; one that comes and goes this often is none.
 ATTEMPTS = 5
-
-
-class _Session:
-    """What `init` keeps for the process: its embedded nodes, and the client that everything in it may use."""
-
-    def __init__(self) -> None:
-        # Re-entrant: `default_client` calls `init`.
-        self.lock = threading.RLock()
-        self.node: Node | None = None
-        # All that `init` started here, the current one last; the process leaves with them at its end.
-        self.nodes: list[Node] = []
-        self.leave_timeout: float | None = None
-        self.client: Client | None = None
-        # As `init` was told, for the client of a child made by fork.
-        self.allow_pickle: bool | None = None
-        self.reconnect = False
-        # Of the node that `client` is attached to.
-        self.path: str | None = None
-        # In a child made by fork: the path of the parent's node, and what is the parent's. To drop the latter could
-        # wait for threads that are not here.
-        self.inherited: str | None = None
-        self.of_parents: list[object] = []
-
-    def keep(self, client: Client, path: str) -> Client:
-        """Makes a client the one that the process shares."""
-        self.client, self.path = client, path
-        return client
-
-    def own(self) -> Node | None:
-        """The node that `init` started in this process, if it is still there."""
-        return self.node if self.node is not None and not self.node.closed else None
-
-    def become_child(self) -> None:
-        """Begins anew in a child made by fork."""
-        self.of_parents += [self.client, *self.nodes]
-        self.inherited = self.path or self.inherited
-        self.lock = threading.RLock()
-        self.node = self.client = self.path = None
-        self.nodes = []
-
-
-_session = _Session()
-os.register_at_fork(after_in_child=_session.become_child)
-
-
-def make_client(
-    native: NativeClient,
-    node: Node | None = None,
-    *,
-    path: str | None,
-    allow_pickle: bool | None,
-    reconnect: bool = False,
-) -> Client:
-    """Makes every client of this package.
-
-    Args:
-        native: the attachment.
-        node: the node, where it is embedded in this process.
-        path: of the node's socket, to attach again in a child made by fork.
-        allow_pickle: whether values that need pickle may be put and got; None leaves it to the settings.
-        reconnect: whether to attach to the next node at `path` when this one is gone.
-
-    Raises:
-        InvalidArgument: `allow_pickle` is no bool, here or in the settings.
-    """
-    may_pickle: bool = settings.load(allow_pickle=allow_pickle)["allow_pickle"]
-    return Client(native, node, path=path, allow_pickle=may_pickle, reconnect=reconnect)
 
 
 def init(
@@ -147,7 +81,7 @@ def init(
         ConnectError: no node serves the given socket.
         InvalidArgument: the address is not understood, options of an embedded node are given where a running node is
             used, or the running node is of another cluster.
-        JoinError: nobody at the given address answered.
+        JoinError: no node at the given address answered.
     """
     limit = check_timeout(timeout)
     values = settings.load(
@@ -166,9 +100,9 @@ def init(
         log=None,
         allow_pickle=allow_pickle,
     )
-    start_log(values["log"])
-    with _session.lock:
-        _session.allow_pickle, _session.reconnect = values["allow_pickle"], reconnect
+    log.start(values["log"])
+    with shared.lock:
+        shared.allow_pickle, shared.reconnect = values["allow_pickle"], reconnect
         return _find(values, embedded, limit, functools.partial(_start, values, config), reconnect)
 
 
@@ -197,12 +131,7 @@ def connect(
     return _attach(path, check_timeout(timeout), allow_pickle, reconnect)
 
 
-def last_client() -> Client | None:
-    """The client that the last `init` of this process returned, if it is still open."""
-    client = _session.client
-    if client is None or client.closed or (client.node is not None and client.node.closed):
-        return None
-    return client
+last_client = shared.last_client
 
 
 def default_client() -> Client:
@@ -217,16 +146,16 @@ def default_client() -> Client:
     client = last_client()
     if client is not None:
         return client
-    with _session.lock:
+    with shared.lock:
         # Another thread may have been faster.
         client = last_client()
         if client is not None:
             return client
-        path = _session.inherited
+        path = shared.inherited
         if path is None:
             return init()
         try:
-            return _session.keep(_attach(path, 10.0, _session.allow_pickle, _session.reconnect), path)
+            return shared.keep(_attach(path, 10.0, shared.allow_pickle, shared.reconnect), path)
         except ConnectError:
             raise ForkedClient(
                 f"this process was forked from one whose node, {UNIX}{path}, is gone: call hoplite.init() here to find "
@@ -239,12 +168,12 @@ def shutdown() -> None:
 
     A node hands over what only it holds, for as long as the setting leave_timeout says. The next `init` begins anew.
     """
-    with _session.lock:
-        client, nodes, timeout = _session.client, _session.nodes, _session.leave_timeout
-        _session.client = _session.path = _session.node = None
-        _session.nodes = []
+    with shared.lock:
+        client, nodes, timeout = shared.client, shared.nodes, shared.leave_timeout
+        shared.client = shared.path = shared.node = None
+        shared.nodes = []
         # A child that says so wants none of its parent's either.
-        _session.inherited = None
+        shared.inherited = None
     if client is not None:
         client.close()
     for node in reversed(nodes):
@@ -264,17 +193,17 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
         client = _attach(path, limit, allow_pickle, reconnect)
         try:
             _refuse(values, because)
-            check_cluster(client, values, path)
+            _check_cluster(client, values, path)
         except HopliteError:
             client.close()
             raise
-        return _session.keep(client, path)
+        return shared.keep(client, path)
 
     if address is not None and is_path and not embedded:
         return attached(address.removeprefix(UNIX))
 
     join = [] if address is None or is_path else [part.strip() for part in address.split(",")]
-    own = _session.own()
+    own = shared.own()
     if own is not None and not (values.given(*NODE_OPTIONS) and (join or embedded)):
         _refuse(values, f"this process has a node already ({own.address}), which init() started")
         if join and own.address not in join and not set(join) <= set(own._seeds):
@@ -283,14 +212,14 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
                 "hoplite.shutdown() first"
             )
         client = own.client(allow_pickle=allow_pickle)
-        check_cluster(client, values, own.socket)
-        return _session.keep(client, own.socket)
+        _check_cluster(client, values, own.socket)
+        return shared.keep(client, own.socket)
 
     if join or embedded:
         node = start(join=join or None)
-        return _session.keep(node.client(allow_pickle=allow_pickle), node.socket)
+        return shared.keep(node.client(allow_pickle=allow_pickle), node.socket)
 
-    inherited = _session.inherited
+    inherited = shared.inherited
     if inherited is not None and sockets.is_served(inherited):
         return attached(inherited)
     return _meet(values["socket"] or str(sockets.default_socket()), limit, attached, start, allow_pickle)
@@ -311,7 +240,7 @@ def _meet(
                     if not sockets.is_served(path):
                         raise
                 else:
-                    return _session.keep(node.client(allow_pickle=allow_pickle), path)
+                    return shared.keep(node.client(allow_pickle=allow_pickle), path)
         try:
             return attached(path)
         except (ConnectError, NodeDown):
@@ -339,8 +268,8 @@ def _start(
         config=config,
         **options,
     )
-    _session.node, _session.leave_timeout = node, values["leave_timeout"]
-    _session.nodes = [*(other for other in _session.nodes if not other.closed), node]
+    shared.node, shared.leave_timeout = node, values["leave_timeout"]
+    shared.nodes = [*(other for other in shared.nodes if not other.closed), node]
     return node
 
 
@@ -351,7 +280,8 @@ def _attach(path: str, timeout: float | None, allow_pickle: bool | None, reconne
         if not sockets.is_served(path):
             raise ConnectError(f"no node serves {path}")
         native = _native.connect(path, timeout)
-    return make_client(native, path=path, allow_pickle=allow_pickle, reconnect=reconnect)
+    may_pickle = settings.may_pickle(allow_pickle)
+    return Client(native, path=path, allow_pickle=may_pickle, reconnect=reconnect)
 
 
 def _refuse(values: Values, because: str) -> None:
@@ -364,21 +294,10 @@ def _refuse(values: Values, because: str) -> None:
         )
 
 
-def check_cluster(client: Client, values: Values, path: str, advice: str = "") -> None:
-    """Refuses a running node that is of another cluster than the settings say.
-
-    Raises:
-        InvalidArgument: it is; ends with advice, which is that for `init` unless other is given.
-    """
-    if not values.is_set("cluster"):
-        return
-    running = client.status()["cluster"]
-    if running != values["cluster"]:
-        raise InvalidArgument(
-            f"the node at {UNIX}{path} is of cluster {running!r}, and {values['cluster']!r} was asked for "
-            f"({values.origin('cluster')}): "
-            + (advice or "leave the cluster out, or embedded=True starts a node of your own")
-        )
+def _check_cluster(client: Client, values: Values, path: str) -> None:
+    if values.is_set("cluster"):
+        advice = "leave the cluster out, or embedded=True starts a node of your own"
+        values.check_cluster(client.status()["cluster"], path, advice)
 
 
 def _listen_address(join: list[str]) -> str:
@@ -386,7 +305,7 @@ def _listen_address(join: list[str]) -> str:
     import ipaddress
 
     for seed in join:
-        host, port = settings.split_address(seed)
+        host, port = split_address(seed)
         try:
             family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
             # No packet is sent: the kernel only says from which address it would go.
@@ -401,14 +320,14 @@ def _listen_address(join: list[str]) -> str:
 
 
 def _at_exit() -> None:
-    if not _session.nodes:
+    if not shared.nodes:
         return
     _silence_daemons()
-    for node in reversed(_session.nodes):
+    for node in reversed(shared.nodes):
         try:
-            node.close(_session.leave_timeout)
+            node.close(shared.leave_timeout)
         except HopliteError:
-            # The process ends; whoever needs what was here is told by the cluster.
+            # The process ends; the cluster tells those who need what was here.
             continue
 
 

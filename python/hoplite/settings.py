@@ -1,13 +1,12 @@
-"""The settings of a node and of whoever uses one: what each takes, and where its value comes from.
+"""The settings of a node and of its users: what each takes, and where its value comes from.
 
 One table serves `Node(...)`, `hoplite.init(...)`, the options of `hoplite node` and docs/settings.md. A value is an
 argument (or option), else the environment's HOPLITE_<NAME>, else a key of the TOML file that `config` or HOPLITE_CONFIG
-names, else the default. No file is looked for that nobody named. Knows nothing of nodes and starts none.
+names, else the default. No other file is looked for. Knows nothing of nodes and starts none.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import stat
 import warnings
@@ -15,8 +14,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hoplite._arguments import check_capacity, check_text, check_timeout
+from hoplite._arguments import check_text, check_timeout
+from hoplite.addresses import check_address, is_ip
 from hoplite.errors import InvalidArgument
+from hoplite.sizes import check_capacity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,9 +28,10 @@ CONFIG_VARIABLE = "HOPLITE_CONFIG"
 # What the address of a node of this host begins with, before the path of its socket.
 UNIX = "unix:"
 
-# As long as a label's value in Kubernetes.
-# Seconds. A node that shares two busy processors with others may have to wait for its turn for half of it.
+# A node that shares two busy processors with others may have to wait for its turn for half of it.
 DETECTION_MIN_S = 0.5
+
+# As long as a label's value in Kubernetes.
 RACK_BYTES_MAX = 63
 
 DEGREES = ("1", "2", "n")
@@ -71,9 +73,9 @@ class Setting(NamedTuple):
     Attributes:
         name: of the argument and of the key in the file.
         kind: what it takes.
-        default: the value when nobody says one.
+        default: the value where none is said.
         default_text: the default in words, where the value does not say it.
-        of_node: whether it is for whoever runs a node; else it is for whoever uses one.
+        of_node: whether it is for those who run a node; else it is for those who use one.
         help: one or two sentences for help texts and the page of settings.
         option_text: the option of `hoplite node`, where it is not the name.
     """
@@ -114,42 +116,16 @@ class Setting(NamedTuple):
         Raises:
             InvalidArgument: the value is of the wrong type, or out of range.
         """
-        # A bool is an int to Python, and to nobody else.
+        # A bool is an int to Python alone.
         if not isinstance(value, self.kind.types) or (isinstance(value, bool) and bool not in self.kind.types):
             raise InvalidArgument(f"{self.name} is {value!r}; write {self.kind.in_file}")
         return self.kind.check(self.name, value)
 
 
-def check_address(what: str, value: str) -> str:
-    """Reads "host:port", with an IPv6 address in brackets: "[::1]:7420"."""
-    text = check_text(what, value)
-    host, colon, port = text.rpartition(":")
-    if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        bare = f"[{text}]:7420" if _is_ip(text) else f"[{host}]:{port}"
-        raise InvalidArgument(f'{what} {text!r} is ambiguous; write an IPv6 address in brackets, as "{bare}"')
-    if not colon or host in ("", "[]") or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise InvalidArgument(f'{what} {text!r} is no address; write "host:port", as "10.0.0.1:7420" or "[::1]:7420"')
-    return text
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Takes a checked address apart: the host without brackets, and the port."""
-    host, _, port = address.rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _check_advertise(what: str, value: str) -> str:
     # Alone it takes the port that the node listens on.
     text = check_text(what, value)
-    return text if _is_ip(text) else check_address(what, text)
+    return text if is_ip(text) else check_address(what, text)
 
 
 def _check_rack(what: str, value: str) -> str:
@@ -255,7 +231,7 @@ SETTINGS = (
         "listen",
         ADDRESS,
         "127.0.0.1:0",
-        "Where other nodes reach this one, TCP and UDP; port 0 takes any free one.",
+        "Where other nodes reach this one, by TCP; port 0 takes any free one.",
         default_text="127.0.0.1:7420 for the command; any free port of loopback, or of the interface that leads to "
         "the cluster, for an embedded node",
     ),
@@ -348,7 +324,7 @@ SETTINGS = (
         "allow_pickle",
         FLAG,
         True,
-        "Allow `put` and `get` of values that need pickle. A pickle runs code of whoever put it: set it to false where "
+        "Allow `put` and `get` of values that need pickle. A pickle runs code of its putter: set it to false where "
         "not all who may put are trusted.",
         default_text="true",
         of_node=False,
@@ -358,7 +334,7 @@ SETTINGS = (
 TABLE = {setting.name: setting for setting in SETTINGS}
 VARIABLES = {setting.variable for setting in SETTINGS} | {CONFIG_VARIABLE}
 
-# Of this process: nobody wants to read the same warning at each call.
+# Of this process: a warning at each call would say nothing new.
 _warned: set[str] = set()
 
 
@@ -376,8 +352,25 @@ class Values:
         return self._found[name][1]
 
     def is_set(self, name: str) -> bool:
-        """Whether anybody said a value."""
+        """Whether a value was said."""
         return self.origin(name) != DEFAULT
+
+    def check_cluster(self, running: str, path: str, advice: str) -> None:
+        """Refuses a running node that is of another cluster than these settings name, if they name one.
+
+        Args:
+            running: the cluster of the node.
+            path: of the node's socket.
+            advice: what to do about it; ends the error.
+
+        Raises:
+            InvalidArgument: the clusters differ.
+        """
+        if self.is_set("cluster") and running != self["cluster"]:
+            raise InvalidArgument(
+                f"the node at {UNIX}{path} is of cluster {running!r}, and {self['cluster']!r} was asked for "
+                f"({self.origin('cluster')}): {advice}"
+            )
 
     def given(self, *names: str) -> list[str]:
         """Those of some settings that the caller itself said."""
@@ -415,6 +408,16 @@ def load(config: str | os.PathLike[str] | None = None, /, **arguments: object) -
         else:
             found[name] = setting.default, DEFAULT
     return Values(found)
+
+
+def may_pickle(allow_pickle: bool | None) -> bool:
+    """Whether a client may put and get values that need pickle: as its maker says, else as the settings say.
+
+    Raises:
+        InvalidArgument: `allow_pickle` is no bool, here or in the settings.
+    """
+    allowed: bool = load(allow_pickle=allow_pickle)["allow_pickle"]
+    return allowed
 
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def node_process(*options: str) -> Iterator[NodeProcess]:
         own = ["--json", "--listen", "127.0.0.1:0", "--socket", str(Path(folder) / "node.sock")]
         with errors.open("w") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-m", "hoplite.cli", "node", *own, *options],
+                [sys.executable, "-m", "hoplite.tools.cli", "node", *own, *options],
                 # A cluster or a file that this environment names is meant for other nodes.
                 env={
                     name: value for name, value in os.environ.items() if name not in ("HOPLITE_JOIN", "HOPLITE_CONFIG")

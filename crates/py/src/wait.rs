@@ -74,7 +74,8 @@ pub(crate) fn wait_saying<T: Send>(
             && let Some((client, id)) = about
         {
             next_word = waited + waited.min(SILENCE_MAX);
-            say_waiting(py, id, waited, &explain(py, client, id))?;
+            let said = (id.to_string(), waited.as_secs_f64(), explain(py, client, id));
+            py.import("hoplite.log")?.call_method1("still_waiting", said)?;
         }
         (answer, waiting) = py.detach(move || (waiting.wait_for(SIGNALS_EVERY), waiting));
     }
@@ -88,13 +89,6 @@ fn explain(py: Python<'_>, client: &Client, id: &ObjectId) -> String {
         Some(Err(error)) => error.to_string(),
         None => "the node of this host does not answer".into(),
     }
-}
-
-fn say_waiting(py: Python<'_>, id: &ObjectId, waited: Duration, state: &str) -> PyResult<()> {
-    let logger = py.import("logging")?.call_method1("getLogger", ("hoplite",))?;
-    let said = format!("still waiting for {id} after {} s: {state}", waited.as_secs());
-    logger.call_method1("warning", ("%s", said))?;
-    Ok(())
 }
 
 /// A question on its way to its answer, of whatever type that is.

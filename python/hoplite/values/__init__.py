@@ -27,6 +27,7 @@ from hoplite.values.kinds import (
     DTYPES,
     DTYPES_IN_WORDS,
     FORMS,
+    OPS,
     PICKLE,
     PLAIN,
     TORCH,
@@ -43,6 +44,7 @@ from hoplite.values.tensors import decode_tensor, encode_tensor
 __all__ = [
     "DTYPES",
     "FORMS",
+    "OPS",
     "Encoded",
     "OutBuffer",
     "View",

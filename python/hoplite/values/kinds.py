@@ -50,6 +50,9 @@ DTYPES = tuple(_ITEM_BYTES)
 # As messages list them.
 DTYPES_IN_WORDS = f"{', '.join(DTYPES[:-2])}, and datetime64 and timedelta64 of any unit"
 
+# What a reduce can do with elements; docs/values.md says which of them with which dtype.
+OPS = ("sum", "min", "max", "prod", "mean", "any", "all")
+
 # A unit as NumPy writes it: how many, unless it is one, of what. As crates/proto/src/unit.rs reads it.
 _WITH_UNIT = re.compile(r"(datetime64|timedelta64)\[([2-9]|[1-9]\d{1,9})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]", re.ASCII)
 _UNITS_MAX = 2**31 - 1

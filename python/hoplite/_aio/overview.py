@@ -1,0 +1,158 @@
+"""The verbs that tell how things are: where an object is, how the node is, which objects there are."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from hoplite._arguments import check_ref, check_timeout, left
+from hoplite._attachment import Attachment
+from hoplite._listing import ATTEMPTS, questions
+from hoplite._waits import answer_async
+from hoplite.errors import NodeDown
+from hoplite.location import Location, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable
+
+    from hoplite.ref import Ref
+
+
+class AsyncOverview(Attachment):
+    """What `Client` inherits."""
+
+    @overload
+    def locations_async(
+        self, ref: Ref | str, *, watch: Literal[False] = False, timeout: float | None = None
+    ) -> Awaitable[list[Location]]: ...
+    @overload
+    def locations_async(
+        self, ref: Ref | str, *, watch: Literal[True], timeout: float | None = None
+    ) -> AsyncIterator[Location]: ...
+
+    def locations_async(
+        self, ref: Ref | str, *, watch: bool = False, timeout: float | None = None
+    ) -> Awaitable[list[Location]] | AsyncIterator[Location]:
+        """Tells which nodes hold an object, complete or in part.
+
+        Args:
+            ref: the object; it need not exist.
+            watch: yield locations as they come instead: each when its node begins to hold a copy, and again when that
+                is complete.
+            timeout: seconds to wait for the answer of the object's owner; with `watch`, for the next location.
+
+        Returns:
+            The locations now, none of an object that does not exist; or with `watch` an iterator that ends with
+            the object: by `ObjectDeleted` or `ObjectLost`.
+
+        Raises:
+            GetTimeout: nothing new came in time.
+            ObjectDeleted: the object was deleted.
+            ObjectLost: no copy of it is left.
+
+        Examples:
+            >>> ref = hp.put(b"x" * 100_000)
+            >>> [location.complete for location in hp.locations(ref)]
+            [True]
+
+        Asyncio:
+            `await` it; with `watch=True`, `async for` over it.
+
+        Source: the synchronous and asynchronous location queries of Hoplite (SIGCOMM 2021), section 3.2.
+        """
+        text, limit = check_ref(ref), check_timeout(timeout)
+        if watch:
+            return self._watch_locations_async(text, limit)
+        return self._locations_async(text, limit)
+
+    async def _locations_async(self, text: str, limit: float | None, watch: Watch | None = None) -> list[Location]:
+        known = None if watch is None else watch.known
+        rows = await answer_async(self._open().start_locations(text, known, limit))
+        return [Location(*row) for row in rows] if watch is None else watch.news(rows)
+
+    async def _watch_locations_async(self, text: str, limit: float | None) -> AsyncIterator[Location]:
+        watch = Watch()
+        while True:
+            for location in await self._locations_async(text, limit, watch):
+                yield location
+
+    async def status_async(self) -> dict[str, Any]:
+        """Tells how the node is.
+
+        Returns:
+            "id", "address" and "rack" (None if none was told) of the node; "members" (a list of such triples, this node
+            among them, each with "suspected": None, or "seconds" since it was last known to answer and "by", the node
+            that found so; "blocks_corrupt", how many blocks it has sent to this node that differ from their checksums:
+            they are fetched again, and after three of them the member sends only what no other has; and "via": None,
+            or by way of which other member it is reached, if it can't be reached directly); "lost" (former members that
+            are called again, with "seconds" and "reason"); "objects" (number of local copies); "store" ("used" and
+            "capacity", bytes); "counters" since the node's start, which docs/counters.md explains.
+        """
+        return await self._status_async()
+
+    async def stats_async(self) -> dict[str, int]:
+        """Tells the numbers of `status` alone, for a log or a graph.
+
+        Returns:
+            "members", "objects", "waiting" (questions without an answer), "reduces" (under way), "store_used",
+            "store_capacity" and "store_mapped" (bytes), and every counter since the node's start; docs/counters.md
+            explains each.
+        """
+        status = await self._status_async()
+        store = status["store"]
+        return {
+            "members": len(status["members"]),
+            **{name: status[name] for name in ("objects", "waiting", "reduces")},
+            **{f"store_{name}": store[name] for name in ("used", "capacity", "mapped")},
+            **status["counters"],
+        }
+
+    async def _status_async(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(await answer_async(self._open().start_status()))
+        return status
+
+    async def objects_async(
+        self, prefix: str = "", *, everywhere: bool = False, timeout: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Lists the copies that this node holds, or the objects of the whole cluster.
+
+        Args:
+            prefix: only refs that begin so, such as "policy/"; all do with nothing.
+            everywhere: ask every node for the living objects it is the owner of, instead of this one for its copies.
+            timeout: seconds to wait for the other nodes.
+
+        Returns:
+            Of each "ref", "bytes", "dtype" and "shape" (None of what is no array), "what" (both in words) and "form".
+            Of a copy of this node also "state", "pinned", "readers" and "instance"; of an object of the cluster
+            "copies" and "partial", how many nodes have all of it and a part of it, in the order of the refs.
+
+        Raises:
+            GetTimeout: a node did not answer in time.
+
+        Examples:
+            >>> ref = hp.put(b"weights", name="listed/1")
+            >>> [(each["ref"], each["copies"]) for each in hp.objects("listed/", everywhere=True, timeout=10)]
+            [('listed/1', 1)]
+        """
+        limit = check_timeout(timeout)
+        if not everywhere:
+            objects: list[dict[str, Any]] = json.loads(await answer_async(self._open().start_objects()))
+            return [each for each in objects if each["ref"].startswith(prefix)]
+        begun = time.monotonic()
+        for _ in range(ATTEMPTS - 1):
+            with contextlib.suppress(NodeDown):
+                return await self._list_async(prefix, limit, begun)
+        return await self._list_async(prefix, limit, begun)
+
+    async def _list_async(self, prefix: str, limit: float | None, begun: float) -> list[dict[str, Any]]:
+        listing = questions(member["id"] for member in (await self._status_async())["members"])
+        try:
+            question = next(listing)
+            while True:
+                asked = self._open().start_list(question[0], prefix, question[1], left(limit, begun))
+                question = listing.send(await answer_async(asked))
+        except StopIteration as end:
+            found: list[dict[str, Any]] = end.value
+            return found

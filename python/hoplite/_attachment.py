@@ -1,0 +1,170 @@
+"""A process's attachment to a node: how it ends, goes on with the next node, and begins anew in a child made by fork.
+
+Knows no object.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from hoplite import _native, forks, values
+from hoplite._loop import is_in_loop
+from hoplite.errors import ForkedClient, HopliteError, InvalidArgument, NodeDown
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from hoplite.node import Node
+
+# How long a client that may reconnect waits for the next node, in a thread and in an event loop, and between two looks.
+RECONNECT_S = 10.0
+IN_LOOP_S = 0.02
+RECONNECT_POLL_S = 0.05
+
+# What the native client says of a wait that its close ended.
+CLOSED = "this client is closed; make another by hoplite.init() or node.client()"
+
+
+class Attachment:
+    """What `Client` inherits; its arguments are those of `Client`."""
+
+    def __init__(
+        self,
+        native: _native.Client,
+        node: Node | None = None,
+        *,
+        path: str | None = None,
+        allow_pickle: bool = True,
+        reconnect: bool = False,
+    ) -> None:
+        self._native = native
+        self._node = node
+        self._path = path
+        self._allow_pickle = allow_pickle
+        self._reconnect = reconnect
+        self._reconnecting = threading.Lock()
+        self._closed = False
+        # Set in a child made by fork until it has attached anew.
+        self._forked = False
+        forks.register(self)
+
+    @property
+    def node(self) -> Node | None:
+        """The node, if it is embedded in this process; else None."""
+        return self._node
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Detaches from the node. Objects stay, and so do values that `get` returned. Closing twice is fine.
+
+        Calls of this client that wait in other threads, or in an event loop, raise `NodeDown` at once.
+        """
+        if not self._closed:
+            self._closed = True
+            if not self._forked:
+                self._native.close()
+
+    def _open(self) -> _native.Client:
+        if self._closed:
+            raise NodeDown(CLOSED)
+        if self._forked:
+            self._attach_anew()
+        if self._reconnect and self._native.is_node_gone():
+            self._reattach()
+        return self._native
+
+    def _reattach(self) -> None:
+        """Attaches to the node that takes the place of one that is gone, once it is there."""
+        assert self._path is not None
+        patience = IN_LOOP_S if is_in_loop() else RECONNECT_S
+        until = time.monotonic() + patience
+        why = "another thread still looks for it"
+        # Threads that come meanwhile find it attached.
+        if self._reconnecting.acquire(timeout=patience):
+            try:
+                while self._native.is_node_gone() and not self._closed:
+                    try:
+                        native = _native.connect(self._path, max(0.0, until - time.monotonic()))
+                    except HopliteError as error:
+                        why = str(error)
+                        if time.monotonic() >= until:
+                            break
+                        time.sleep(min(patience, RECONNECT_POLL_S))
+                    else:
+                        self._native = native
+            finally:
+                self._reconnecting.release()
+        if self._closed:
+            self._native.close()
+            raise NodeDown(CLOSED)
+        if self._native.is_node_gone():
+            raise NodeDown(f"the node of {self._path} is gone, and no other is there after {patience:g} s: {why}")
+
+    def _attach_anew(self) -> None:
+        """In a child made by fork: nothing of the parent's attachment can be used, but its node can."""
+        if self._path is None:
+            raise ForkedClient(
+                "the node is embedded in the parent of this process and has no socket to attach to; start it with one, "
+                "or run hoplite.init(embedded=True) here"
+            )
+        try:
+            native = _native.connect(self._path, 10.0)
+        except HopliteError as error:
+            raise ForkedClient(
+                f"this process was forked and can't attach to the node of its parent ({error}): call hoplite.init() "
+                "here to find another node or to start one, or run hoplite node before the fork"
+            ) from None
+        self._native = native
+        self._node = None
+        # A thread of the parent may have held it.
+        self._reconnecting = threading.Lock()
+        self._forked = False
+
+    def _decode(self, view: _native.View, copy: bool | None) -> Any:  # noqa: ANN401 - any value
+        return values.decode(view, copy=copy, allow_pickle=self._allow_pickle)
+
+    def _discard(self, text: str) -> None:
+        """Deletes an object whose ref no caller has: its task was cancelled as it came to be."""
+        try:
+            self._open().start_delete([text], 10.0)
+        except HopliteError:
+            # The node is gone, and with it the object.
+            return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidArgument(
+            "a client can't be sent to another process: send refs, and call hoplite.init() or hoplite.connect() there"
+        )
+
+    def __repr__(self) -> str:
+        where = f"node {self._node.id}" if self._node is not None else "attached"
+        return f"<hoplite.Client {'closed' if self._closed else where}>"

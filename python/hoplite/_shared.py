@@ -1,0 +1,64 @@
+"""What `hoplite.init()` keeps for the process: the client that all of it may use, and the nodes that it started.
+
+Knows neither how a node is found nor how one is started.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hoplite.client import Client
+    from hoplite.node import Node
+
+
+class Shared:
+    """The state of one process; a child made by fork begins with a new one."""
+
+    def __init__(self) -> None:
+        # Re-entrant: `default_client` calls `init`.
+        self.lock = threading.RLock()
+        self.node: Node | None = None
+        # All that `init` started here, the current one last; the process leaves with them at its end.
+        self.nodes: list[Node] = []
+        self.leave_timeout: float | None = None
+        self.client: Client | None = None
+        # As `init` was told, for the client of a child made by fork.
+        self.allow_pickle: bool | None = None
+        self.reconnect = False
+        # Of the node that `client` is attached to.
+        self.path: str | None = None
+        # In a child made by fork: the path of the parent's node, and the parent's client and nodes. Dropping the latter
+        # could wait for threads that do not exist in the child.
+        self.inherited: str | None = None
+        self.of_parents: list[object] = []
+
+    def keep(self, client: Client, path: str) -> Client:
+        """Makes a client the one that the process shares."""
+        self.client, self.path = client, path
+        return client
+
+    def last_client(self) -> Client | None:
+        """The client that the last `init` of this process returned, if it is still open."""
+        client = self.client
+        if client is None or client.closed or (client.node is not None and client.node.closed):
+            return None
+        return client
+
+    def own(self) -> Node | None:
+        """The node that `init` started in this process, if it is still there."""
+        return self.node if self.node is not None and not self.node.closed else None
+
+    def become_child(self) -> None:
+        """Begins anew in a child made by fork."""
+        self.of_parents += [self.client, *self.nodes]
+        self.inherited = self.path or self.inherited
+        self.lock = threading.RLock()
+        self.node = self.client = self.path = None
+        self.nodes = []
+
+
+shared = Shared()
+os.register_at_fork(after_in_child=shared.become_child)

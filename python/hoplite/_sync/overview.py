@@ -1,0 +1,156 @@
+# Made of _aio/overview.py by `make twins`: edit that.
+"""The verbs that tell how things are: where an object is, how the node is, which objects there are."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from hoplite._arguments import check_ref, check_timeout, left
+from hoplite._attachment import Attachment
+from hoplite._listing import ATTEMPTS, questions
+from hoplite._waits import answer
+from hoplite.errors import NodeDown
+from hoplite.location import Location, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hoplite.ref import Ref
+
+
+class Overview(Attachment):
+    """What `Client` inherits."""
+
+    @overload
+    def locations(
+        self, ref: Ref | str, *, watch: Literal[False] = False, timeout: float | None = None
+    ) -> list[Location]: ...
+    @overload
+    def locations(
+        self, ref: Ref | str, *, watch: Literal[True], timeout: float | None = None
+    ) -> Iterator[Location]: ...
+
+    def locations(
+        self, ref: Ref | str, *, watch: bool = False, timeout: float | None = None
+    ) -> list[Location] | Iterator[Location]:
+        """Tells which nodes hold an object, complete or in part.
+
+        Args:
+            ref: the object; it need not exist.
+            watch: yield locations as they come instead: each when its node begins to hold a copy, and again when that
+                is complete.
+            timeout: seconds to wait for the answer of the object's owner; with `watch`, for the next location.
+
+        Returns:
+            The locations now, none of an object that does not exist; or with `watch` an iterator that ends with
+            the object: by `ObjectDeleted` or `ObjectLost`.
+
+        Raises:
+            GetTimeout: nothing new came in time.
+            ObjectDeleted: the object was deleted.
+            ObjectLost: no copy of it is left.
+
+        Examples:
+            >>> ref = hp.put(b"x" * 100_000)
+            >>> [location.complete for location in hp.locations(ref)]
+            [True]
+
+        Source: the synchronous and asynchronous location queries of Hoplite (SIGCOMM 2021), section 3.2.
+        """
+        text, limit = check_ref(ref), check_timeout(timeout)
+        if watch:
+            return self._watch_locations(text, limit)
+        return self._locations(text, limit)
+
+    def _locations(self, text: str, limit: float | None, watch: Watch | None = None) -> list[Location]:
+        known = None if watch is None else watch.known
+        rows = answer(self._open().start_locations(text, known, limit))
+        return [Location(*row) for row in rows] if watch is None else watch.news(rows)
+
+    def _watch_locations(self, text: str, limit: float | None) -> Iterator[Location]:
+        watch = Watch()
+        while True:
+            for location in self._locations(text, limit, watch):
+                yield location
+
+    def status(self) -> dict[str, Any]:
+        """Tells how the node is.
+
+        Returns:
+            "id", "address" and "rack" (None if none was told) of the node; "members" (a list of such triples, this node
+            among them, each with "suspected": None, or "seconds" since it was last known to answer and "by", the node
+            that found so; "blocks_corrupt", how many blocks it has sent to this node that differ from their checksums:
+            they are fetched again, and after three of them the member sends only what no other has; and "via": None,
+            or by way of which other member it is reached, if it can't be reached directly); "lost" (former members that
+            are called again, with "seconds" and "reason"); "objects" (number of local copies); "store" ("used" and
+            "capacity", bytes); "counters" since the node's start, which docs/counters.md explains.
+        """
+        return self._status()
+
+    def stats(self) -> dict[str, int]:
+        """Tells the numbers of `status` alone, for a log or a graph.
+
+        Returns:
+            "members", "objects", "waiting" (questions without an answer), "reduces" (under way), "store_used",
+            "store_capacity" and "store_mapped" (bytes), and every counter since the node's start; docs/counters.md
+            explains each.
+        """
+        status = self._status()
+        store = status["store"]
+        return {
+            "members": len(status["members"]),
+            **{name: status[name] for name in ("objects", "waiting", "reduces")},
+            **{f"store_{name}": store[name] for name in ("used", "capacity", "mapped")},
+            **status["counters"],
+        }
+
+    def _status(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(answer(self._open().start_status()))
+        return status
+
+    def objects(
+        self, prefix: str = "", *, everywhere: bool = False, timeout: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Lists the copies that this node holds, or the objects of the whole cluster.
+
+        Args:
+            prefix: only refs that begin so, such as "policy/"; all do with nothing.
+            everywhere: ask every node for the living objects it is the owner of, instead of this one for its copies.
+            timeout: seconds to wait for the other nodes.
+
+        Returns:
+            Of each "ref", "bytes", "dtype" and "shape" (None of what is no array), "what" (both in words) and "form".
+            Of a copy of this node also "state", "pinned", "readers" and "instance"; of an object of the cluster
+            "copies" and "partial", how many nodes have all of it and a part of it, in the order of the refs.
+
+        Raises:
+            GetTimeout: a node did not answer in time.
+
+        Examples:
+            >>> ref = hp.put(b"weights", name="listed/1")
+            >>> [(each["ref"], each["copies"]) for each in hp.objects("listed/", everywhere=True, timeout=10)]
+            [('listed/1', 1)]
+        """
+        limit = check_timeout(timeout)
+        if not everywhere:
+            objects: list[dict[str, Any]] = json.loads(answer(self._open().start_objects()))
+            return [each for each in objects if each["ref"].startswith(prefix)]
+        begun = time.monotonic()
+        for _ in range(ATTEMPTS - 1):
+            with contextlib.suppress(NodeDown):
+                return self._list(prefix, limit, begun)
+        return self._list(prefix, limit, begun)
+
+    def _list(self, prefix: str, limit: float | None, begun: float) -> list[dict[str, Any]]:
+        listing = questions(member["id"] for member in (self._status())["members"])
+        try:
+            question = next(listing)
+            while True:
+                asked = self._open().start_list(question[0], prefix, question[1], left(limit, begun))
+                question = listing.send(answer(asked))
+        except StopIteration as end:
+            found: list[dict[str, Any]] = end.value
+            return found

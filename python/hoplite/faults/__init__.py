@@ -1,5 +1,0 @@
-"""Faults on purpose, in a lab: hosts die, freeze and are cut off while objects are on their way.
-
-`python -m hoplite.faults.matrix` breaks one thing at a time, at a place and a moment that it chooses;
-`python -m hoplite.faults.chaos` breaks many, by chance. Both check every byte. They need what `hoplite.lab` needs.
-"""

@@ -1,0 +1,68 @@
+"""Numbers of bytes as people write them, "8GiB" or "500 MB", and read them, "1.5 KiB"."""
+
+from __future__ import annotations
+
+import operator
+import re
+from typing import SupportsIndex
+
+from hoplite._arguments import NUMBER_MAX, a_type
+from hoplite.errors import InvalidArgument
+
+# Most objects that are worth a store find no room in a smaller one: its unit was probably forgotten.
+CAPACITY_MIN = 1 << 20
+
+UNITS = {"": 1, "B": 1}
+for _power, _prefix in enumerate("KMGT", start=1):
+    UNITS[f"{_prefix}B"] = 1000**_power
+    UNITS[f"{_prefix}iB"] = 1024**_power
+
+
+def check_size(what: str, size: int | str) -> int:
+    """Reads a number of bytes.
+
+    Args:
+        what: names the argument in the error.
+        size: a number, or text such as "8GiB" or "500 MB".
+
+    Raises:
+        InvalidArgument: it is no size, or not between 1 byte and 8 EiB.
+    """
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
+        if match is None or match[2] not in UNITS:
+            raise InvalidArgument(
+                f'{what} {size!r} is not understood; write it as "8GiB", "500MB" or a number of bytes'
+            )
+        number = int(float(match[1]) * UNITS[match[2]])
+    elif isinstance(size, bool) or not isinstance(size, SupportsIndex):
+        raise InvalidArgument(f"{what} is a number of bytes or text, not {a_type(size)}")
+    else:
+        number = operator.index(size)
+    if not 0 < number <= NUMBER_MAX:
+        raise InvalidArgument(f"{what} is {number} bytes; it must be above zero and below 8 EiB")
+    return number
+
+
+def check_capacity(capacity: int | str | None) -> int | None:
+    """Reads the bytes of a store, at least 1 MiB; None is for the caller to choose.
+
+    Raises:
+        InvalidArgument: it is no size, or too small.
+    """
+    if capacity is None:
+        return None
+    number = check_size("capacity", capacity)
+    if number < CAPACITY_MIN:
+        meant = f'; did you mean "{number}GiB"?' if number < UNITS["KiB"] else ""
+        raise InvalidArgument(f"capacity is {number} bytes, and a store needs at least {CAPACITY_MIN} (1 MiB){meant}")
+    return number
+
+
+def write_size(count: float) -> str:
+    """Writes a number of bytes: 1536 is "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

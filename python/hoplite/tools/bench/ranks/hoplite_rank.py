@@ -1,0 +1,168 @@
+"""A worker with an embedded Hoplite node, which does each operation as a program would that uses Hoplite.
+
+Refs go from rank to rank through the bench, as an application's own messages would carry them.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+import hoplite
+from content import DTYPE, fill, wrong_at
+from hoplite.tools.peace import disturbances
+from rank import Rank, Task, arguments, serve
+
+START_TIMEOUT_S = 60.0
+# The bench ends a round that hangs earlier; this is for a worker that the bench forgot.
+PATIENCE_S = 600.0
+# Between the refs of a rank's inputs and that of the sum; and between those of its inputs.
+AND = "+"
+NEXT = "|"
+
+
+class HopliteRank(Rank):
+    """One client of one node."""
+
+    def __init__(self, client: hoplite.Client) -> None:
+        self.client = client
+        self.made: list[hoplite.Ref | str] = []
+        self.came: list[np.ndarray] = []
+        self.own: np.ndarray | list[hoplite.Buffer] | None = None
+        self.promised: hoplite.Ref | None = None
+        self.counters = client.status()["counters"]
+
+    def prepare(self, task: Task) -> str:
+        """Makes this rank's input, if the operation has one of it, and puts it: it is there before all call.
+
+        Of a sum that all get, the ref is promised by the root and goes to all with the refs of the inputs.
+        Where ranks call one after another it is made in the store and named, but sealed at the call; and for a round
+        trip it is put in the round, under a ref that the other side was told before, as of a task that is to answer.
+        """
+        self.own = None
+        if (task.rank > 1 and task.op == "rtt") or (task.rank > 0 and task.op == "broadcast"):
+            return ""
+        if task.op == "rtt":
+            self.promised = self.client.promise()
+            self.made.append(self.promised)
+            if task.rank == 1:
+                return str(self.promised)
+        count = task.nbytes // DTYPE.itemsize
+        # Each further input is as if of a rank of its own.
+        numbers = [task.rank + task.ranks * further for further in range(task.inputs)]
+        if task.op != "rtt" and task.arrival_ns:
+            names = [f"in/{task.round}/{number}" for number in numbers]
+            self.own = [self.client.create(count, DTYPE, name=name) for name in names]
+            for number, buffer in zip(numbers, self.own, strict=True):
+                fill(buffer.array, rank=number, seed=task.seed)
+            self.made += names
+            return self._with_result(task, NEXT.join(names))
+        array = np.empty(count, DTYPE)
+        refs = []
+        for number in numbers:
+            fill(array, rank=number, seed=task.seed)
+            if task.op == "rtt":
+                self.own = array
+                return str(self.promised)
+            refs.append(self.client.put(array))
+        self.made += refs
+        return self._with_result(task, NEXT.join(map(str, refs)))
+
+    def _with_result(self, task: Task, token: str) -> str:
+        """Adds to the root's ref that of the sum, if all get it."""
+        if task.op != "allreduce" or task.rank > 0:
+            return token
+        self.promised = self.client.promise()
+        return f"{token}{AND}{self.promised}"
+
+    def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int] | None:  # noqa: ARG002
+        """Gets or reduces, and keeps what came out for `check`."""
+        client, root = self.client, task.rank == 0
+        result = tokens[0].partition(AND)[2]
+        tokens = [ref for token in tokens for ref in token.partition(AND)[0].split(NEXT)]
+        sealed = isinstance(self.own, list)
+        if isinstance(self.own, list):
+            for buffer in self.own:
+                buffer.seal()
+            self.own = None
+        match task.op:
+            case "rtt" if root:
+                client.put(self.own, name=self.promised)
+                self.came.append(client.get(tokens[1], timeout=PATIENCE_S))
+            case "rtt" if task.rank == 1:
+                self.came.append(client.get(tokens[0], timeout=PATIENCE_S))
+                client.put(self.came[0], name=self.promised)
+            case "broadcast" if not root:
+                self.came.append(client.get(tokens[0], timeout=PATIENCE_S))
+            case "gather" if root:
+                self.came += client.get(tokens, timeout=PATIENCE_S)
+            case "reduce" if root:
+                self.made.append(client.reduce(tokens, op="sum"))
+                self.came.append(client.get(self.made[-1], timeout=PATIENCE_S))
+            case "allreduce":
+                if root:
+                    self.made.append(client.reduce(tokens, op="sum", name=self.promised))
+                self.came.append(client.get(result, timeout=PATIENCE_S))
+            case _ if not sealed:
+                # Nothing is asked of one whose input is there already: it does not call.
+                return 0, 0
+        return None
+
+    def check(self, task: Task) -> str:
+        """Compares all results, then deletes what this rank made."""
+        came, self.came, self.own = self.came, [], None
+        facts = {"nbytes": task.nbytes, "rank": task.rank, "ranks": task.ranks, "seed": task.seed}
+        said = wrong_at(came, op=task.op, inputs=task.inputs, **facts)
+        del came
+        self.client.delete(self.made)
+        self.made.clear()
+        return said
+
+    def disturbed(self) -> str:
+        """What only a fault explains, of all that this node counted since; there is none in a measurement."""
+        before, self.counters = self.counters, self.client.status()["counters"]
+        return ", ".join(disturbances(self.counters, before))
+
+
+def main() -> None:
+    """Takes part until the bench hangs up."""
+    parser = arguments()
+    parser.add_argument("--listen", required=True)
+    parser.add_argument("--join", required=True)
+    parser.add_argument("--capacity", type=int, required=True)
+    parser.add_argument("--socket", type=Path, required=True)
+    options = parser.parse_args()
+    # Hosts of a measurement are on a network of their own: without a token.
+    node = join(options.listen, options.join, options.capacity, options.socket)
+    with node, node.client() as client:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while len(client.status()["members"]) < options.ranks:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(client.status()['members'])} of {options.ranks} nodes joined")
+            time.sleep(0.02)
+        serve(
+            HopliteRank(client),
+            control=options.control,
+            number=options.rank,
+            ranks=options.ranks,
+            version=hoplite.__version__,
+        )
+
+
+def join(listen: str, seed: str, capacity: int, socket: Path) -> hoplite.Node:
+    """Starts a node; the one that the others join may come a little later than they."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    seeds = [] if listen == seed else [seed]
+    while True:
+        try:
+            return hoplite.Node(listen=listen, join=seeds, capacity=capacity, socket=socket, insecure=True)
+        except hoplite.JoinError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()

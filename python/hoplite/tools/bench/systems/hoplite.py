@@ -1,0 +1,80 @@
+"""Hoplite as a program uses it that says nothing: a node embedded in each worker, default settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hoplite.settings import DEGREES
+from hoplite.tools.bench.systems.base import OPS, RANKS, System, Variant, this_python
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hoplite.tools.bench.environments import Environments
+    from hoplite.tools.bench.systems.base import Host, Launch
+
+# Variants, and the groups of the same names.
+RACKS = "racks told"
+DEGREE = "degree "
+
+# The nodes of all groups run side by side, each group's on a port of its own from here on.
+PORT = 17421
+GROUPS = ["default", RACKS, *(f"{DEGREE}{degree}" for degree in DEGREES)]
+
+
+class Hoplite(System):
+    """One node a host, in the process that calls."""
+
+    name = "hoplite"
+    several_inputs = True
+
+    def __init__(self) -> None:
+        self._has_racks = False
+        self._degrees: Sequence[str] = ()
+
+    def adapt(self, hosts: Sequence[Host], degrees: Sequence[str]) -> None:
+        """More variants: one that is told of the racks, and one for each degree."""
+        self._has_racks = len({host.rack for host in hosts}) > 1
+        self._degrees = degrees
+
+    def prepare(self, environments: Environments) -> None:
+        """Runs with what the bench itself runs with."""
+
+    def variants(self, op: str) -> list[Variant]:
+        """Its own choice for all operations; what may be said to it where that makes a difference."""
+        told = [RACKS] if self._has_racks else []
+        if op in ("reduce", "allreduce"):
+            told += [f"{DEGREE}{degree}" for degree in self._degrees]
+        return [Variant(), *(Variant(name, name) for name in told if op not in ("rtt", "gather"))] if op in OPS else []
+
+    def start(self, launch: Launch, group: str) -> None:
+        """Starts a worker on each host, all of which join the first."""
+        port = PORT + GROUPS.index(group)
+        for host in launch.hosts:
+            launch.spawn(
+                host,
+                [
+                    *this_python(),
+                    RANKS / "hoplite_rank.py",
+                    *launch.rank_options(host),
+                    *("--listen", f"{host.address}:{port}"),
+                    *("--join", f"{launch.hosts[0].address}:{port}"),
+                    *("--capacity", str(launch.memory_bytes)),
+                    *("--socket", str(launch.folder / f"{host.number}.sock")),
+                ],
+                env=_settings(group, host),
+            )
+
+    def memory(self, op: str, hosts: int, nbytes: int) -> int:
+        """Every array lies once in a store, results and copies too; while it is put, also in the program's memory."""
+        arrays = {"rtt": 4, "broadcast": hosts, "gather": 2 * hosts, "reduce": 2 * hosts, "allreduce": 2 * hosts}
+        return arrays[op] * nbytes
+
+
+def _settings(group: str, host: Host) -> dict[str, str]:
+    """What the node of a host is told, as variables that are its settings."""
+    # Whatever the shell of the bench says: an empty variable says nothing.
+    return {
+        "HOPLITE_RACK": host.rack if group == RACKS else "",
+        "HOPLITE_DEGREE": group.removeprefix(DEGREE) if group.startswith(DEGREE) else "",
+    }

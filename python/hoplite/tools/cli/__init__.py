@@ -1,0 +1,120 @@
+"""The `hoplite` command: results on stdout, logs on stderr, `--json` wherever something is listed.
+
+Exit codes: 0 done; 1 failed, with the reason and what to try next on stderr; 2 a wrong use of the command.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hoplite import __version__
+from hoplite.errors import HopliteError
+from hoplite.settings import SettingsWarning, closest
+from hoplite.tools.cli import bench, completion, demo, files, lab, node, objects, status, verbs
+from hoplite.tools.cli.output import Failure, fail
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+FAILED = 1
+WRONG_USE = 2
+# As a shell says of a command that Ctrl-C ended.
+INTERRUPTED = 130
+
+# What later releases of click raise for a group without a command; earlier ones print the help and are done.
+NO_COMMAND: type | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
+
+class Group(click.Group):
+    """Commands, the closest of which is suggested for one that does not exist."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds a command by its name."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"No such command '{args[0]}'{closest(args[0], self.list_commands(ctx))}.")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="hoplite")
+def hoplite() -> None:
+    """Immutable objects in shared memory on every host; broadcast and reduce computed while they appear.
+
+    First: hoplite demo.  Then, on every host: hoplite node.
+
+    \b
+    Exit codes: 0 done; 1 failed, and stderr says why and what to try; 2 a wrong use of the command; 130 Ctrl-C.
+    """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
+
+
+for _command in (
+    node.node,
+    status.status,
+    objects.objects,
+    objects.locations,
+    files.put,
+    files.get,
+    verbs.latest,
+    verbs.wait,
+    verbs.reduce,
+    objects.delete,
+    demo.demo,
+    bench.bench,
+    lab.lab,
+    completion.completion,
+):
+    hoplite.add_command(_command)
+
+
+def main() -> None:
+    """Runs the command line of this process."""
+    warnings.showwarning = _warn
+    try:
+        code = hoplite.main(prog_name="hoplite", complete_var=completion.VARIABLE, standalone_mode=False)
+        # What a command exits with is returned; a command that says nothing is done.
+        code = code if isinstance(code, int) else 0
+    except click.UsageError as error:
+        code = _wrong_use(error)
+    except (HopliteError, Failure) as error:
+        code = fail(error)
+    except (click.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    except BrokenPipeError:
+        code = FAILED
+        # Whoever read the output has gone: what is left in the buffer is for nobody, at exit too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _wrong_use(error: click.UsageError) -> int:
+    if isinstance(error, NO_COMMAND):
+        # Its message is the whole help, which says what to try.
+        click.echo(error.format_message(), err=True)
+        return WRONG_USE
+    path = error.ctx.command_path if error.ctx is not None else "hoplite"
+    if error.ctx is not None:
+        click.echo(error.ctx.get_usage(), err=True)
+    click.echo(f"error: {error.format_message()}", err=True)
+    click.echo(f"try: {path} --help", err=True)
+    return WRONG_USE
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,  # noqa: ARG001 - as in warnings
+    line: Any = None,  # noqa: ANN401 - as in warnings
+) -> None:
+    if issubclass(category, SettingsWarning):
+        click.echo(f"warning: {message}", err=True)
+    else:
+        click.echo(warnings.formatwarning(message, category, filename, lineno, line), err=True, nl=False)

@@ -1,0 +1,30 @@
+"""`hoplite completion`: what a shell needs to complete commands, options and refs."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+SHELLS = ("bash", "zsh", "fish")
+
+# How the scripts ask the command; also named when the command line begins, in `hoplite.tools.cli.main`.
+VARIABLE = "_HOPLITE_COMPLETE"
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print what a shell needs to complete commands, options and refs.
+
+    \b
+    bash:  hoplite completion bash > ~/.local/share/bash-completion/completions/hoplite
+    zsh:   hoplite completion zsh > "${fpath[1]}/_hoplite"
+    fish:  hoplite completion fish > ~/.config/fish/completions/hoplite.fish
+
+    A new shell has it.
+    """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
+    of_shell = get_completion_class(shell)
+    if of_shell is None:
+        raise click.UsageError(f"the installed click knows no {shell}")
+    command = click.get_current_context().find_root().command
+    click.echo(of_shell(command, {}, "hoplite", VARIABLE).source())

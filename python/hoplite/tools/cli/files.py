@@ -1,0 +1,255 @@
+"""`hoplite put` and `hoplite get`: files to objects and back.
+
+A file whose name ends in .npy is an array; every other file is bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import shlex
+import stat
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from hoplite.errors import UnsupportedDtype
+from hoplite.tools.cli.attach import attach, complete_ref
+from hoplite.tools.cli.options import json_option, seconds_option, socket_option
+from hoplite.tools.cli.output import fail_with, print_json
+from hoplite.tools.cli.patience import patiently
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ARRAY_SUFFIX = ".npy"
+STANDARD = "-"
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option("--name", metavar="NAME", help="What to call the object, such as policy/17.  [default: an id is minted]")
+@click.option("--keep", type=click.IntRange(min=1), metavar="K", help="Keep the newest K under the name's prefix.")
+@click.option("--exist-ok", is_flag=True, help="An object of that name that is there already is no error.")
+@click.option(
+    "--copies",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="How many nodes are to hold it, so that it outlives all but one of them.  [default: 1]",
+)
+@seconds_option("--timeout", "How long to wait for room, and for the copies.")
+@socket_option
+@json_option("Print a JSON object with the ref.")
+def put(
+    file: str,
+    name: str | None,
+    keep: int | None,
+    exist_ok: bool,
+    copies: int,
+    timeout: float | None,
+    socket: str | None,
+    as_json: bool,
+) -> None:
+    """Put a file into the store of this host, and print the object's ref.
+
+    A .npy file becomes an array, anything else bytes. FILE - is the standard input.
+
+    \b
+    Examples:
+      hoplite put weights.npy --name policy/17 --copies 2
+      tar c data | hoplite put -
+    """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
+    value = _read(file)
+    with attach(socket) as client:
+        try:
+            ref = client.put(value, name=name, keep=keep, copies=copies, exist_ok=exist_ok, timeout=timeout)
+        except UnsupportedDtype:
+            # Of the error's advice a command has no argument for any.
+            fail_with(
+                f"{file} is an array of {value.dtype}, and no command puts a pickle",
+                f"hoplite put - <{shlex.quote(file)} for the file's bytes; in Python: hoplite.init().put(array)",
+            )
+    if as_json:
+        print_json({"ref": str(ref), "bytes": value.nbytes if hasattr(value, "nbytes") else len(value)})
+    else:
+        click.echo(str(ref))
+
+
+@click.command()
+@click.argument("ref", metavar="REF", shell_complete=complete_ref)
+@click.option("-o", "--output", metavar="FILE", help="Where to write it; an array becomes a .npy file if it says so.")
+@seconds_option(
+    "--timeout", "How long to wait for the object; 0 takes it only if it is on this host.  [default: no limit]"
+)
+@socket_option
+@json_option("Print a JSON object with the ref and FILE; needs -o.")
+def get(ref: str, output: str | None, timeout: float | None, socket: str | None, as_json: bool) -> None:
+    """Get an object, and write it to a file or to the standard output.
+
+    An array becomes a .npy file if FILE is called so; otherwise, and on the standard output, its bytes are written
+    without shape and dtype. FILE is replaced as a whole when all is there: it is never half written.
+
+    \b
+    Examples:
+      hoplite get policy/17 -o weights.npy --timeout 60
+      hoplite get data/1 | tar t
+    """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
+    target = None if output in (None, STANDARD) else Path(str(output))
+    if target is None and as_json:
+        raise click.UsageError("--json says where the object was written, which needs -o FILE")
+    if target is None and sys.stdout.isatty():
+        fail_with(
+            f"the bytes of {ref} are not for a terminal", f"hoplite get {ref} -o FILE, or pipe them into a command"
+        )
+    if target is not None:
+        _check_target(target)
+    with attach(socket) as client:
+        value = patiently(lambda limit: client.get(ref, timeout=limit), ref, timeout)
+        if target is None:
+            _write_raw(sys.stdout.buffer, value, ref)
+            sys.stdout.buffer.flush()
+            return
+        with _replaced(target) as opened:
+            if target.suffix == ARRAY_SUFFIX:
+                _write_array(opened, value, ref, target)
+            else:
+                _write_raw(opened, value, ref)
+        if as_json:
+            print_json({"ref": ref, "file": str(target), "bytes": value.nbytes})
+
+
+def _read(file: str) -> Any:  # noqa: ANN401 - an array or bytes, as the file's name says
+    if file == STANDARD:
+        if sys.stdin.isatty():
+            fail_with("the standard input is a terminal", "hoplite put FILE, or pipe the bytes into hoplite put -")
+        return sys.stdin.buffer.read()
+    path = Path(file)
+    try:
+        if path.suffix == ARRAY_SUFFIX:
+            return _read_array(path)
+        with path.open("rb") as opened:
+            facts = os.fstat(opened.fileno())
+            # A pipe can't be mapped, and neither can nothing.
+            if not stat.S_ISREG(facts.st_mode) or facts.st_size == 0:
+                return opened.read()
+            return memoryview(mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ))
+    except OSError as error:
+        fail_with(f"{file} can't be read: {error.strerror or error}", "another FILE, or - for the standard input")
+
+
+def _read_array(path: Path) -> Any:  # noqa: ANN401 - NumPy is imported only here
+    np = _numpy(f"{path} is an array")
+    if path.is_dir():
+        raise IsADirectoryError(None, "Is a directory")
+    try:
+        try:
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError:
+            # What is empty can't be mapped; and what is wrong is said again.
+            return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        fail_with(
+            f"{path} is no array that can be read: {error}", "give it another suffix to put its bytes as they are"
+        )
+
+
+def _check_target(target: Path) -> None:
+    """Says before anything is waited for what would fail at the end."""
+    folder = target.parent
+    if target.is_dir():
+        fail_with(f"{target} is a folder", f"-o {target / 'FILE'}")
+    if not folder.is_dir():
+        fail_with(f"{folder} is no folder", f"mkdir -p {folder}")
+
+
+def _write_raw(opened: IO[bytes], value: Any, ref: str) -> None:  # noqa: ANN401 - whatever get returned
+    if isinstance(value, memoryview):
+        rest = value
+    elif _is_array(value):
+        # As bytes: the buffer protocol has no letter for bfloat16.
+        np = _numpy(f"{ref} is an array")
+        rest = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+    else:
+        _refuse(value, ref)
+    # A standard output without a buffer (PYTHONUNBUFFERED) takes a part at a time.
+    while rest.nbytes:
+        rest = rest[opened.write(rest) :]
+
+
+def _write_array(opened: IO[bytes], value: Any, ref: str, target: Path) -> None:  # noqa: ANN401 - whatever get returned
+    if isinstance(value, memoryview):
+        fail_with(f"{ref} is bytes, no array", f"hoplite get {ref} -o {target.with_suffix('.bin')}")
+    if not _is_array(value):
+        _refuse(value, ref)
+    if value.dtype.kind == "V":
+        fail_with(
+            f"{ref} is an array of {value.dtype}, which a {ARRAY_SUFFIX} file can't say",
+            f"hoplite get {ref} -o {target.with_suffix('.bin')} for its bytes",
+        )
+    _numpy(f"{ref} is an array").save(opened, value, allow_pickle=False)
+
+
+def _is_array(value: object) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def _refuse(value: object, ref: str) -> NoReturn:
+    fail_with(
+        f"{ref} is a {type(value).__qualname__}, and only bytes and arrays can be files",
+        f"in Python: hoplite.init().get({ref!r})",
+    )
+
+
+def _numpy(why: str) -> Any:  # noqa: ANN401 - the module
+    try:
+        import numpy as np
+    except ModuleNotFoundError:
+        fail_with(f"{why}, and NumPy is not installed", "pip install 'hoplite-collectives[numpy]'")
+    return np
+
+
+@contextlib.contextmanager
+def _replaced(target: Path) -> Iterator[IO[bytes]]:
+    """Opens what takes the place of a file once all is written; a device or a pipe is written as it is."""
+    # What a link points to is replaced, not the link.
+    path = target.resolve()
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as opened:
+                yield opened
+            return
+        with _temporary(path) as opened:
+            yield opened
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        fail_with(f"{target} can't be written: {error.strerror or error}", "another FILE with -o")
+
+
+@contextlib.contextmanager
+def _temporary(path: Path) -> Iterator[IO[bytes]]:
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as opened:
+            yield opened
+            os.fchmod(opened.fileno(), _mode(path))
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _mode(path: Path) -> int:
+    """The rights of the file that is replaced, or of a new one."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask

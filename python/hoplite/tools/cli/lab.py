@@ -1,0 +1,332 @@
+"""`hoplite lab`: hosts to play with on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hoplite.tools.cli.options import json_option
+from hoplite.tools.cli.output import fail_with, print_json, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hoplite.tools.lab import Host, Lab, Rack
+
+NAME = "lab"
+
+NAME_OPTION = click.option("--name", metavar="NAME", help="Which lab, if several are up.")
+DIRECTION_OPTION = click.option(
+    "--direction",
+    type=click.Choice(["both", "in", "out"]),
+    default="both",
+    show_default=True,
+    help="out is what is sent from there, in is what is sent to there.",
+)
+
+OTHER_OPTION = click.option("--other", metavar="HOST", help="Only between HOST and this other one.")
+
+
+def read_racks(_context: click.Context, _option: click.Parameter, value: str | None) -> list[int] | None:
+    """Reads numbers of hosts with commas between them."""
+    try:
+        return None if value is None else [int(part) for part in value.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers of hosts, such as 4,4") from None
+
+
+def links(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say which hosts and links a lab is to have."""
+    for option in (
+        click.option("--latency", metavar="TIME", help="Extra delay between two hosts, one way, such as 50us."),
+        click.option("--uplink", metavar="RATE", help="Of each rack to the core; by default all that its hosts send."),
+        click.option("--rate", default="1gbit", show_default=True, help="Of each host's link, in each direction."),
+        click.option("--racks", callback=read_racks, metavar="N,N", help="Or how many in each rack, such as 4,4."),
+        click.option("--hosts", type=int, metavar="N", help="How many hosts, in one rack; 4 unless --racks is said."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def lab() -> None:
+    """Hosts to play with: network namespaces with links of a given rate. Needs root.
+
+    \b
+    Example:
+      hoplite lab up --hosts 4 --rate 1gbit
+      hoplite lab run node1 -- hostname
+      hoplite lab cut node1 --direction in
+      hoplite lab down
+    """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
+
+
+@lab.command()
+@links
+@click.option("--name", default=NAME, show_default=True, help="Of the lab.")
+def up(
+    hosts: int | None,
+    racks: list[int] | None,
+    rate: str,
+    uplink: str | None,
+    latency: str | None,
+    name: str,
+) -> None:
+    """Make hosts that stay until `hoplite lab down`.
+
+    \b
+    Example:
+      hoplite lab up --racks 4,4 --rate 1gbit --uplink 2gbit
+    """  # noqa: D301 - as above
+    made = _made(hosts, racks, rate=rate, uplink=uplink, latency=latency, name=name, keep=True)
+    for host in made.hosts:
+        click.echo(f"{host.name} {host.address}")
+    click.echo(f"run something there: hoplite lab run {made.hosts[0].name} -- hostname", err=True)
+
+
+@lab.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@NAME_OPTION
+@click.argument("host")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(name: str | None, host: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND on HOST; the exit code is the command's.
+
+    \b
+    Example:
+      hoplite lab run node1 -- ip address
+    """  # noqa: D301 - as above
+    chosen = _find(name).host(host)
+    words = [*chosen.entry(), *(command[1:] if command[0] == "--" else command)]
+    sys.stdout.flush()
+    # Nothing is left to do here: the command gets this terminal, these signals and this process id.
+    os.execvp(words[0], words)
+
+
+@lab.command()
+@NAME_OPTION
+def down(name: str | None) -> None:
+    """Kill everything on the hosts and take them away.
+
+    Labs that a killed process left are taken away too.
+
+    \b
+    Example:
+      hoplite lab down
+    """  # noqa: D301 - as above
+    from hoplite.tools.lab import needs, records
+
+    needs.check()
+    removed = records.remove_abandoned()
+    for left in removed:
+        click.echo(f"removed {left}, which a killed process left", err=True)
+    if name in removed:
+        return
+    if removed and name is None and not any(record.owner is None for record in records.read_all()):
+        return
+    found = _find(name)
+    if found.owner is not None:
+        fail_with(f"lab {found.name} belongs to process {found.owner}, which runs", "end that process")
+    found.close()
+    click.echo(f"removed {found.name}", err=True)
+
+
+@lab.command()
+@json_option("Print one JSON list.")
+def status(as_json: bool) -> None:
+    """List the labs of this machine, their hosts, what is cut and how many processes run there.
+
+    \b
+    Example:
+      hoplite lab status --json
+    """  # noqa: D301 - as above
+    from hoplite.tools.lab import needs, records
+
+    needs.check()
+    for left in records.abandoned():
+        click.echo(f"{left} was left by a killed process; take it away: hoplite lab down", err=True)
+    labs = []
+    for record in records.read_all():
+        if record.is_abandoned() or record.switch is None:
+            continue
+        labs.append(_described(_find(record.name)))
+    if as_json:
+        print_json(labs)
+        return
+    if not labs:
+        click.echo("no lab is up; make one: hoplite lab up --hosts 4", err=True)
+        return
+    from hoplite.tools.lab.quantities import write_rate
+
+    print_table(
+        ("LAB", "OWNER", "HOST", "ADDRESS", "RACK", "RATE", "CUT", "PROCESSES"),
+        (
+            (
+                described["name"],
+                "-" if described["owner"] is None else str(described["owner"]),
+                host["name"],
+                host["address"],
+                str(host["rack"]),
+                write_rate(described["rate"]),
+                ", ".join(host["cut"]) or "-",
+                str(len(host["processes"])),
+            )
+            for described in labs
+            for host in described["hosts"]
+        ),
+    )
+
+
+@lab.command()
+@NAME_OPTION
+@DIRECTION_OPTION
+@OTHER_OPTION
+@click.argument("target", metavar="HOST|RACK")
+def cut(name: str | None, direction: Any, other: str | None, target: str) -> None:  # noqa: ANN401 - a word, checked by click
+    """Pull the cable of a host, or of a rack to the core: what is sent vanishes.
+
+    \b
+    Examples:
+      hoplite lab cut rack1 --direction out
+      hoplite lab cut node1 --other node2
+    """  # noqa: D301 - as above
+    if other is None:
+        _target(name, target).cut(direction)
+    else:
+        _host(name, target).cut(direction, _host(name, other))
+
+
+@lab.command()
+@NAME_OPTION
+@DIRECTION_OPTION
+@OTHER_OPTION
+@click.argument("target", metavar="HOST|RACK")
+def heal(name: str | None, direction: Any, other: str | None, target: str) -> None:  # noqa: ANN401 - as above
+    """Put the cable back.
+
+    \b
+    Examples:
+      hoplite lab heal rack1
+      hoplite lab heal node1 --other node2
+    """  # noqa: D301 - as above
+    if other is None:
+        _target(name, target).heal(direction)
+    else:
+        _host(name, target).heal(direction, _host(name, other))
+
+
+@lab.command()
+@NAME_OPTION
+@click.argument("target", metavar="HOST|RACK")
+@click.argument("rate", required=False)
+def slow(name: str | None, target: str, rate: str | None) -> None:
+    """Give a host's link, or a rack's uplink, another RATE; without one, that which it was made with.
+
+    \b
+    Example:
+      hoplite lab slow node1 100mbit
+    """  # noqa: D301 - as above
+    _target(name, target).slow(rate)
+
+
+@lab.command()
+@links
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="How often to measure, until all is well.",
+)
+@json_option("Print one JSON object.")
+def check(
+    hosts: int | None,
+    racks: list[int] | None,
+    rate: str,
+    uplink: str | None,
+    latency: str | None,
+    rounds: int,
+    as_json: bool,
+) -> None:
+    """Make a lab, measure it and take it away: does every link bring its rate, all at once?
+
+    One TCP stream from each host to the next, at the same time. The exit code is 1 if one is more than 7 % off in
+    every round: the lab is too large or too fast for this machine, or other programs were running.
+
+    \b
+    Example:
+      hoplite lab check --hosts 16 --rate 500mbit
+    """  # noqa: D301 - as above
+    from hoplite.tools.lab import check as test
+    from hoplite.tools.lab.quantities import write_rate
+
+    with _made(hosts, racks, rate=rate, uplink=uplink, latency=latency) as made:
+        facts = made.facts()
+        measured = []
+        for streams in test.rounds(made, rounds):
+            measured.append(streams)
+            if not as_json:
+                rates = sorted(stream.measured for stream in streams)
+                good = "within 7 %" if all(stream.is_good for stream in streams) else "off by more than 7 %"
+                click.echo(
+                    f"{len(streams)} streams at once, asked {write_rate(facts['rate'])} each: "
+                    f"{write_rate(rates[0])} to {write_rate(rates[-1])}; {good}"
+                )
+    is_good = all(stream.is_good for stream in measured[-1])
+    if as_json:
+        rows = [[{**vars(stream), "good": stream.is_good} for stream in streams] for streams in measured]
+        print_json({"good": is_good, "lab": facts, "rounds": rows})
+    else:
+        click.echo(f"round trip {facts['rtt_us']:.0f} us, added latency by: {facts['latency_by']}")
+        click.echo("good" if is_good else "not good")
+    if not is_good:
+        fail_with(
+            "a link misses its rate by more than 7 %",
+            "fewer hosts, a lower --rate, or when nothing else runs on this machine",
+        )
+
+
+def _made(hosts: int | None, racks: list[int] | None, **options: Any) -> Lab:  # noqa: ANN401 - those of Lab
+    from hoplite.tools.lab import Lab
+
+    return Lab(hosts=4 if hosts is None and racks is None else hosts, racks=racks, **options)
+
+
+def _find(name: str | None) -> Lab:
+    from hoplite.tools.lab import Lab
+
+    return Lab.find(name)
+
+
+def _host(name: str | None, target: str) -> Host:
+    return _find(name).host(target)
+
+
+def _target(name: str | None, target: str) -> Host | Rack:
+    found = _find(name)
+    for rack in found.racks:
+        if rack.name == target:
+            return rack
+    return found.host(target)
+
+
+def _described(found: Lab) -> dict[str, Any]:
+    names = {host.address: host.name for host in found.hosts}
+    return {
+        **found.facts(),
+        "owner": found.owner,
+        "agent": str(found.agent),
+        "hosts": [
+            {
+                "name": host.name,
+                "address": host.address,
+                "rack": host.rack,
+                "cut": [*host.is_cut(), *(f"out to {names[lost]}" for lost in sorted(host.lost_to()))],
+                "processes": host.processes(),
+            }
+            for host in found.hosts
+        ],
+        "racks": [{"name": rack.name, "hosts": len(rack.hosts), "cut": rack.is_cut()} for rack in found.racks],
+    }

@@ -1,0 +1,112 @@
+"""The page docs/settings.md, made of the table of settings: `python -m hoplite.tools.cli.page > docs/settings.md`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from hoplite.settings import CONFIG_VARIABLE, SETTINGS
+
+if TYPE_CHECKING:
+    from hoplite.settings import Setting
+
+HEAD = f"""# Settings
+
+This page is made of the table in `hoplite.settings`: `python -m hoplite.tools.cli.page > docs/settings.md`.
+
+A value is taken from the first of these that says one:
+
+1. the argument of `hoplite.init(...)` or `hoplite.Node(...)`, or the option of `hoplite node`;
+2. the environment's variable; an empty one says nothing;
+3. the key of a TOML file, which `config="FILE"`, `--config FILE` or the variable {CONFIG_VARIABLE} names;
+4. the default.
+
+No file is looked for that nobody named: what a program does depends on what can be seen where it is started. Keys stand
+at the top of the file, without sections:
+
+```toml
+listen = "10.0.0.2:7420"
+join = ["10.0.0.1:7420", "10.0.0.3:7420"]
+cluster = "training"
+capacity = "64GiB"
+token = "choose-your-own"  # then: chmod 600 FILE
+```
+
+A key that is none, a value of the wrong type and a file that can't be read are errors. A variable that begins with
+HOPLITE_ and that nothing reads is a warning, once for each process; so is a file with a token that others can read.
+
+What concerns a node has no effect on one that runs already. `hoplite.init()` refuses arguments that would have none,
+and leaves alone what the environment or a file says; the name of the cluster is compared in any case.
+
+## Of a node
+"""
+
+USERS = """## Of whoever uses a node
+"""
+
+TAIL = """## How a script finds its node
+
+`hoplite.init()` takes the first of these: the node or the cluster of `address`; the node that serves `socket`, this
+user's default one unless it is set; a node of its own, which then serves that socket, so that the next script finds it.
+Of several scripts that look at once, one becomes the node and the others attach to it. A cluster given as `address` is
+joined without a look around; the nodes of `join` are joined only by a script that becomes the node.
+
+The default socket is `hoplite/node.sock` in XDG_RUNTIME_DIR, or in `/tmp/hoplite-UID` where that is not set or can't be
+written. A second node on the host serves `node-PID-1.sock` beside it.
+
+## As a service
+
+`hoplite node` tells systemd when it is ready and when it leaves. `/etc/systemd/system/hoplite.service`:
+
+```ini
+[Unit]
+Description=Hoplite node
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=notify
+NotifyAccess=main
+User=hoplite
+RuntimeDirectory=hoplite
+RuntimeDirectoryMode=0700
+Environment=HOPLITE_SOCKET=/run/hoplite/node.sock
+ExecStart=/opt/hoplite/bin/hoplite node --config /etc/hoplite.toml
+# Longer than leave_timeout: the node hands over what only it holds.
+TimeoutStopSec=45
+Restart=on-failure
+LimitNOFILE=65536
+
+[Install]
+WantedBy=multi-user.target
+```
+
+Only processes of the same user can attach. They find the node by `HOPLITE_ADDRESS=unix:/run/hoplite/node.sock`.
+"""
+
+
+def page() -> str:
+    """The page as it should be."""
+    of_node = [setting for setting in SETTINGS if setting.of_node]
+    of_user = [setting for setting in SETTINGS if not setting.of_node]
+    parts = [HEAD, *map(_entry, of_node), USERS, *map(_entry, of_user), TAIL]
+    return "\n".join(parts)
+
+
+def _entry(setting: Setting) -> str:
+    names = [f"`{setting.name}`", f"`{setting.variable}`"]
+    if setting.of_node:
+        names.append(f"`{setting.option}`")
+    default = setting.default_text or f"`{setting.default}`"
+    return f"""### {setting.name}
+
+{setting.help}
+
+- Names: {", ".join(names)}
+- Takes: {setting.kind.in_file}
+- Default: {default}
+"""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

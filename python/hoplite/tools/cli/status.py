@@ -1,0 +1,82 @@
+"""`hoplite status`: how the node of this host is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import click
+
+from hoplite.sizes import write_size
+from hoplite.tools.cli.attach import attach
+from hoplite.tools.cli.options import json_option, seconds_option, socket_option
+from hoplite.tools.cli.output import print_json, print_table
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Go on, and show it again and again, until Ctrl-C.")
+@seconds_option("--interval", "With --watch: how long to wait between two looks.", default=2.0, least=0.1)
+@socket_option
+@json_option("Print one JSON object; with --watch one on each line.")
+def status(watch: bool, interval: float, socket: str | None, as_json: bool) -> None:
+    """Show the node of this host: members, store, bytes moved.
+
+    \b
+    Examples:
+      hoplite status
+      hoplite status --watch
+      hoplite status --json | jq .members
+    """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
+    with attach(socket) as client:
+        while True:
+            facts = client.status()
+            if as_json:
+                print_json(facts)
+            else:
+                if watch:
+                    # Nothing where no terminal is.
+                    click.clear()
+                _print(facts)
+            if not watch:
+                return
+            if not as_json:
+                click.echo()
+            sys.stdout.flush()
+            time.sleep(interval)
+
+
+def _print(facts: dict[str, Any]) -> None:
+    store = facts["store"]
+    rack = f", in rack {facts['rack']}" if facts["rack"] else ""
+    click.echo(f"node     {facts['id']} at {facts['address']}{rack}, of cluster {facts['cluster']}")
+    click.echo(f"objects  {facts['objects']} here, {write_size(store['used'])} of {write_size(store['capacity'])}")
+    click.echo()
+    columns = ["member", "address"]
+    if any(member["rack"] for member in facts["members"]):
+        columns.append("rack")
+    is_in_doubt = facts["lost"] or any(_state(member) != "alive" for member in facts["members"])
+    keys = ["id", *columns[1:]]
+    rows = [[member[key] or "-" for key in keys] for member in (*facts["members"], *facts["lost"])]
+    if is_in_doubt:
+        columns.append("state")
+        states = [_state(member) for member in facts["members"]]
+        states += [f"lost {lost['seconds']:.0f} s ago: {lost['reason']}" for lost in facts["lost"]]
+        rows = [[*row, state] for row, state in zip(rows, states, strict=True)]
+    print_table(columns, rows)
+    click.echo()
+    print_table(
+        ["counter", "value"],
+        [
+            [name, write_size(value) if name.startswith("bytes_") else str(value)]
+            for name, value in facts["counters"].items()
+        ],
+    )
+
+
+def _state(member: dict[str, Any]) -> str:
+    suspected, corrupt = member["suspected"], member["blocks_corrupt"]
+    said = f"suspected by {suspected['by']} for {suspected['seconds']:.1f} s" if suspected else "alive"
+    if member["via"]:
+        said += f", reached by way of {member['via']}"
+    return f"{said}, sent {corrupt} corrupt blocks" if corrupt else said

@@ -1,0 +1,50 @@
+"""What /proc says of processes.
+
+Read by hand, since psutil takes five times as long (0.2 ms a process), and labs and benches look at hundreds in each
+turn; it does not tell the namespaces of a process either.
+"""
+
+from __future__ import annotations
+
+import os
+
+READ_BYTES = 16384
+
+
+def all_ids() -> list[int]:
+    """The ids of all processes."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - names are enough
+
+
+def network_of(process: int | str) -> int | None:
+    """The identity of a process's network namespace, "self" for this one; None if the process has ended."""
+    try:
+        return os.stat(f"/proc/{process}/ns/net").st_ino  # noqa: PTH116 - a third of the time, for each process
+    except OSError:
+        return None
+
+
+def fields_of(process: int) -> list[bytes] | None:
+    """What its stat says after its name: its state, its parent and so on; None if it has ended."""
+    try:
+        text = read(f"/proc/{process}/stat")
+    except OSError:
+        return None
+    # A name may hold anything, brackets and spaces too.
+    return text.rpartition(b")")[2].split()
+
+
+def read(path: str) -> bytes:
+    """The content of a file whose size is not known before; pathlib takes four times as long.
+
+    Raises:
+        OSError: it can't be read, for the process has ended for instance.
+    """
+    file = os.open(path, os.O_RDONLY)
+    try:
+        parts = []
+        while part := os.read(file, READ_BYTES):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(file)
