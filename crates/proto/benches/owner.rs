@@ -172,7 +172,7 @@ impl Owner {
             if is_busy {
                 whole = start.elapsed();
             }
-            let is_due = self.node.deadline().is_some_and(|at| at <= self.now());
+            let is_due = self.node.directory().deadline().is_some_and(|at| at <= self.now());
             next = is_due.then_some(Event::DeadlinePassed);
             // After a second the owner tells those that wait for what was lost.
             if start.elapsed() > 2 * whole.max(Duration::from_secs(1)) {
