@@ -54,11 +54,15 @@ pub enum Bug {
     ReplacesNoKeepers,
     /// Of two objects that were put under one name an owner keeps the one that it heard of first.
     KeepsTheFirstOfTwo,
+    /// An owner hears nothing of how fast objects come.
+    IgnoresPaces,
+    /// A coordinator hears nothing of positions that wait for a child.
+    IgnoresSilentChildren,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::AnswersGetsTooEarly,
         Self::IgnoresEpochs,
         Self::KeepsVoidAttempts,
@@ -83,6 +87,8 @@ impl Bug {
         Self::CountsQuestionsAsCopies,
         Self::ReplacesNoKeepers,
         Self::KeepsTheFirstOfTwo,
+        Self::IgnoresPaces,
+        Self::IgnoresSilentChildren,
     ];
 }
 

@@ -64,6 +64,7 @@ use crate::{
     inline::Inline,
     members::{Member, Members},
     message::{Announce, FoldKey, Message, Progress},
+    planted::{self, Bug},
     reduce::Reduce,
     swim::Swim,
     table::{State, Table},
@@ -434,6 +435,7 @@ impl Node {
             Message::Slow { times, bytes_per_second } => {
                 self.slow = Some(Slow { times, bytes_per_second, at: self.now });
             }
+            Message::FoldStarves { .. } if planted::has(Bug::IgnoresSilentChildren) => {}
             Message::FoldStarves { reduce, epoch, node } => {
                 self.fold_starves(from, reduce, epoch, node, out);
             }
