@@ -154,7 +154,7 @@ test-loom: ## Every interleaving of the shared-memory progress
 	RUSTFLAGS="--cfg loom" cargo test --quiet $(CARGO_FLAGS) --release --lib -p hoplite-shm --target-dir target/loom loom \
 	    2>&1 | tee $(LOGS)/loom
 
-test-sim: ## 2000 simulated clusters, each from its seed; and mistakes on purpose, which are to be found
+test-sim: ## 2000 simulated clusters, each from its seed; 100 with a slow or silent host; and mistakes on purpose, which are to be found
 	@mkdir -p $(LOGS)
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds $(or $(SEEDS),2000) 2>&1 | tee $(LOGS)/sim
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --planted 2>&1 | tee --append $(LOGS)/sim

@@ -38,8 +38,11 @@ LEAD_S = 0.06
 APART_S = 0.004
 # What is not over by then hangs.
 LIMIT_S = 120.0
-# Of how many inputs a sum takes the first.
-FIRST, INPUTS = 4, 7
+# A sum takes the first so many of so many inputs.
+FIRST, INPUTS = (4, 5), 7
+
+FAULTS = ("frozen", "cut off")
+PARTS = ("slow", "silent", "first")
 
 MIB = 1 << 20
 
@@ -106,16 +109,20 @@ class Rounds:
         return took
 
     def first_of_many(
-        self, fault: Callable[[], None] | None = None, at_s: float = 0.0, undo: Callable[[], None] | None = None
+        self,
+        count: int,
+        fault: Callable[[], None] | None = None,
+        at_s: float = 0.0,
+        undo: Callable[[], None] | None = None,
     ) -> float:
-        """Seconds of a step: a broadcast, what each receiver puts then, and the sum of the first of that."""
+        """Seconds of a step: a broadcast, what each receiver puts then, and the sum of the first `count` of that."""
         step = next(self._numbers)
         weights, total = f"slow-{step}/1", f"slow-sum-{step}/1"
         inputs = {f"slow-in-{step}-{number}/1": number for number in range(1, INPUTS + 1)}
         _answer(self.crew.actors[0].tell("put", ref=weights, count=self.count, seed=1).result(LIMIT_S))
         begun = time.monotonic()
         sum_ = self.crew.actors[0].tell(
-            "reduce", refs=list(inputs), count=FIRST, name=total, timeout=LIMIT_S, seeds=inputs
+            "reduce", refs=list(inputs), count=count, name=total, timeout=LIMIT_S, seeds=inputs
         )
 
         def work(ref: str, number: int) -> None:
@@ -184,13 +191,13 @@ def silent(rounds: Rounds, hosts: list[Host], fault: str) -> Iterator[Figure]:
         yield Figure(f"broadcast, receiver {number} of {HOSTS - 1}: {fault}", took, undisturbed)
 
 
-def first_of_many(rounds: Rounds, hosts: list[Host], fault: str) -> Iterator[Figure]:
+def first_of_many(rounds: Rounds, hosts: list[Host], fault: str, count: int) -> Iterator[Figure]:
     """One of the hosts whose inputs a sum could take is frozen or cut off, at several moments of a step."""
-    undisturbed = statistics.median(rounds.first_of_many() for _ in range(4))
+    undisturbed = statistics.median(rounds.first_of_many(count) for _ in range(4))
     for number, share in itertools.product((1, 3, 6), (0.1, 0.35, 0.6, 0.85)):
         break_it, undo = _fault(hosts[number], fault)
-        took = rounds.first_of_many(break_it, share * undisturbed, undo)
-        what = f"first {FIRST} of {INPUTS}, host {number} at {share:.0%} of the step: {fault}"
+        took = rounds.first_of_many(count, break_it, share * undisturbed, undo)
+        what = f"first {count} of {INPUTS}, host {number} at {share:.0%} of the step: {fault}"
         yield Figure(what, took, undisturbed)
 
 
@@ -204,6 +211,7 @@ def main() -> None:
         prog="python -m faults.slow", description="One host that is slow, frozen or cut off."
     )
     parser.add_argument("--mib", type=int, default=16, help="MiB of each object")
+    parser.add_argument("--only", choices=PARTS, help="a part of it")
     parser.add_argument("--json", action="store_true", help="rows of JSON instead of text")
     options = parser.parse_args()
     if not 1 <= options.mib <= 1024:
@@ -211,12 +219,13 @@ def main() -> None:
     capacity = f"{max(1024, 12 * options.mib)}MiB"
     with Lab(hosts=HOSTS, rate=RATE) as lab, Crew(lab, capacity=capacity) as crew:
         rounds = Rounds(crew, options.mib * MIB)
-        figures = itertools.chain(
-            slow(rounds, lab.hosts),
-            *(silent(rounds, lab.hosts, fault) for fault in ("frozen", "cut off")),
-            *(first_of_many(rounds, lab.hosts, fault) for fault in ("frozen", "cut off")),
-        )
-        for figure in figures:
+        parts = {
+            "slow": [slow(rounds, lab.hosts)],
+            "silent": [silent(rounds, lab.hosts, fault) for fault in FAULTS],
+            "first": [first_of_many(rounds, lab.hosts, *how) for how in itertools.product(FAULTS, FIRST)],
+        }
+        chosen = [options.only] if options.only else PARTS
+        for figure in itertools.chain.from_iterable(part for name in chosen for part in parts[name]):
             row = asdict(figure) | {"mib": options.mib, "hosts": HOSTS, "rate": RATE}
             print(json.dumps(row) if options.json else figure, flush=True)  # noqa: T201 - it is what it is for
 

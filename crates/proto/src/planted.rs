@@ -56,11 +56,15 @@ pub enum Bug {
     KeepsTheFirstOfTwo,
     /// An owner looks at an entry as it was before the members changed, until the next slice brings it up to date.
     ReadsWhatIsNotSettled,
+    /// An owner hears nothing of how fast objects come.
+    IgnoresPaces,
+    /// A coordinator hears nothing of positions that wait for a child.
+    IgnoresSilentChildren,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::AnswersGetsTooEarly,
         Self::IgnoresEpochs,
         Self::KeepsVoidAttempts,
@@ -86,6 +90,8 @@ impl Bug {
         Self::ReplacesNoKeepers,
         Self::KeepsTheFirstOfTwo,
         Self::ReadsWhatIsNotSettled,
+        Self::IgnoresPaces,
+        Self::IgnoresSilentChildren,
     ];
 }
 

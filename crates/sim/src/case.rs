@@ -5,7 +5,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    hash::DefaultHasher,
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
@@ -35,11 +34,7 @@ impl Case {
 
     /// Simulates it.
     pub fn run(&self, record: Record, sabotage: Option<Sabotage>) -> Verdict {
-        let trace = match record {
-            Record::Nothing => Trace::Off,
-            Record::Print => Trace::Print,
-            Record::Hash => Trace::Hash(DefaultHasher::new()),
-        };
+        let trace = Trace::of(record);
         planted::plant(sabotage.and_then(Sabotage::planted));
         let mut world = World::new(self, trace, sabotage);
         let ended = catch_unwind(AssertUnwindSafe(|| {

@@ -194,6 +194,7 @@ impl World {
                 self.shell.flows.get(flow)?.from
             }
             Happening::BlockArrived { flow, .. } => self.shell.flows.get(flow)?.to,
+            Happening::FoldWaits { fold } => self.shell.folds.get(fold)?.host,
             Happening::Write(writer) => writer.node,
             Happening::Users(Later::Cancel { request }) => self.users.questions.get(request)?.node,
             Happening::Users(Later::Release { node, .. } | Later::Locations { node, .. }) => *node,

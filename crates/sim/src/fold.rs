@@ -8,7 +8,8 @@ use hoplite_proto::{
     id::{Instance, NodeId, ReduceId},
     inline::Inline,
     message::{FoldKey, FoldOrder},
-    node::Event,
+    node::{Event, FOLD_WAITED_NS},
+    time::Instant,
 };
 
 use crate::{
@@ -38,6 +39,8 @@ pub(crate) struct Folding {
     window: VecDeque<Content>,
     /// The flow to the parent.
     parent: Option<u64>,
+    /// When it last folded a block, or told that it waits.
+    waits_since: Instant,
 }
 
 #[derive(Debug)]
@@ -105,9 +108,11 @@ impl World {
                 next: part.start,
                 window: VecDeque::new(),
                 parent: None,
+                waits_since: self.now,
             },
         );
         self.shell.fold_at.insert((node, key), fold);
+        self.after(FOLD_WAITED_NS, Happening::FoldWaits { fold });
         self.pump_fold(fold);
         if let Some(flow) = parent {
             self.stream_asked(flow, node, key);
@@ -168,7 +173,7 @@ impl World {
     fn folded_block(&mut self, fold: u64, content: Content) {
         let Some(folding) = self.shell.folds.get_mut(&fold) else { return };
         let index = folding.next;
-        folding.next += 1;
+        (folding.next, folding.waits_since) = (index + 1, self.now);
         for child in &mut folding.children {
             child.arrived.pop_front();
         }
@@ -197,6 +202,27 @@ impl World {
             }
         }
         flows.into_iter().for_each(|flow| self.pump_flow(flow));
+    }
+
+    /// A fold may have waited for a child for long: its node hears of that.
+    pub(crate) fn fold_waits(&mut self, fold: u64) {
+        let now = self.now;
+        let Some(folding) = self.shell.folds.get_mut(&fold) else { return };
+        if now.since(folding.waits_since) >= FOLD_WAITED_NS {
+            folding.waits_since = now;
+            let is_full = folding.target.is_none() && folding.window.len() >= folding.window_max;
+            let awaited = folding.children.iter().find(|child| child.arrived.is_empty());
+            let flow = awaited.filter(|_| !is_full).map(|child| child.flow);
+            let (host, key) = (folding.host, folding.key);
+            if let Some(node) =
+                flow.and_then(|flow| self.shell.flows.get(&flow)).map(|flow| flow.from)
+            {
+                self.tell(host, Event::FoldWaited { key, node });
+            }
+        }
+        if let Some(folding) = self.shell.folds.get(&fold) {
+            self.at(folding.waits_since + FOLD_WAITED_NS, Happening::FoldWaits { fold });
+        }
     }
 
     /// The next block for the parent, if it is folded.

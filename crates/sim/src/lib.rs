@@ -20,6 +20,7 @@ mod faults;
 mod fold;
 mod halves;
 mod keeps;
+mod late;
 pub mod leaves;
 mod looks;
 mod net;
@@ -34,7 +35,7 @@ mod world;
 
 use hoplite_proto::planted::Bug;
 
-pub use crate::{case::Case, shrink::shrink};
+pub use crate::{case::Case, late::late, shrink::shrink};
 
 /// What is to be done with the events and orders of all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

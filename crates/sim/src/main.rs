@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, process::ExitCode, time::Instant};
 
 use hoplite_proto::planted::Bug;
 use hoplite_sim::{
-    Case, Record, Sabotage, run,
+    Case, Record, Sabotage, late, run,
     scale::{Collective, Growth, LINKS, SIZES, grow},
     shrink,
 };
@@ -14,6 +14,7 @@ use lexopt::{Arg, Parser, ValueExt};
 const USAGE: &str = "usage: hoplite-sim --seeds COUNT [--from SEED]
        hoplite-sim --seed N [--trace] [--shrink]
        hoplite-sim --case FILE [--trace]
+       hoplite-sim --late SEED [--trace]
        hoplite-sim --planted [--seeds COUNT]
        hoplite-sim --scale NODES
 
@@ -22,6 +23,7 @@ const USAGE: &str = "usage: hoplite-sim --seeds COUNT [--from SEED]
 --case     simulates one that was kept
 --trace    prints every event and order of every node before
 --shrink   if it fails, makes it smaller as long as it fails alike, and keeps it in target/sim
+--late     disturbs one host of a few clusters, and says whether the others are late
 --planted  makes mistakes on purpose, one at a time, and prints which of COUNT clusters finds it first
 --scale    prints tables of collectives of 8, 64, ... up to NODES nodes";
 
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         }
         Ok(Task::One { name, case, record, is_shrunk }) => one(&name, *case, record, is_shrunk),
         Ok(Task::Many { from, count }) => many(from, count),
+        Ok(Task::Late { seed, record }) => one_late(seed, record),
         Ok(Task::Planted { count }) => planted(count),
         Ok(Task::Scale { nodes }) => scale(nodes),
         Err(why) => {
@@ -52,12 +55,19 @@ enum Task {
     Help,
     One { name: String, case: Box<Case>, record: Record, is_shrunk: bool },
     Many { from: u64, count: u64 },
+    Late { seed: u64, record: Record },
     Planted { count: u64 },
     Scale { nodes: u64 },
 }
 
 /// What `--planted` tries without `--seeds`: as many as `make test` simulates.
 const PLANTED_SEEDS: u64 = 2000;
+
+/// Of so many clusters one is looked at for how late a disturbed host makes the others.
+const LATE_EVERY: u64 = 20;
+
+/// How many of those show each mistake that makes them late.
+const LATE_PLANTED: u64 = 10;
 
 fn number(arguments: &mut Parser) -> Result<u64, String> {
     let number = arguments.value().and_then(|text| text.parse());
@@ -66,6 +76,7 @@ fn number(arguments: &mut Parser) -> Result<u64, String> {
 
 fn parse(mut arguments: Parser) -> Result<Task, String> {
     let (mut seed, mut seeds, mut from, mut file, mut nodes) = (None, None, None, None, None);
+    let mut late_seed = None;
     let (mut record, mut is_shrunk, mut is_planted) = (Record::Nothing, false, false);
     let said = |error: lexopt::Error| error.to_string();
     while let Some(argument) = arguments.next().map_err(said)? {
@@ -73,6 +84,7 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
             Arg::Long("seed") => seed = Some(number(&mut arguments)?),
             Arg::Long("seeds") => seeds = Some(number(&mut arguments)?),
             Arg::Long("from") => from = Some(number(&mut arguments)?),
+            Arg::Long("late") => late_seed = Some(number(&mut arguments)?),
             Arg::Long("scale") => nodes = Some(number(&mut arguments)?),
             Arg::Long("case") => file = Some(PathBuf::from(arguments.value().map_err(said)?)),
             Arg::Long("trace") => record = Record::Print,
@@ -81,6 +93,9 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
             Arg::Long("help") | Arg::Short('h') => return Ok(Task::Help),
             _ => return Err(said(argument.unexpected())),
         }
+    }
+    if let Some(seed) = late_seed {
+        return Ok(Task::Late { seed, record });
     }
     let is_plain = record == Record::Nothing && !is_shrunk;
     match (seed, file, seeds, nodes, is_planted) {
@@ -108,7 +123,7 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
             }
         }
         (None, None, None, None, false) => {
-            Err("say --seed, --seeds, --case, --planted or --scale".into())
+            Err("say --seed, --seeds, --case, --late, --planted or --scale".into())
         }
         _ => Err("these arguments do not go together".into()),
     }
@@ -127,6 +142,19 @@ fn one(name: &str, case: Case, record: Record, is_shrunk: bool) -> ExitCode {
     ExitCode::FAILURE
 }
 
+fn one_late(seed: u64, record: Record) -> ExitCode {
+    match late(seed, record, None) {
+        Ok(()) => {
+            println!("seed {seed}: passed");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            println!("seed {seed}: others are late: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn many(from: u64, count: u64) -> ExitCode {
     let begin = Instant::now();
     let (mut failed, mut events) = (0, 0);
@@ -139,6 +167,12 @@ fn many(from: u64, count: u64) -> ExitCode {
             if failed <= SHRUNK_MAX {
                 keep_small(&format!("seed {seed}"), Case::new(seed));
             }
+        }
+        if seed.is_multiple_of(LATE_EVERY)
+            && let Err(failure) = late(seed, Record::Nothing, None)
+        {
+            failed += 1;
+            println!("seed {seed}: others are late: {failure}\n  repeat it with --late {seed}");
         }
         let done = seed - from + 1;
         if done.is_multiple_of(1000) && done < count {
@@ -181,7 +215,10 @@ fn planted(count: u64) -> ExitCode {
     for bug in Bug::ALL {
         let sabotage = Some(Sabotage::Planted(bug));
         let found = (0..count).find_map(|seed| {
-            let failure = run(seed, Record::Nothing, sabotage).failure?;
+            let late = || late(seed, Record::Nothing, sabotage).err();
+            let failure = run(seed, Record::Nothing, sabotage)
+                .failure
+                .or_else(|| (seed < LATE_PLANTED).then(late)?)?;
             Some((seed, failure))
         });
         match found {

@@ -75,7 +75,8 @@ pub fn grow(what: Collective, nodes: u64, bytes: u64, link: Link) -> Result<Grow
         return Err(failure);
     }
     let answers = if what == Collective::Reduce { 1 } else { nodes };
-    let (got, last) = (world.users.got, world.users.last_got);
+    let got = world.users.got;
+    let last = world.users.got_by.values().max().copied().unwrap_or_default();
     if got != answers {
         return Err(format!("{got} of {answers} nodes got the object"));
     }

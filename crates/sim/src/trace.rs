@@ -13,6 +13,8 @@ use std::{
 
 use hoplite_proto::{id::NodeId, time::Instant};
 
+use crate::Record;
+
 /// Where the lines go.
 #[derive(Debug)]
 pub(crate) enum Trace {
@@ -23,6 +25,14 @@ pub(crate) enum Trace {
 }
 
 impl Trace {
+    pub(crate) fn of(record: Record) -> Self {
+        match record {
+            Record::Nothing => Self::Off,
+            Record::Print => Self::Print,
+            Record::Hash => Self::Hash(DefaultHasher::new()),
+        }
+    }
+
     pub(crate) fn line(
         &mut self,
         now: Instant,

@@ -43,9 +43,9 @@ pub(crate) struct Users {
     pub(crate) came: BTreeSet<ObjectId>,
     /// What is there when everything is at rest, and was put; and as which instance it was got then.
     pub(crate) must_exist: BTreeMap<ObjectId, Option<Instance>>,
-    /// Gets that brought an object, and when the last did.
+    /// Gets that brought an object, and when the last of each node did.
     pub(crate) got: u64,
-    pub(crate) last_got: Instant,
+    pub(crate) got_by: BTreeMap<NodeId, Instant>,
     counted: u64,
 }
 
@@ -207,7 +207,7 @@ impl Users {
             reads: BTreeMap::new(),
             blocked: BTreeMap::new(),
             got: 0,
-            last_got: Instant::default(),
+            got_by: BTreeMap::new(),
             is_shrunk: false,
             completed: BTreeSet::new(),
             came: BTreeSet::new(),
@@ -610,7 +610,8 @@ impl World {
                 }
                 self.check_got(node, &id, &meta, instance, inline.as_ref());
                 self.check_same(node, &id, instance);
-                (self.users.got, self.users.last_got) = (self.users.got + 1, self.now);
+                self.users.got += 1;
+                self.users.got_by.insert(node, self.now);
                 if inline.is_none() {
                     *self.users.reads.entry((node, instance, client)).or_default() += 1;
                     let release = Later::Release { node, client, instance };

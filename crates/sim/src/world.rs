@@ -111,6 +111,9 @@ pub(crate) enum Happening {
         source: NodeId,
         failed: Option<NotHere>,
     },
+    FoldWaits {
+        fold: u64,
+    },
     FoldOver {
         node: NodeId,
         key: FoldKey,
@@ -311,6 +314,7 @@ impl World {
             Happening::FetchOver { node, instance, attempt, source, failed } => {
                 self.fetch_over(node, instance, attempt, source, failed);
             }
+            Happening::FoldWaits { fold } => self.fold_waits(fold),
             Happening::FoldOver { node, key, failure, target } => {
                 self.fold_ended(node, key, failure, target);
             }

@@ -398,7 +398,10 @@ impl Live {
         let pace =
             |node: NodeId, holder: &Holder| self.pace_of(now, node, holder, others, usual, speeds);
         let slowness = |node: NodeId, holder: &Holder| {
-            self.reported_slowness(now, node, holder, others, usual).unwrap_or(1)
+            // What is sent to a host that is silent takes nothing of its sender's link.
+            let is_silent = speeds.is_stalled(now, node);
+            let reported = || self.reported_slowness(now, node, holder, others, usual);
+            if is_silent { u64::MAX } else { reported().unwrap_or(1) }
         };
         let lineages = self.lineages(asker);
         let fed = self.fed(asker, movable_since, members, slowness);

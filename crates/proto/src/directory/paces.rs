@@ -54,8 +54,8 @@ const MOVE_NS: u64 = 20_000_000;
 pub(super) struct Reports {
     /// The last of its present sender.
     last: Option<Report>,
-    /// Senders that it was moved away from, and the rate that it had got from each.
-    left: Vec<(NodeId, u64)>,
+    /// Senders that it was moved away from, and its last report of each.
+    left: Vec<(NodeId, Report)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +109,8 @@ impl Speeds {
         self.nodes.remove(&node);
     }
 
-    fn is_stalled(&self, now: Instant, node: NodeId) -> bool {
+    /// Whether a receiver of a node was stalled a moment ago, and the node has said nothing since.
+    pub(super) fn is_stalled(&self, now: Instant, node: NodeId) -> bool {
         let stalled = self.nodes.get(&node).and_then(|speed| speed.stalled);
         stalled.is_some_and(|at| now.since(at) < STALLED_NS)
     }
@@ -216,8 +217,9 @@ impl Live {
         Pace { slowness, is_stalled: speeds.is_stalled(now, node) }
     }
 
-    /// How many times less than others a receiver has reported to get, or less than this owner is used to receive; none if it has not reported, or gets what there is
-    /// of a copy that grows.
+    /// How many times less than others a receiver has reported to get, or less than this owner is used to receive; none if it
+    /// has not reported, or gets what there is of a copy that grows. A receiver that was moved away from a sender that is well
+    /// counts as slow until it reports of the next one.
     pub(super) fn reported_slowness(
         &self,
         now: Instant,
@@ -226,10 +228,18 @@ impl Live {
         others: Option<u64>,
         usual: Option<u64>,
     ) -> Option<u64> {
-        let report = holder.fresh(now).filter(|report| report.rate > 0 && !holder.complete)?;
+        let of_this = holder.fresh(now).map(|report| (None, report));
+        let of_last = || holder.left().last().map(|(left, report)| (Some(*left), *report));
+        let (left, report) = of_this.or_else(of_last)?;
+        if report.rate == 0 || holder.complete {
+            return None;
+        }
         // While there is one branch, half of what the receiver, or the owner, is used to.
         let usual = report.usual.max(usual).map(|usual| usual / 2);
         let typical = others.or(usual).filter(|_| !self.grows(node))?;
+        if left.is_some_and(|left| !self.is_well(now, left, typical)) {
+            return None;
+        }
         Some(if is_slow(report.rate, typical) { typical / report.rate } else { 1 })
     }
 
@@ -257,8 +267,8 @@ impl Live {
         true
     }
 
-    /// Keeps for other objects whether a receiver next to a complete copy gets far less than other branches do, and how many
-    /// times less. A transfer that has begun only now says nothing.
+    /// Keeps for other objects whether a receiver gets far less than other branches do from a sender that is well, and how
+    /// many times less. A transfer that has begun only now says nothing.
     fn remember(
         &self,
         now: Instant,
@@ -268,12 +278,13 @@ impl Live {
     ) -> Option<u64> {
         let holder = self.holders.get(&node)?;
         let report = holder.last()?;
-        let is_long = holder.located.is_some_and(|located| now.since(located) > 2 * PROBATION_NS);
-        let is_first = self.top(node) == Some(node);
+        // It was as slow with the sender before.
+        let least_ns = if holder.left().is_empty() { 2 * PROBATION_NS } else { PROBATION_NS };
+        let is_long = holder.located.is_some_and(|located| now.since(located) > least_ns);
         if !is_slow(report.rate, typical) {
             speeds.nodes.get_mut(&node)?.down = None;
             None
-        } else if is_long && is_first {
+        } else if is_long && self.is_well(now, holder.source?, typical) {
             let times = typical / report.rate.max(1);
             speeds.nodes.entry(node).or_default().down = Some((times, now));
             Some(times)
@@ -301,17 +312,22 @@ impl Live {
 
     /// A receiver gets its share: where it was moved away from another sender, that one is slow, if it had the bytes.
     fn blame_left(&self, now: Instant, node: NodeId, typical: u64, speeds: &mut Speeds) {
-        for (left, rate) in self.holders.get(&node).map_or(&[][..], Holder::left) {
-            let is_well = |report: Report| !is_slow(report.rate, typical);
-            let had_bytes =
-                |holder: &Holder| holder.complete || holder.fresh(now).is_some_and(is_well);
-            if self.holders.get(left).is_none_or(had_bytes) {
-                let times = typical / (*rate).max(1);
+        for (left, report) in self.holders.get(&node).map_or(&[][..], Holder::left) {
+            if self.is_well(now, *left, typical) {
+                let times = typical / report.rate.max(1);
                 if times >= SLOW_TIMES {
                     speeds.nodes.entry(*left).or_default().up = Some((times, now));
                 }
             }
         }
+    }
+
+    /// Whether a sender has the bytes, or gets its share of them.
+    fn is_well(&self, now: Instant, sender: NodeId, typical: u64) -> bool {
+        let gets_its_share = |report: Report| !is_slow(report.rate, typical);
+        let has_bytes =
+            |holder: &Holder| holder.complete || holder.fresh(now).is_some_and(gets_its_share);
+        self.holders.get(&sender).is_none_or(has_bytes)
     }
 
     /// A sender from which a receiver that gets too little is predicted to have the rest in less than half the time.
@@ -428,7 +444,7 @@ impl Live {
         if let Some(reports) = &mut holder.reports
             && let Some(last) = reports.last.take()
         {
-            reports.left.push((from, last.rate));
+            reports.left.push((from, last));
         }
     }
 }
@@ -444,7 +460,7 @@ impl Holder {
         self.last().filter(|report| now.since(report.at) < FRESH_NS)
     }
 
-    fn left(&self) -> &[(NodeId, u64)] {
+    fn left(&self) -> &[(NodeId, Report)] {
         self.reports.as_ref().map_or(&[][..], |reports| &reports.left)
     }
 }

@@ -9,6 +9,7 @@ use crate::{
     error::Error,
     id::{ClientId, NodeId, RequestId},
     message::Message,
+    planted::{self, Bug},
     time::Instant,
 };
 
@@ -198,6 +199,7 @@ impl Node {
             Message::Slow { times, bytes_per_second } => {
                 self.pulls.found_slow(times, bytes_per_second, self.world.now());
             }
+            Message::FoldStarves { .. } if planted::has(Bug::IgnoresSilentChildren) => {}
             Message::FoldStarves { reduce, epoch, node } => {
                 self.fold_starves(from, reduce, epoch, node);
             }

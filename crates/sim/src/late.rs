@@ -1,0 +1,274 @@
+//! One host that is slow, stands still or is cut off: how late that makes the others.
+//!
+//! Broadcasts and sums of the first inputs, one after the other, on a network without chance. The first round is undisturbed,
+//! and the bounds of the others follow from it; they are those of docs/reliability. Payload travels in blocks that share
+//! links; the credit of a transfer is smaller than a real one, and control messages never wait behind payload.
+
+use std::fmt::Display;
+
+use hoplite_proto::{
+    directory::Slice,
+    id::NodeId,
+    meta::{Dtype, Meta},
+    node::{Config, Event},
+    planted,
+    reduce::cost::Link,
+    time::Instant,
+};
+
+use crate::{
+    Record, Sabotage,
+    dice::Dice,
+    faults::Fault,
+    plan::{Act, DETECTION_NS, Fate, MILLISECOND, Make, Plan, SECOND, Spec},
+    trace::Trace,
+    world::World,
+};
+
+/// How much later the others may have an object because a relay falls silent. A sum one of whose inputs does begins again
+/// until then, and takes as long as it takes.
+const SILENCE_COSTS_NS_MAX: u64 = 600 * MILLISECOND;
+
+/// How much longer a broadcast takes whose slow receiver asks a moment before the others or after the first of them. It may be
+/// given an idle relay for a sender, and the others take the object from the source in two branches.
+const TOGETHER_RATIO_MAX: f64 = 2.6;
+
+/// How much longer a broadcast takes whose first receiver was slow, and says so still: it shares the sender's link.
+const MENDED_RATIO_MAX: f64 = 2.1;
+
+/// What disturbs a round is over when the next begins.
+const ROUND_NS: u64 = 20 * SECOND;
+
+/// For as long a host is silent: longer than it takes to count as dead.
+const SILENCE_NS: u64 = 6 * SECOND;
+
+const LINK: Link = Link { latency_ns: 80_000, bytes_per_second: 62_500_000 };
+
+/// The number of the node that puts what is broadcast, and asks for the sums.
+const SOURCE: u64 = 0;
+
+/// Disturbs one host of clusters that follow from `seed`.
+///
+/// # Errors
+/// The others were later than they may be.
+pub fn late(seed: u64, record: Record, sabotage: Option<Sabotage>) -> Result<(), String> {
+    planted::plant(sabotage.and_then(Sabotage::planted));
+    let trials = [slow_receiver, silent_relay, silent_input];
+    let result = trials.iter().try_for_each(|trial| trial(&mut Dice::new(seed), record));
+    planted::plant(None);
+    result
+}
+
+/// Three broadcasts with a slow receiver that asks before the others, and two after its link was mended.
+fn slow_receiver(dice: &mut Dice, record: Record) -> Result<(), String> {
+    let mut rounds = Rounds::new(dice);
+    let (slow, others) = (rounds.receivers[0], rounds.receivers[1..].to_vec());
+    let lead_ns = dice.pick(&[0, 20, 60, 100]).unwrap_or(0) * MILLISECOND;
+    let times = dice.between(8, 20);
+    for round in 0..6 {
+        let object = rounds.put(round, "object", SOURCE, None);
+        if round > 0 {
+            rounds.get(round, 0, object, slow);
+        }
+        rounds.get_all(round, lead_ns, object, &others);
+    }
+    rounds.fault(1, 0, slow, Fault::Slow { times }, 3 * ROUND_NS - SECOND);
+    let mut world = rounds.world(record);
+    let undisturbed_ns = took(&mut world, 0, &others)? - lead_ns;
+    let most = if lead_ns == 0 { [TOGETHER_RATIO_MAX; 3] } else { [1.6, 1.3, 1.3] };
+    for (round, ratio_max) in (1..).zip(most.into_iter().chain([MENDED_RATIO_MAX, 1.3])) {
+        let ratio = (took(&mut world, round, &others)? - lead_ns) as f64 / undisturbed_ns as f64;
+        let how = format!(
+            "one of {} is {times} times slower and asks {lead_ns} ns before",
+            others.len() + 1
+        );
+        check(ratio <= ratio_max, format!("broadcast {round} took {ratio:.2} times as long"), how)?;
+    }
+    Ok(())
+}
+
+/// A broadcast one of whose receivers falls silent.
+fn silent_relay(dice: &mut Dice, record: Record) -> Result<(), String> {
+    let mut rounds = Rounds::new(dice);
+    let all = rounds.receivers.clone();
+    for round in 0..2 {
+        let object = rounds.put(round, "object", SOURCE, None);
+        rounds.get_all(round, 0, object, &all);
+    }
+    let silent = dice.pick(&all).unwrap_or(1);
+    let others: Vec<u64> = all.iter().copied().filter(|receiver| *receiver != silent).collect();
+    let at_ns = rounds.transfer_ns() * dice.between(15, 90) / 100;
+    let fault = silence(dice);
+    rounds.fault(1, at_ns, silent, fault, SILENCE_NS);
+    let mut world = rounds.world(record);
+    let undisturbed_ns = took(&mut world, 0, &all)?;
+    let took_ns = took(&mut world, 1, &others)?;
+    let how = format!("{fault:?} of one of {} receivers after {at_ns} ns", all.len());
+    let is_soon = took_ns <= undisturbed_ns + SILENCE_COSTS_NS_MAX;
+    check(is_soon, format!("a broadcast took {took_ns} ns instead of {undisturbed_ns}"), how)
+}
+
+/// A sum of the first inputs, one of which falls silent.
+fn silent_input(dice: &mut Dice, record: Record) -> Result<(), String> {
+    let mut rounds = Rounds::new(dice);
+    let all = rounds.receivers.clone();
+    let count = dice.between(2, all.len() as u64 - 1) as usize;
+    for round in 0..2 {
+        let put = |(number, node): (u64, &u64)| {
+            rounds.put(round, &format!("input{number}"), *node, Some(number * APART_NS))
+        };
+        let inputs: Vec<usize> = (0..).zip(&all).map(put).collect();
+        let make = Make::Reduce { count, inputs, patience_ns: None, cancel_ns: None };
+        let result = rounds.add(round, "sum", make);
+        rounds.at(round, 0, Act::Make { object: result, at: SOURCE });
+        rounds.get(round, 0, result, SOURCE);
+    }
+    let silent = dice.pick(&all).unwrap_or(1);
+    let at_ns = rounds.transfer_ns() * dice.between(15, 120) / 100;
+    let fault = silence(dice);
+    rounds.fault(1, at_ns, silent, fault, SILENCE_NS);
+    let mut world = rounds.world(record);
+    let undisturbed_ns = took(&mut world, 0, &[SOURCE])?;
+    let took_ns = took(&mut world, 1, &[SOURCE])?;
+    let how = format!("{fault:?} of one of {} inputs after {at_ns} ns", all.len());
+    let is_soon = took_ns <= at_ns + SILENCE_COSTS_NS_MAX + undisturbed_ns;
+    let what = format!("the first {count} took {took_ns} ns instead of {undisturbed_ns}");
+    check(is_soon, what, how)
+}
+
+fn silence(dice: &mut Dice) -> Fault {
+    if dice.chance(50) { Fault::Freeze } else { Fault::Off }
+}
+
+fn check(holds: bool, what: impl Display, how: impl Display) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(format!("{what}: {how}")) }
+}
+
+/// Between two calls of a round.
+const APART_NS: u64 = 4 * MILLISECOND;
+
+/// A plan that grows round by round.
+struct Rounds {
+    plan: Plan,
+    meta: Meta,
+    /// Numbers of the nodes beside [`SOURCE`], in the order in which they ask.
+    receivers: Vec<u64>,
+}
+
+impl Rounds {
+    fn new(dice: &mut Dice) -> Self {
+        let nodes = dice.between(5, 9);
+        let bytes = dice.pick(&[16, 24, 32]).unwrap_or(16) << 20;
+        let mut receivers: Vec<u64> = (1..nodes).collect();
+        dice.shuffle(&mut receivers);
+        let detection_ns = Some(DETECTION_NS);
+        let config = Config {
+            capacity: 1 << 40,
+            link: LINK,
+            degree: None,
+            detection_ns,
+            slice: Slice::default(),
+        };
+        let plan = Plan {
+            nodes,
+            apart_until: None,
+            config,
+            slot_failures: 0,
+            objects: Vec::new(),
+            acts: Vec::new(),
+            end: begin_of(9),
+        };
+        let meta = Meta::array(Dtype::Int64, vec![bytes / 8]).expect("whole numbers of elements");
+        Self { plan, meta, receivers }
+    }
+
+    /// What one link needs for an object.
+    fn transfer_ns(&self) -> u64 {
+        self.meta.size * SECOND / LINK.bytes_per_second
+    }
+
+    fn at(&mut self, round: u64, ns: u64, act: Act) {
+        self.plan.acts.push((begin_of(round) + ns, act));
+    }
+
+    fn add(&mut self, round: u64, what: &str, make: Make) -> usize {
+        // In a group of its own, and so at an owner of its own.
+        let name = Some(format!("{what}-{round}/1").parse().expect("a name"));
+        self.plan.objects.push(Spec { name, meta: self.meta.clone(), make });
+        self.plan.objects.len() - 1
+    }
+
+    /// An object that a node puts so long after the beginning of a round, or well before it.
+    fn put(&mut self, round: u64, what: &str, node: u64, after_ns: Option<u64>) -> usize {
+        let object = self.add(round, what, Make::Put { fate: Fate::Sealed, pace_ns: 0 });
+        let when = after_ns.map_or(begin_of(round).before(SECOND), |ns| begin_of(round) + ns);
+        self.plan.acts.push((when, Act::Make { object, at: node }));
+        object
+    }
+
+    fn get(&mut self, round: u64, ns: u64, object: usize, at: u64) {
+        let (patience_ns, cancel_ns, hold_ns) = (None, None, 0);
+        self.at(round, ns, Act::Get { object, at, patience_ns, cancel_ns, hold_ns });
+    }
+
+    fn get_all(&mut self, round: u64, ns: u64, object: usize, nodes: &[u64]) {
+        for (number, node) in (0..).zip(nodes) {
+            self.get(round, ns + number * APART_NS, object, *node);
+        }
+    }
+
+    fn fault(&mut self, round: u64, ns: u64, at: u64, fault: Fault, time_ns: u64) {
+        self.at(round, ns, Act::Fault { at, fault, time_ns });
+    }
+
+    /// A cluster whose nodes know how fast the network is, as after some transfers.
+    fn world(self, record: Record) -> World {
+        let mut world = World::calm(self.plan);
+        world.trace = Trace::of(record);
+        for node in world.staying() {
+            world.tell(node, Event::LinkMeasured { link: LINK, has_bandwidth: true });
+        }
+        world
+    }
+}
+
+fn begin_of(round: u64) -> Instant {
+    Instant((round + 1) * ROUND_NS)
+}
+
+/// From the beginning of a round until the last of some nodes had what it asked for.
+fn took(world: &mut World, round: u64, nodes: &[u64]) -> Result<u64, String> {
+    world.run_until(begin_of(round + 1).before(2 * SECOND));
+    if let Some(failure) = &world.failure {
+        return Err(failure.clone());
+    }
+    let got = |number: &u64| {
+        let at = world.users.got_by.get(&NodeId(number + 1));
+        at.filter(|at| **at > begin_of(round)).map(|at| at.since(begin_of(round)))
+    };
+    let all: Option<Vec<u64>> = nodes.iter().map(got).collect();
+    let last = all.and_then(|all| all.into_iter().max());
+    last.ok_or_else(|| format!("round {round} did not end in {ROUND_NS} ns"))
+}
+
+#[cfg(test)]
+mod tests {
+    use hoplite_proto::planted::Bug;
+
+    use super::*;
+
+    #[test]
+    fn one_disturbed_host_holds_up_no_other() {
+        for seed in 0..10 {
+            assert_eq!(late(seed, Record::Nothing, None), Ok(()), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn without_reports_the_others_are_late() {
+        for bug in [Bug::IgnoresPaces, Bug::IgnoresSilentChildren] {
+            let sabotage = Some(Sabotage::Planted(bug));
+            assert!((0..10).any(|seed| late(seed, Record::Nothing, sabotage).is_err()), "{bug:?}");
+        }
+    }
+}
