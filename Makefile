@@ -142,7 +142,7 @@ PLANTED := hoplite-node/planted-bugs
 lint-rust: $(VENV)/.tools
 	cargo fmt --all --check
 	cargo clippy --quiet $(CARGO_FLAGS) --workspace --all-targets --features $(PLANTED) -- -D warnings
-	$(BIN)/python .ci/circles
+	$(BIN)/python .ci/circles.py
 
 test-rust: $(VENV)/.tools ## Unit, exhaustive and property tests of the Rust crates
 	@mkdir -p $(LOGS)

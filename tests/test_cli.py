@@ -282,7 +282,7 @@ def test_a_node_says_when_it_is_ready_and_leaves_on_a_signal(number: signal.Sign
 
 # A node that finds a bug in itself as soon as it is asked. That a panic ends a node is tested in Rust.
 FAILING = """
-from hoplite.cli import main
+from hoplite.tools.cli import main
 from hoplite.node import Node
 Node.failure = property(lambda node: "its task Fold panicked: planted")
 main()

@@ -66,9 +66,16 @@ impl Scene {
             // Both connect to a node that joins.
             Task::Redial => drop(Node::start(join(&self.other))),
             // What one puts is told to the other.
-            Task::Control | Task::Late => {
+            Task::Control => {
                 get(&mine, put(&theirs, LARGE));
                 get(&theirs, put(&mine, LARGE));
+            }
+            // Questions that are taken back: the other node owns some of these names.
+            Task::Late => {
+                let names = (0..20).map(|number| format!("{number}/never").parse().unwrap());
+                let gets: Vec<_> = names.map(|id: ObjectId| mine.start_get(&id, None)).collect();
+                thread::sleep(PAUSE);
+                drop(gets);
             }
             Task::Send => get(&theirs, put(&mine, LARGE)),
             Task::Receive => get(&mine, put(&theirs, LARGE)),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -113,9 +116,11 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
             print_json({"address": running.address, "socket": running.socket, "id": running.id})
         else:
             click.echo(f"ready: {running.address} unix:{running.socket}")
-        while signal.sigtimedwait(ENDS, FAILURE_EVERY_S) is None:
-            if running.failure is not None:
-                fail_with(running.failure, "report what the log says, and start the node again")
+        threading.Thread(target=_end_if_failed, args=(running,), daemon=True).start()
+        # Not sigtimedwait: after a SIGSTOP that outlasts its timeout, CPython returns a signal that none has sent.
+        signal.sigwait(ENDS)
+        if running.failure is not None:
+            fail_with(running.failure, "report what the log says, and start the node again")
         for number in ENDS:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
@@ -123,6 +128,13 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
         click.echo("leaving: handing over what only this node holds", err=True)
     finally:
         running.close(values["leave_timeout"])
+
+
+def _end_if_failed(running: Node) -> None:
+    """Wakes the main thread by a signal when the node has ended itself."""
+    while running.failure is None:
+        time.sleep(FAILURE_EVERY_S)
+    os.kill(os.getpid(), ENDS[0])
 
 
 def _tell(*facts: str) -> None:

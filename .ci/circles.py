@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Fails if files of a crate import each other in a circle, and prints each circle.
 
-Arguments are folders of crates; without any, all of the workspace. A file imports another if a path in it leads there:
-`use crate::engine::facts::Facts`, `use super::{peers::Peers}`, `crate::frame::crc(...)`; a name that a `mod.rs` hands on
-leads to that `mod.rs`. Test modules at the end of a file do not count. cargo-modules would know paths exactly, but takes
-minutes to install and draws modules, not files.
+Arguments are folders of crates; without any, all of the workspace. A file imports another if a path in it leads
+there: `use crate::engine::facts::Facts`, `use super::{peers::Peers}`, `crate::frame::crc(...)`; a name that a `mod.rs`
+hands on leads to that `mod.rs`. Test modules at the end of a file do not count. cargo-modules would know paths exactly,
+but takes minutes to install and draws modules, not files.
 """
 
 import re
