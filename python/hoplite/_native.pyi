@@ -128,7 +128,7 @@ class Node:
         join: list[str] = ...,
         capacity: int | None = None,
         cluster: str = "default",
-        token: str | None = None,
+        tokens: list[str] = ...,
         insecure: bool = False,
         advertise: str | None = None,
         rack: str | None = None,

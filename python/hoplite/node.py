@@ -98,7 +98,7 @@ class Node:
                         join=self._seeds,
                         capacity=values["capacity"],
                         cluster=values["cluster"],
-                        token=values["token"],
+                        tokens=[] if values["token"] is None else [values["token"]],
                         insecure=values["insecure"],
                         advertise=values["advertise"],
                         rack=values["rack"],

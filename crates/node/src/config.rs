@@ -10,7 +10,7 @@ use hoplite_proto::{
 /// Settings of a node; each has a default that works on one host.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Address and port to listen on; port 0 takes a free one. An address that other hosts can reach needs `token`
+    /// Address and port to listen on; port 0 takes a free one. An address that other hosts can reach needs `tokens`
     /// or `insecure`.
     pub listen: String,
     /// The address that others are told, where it differs from `listen`: containers, NAT, 0.0.0.0.
@@ -19,8 +19,9 @@ pub struct NodeConfig {
     pub join: Vec<String>,
     /// Name of the cluster, compared when nodes meet.
     pub cluster: String,
-    /// A secret that all nodes share. It never crosses the wire; payload does in clear.
-    pub token: Option<String>,
+    /// Secrets that all nodes share, of which the first is the one that this node proves; further ones are accepted too,
+    /// while a token is replaced. They never cross the wire.
+    pub tokens: Vec<String>,
     /// Whether a node without a token may listen where other hosts can reach it.
     pub insecure: bool,
     /// Bytes of objects the node may hold; none takes 30 % of the memory of the host or of its control group.
@@ -44,7 +45,7 @@ impl Default for NodeConfig {
             advertise: None,
             join: Vec::new(),
             cluster: "default".into(),
-            token: None,
+            tokens: Vec::new(),
             insecure: false,
             capacity: None,
             socket: None,

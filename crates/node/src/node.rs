@@ -81,7 +81,7 @@ impl Node {
     pub fn start(config: NodeConfig) -> Result<Self, Error> {
         let listen = resolve(&config.listen)
             .map_err(|detail| Error::Listen { address: config.listen.clone(), detail })?;
-        let is_open = config.token.is_none() && !config.insecure;
+        let is_open = config.tokens.is_empty() && !config.insecure;
         if !listen.ip().is_loopback() && is_open {
             return Err(Error::Listen {
                 address: config.listen,
@@ -216,7 +216,7 @@ async fn begin(
     let identity = Identity {
         member,
         cluster: config.cluster.clone(),
-        token: config.token.clone(),
+        token: config.tokens.first().cloned(),
         silence: config
             .detection
             .saturating_mul(2)

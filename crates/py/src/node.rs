@@ -31,7 +31,7 @@ pub(crate) struct Node {
 impl Node {
     #[new]
     #[pyo3(signature = (
-        *, listen="127.0.0.1:0", join=Vec::new(), capacity=None, cluster="default", token=None, insecure=false,
+        *, listen="127.0.0.1:0", join=Vec::new(), capacity=None, cluster="default", tokens=Vec::new(), insecure=false,
         advertise=None, socket=None, rack=None, degree=None, detection_timeout=3.0
     ))]
     #[allow(clippy::too_many_arguments)]
@@ -41,7 +41,7 @@ impl Node {
         join: Vec<String>,
         capacity: Option<u64>,
         cluster: &str,
-        token: Option<String>,
+        tokens: Vec<String>,
         insecure: bool,
         advertise: Option<String>,
         socket: Option<PathBuf>,
@@ -56,7 +56,7 @@ impl Node {
             advertise,
             join,
             cluster,
-            token,
+            tokens,
             insecure,
             capacity,
             socket,
