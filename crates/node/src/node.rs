@@ -293,7 +293,7 @@ async fn end_if_failed(
         let _ = std::fs::remove_file(socket);
     }
     shell.close();
-    shell.programs.detach_all();
+    shell.programs.detach_all(shell.tasks.failure().unwrap_or_default());
     shell.network.peers.close(Duration::ZERO).await;
 }
 

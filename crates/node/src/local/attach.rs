@@ -12,7 +12,7 @@ use std::{
     },
     path::Path,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -54,6 +54,8 @@ struct Shared {
     /// Locked for as long as answers are taken, so that they stay in order.
     incoming: Mutex<Incoming>,
     is_closed: AtomicBool,
+    /// Why the node has ended itself, if it said so.
+    down: OnceLock<String>,
     /// The process that attached; a fork of it must not use the socket.
     process: u32,
 }
@@ -136,6 +138,7 @@ impl Attached {
             next: AtomicU64::new(1),
             waiting: Mutex::default(),
             describing: Mutex::default(),
+            down: OnceLock::new(),
             extents: Mutex::default(),
             epoll: Arc::new(epoll),
             incoming: Mutex::new(incoming),
@@ -334,6 +337,7 @@ impl Shared {
                     let mut mapped = lock(&self.extents);
                     extents.iter().for_each(|extent| drop(mapped.remove(extent)));
                 }
+                FromNode::Down { said } => drop(self.down.set(said)),
                 FromNode::Welcome { .. } | FromNode::Refused { .. } => {}
             }
         }
@@ -349,7 +353,8 @@ impl Shared {
     }
 
     fn fail_all(&self) {
-        let gone = || CallError::NodeDown("the node of this host is gone".into());
+        let reason = self.down.get().map_or("the node of this host is gone", String::as_str);
+        let gone = || CallError::NodeDown(reason.into());
         let waiting: Vec<Callback> =
             lock(&self.waiting).drain().map(|(_, callback)| callback).collect();
         waiting.into_iter().for_each(|callback| callback(Err(gone())));

@@ -30,8 +30,8 @@ use crate::{
 pub(crate) trait Attachment: Send + Sync {
     /// The node let go of extents: the process may unmap them.
     fn forget(&self, gone: &[ExtentId]);
-    /// Ends the connection when what is queued was sent.
-    fn end(&self);
+    /// Ends the connection when what is queued was sent, and the reason.
+    fn end(&self, reason: &str);
 }
 
 /// The programs that use one node.
@@ -81,9 +81,9 @@ impl Programs {
         self.requests.fail_all();
     }
 
-    /// Ends the connections of all attached processes.
-    pub(crate) fn detach_all(&self) {
-        self.attachments().iter().for_each(|attachment| attachment.end());
+    /// Ends the connections of all attached processes, and tells them why.
+    pub(crate) fn detach_all(&self, reason: &str) {
+        self.attachments().iter().for_each(|attachment| attachment.end(reason));
     }
 
     fn attachments(&self) -> Vec<Arc<dyn Attachment>> {

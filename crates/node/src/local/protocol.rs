@@ -16,7 +16,7 @@ use hoplite_proto::{
 use serde::{Deserialize, Serialize};
 
 /// Processes with other releases can't share memory with this one.
-pub(crate) const LOCAL_VERSION: u32 = 7;
+pub(crate) const LOCAL_VERSION: u32 = 8;
 
 /// Bytes of the longest frame, with its length.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;
@@ -60,6 +60,8 @@ pub(crate) enum FromNode {
     Description { request: u64, json: Result<String, CallError> },
     /// These extents are gone from the node; their memory is free when no process maps them.
     Forget { extents: Vec<u64> },
+    /// The node has ended itself, and why: it answers no question any more, also none that it has not read.
+    Down { said: String },
 }
 
 /// Where an object is in shared memory.

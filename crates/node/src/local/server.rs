@@ -373,7 +373,8 @@ impl Attachment for Session {
         }
     }
 
-    fn end(&self) {
+    fn end(&self, reason: &str) {
+        self.say(&FromNode::Down { said: reason.into() }, None);
         self.ended.notify_one();
     }
 }
