@@ -2,13 +2,18 @@
 //!
 //! Knows bytes and times of one transfer; does not know who sends it, or what the owner does with a report.
 //!
-//! A receiver reports after 30 ms, and then each time that the transfer has taken twice as long: short transfers cost no
-//! message, long ones a few. When nothing arrives for 300 ms it reports that it is stalled.
+//! A receiver reports after 30 ms how fast the bytes have come since the first of them, and then each time that the
+//! transfer has taken twice as long: short transfers cost no message, long ones a few. When nothing arrives for 300 ms the
+//! receiver reports that it is stalled.
 
 use crate::time::Instant;
 
 /// When a transfer is first reported: shorter ones are over before another sender could begin.
 pub const FIRST_REPORT_NS: u64 = 30_000_000;
+
+/// Of how long a time since the first bytes a report tells at least. Busy hosts begin late, and how late says nothing of the
+/// rate.
+const LEAST_NS: u64 = 20_000_000;
 
 /// After how long without a byte a transfer counts as stalled: 300 ms.
 ///
@@ -34,6 +39,7 @@ const REPORT_NS_MAX: u64 = 2_000_000_000;
 /// The pace of one transfer from one sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pace {
+    /// When the first bytes came; until then, when the transfer began.
     since: Instant,
     /// Bytes that have come from this sender.
     received: u64,
@@ -75,6 +81,10 @@ impl Pace {
     pub fn grew(&mut self, now: Instant, received: u64, usual: Option<u64>) -> Option<u64> {
         if received <= self.received {
             return None;
+        }
+        if self.received == 0 {
+            (self.since, self.reported) = (now, (now, received));
+            self.next_report = self.next_report.max(now + LEAST_NS);
         }
         (self.received, self.grew_at) = (received, now);
         (self.stalls_at, self.second_at) = (now + STALL_NS, None);
@@ -137,7 +147,7 @@ mod tests {
                 reports.push((ms, rate));
             }
         }
-        let expected = [30, 60, 120, 240, 480, 960].map(|ms| (ms, 1_000_000));
+        let expected = [30, 59, 117, 233, 465, 929].map(|ms| (ms, 1_000_000));
         assert_eq!(reports, expected);
         assert_eq!(pace.expire(at(1000)), None);
     }
@@ -147,7 +157,15 @@ mod tests {
         let mut pace = Pace::new(at(0));
         let is_due = |ms: &u64| pace.grew(at(*ms), ms * 1000, Some(10_000_000)).is_some();
         let due: alloc::vec::Vec<u64> = (1..=1000).filter(is_due).collect();
-        assert_eq!(due, [30, 60, 120, 240, 440, 640, 840]);
+        assert_eq!(due, [30, 59, 117, 233, 433, 633, 833]);
+    }
+
+    #[test]
+    fn a_start_that_a_busy_host_makes_late_does_not_count_as_slow() {
+        let mut pace = Pace::new(at(0));
+        let rates: alloc::vec::Vec<u64> =
+            (40..75).filter_map(|ms| pace.grew(at(ms), (ms - 39) * 1000, None)).collect();
+        assert_eq!(rates, [1_000_000], "of the 20 ms from the first bytes on");
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn slow_receiver(dice: &mut Dice, record: Record) -> Result<(), String> {
     let mut rounds = Rounds::new(dice);
     let (slow, others) = (rounds.receivers[0], rounds.receivers[1..].to_vec());
     let lead_ns = dice.pick(&[0, 20, 60, 100]).unwrap_or(0) * MILLISECOND;
-    let times = dice.between(8, 20);
+    let times = dice.between(8, 18);
     for round in 0..6 {
         let object = rounds.put(round, "object", SOURCE, None);
         if round > 0 {
