@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hoplite import _native, log, settings, sockets
+from hoplite import _admission, _native, log, settings, sockets
 from hoplite._arguments import check_timeout
 from hoplite.client import Client
-from hoplite.errors import AddressInUse, NodeDown
+from hoplite.errors import AddressInUse, JoinError, NodeDown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,8 +31,9 @@ class Node:
         capacity: most bytes the store may take, a number or text such as "8GiB"; the default is 30 % of the memory of
             the host or cgroup.
         cluster: the cluster's name; only nodes of one name join. The default is "default".
-        token: the cluster's secret, never sent.
-        insecure: allow to listen off loopback with no token.
+        token: the cluster's secret, never sent, made by `hoplite.new_token()`. The default, on loopback, is a secret of
+            this user: nodes of one user on one host are let in, those of other users are not.
+        insecure: do without a token: let every node in that reaches this one.
         advertise: the address that others should use, where it is not the one listened on: in containers, or with
             0.0.0.0.
         rack: where the host stands, by any name that its neighbours are told too: objects go from rack to rack once,
@@ -47,7 +48,7 @@ class Node:
 
     Raises:
         AddressInUse: another process has the port, or the socket.
-        HopliteError: this process has no file descriptors left.
+        HopliteError: this process has no file descriptors left, or another user has this user's secret.
         InvalidArgument: an argument makes no sense, or the node would be open to the network with no token.
         JoinError: nobody of the cluster answered, or with another cluster name, token or protocol version.
     """
@@ -91,6 +92,7 @@ class Node:
         while True:
             with sockets.needs_descriptors("start a node"):
                 path = sockets.free_path(wanted)
+                tokens = _admission.tokens(values)
             try:
                 with sockets.needs_descriptors("start a node"):
                     self._native = _native.Node(
@@ -98,7 +100,7 @@ class Node:
                         join=self._seeds,
                         capacity=values["capacity"],
                         cluster=values["cluster"],
-                        tokens=[] if values["token"] is None else [values["token"]],
+                        tokens=tokens,
                         insecure=values["insecure"],
                         advertise=values["advertise"],
                         rack=values["rack"],
@@ -111,6 +113,8 @@ class Node:
                 # Another process took the path between our look and our listening: any other path will do.
                 if wanted is not None or not sockets.is_served(path):
                     raise
+            except JoinError as error:
+                raise JoinError(f"{error}{_admission.hint(values)}") from None
         # Where the node was made: a child made by fork inherits this object but not the node.
         self._pid = os.getpid()
 

@@ -264,9 +264,15 @@ SETTINGS = (
         None,
         "The cluster's secret, never sent. Others can see it on a command line: better in the environment, or in a "
         "file that only you can read.",
-        default_text="none",
+        default_text="a secret of this user, where no other host can reach the node; elsewhere it does not start",
     ),
-    Setting("insecure", FLAG, False, "Allow to listen off loopback with no token.", default_text="false"),
+    Setting(
+        "insecure",
+        FLAG,
+        False,
+        "Do without a token: every node that can reach this one may join, and read, put and delete all objects.",
+        default_text="false",
+    ),
     Setting(
         "capacity",
         SIZE,
