@@ -1,8 +1,11 @@
-"""Who gets in with no token configured: nodes of the same user of the same host, and no others."""
+"""Which nodes get in: those that prove a token of the settings or, with none, nodes of one user on one host."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import tempfile
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -11,9 +14,11 @@ import pytest
 
 import hoplite
 import programs
-from hoplite import Node, testing
-from hoplite._admission import user_secret
-from hoplite.tokens import check_token
+from commands import COMMAND, run
+from hoplite import Node, settings, testing
+from hoplite._admission import tokens, user_secret
+from hoplite.tokens import PREFIX, check_token
+from support import SOON
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,3 +161,114 @@ def test_where_other_hosts_can_reach_a_node_it_needs_a_token(listen: str, secret
         with pytest.raises(hoplite.InvalidArgument, match=r"other hosts can reach .* hoplite token new"):
             start(listen=listen)
     assert not secret.exists()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file of one token."""
+    file = tmp_path / "hoplite.token"
+    run("token", "new", "--out", file)
+    return file
+
+
+def test_a_token_in_a_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By argument, option, variable and key; it is the same as the token itself."""
+    with (
+        testing.node_process("--token-file", str(file)) as first,
+        Node(join=[first.address], token_file=file) as second,
+        Node(join=[first.address], token=file.read_text().strip()) as third,
+    ):
+        monkeypatch.setenv("HOPLITE_TOKEN_FILE", str(file))
+        with Node(join=[first.address]) as fourth:
+            testing.wait_for_members([second, third, fourth], 4)
+        with hoplite.init(first.address) as client:
+            assert client.node is not None
+            client.node.close()
+        monkeypatch.delenv("HOPLITE_TOKEN_FILE")
+        with pytest.raises(hoplite.JoinError):
+            Node(join=[first.address])
+
+
+def test_of_two_tokens_in_a_file_the_first_is_proved(file: Path) -> None:
+    """The old node knows the first alone; both are told to the handshake."""
+    old = file.read_text().strip()
+    with Node(token=old) as first:
+        new = hoplite.new_token()
+        file.write_text(f"{old}\n{new}\n")
+        assert tokens(settings.load(token=None, token_file=file, insecure=None, listen=None)) == [old, new]
+        with Node(join=[first.address], token_file=file) as second:
+            testing.wait_for_members([first, second], 2)
+
+
+def test_a_token_said_twice_is_an_error_that_names_both_places(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = hoplite.new_token()
+    with pytest.raises(hoplite.InvalidArgument, match=r"both token \(argument\) and token_file \(argument\) are said"):
+        Node(token=token, token_file=file)
+    monkeypatch.setenv("HOPLITE_TOKEN", token)
+    said = r"both token \(HOPLITE_TOKEN\) and token_file \(argument\) are said"
+    for start in (Node, hoplite.init):
+        with pytest.raises(hoplite.InvalidArgument, match=said):
+            start(token_file=file)
+    done = run("node", "--token-file", file, "--listen", "127.0.0.1:0", code=1)
+    assert "both token (HOPLITE_TOKEN) and token_file (argument) are said" in done.stderr
+    assert token not in done.stderr
+
+
+# Prints the environment of `hoplite node` when it is ready, and ends.
+READY_NODE = """
+import os, signal
+import hoplite.tools.cli.node as command
+from hoplite.tools.cli import main
+
+def tell(*facts):
+    if facts[0] == "READY=1":
+        print([name for name in os.environ if name.startswith("HOPLITE_T")])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+command._tell = tell
+main()
+"""
+
+
+def test_a_node_takes_the_token_out_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process that it started would inherit."""
+    monkeypatch.setenv("HOPLITE_TOKEN", hoplite.new_token())
+    done = subprocess.run(
+        [sys.executable, "-c", READY_NODE, "node", "--listen", "127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        timeout=SOON,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "[]"
+
+
+def test_a_token_is_told_nowhere(file: Path, tmp_path: Path) -> None:
+    """Not by logs of any level, whether a node gets in or not, nor by status, objects, errors and representations."""
+    token = file.read_text().strip()
+    node = [*COMMAND, "node", "--json", "--listen", "127.0.0.1:0", "--token-file", str(file), "--log-level", "trace"]
+    log = tmp_path / "log"
+    with log.open("w") as stderr, subprocess.Popen(node, stdout=subprocess.PIPE, stderr=stderr, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = json.loads(process.stdout.readline())
+            values = settings.load(token=token, token_file=None)
+            with Node(join=[ready["address"]], token=token) as member, member.client() as client:
+                client.put(b"x", name="some/1")
+                with pytest.raises(hoplite.JoinError) as refused:
+                    Node(join=[ready["address"]], token=hoplite.new_token())
+                with pytest.raises(hoplite.InvalidArgument) as twice:
+                    Node(token=token, token_file=file)
+                told = [repr(member), repr(client), repr(client.status()), repr(values), repr(settings.SETTINGS)]
+                told += [str(refused.value), str(twice.value)]
+            told += [run(command, "--json", "--socket", ready["socket"]).stdout for command in ("status", "objects")]
+        finally:
+            process.terminate()
+        assert process.wait(SOON) == 0
+    told.append(log.read_text())
+    # That there was something to look at.
+    assert ready["id"] in told[-1]
+    for text in told:
+        assert token not in text
+        assert token.removeprefix(PREFIX) not in text

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from hoplite.addresses import is_ip, split_address
 from hoplite.errors import HopliteError, InvalidArgument
 from hoplite.sockets import runtime_dir
-from hoplite.tokens import LENGTH, MAKE_ONE, check_token, new_token
+from hoplite.tokens import LENGTH, MAKE_ONE, check_token, new_token, read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,10 +41,18 @@ def tokens(values: Values) -> list[str]:
 
     Raises:
         HopliteError: another user has this user's secret, or may read it.
-        InvalidArgument: other hosts can reach the node, and its settings have neither a token nor insecure.
+        InvalidArgument: other hosts can reach the node, and its settings have neither a token nor insecure; or they
+            have a token twice, or a file of tokens that can't be used.
     """
+    if values["token"] is not None and values["token_file"] is not None:
+        raise InvalidArgument(
+            f"both token ({values.origin('token')}) and token_file ({values.origin('token_file')}) are said; "
+            "leave one of them out"
+        )
     if values["token"] is not None:
         return [values["token"]]
+    if values["token_file"] is not None:
+        return read_tokens(values["token_file"])
     if values["insecure"]:
         return []
     if not _is_loopback(values["listen"]):
@@ -57,7 +65,7 @@ def tokens(values: Values) -> list[str]:
 
 def hint(values: Values) -> str:
     """What to add to the error of a node that was not let in; nothing where its settings say what it proves."""
-    if values["token"] is not None or values["insecure"]:
+    if values["token"] is not None or values["token_file"] is not None or values["insecure"]:
         return ""
     return "; with no token in its settings, a node proves a secret that only nodes of its user on its host know"
 

@@ -33,6 +33,7 @@ class Node:
         cluster: the cluster's name; only nodes of one name join. The default is "default".
         token: the cluster's secret, never sent, made by `hoplite.new_token()`. The default, on loopback, is a secret of
             this user: nodes of one user on one host are let in, those of other users are not.
+        token_file: a file of the token, or of two, on a line each: the first is proved to others, both are taken.
         insecure: do without a token: let every node in that reaches this one.
         advertise: the address that others should use, where it is not the one listened on: in containers, or with
             0.0.0.0.
@@ -61,6 +62,7 @@ class Node:
         capacity: int | str | None = None,
         cluster: str | None = None,
         token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
         insecure: bool | None = None,
         advertise: str | None = None,
         rack: str | None = None,
@@ -76,6 +78,7 @@ class Node:
             capacity=capacity,
             cluster=cluster,
             token=token,
+            token_file=token_file,
             insecure=insecure,
             advertise=advertise,
             rack=rack,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hoplite.settings import Values
 
 # Arguments of `init` that say how an embedded node is to be; a node that runs already is as it is.
-NODE_OPTIONS = ("listen", "advertise", "rack", "capacity", "token", "insecure")
+NODE_OPTIONS = ("listen", "advertise", "rack", "capacity", "token", "token_file", "insecure")
 
 # A node that we saw can be gone when we attach; one that comes and goes this often is none.
 ATTEMPTS = 5
@@ -42,6 +42,7 @@ def init(
     capacity: int | str | None = None,
     cluster: str | None = None,
     token: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
     insecure: bool | None = None,
     config: str | os.PathLike[str] | None = None,
     allow_pickle: bool | None = None,
@@ -67,6 +68,7 @@ def init(
         capacity: of an embedded node, as for `Node`.
         cluster: of an embedded node, as for `Node`; a running node must be of that cluster.
         token: of an embedded node, as for `Node`.
+        token_file: of an embedded node, as for `Node`.
         insecure: of an embedded node, as for `Node`.
         config: a TOML file of settings.
         allow_pickle: whether the client may put and get values that need pickle.
@@ -93,6 +95,7 @@ def init(
         capacity=capacity,
         cluster=cluster,
         token=token,
+        token_file=token_file,
         insecure=insecure,
         join=None,
         socket=None,

@@ -8,16 +8,16 @@ names, else the default. No other file is looked for. Knows nothing of nodes and
 from __future__ import annotations
 
 import os
-import stat
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hoplite._arguments import check_text, check_timeout
+from hoplite._arguments import a_type, check_text, check_timeout
 from hoplite.addresses import check_address, is_ip
 from hoplite.errors import InvalidArgument
 from hoplite.sizes import check_capacity
+from hoplite.tokens import check_private, check_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ DEFAULT = "default"
 
 
 class SettingsWarning(UserWarning):
-    """A setting is probably not what its author meant: a variable that nothing reads, a token that others can read."""
+    """A setting is probably not what its author meant: a variable that nothing reads."""
 
 
 class Kind(NamedTuple):
@@ -78,6 +78,7 @@ class Setting(NamedTuple):
         of_node: whether it is for those who run a node; else it is for those who use one.
         help: one or two sentences for help texts and the page of settings.
         option_text: the option of `hoplite node`, where it is not the name.
+        is_secret: whether no message may tell the value, and no command line may have it, which others can see.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Setting(NamedTuple):
     default_text: str = ""
     of_node: bool = True
     option_text: str = ""
+    is_secret: bool = False
 
     @property
     def variable(self) -> str:
@@ -118,7 +120,8 @@ class Setting(NamedTuple):
         """
         # A bool is an int to Python alone.
         if not isinstance(value, self.kind.types) or (isinstance(value, bool) and bool not in self.kind.types):
-            raise InvalidArgument(f"{self.name} is {value!r}; write {self.kind.in_file}")
+            said = a_type(value) if self.is_secret else repr(value)
+            raise InvalidArgument(f"{self.name} is {said}; write {self.kind.in_file}")
         return self.kind.check(self.name, value)
 
 
@@ -207,6 +210,7 @@ def _split(text: str) -> list[str]:
 
 
 TEXT = Kind("TEXT", 'text, as "mine"', (str,), str, check_text)
+TOKEN = Kind("TOKEN", "what `hoplite token new` prints", (str,), str, check_token)
 PATH = Kind("PATH", 'a path, as "/run/hoplite/node.sock"', (str,), str, check_text)
 ADDRESS = Kind("HOST:PORT", '"host:port", as "10.0.0.1:7420"', (str,), str, check_address)
 ADVERTISE = Kind("HOST[:PORT]", '"host:port", or an address alone', (str,), str, _check_advertise)
@@ -260,11 +264,19 @@ SETTINGS = (
     Setting("cluster", TEXT, "default", "The cluster's name; only nodes of one name join."),
     Setting(
         "token",
-        TEXT,
+        TOKEN,
         None,
-        "The cluster's secret, never sent. Others can see it on a command line: better in the environment, or in a "
-        "file that only you can read.",
+        "The cluster's secret, never sent. A text that a person made up is refused: others could guess it.",
         default_text="a secret of this user, where no other host can reach the node; elsewhere it does not start",
+        is_secret=True,
+    ),
+    Setting(
+        "token_file",
+        PATH,
+        None,
+        "A file of the token, in place of `token`, which only its owner can read. A second line is a token that others "
+        "may prove too, while one takes the place of another.",
+        default_text="none",
     ),
     Setting(
         "insecure",
@@ -430,7 +442,8 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads a TOML file of settings, each key of which is the name of one.
 
     Raises:
-        InvalidArgument: the file can't be read, is no TOML, or has a key or a value that is none.
+        InvalidArgument: the file can't be read, is no TOML, has a key or a value that is none, or has a token that
+            others can read.
     """
     # Here, since most programs name no file.
     import tomllib
@@ -438,7 +451,7 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     file = Path(check_text("config", path)).expanduser()
     try:
         with file.open("rb") as opened:
-            mode = os.fstat(opened.fileno()).st_mode
+            facts = os.fstat(opened.fileno())
             content = tomllib.load(opened)
     except OSError as error:
         raise InvalidArgument(f"the settings in {file} can't be read: {error.strerror or error}") from None
@@ -453,8 +466,8 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
             values[key] = TABLE[key].from_file(value)
         except InvalidArgument as error:
             raise InvalidArgument(f"{file}: {error}") from None
-    if "token" in values and stat.S_IMODE(mode) & 0o044:
-        _warn(str(file), f"{file} has a token and others can read it: chmod 600 {file}")
+    if "token" in values:
+        check_private(file, facts)
     return values
 
 
