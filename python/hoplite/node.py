@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from hoplite.values import Allowed
+
 
 class Node:
     """Starts a node in this process: one store of shared memory, listening for other nodes and for local processes.
@@ -118,6 +120,7 @@ class Node:
                     raise
             except JoinError as error:
                 raise JoinError(f"{error}{_admission.hint(values)}") from None
+        self._lets_all_in = not tokens
         # Where the node was made: a child made by fork inherits this object but not the node.
         self._pid = os.getpid()
 
@@ -146,19 +149,28 @@ class Node:
         """Why the node ended itself, if a thread or task of it met a bug: a panic, which is in the log too."""
         return self._native.failure
 
-    def client(self, *, allow_pickle: bool | None = None) -> Client:
+    def client(self, *, allow_pickle: bool | Iterable[str] | None = None) -> Client:
         """Attaches a client; each can be closed alone.
 
         Args:
-            allow_pickle: whether it may put and get values that need pickle; the default is HOPLITE_ALLOW_PICKLE.
+            allow_pickle: whether it may put and get values that need pickle, or the names of the classes and functions
+                that pickles may use, as ["mypackage.*"]; the default is HOPLITE_ALLOW_PICKLE or, if that says nothing,
+                whether the node wants a proof from others, which an insecure one does not.
 
         Raises:
+            InvalidArgument: `allow_pickle` has no names, or a pattern that allows everything.
             NodeDown: the node is closed.
         """
+        return self._client(settings.may_pickle(allow_pickle))
+
+    def _client(self, allowed: Allowed | None) -> Client:
+        """Attaches a client that may use such pickles; None says nothing."""
         if self.closed:
             raise NodeDown(f"node {self.id} is closed")
-        may_pickle = settings.may_pickle(allow_pickle)
-        return Client(self._native.client(), self, path=self.socket, allow_pickle=may_pickle)
+        if allowed is None:
+            # A pickle runs code in this process, and every node that reaches this one may put it.
+            allowed = not self._lets_all_in
+        return Client(self._native.client(), self, path=self.socket, allow_pickle=allowed)
 
     def close(self, timeout: float | None = None) -> None:
         """Leaves the cluster: hands over what only this node holds, then frees its store. Closing twice is fine.

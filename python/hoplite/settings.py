@@ -18,9 +18,12 @@ from hoplite.addresses import check_address, is_ip
 from hoplite.errors import InvalidArgument
 from hoplite.sizes import check_capacity
 from hoplite.tokens import check_private, check_token
+from hoplite.values import check_allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from hoplite.values import Allowed
 
 PREFIX = "HOPLITE_"
 CONFIG_VARIABLE = "HOPLITE_CONFIG"
@@ -199,6 +202,10 @@ def _check_level(what: str, value: str) -> str:
     return text
 
 
+def _parse_allowed(text: str) -> bool | list[str]:
+    return _parse_flag(text) if text.lower() in YES + NO else _split(text)
+
+
 def _parse_flag(text: str) -> bool:
     if text.lower() not in YES + NO:
         raise ValueError(text)
@@ -228,6 +235,13 @@ SIZE = Kind("SIZE", '"8GiB", "500MB" or a number of bytes', (str, int), str, lam
 SECONDS = Kind("SECONDS", "a number of seconds, as 30", (int, float), float, _check_seconds)
 DETECTION = Kind("SECONDS", "a number of seconds, as 3", (int, float), float, _check_detection)
 FLAG = Kind("BOOL", "true or false; also 1 or 0 in a variable", (bool,), _parse_flag, _check_flag)
+ALLOWED = Kind(
+    "BOOL|NAMES",
+    'true, false or a list of names, as ["mypackage.*", "datetime.datetime"]; commas in a variable',
+    (bool, list),
+    _parse_allowed,
+    check_allowed,
+)
 LEVEL = Kind("LEVEL", f"one of {', '.join(LEVELS)}", (str,), str, _check_level)
 
 SETTINGS = (
@@ -340,11 +354,12 @@ SETTINGS = (
     ),
     Setting(
         "allow_pickle",
-        FLAG,
-        True,
+        ALLOWED,
+        None,
         "Allow `put` and `get` of values that need pickle. A pickle runs code of its putter: set it to false where "
-        "not all who may put are trusted.",
-        default_text="true",
+        "not all who may put are trusted, or to a list of the classes and functions that pickles may use, by name or "
+        "by pattern.",
+        default_text="true; false for clients of a node in their own process that is `insecure`",
         of_node=False,
     ),
 )
@@ -428,13 +443,16 @@ def load(config: str | os.PathLike[str] | None = None, /, **arguments: object) -
     return Values(found)
 
 
-def may_pickle(allow_pickle: bool | None) -> bool:
-    """Whether a client may put and get values that need pickle: as its maker says, else as the settings say.
+def may_pickle(allow_pickle: bool | Iterable[str] | None) -> Allowed | None:
+    """Which values that need pickle a client may put and get: as its maker says, else as the settings say.
+
+    Returns:
+        None if neither says anything.
 
     Raises:
-        InvalidArgument: `allow_pickle` is no bool, here or in the settings.
+        InvalidArgument: `allow_pickle` is no bool and no list of names, here or in the settings.
     """
-    allowed: bool = load(allow_pickle=allow_pickle)["allow_pickle"]
+    allowed: Allowed | None = load(allow_pickle=allow_pickle)["allow_pickle"]
     return allowed
 
 
