@@ -19,6 +19,7 @@ import hoplite
 from commands import COMMAND, run
 from hoplite import Node, testing
 from hoplite.sizes import write_size
+from hoplite.tokens import check_token
 from hoplite.tools.cli import hoplite as command_line
 from hoplite.tools.cli import notify
 from support import SOON, eventually, eventually_empty, numbers
@@ -137,12 +138,13 @@ def test_settings_of_the_environment_that_make_no_sense_are_named() -> None:
 def test_a_node_takes_its_settings_from_a_file(tmp_path: Path) -> None:
     """And options before it."""
     file = tmp_path / "hoplite.toml"
-    file.write_text('listen = "127.0.0.1:0"\ncluster = "of-file"\ncapacity = "64MiB"\ntoken = "secret"\n')
+    token = hoplite.new_token()
+    file.write_text(f'listen = "127.0.0.1:0"\ncluster = "of-file"\ncapacity = "64MiB"\ntoken = "{token}"\n')
     file.chmod(0o600)
     with testing.node_process("--config", str(file), "--capacity", "32MiB") as node, node.client() as client:
         assert client.status()["cluster"] == "of-file"
         assert client.status()["store"]["capacity"] == 32 << 20
-        with Node(join=[node.address], cluster="of-file", token="secret") as other:
+        with Node(join=[node.address], cluster="of-file", token=token) as other:
             testing.wait_for_members([other], 2)
     file.write_text("capasity = 1")
     done = run("node", "--config", str(file), code=1)
@@ -329,8 +331,34 @@ def test_a_node_that_cannot_start_says_why(nodes: list[Node], tmp_path: Path) ->
 
 
 def test_a_node_takes_all_its_options() -> None:
-    options = ["--capacity", "64MiB", "--cluster", "mine", "--token", "secret"]
+    options = ["--capacity", "64MiB", "--cluster", "mine"]
     with testing.node_process(*options) as node, node.client() as client:
         assert client.status()["store"]["capacity"] == 64 << 20
-        with Node(join=[node.address], cluster="mine", token="secret") as other:
+        with Node(join=[node.address], cluster="mine") as other:
             testing.wait_for_members([other], 2)
+
+
+def test_a_token_is_made_and_told_once(tmp_path: Path) -> None:
+    """On stdout or, closed to others, in a file that is never written over."""
+    printed = [run("token", "new").stdout.rstrip("\n") for _ in range(2)]
+    assert len(set(printed)) == 2
+    file = tmp_path / "hoplite.token"
+    assert run("token", "new", "--out", file).stdout == ""
+    written = file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+    for token in (*printed, written.rstrip("\n")):
+        assert check_token("token", token) == token
+    assert f"{file} exists" in run("token", "new", "--out", file, code=1).stderr
+    assert file.read_text() == written
+    assert "can't be made: No such file" in run("token", "new", "--out", tmp_path / "nowhere" / "x", code=1).stderr
+
+
+def test_a_token_on_the_command_line_is_refused() -> None:
+    """Every user of the host reads it there, so the command says where it belongs, and does not repeat it."""
+    token = hoplite.new_token()
+    for given in (["--token", token], [f"--token={token}"]):
+        done = run("node", "--listen", "127.0.0.1:0", *given, code=2)
+        assert "HOPLITE_TOKEN" in done.stderr
+        assert token not in done.stderr
+    assert "--token " not in run("node", "--help").stdout
+    assert "hoplite token new" in run("node", "--listen", "127.0.0.1:0", code=1, HOPLITE_TOKEN="secret").stderr

@@ -14,12 +14,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import hoplite
 from hoplite import Node, sockets, testing
 from support import SOON, Array, Later, eventually, fold, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_a_node_tells_where_it_is(tmp_path: Path) -> None:
@@ -276,23 +280,30 @@ def test_join_to_another_cluster(nodes: list[Node]) -> None:
 
 
 def test_join_with_another_token() -> None:
-    with Node(token="right") as first:
-        for token in ("wrong", None):
+    right, wrong = hoplite.new_token(), hoplite.new_token()
+    with Node(token=right) as first:
+        for token in (wrong, None):
             with pytest.raises(hoplite.JoinError):
                 Node(join=[first.address], token=token)
-        with Node(join=[first.address], token="right") as second:
+        with Node(join=[first.address], token=right) as second:
             testing.wait_for_members([first, second], 2)
-    with Node() as open_to_all, pytest.raises(hoplite.JoinError):
-        Node(join=[open_to_all.address], token="right")
+    with Node(insecure=True) as open_to_all, pytest.raises(hoplite.JoinError):
+        Node(join=[open_to_all.address], token=right)
 
 
 def test_the_token_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOPLITE_TOKEN", "right")
+    monkeypatch.setenv("HOPLITE_TOKEN", hoplite.new_token())
     with Node() as first:
         with Node(join=[first.address]) as second:
             testing.wait_for_members([first, second], 2)
         with pytest.raises(hoplite.JoinError):
-            Node(join=[first.address], token="wrong")
+            Node(join=[first.address], token=hoplite.new_token())
+
+
+@pytest.mark.parametrize("start", [Node, hoplite.init])
+def test_a_token_that_a_person_made_up_is_refused(start: Callable[..., object]) -> None:
+    with pytest.raises(hoplite.InvalidArgument, match=r"^token was not made by hoplite.* hoplite token new"):
+        start(token="choose-your-own")
 
 
 def answer(stranger: socket.socket, greeting: bytes) -> None:
@@ -336,7 +347,7 @@ def test_join_to_what_is_no_node() -> None:
 def test_a_node_off_loopback_needs_a_token() -> None:
     with pytest.raises(hoplite.InvalidArgument, match="token"):
         Node(listen="0.0.0.0:0")
-    with Node(listen="0.0.0.0:0", token="secret", advertise="127.0.0.1:0"):
+    with Node(listen="0.0.0.0:0", token=hoplite.new_token(), advertise="127.0.0.1:0"):
         pass
     with Node(listen="0.0.0.0:0", insecure=True, advertise="127.0.0.1:0"):
         pass

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from commands import COMMAND
 from support import SOON
 
 if TYPE_CHECKING:
@@ -47,18 +48,24 @@ def hosts(tmp_path: Path) -> Iterator[list[dict[str, str]]]:
     for _ in range(2):
         with socket.create_server(("127.0.0.1", 0)) as free:
             ports.append(free.getsockname()[1])
-    token = next(command for command in COMMANDS if command.startswith("export HOPLITE_TOKEN="))
+    new_token = next(command for command in COMMANDS if command.startswith("hoplite token new"))
+    subprocess.run([*COMMAND, *shlex.split(new_token)[1:]], cwd=tmp_path, check=True)
     environments = []
     with ExitStack() as stack:
         for number, command in enumerate(command for command in COMMANDS if command.startswith("hoplite node")):
             folder = tmp_path / str(number)
             folder.mkdir(mode=0o700)
-            environment = {"XDG_RUNTIME_DIR": str(folder), "HOPLITE_TOKEN": token.partition("=")[2]}
+            environment = {"XDG_RUNTIME_DIR": str(folder)}
             for host, port in enumerate(ports, start=1):
                 command = command.replace(f"10.0.0.{host}:7420", f"127.0.0.1:{port}")
-            arguments = [sys.executable, "-m", "hoplite.tools.cli", *shlex.split(command)[1:]]
             node = stack.enter_context(
-                subprocess.Popen(arguments, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
+                subprocess.Popen(
+                    [*COMMAND, *shlex.split(command)[1:]],
+                    cwd=tmp_path,
+                    env={**os.environ, **environment},
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
             )
             stack.callback(node.wait, SOON)
             stack.callback(node.terminate)

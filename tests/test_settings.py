@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     Write = Callable[[str], Path]
 
+TOKEN = hoplite.new_token()
+
 # A value of each setting that is not its default: as a variable, in TOML, and as it is used.
 SAID: dict[str, tuple[str, str, Any]] = {
     "listen": ("[::1]:7421", '"[::1]:7421"', "[::1]:7421"),
@@ -27,7 +29,8 @@ SAID: dict[str, tuple[str, str, Any]] = {
     "degree": ("2", "2", "2"),
     "join": ("a:1, [fe80::1]:2", '["a:1", "[fe80::1]:2"]', ["a:1", "[fe80::1]:2"]),
     "cluster": ("mine", '"mine"', "mine"),
-    "token": ("secret", '"secret"', "secret"),
+    "token": (TOKEN, f'"{TOKEN}"', TOKEN),
+    "token_file": ("/run/x.token", '"/run/x.token"', "/run/x.token"),
     "insecure": ("yes", "true", True),
     "capacity": ("1 GiB", "1073741824", 1 << 30),
     "socket": ("/run/x.sock", '"/run/x.sock"', "/run/x.sock"),
@@ -127,6 +130,7 @@ GARBAGE = {
     "HOPLITE_LOG": "loud",
     "HOPLITE_ADDRESS": "unix:",
     "HOPLITE_ALLOW_PICKLE": "2",
+    "HOPLITE_TOKEN": "choose-your-own",
 }
 
 
@@ -162,6 +166,8 @@ def test_garbage_in_a_variable_is_named(variable: str, text: str, monkeypatch: p
         f"rack = '{'x' * 64}'": "rack 'x+' is too long: 64 bytes, at most 63",
         "degree = 3": "degree is 3; it is one of 1, 2, n",
         "degree = 'star'": "degree is 'star'; it is one of 1, 2, n",
+        "token = 'choose-your-own'": r"token was not made by hoplite, .* hoplite token new",
+        "token = 314159": "token is an int; write what `hoplite token new` prints",
         "token = [": "is not TOML: ",
         "\udcff": "is not TOML: ",
     }.items(),
@@ -194,15 +200,13 @@ def test_an_unknown_variable_is_a_warning_once(monkeypatch: pytest.MonkeyPatch) 
         load(capacity=None)
 
 
-def test_a_token_that_others_can_read_is_a_warning(write: Callable[[str, int], Path]) -> None:
-    file = write('token = "secret"', 0o640)
-    with pytest.warns(SettingsWarning, match=f"chmod 600 {file}"):
-        load(file, token=None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        settings._warned.clear()
-        load(write('token = "secret"', 0o600), token=None)
-        load(write('cluster = "mine"', 0o644), token=None)
+def test_a_token_that_others_can_read_is_an_error(write: Callable[[str, int], Path]) -> None:
+    for mode in (0o604, 0o620, 0o602):
+        file = write(f'token = "{TOKEN}"', mode)
+        with pytest.raises(hoplite.InvalidArgument, match=rf"others can read or write it: chmod 600 {file}"):
+            load(file, token=None)
+    load(write(f'token = "{TOKEN}"', 0o600), token=None)
+    load(write('cluster = "mine"', 0o644), token=None)
 
 
 @pytest.mark.parametrize(

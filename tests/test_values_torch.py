@@ -202,6 +202,16 @@ def test_tensors_in_an_object_come_back_as_private_copies() -> None:
             tensor.zero_()
 
 
+@pytest.mark.parametrize("dtype", KINDS)
+def test_tensors_in_an_object_need_no_name_on_a_list_of_what_pickles_may_use(dtype: str) -> None:
+    value = {"a": counting((3, 5), dtype), "b": counting((), dtype)}
+    got = values.decode(store(values.encode(value, allow_pickle=())), allow_pickle=())
+    for name, tensor in value.items():
+        same(got[name], tensor)
+    with pytest.raises(UnsupportedDtype, match=r"it takes torch\..*, which is not on the list of allow_pickle"):
+        values.encode([torch.nn.Parameter(torch.ones(3))], allow_pickle=())
+
+
 def test_tensors_in_an_object_are_not_copied_on_the_way_in() -> None:
     tensor = counting((10_000,))
     encoded = values.encode({"a": tensor})

@@ -36,6 +36,7 @@ from hoplite.location import Location
 from hoplite.node import Node
 from hoplite.ref import Ref
 from hoplite.session import connect, init, shutdown
+from hoplite.tokens import new_token
 
 if _TYPE_CHECKING:
     from hoplite.default import (
@@ -107,6 +108,7 @@ __all__ = [
     "locations_async",
     "lost",
     "lost_async",
+    "new_token",
     "objects",
     "objects_async",
     "promise",

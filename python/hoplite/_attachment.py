@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from hoplite.node import Node
+    from hoplite.values import Allowed
 
 # How long a client that may reconnect waits for the next node, in a thread and in an event loop, and between two looks.
 RECONNECT_S = 10.0
@@ -37,7 +38,7 @@ class Attachment:
         node: Node | None = None,
         *,
         path: str | None = None,
-        allow_pickle: bool = True,
+        allow_pickle: Allowed = True,
         reconnect: bool = False,
     ) -> None:
         self._native = native

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hoplite.client import Client
     from hoplite.node import Node
+    from hoplite.values import Allowed
 
 
 class Shared:
@@ -25,8 +26,8 @@ class Shared:
         self.nodes: list[Node] = []
         self.leave_timeout: float | None = None
         self.client: Client | None = None
-        # As `init` was told, for the client of a child made by fork.
-        self.allow_pickle: bool | None = None
+        # Of the last client, for that of a child made by fork.
+        self.allow_pickle: Allowed | None = None
         self.reconnect = False
         # Of the node that `client` is attached to.
         self.path: str | None = None
@@ -37,7 +38,7 @@ class Shared:
 
     def keep(self, client: Client, path: str) -> Client:
         """Makes a client the one that the process shares."""
-        self.client, self.path = client, path
+        self.client, self.path, self.allow_pickle = client, path, client._allow_pickle
         return client
 
     def last_client(self) -> Client | None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hoplite import _native, log, settings, sockets
+from hoplite import _admission, _native, log, settings, sockets
 from hoplite._arguments import check_timeout
 from hoplite.client import Client
-from hoplite.errors import AddressInUse, NodeDown
+from hoplite.errors import AddressInUse, JoinError, NodeDown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
     from typing import Self
+
+    from hoplite.values import Allowed
 
 
 class Node:
@@ -31,8 +33,10 @@ class Node:
         capacity: most bytes the store may take, a number or text such as "8GiB"; the default is 30 % of the memory of
             the host or cgroup.
         cluster: the cluster's name; only nodes of one name join. The default is "default".
-        token: the cluster's secret, never sent.
-        insecure: allow to listen off loopback with no token.
+        token: the cluster's secret, never sent, made by `hoplite.new_token()`. The default, on loopback, is a secret of
+            this user: nodes of one user on one host are let in, those of other users are not.
+        token_file: a file of the token, or of two, on a line each: the first is proved to others, both are taken.
+        insecure: do without a token: let every node in that reaches this one.
         advertise: the address that others should use, where it is not the one listened on: in containers, or with
             0.0.0.0.
         rack: where the host stands, by any name that its neighbours are told too: objects go from rack to rack once,
@@ -47,7 +51,7 @@ class Node:
 
     Raises:
         AddressInUse: another process has the port, or the socket.
-        HopliteError: this process has no file descriptors left.
+        HopliteError: this process has no file descriptors left, or another user has this user's secret.
         InvalidArgument: an argument makes no sense, or the node would be open to the network with no token.
         JoinError: nobody of the cluster answered, or with another cluster name, token or protocol version.
     """
@@ -60,6 +64,7 @@ class Node:
         capacity: int | str | None = None,
         cluster: str | None = None,
         token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
         insecure: bool | None = None,
         advertise: str | None = None,
         rack: str | None = None,
@@ -75,6 +80,7 @@ class Node:
             capacity=capacity,
             cluster=cluster,
             token=token,
+            token_file=token_file,
             insecure=insecure,
             advertise=advertise,
             rack=rack,
@@ -91,6 +97,7 @@ class Node:
         while True:
             with sockets.needs_descriptors("start a node"):
                 path = sockets.free_path(wanted)
+                tokens = _admission.tokens(values)
             try:
                 with sockets.needs_descriptors("start a node"):
                     self._native = _native.Node(
@@ -98,7 +105,7 @@ class Node:
                         join=self._seeds,
                         capacity=values["capacity"],
                         cluster=values["cluster"],
-                        tokens=[] if values["token"] is None else [values["token"]],
+                        tokens=tokens,
                         insecure=values["insecure"],
                         advertise=values["advertise"],
                         rack=values["rack"],
@@ -111,6 +118,9 @@ class Node:
                 # Another process took the path between our look and our listening: any other path will do.
                 if wanted is not None or not sockets.is_served(path):
                     raise
+            except JoinError as error:
+                raise JoinError(f"{error}{_admission.hint(values)}") from None
+        self._lets_all_in = not tokens
         # Where the node was made: a child made by fork inherits this object but not the node.
         self._pid = os.getpid()
 
@@ -139,19 +149,28 @@ class Node:
         """Why the node ended itself, if a thread or task of it met a bug: a panic, which is in the log too."""
         return self._native.failure
 
-    def client(self, *, allow_pickle: bool | None = None) -> Client:
+    def client(self, *, allow_pickle: bool | Iterable[str] | None = None) -> Client:
         """Attaches a client; each can be closed alone.
 
         Args:
-            allow_pickle: whether it may put and get values that need pickle; the default is HOPLITE_ALLOW_PICKLE.
+            allow_pickle: whether it may put and get values that need pickle, or the names of the classes and functions
+                that pickles may use, as ["mypackage.*"]; the default is HOPLITE_ALLOW_PICKLE or, if that says nothing,
+                whether the node wants a proof from others, which an insecure one does not.
 
         Raises:
+            InvalidArgument: `allow_pickle` has no names, or a pattern that allows everything.
             NodeDown: the node is closed.
         """
+        return self._client(settings.may_pickle(allow_pickle))
+
+    def _client(self, allowed: Allowed | None) -> Client:
+        """Attaches a client that may use such pickles; None says nothing."""
         if self.closed:
             raise NodeDown(f"node {self.id} is closed")
-        may_pickle = settings.may_pickle(allow_pickle)
-        return Client(self._native.client(), self, path=self.socket, allow_pickle=may_pickle)
+        if allowed is None:
+            # A pickle runs code in this process, and every node that reaches this one may put it.
+            allowed = not self._lets_all_in
+        return Client(self._native.client(), self, path=self.socket, allow_pickle=allowed)
 
     def close(self, timeout: float | None = None) -> None:
         """Leaves the cluster: hands over what only this node holds, then frees its store. Closing twice is fine.

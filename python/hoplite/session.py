@@ -20,12 +20,13 @@ from hoplite.settings import UNIX
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from hoplite.settings import Values
+    from hoplite.values import Allowed
 
 # Arguments of `init` that say how an embedded node is to be; a node that runs already is as it is.
-NODE_OPTIONS = ("listen", "advertise", "rack", "capacity", "token", "insecure")
+NODE_OPTIONS = ("listen", "advertise", "rack", "capacity", "token", "token_file", "insecure")
 
 # A node that we saw can be gone when we attach; one that comes and goes this often is none.
 ATTEMPTS = 5
@@ -42,9 +43,10 @@ def init(
     capacity: int | str | None = None,
     cluster: str | None = None,
     token: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
     insecure: bool | None = None,
     config: str | os.PathLike[str] | None = None,
-    allow_pickle: bool | None = None,
+    allow_pickle: bool | Iterable[str] | None = None,
     reconnect: bool = False,
 ) -> Client:
     """Attaches this process to a node, and starts one here if there is none.
@@ -67,9 +69,12 @@ def init(
         capacity: of an embedded node, as for `Node`.
         cluster: of an embedded node, as for `Node`; a running node must be of that cluster.
         token: of an embedded node, as for `Node`.
+        token_file: of an embedded node, as for `Node`.
         insecure: of an embedded node, as for `Node`.
         config: a TOML file of settings.
-        allow_pickle: whether the client may put and get values that need pickle.
+        allow_pickle: whether the client may put and get values that need pickle, or the names of the classes and
+            functions that pickles may use, as ["mypackage.*", "datetime.datetime"]. The default is true, and false if
+            the node is embedded and insecure.
         reconnect: when the node, in another process, is gone: calls under way raise `NodeDown`, and the next one
             attaches to the node that serves the same socket by then. It waits up to 10 s for that one to start, or in
             an event loop not at all. Objects that the old node alone held are lost; refs of others go on to be good.
@@ -93,6 +98,7 @@ def init(
         capacity=capacity,
         cluster=cluster,
         token=token,
+        token_file=token_file,
         insecure=insecure,
         join=None,
         socket=None,
@@ -102,19 +108,24 @@ def init(
     )
     log.start(values["log"])
     with shared.lock:
-        shared.allow_pickle, shared.reconnect = values["allow_pickle"], reconnect
+        shared.reconnect = reconnect
         return _find(values, embedded, limit, functools.partial(_start, values, config), reconnect)
 
 
 def connect(
-    address: str, *, timeout: float | None = 10.0, allow_pickle: bool | None = None, reconnect: bool = False
+    address: str,
+    *,
+    timeout: float | None = 10.0,
+    allow_pickle: bool | Iterable[str] | None = None,
+    reconnect: bool = False,
 ) -> Client:
     """Attaches this process to a node of this host.
 
     Args:
         address: "unix:" and the path of the node's socket, or the path alone.
         timeout: seconds to wait for the node to answer.
-        allow_pickle: whether the client may put and get values that need pickle; the default is HOPLITE_ALLOW_PICKLE.
+        allow_pickle: whether the client may put and get values that need pickle, or which ones; see `init`. The default
+            is HOPLITE_ALLOW_PICKLE, or else true.
         reconnect: whether to go on with the next node that serves the socket; see `init`.
 
     Raises:
@@ -128,7 +139,7 @@ def connect(
         raise InvalidArgument(
             f'{text!r} is no socket: connect takes "unix:/path"; hoplite.init({text!r}) joins a cluster'
         )
-    return _attach(path, check_timeout(timeout), allow_pickle, reconnect)
+    return _attach(path, check_timeout(timeout), settings.may_pickle(allow_pickle), reconnect)
 
 
 last_client = shared.last_client
@@ -182,7 +193,7 @@ def shutdown() -> None:
 
 def _find(values: Values, embedded: bool, limit: float | None, start: Callable[..., Node], reconnect: bool) -> Client:
     """What `init` does once it knows the settings."""
-    allow_pickle: bool = values["allow_pickle"]
+    allowed: Allowed | None = values["allow_pickle"]
     address: str | None = values["address"]
     is_path = address is not None and address.startswith(UNIX)
 
@@ -190,7 +201,7 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
         because = f"a node of yours runs on this host already ({UNIX}{path})"
         if is_path:
             because = f"{UNIX}{path} is a running node"
-        client = _attach(path, limit, allow_pickle, reconnect)
+        client = _attach(path, limit, allowed, reconnect)
         try:
             _refuse(values, because)
             _check_cluster(client, values, path)
@@ -211,22 +222,26 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
                 f"this process has a node already ({own.address}), which did not join {','.join(join)}: close it by "
                 "hoplite.shutdown() first"
             )
-        client = own.client(allow_pickle=allow_pickle)
+        client = own._client(allowed)
         _check_cluster(client, values, own.socket)
         return shared.keep(client, own.socket)
 
     if join or embedded:
         node = start(join=join or None)
-        return shared.keep(node.client(allow_pickle=allow_pickle), node.socket)
+        return shared.keep(node._client(allowed), node.socket)
 
     inherited = shared.inherited
     if inherited is not None and sockets.is_served(inherited):
         return attached(inherited)
-    return _meet(values["socket"] or str(sockets.default_socket()), limit, attached, start, allow_pickle)
+    return _meet(values["socket"] or str(sockets.default_socket()), limit, attached, start, allowed)
 
 
 def _meet(
-    path: str, limit: float | None, attached: Callable[[str], Client], start: Callable[..., Node], allow_pickle: bool
+    path: str,
+    limit: float | None,
+    attached: Callable[[str], Client],
+    start: Callable[..., Node],
+    allowed: Allowed | None,
 ) -> Client:
     """Attaches to the node at this user's path, or becomes it, while others try the same."""
     for attempt in range(ATTEMPTS):
@@ -240,7 +255,7 @@ def _meet(
                     if not sockets.is_served(path):
                         raise
                 else:
-                    return shared.keep(node.client(allow_pickle=allow_pickle), path)
+                    return shared.keep(node._client(allowed), path)
         try:
             return attached(path)
         except (ConnectError, NodeDown):
@@ -273,15 +288,15 @@ def _start(
     return node
 
 
-def _attach(path: str, timeout: float | None, allow_pickle: bool | None, reconnect: bool = False) -> Client:
+def _attach(path: str, timeout: float | None, allowed: Allowed | None, reconnect: bool = False) -> Client:
     if not path:
         raise InvalidArgument('the address "unix:" has no path')
     with sockets.needs_descriptors(f"attach to {path}"):
         if not sockets.is_served(path):
             raise ConnectError(f"no node serves {path}")
         native = _native.connect(path, timeout)
-    may_pickle = settings.may_pickle(allow_pickle)
-    return Client(native, path=path, allow_pickle=may_pickle, reconnect=reconnect)
+    # Whether the node lets all in is known where it runs alone.
+    return Client(native, path=path, allow_pickle=True if allowed is None else allowed, reconnect=reconnect)
 
 
 def _refuse(values: Values, because: str) -> None:

@@ -8,19 +8,22 @@ names, else the default. No other file is looked for. Knows nothing of nodes and
 from __future__ import annotations
 
 import os
-import stat
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hoplite._arguments import check_text, check_timeout
+from hoplite._arguments import a_type, check_text, check_timeout
 from hoplite.addresses import check_address, is_ip
 from hoplite.errors import InvalidArgument
 from hoplite.sizes import check_capacity
+from hoplite.tokens import check_private, check_token
+from hoplite.values import check_allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from hoplite.values import Allowed
 
 PREFIX = "HOPLITE_"
 CONFIG_VARIABLE = "HOPLITE_CONFIG"
@@ -46,7 +49,7 @@ DEFAULT = "default"
 
 
 class SettingsWarning(UserWarning):
-    """A setting is probably not what its author meant: a variable that nothing reads, a token that others can read."""
+    """A setting is probably not what its author meant: a variable that nothing reads."""
 
 
 class Kind(NamedTuple):
@@ -78,6 +81,7 @@ class Setting(NamedTuple):
         of_node: whether it is for those who run a node; else it is for those who use one.
         help: one or two sentences for help texts and the page of settings.
         option_text: the option of `hoplite node`, where it is not the name.
+        is_secret: whether no message may tell the value, and no command line may have it, which others can see.
     """
 
     name: str
@@ -87,6 +91,7 @@ class Setting(NamedTuple):
     default_text: str = ""
     of_node: bool = True
     option_text: str = ""
+    is_secret: bool = False
 
     @property
     def variable(self) -> str:
@@ -118,7 +123,8 @@ class Setting(NamedTuple):
         """
         # A bool is an int to Python alone.
         if not isinstance(value, self.kind.types) or (isinstance(value, bool) and bool not in self.kind.types):
-            raise InvalidArgument(f"{self.name} is {value!r}; write {self.kind.in_file}")
+            said = a_type(value) if self.is_secret else repr(value)
+            raise InvalidArgument(f"{self.name} is {said}; write {self.kind.in_file}")
         return self.kind.check(self.name, value)
 
 
@@ -196,6 +202,10 @@ def _check_level(what: str, value: str) -> str:
     return text
 
 
+def _parse_allowed(text: str) -> bool | list[str]:
+    return _parse_flag(text) if text.lower() in YES + NO else _split(text)
+
+
 def _parse_flag(text: str) -> bool:
     if text.lower() not in YES + NO:
         raise ValueError(text)
@@ -207,6 +217,7 @@ def _split(text: str) -> list[str]:
 
 
 TEXT = Kind("TEXT", 'text, as "mine"', (str,), str, check_text)
+TOKEN = Kind("TOKEN", "what `hoplite token new` prints", (str,), str, check_token)
 PATH = Kind("PATH", 'a path, as "/run/hoplite/node.sock"', (str,), str, check_text)
 ADDRESS = Kind("HOST:PORT", '"host:port", as "10.0.0.1:7420"', (str,), str, check_address)
 ADVERTISE = Kind("HOST[:PORT]", '"host:port", or an address alone', (str,), str, _check_advertise)
@@ -224,6 +235,13 @@ SIZE = Kind("SIZE", '"8GiB", "500MB" or a number of bytes', (str, int), str, lam
 SECONDS = Kind("SECONDS", "a number of seconds, as 30", (int, float), float, _check_seconds)
 DETECTION = Kind("SECONDS", "a number of seconds, as 3", (int, float), float, _check_detection)
 FLAG = Kind("BOOL", "true or false; also 1 or 0 in a variable", (bool,), _parse_flag, _check_flag)
+ALLOWED = Kind(
+    "BOOL|NAMES",
+    'true, false or a list of names, as ["mypackage.*", "datetime.datetime"]; commas in a variable',
+    (bool, list),
+    _parse_allowed,
+    check_allowed,
+)
 LEVEL = Kind("LEVEL", f"one of {', '.join(LEVELS)}", (str,), str, _check_level)
 
 SETTINGS = (
@@ -260,13 +278,27 @@ SETTINGS = (
     Setting("cluster", TEXT, "default", "The cluster's name; only nodes of one name join."),
     Setting(
         "token",
-        TEXT,
+        TOKEN,
         None,
-        "The cluster's secret, never sent. Others can see it on a command line: better in the environment, or in a "
-        "file that only you can read.",
+        "The cluster's secret, never sent. A text that a person made up is refused: others could guess it.",
+        default_text="a secret of this user, where no other host can reach the node; elsewhere it does not start",
+        is_secret=True,
+    ),
+    Setting(
+        "token_file",
+        PATH,
+        None,
+        "A file of the token, in place of `token`, which only its owner can read. A second line is a token that others "
+        "may prove too, while one takes the place of another.",
         default_text="none",
     ),
-    Setting("insecure", FLAG, False, "Allow to listen off loopback with no token.", default_text="false"),
+    Setting(
+        "insecure",
+        FLAG,
+        False,
+        "Do without a token: every node that can reach this one may join, and read, put and delete all objects.",
+        default_text="false",
+    ),
     Setting(
         "capacity",
         SIZE,
@@ -322,11 +354,12 @@ SETTINGS = (
     ),
     Setting(
         "allow_pickle",
-        FLAG,
-        True,
+        ALLOWED,
+        None,
         "Allow `put` and `get` of values that need pickle. A pickle runs code of its putter: set it to false where "
-        "not all who may put are trusted.",
-        default_text="true",
+        "not all who may put are trusted, or to a list of the classes and functions that pickles may use, by name or "
+        "by pattern.",
+        default_text="true; false for clients of a node in their own process that is `insecure`",
         of_node=False,
     ),
 )
@@ -410,13 +443,16 @@ def load(config: str | os.PathLike[str] | None = None, /, **arguments: object) -
     return Values(found)
 
 
-def may_pickle(allow_pickle: bool | None) -> bool:
-    """Whether a client may put and get values that need pickle: as its maker says, else as the settings say.
+def may_pickle(allow_pickle: bool | Iterable[str] | None) -> Allowed | None:
+    """Which values that need pickle a client may put and get: as its maker says, else as the settings say.
+
+    Returns:
+        None if neither says anything.
 
     Raises:
-        InvalidArgument: `allow_pickle` is no bool, here or in the settings.
+        InvalidArgument: `allow_pickle` is no bool and no list of names, here or in the settings.
     """
-    allowed: bool = load(allow_pickle=allow_pickle)["allow_pickle"]
+    allowed: Allowed | None = load(allow_pickle=allow_pickle)["allow_pickle"]
     return allowed
 
 
@@ -424,7 +460,8 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads a TOML file of settings, each key of which is the name of one.
 
     Raises:
-        InvalidArgument: the file can't be read, is no TOML, or has a key or a value that is none.
+        InvalidArgument: the file can't be read, is no TOML, has a key or a value that is none, or has a token that
+            others can read.
     """
     # Here, since most programs name no file.
     import tomllib
@@ -432,7 +469,7 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     file = Path(check_text("config", path)).expanduser()
     try:
         with file.open("rb") as opened:
-            mode = os.fstat(opened.fileno()).st_mode
+            facts = os.fstat(opened.fileno())
             content = tomllib.load(opened)
     except OSError as error:
         raise InvalidArgument(f"the settings in {file} can't be read: {error.strerror or error}") from None
@@ -447,8 +484,8 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
             values[key] = TABLE[key].from_file(value)
         except InvalidArgument as error:
             raise InvalidArgument(f"{file}: {error}") from None
-    if "token" in values and stat.S_IMODE(mode) & 0o044:
-        _warn(str(file), f"{file} has a token and others can read it: chmod 600 {file}")
+    if "token" in values:
+        check_private(file, facts)
     return values
 
 

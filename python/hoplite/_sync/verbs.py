@@ -112,8 +112,8 @@ class Verbs(Overview):
             ObjectDeleted: it was deleted before `copies` nodes held it; or the promised ref was deleted before this
                 put; or the network was cut, the name was put on the other side too, and that object stays.
             StoreFull: there was no room in time, or the object is larger than the store.
-            UnsupportedDtype: the value takes a pickle, and this client has `allow_pickle=False`; or it is on another
-                device.
+            UnsupportedDtype: the value takes a pickle that `allow_pickle` of this client does not allow; or it is on
+                another device.
 
         Examples:
             >>> ref = hp.put(b"weights of step 17", name="policy/17", keep=2)
@@ -243,8 +243,8 @@ class Verbs(Overview):
             StoreFull: this node had no room for a copy in time, or will never have it for all of a list, which are here
                 together at the end; with `out` they need not be. Two lists at a time that fit only one after the other
                 wait for each other: give them a timeout.
-            Undecodable: a pickled object can't be read here, for want of its class for instance, or this client has
-                `allow_pickle=False`.
+            Undecodable: a pickled object can't be read here, for want of its class for instance, or `allow_pickle` of
+                this client does not allow it.
             UnsupportedDtype: the value needs a package that is not installed (numpy, ml_dtypes, torch, pyarrow).
 
         Examples:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from hoplite.errors import Undecodable, UnsupportedDtype
 from hoplite.values import arrow, buffers
+from hoplite.values.allowed import Allowed, check_allowed
 from hoplite.values.arrays import decode_array, empty, encode_array, lend_array
 from hoplite.values.arrow import decode_arrow, encode_arrow
 from hoplite.values.buffers import encode_buffer, encode_bytes
@@ -45,9 +46,11 @@ __all__ = [
     "DTYPES",
     "FORMS",
     "OPS",
+    "Allowed",
     "Encoded",
     "OutBuffer",
     "View",
+    "check_allowed",
     "check_dtype",
     "decode",
     "empty",
@@ -79,18 +82,18 @@ class View(Protocol):
         """The bytes."""
 
 
-def encode(value: Any, *, allow_pickle: bool = True) -> Encoded:  # noqa: ANN401 - anything
+def encode(value: Any, *, allow_pickle: Allowed = True) -> Encoded:  # noqa: ANN401 - anything
     """Takes a value apart into what the store keeps.
 
     Args:
         value: anything; the package's description says what becomes of it. A subclass of ndarray or Tensor, other than
             memmap and Parameter, is pickled, as is an array of text, records, objects or longdouble.
-        allow_pickle: whether a value that takes a pickle may be put at all.
+        allow_pickle: whether a value that takes a pickle may be put at all, or which classes and functions it may use.
 
     Raises:
         InvalidArgument: pickle, or Arrow, can't take the value; says why.
-        UnsupportedDtype: the value takes a pickle and `allow_pickle` is False, or is a masked array, a memoryview of
-            an unsupported format, or an array on another device.
+        UnsupportedDtype: the value takes a pickle that is not allowed, or is a masked array, a memoryview of an
+            unsupported format, or an array on another device.
     """
     encoded = encode_quickly(value)
     if encoded is not None:
@@ -102,16 +105,16 @@ def encode(value: Any, *, allow_pickle: bool = True) -> Encoded:  # noqa: ANN401
         encoded = encode_array(value)
     if encoded is not None:
         return encoded
-    if not allow_pickle:
+    if allow_pickle is False:
         dtype = f" of dtype {value.dtype}" if hasattr(value, "dtype") else ""
         raise UnsupportedDtype(
             f"can't put a {type(value).__module__}.{type(value).__qualname__}{dtype} without pickle: allow_pickle=True "
             f"would do it; without it, bytes, Arrow data and arrays of {DTYPES_IN_WORDS} are taken"
         )
-    return encode_object(value)
+    return encode_object(value, allow_pickle)
 
 
-def decode(view: View, *, copy: bool | None = None, allow_pickle: bool = True) -> Any:  # noqa: ANN401 - as it was put
+def decode(view: View, *, copy: bool | None = None, allow_pickle: Allowed = True) -> Any:  # noqa: ANN401 - as it was put
     """Makes a value of an object's bytes.
 
     Args:
@@ -119,7 +122,8 @@ def decode(view: View, *, copy: bool | None = None, allow_pickle: bool = True) -
         copy: None makes no copy where that is safe: all but tensors, which can't be read-only, are over shared memory.
             False makes no copy of a tensor either: writing into it kills the process. True makes a private copy, and a
             writable one, but for bytes and Arrow data. Tensors inside other objects are always copies.
-        allow_pickle: whether a pickled object may be read; unpickling runs code that whoever put it has chosen.
+        allow_pickle: whether a pickled object may be read, since unpickling runs code that its putter has chosen; or
+            which classes and functions it may use.
 
     Raises:
         Undecodable: the bytes are not what form, dtype and shape say, or the pickle can't be read here, as for want
@@ -134,9 +138,9 @@ def decode(view: View, *, copy: bool | None = None, allow_pickle: bool = True) -
     if view.form not in FORMS:
         raise Undecodable(f"the object is of form {view.form!r}, which this version of hoplite does not know")
     if view.form == PICKLE:
-        if not allow_pickle:
+        if allow_pickle is False:
             raise Undecodable("the object is pickled, and allow_pickle is False; put arrays or bytes instead")
-        return decode_object(data, copy)
+        return decode_object(data, copy, allow_pickle)
     if view.form == ARROW:
         return decode_arrow(memoryview(bytes(data)) if copy else data)
     if view.kind == BYTES:

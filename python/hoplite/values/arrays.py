@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import sys
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 # Devices of DLPack whose memory the processor can read: plain, and pinned for CUDA or ROCm. dlpack.h, DLDeviceType.
 _HOST_DEVICES = (1, 3, 11)
 _DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 13: "CUDA managed", 14: "oneAPI"}
+
+# The kinds of dtype that are plain elements: numbers, times, text. What NumPy calls one that a package has added.
+_SPELLED = "biufcmMUS"
+_OF_A_USER = 2
+_SPELLING = re.compile(rf"[<>|][{_SPELLED}]\d+(\[\d*[a-zA-Z]+\])?")
 
 
 def encode_array(value: Any) -> Encoded | None:  # noqa: ANN401 - no import here
@@ -125,7 +131,7 @@ def empty(kind: str, shape: tuple[int, ...], buffer: Buffer) -> Any:  # noqa: AN
 
 
 def reducers() -> dict[type, Callable[[Any], tuple[Any, ...]]]:
-    """How pickle is to take arrays apart, by type; `reduce_subclass` is for the rest."""
+    """How pickle is to take arrays apart, by type; `reduce_other` is for the rest."""
     return dict.fromkeys(loaded("numpy", "ndarray", "memmap"), reduce_array)
 
 
@@ -141,25 +147,43 @@ def reduce_array(array: Any) -> tuple[Any, ...]:  # noqa: ANN401 - no import her
     numpy = sys.modules["numpy"]
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
     flat = numpy.asarray(array.T if order == "F" else array, order="C").reshape(-1).view(numpy.uint8)
-    return restore_array, (PickleBuffer(flat), dtype, array.shape, order)
+    return restore_array, (PickleBuffer(flat), _spelled(dtype), array.shape, order)
 
 
 def restore_array(buffer: Buffer, dtype: Any, shape: tuple[int, ...], order: str) -> Any:  # noqa: ANN401
-    """Puts an array together again. Objects in stores name this function: it keeps its name and arguments."""
-    data = unlock(buffer)
+    """Puts an array together again. Objects in stores name this function: it keeps its name and arguments.
+
+    Raises:
+        ValueError: these bytes are no array of that dtype and shape.
+    """
+    data, dtype = unlock(buffer), _read(dtype)
     if math.prod(shape) * dtype.itemsize != memoryview(data).nbytes:
         raise ValueError(f"{memoryview(data).nbytes} bytes are no array of {dtype} with shape {shape}")
     return over(data, dtype, shape, order)
 
 
-def reduce_subclass(value: object) -> Any:  # noqa: ANN401 - or NotImplemented
-    """Takes apart what is a subclass of ndarray, as it does itself; NotImplemented leaves other values to pickle."""
+def restore_scalar(data: Buffer, dtype: str) -> Any:  # noqa: ANN401 - no import here
+    """Puts a scalar together again. Objects in stores name this function, as `restore_array`."""
+    return restore_array(data, dtype, (), "C")[()]
+
+
+def reduce_other(value: object) -> Any:  # noqa: ANN401 - or NotImplemented
+    """Takes apart a scalar, and a subclass of ndarray as it does itself; NotImplemented leaves others to pickle."""
+    if isinstance(value, loaded("numpy", "generic")):
+        return _reduce_scalar(value)
     arrays = loaded("numpy", "ndarray")
     if not isinstance(value, arrays) or type(value) in (*arrays, *loaded("numpy", "memmap")):
         return NotImplemented
     # Which may be the name of a global.
     reduced = value.__reduce_ex__(5)
     return _locked(reduced) if isinstance(reduced, tuple) else reduced
+
+
+def _reduce_scalar(scalar: Any) -> Any:  # noqa: ANN401 - or NotImplemented
+    """Takes a scalar apart with its dtype as text: NumPy itself would write the dtype, which a list need not allow."""
+    dtype = scalar.dtype
+    spelled = _spelled(dtype) if type(scalar) is dtype.type and dtype.itemsize else None
+    return (restore_scalar, (scalar.tobytes(), spelled)) if isinstance(spelled, str) else NotImplemented
 
 
 def _locked(reduced: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -184,6 +208,23 @@ def restore_locked(array: Any, state: tuple[Any, Any, Buffer]) -> None:  # noqa:
         array.__dict__.update(inner)
     if not isinstance(unlock(mark), Private) and isinstance(array, loaded("numpy", "ndarray")):
         sys.modules["numpy"].ndarray.setflags(array, write=False)
+
+
+def _spelled(dtype: Any) -> Any:  # noqa: ANN401 - no import here
+    """A dtype as a text, by which a pickle needs nothing of NumPy; the dtype itself where no text says all of it."""
+    if dtype.kind in _SPELLED and dtype.isbuiltin != _OF_A_USER and dtype.metadata is None:
+        return dtype.str
+    return "bfloat16" if dtype.kind == "V" and _name(dtype) == "bfloat16" else dtype
+
+
+def _read(dtype: Any) -> Any:  # noqa: ANN401 - no import here
+    if not isinstance(dtype, str):
+        return dtype
+    if dtype == "bfloat16":
+        return numpy_dtype(dtype, "an array of bfloat16")
+    if not _SPELLING.fullmatch(dtype):
+        raise ValueError(f"{dtype!r} is no dtype of plain elements")
+    return require("numpy", "an array").dtype(dtype)
 
 
 @functools.lru_cache(maxsize=64)

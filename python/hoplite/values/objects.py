@@ -10,13 +10,16 @@ Numbers are little-endian. The buffers are handed to pickle where they lie, so t
 from __future__ import annotations
 
 import copyreg
+import io
 import pickle
 import struct
 import sys
+from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from hoplite.errors import HopliteError, InvalidArgument, Undecodable
+from hoplite.errors import HopliteError, InvalidArgument, Undecodable, UnsupportedDtype
 from hoplite.values import arrays, tensors
+from hoplite.values.allowed import Allowed, defined_as, is_allowed, may_be_asked
 from hoplite.values.kinds import BYTES, PICKLE, Encoded
 from hoplite.values.parts import Parts, Private, aligned
 
@@ -28,23 +31,62 @@ _HEADER = struct.Struct("<8sQQ")
 
 
 class _Pickler(pickle.Pickler):
-    """Asks of each object whether it is a subclass of ndarray, which no table of types can name."""
+    """Asks of each object whether it is a scalar or a subclass of ndarray, which no table of types can name."""
 
     def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - what pickle takes
-        return arrays.reduce_subclass(value)
+        return arrays.reduce_other(value)
 
 
-def encode_object(value: object) -> Encoded:
+class _CarefulPickler(_Pickler):
+    """Refuses classes and functions that a list does not allow, so that the putter hears of them; not singletons."""
+
+    allowed: tuple[str, ...] = ()
+
+    def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - what pickle takes
+        if isinstance(value, type | FunctionType | BuiltinFunctionType):
+            name = defined_as(value)
+            # A method of a builtin object has no module: what is made of it is asked for in its place.
+            if name and not is_allowed(self.allowed, name, value):
+                raise UnsupportedDtype(f"the value can't be pickled: {_refusal(name)}")
+        return super().reducer_override(value)
+
+
+class _CarefulUnpickler(pickle.Unpickler):
+    """Finds no class and no function but those that a list allows."""
+
+    allowed: tuple[str, ...] = ()
+
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - a class or a function
+        asked = f"{module}.{name}"
+        # Before the module is imported, which may run code too.
+        if not may_be_asked(self.allowed, asked):
+            raise Undecodable(f"the object can't be unpickled: {_refusal(asked)}")
+        found = super().find_class(module, name)
+        if not is_allowed(self.allowed, asked, found):
+            raise Undecodable(f"the object can't be unpickled: by {asked} {_refusal(defined_as(found) or asked)}")
+        return found
+
+
+def encode_object(value: object, allowed: Allowed = True) -> Encoded:
     """Pickles a value.
+
+    Args:
+        value: the value.
+        allowed: what the pickle may use.
 
     Raises:
         InvalidArgument: it can't be pickled; says of what type it is, why, and what to do.
+        UnsupportedDtype: it takes a class or a function that is not allowed.
     """
     buffers: list[memoryview] = []
     stream = Parts()
     # The question for each object takes time, so it is asked only where there can be an array.
     kind = _Pickler if "numpy" in sys.modules else pickle.Pickler
+    if not isinstance(allowed, bool):
+        kind = _CarefulPickler
     pickler = kind(stream, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw()))
+    if isinstance(pickler, _CarefulPickler) and not isinstance(allowed, bool):
+        pickler.allowed = allowed
     pickler.dispatch_table = {**copyreg.dispatch_table, **arrays.reducers(), **tensors.reducers()}
     try:
         pickler.dump(value)
@@ -67,16 +109,21 @@ def encode_object(value: object) -> Encoded:
     return Encoded(BYTES, (parts.nbytes,), PICKLE, parts.nbytes, parts.take())
 
 
-def decode_object(data: memoryview, copy: bool | None) -> Any:  # noqa: ANN401 - as it was put
+def decode_object(data: memoryview, copy: bool | None, allowed: Allowed = True) -> Any:  # noqa: ANN401 - as it was put
     """Unpickles a value over read-only bytes; over copies of them that are its own, and writable, if `copy` is true.
 
     Raises:
-        Undecodable: the bytes are not laid out so, or the unpickling failed, as for a class that can't be imported.
+        Undecodable: the bytes are not laid out so, or the unpickling failed, as for a class that can't be imported or
+            is not allowed.
     """
     stream, slices = _take_apart(data)
     buffers: list[Buffer] = [Private(each) for each in slices] if copy else [*slices]
     try:
-        return pickle.loads(stream, buffers=buffers)
+        if isinstance(allowed, bool):
+            return pickle.loads(stream, buffers=buffers)
+        unpickler = _CarefulUnpickler(io.BytesIO(stream), fix_imports=False, buffers=buffers)
+        unpickler.allowed = allowed
+        return unpickler.load()
     except HopliteError:
         raise
     except (ImportError, AttributeError) as error:
@@ -87,6 +134,13 @@ def decode_object(data: memoryview, copy: bool | None) -> Any:  # noqa: ANN401 -
         ) from error
     except Exception as error:  # it comes from code of the value's own, or from bytes that are no pickle
         raise Undecodable(f"the object can't be unpickled ({type(error).__name__}: {error})") from error
+
+
+def _refusal(name: str) -> str:
+    return (
+        f'it takes {name}, which is not on the list of allow_pickle; add "{name}" there, or to HOPLITE_ALLOW_PICKLE, '
+        "if all that it can be called with is harmless"
+    )
 
 
 def _take_apart(data: memoryview) -> tuple[memoryview, list[memoryview]]:

@@ -15,7 +15,7 @@ import click
 from hoplite import __version__
 from hoplite.errors import HopliteError
 from hoplite.settings import SettingsWarning, closest
-from hoplite.tools.cli import bench, completion, demo, files, lab, node, objects, status, verbs
+from hoplite.tools.cli import bench, completion, demo, files, lab, node, objects, status, token, verbs
 from hoplite.tools.cli.output import Failure, fail
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def hoplite() -> None:
 
 for _command in (
     node.node,
+    token.token,
     status.status,
     objects.objects,
     objects.locations,

@@ -49,13 +49,26 @@ class SettingType(click.ParamType):  # type: ignore[type-arg] # generic in the s
             self.fail(str(error), param, ctx)
 
 
+def _refuse_secret(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    """Refuses a secret on the command line, where every user of the host can read it."""
+    del context
+    if value is not None:
+        raise click.BadParameter(
+            "every user of this host can see it there; use --token-file, or the variable HOPLITE_TOKEN", param=option
+        )
+
+
 def setting_options(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command an option for each setting of a node."""
     for setting in reversed([setting for setting in SETTINGS if setting.of_node]):
         default = {"listen": DEFAULT_LISTEN, "log": DEFAULT_LOG}.get(setting.name)
         said = f"{setting.variable}, or {default or setting.default_text or setting.default}"
         text = f"{setting.help.replace('`', '')}  [default: {said}]"
-        if setting.kind is FLAG:
+        if setting.is_secret:
+            option = click.option(
+                setting.option, callback=_refuse_secret, expose_value=False, hidden=True, metavar=setting.kind.metavar
+            )
+        elif setting.kind is FLAG:
             option = click.option(setting.option, setting.name, is_flag=True, help=text)
         else:
             option = click.option(
@@ -72,7 +85,9 @@ def setting_options(command: Callable[..., None]) -> Callable[..., None]:
 
 # What the node is told as it is said here; where it listens has another default, and the others are the command's.
 GIVEN = [
-    setting.name for setting in SETTINGS if setting.of_node and setting.name not in ("listen", "log", "leave_timeout")
+    setting.name
+    for setting in SETTINGS
+    if setting.of_node and not setting.is_secret and setting.name not in ("listen", "log", "leave_timeout")
 ]
 
 
@@ -89,8 +104,9 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     holds. A second signal ends it at once. What no option says is taken from the environment, then from --config.
 
     \b
-    On the first host:   hoplite node --listen 10.0.0.1:7420
-    On every other:      hoplite node --listen 10.0.0.2:7420 --join 10.0.0.1:7420
+    On the first host:   hoplite token new --out hoplite.token  (copy it to the others)
+                         hoplite node --token-file hoplite.token --listen 10.0.0.1:7420
+    On every other:      hoplite node --token-file hoplite.token --listen 10.0.0.2:7420 --join 10.0.0.1:7420
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     # Each attached process takes two descriptors, and the usual soft limit is there for programs that use select.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -110,6 +126,10 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
         config=config,
         **{name: given[name] for name in GIVEN},
     )
+    # The node has it; a process that is started from here would have it too.
+    for setting in SETTINGS:
+        if setting.is_secret:
+            os.environ.pop(setting.variable, None)
     try:
         _tell("READY=1", f"STATUS=serving {running.address} and {running.socket}")
         if as_json:

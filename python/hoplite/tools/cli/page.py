@@ -29,11 +29,11 @@ listen = "10.0.0.2:7420"
 join = ["10.0.0.1:7420", "10.0.0.3:7420"]
 cluster = "training"
 capacity = "64GiB"
-token = "choose-your-own"  # then: chmod 600 FILE
+token_file = "/etc/hoplite.token"  # made by: hoplite token new --out /etc/hoplite.token
 ```
 
-A key that is none, a value of the wrong type and a file that can't be read are errors. A variable that begins with
-HOPLITE_ and that nothing reads is a warning, once for each process; so is a file with a token that others can read.
+A key that is none, a value of the wrong type and a file that can't be read are errors; so is a file with a token that
+others can read. A variable that begins with HOPLITE_ and that nothing reads is a warning, once for each process.
 
 What concerns a node has no effect on one that runs already. `hoplite.init()` refuses arguments that would have none,
 and leaves alone what the environment or a file says; the name of the cluster is compared in any case.
@@ -95,7 +95,7 @@ def page() -> str:
 
 def _entry(setting: Setting) -> str:
     names = [f"`{setting.name}`", f"`{setting.variable}`"]
-    if setting.of_node:
+    if setting.of_node and not setting.is_secret:
         names.append(f"`{setting.option}`")
     default = setting.default_text or f"`{setting.default}`"
     return f"""### {setting.name}

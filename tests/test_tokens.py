@@ -1,0 +1,116 @@
+"""Tokens: what `new_token` makes is taken, what a person made up or mistyped is not; and files of them."""
+
+from __future__ import annotations
+
+import os
+import string
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hoplite
+from hoplite.tokens import LENGTH, PREFIX, check_token, read_tokens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_each_token_is_new_and_is_taken() -> None:
+    tokens = {hoplite.new_token() for _ in range(100)}
+    assert len(tokens) == 100
+    for token in tokens:
+        assert check_token("token", token) == token
+        assert len(token) == LENGTH
+        assert set(token) <= {*string.ascii_letters, *string.digits, "-", "_"}
+
+
+def test_every_typo_is_found() -> None:
+    """One character changed, dropped or doubled, two exchanged, or a letter of the other base64."""
+    token = hoplite.new_token()
+    wrong = [f"{token[:place]}{'A' if token[place] != 'A' else 'B'}{token[place + 1 :]}" for place in range(LENGTH)]
+    wrong += [token[:place] + token[place + 1 :] for place in range(LENGTH)]
+    wrong += [token[: place + 1] + token[place:] for place in range(LENGTH)]
+    wrong += [f"{token[:place]}{token[place + 1]}{token[place]}{token[place + 2 :]}" for place in range(LENGTH - 1)]
+    # Written as base64 that is no base64url, one of these reads as the same bytes.
+    wrong += [token.replace("-", "+"), token.replace("_", "/", 2), token[:-1] + "=", token[:-1] + "é", token + "\n"]
+    for text in set(wrong) - {token}:
+        with pytest.raises(hoplite.InvalidArgument, match="hoplite token new") as caught:
+            check_token("token", text)
+        assert text not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("made_up", "said"),
+    [
+        ("secret", "was not made by hoplite"),
+        ("x" * LENGTH, "was not made by hoplite"),
+        (PREFIX + "secret", f"has 11 characters, a token has {LENGTH}"),
+        (PREFIX + "x" * (LENGTH - len(PREFIX)), "has a typo"),
+        ("", "is empty"),
+    ],
+)
+def test_what_a_person_made_up_is_refused(made_up: str, said: str) -> None:
+    with pytest.raises(hoplite.InvalidArgument, match=f"^the token {said}") as caught:
+        check_token("the token", made_up)
+    assert not made_up or made_up not in str(caught.value)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file that only this user can read."""
+    file = tmp_path / "hoplite.token"
+    file.touch(mode=0o600)
+    return file
+
+
+def test_a_file_has_one_token_or_two(file: Path) -> None:
+    tokens = [hoplite.new_token() for _ in range(3)]
+    for text, expected in {
+        tokens[0]: tokens[:1],
+        f"{tokens[0]}\n": tokens[:1],
+        f"\n  {tokens[1]}\r\n\n{tokens[0]}\n": [tokens[1], tokens[0]],
+    }.items():
+        file.write_text(text)
+        assert read_tokens(file) == expected
+    for text, said in {
+        "": "has 0 tokens, and not one or 2",
+        "\n".join(tokens): "has 3 tokens, and not one or 2",
+        f"{tokens[0]}\nchoose-your-own": "line 2 was not made by hoplite",
+        f"{tokens[0][:-1]}\n": f"line 1 has {LENGTH - 1} characters",
+        "\udcff\udcfe": "line 1 was not made by hoplite",
+    }.items():
+        file.write_bytes(text.encode(errors="surrogateescape"))
+        with pytest.raises(hoplite.InvalidArgument, match=rf"^{file},? {said}.*hoplite token new") as caught:
+            read_tokens(file)
+        assert tokens[0][:-1] not in str(caught.value)
+
+
+def test_a_file_that_others_can_read_or_write_is_refused(file: Path) -> None:
+    file.write_text(hoplite.new_token())
+    for mode in (0o604, 0o602, 0o620, 0o666):
+        file.chmod(mode)
+        with pytest.raises(hoplite.InvalidArgument, match=f"others can read or write it: chmod 600 {file}"):
+            read_tokens(file)
+    for mode in (0o600, 0o400):
+        file.chmod(mode)
+        assert len(read_tokens(file)) == 1
+
+
+def test_a_group_may_read_a_file_of_root_alone(file: Path) -> None:
+    """As of a service that runs as a user of its own: the administrator has chosen the group."""
+    if os.getuid() != 0:
+        pytest.skip("only root can make a file of root")
+    file.write_text(hoplite.new_token())
+    file.chmod(0o640)
+    assert len(read_tokens(file)) == 1
+    os.chown(file, 65534, 0)
+    with pytest.raises(hoplite.InvalidArgument, match=r"belongs to another user \(65534\)"):
+        read_tokens(file)
+
+
+def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    for path, said in {tmp_path / "none": "No such file", tmp_path: "Is a directory"}.items():
+        with pytest.raises(hoplite.InvalidArgument, match=f"the tokens in {path} can't be read: {said}"):
+            read_tokens(path)
+    with pytest.raises(hoplite.InvalidArgument, match="token_file is empty"):
+        read_tokens("")
