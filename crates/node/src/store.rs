@@ -100,6 +100,22 @@ impl Held {
         }
     }
 
+    /// Waits until something is so that comes with word of growth; false if the rest of the copy will not come.
+    pub(crate) async fn until(&self, is_so: impl Fn() -> bool) -> bool {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if is_so() {
+                return true;
+            }
+            if self.abandoned.load(Ordering::Acquire) {
+                return false;
+            }
+            changed.await;
+        }
+    }
+
     /// What of the copy is there.
     pub(crate) fn ready(&self) -> Ranges {
         let (len, progress) = (self.slot.len(), self.slot.progress());

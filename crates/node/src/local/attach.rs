@@ -12,7 +12,7 @@ use std::{
     },
     path::Path,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -54,6 +54,8 @@ struct Shared {
     /// Locked for as long as answers are taken, so that they stay in order.
     incoming: Mutex<Incoming>,
     is_closed: AtomicBool,
+    /// Why the node ended the attachment, if it said so.
+    ended: OnceLock<String>,
     /// The process that attached; a fork of it must not use the socket.
     process: u32,
 }
@@ -140,6 +142,7 @@ impl Attached {
             epoll: Arc::new(epoll),
             incoming: Mutex::new(incoming),
             is_closed: AtomicBool::new(false),
+            ended: OnceLock::new(),
             process: std::process::id(),
         });
         let of_thread = shared.clone();
@@ -334,7 +337,9 @@ impl Shared {
                     let mut mapped = lock(&self.extents);
                     extents.iter().for_each(|extent| drop(mapped.remove(extent)));
                 }
-                FromNode::Welcome { .. } | FromNode::Refused { .. } => {}
+                // The end of the connection follows.
+                FromNode::Refused { said } => drop(self.ended.set(said)),
+                FromNode::Welcome { .. } => {}
             }
         }
         drop(incoming);
@@ -349,7 +354,13 @@ impl Shared {
     }
 
     fn fail_all(&self) {
-        let gone = || CallError::NodeDown("the node of this host is gone".into());
+        let gone = || {
+            let said = self.ended.get();
+            let ended = |said| {
+                format!("the node of this host ended the attachment of this process: {said}")
+            };
+            CallError::NodeDown(said.map_or_else(|| "the node of this host is gone".into(), ended))
+        };
         let waiting: Vec<Callback> =
             lock(&self.waiting).drain().map(|(_, callback)| callback).collect();
         waiting.into_iter().for_each(|callback| callback(Err(gone())));
@@ -424,14 +435,14 @@ impl Drop for EndsWithThread {
 
 /// What has come from the node and was not taken yet.
 #[derive(Default)]
-struct Incoming {
+pub(super) struct Incoming {
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
 }
 
 impl Incoming {
     /// The next message, which `receive` waits for or does not; none when the node is gone.
-    fn next<'a>(
+    pub(super) fn next<'a>(
         &mut self,
         stream: &'a UnixStream,
         receive: impl Fn(&'a UnixStream, &mut [u8], &mut Vec<OwnedFd>) -> io::Result<usize>,
@@ -453,7 +464,7 @@ impl Incoming {
         }
     }
 
-    fn descriptor(&mut self) -> Option<OwnedFd> {
+    pub(super) fn descriptor(&mut self) -> Option<OwnedFd> {
         if self.descriptors.is_empty() { None } else { Some(self.descriptors.remove(0)) }
     }
 }

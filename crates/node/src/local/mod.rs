@@ -7,6 +7,8 @@ pub(crate) mod client;
 mod connection;
 mod describe;
 pub(crate) mod fork;
+#[cfg(test)]
+mod hostile;
 pub(crate) mod programs;
 mod protocol;
 mod question;

@@ -14,7 +14,7 @@ use hoplite_proto::{
     id::{ClientId, Instance, RequestId},
     wire,
 };
-use hoplite_shm::{ExtentId, WriterId, recv_with_fds, send_with_fds};
+use hoplite_shm::{ExtentId, ShmError, WriterId, recv_with_fds, send_with_fds};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, pidfd_open},
@@ -27,7 +27,7 @@ use tokio::{
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     },
 };
-use tracing::{debug, info};
+use tracing::info;
 
 use super::{
     programs::{Attachment, Programs},
@@ -115,6 +115,9 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream) {
         result = session.read(&stream) => result,
         () = session.ended.notified() => Ok(()),
     };
+    if let Err(error) = &result {
+        session.say(&FromNode::Refused { said: error.to_string() }, None);
+    }
     let has_memory = !lock(&session.known).is_empty();
     drop(session);
     // What is queued, a refusal perhaps, still goes out.
@@ -132,21 +135,30 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream) {
         }
     }
     programs.gone(client);
-    // A process that has ended writes no more, and its warm memory serves others. While it lives no other client's
-    // objects go there. Its end may be seen a moment after that of its connection.
-    let writer = WriterId(client.0);
-    for _ in 0..10 {
-        if alive.as_ref().is_some_and(has_ended) {
-            return programs.store.arena.writer_gone(writer);
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    programs.store.arena.retire(writer);
+    programs.store.arena.retire(WriterId(client.0));
 }
 
 fn has_ended(process: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(process, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}
+
+/// Answers a question for what grows in memory that its writer has not mapped yet: as soon as it has, since until then a
+/// process that has the descriptor could map it writable too. Before that there is nothing to be read.
+async fn answer_when_sealed(
+    session: Weak<Session>,
+    request: u64,
+    answer: Result<Answer, CallError>,
+    held: Arc<Held>,
+) {
+    let is_sealed = || session.upgrade().is_none_or(|session| session.is_sealed(&held));
+    let is_there = held.until(is_sealed).await;
+    let Some(session) = session.upgrade() else { return };
+    if is_there {
+        session.answer(request, answer);
+    } else {
+        session.say_nothing_grows(request);
+    }
 }
 
 /// Writes what is queued until the session is over or the process gone.
@@ -213,7 +225,7 @@ impl Session {
                         }
                         self.programs.hold(self.client, descriptors.remove(0));
                     }
-                    message => self.take(message),
+                    message => self.take(message)?,
                 }
             }
             let received = stream.async_io(Interest::READABLE, || {
@@ -229,7 +241,7 @@ impl Session {
         }
     }
 
-    fn take(self: &Arc<Self>, message: ToNode) {
+    fn take(self: &Arc<Self>, message: ToNode) -> io::Result<()> {
         match message {
             ToNode::Hello { .. } | ToNode::Hold => {}
             ToNode::LetGo { request } => drop(lock(&self.growing).remove(&request)),
@@ -251,8 +263,10 @@ impl Session {
             }
             ToNode::Advanced { instance } => self.programs.advanced(instance),
             ToNode::Mapped { extent } => {
-                if let Err(error) = self.programs.store.arena.seal(ExtentId(extent)) {
-                    debug!(%error, "an extent could not be sealed");
+                match self.programs.store.arena.seal(ExtentId(extent), self.writer()) {
+                    // Given up and trimmed meanwhile.
+                    Ok(()) | Err(ShmError::UnknownExtent { .. }) => {}
+                    Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
                 }
             }
             ToNode::Unmapped { extent } => {
@@ -265,14 +279,26 @@ impl Session {
                 });
             }
         }
+        Ok(())
+    }
+
+    /// As whom this process writes to shared memory.
+    const fn writer(&self) -> WriterId {
+        WriterId(self.client.0)
     }
 
     fn ask(self: &Arc<Self>, request: u64, ask: Ask, timeout_ns: Option<u64>) {
         if let Ask::Seal { instance } = ask
             && let Some(held) = self.programs.store.get(instance)
         {
-            if !held.slot.is_complete() {
-                let said = format!("instance {instance} was sealed before all of it was filled");
+            let is_filled = held.slot.is_complete();
+            // It has mapped the memory, or never will: from now on others may read there.
+            let sealed = self.programs.store.arena.seal(held.slot.extent(), self.writer());
+            if !is_filled || sealed.is_err() {
+                let said = match sealed {
+                    Err(error) => format!("instance {instance} can't be sealed: {error}"),
+                    Ok(()) => format!("instance {instance} was sealed before all of it was filled"),
+                };
                 let answer = Err(CallError::InvalidArgument(said));
                 return self.say(&FromNode::Answer { request, answer, place: None }, None);
             }
@@ -295,16 +321,20 @@ impl Session {
         }
     }
 
-    fn answer(&self, request: u64, answer: Result<Answer, CallError>) {
+    fn answer(self: &Arc<Self>, request: u64, answer: Result<Answer, CallError>) {
         let instance = match &answer {
             Ok(Answer::Created { instance, .. } | Answer::Got { instance, inline: None, .. }) => {
                 *instance
             }
             Ok(Answer::Growing { instance, .. }) => {
                 let Some(held) = self.programs.store.get(*instance) else {
-                    let answer = Ok(Answer::Done);
-                    return self.say(&FromNode::Answer { request, answer, place: None }, None);
+                    return self.say_nothing_grows(request);
                 };
+                if !self.is_sealed(&held) {
+                    let answering = answer_when_sealed(Arc::downgrade(self), request, answer, held);
+                    self.programs.network.tasks.spawn(Task::Session, answering);
+                    return;
+                }
                 lock(&self.growing).insert(request, held);
                 *instance
             }
@@ -321,10 +351,20 @@ impl Session {
         }
     }
 
+    /// Answers that there is nothing to be followed.
+    fn say_nothing_grows(&self, request: u64) {
+        self.say(&FromNode::Answer { request, answer: Ok(Answer::Done), place: None }, None);
+    }
+
+    fn is_sealed(&self, held: &Held) -> bool {
+        self.programs.store.arena.is_sealed(held.slot.extent())
+    }
+
     fn place(&self, instance: Instance) -> Option<(Place, Option<Arc<OwnedFd>>)> {
         let held = self.programs.store.get(instance)?;
         let extent = held.slot.extent();
-        let (descriptor, extent_len) = self.programs.store.arena.descriptor(extent)?;
+        let (descriptor, extent_len) =
+            self.programs.store.arena.descriptor(extent, self.writer())?;
         let has_descriptor = lock(&self.known).insert(extent);
         let (offset, len) = (held.slot.offset(), held.slot.len());
         let place = Place { extent: extent.0, extent_len, offset, len, has_descriptor };
