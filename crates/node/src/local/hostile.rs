@@ -3,9 +3,9 @@
 //! A program that was written to break a node speaks to it as `Raw` does here, without the client of this crate.
 
 use std::{
-    io::Write,
+    io::{self, Write},
     os::{
-        fd::{AsRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
     path::PathBuf,
@@ -23,7 +23,7 @@ use hoplite_proto::{
     members::Member,
     meta::Meta,
 };
-use hoplite_shm::{Mapping, Slot, recv_with_fds};
+use hoplite_shm::{Mapping, Slot, recv_with_fds, send_with_fds};
 
 use super::{
     attach::Incoming,
@@ -32,8 +32,8 @@ use super::{
 };
 use crate::{config::NodeConfig, node::Node};
 
-const SOON: Option<Duration> = Some(Duration::from_secs(20));
-const LEN: u64 = 100_000;
+pub(super) const SOON: Option<Duration> = Some(Duration::from_secs(20));
+pub(super) const LEN: u64 = 100_000;
 
 /// A node with a socket of its own.
 pub(super) fn node() -> Node {
@@ -70,6 +70,18 @@ impl Raw {
         (&self.stream).write_all(&frame(message)).unwrap();
     }
 
+    /// Says something without its last byte.
+    pub(super) fn say_half(&self, message: &ToNode) {
+        let bytes = frame(message);
+        (&self.stream).write_all(&bytes[..bytes.len() - 1]).unwrap();
+    }
+
+    pub(super) fn say_with(&self, message: &ToNode, descriptor: &OwnedFd) {
+        let bytes = frame(message);
+        let sent = send_with_fds(&self.stream, &bytes, &[descriptor.as_fd()]).unwrap();
+        assert_eq!(sent, bytes.len());
+    }
+
     /// Asks, and returns the number of the question.
     pub(super) fn ask(&mut self, ask: Ask) -> u64 {
         self.asked += 1;
@@ -79,7 +91,12 @@ impl Raw {
 
     /// The next that the node says; none when it has closed the connection.
     pub(super) fn hear(&mut self) -> Option<FromNode> {
-        self.incoming.next(&self.stream, recv_with_fds).unwrap()
+        self.try_hear().unwrap()
+    }
+
+    /// The same, or how the connection broke.
+    pub(super) fn try_hear(&mut self) -> io::Result<Option<FromNode>> {
+        self.incoming.next(&self.stream, recv_with_fds)
     }
 
     /// The answer to a question, and where its memory is. No other answer may come before.
@@ -125,7 +142,7 @@ impl Raw {
     }
 }
 
-fn name(text: &str) -> ObjectId {
+pub(super) fn name(text: &str) -> ObjectId {
     text.parse().unwrap()
 }
 
@@ -241,4 +258,18 @@ fn a_client_learns_why_the_node_ended_its_attachment() {
     assert!(error.contains("ended the attachment") && error.contains("not yours"), "{error}");
     serving.join().unwrap();
     std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn no_text_of_a_node_or_of_its_client_has_the_token() {
+    let token = "never-to-be-told";
+    let config = NodeConfig { tokens: vec![token.into()], ..NodeConfig::default() };
+    let node = Node::start(config).unwrap();
+    let client = node.client();
+    let wait = client.start_get(&name("never/1"), SOON);
+    for said in [format!("{node:?} {client:?} {wait:?}"), client.describe().unwrap()] {
+        assert!(!said.contains(token), "{said}");
+    }
+    drop(wait);
+    node.close(SOON);
 }
