@@ -5,7 +5,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    io::{self, Write},
+    io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
@@ -28,8 +28,12 @@ use hoplite_proto::{
 use hoplite_shm::{
     ExtentId, Mapping, Slot, recv_with_fds, send_with_fds, try_recv_with_fds, try_send_with_fds,
 };
+use rustix::net::sockopt::socket_peercred;
 
-use super::protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame};
+use super::{
+    protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
+    socket,
+};
 use crate::{error::Error, fork_safe, shared_epoll::SharedEpoll, sync::lock};
 
 /// Takes the answer to a question, with the memory it speaks of.
@@ -114,9 +118,18 @@ impl Attached {
             _ => fail(error.to_string()),
         };
         let stream = UnixStream::connect(path).map_err(io_fail)?;
+        // Before a byte of it is believed.
+        let user = socket_peercred(&stream).map_err(|errno| io_fail(errno.into()))?.uid.as_raw();
+        if socket::is_stranger(user) {
+            return Err(fail(format!(
+                "user {user} serves it, and this process is of user {}: attach to a node of your own user",
+                socket::own_user()
+            )));
+        }
         let patience = timeout.unwrap_or(GREETING_PATIENCE).max(Duration::from_millis(1));
         stream.set_read_timeout(Some(patience)).map_err(io_fail)?;
-        (&stream).write_all(&frame(&ToNode::Hello { version: LOCAL_VERSION })).map_err(io_fail)?;
+        // One that refuses at once has closed the connection by now, and said why.
+        let _ = send_with_fds(&stream, &frame(&ToNode::Hello { version: LOCAL_VERSION }), &[]);
         let mut incoming = Incoming::default();
         let member = match incoming.next(&stream, recv_with_fds).map_err(io_fail)? {
             Some(FromNode::Welcome { member }) => member,

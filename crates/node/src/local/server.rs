@@ -2,14 +2,16 @@
 //! is said in it.
 
 use std::{
+    io,
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
     time::Duration,
 };
 
-use hoplite_shm::{WriterId, send_with_fds};
+use hoplite_shm::{WriterId, peer_process, send_with_fds};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
     process::{Pid, PidfdFlags, pidfd_open},
 };
 use tokio::{
@@ -23,6 +25,7 @@ use super::{
     programs::Programs,
     protocol::{FromNode, frame},
     session::Session,
+    socket,
 };
 use crate::{engine::task::Task, fork_safe};
 
@@ -34,7 +37,7 @@ pub(crate) async fn accept(programs: Arc<Programs>, listener: UnixListener) {
         match listener.accept().await {
             Ok((stream, _)) => {
                 fork_safe::note(&stream);
-                match admit(&places, most) {
+                match admit(&stream, &places, most) {
                     Ok(place) => {
                         let attending = attend(programs.clone(), stream, place);
                         programs.network.tasks.spawn(Task::Session, attending);
@@ -56,7 +59,18 @@ pub(crate) async fn accept(programs: Arc<Programs>, listener: UnixListener) {
 }
 
 /// Takes a place for a process, or says why it gets none.
-fn admit(places: &Arc<Semaphore>, most: usize) -> Result<OwnedSemaphorePermit, String> {
+fn admit(
+    stream: &UnixStream,
+    places: &Arc<Semaphore>,
+    most: usize,
+) -> Result<OwnedSemaphorePermit, String> {
+    let user = stream.peer_cred().map_err(|error| error.to_string())?.uid();
+    if socket::is_stranger(user) {
+        return Err(format!(
+            "user {user} may not attach: this node serves processes of its own user, {}",
+            socket::own_user()
+        ));
+    }
     places.clone().try_acquire_owned().map_err(|_| {
         format!(
             "this node serves {most} processes already, as many as it may; each takes two of its descriptors, so that \
@@ -100,8 +114,19 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, _place: OwnedSemaph
 
 /// The process at the other end, if it lives and this one may open it.
 fn process_of(stream: &UnixStream) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(stream.peer_cred().ok()?.pid()?)?;
-    pidfd_open(pid, PidfdFlags::empty()).ok()
+    match peer_process(stream.as_fd()) {
+        // By its number, which another process may have by now.
+        Err(error) if is_unknown(&error) => {
+            let pid = Pid::from_raw(stream.peer_cred().ok()?.pid()?)?;
+            pidfd_open(pid, PidfdFlags::empty()).ok()
+        }
+        process => process.ok(),
+    }
+}
+
+/// Whether the kernel is too old for the option.
+fn is_unknown(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::NOPROTOOPT.raw_os_error())
 }
 
 fn has_ended(process: &OwnedFd) -> bool {
