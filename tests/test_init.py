@@ -453,7 +453,7 @@ def test_a_runtime_folder_of_another_is_not_trusted(tmp_path: Path) -> None:
 
 
 def test_a_runtime_folder_that_is_a_link_is_not_trusted(tmp_path: Path) -> None:
-    """Whoever made the link can turn it, also when it leads to a folder of this user's."""
+    """The user who made it can turn it, also when it leads to a folder of this user's now."""
     (tmp_path / "own").mkdir(mode=0o700)
     (tmp_path / "hoplite").symlink_to(tmp_path / "own")
     with pytest.raises(hoplite.HopliteError, match="not a folder of this user's alone"):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root starts processes of other users")
 
-# "nobody", who owns no file.
+# The last user by convention, who owns no file.
 STRANGER = 65534
 
 
@@ -81,7 +81,7 @@ def test_a_node_sends_processes_of_other_users_away(folder: Path) -> None:
         path.chmod(0o666)
         with stranger(CONNECTS, str(path)) as process:
             assert f"user {STRANGER} may not attach" in line(process)
-        with hoplite.connect(path) as client:
+        with hoplite.connect(str(path)) as client:
             assert client.status()["id"] == node.id
             assert client.stats()["strangers"] == 1
 
@@ -105,9 +105,9 @@ def test_a_program_attaches_to_no_node_of_another_user(folder: Path) -> None:
     path = folder / "node.sock"
     with stranger(SERVES, str(path)) as process:
         assert line(process) == "ready"
-        for attach in (hoplite.connect, lambda path: hoplite.init(f"unix:{path}")):
+        for attach in (hoplite.connect, hoplite.init):
             with pytest.raises(hoplite.ConnectError, match=f"user {STRANGER} serves it"):
-                attach(path)
+                attach(f"unix:{path}")
         with pytest.raises(hoplite.AddressInUse):
             Node(socket=path)
         with socket.socket(socket.AF_UNIX) as last:
@@ -127,6 +127,6 @@ def test_another_user_keeps_no_node_from_starting_in_a_shared_folder(folder: Pat
     os.chown(folder, STRANGER, STRANGER)
     with stranger(LOCKS, str(folder)) as process:
         assert line(process) == "locked"
-        with Node(socket=folder / "node.sock") as node, hoplite.connect(folder / "node.sock") as client:
+        with Node(socket=folder / "node.sock") as node, hoplite.connect(str(folder / "node.sock")) as client:
             assert client.status()["id"] == node.id
         go(process)

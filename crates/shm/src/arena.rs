@@ -169,7 +169,7 @@ impl Arena {
 
     /// Lets go of the extents of a writer that is gone: of the free ones now, of each other with the last of its slots.
     ///
-    /// None of them serves anyone else. That a process has ended does not say that its memory is mapped writable nowhere:
+    /// None of them serves another writer or the pool. That a process has ended does not say that its memory is mapped writable nowhere:
     /// a child that it forked has the same mappings.
     pub fn retire(&self, writer: WriterId) {
         let mut state = self.state();

@@ -235,7 +235,7 @@ fn only_its_writer_says_that_an_extent_is_mapped() {
     let seal = other.ask(Ask::Seal { instance });
     let (answer, _) = other.answer(seal);
     assert!(matches!(answer, Err(CallError::InvalidArgument(_))), "{answer:?}");
-    // One that was never there is no one's.
+    // One that was never there belongs to no process.
     other.say(&ToNode::Mapped { extent: u64::MAX });
     other.pause();
     Mapping::map_writable(&descriptor, place.extent_len).unwrap();

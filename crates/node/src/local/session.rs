@@ -78,12 +78,12 @@ impl Session {
         (session, answers)
     }
 
-    /// As whom it uses the node.
+    /// The client that it is at the node.
     pub(super) const fn client(&self) -> ClientId {
         self.client
     }
 
-    /// As whom it writes to shared memory.
+    /// The writer that it is of shared memory.
     const fn writer(&self) -> WriterId {
         WriterId(self.client.0)
     }
