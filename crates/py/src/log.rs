@@ -50,9 +50,18 @@ fn write_field(to: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fm
         write!(to, "{}=", field.name())?;
     }
     let mut line = OneLine { to, left: TEXT_BYTES_MAX };
-    match write!(line, "{value:?}") {
+    match write!(line, "{}", Value(value)) {
         Err(fmt::Error) if line.left == 0 => to.write_str("..."),
         written => written,
+    }
+}
+
+/// The value of a field as tracing hands it over: what a line of the log displays comes as that text, a string in quotes.
+struct Value<'a>(&'a dyn fmt::Debug);
+
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
