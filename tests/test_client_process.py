@@ -87,6 +87,44 @@ except ValueError:
         assert process.wait(SOON) == 0
 
 
+def test_an_attached_process_can_not_make_what_it_reads_writable(nodes: list[Node]) -> None:
+    """What it got, and what it followed while that grew; its own memory it can write."""
+    script = """
+import ctypes, errno, mmap
+libc = ctypes.CDLL(None, use_errno=True)
+out = np.empty(48 << 20, np.uint8)
+print("ready", flush=True)
+hp.get("grows/1", out=out, timeout=30)
+value = hp.get("there/1", timeout=30)
+assert out[-1] == 7 and value[-1] == 3
+def maps():
+    return [line.split()[:2] for line in open("/proc/self/maps") if "/memfd:hoplite" in line]
+assert len(maps()) == 2 and all(rights == "r--s" for _, rights in maps()), maps()
+for place, _ in maps():
+    start, end = (int(number, 16) for number in place.split("-"))
+    assert libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(end - start), 3) == -1
+    assert ctypes.get_errno() == errno.EACCES
+    # The file anew, which only root may: its seal holds for that too.
+    try:
+        mmap.mmap(os.open(f"/proc/self/map_files/{place}", os.O_RDWR), 4096)
+    except PermissionError:
+        print("closed", flush=True)
+"""
+    value = numbers(100_000, "uint8")
+    value[-1] = 3
+    client, writer = nodes[0].client(), hoplite.connect(nodes[0].socket)
+    client.put(value, name="there/1")
+    with worker(nodes[0].socket, script) as process:
+        assert line(process) == "ready"
+        eventually(lambda: client.stats()["waiting"] >= 1)
+        buffer = writer.create(48 << 20, "uint8", name="grows/1")
+        buffer[...] = 7
+        buffer.seal()
+        assert [line(process) for _ in range(2)] == ["closed", "closed"]
+        assert process.wait(SOON) == 0
+    writer.close()
+
+
 def test_every_verb_works_attached(nodes: list[Node]) -> None:
     script = """
 refs = [hp.put(np.full(50_000, n, np.float32), name=f"part/{n}") for n in (1, 2, 3)]

@@ -549,3 +549,45 @@ sys.stdin.readline()
             client.delete("a/1")
         eventually(lambda: client.objects() == [])
         eventually(lambda: client.status()["store"]["used"] == 0)
+
+
+SCRIBBLES = """
+import ctypes
+hp = hoplite.connect(sys.argv[1])
+hp.put(np.full(100_000, 1, np.uint8), name="mine/1")
+threading.Thread(target=lambda: hp.get("never/1"), daemon=True).start()
+eventually(lambda: hp.stats()["waiting"] == 1)
+if os.fork():
+    print("forked", flush=True)
+    os._exit(0)
+sys.stdin.readline()
+written = 0
+for line in open("/proc/self/maps"):
+    if "/memfd:hoplite" in line and line.split()[1] == "rw-s":
+        start, end = (int(number, 16) for number in line.split()[0].split("-"))
+        ctypes.memset(start, 0xFF, end - start)
+        written += end - start
+print(written, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.faults("a client is killed")
+def test_child_that_outlives_a_client_can_write_only_what_was_that_clients(nodes: list[Node]) -> None:
+    """It has the parent's memory mapped writable for ever: no object of another program comes to lie there."""
+    client = nodes[0].client()
+    with started(HEAD + SCRIBBLES, nodes[0].socket) as process, hoplite.connect(nodes[0].socket) as attached:
+        assert line(process) == "forked"
+        process.wait(SOON)
+        eventually(lambda: client.stats()["waiting"] == 0)
+        values = {f"theirs/{number}": numbers(50_000, "uint8", seed=number) for number in range(60)}
+        for number, (name, value) in enumerate(values.items()):
+            # By this process, which is the node's, by another one, and over the network.
+            putter = (client, attached, nodes[1].client())[number % 3]
+            putter.put(value, name=name)
+            same(client.get(name, timeout=SOON), value)
+        go(process)
+        assert int(line(process)) >= 100_000
+        for name, value in values.items():
+            same(client.get(name, timeout=SOON), value)
+            same(nodes[2].client().get(name, timeout=SOON), value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import socket
 import subprocess
@@ -295,3 +296,24 @@ def test_ctrl_c_while_a_frozen_node_is_waited_for(call: str, ends: set[str]) -> 
             process.send_signal(signal.SIGINT)
             assert line(process) in ends
             assert time.monotonic() - start < 10
+
+
+def test_no_text_begins_a_line_of_the_log_or_speaks_to_the_terminal() -> None:
+    """Such as names of objects and of clusters, which other nodes and programs say."""
+    text = """
+import hoplite
+from hoplite import log
+log.start("debug")
+cluster = "one\\n2026-01-01T00:00:00Z ERROR forged\\x1b[2J" + "x" * 5000
+name = "two\\u2028forged\\u202e"
+with hoplite.Node(cluster=cluster) as first, hoplite.Node(cluster=cluster, join=[first.address]) as second:
+    first.client().put(b"x" * 100_000, name=name)
+    second.client().get(name, timeout=10)
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True, timeout=SOON)
+    lines = done.stderr.decode().splitlines()
+    assert any("two\\u{2028}forged\\u{202e}" in line for line in lines), lines
+    for line in lines:
+        assert re.match(r"\S+Z +(INFO|DEBUG) hoplite", line), line
+        assert line.isprintable(), line
+        assert len(line) < 2000, line

@@ -452,6 +452,22 @@ def test_a_runtime_folder_of_another_is_not_trusted(tmp_path: Path) -> None:
         hoplite.init()
 
 
+def test_a_runtime_folder_that_is_a_link_is_not_trusted(tmp_path: Path) -> None:
+    """The user who made it can turn it, also when it leads to a folder of this user's now."""
+    (tmp_path / "own").mkdir(mode=0o700)
+    (tmp_path / "hoplite").symlink_to(tmp_path / "own")
+    with pytest.raises(hoplite.HopliteError, match="not a folder of this user's alone"):
+        hoplite.init()
+    assert list((tmp_path / "own").iterdir()) == []
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (sockets.runtime_dir() / "init.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(hoplite.HopliteError, match="remove it"):
+        hoplite.init()
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_importing_hoplite_does_not_import_numpy() -> None:
     assert run("import sys, hoplite; print('numpy' in sys.modules)") == "False"
 

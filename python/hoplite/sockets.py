@@ -201,7 +201,7 @@ def _locked(path: Path, timeout: float | None = None) -> Iterator[None]:
     """Holds the lock of a folder, or of a file, which is made if it is not there."""
     flags = os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | os.O_CREAT
     try:
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         if error.errno == errno.EMFILE:
             raise

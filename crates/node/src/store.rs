@@ -100,6 +100,22 @@ impl Held {
         }
     }
 
+    /// Waits until something is so that comes with word of growth; false if the rest of the copy will not come.
+    pub(crate) async fn until(&self, is_so: impl Fn() -> bool) -> bool {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if is_so() {
+                return true;
+            }
+            if self.abandoned.load(Ordering::Acquire) {
+                return false;
+            }
+            changed.await;
+        }
+    }
+
     /// What of the copy is there.
     pub(crate) fn ready(&self) -> Ranges {
         let (len, progress) = (self.slot.len(), self.slot.progress());
@@ -136,6 +152,7 @@ impl Drop for Following<'_> {
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) arena: Arena,
+    capacity: u64,
     /// Bytes of memory beyond which free extents are given back before new ones are made.
     mapped_max: u64,
     held: Mutex<HashMap<Instance, Arc<Held>>>,
@@ -148,10 +165,16 @@ impl Store {
         let mapped_max = capacity.saturating_add(capacity / 4).saturating_add(2 * EXTENT_BYTES);
         Self {
             arena: Arena::new(EXTENT_BYTES),
+            capacity,
             mapped_max,
             held: Mutex::default(),
             created: Notify::new(),
         }
+    }
+
+    /// Bytes of objects that it may hold.
+    pub(crate) const fn capacity(&self) -> u64 {
+        self.capacity
     }
 
     /// Takes memory for a copy, and returns extents that were given back for it. May take a while: new memory costs

@@ -111,6 +111,8 @@ fn end_by(task: Task) {
     let inside = scene.failing.client();
     let outside = Client::attach(&scene.socket, SOON).unwrap();
     let gets = [inside.start_get(&never, None), outside.start_get(&never, None)];
+    // Behind the get, which the session of a process has to take before its task panics.
+    outside.start_objects().join().unwrap();
     let address = scene.failing.address();
     scene.failing.plant_panic(task);
     scene.provoke(task);

@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! extent of the pool:     made and sealed -> slots for the node -> trimmed when free
-//! extent of a writer:     made -> mapped by the writer -> sealed -> slots for that writer -> writer gone -> pool
+//! extent of a writer:     made -> mapped by the writer -> sealed -> slots for that writer -> retired -> unmapped
 //! ```
-//! A client that has an extent mapped writable could change anything in it. So an extent serves one writer only, and
-//! no other writer's bytes lie in it while that writer lives.
+//! A client that has an extent mapped writable could change anything in it, and so could every process that it forked.
+//! So an extent serves one writer only, for as long as there is the extent: no other bytes ever lie in it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::mapping::{MAPPING_BYTES_MAX, Mapping};
+use crate::mapping::{self, MAPPING_BYTES_MAX, Mapping};
 use crate::slot::slot_bytes;
 use crate::{Allocator, PAGE_BYTES, ShmError, Slot};
 
@@ -68,6 +68,7 @@ type Placed = (ExtentId, Arc<Mapping>, u64);
 #[derive(Debug)]
 struct Extent {
     mapping: Arc<Mapping>,
+    /// For reading only, once the extent is sealed.
     fd: Arc<OwnedFd>,
     allocator: Allocator,
     /// None: of the pool.
@@ -134,14 +135,16 @@ impl Arena {
         slot
     }
 
-    /// The descriptor of an extent's memory and its length; None if the extent is unknown or was trimmed.
+    /// The descriptor of an extent's memory for `client` to map, and its length; None if the extent is unknown or was
+    /// trimmed.
     ///
-    /// An extent of a writer goes to that writer alone until it [`is_sealed`](Self::is_sealed): until then a process
-    /// that has the descriptor can map it writable.
-    pub fn descriptor(&self, extent: ExtentId) -> Option<(Arc<OwnedFd>, u64)> {
+    /// Until an extent of a writer [`is_sealed`](Self::is_sealed) a process that has the descriptor can map it writable:
+    /// for every client but that writer there is none. That of a sealed extent is open for reading only.
+    pub fn descriptor(&self, extent: ExtentId, client: WriterId) -> Option<(Arc<OwnedFd>, u64)> {
         let state = self.state();
         let extent = state.extents.get(&extent)?;
-        Some((extent.fd.clone(), extent.mapping.len()))
+        let may_have = extent.sealed || extent.writer == Some(client);
+        may_have.then(|| (extent.fd.clone(), extent.mapping.len()))
     }
 
     /// Whether no process can map the extent writable any more; false for an unknown extent.
@@ -149,35 +152,25 @@ impl Arena {
         self.state().extents.get(&extent).is_some_and(|extent| extent.sealed)
     }
 
-    /// Denies new writable mappings of an extent. Call it when its writer says that it has mapped the extent.
+    /// Denies new writable mappings of an extent of `writer`. Call it when that writer says that it has mapped the extent.
     ///
     /// Extents of the pool are sealed from the start; sealing twice is no error.
     ///
     /// # Errors
-    /// [`ShmError::UnknownExtent`].
-    pub fn seal(&self, extent: ExtentId) -> Result<(), ShmError> {
+    /// [`ShmError::UnknownExtent`], and [`ShmError::NotItsExtent`] for one of another writer or of the pool.
+    pub fn seal(&self, extent: ExtentId, writer: WriterId) -> Result<(), ShmError> {
         let mut state = self.state();
         let found = state.extents.get_mut(&extent).ok_or(ShmError::UnknownExtent { extent })?;
+        if found.writer != Some(writer) {
+            return Err(ShmError::NotItsExtent { extent });
+        }
         found.seal()
     }
 
-    /// Puts the extents of a writer that has ended into the pool, where they serve anyone.
+    /// Lets go of the extents of a writer that is gone: of the free ones now, of each other with the last of its slots.
     ///
-    /// The hazard is a writer that only seems to have ended: it could change what others put there. Call this when the
-    /// process is gone and not when its connection broke; a child it forked counts as the process. Objects that it left
-    /// half filled stay so; drop their slots.
-    pub fn writer_gone(&self, writer: WriterId) {
-        let mut state = self.state();
-        for extent in state.extents.values_mut().filter(|extent| extent.writer == Some(writer)) {
-            // One that cannot be sealed stays as it is; it is trimmed when its slots are freed.
-            if extent.seal().is_ok() {
-                extent.writer = None;
-            }
-        }
-    }
-
-    /// Lets go of the extents of a writer that uses them no more but may live on: of the free ones now, of each other
-    /// with the last of its slots. No other writer's bytes ever lie in them.
+    /// None of them serves another writer or the pool. That a process has ended does not say that its memory is mapped writable nowhere:
+    /// a child that it forked has the same mappings.
     pub fn retire(&self, writer: WriterId) {
         let mut state = self.state();
         let mut free = Vec::new();
@@ -279,6 +272,10 @@ impl Extent {
     fn seal(&mut self) -> Result<(), ShmError> {
         if !self.sealed {
             Mapping::seal(&self.fd)?;
+            // Where there is no /proc the seal alone holds.
+            if let Ok(readonly) = mapping::reopen_readonly(&self.fd) {
+                self.fd = Arc::new(readonly);
+            }
             self.sealed = true;
         }
         Ok(())

@@ -90,6 +90,12 @@ pub enum ShmError {
         /// The extent asked for.
         extent: ExtentId,
     },
+    /// The extent is of another writer or of the pool. Refuse the process that named it.
+    #[error("{extent} is not one that this process was given to write")]
+    NotItsExtent {
+        /// The extent named.
+        extent: ExtentId,
+    },
     /// A call that should always succeed did not. The kernel may be older than 5.1, which knows no F_SEAL_FUTURE_WRITE.
     #[error("{call} failed for {len} bytes: {source}")]
     System {

@@ -13,7 +13,8 @@
 //! # What every process upholds
 //! A block that is ready is never written again while its slot lives, and only one process writes a slot. Inside one
 //! process and one mapping this crate enforces it. Across processes it is a promise: the kernel holds readers to it
-//! (they have no writable mapping of a sealed extent), the one writer of an extent is trusted, as it runs as the same user.
+//! (they have no writable mapping of a sealed extent). The one writer of an extent, and the processes that it forks, could
+//! break it, for the objects of that writer alone: no other bytes ever lie in its extents.
 //! Lengths, offsets and progress words that another process wrote are checked: wrong ones cost wrong data or an error,
 //! never an access outside the mapping.
 
@@ -50,7 +51,7 @@ mod os {
         FDS_PER_MESSAGE_MAX, recv_with_fds, send_with_fds, try_recv_with_fds, try_send_with_fds,
     };
     pub use crate::slot::Slot;
-    pub use crate::socket_option::limit_retransmission;
+    pub use crate::socket_option::{limit_retransmission, peer_process};
 }
 #[cfg(not(loom))]
 mod arena;

@@ -7,11 +7,11 @@
 //! ```
 
 use std::ffi::c_void;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
@@ -196,6 +196,12 @@ impl Drop for Mapping {
     }
 }
 
+/// The same memory by a descriptor that is open for reading only.
+pub(crate) fn reopen_readonly(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
 /// Checks what a peer says of memory that it sent.
 fn check_peer(fd: &impl AsFd, len: u64) -> Result<(), ShmError> {
     let failed = |call| move |errno: Errno| ShmError::System { call, len, source: errno.into() };
@@ -220,8 +226,6 @@ fn check_peer(fd: &impl AsFd, len: u64) -> Result<(), ShmError> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
-
     use super::*;
 
     const LEN: u64 = 1 << 20;

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use hoplite_shm::{Arena, Mapping, Slot};
+use hoplite_shm::{Arena, Mapping, Slot, WriterId};
 
 fn mapped() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().matches("/memfd:hoplite").count()
@@ -20,7 +20,7 @@ fn nothing_stays_mapped_or_open() {
     let arena = Arena::new(1 << 20);
     let slots: Vec<Slot> = (0..4).map(|_| arena.allocate(900_000, None).unwrap()).collect();
     assert_eq!(mapped(), 4);
-    let (fd, bytes) = arena.descriptor(slots[0].extent()).unwrap();
+    let (fd, bytes) = arena.descriptor(slots[0].extent(), WriterId(1)).unwrap();
     let reader = Arc::new(Mapping::map_readonly(&fd, bytes).unwrap());
     let view = Slot::open(reader.clone(), slots[0].offset(), slots[0].len()).unwrap();
     assert_eq!(mapped(), 5);

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    io::{self, Write},
+    io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
@@ -28,8 +28,12 @@ use hoplite_proto::{
 use hoplite_shm::{
     ExtentId, Mapping, Slot, recv_with_fds, send_with_fds, try_recv_with_fds, try_send_with_fds,
 };
+use rustix::net::sockopt::socket_peercred;
 
-use super::protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame};
+use super::{
+    protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
+    socket,
+};
 use crate::{error::Error, fork_safe, shared_epoll::SharedEpoll, sync::lock};
 
 /// Takes the answer to a question, with the memory it speaks of.
@@ -54,8 +58,8 @@ struct Shared {
     /// Locked for as long as answers are taken, so that they stay in order.
     incoming: Mutex<Incoming>,
     is_closed: AtomicBool,
-    /// Why the node has ended itself, if it said so.
-    down: OnceLock<String>,
+    /// Why the node has ended itself, or the attachment, if it said so.
+    ended: OnceLock<String>,
     /// The process that attached; a fork of it must not use the socket.
     process: u32,
 }
@@ -114,9 +118,18 @@ impl Attached {
             _ => fail(error.to_string()),
         };
         let stream = UnixStream::connect(path).map_err(io_fail)?;
+        // Before a byte of it is believed.
+        let user = socket_peercred(&stream).map_err(|errno| io_fail(errno.into()))?.uid.as_raw();
+        if socket::is_stranger(user) {
+            return Err(fail(format!(
+                "user {user} serves it, and this process is of user {}: attach to a node of your own user",
+                socket::own_user()
+            )));
+        }
         let patience = timeout.unwrap_or(GREETING_PATIENCE).max(Duration::from_millis(1));
         stream.set_read_timeout(Some(patience)).map_err(io_fail)?;
-        (&stream).write_all(&frame(&ToNode::Hello { version: LOCAL_VERSION })).map_err(io_fail)?;
+        // One that refuses at once has closed the connection by now, and said why.
+        let _ = send_with_fds(&stream, &frame(&ToNode::Hello { version: LOCAL_VERSION }), &[]);
         let mut incoming = Incoming::default();
         let member = match incoming.next(&stream, recv_with_fds).map_err(io_fail)? {
             Some(FromNode::Welcome { member }) => member,
@@ -138,11 +151,11 @@ impl Attached {
             next: AtomicU64::new(1),
             waiting: Mutex::default(),
             describing: Mutex::default(),
-            down: OnceLock::new(),
             extents: Mutex::default(),
             epoll: Arc::new(epoll),
             incoming: Mutex::new(incoming),
             is_closed: AtomicBool::new(false),
+            ended: OnceLock::new(),
             process: std::process::id(),
         });
         let of_thread = shared.clone();
@@ -337,8 +350,14 @@ impl Shared {
                     let mut mapped = lock(&self.extents);
                     extents.iter().for_each(|extent| drop(mapped.remove(extent)));
                 }
-                FromNode::Down { said } => drop(self.down.set(said)),
-                FromNode::Welcome { .. } | FromNode::Refused { .. } => {}
+                // The end of the connection follows.
+                FromNode::Down { said } => drop(self.ended.set(said)),
+                FromNode::Refused { said } => {
+                    let said =
+                        format!("the node of this host ended the attachment of this process: {said}");
+                    drop(self.ended.set(said));
+                }
+                FromNode::Welcome { .. } => {}
             }
         }
         drop(incoming);
@@ -353,7 +372,7 @@ impl Shared {
     }
 
     fn fail_all(&self) {
-        let reason = self.down.get().map_or("the node of this host is gone", String::as_str);
+        let reason = self.ended.get().map_or("the node of this host is gone", String::as_str);
         let gone = || CallError::NodeDown(reason.into());
         let waiting: Vec<Callback> =
             lock(&self.waiting).drain().map(|(_, callback)| callback).collect();
@@ -429,14 +448,14 @@ impl Drop for EndsWithThread {
 
 /// What has come from the node and was not taken yet.
 #[derive(Default)]
-struct Incoming {
+pub(super) struct Incoming {
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
 }
 
 impl Incoming {
     /// The next message, which `receive` waits for or does not; none when the node is gone.
-    fn next<'a>(
+    pub(super) fn next<'a>(
         &mut self,
         stream: &'a UnixStream,
         receive: impl Fn(&'a UnixStream, &mut [u8], &mut Vec<OwnedFd>) -> io::Result<usize>,
@@ -458,7 +477,7 @@ impl Incoming {
         }
     }
 
-    fn descriptor(&mut self) -> Option<OwnedFd> {
+    pub(super) fn descriptor(&mut self) -> Option<OwnedFd> {
         if self.descriptors.is_empty() { None } else { Some(self.descriptors.remove(0)) }
     }
 }

@@ -134,7 +134,7 @@ impl Connection {
     pub(crate) fn hold(&self, end: OwnedFd) {
         match &self.link {
             _ if self.is_forked() => {}
-            Link::Embedded { programs, client } => programs.hold(*client, end),
+            Link::Embedded { programs, client } => programs.hold(*client, end, Arc::default()),
             Link::Attached(attached) => attached.hold(end),
         }
     }

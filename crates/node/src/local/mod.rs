@@ -2,16 +2,24 @@
 //!
 //! Knows questions and answers; not what the node does for them.
 
+mod answers;
+mod asked;
 mod attach;
 pub(crate) mod client;
 mod connection;
 mod describe;
 pub(crate) mod fork;
+#[cfg(test)]
+mod hostile;
+mod limits;
+#[cfg(test)]
+mod overload;
 pub(crate) mod programs;
 mod protocol;
 mod question;
 pub(crate) mod rows;
 pub(crate) mod server;
+mod session;
 pub(crate) mod socket;
 pub(crate) mod view;
 pub(crate) mod wait;

@@ -117,17 +117,18 @@ impl Programs {
     }
 
     /// Pins what a client reads once more, until the pipe whose reading end this is has no other end.
-    pub(crate) fn hold(self: &Arc<Self>, client: ClientId, end: OwnedFd) {
+    /// `counted` is let go of then.
+    pub(crate) fn hold(self: &Arc<Self>, client: ClientId, end: OwnedFd, counted: Arc<()>) {
         let heir = self.next_client();
         self.facts.tell(Event::ClientForked { client, heir });
         let programs = self.clone();
         self.network.tasks.spawn(Task::Fork, async move {
             if let Ok(mut end) = pipe::Receiver::from_owned_fd(end) {
                 // Nothing is written into it: it is readable when it is over.
-                let mut byte = [0];
-                while end.read(&mut byte).await.is_ok_and(|count| count > 0) {}
+                let _ = end.read(&mut [0]).await;
             }
             programs.gone(heir);
+            drop(counted);
         });
     }
 }

@@ -1,56 +1,54 @@
-//! The Unix socket of a node: the other processes of its host attach here, and get descriptors of its memory.
+//! The Unix socket of a node: the other processes of its host attach here. Knows how an attachment begins and ends, not what
+//! is said in it.
 
 use std::{
-    collections::{HashMap, HashSet},
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex, Weak},
+    sync::Arc,
     time::Duration,
 };
 
-use hoplite_proto::{
-    ask::{Answer, Ask},
-    error::Error as CallError,
-    id::{ClientId, Instance, RequestId},
-    wire,
-};
-use hoplite_shm::{ExtentId, WriterId, recv_with_fds, send_with_fds};
+use hoplite_shm::{WriterId, peer_process, send_with_fds};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
     process::{Pid, PidfdFlags, pidfd_open},
 };
 use tokio::{
-    io::Interest,
     net::{UnixListener, UnixStream},
-    sync::{
-        Notify,
-        mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
-    },
+    sync::{OwnedSemaphorePermit, Semaphore},
 };
-use tracing::{debug, info};
+use tracing::info;
 
 use super::{
-    programs::{Attachment, Programs},
-    protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
+    limits,
+    programs::Programs,
+    protocol::{FromNode, frame},
+    session::Session,
+    socket,
 };
-use crate::{
-    engine::{requests::Sink, task::Task},
-    fork_safe,
-    mutants::{self, Bug},
-    store::Held,
-    sync::lock,
-};
-
-/// Descriptors that came and were not asked for by a frame; a process that sends more is broken.
-const UNCLAIMED_MAX: usize = 8;
+use crate::{engine::task::Task, fork_safe};
 
 /// Accepts for ever.
 pub(crate) async fn accept(programs: Arc<Programs>, listener: UnixListener) {
+    let most = limits::attached_max();
+    let places = Arc::new(Semaphore::new(most));
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 fork_safe::note(&stream);
-                programs.network.tasks.spawn(Task::Session, attend(programs.clone(), stream));
+                match admit(&stream, &places, most) {
+                    Ok(place) => {
+                        let attending = attend(programs.clone(), stream, place);
+                        programs.network.tasks.spawn(Task::Session, attending);
+                    }
+                    Err(said) => {
+                        programs.network.counters.strangers.add(1);
+                        info!(%said, "a process was not let in");
+                        // It fits a socket that nothing was written to.
+                        let _ = send_with_fds(&stream, &frame(&FromNode::Refused { said }), &[]);
+                    }
+                }
             }
             Err(error) => {
                 info!(%error, "could not accept a process");
@@ -60,321 +58,78 @@ pub(crate) async fn accept(programs: Arc<Programs>, listener: UnixListener) {
     }
 }
 
-/// One attached process.
-pub(crate) struct Session {
-    programs: Arc<Programs>,
-    client: ClientId,
-    out: UnboundedSender<Outgoing>,
-    /// Extents whose descriptors it has.
-    known: Mutex<HashSet<ExtentId>>,
-    /// Its questions: as it counts them, and as the node does.
-    asked: Mutex<HashMap<u64, RequestId>>,
-    /// Copies that it reads while they arrive, by its question. Their memory is not used again meanwhile, whatever
-    /// becomes of the copy.
-    growing: Mutex<HashMap<u64, Arc<Held>>>,
-    stream: Arc<UnixStream>,
-    /// Frames that wait for room in the socket. As long as there are none, a frame goes out on the thread that has it:
-    /// a task to write it would wake up later.
-    queued: Arc<Mutex<usize>>,
-    /// The node ends the connection.
-    ended: Notify,
+/// Takes a place for a process, or says why it gets none.
+fn admit(
+    stream: &UnixStream,
+    places: &Arc<Semaphore>,
+    most: usize,
+) -> Result<OwnedSemaphorePermit, String> {
+    let user = stream.peer_cred().map_err(|error| error.to_string())?.uid();
+    if socket::is_stranger(user) {
+        return Err(format!(
+            "user {user} may not attach: this node serves processes of its own user, {}",
+            socket::own_user()
+        ));
+    }
+    places.clone().try_acquire_owned().map_err(|_| {
+        format!(
+            "this node serves {most} processes already, as many as it may; each takes two of its descriptors, so that \
+             ulimit -n may allow more, up to {}",
+            limits::ATTACHED_MAX
+        )
+    })
 }
 
-struct Outgoing {
-    bytes: Vec<u8>,
-    descriptor: Option<Arc<OwnedFd>>,
-}
-
-async fn attend(programs: Arc<Programs>, stream: UnixStream) {
-    let client = programs.next_client();
-    let (out, queue) = unbounded_channel();
+async fn attend(programs: Arc<Programs>, stream: UnixStream, _place: OwnedSemaphorePermit) {
+    let process = process_of(&stream);
     let stream = Arc::new(stream);
-    let (known, asked, growing) = (Mutex::default(), Mutex::default(), Mutex::default());
-    let (of_session, queued) = (stream.clone(), Arc::new(Mutex::new(0)));
-    let counted = queued.clone();
-    let session = Session {
-        programs: programs.clone(),
-        client,
-        out,
-        known,
-        asked,
-        growing,
-        stream: of_session,
-        queued,
-        ended: Notify::new(),
-    };
-    let session = Arc::new(session);
-    let of_programs: Weak<Session> = Arc::downgrade(&session);
-    programs.attach(client, of_programs);
-    let alive = stream.peer_cred().ok().and_then(|peer| peer.pid());
-    let alive =
-        alive.and_then(Pid::from_raw).and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
-    let writing = write(stream.clone(), queue, counted);
+    let (session, answers) = Session::begin(programs.clone(), stream.clone());
+    let client = session.client();
+    let of_writing = answers.clone();
+    let writing = async move { of_writing.write().await };
     let writing = programs.network.tasks.spawn(Task::Answers, writing);
-    let result = tokio::select! {
-        result = session.read(&stream) => result,
-        () = session.ended.notified() => Ok(()),
-    };
-    let has_memory = !lock(&session.known).is_empty();
+    let result = session.attend(&stream).await;
+    let has_memory = session.has_memory();
     drop(session);
     // What is queued, a refusal perhaps, still goes out.
+    answers.close();
     let abort = writing.abort_handle();
     let _ = tokio::time::timeout(Duration::from_secs(1), writing).await;
     abort.abort();
-    drop(stream);
+    // Questions without an answer hold the session for a moment: the process is told before.
+    let _ = rustix::net::shutdown(&*stream, rustix::net::Shutdown::Both);
+    drop((stream, answers));
     if let Err(error) = result {
         programs.network.counters.strangers.add(1);
         info!(%error, "an attached process broke off");
         // It did not say what it still reads: its views stay valid for as long as it can look at them. One that never
         // got any memory has none, and must not cost a descriptor until it ends.
-        while has_memory && alive.as_ref().is_some_and(|process| !has_ended(process)) {
+        while has_memory && process.as_ref().is_some_and(|process| !has_ended(process)) {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
     programs.gone(client);
-    // A process that has ended writes no more, and its warm memory serves others. While it lives no other client's
-    // objects go there. Its end may be seen a moment after that of its connection.
-    let writer = WriterId(client.0);
-    for _ in 0..10 {
-        if alive.as_ref().is_some_and(has_ended) {
-            return programs.store.arena.writer_gone(writer);
+    programs.store.arena.retire(WriterId(client.0));
+}
+
+/// The process at the other end, if it lives and this one may open it.
+fn process_of(stream: &UnixStream) -> Option<OwnedFd> {
+    match peer_process(stream.as_fd()) {
+        // By its number, which another process may have by now.
+        Err(error) if is_unknown(&error) => {
+            let pid = Pid::from_raw(stream.peer_cred().ok()?.pid()?)?;
+            pidfd_open(pid, PidfdFlags::empty()).ok()
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        process => process.ok(),
     }
-    programs.store.arena.retire(writer);
+}
+
+/// Whether the kernel is too old for the option.
+fn is_unknown(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::NOPROTOOPT.raw_os_error())
 }
 
 fn has_ended(process: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(process, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
-}
-
-/// Writes what is queued until the session is over or the process gone.
-async fn write(
-    stream: Arc<UnixStream>,
-    mut queue: UnboundedReceiver<Outgoing>,
-    queued: Arc<Mutex<usize>>,
-) {
-    while let Some(Outgoing { bytes, mut descriptor }) = queue.recv().await {
-        let mut rest = bytes.as_slice();
-        while !rest.is_empty() {
-            let sent = stream
-                .async_io(Interest::WRITABLE, || {
-                    let fds: Vec<_> = descriptor.iter().map(|fd| fd.as_fd()).collect();
-                    send_with_fds(&*stream, rest, &fds)
-                })
-                .await;
-            match sent {
-                Ok(count) => {
-                    rest = &rest[count..];
-                    descriptor = None;
-                }
-                Err(_) => return,
-            }
-        }
-        *lock(&queued) -= 1;
-    }
-}
-
-impl Session {
-    async fn read(self: &Arc<Self>, stream: &UnixStream) -> io::Result<()> {
-        let (mut bytes, mut descriptors) = (Vec::new(), Vec::new());
-        let mut buffer = vec![0; 16 * 1024];
-        let mut is_greeted = false;
-        loop {
-            while let Some(body) = take_frame(&mut bytes)? {
-                let message: ToNode = wire::decode(&body)
-                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-                match message {
-                    ToNode::Hello { version } if !is_greeted => {
-                        if version != LOCAL_VERSION {
-                            let said = format!(
-                                "this node speaks version {LOCAL_VERSION} to processes of its host, not {version}: \
-                                 install the same release in both"
-                            );
-                            self.say(&FromNode::Refused { said }, None);
-                            return Ok(());
-                        }
-                        is_greeted = true;
-                        self.say(
-                            &FromNode::Welcome { member: self.programs.network.identity.member },
-                            None,
-                        );
-                    }
-                    _ if !is_greeted => {
-                        return Err(io::Error::new(io::ErrorKind::InvalidData, "no greeting"));
-                    }
-                    ToNode::Hold => {
-                        if descriptors.is_empty() {
-                            return Err(io::Error::new(
-                                io::ErrorKind::InvalidData,
-                                "no descriptor",
-                            ));
-                        }
-                        self.programs.hold(self.client, descriptors.remove(0));
-                    }
-                    message => self.take(message),
-                }
-            }
-            let received = stream.async_io(Interest::READABLE, || {
-                recv_with_fds(stream, &mut buffer, &mut descriptors)
-            });
-            match received.await? {
-                0 => return Ok(()),
-                count => bytes.extend_from_slice(&buffer[..count]),
-            }
-            if descriptors.len() > UNCLAIMED_MAX {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "too many descriptors"));
-            }
-        }
-    }
-
-    fn take(self: &Arc<Self>, message: ToNode) {
-        match message {
-            ToNode::Hello { .. } | ToNode::Hold => {}
-            ToNode::LetGo { request } => drop(lock(&self.growing).remove(&request)),
-            // A release has no answer, however it is said.
-            ToNode::Ask { ask: ask @ Ask::Release { .. }, .. } => {
-                self.programs.requests.tell(self.client, ask)
-            }
-            ToNode::Ask { request, ask, timeout_ns } => self.ask(request, ask, timeout_ns),
-            ToNode::Cancel { request } => {
-                let asked = lock(&self.asked).get(&request).copied();
-                if let Some(ours) = asked {
-                    self.programs.requests.cancel(ours);
-                }
-            }
-            ToNode::Tell { ask } => {
-                if matches!(ask, Ask::Release { .. } | Ask::Abort { .. } | Ask::BreakPromises) {
-                    self.programs.requests.tell(self.client, ask);
-                }
-            }
-            ToNode::Advanced { instance } => self.programs.advanced(instance),
-            ToNode::Mapped { extent } => {
-                if let Err(error) = self.programs.store.arena.seal(ExtentId(extent)) {
-                    debug!(%error, "an extent could not be sealed");
-                }
-            }
-            ToNode::Unmapped { extent } => {
-                lock(&self.known).remove(&ExtentId(extent));
-            }
-            ToNode::Describe { request } => {
-                let session = self.clone();
-                self.programs.describe(self.client, move |json| {
-                    session.say(&FromNode::Description { request, json }, None);
-                });
-            }
-        }
-    }
-
-    fn ask(self: &Arc<Self>, request: u64, ask: Ask, timeout_ns: Option<u64>) {
-        if let Ask::Seal { instance } = ask
-            && let Some(held) = self.programs.store.get(instance)
-        {
-            if !held.slot.is_complete() {
-                let said = format!("instance {instance} was sealed before all of it was filled");
-                let answer = Err(CallError::InvalidArgument(said));
-                return self.say(&FromNode::Answer { request, answer, place: None }, None);
-            }
-            held.grew();
-        }
-        let session = self.clone();
-        // The answer may come before the node's number of the question is known here: then it is not kept.
-        let answered = Arc::new(Mutex::new(false));
-        let is_answered = answered.clone();
-        let sink: Sink = Box::new(move |answer| {
-            *lock(&is_answered) = true;
-            lock(&session.asked).remove(&request);
-            session.answer(request, answer);
-        });
-        let timeout = timeout_ns.map(Duration::from_nanos);
-        let ours = self.programs.requests.ask(self.client, ask, timeout, false, sink);
-        let answered = lock(&answered);
-        if !*answered {
-            lock(&self.asked).insert(request, ours);
-        }
-    }
-
-    fn answer(&self, request: u64, answer: Result<Answer, CallError>) {
-        let instance = match &answer {
-            Ok(Answer::Created { instance, .. } | Answer::Got { instance, inline: None, .. }) => {
-                *instance
-            }
-            Ok(Answer::Growing { instance, .. }) => {
-                let Some(held) = self.programs.store.get(*instance) else {
-                    let answer = Ok(Answer::Done);
-                    return self.say(&FromNode::Answer { request, answer, place: None }, None);
-                };
-                lock(&self.growing).insert(request, held);
-                *instance
-            }
-            _ => return self.say(&FromNode::Answer { request, answer, place: None }, None),
-        };
-        let Some((place, descriptor)) = self.place(instance) else {
-            let answer = Err(CallError::NodeDown("the memory of the object is gone".into()));
-            return self.say(&FromNode::Answer { request, answer, place: None }, None);
-        };
-        let is_got = matches!(answer, Ok(Answer::Got { .. }));
-        self.say(&FromNode::Answer { request, answer, place: Some(place) }, descriptor);
-        if is_got && mutants::has(Bug::ReleasesAtOnce) {
-            self.programs.requests.tell(self.client, Ask::Release { instance });
-        }
-    }
-
-    fn place(&self, instance: Instance) -> Option<(Place, Option<Arc<OwnedFd>>)> {
-        let held = self.programs.store.get(instance)?;
-        let extent = held.slot.extent();
-        let (descriptor, extent_len) = self.programs.store.arena.descriptor(extent)?;
-        let has_descriptor = lock(&self.known).insert(extent);
-        let (offset, len) = (held.slot.offset(), held.slot.len());
-        let place = Place { extent: extent.0, extent_len, offset, len, has_descriptor };
-        Some((place, has_descriptor.then_some(descriptor)))
-    }
-
-    fn say(&self, message: &FromNode, descriptor: Option<Arc<OwnedFd>>) {
-        let mut bytes = frame(message);
-        if let FromNode::Answer { request, .. } = message
-            && bytes.len() > FRAME_BYTES_MAX
-        {
-            let said =
-                format!("the answer of {} bytes is longer than {FRAME_BYTES_MAX}", bytes.len());
-            let answer = Err(CallError::InvalidArgument(said));
-            bytes = frame(&FromNode::Answer { request: *request, answer, place: None });
-        }
-        let mut queued = lock(&self.queued);
-        let mut rest = Outgoing { bytes, descriptor };
-        if *queued == 0 {
-            let sent = self.stream.try_io(Interest::WRITABLE, || {
-                let fds: Vec<_> = rest.descriptor.iter().map(|fd| fd.as_fd()).collect();
-                send_with_fds(&*self.stream, &rest.bytes, &fds)
-            });
-            if let Ok(count) = sent {
-                if count == rest.bytes.len() {
-                    return;
-                }
-                rest.bytes.drain(..count);
-                rest.descriptor = None;
-            }
-        }
-        *queued += 1;
-        // The task that reads notices that a process is gone.
-        let _ = self.out.send(rest);
-    }
-}
-
-impl Attachment for Session {
-    fn forget(&self, gone: &[ExtentId]) {
-        let mut known = lock(&self.known);
-        let extents: Vec<u64> =
-            gone.iter().filter(|extent| known.remove(extent)).map(|extent| extent.0).collect();
-        drop(known);
-        if !extents.is_empty() {
-            self.say(&FromNode::Forget { extents }, None);
-        }
-    }
-
-    fn end(&self, reason: &str) {
-        self.say(&FromNode::Down { said: reason.into() }, None);
-        self.ended.notify_one();
-    }
 }

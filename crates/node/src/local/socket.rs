@@ -1,4 +1,4 @@
-//! Where a Unix socket comes to listen, in place of a dead node's but never of a living one's.
+//! Where a Unix socket comes to listen, in place of a dead node's but never of a living one's; and which users may meet there.
 
 use std::{
     io,
@@ -53,13 +53,38 @@ pub(crate) fn bind(path: &Path) -> Result<UnixListener, Error> {
             }
         },
     );
-    let listener = bound.and_then(|()| UnixListener::bind(path)).and_then(|listener| {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        fork_safe::note(&listener);
-        Ok(listener)
-    });
-    listener.map_err(refused)
+    let listener = bound.and_then(|()| listen(path)).and_then(UnixListener::from_std);
+    listener.inspect(fork_safe::note).map_err(refused)
+}
+
+/// Processes that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+fn listen(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    let socket = bind_privately(path)?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(OwnedFd::from(socket).into())
+}
+
+/// Makes the socket at `path`, which no other user can open from its first moment on.
+fn bind_privately(path: &Path) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // The file gets the mode that the socket has. A mask would be that of all threads of the process.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    Ok(socket)
+}
+
+/// Whether this process shares no memory with those of user `uid`: it does with those of its own user alone, root's
+/// included, since values that root reads could run code of another user.
+pub(crate) fn is_stranger(uid: u32) -> bool {
+    uid != own_user()
+}
+
+/// The user of this process.
+pub(crate) fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 /// Whether a process listens at a path, also if it is too busy to accept.
@@ -77,7 +102,8 @@ fn is_served(path: &Path) -> io::Result<bool> {
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_POLL: Duration = Duration::from_millis(5);
 
-/// The right to make and remove sockets in a folder: a lock on the folder itself, which leaves no file behind.
+/// The right to make and remove sockets in a folder: a lock on the folder itself, which leaves no file behind. In a folder of
+/// another user it is only tried for: those who could keep it from us could also hold it for ever.
 #[derive(Debug)]
 struct FolderLock(OwnedFd);
 
@@ -87,6 +113,7 @@ impl FolderLock {
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(folder, flags, Mode::empty())?;
+        let is_shared = rustix::fs::fstat(&opened)?.st_uid != own_user();
         let until = Instant::now() + LOCK_PATIENCE;
         loop {
             match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) {
@@ -95,6 +122,8 @@ impl FolderLock {
                 Err(Errno::WOULDBLOCK) if Instant::now() < until => {
                     thread::sleep(LOCK_POLL);
                 }
+                // Any user may lock a folder that is open to all.
+                Err(Errno::WOULDBLOCK) if is_shared => return Ok(Self(opened)),
                 Err(Errno::WOULDBLOCK) => {
                     return Err(io::Error::new(
                         io::ErrorKind::TimedOut,
@@ -121,6 +150,21 @@ impl Drop for FolderLock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_other_user_can_open_the_socket_from_the_moment_it_is_there() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("hoplite-mode-{}", std::process::id()));
+        let _socket = bind_privately(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn only_processes_of_this_user_are_no_strangers() {
+        assert!(!is_stranger(own_user()));
+        assert!(is_stranger(own_user() + 1));
+    }
 
     #[test]
     fn a_node_that_is_too_busy_to_accept_keeps_its_socket() {

@@ -5,6 +5,8 @@ use crate::{BLOCK_BYTES, header_bytes, slot::slot_bytes};
 
 const EXTENT: u64 = 1 << 20;
 const WRITER: Option<WriterId> = Some(WriterId(1));
+/// A client that writes none of the extents.
+const READER: WriterId = WriterId(99);
 
 #[test]
 fn freed_space_is_used_again_and_starts_anew() {
@@ -41,7 +43,7 @@ fn a_large_object_has_an_extent_of_its_own() {
     let large = arena.allocate(5 * EXTENT + 1, None).unwrap();
     let small = arena.allocate(1, None).unwrap();
     assert_ne!(large.extent(), small.extent());
-    let (_, bytes) = arena.descriptor(large.extent()).unwrap();
+    let (_, bytes) = arena.descriptor(large.extent(), READER).unwrap();
     assert_eq!(bytes, 5 * EXTENT + 4096 + header_bytes(5 * EXTENT + 1));
     drop(large);
     // The tightest place is taken, and the long one stays for long objects.
@@ -52,7 +54,7 @@ fn a_large_object_has_an_extent_of_its_own() {
 }
 
 #[test]
-fn extents_of_a_writer_serve_nobody_else_while_it_lives() {
+fn extents_of_a_writer_serve_only_that_writer() {
     let arena = Arena::new(EXTENT);
     let of_writer = arena.allocate(10, WRITER).unwrap();
     let of_other = arena.allocate(10, Some(WriterId(2))).unwrap();
@@ -65,15 +67,15 @@ fn extents_of_a_writer_serve_nobody_else_while_it_lives() {
     assert!(of_writer.claim(0..10).is_none());
 
     // The writer maps it before it is sealed; no process can afterwards.
-    let (fd, bytes) = arena.descriptor(mine).unwrap();
+    let (fd, bytes) = arena.descriptor(mine, WriterId(1)).unwrap();
     assert!(!arena.is_sealed(mine));
     assert!(arena.is_sealed(node));
     let mapping = Arc::new(Mapping::map_writable(fd.as_fd(), bytes).unwrap());
-    arena.seal(mine).unwrap();
-    arena.seal(mine).unwrap();
+    arena.seal(mine, WriterId(1)).unwrap();
+    arena.seal(mine, WriterId(1)).unwrap();
     assert!(arena.is_sealed(mine));
     assert!(Mapping::map_writable(fd.as_fd(), bytes).is_err());
-    let (pool_fd, pool_bytes) = arena.descriptor(node).unwrap();
+    let (pool_fd, pool_bytes) = arena.descriptor(node, READER).unwrap();
     assert!(Mapping::map_writable(pool_fd.as_fd(), pool_bytes).is_err());
 
     // What it fills, the node sees.
@@ -82,16 +84,33 @@ fn extents_of_a_writer_serve_nobody_else_while_it_lives() {
     assert_eq!(of_writer.bytes(), Some(&b"0123456789"[..]));
     drop((slot, of_node));
 
+    // When it is gone a child that it forked may still write there: nothing else comes to lie in it.
     let filler = arena.allocate(EXTENT - 4096, None).unwrap();
     assert_eq!(filler.extent(), node);
-    arena.writer_gone(WriterId(1));
-    let reused = arena.allocate(10, None).unwrap();
-    assert_eq!(reused.extent(), mine);
-    assert!(reused.is_writable());
+    arena.retire(WriterId(1));
+    let others = [None, Some(WriterId(2)), Some(WriterId(3))];
+    let others = others.map(|writer| arena.allocate(10, writer).unwrap());
+    assert!(others.iter().all(|slot| slot.extent() != mine));
     assert_eq!(of_writer.bytes(), Some(&b"0123456789"[..]), "what it put stays");
-    assert_ne!(arena.allocate(10, Some(WriterId(2))).unwrap().extent(), mine);
-    arena.writer_gone(WriterId(2));
-    assert!(arena.is_sealed(other), "it died before it had mapped the extent");
+    assert!(arena.descriptor(mine, READER).is_some(), "and can be read");
+    assert!(!arena.is_sealed(other));
+}
+
+#[test]
+fn an_extent_that_can_be_mapped_writable_goes_to_its_writer_alone() {
+    let arena = Arena::new(EXTENT);
+    let slot = arena.allocate(10, WRITER).unwrap();
+    let extent = slot.extent();
+    assert!(arena.descriptor(extent, READER).is_none());
+    assert!(arena.descriptor(extent, WriterId(1)).is_some());
+    // Only its writer can say that it has been mapped.
+    let error = arena.seal(extent, READER).unwrap_err();
+    assert!(matches!(error, ShmError::NotItsExtent { .. }), "{error}");
+    let of_node = arena.allocate(10, None).unwrap();
+    assert!(matches!(arena.seal(of_node.extent(), READER), Err(ShmError::NotItsExtent { .. })));
+    assert!(!arena.is_sealed(extent));
+    arena.seal(extent, WriterId(1)).unwrap();
+    assert!(arena.descriptor(extent, READER).is_some());
 }
 
 #[test]
@@ -109,9 +128,9 @@ fn trimming_returns_what_is_wholly_free() {
     drop((slots, large, of_writer));
     assert_eq!(arena.trim(), gone);
     assert!(mappings.iter().all(|mapping| mapping.strong_count() == 0));
-    assert!(arena.descriptor(gone[0]).is_none());
-    let error = arena.seal(gone[1]).unwrap_err();
-    assert_eq!(error.to_string(), format!("{} does not exist or was trimmed", gone[1]));
+    assert!(arena.descriptor(gone[0], READER).is_none());
+    let error = arena.seal(gone[2], WriterId(1)).unwrap_err();
+    assert_eq!(error.to_string(), format!("{} does not exist or was trimmed", gone[2]));
     assert_eq!(arena.stats().mapped_bytes, EXTENT, "the used one");
     assert_eq!(first.extent(), kept);
     assert!(arena.allocate_warm(10, None).is_none());

@@ -129,7 +129,7 @@ fn another_mapping_reads_while_the_slot_is_filled() {
     let _other = arena.allocate(5, None).unwrap();
     let source = pattern(4 * B + 3);
     let slot = arena.allocate(source.len() as u64, None).unwrap();
-    let (fd, bytes) = arena.descriptor(slot.extent()).unwrap();
+    let (fd, bytes) = arena.descriptor(slot.extent(), crate::WriterId(1)).unwrap();
     let mapping = Mapping::map_readonly(&fd, bytes).unwrap().with_extent(slot.extent());
     let reader = Slot::open(Arc::new(mapping), slot.offset(), slot.len()).unwrap();
     assert_eq!((reader.extent(), reader.offset()), (slot.extent(), slot.offset()));

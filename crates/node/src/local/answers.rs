@@ -1,0 +1,147 @@
+//! What goes out to one attached process: whole frames in order, some with a descriptor. Knows no message.
+//!
+//! As long as the socket has room a frame goes out on the thread that has it: a task to write it would wake up later.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, Mutex},
+};
+
+use hoplite_shm::send_with_fds;
+use tokio::{io::Interest, net::UnixStream, sync::Notify};
+
+use super::limits::UNREAD_BYTES_MAX;
+use crate::sync::lock;
+
+/// The way out to one process.
+pub(super) struct Answers {
+    stream: Arc<UnixStream>,
+    queue: Mutex<Queue>,
+    changed: Notify,
+}
+
+/// The process has left more than [`UNREAD_BYTES_MAX`] unread.
+#[derive(Debug)]
+pub(super) struct Unread;
+
+/// What waits for room in the socket.
+#[derive(Default)]
+struct Queue {
+    frames: VecDeque<Outgoing>,
+    /// Bytes of the frames, and of that which is being written.
+    bytes: usize,
+    /// Whether a frame waits or is being written.
+    is_busy: bool,
+    /// Nothing comes behind what is there.
+    is_closed: bool,
+}
+
+struct Outgoing {
+    bytes: Vec<u8>,
+    descriptor: Option<Arc<OwnedFd>>,
+    /// Some of it has been written: without the rest the process could read nothing that follows.
+    has_begun: bool,
+}
+
+impl Outgoing {
+    /// Writes some of it, as far as there is room.
+    fn send(&mut self, stream: &UnixStream) -> io::Result<()> {
+        let descriptors: Vec<_> = self.descriptor.iter().map(|fd| fd.as_fd()).collect();
+        let count = send_with_fds(stream, &self.bytes, &descriptors)?;
+        // It goes with the first byte.
+        self.descriptor = None;
+        self.bytes.drain(..count);
+        self.has_begun = true;
+        Ok(())
+    }
+}
+
+impl Answers {
+    pub(super) fn new(stream: Arc<UnixStream>) -> Self {
+        Self { stream, queue: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// Sends a frame after all others, and never waits.
+    pub(super) fn send(
+        &self,
+        bytes: Vec<u8>,
+        descriptor: Option<Arc<OwnedFd>>,
+    ) -> Result<(), Unread> {
+        let mut queue = lock(&self.queue);
+        if queue.is_closed {
+            return Ok(());
+        }
+        let mut outgoing = Outgoing { bytes, descriptor, has_begun: false };
+        if !queue.is_busy {
+            // A process that is gone is noticed by the task that reads.
+            let _ = self.stream.try_io(Interest::WRITABLE, || outgoing.send(&self.stream));
+            if outgoing.bytes.is_empty() {
+                return Ok(());
+            }
+        }
+        if queue.bytes + outgoing.bytes.len() > UNREAD_BYTES_MAX && queue.is_busy {
+            return Err(Unread);
+        }
+        queue.push(outgoing);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Drops what waits and was not begun, sends a last frame and nothing after it.
+    pub(super) fn cut(&self, last: Vec<u8>) {
+        let mut queue = lock(&self.queue);
+        if queue.is_closed {
+            return;
+        }
+        queue.frames.retain(|frame| frame.has_begun);
+        queue.push(Outgoing { bytes: last, descriptor: None, has_begun: false });
+        queue.is_closed = true;
+        self.changed.notify_one();
+    }
+
+    /// Sends nothing behind what waits.
+    pub(super) fn close(&self) {
+        lock(&self.queue).is_closed = true;
+        self.changed.notify_one();
+    }
+
+    /// Writes what waits until this is closed or the process gone.
+    pub(super) async fn write(&self) {
+        loop {
+            let (next, is_closed) = lock(&self.queue).next();
+            let Some(mut outgoing) = next else {
+                if is_closed {
+                    return;
+                }
+                self.changed.notified().await;
+                continue;
+            };
+            let length = outgoing.bytes.len();
+            while !outgoing.bytes.is_empty() {
+                let sent =
+                    self.stream.async_io(Interest::WRITABLE, || outgoing.send(&self.stream)).await;
+                if sent.is_err() {
+                    return self.close();
+                }
+            }
+            lock(&self.queue).bytes -= length;
+        }
+    }
+}
+
+impl Queue {
+    fn push(&mut self, outgoing: Outgoing) {
+        self.bytes = self.bytes.saturating_add(outgoing.bytes.len());
+        self.is_busy = true;
+        self.frames.push_back(outgoing);
+    }
+
+    /// The next frame to be written, and whether none follows when there is none.
+    fn next(&mut self) -> (Option<Outgoing>, bool) {
+        let next = self.frames.pop_front();
+        self.is_busy = next.is_some();
+        (next, self.is_closed)
+    }
+}

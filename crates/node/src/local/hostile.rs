@@ -1,0 +1,274 @@
+//! Tests of processes that keep to no rule but the bytes of the protocol: what they do reaches no other process.
+//!
+//! A program that was written to break a node speaks to it as `Raw` does here, without the client of this crate.
+
+use std::{
+    io::{self, Write},
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use hoplite_proto::{
+    ask::{Answer, Ask},
+    error::Error as CallError,
+    id::{NodeId, ObjectId},
+    members::Member,
+    meta::Meta,
+};
+use hoplite_shm::{Mapping, Slot, recv_with_fds, send_with_fds};
+
+use super::{
+    attach::Incoming,
+    client::Client,
+    protocol::{FromNode, LOCAL_VERSION, Place, ToNode, frame},
+};
+use crate::{config::NodeConfig, node::Node};
+
+pub(super) const SOON: Option<Duration> = Some(Duration::from_secs(20));
+pub(super) const LEN: u64 = 100_000;
+
+/// A node with a socket of its own.
+pub(super) fn node() -> Node {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("hoplite-hostile-{}-{number}", std::process::id());
+    let socket: PathBuf = std::env::temp_dir().join(name);
+    Node::start(NodeConfig { socket: Some(socket), ..NodeConfig::default() }).unwrap()
+}
+
+/// A process that says what it likes.
+pub(super) struct Raw {
+    stream: UnixStream,
+    incoming: Incoming,
+    asked: u64,
+}
+
+impl Raw {
+    /// A connection that has said nothing yet.
+    pub(super) fn silent(node: &Node) -> Self {
+        let stream = UnixStream::connect(node.socket().unwrap()).unwrap();
+        stream.set_read_timeout(SOON).unwrap();
+        Self { stream, incoming: Incoming::default(), asked: 0 }
+    }
+
+    pub(super) fn attach(node: &Node) -> Self {
+        let mut raw = Self::silent(node);
+        raw.say(&ToNode::Hello { version: LOCAL_VERSION });
+        assert!(matches!(raw.hear(), Some(FromNode::Welcome { .. })));
+        raw
+    }
+
+    pub(super) fn say(&self, message: &ToNode) {
+        (&self.stream).write_all(&frame(message)).unwrap();
+    }
+
+    /// Says something without its last byte.
+    pub(super) fn say_half(&self, message: &ToNode) {
+        let bytes = frame(message);
+        (&self.stream).write_all(&bytes[..bytes.len() - 1]).unwrap();
+    }
+
+    pub(super) fn say_with(&self, message: &ToNode, descriptor: &OwnedFd) {
+        let bytes = frame(message);
+        let sent = send_with_fds(&self.stream, &bytes, &[descriptor.as_fd()]).unwrap();
+        assert_eq!(sent, bytes.len());
+    }
+
+    /// Asks, and returns the number of the question.
+    pub(super) fn ask(&mut self, ask: Ask) -> u64 {
+        self.asked += 1;
+        self.say(&ToNode::Ask { request: self.asked, ask, timeout_ns: None });
+        self.asked
+    }
+
+    /// The next that the node says; none when it has closed the connection.
+    pub(super) fn hear(&mut self) -> Option<FromNode> {
+        self.try_hear().unwrap()
+    }
+
+    /// The same, or how the connection broke.
+    pub(super) fn try_hear(&mut self) -> io::Result<Option<FromNode>> {
+        self.incoming.next(&self.stream, recv_with_fds)
+    }
+
+    /// The answer to a question, and where its memory is. No other answer may come before.
+    pub(super) fn answer(
+        &mut self,
+        asked: u64,
+    ) -> (Result<Answer, CallError>, Option<(Place, OwnedFd)>) {
+        match self.hear() {
+            Some(FromNode::Answer { request, answer, place }) if request == asked => {
+                let descriptor = self.incoming.descriptor();
+                (answer, place.zip(descriptor))
+            }
+            other => panic!("no answer to question {asked}: {other:?}"),
+        }
+    }
+
+    /// Waits until the node has worked off all that was said so far. Nothing else may come before.
+    pub(super) fn pause(&mut self) {
+        self.asked += 1;
+        self.say(&ToNode::Describe { request: self.asked });
+        match self.hear() {
+            Some(FromNode::Description { request, json: Ok(_) }) if request == self.asked => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Why the node ends the connection, which it does.
+    pub(super) fn refused(&mut self) -> String {
+        let said = match self.hear() {
+            Some(FromNode::Refused { said }) => said,
+            other => panic!("it was not refused: {other:?}"),
+        };
+        assert!(self.hear().is_none());
+        said
+    }
+
+    /// Creates an object of [`LEN`] bytes, without filling it.
+    fn create(&mut self, id: &ObjectId) -> (Answer, Place, OwnedFd) {
+        let asked = self.ask(Ask::Create { id: Some(id.clone()), meta: Meta::bytes(LEN) });
+        let (answer, memory) = self.answer(asked);
+        let (place, descriptor) = memory.unwrap();
+        (answer.unwrap(), place, descriptor)
+    }
+}
+
+pub(super) fn name(text: &str) -> ObjectId {
+    text.parse().unwrap()
+}
+
+/// Whether a descriptor, or one that is made of it, can be mapped writable.
+fn can_write(descriptor: &OwnedFd, place: &Place) -> bool {
+    let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+    let again = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    Mapping::map_writable(descriptor, place.extent_len).is_ok()
+        || Mapping::map_writable(&again, place.extent_len).is_ok()
+}
+
+#[test]
+fn memory_goes_to_readers_only_when_its_writer_has_mapped_it() {
+    let node = node();
+    let (mut writer, mut reader) = (Raw::attach(&node), Raw::attach(&node));
+    let id = name("grows/1");
+    let _get = reader.ask(Ask::Get { id: id.clone() });
+    let follow = reader.ask(Ask::Follow { id: id.clone() });
+    reader.pause();
+    let (created, place, descriptor) = writer.create(&id);
+    let Answer::Created { instance, .. } = created else { panic!("{created:?}") };
+    // The object has begun to grow, and the node has told the follower nothing.
+    reader.pause();
+    let mapping = Mapping::map_writable(&descriptor, place.extent_len).unwrap();
+    writer.say(&ToNode::Mapped { extent: place.extent });
+    writer.say(&ToNode::Advanced { instance });
+    let (answer, memory) = reader.answer(follow);
+    assert!(matches!(answer, Ok(Answer::Growing { .. })), "{answer:?}");
+    let (lent, read) = memory.unwrap();
+    assert!(!can_write(&read, &lent));
+    // Nor can the writer by what it got.
+    assert!(!can_write(&descriptor, &place));
+    let slot = Slot::open(Arc::new(mapping), place.offset, place.len).unwrap();
+    slot.copy_from(&[7; LEN as usize], |_| {}).unwrap();
+    writer.ask(Ask::Seal { instance });
+    let got = reader.hear();
+    assert!(
+        matches!(&got, Some(FromNode::Answer { answer: Ok(Answer::Got { .. }), .. })),
+        "{got:?}"
+    );
+    node.close(SOON);
+}
+
+#[test]
+fn a_follower_of_what_is_given_up_before_it_is_mapped_is_answered() {
+    let node = node();
+    let (mut writer, mut reader) = (Raw::attach(&node), Raw::attach(&node));
+    let id = name("given/up");
+    reader.ask(Ask::Get { id: id.clone() });
+    let follow = reader.ask(Ask::Follow { id: id.clone() });
+    reader.pause();
+    writer.create(&id);
+    reader.pause();
+    drop(writer);
+    let (answer, memory) = reader.answer(follow);
+    assert!(matches!(answer, Ok(Answer::Done)) && memory.is_none(), "{answer:?}");
+    node.close(SOON);
+}
+
+#[test]
+fn what_a_writer_never_said_it_has_mapped_is_sealed_with_the_object() {
+    let node = node();
+    let (mut writer, mut reader) = (Raw::attach(&node), Raw::attach(&node));
+    let id = name("silent/1");
+    let (created, place, descriptor) = writer.create(&id);
+    let Answer::Created { instance, .. } = created else { panic!("{created:?}") };
+    let mapping = Mapping::map_writable(&descriptor, place.extent_len).unwrap();
+    let slot = Slot::open(Arc::new(mapping), place.offset, place.len).unwrap();
+    slot.copy_from(&[7; LEN as usize], |_| {}).unwrap();
+    let seal = writer.ask(Ask::Seal { instance });
+    assert!(matches!(writer.answer(seal), (Ok(Answer::Put { .. }), None)));
+    let get = reader.ask(Ask::Get { id });
+    let (lent, read) = reader.answer(get).1.unwrap();
+    assert!(!can_write(&read, &lent));
+    assert!(!can_write(&descriptor, &place));
+    node.close(SOON);
+}
+
+#[test]
+fn only_its_writer_says_that_an_extent_is_mapped() {
+    let node = node();
+    let mut writer = Raw::attach(&node);
+    let (created, place, descriptor) = writer.create(&name("mine/1"));
+    let Answer::Created { instance, .. } = created else { panic!("{created:?}") };
+    let mut other = Raw::attach(&node);
+    other.say(&ToNode::Mapped { extent: place.extent });
+    assert!(other.refused().contains("not one that this process was given to write"));
+    // Nor by another way: a seal of an object that is not its own.
+    let mut other = Raw::attach(&node);
+    let seal = other.ask(Ask::Seal { instance });
+    let (answer, _) = other.answer(seal);
+    assert!(matches!(answer, Err(CallError::InvalidArgument(_))), "{answer:?}");
+    // One that was never there belongs to no process.
+    other.say(&ToNode::Mapped { extent: u64::MAX });
+    other.pause();
+    Mapping::map_writable(&descriptor, place.extent_len).unwrap();
+    node.close(SOON);
+}
+
+#[test]
+fn a_client_learns_why_the_node_ended_its_attachment() {
+    let path = std::env::temp_dir().join(format!("hoplite-ended-{}", std::process::id()));
+    let listener = UnixListener::bind(&path).unwrap();
+    let serving = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let member = Member { id: NodeId(1), address: "127.0.0.1:1".parse().unwrap(), rack: None };
+        (&stream).write_all(&frame(&FromNode::Welcome { member })).unwrap();
+        let said = "extent 3 is not yours".into();
+        (&stream).write_all(&frame(&FromNode::Refused { said })).unwrap();
+    });
+    let client = Client::attach(&path, SOON).unwrap();
+    let error = client.get(&name("never/1"), None).unwrap_err().to_string();
+    assert!(error.contains("ended the attachment") && error.contains("not yours"), "{error}");
+    serving.join().unwrap();
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn no_text_of_a_node_or_of_its_client_has_the_token() {
+    let token = "never-to-be-told";
+    let config = NodeConfig { tokens: vec![token.into()], ..NodeConfig::default() };
+    let node = Node::start(config).unwrap();
+    let client = node.client();
+    let wait = client.start_get(&name("never/1"), SOON);
+    assert!(!format!("{node:?} {client:?} {wait:?}").contains(token));
+    assert!(!client.describe().unwrap().contains(token));
+    drop(wait);
+    node.close(SOON);
+}

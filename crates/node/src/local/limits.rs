@@ -1,0 +1,40 @@
+//! What one attached process may cost its node. Beyond any of these it alone gets an error, or loses its attachment.
+//!
+//! Tests of this crate have so few of each that they can reach them.
+
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
+
+/// How long a process that connects may take to greet: 5 s. It does so at once, unless it is frozen.
+pub(crate) const GREETING_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
+
+/// Questions without an answer: 262 144. Six times as many gets as the benchmarks have open at once; each takes half a
+/// kilobyte of the node.
+pub(crate) const QUESTIONS_MAX: usize = if cfg!(test) { 1000 } else { 1 << 18 };
+
+/// Bytes of the questions without an answer, 256 MiB: 32 of the longest, or 8192 puts of the largest objects that travel
+/// inside messages.
+pub(crate) const QUESTION_BYTES_MAX: usize = if cfg!(test) { 4 << 20 } else { 256 << 20 };
+
+/// Bytes of answers that the process has not read, 1 GiB: 32 768 of the largest objects that travel inside messages, which
+/// may all be answered at once. A process that reads takes that much in a second.
+pub(crate) const UNREAD_BYTES_MAX: usize = if cfg!(test) { 4 << 20 } else { 1 << 30 };
+
+/// Objects that the process follows while they arrive: 1024. Each keeps memory from being used again, also of an object that is
+/// deleted; of more, only the complete object is told.
+pub(crate) const FOLLOWED_MAX: usize = if cfg!(test) { 4 } else { 1024 };
+
+/// Forks of the process that still read what it read, 4096: each takes a descriptor of the node. As many processes as Linux
+/// gives a user on a small machine.
+pub(crate) const HOLDS_MAX: usize = if cfg!(test) { 8 } else { 4096 };
+
+/// Processes that are attached at once, whatever descriptors there are: 4096, as many as a large host has threads.
+pub(crate) const ATTACHED_MAX: usize = if cfg!(test) { 64 } else { 4096 };
+
+/// Processes that are attached at once: [`ATTACHED_MAX`], or as many as take half of the descriptors that this process may open. Each
+/// takes two, and the other half is for nodes and memory.
+pub(crate) fn attached_max() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(descriptors / 4).map_or(ATTACHED_MAX, |number| number.clamp(1, ATTACHED_MAX))
+}

@@ -1,0 +1,195 @@
+//! Tests of processes that want too much of their node: each is told, and it alone.
+
+use std::{
+    io::pipe,
+    os::fd::OwnedFd,
+    thread,
+    time::{Duration, Instant},
+};
+
+use hoplite_proto::{
+    ask::{Answer, Ask},
+    id::ObjectId,
+    limits::INLINE_BYTES_MAX,
+    meta::Meta,
+};
+
+use super::{
+    client::Client,
+    hostile::{LEN, Raw, SOON, name, node},
+    limits,
+    protocol::{FromNode, LOCAL_VERSION, ToNode},
+};
+use crate::node::Node;
+
+/// A number of a node's status.
+fn counter(node: &Node, counter: &str) -> u64 {
+    let status: serde_json::Value =
+        serde_json::from_str(&node.client().describe().unwrap()).unwrap();
+    status["counters"][counter].as_u64().unwrap()
+}
+
+fn eventually(what: impl Fn() -> bool) {
+    let until = Instant::now() + SOON.unwrap();
+    while !what() {
+        assert!(Instant::now() < until, "not so after {SOON:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn never() -> Ask {
+    Ask::Get { id: name("never/1") }
+}
+
+/// The end of a test: the node served others as before, and refused no copy.
+fn end(node: &Node) {
+    Raw::attach(node).pause();
+    assert_eq!(counter(node, "refusals"), 0);
+    node.close(SOON);
+}
+
+#[test]
+fn a_process_that_says_nothing_is_sent_away() {
+    let node = node();
+    let said = Raw::silent(&node).refused();
+    assert!(said.contains("said nothing for"), "{said}");
+    // Half a greeting is none.
+    let mut half = Raw::silent(&node);
+    half.say_half(&ToNode::Hello { version: LOCAL_VERSION });
+    half.refused();
+    eventually(|| counter(&node, "strangers") == 2);
+    end(&node);
+}
+
+#[test]
+fn questions_without_an_answer_have_a_limit() {
+    let node = node();
+    let mut greedy = Raw::attach(&node);
+    for _ in 0..limits::QUESTIONS_MAX {
+        greedy.ask(never());
+    }
+    let one_more = greedy.ask(never());
+    let (answer, _) = greedy.answer(one_more);
+    let said = answer.unwrap_err().to_string();
+    assert!(said.contains(&format!("has {} questions", limits::QUESTIONS_MAX)), "{said}");
+    // What it asked before is still asked, and one that it takes back makes room for another.
+    greedy.say(&ToNode::Cancel { request: 1 });
+    assert!(greedy.answer(1).0.is_err());
+    greedy.pause();
+    end(&node);
+}
+
+#[test]
+fn questions_have_a_limit_of_bytes_too() {
+    let node = node();
+    let mut greedy = Raw::attach(&node);
+    let ids: Vec<ObjectId> =
+        (0..1000).map(|number| name(&format!("{}/{number}", "x".repeat(1000)))).collect();
+    let frames = limits::QUESTION_BYTES_MAX / (1000 * 1000);
+    for _ in 0..frames - 1 {
+        greedy.ask(Ask::Wait { ids: ids.clone(), count: 1 });
+    }
+    greedy.pause();
+    greedy.ask(Ask::Wait { ids: ids.clone(), count: 1 });
+    let one_more = greedy.ask(Ask::Wait { ids, count: 1 });
+    let refused = match greedy.hear() {
+        Some(FromNode::Answer { request, answer: Err(error), .. }) => (request, error.to_string()),
+        other => panic!("{other:?}"),
+    };
+    assert!(refused.0 + 1 >= one_more && refused.1.contains("let some of its calls end first"));
+    end(&node);
+}
+
+#[test]
+fn a_number_of_an_open_question_is_not_given_to_another() {
+    let node = node();
+    let mut broken = Raw::attach(&node);
+    for _ in 0..2 {
+        broken.say(&ToNode::Ask { request: 7, ask: never(), timeout_ns: None });
+    }
+    assert!(broken.refused().contains("question 7 again"));
+    end(&node);
+}
+
+#[test]
+fn answers_that_are_not_read_end_the_attachment() {
+    let node = node();
+    let value = vec![1; INLINE_BYTES_MAX as usize];
+    let client = node.client();
+    let id = client.put(None, crate::Value::bytes(&value), SOON).unwrap();
+    let mut deaf = Raw::attach(&node);
+    let gets = 2 * limits::UNREAD_BYTES_MAX as u64 / INLINE_BYTES_MAX;
+    for _ in 0..gets {
+        deaf.ask(Ask::Get { id: id.clone() });
+    }
+    eventually(|| counter(&node, "strangers") == 1);
+    let mut read = 0;
+    while let Ok(Some(FromNode::Answer { .. })) = deaf.try_hear() {
+        read += 1;
+    }
+    assert!(read < gets, "all {read} were sent");
+    end(&node);
+}
+
+#[test]
+fn what_is_followed_has_a_limit() {
+    let node = node();
+    let (mut writer, mut reader) = (Raw::attach(&node), Raw::attach(&node));
+    let ids: Vec<ObjectId> =
+        (0..=limits::FOLLOWED_MAX).map(|number| name(&format!("grows/{number}"))).collect();
+    for id in &ids {
+        let asked = writer.ask(Ask::Create { id: Some(id.clone()), meta: Meta::bytes(LEN) });
+        let (_, memory) = writer.answer(asked);
+        if let Some((place, _)) = memory {
+            writer.say(&ToNode::Mapped { extent: place.extent });
+        }
+    }
+    writer.pause();
+    let mut follow = |id: &ObjectId| {
+        let asked = reader.ask(Ask::Follow { id: id.clone() });
+        (asked, matches!(reader.answer(asked).0.unwrap(), Answer::Growing { .. }))
+    };
+    let followed: Vec<(u64, bool)> = ids.iter().map(&mut follow).collect();
+    assert!(followed[..limits::FOLLOWED_MAX].iter().all(|(_, is_growing)| *is_growing));
+    let last = ids.last().unwrap();
+    assert!(!followed[limits::FOLLOWED_MAX].1 && !follow(last).1);
+    reader.say(&ToNode::LetGo { request: followed[0].0 });
+    let asked = reader.ask(Ask::Follow { id: last.clone() });
+    assert!(matches!(reader.answer(asked).0, Ok(Answer::Growing { .. })));
+    end(&node);
+}
+
+#[test]
+fn forks_that_read_have_a_limit() {
+    let node = node();
+    let mut parent = Raw::attach(&node);
+    let mut children = Vec::new();
+    let mut fork = || {
+        let (end, child) = pipe().unwrap();
+        children.push(child);
+        OwnedFd::from(end)
+    };
+    for _ in 0..limits::HOLDS_MAX {
+        parent.say_with(&ToNode::Hold, &fork());
+    }
+    parent.pause();
+    parent.say_with(&ToNode::Hold, &fork());
+    assert!(parent.refused().contains("forks"));
+    end(&node);
+}
+
+#[test]
+fn a_node_serves_so_many_processes_and_no_more() {
+    let node = node();
+    let most = limits::attached_max();
+    let mut attached: Vec<Raw> = (0..most).map(|_| Raw::attach(&node)).collect();
+    let refused = Client::attach(node.socket().unwrap(), SOON).unwrap_err().to_string();
+    assert!(refused.contains(&format!("serves {most} processes already")), "{refused}");
+    attached[0].pause();
+    attached.pop();
+    eventually(|| Client::attach(node.socket().unwrap(), SOON).is_ok());
+    drop(attached);
+    eventually(|| Client::attach(node.socket().unwrap(), SOON).is_ok());
+    assert!(counter(&node, "strangers") >= 1);
+    node.close(SOON);
+}

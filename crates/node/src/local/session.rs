@@ -1,0 +1,410 @@
+//! One attached process: what it says, what it is answered, which memory it has. Knows neither users nor sockets.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex, Weak},
+    time::Duration,
+};
+
+use hoplite_proto::{
+    ask::{Answer, Ask},
+    error::Error as CallError,
+    id::{ClientId, Instance},
+    wire,
+};
+use hoplite_shm::{ExtentId, ShmError, WriterId, recv_with_fds};
+use tokio::{io::Interest, net::UnixStream, sync::Notify};
+
+use super::{
+    answers::{Answers, Unread},
+    asked::Asked,
+    limits,
+    programs::{Attachment, Programs},
+    protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
+};
+use crate::{
+    engine::{requests::Sink, task::Task},
+    mutants::{self, Bug},
+    store::Held,
+    sync::lock,
+};
+
+/// Descriptors that came and were not asked for by a frame; a process that sends more is broken.
+const UNCLAIMED_MAX: usize = 8;
+
+/// One attached process.
+pub(super) struct Session {
+    programs: Arc<Programs>,
+    client: ClientId,
+    answers: Arc<Answers>,
+    /// Extents whose descriptors it has.
+    known: Mutex<HashSet<ExtentId>>,
+    /// Its questions without an answer.
+    asked: Mutex<Asked>,
+    /// Copies that it reads while they arrive, by its question. Their memory is not used again meanwhile, whatever
+    /// becomes of the copy.
+    growing: Mutex<HashMap<u64, Arc<Held>>>,
+    /// Held once more for each of its forks that still reads.
+    forks: Arc<()>,
+    /// The node ends the connection.
+    ended: Notify,
+    /// Why, if the process is at fault.
+    fault: Mutex<Option<String>>,
+}
+
+impl Session {
+    /// Begins to serve a process. What it is answered has to be written by a task.
+    pub(super) fn begin(
+        programs: Arc<Programs>,
+        stream: Arc<UnixStream>,
+    ) -> (Arc<Self>, Arc<Answers>) {
+        let client = programs.next_client();
+        let answers = Arc::new(Answers::new(stream));
+        let session = Arc::new(Self {
+            programs: programs.clone(),
+            client,
+            answers: answers.clone(),
+            known: Mutex::default(),
+            asked: Mutex::default(),
+            growing: Mutex::default(),
+            forks: Arc::default(),
+            ended: Notify::new(),
+            fault: Mutex::default(),
+        });
+        let of_programs: Weak<Self> = Arc::downgrade(&session);
+        programs.attach(client, of_programs);
+        (session, answers)
+    }
+
+    /// The client that it is at the node.
+    pub(super) const fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// The writer that it is of shared memory.
+    const fn writer(&self) -> WriterId {
+        WriterId(self.client.0)
+    }
+
+    /// Whether it got any memory.
+    pub(super) fn has_memory(&self) -> bool {
+        !lock(&self.known).is_empty()
+    }
+
+    /// Serves it until it or the node ends the connection. What it did wrong, it is told.
+    pub(super) async fn attend(self: &Arc<Self>, stream: &UnixStream) -> io::Result<()> {
+        let result = tokio::select! {
+            result = self.read(stream) => result,
+            () = self.ended.notified() => match lock(&self.fault).take() {
+                Some(said) => Err(io::Error::other(said)),
+                None => Ok(()),
+            },
+        };
+        if let Err(error) = &result {
+            self.say(&FromNode::Refused { said: error.to_string() }, None);
+        }
+        result
+    }
+
+    async fn read(self: &Arc<Self>, stream: &UnixStream) -> io::Result<()> {
+        let mut arriving = Arriving::default();
+        let greeting = tokio::time::timeout(limits::GREETING_MAX, arriving.next(stream)).await;
+        let Ok(greeting) = greeting else {
+            let seconds = limits::GREETING_MAX.as_secs();
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("it said nothing for {seconds} s"),
+            ));
+        };
+        match greeting? {
+            // A look whether the node lives.
+            None => return Ok(()),
+            Some((ToNode::Hello { version: LOCAL_VERSION }, _)) => {}
+            Some((ToNode::Hello { version }, _)) => {
+                let said = format!(
+                    "this node speaks version {LOCAL_VERSION} to processes of its host, not {version}: install the \
+                     same release in both"
+                );
+                self.say(&FromNode::Refused { said }, None);
+                return Ok(());
+            }
+            Some(_) => return Err(invalid("no greeting")),
+        }
+        self.say(&FromNode::Welcome { member: self.programs.network.identity.member }, None);
+        while let Some((message, bytes)) = arriving.next(stream).await? {
+            match message {
+                ToNode::Hold => {
+                    let end = arriving.descriptor().ok_or_else(|| invalid("no descriptor"))?;
+                    self.hold(end)?;
+                }
+                message => self.take(message, bytes)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what it says, in a frame of so many bytes.
+    fn take(self: &Arc<Self>, message: ToNode, bytes: usize) -> io::Result<()> {
+        match message {
+            ToNode::Hello { .. } | ToNode::Hold => {}
+            ToNode::LetGo { request } => drop(lock(&self.growing).remove(&request)),
+            // A release has no answer, however it is said.
+            ToNode::Ask { ask: ask @ Ask::Release { .. }, .. } => {
+                self.programs.requests.tell(self.client, ask)
+            }
+            ToNode::Ask { request, ask, timeout_ns } => {
+                let begun = lock(&self.asked).begin(request, bytes)?;
+                match begun {
+                    Ok(()) => self.ask(request, ask, timeout_ns),
+                    Err(excess) => self.tell(request, Err(excess), None, None),
+                }
+            }
+            ToNode::Cancel { request } => {
+                let ours = lock(&self.asked).ours(request);
+                if let Some(ours) = ours {
+                    self.programs.requests.cancel(ours);
+                }
+            }
+            ToNode::Tell { ask } => {
+                if matches!(ask, Ask::Release { .. } | Ask::Abort { .. } | Ask::BreakPromises) {
+                    self.programs.requests.tell(self.client, ask);
+                }
+            }
+            ToNode::Advanced { instance } => self.programs.advanced(instance),
+            ToNode::Mapped { extent } => {
+                match self.programs.store.arena.seal(ExtentId(extent), self.writer()) {
+                    // Given up and trimmed meanwhile.
+                    Ok(()) | Err(ShmError::UnknownExtent { .. }) => {}
+                    Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+                }
+            }
+            ToNode::Unmapped { extent } => {
+                lock(&self.known).remove(&ExtentId(extent));
+            }
+            ToNode::Describe { request } => {
+                let begun = lock(&self.asked).begin(request, bytes)?;
+                if let Err(excess) = begun {
+                    self.say(&FromNode::Description { request, json: Err(excess) }, None);
+                    return Ok(());
+                }
+                let session = self.clone();
+                self.programs.describe(self.client, move |json| {
+                    lock(&session.asked).end(request);
+                    session.say(&FromNode::Description { request, json }, None);
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Pins what it reads once more, for a fork.
+    fn hold(&self, end: OwnedFd) -> io::Result<()> {
+        if Arc::strong_count(&self.forks) > limits::HOLDS_MAX {
+            let said = format!(
+                "{} of its forks read what it read, as many as one process may have",
+                limits::HOLDS_MAX
+            );
+            return Err(io::Error::other(said));
+        }
+        self.programs.hold(self.client, end, self.forks.clone());
+        Ok(())
+    }
+
+    fn ask(self: &Arc<Self>, request: u64, ask: Ask, timeout_ns: Option<u64>) {
+        if let Ask::Seal { instance } = ask
+            && let Some(held) = self.programs.store.get(instance)
+        {
+            let is_filled = held.slot.is_complete();
+            // It has mapped the memory, or never will: from now on others may read there.
+            let sealed = self.programs.store.arena.seal(held.slot.extent(), self.writer());
+            if !is_filled || sealed.is_err() {
+                let said = match sealed {
+                    Err(error) => format!("instance {instance} can't be sealed: {error}"),
+                    Ok(()) => format!("instance {instance} was sealed before all of it was filled"),
+                };
+                return self.tell(request, Err(CallError::InvalidArgument(said)), None, None);
+            }
+            held.grew();
+        }
+        let session = self.clone();
+        let sink: Sink = Box::new(move |answer| session.answer(request, answer));
+        let timeout = timeout_ns.map(Duration::from_nanos);
+        let ours = self.programs.requests.ask(self.client, ask, timeout, false, sink);
+        lock(&self.asked).is_asked_as(request, ours);
+    }
+
+    fn answer(self: &Arc<Self>, request: u64, answer: Result<Answer, CallError>) {
+        let instance = match &answer {
+            Ok(Answer::Created { instance, .. } | Answer::Got { instance, inline: None, .. }) => {
+                *instance
+            }
+            Ok(Answer::Growing { instance, .. }) => {
+                let Some(held) = self.programs.store.get(*instance) else {
+                    return self.tell(request, Ok(Answer::Done), None, None);
+                };
+                if !self.is_sealed(&held) {
+                    let answering = answer_when_sealed(Arc::downgrade(self), request, answer, held);
+                    self.programs.network.tasks.spawn(Task::Session, answering);
+                    return;
+                }
+                if !self.follow(request, held) {
+                    return self.tell(request, Ok(Answer::Done), None, None);
+                }
+                *instance
+            }
+            _ => return self.tell(request, answer, None, None),
+        };
+        let Some((place, descriptor)) = self.place(instance) else {
+            let answer = Err(CallError::NodeDown("the memory of the object is gone".into()));
+            return self.tell(request, answer, None, None);
+        };
+        let is_got = matches!(answer, Ok(Answer::Got { .. }));
+        self.tell(request, answer, Some(place), descriptor);
+        if is_got && mutants::has(Bug::ReleasesAtOnce) {
+            self.programs.requests.tell(self.client, Ask::Release { instance });
+        }
+    }
+
+    fn is_sealed(&self, held: &Held) -> bool {
+        self.programs.store.arena.is_sealed(held.slot.extent())
+    }
+
+    /// Keeps a copy for the process to follow; false if it follows as much as it may. Then it gets the complete copy.
+    fn follow(&self, request: u64, held: Arc<Held>) -> bool {
+        let mut growing = lock(&self.growing);
+        let bytes: u64 = growing.values().map(|held| held.slot.len()).sum();
+        let is_too_much = bytes.saturating_add(held.slot.len()) > self.programs.store.capacity();
+        // One object of any size.
+        if growing.len() >= limits::FOLLOWED_MAX || !growing.is_empty() && is_too_much {
+            return false;
+        }
+        growing.insert(request, held);
+        true
+    }
+
+    fn place(&self, instance: Instance) -> Option<(Place, Option<Arc<OwnedFd>>)> {
+        let held = self.programs.store.get(instance)?;
+        let extent = held.slot.extent();
+        let (descriptor, extent_len) =
+            self.programs.store.arena.descriptor(extent, self.writer())?;
+        let has_descriptor = lock(&self.known).insert(extent);
+        let (offset, len) = (held.slot.offset(), held.slot.len());
+        let place = Place { extent: extent.0, extent_len, offset, len, has_descriptor };
+        Some((place, has_descriptor.then_some(descriptor)))
+    }
+
+    /// Answers a question.
+    fn tell(
+        &self,
+        request: u64,
+        answer: Result<Answer, CallError>,
+        place: Option<Place>,
+        descriptor: Option<Arc<OwnedFd>>,
+    ) {
+        lock(&self.asked).end(request);
+        self.say(&FromNode::Answer { request, answer, place }, descriptor);
+    }
+
+    fn say(&self, message: &FromNode, descriptor: Option<Arc<OwnedFd>>) {
+        let mut bytes = frame(message);
+        if let FromNode::Answer { request, .. } = message
+            && bytes.len() > FRAME_BYTES_MAX
+        {
+            let said =
+                format!("the answer of {} bytes is longer than {FRAME_BYTES_MAX}", bytes.len());
+            let answer = Err(CallError::InvalidArgument(said));
+            bytes = frame(&FromNode::Answer { request: *request, answer, place: None });
+        }
+        if let Err(Unread) = self.answers.send(bytes, descriptor) {
+            let said = format!(
+                "it left {} MiB of answers unread, as many as a process may",
+                limits::UNREAD_BYTES_MAX >> 20
+            );
+            self.answers.cut(frame(&FromNode::Refused { said: said.clone() }));
+            *lock(&self.fault) = Some(said);
+            self.ended.notify_one();
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // A panic may have ended the task that serves it: the connection ends all the same.
+        self.answers.close();
+    }
+}
+
+/// Answers a question for what grows in memory that its writer has not mapped yet: as soon as it has, since until then a
+/// process that has the descriptor could map it writable too. Before that there is nothing to be read.
+async fn answer_when_sealed(
+    session: Weak<Session>,
+    request: u64,
+    answer: Result<Answer, CallError>,
+    held: Arc<Held>,
+) {
+    let is_sealed = || session.upgrade().is_none_or(|session| session.is_sealed(&held));
+    let is_there = held.until(is_sealed).await;
+    if let Some(session) = session.upgrade() {
+        session.answer(request, if is_there { answer } else { Ok(Answer::Done) });
+    }
+}
+
+impl Attachment for Session {
+    fn forget(&self, gone: &[ExtentId]) {
+        let mut known = lock(&self.known);
+        let extents: Vec<u64> =
+            gone.iter().filter(|extent| known.remove(extent)).map(|extent| extent.0).collect();
+        drop(known);
+        if !extents.is_empty() {
+            self.say(&FromNode::Forget { extents }, None);
+        }
+    }
+
+    fn end(&self, reason: &str) {
+        self.say(&FromNode::Down { said: reason.into() }, None);
+        self.ended.notify_one();
+    }
+}
+
+fn invalid(said: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, said)
+}
+
+/// What has come from the process and was not taken yet.
+#[derive(Default)]
+struct Arriving {
+    bytes: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+    buffer: Vec<u8>,
+}
+
+impl Arriving {
+    /// The next message and the bytes of its frame; none when the process has closed the connection.
+    async fn next(&mut self, stream: &UnixStream) -> io::Result<Option<(ToNode, usize)>> {
+        self.buffer.resize(16 * 1024, 0);
+        loop {
+            if let Some(body) = take_frame(&mut self.bytes)? {
+                let message = wire::decode(&body)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                return Ok(Some((message, body.len())));
+            }
+            let received = stream.async_io(Interest::READABLE, || {
+                recv_with_fds(stream, &mut self.buffer, &mut self.descriptors)
+            });
+            match received.await? {
+                0 => return Ok(None),
+                count => self.bytes.extend_from_slice(&self.buffer[..count]),
+            }
+            if self.descriptors.len() > UNCLAIMED_MAX {
+                return Err(invalid("too many descriptors"));
+            }
+        }
+    }
+
+    /// The first descriptor that no message has claimed.
+    fn descriptor(&mut self) -> Option<OwnedFd> {
+        if self.descriptors.is_empty() { None } else { Some(self.descriptors.remove(0)) }
+    }
+}
