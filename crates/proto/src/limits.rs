@@ -77,3 +77,26 @@ pub const CORRUPT_BLOCKS_MAX: u32 = 3;
 /// An owner that is dead is noticed by its connection; this is for one that is silent. On a busy machine of two cores
 /// 200 ms passed often, and a second who does not know whom the first has assigned sends everybody to the source.
 pub const OWNER_PATIENCE_NS: u64 = 1_000_000_000;
+
+/// Bytes of the words with which a member says why it counts another as dead. The longest that a node says has a hundred.
+pub const REASON_BYTES_MAX: usize = 256;
+
+/// Announcements of one member that an owner keeps until the makers of those objects have told of them. After a change of
+/// members the makers tell a new owner in the same milliseconds as the other holders; each takes half a kilobyte, and the
+/// bytes of a small object.
+pub const EARLY_MAX: usize = 4096;
+
+/// Members of a cluster: a node believes no member that tells of more. Simulated with 1024; every two have a connection.
+pub const MEMBERS_MAX: usize = 4096;
+
+/// Members of which others have told and from which nothing has come yet: so many calls are open at once. A node that joins
+/// a cluster of a thousand calls all of them; in a larger one it is told of the rest by those that it meets.
+pub const UNMET_MAX: usize = 1024;
+
+/// Nodes that went, of which a node remembers that what others tell of them is old, and what they last said of themselves;
+/// as many as a cluster has members. Of one that is forgotten old news would be believed until it does not answer.
+pub const DEPARTED_MAX: usize = 4096;
+
+/// Members that a node asks on behalf of others whether they live, at a time. Who asks for more has no answer, and suspects
+/// the member; it is told, and answers itself.
+pub const ERRANDS_MAX: usize = 4096;
