@@ -4,7 +4,7 @@
 //! Everything here can be told again by the nodes that hold the objects, so losing it loses no object.
 //! Knows nothing of bytes, connections or clients.
 //!
-//! The files hold what holders tell ([`copies`]), what is asked ([`asking`], [`names`], [`list`]), deletions ([`deletion`]),
+//! The files hold what holders tell ([`copies`], and before the maker of an object does, [`early`]), what is asked ([`asking`], [`names`], [`list`]), deletions ([`deletion`]),
 //! and what a change of members touches ([`sweep`]).
 //!
 //! ```text
@@ -18,6 +18,7 @@
 mod asking;
 mod copies;
 mod deletion;
+mod early;
 mod entry;
 mod feeds;
 mod list;
@@ -40,6 +41,7 @@ use alloc::{
 };
 
 use self::{
+    early::Early,
     entry::{Asking, Live, Locator},
     names::LatestWaiter,
     paces::Speeds,
@@ -91,6 +93,8 @@ pub struct Directory {
     merging_until: Instant,
     /// Announcements of other instances than those that are known here, which wait until then.
     parked: Vec<(NodeId, Announce)>,
+    /// Announcements of copies of which the maker has not told.
+    early: Early,
     /// How fast nodes are.
     speeds: Speeds,
     /// How much of a change of members is worked off in one go, and when the next of it is.
@@ -122,6 +126,7 @@ impl Directory {
             catching_up_until: Instant::default(),
             merging_until: Instant::default(),
             parked: Vec::new(),
+            early: Early::default(),
             speeds: Speeds::default(),
         }
     }
@@ -149,7 +154,7 @@ impl Directory {
                 if let Some((holder, instance)) = not_here
                     && self.is_refusal_news(id, from, *holder)
                 {
-                    self.withdraw(now, *holder, id, *instance, members);
+                    self.doubt_copy(now, *holder, id, *instance, members, mail);
                 }
                 self.locate(now, from, id, avoid, members, link, mail);
             }
@@ -261,7 +266,10 @@ impl Directory {
         let parked = (!self.parked.is_empty()).then_some(self.catching_up_until);
         let alarm = self.alarms.first().map(|(at, _)| (*at).max(self.resumed_at));
         let forgotten = self.remembered.front().map(|(until, _)| (*until).max(self.resumed_at));
-        [parked, alarm, forgotten, self.next_slice()].into_iter().flatten().min()
+        [parked, alarm, forgotten, self.early.deadline(), self.next_slice()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Forgets old deletions; tells those who wait for an object that nobody can make any more.
@@ -277,6 +285,7 @@ impl Directory {
                 }
             }
         }
+        self.expire_early(now, members, link, mail);
         if self.resumed_at > now {
             return;
         }

@@ -165,6 +165,7 @@ impl Directory {
     pub fn member_gone(&mut self, node: NodeId, members: &Members) {
         self.latest.retain(|waiter| waiter.node != node);
         self.parked.retain(|(from, _)| *from != node);
+        self.early.forget_node(node);
         self.speeds.forget(node);
         self.entries.note(Change::Gone { node, members: Arc::new(members.clone()) });
     }
@@ -182,6 +183,7 @@ impl Directory {
         mail: &mut Mail,
     ) {
         self.entries.note(Change::Owners { renewed, members: Arc::new(members.clone()) });
+        self.early.members_changed(members, now + 1);
         let me = members.me();
         self.latest.retain(|waiter| {
             prefix_owner(&waiter.prefix, members).is_some_and(|owner| owner == me)
