@@ -19,9 +19,11 @@ mod dice;
 mod faults;
 mod fold;
 mod halves;
+mod hostile;
 mod keeps;
 mod late;
 pub mod leaves;
+mod lies;
 mod looks;
 mod net;
 mod payload;
@@ -35,7 +37,7 @@ mod world;
 
 use hoplite_proto::planted::Bug;
 
-pub use crate::{case::Case, late::late, shrink::shrink};
+pub use crate::{case::Case, hostile::hostile, late::late, shrink::shrink};
 
 /// What is to be done with the events and orders of all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
