@@ -100,3 +100,34 @@ pub const DEPARTED_MAX: usize = 4096;
 /// Members that a node asks on behalf of others whether they live, at a time. Who asks for more has no answer, and suspects
 /// the member; it is told, and answers itself.
 pub const ERRANDS_MAX: usize = 4096;
+
+/// Bytes of each text in the reason that an owner remembers why an object is gone: the rest is told to those who wait then,
+/// and not to those who ask later. With it a tombstone takes what [`REMEMBERED_MAX`] counts with.
+pub const REMEMBERED_WORDS_BYTES: usize = 256;
+
+/// Instances under one name that an owner remembers as gone, so that none of them comes back; of more the one that went first
+/// is forgotten. A name that is put and deleted each half second for ten minutes has as many.
+pub const BURIED_MAX: usize = 1024;
+
+/// Questions for the end of a deletion that wait for the last holder of an object; a later one is answered at once.
+pub const DELETERS_MAX: usize = 1024;
+
+/// Claims of names that an owner lets wait because it may have missed what became of them; a later one is answered by what
+/// the owner knows.
+pub const PARKED_MAX: usize = 16_384;
+
+/// Objects of which nothing is known that an owner keeps an entry for because one member asks for them: 16 reduces of the
+/// most inputs. Each takes a quarter of a kilobyte. Further questions of that member are dropped.
+pub const UNKNOWN_MAX: usize = 16 * REDUCE_INPUTS_MAX;
+
+/// Questions of one member for newer names that an owner keeps. Each client has one open for each prefix that it follows; to
+/// find one is to look at all.
+pub const LATEST_MAX: usize = 16_384;
+
+/// Originals that are on their way to a node because others want them kept there: more are refused, as without room. A node
+/// that leaves asks for all it has at once, and loses what no other takes; each takes half a kilobyte.
+pub const ADOPTIONS_MAX: usize = 1 << 20;
+
+/// Folds that one coordinator may have at a node at a time; more fail. Each takes a task and, until its parent fetches it, a
+/// window of [`WINDOW_BYTES`].
+pub const FOLDS_MAX: usize = 1024;

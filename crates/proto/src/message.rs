@@ -6,7 +6,7 @@
 //! the folding. Payload above [`crate::limits::INLINE_BYTES_MAX`] never travels here.
 
 use alloc::{boxed::Box, string::String, vec::Vec};
-use core::ops::Range;
+use core::ops::{Range, RangeInclusive};
 
 use serde::{Deserialize, Serialize};
 
@@ -588,6 +588,15 @@ impl FoldKey {
     /// Whether it is of this attempt.
     pub fn is_of(&self, reduce: ReduceId, epoch: u32) -> bool {
         (self.reduce, self.epoch) == (reduce, epoch)
+    }
+
+    /// Those of all reduces of a coordinator.
+    pub(crate) const fn all_of(coordinator: NodeId) -> RangeInclusive<Self> {
+        const fn key(node: NodeId, serial: u64, least: u32) -> FoldKey {
+            let (epoch, segment, position) = (least, least, least);
+            FoldKey { reduce: ReduceId { node, serial }, epoch, segment, position }
+        }
+        key(coordinator, 0, 0)..=key(coordinator, u64::MAX, u32::MAX)
     }
 
     /// The caller's own in an attempt.

@@ -3,7 +3,6 @@
 //! Knows one message at a time: neither its sender, nor what its receiver knows. Who may say what is in
 //! [`crate::node`], in the file `permit`.
 
-use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::{
@@ -11,7 +10,8 @@ use crate::{
     id::{Instance, ObjectId},
     inline::Inline,
     limits::{
-        BLOCK_BYTES, INLINE_BYTES_MAX, LISTED_MAX, MEMBERS_MAX, OBJECT_BYTES_MAX, REASON_BYTES_MAX,
+        BLOCK_BYTES, BURIED_MAX, INLINE_BYTES_MAX, LISTED_MAX, MEMBERS_MAX, NAME_BYTES_MAX,
+        OBJECT_BYTES_MAX, REASON_BYTES_MAX,
     },
     message::{Announce, ENDED, FoldOrder, Message, Progress, Source},
     meta::Meta,
@@ -35,6 +35,13 @@ impl Message {
                 rows.len() <= LISTED_MAX && rows.iter().all(|row| row.meta.is_sound())
             }
             Self::Members(members) => members.len() <= MEMBERS_MAX,
+            Self::Locate { avoid, .. } => avoid.len() <= MEMBERS_MAX,
+            Self::Locations { known: Some(holdings), .. }
+            | Self::LocationsAre { holdings: Ok(holdings), .. } => holdings.len() <= MEMBERS_MAX,
+            Self::Remember { instances, .. } => instances.len() <= BURIED_MAX,
+            Self::Latest { prefix, .. } | Self::List { prefix, .. } => {
+                prefix.len() <= NAME_BYTES_MAX
+            }
             Self::Down { reason, .. } => reason.len() <= REASON_BYTES_MAX,
             // That number says something else.
             Self::Rumour(
@@ -42,11 +49,11 @@ impl Message {
             ) => *incarnation < ENDED,
             _ => true,
         };
-        are_whole && self.instances().iter().all(|(id, instance)| can_be(id, *instance))
+        are_whole && self.instances().all(|(id, instance)| can_be(id, instance))
     }
 
     /// The instances that it names, and of what.
-    pub(crate) fn instances(&self) -> Vec<(&ObjectId, Instance)> {
+    pub(crate) fn instances(&self) -> impl Iterator<Item = (&ObjectId, Instance)> {
         let one = match self {
             Self::Announce(Announce { id, instance, .. })
             | Self::Claimed { id, instance, .. }
@@ -60,16 +67,18 @@ impl Message {
             | Self::Dropped { id, instance }
             | Self::Adopt { id, instance, .. }
             | Self::Adopted { id, instance, .. }
-            | Self::Unkeep { id, instance } => (id, *instance),
-            Self::Locate { id, not_here: Some((_, instance)), .. } => (id, *instance),
-            Self::Paced(paced) => (&paced.id, paced.instance),
-            Self::Found { id, found: Some(found) } => (id, found.instance),
-            Self::Remember { id, instances, .. } => {
-                return instances.iter().map(|instance| (id, *instance)).collect();
-            }
-            _ => return Vec::new(),
+            | Self::Unkeep { id, instance } => Some((id, *instance)),
+            Self::Locate { id, not_here: Some((_, instance)), .. } => Some((id, *instance)),
+            Self::Paced(paced) => Some((&paced.id, paced.instance)),
+            Self::Found { id, found: Some(found) } => Some((id, found.instance)),
+            _ => None,
         };
-        Vec::from([one])
+        let many = match self {
+            Self::Remember { id, instances, .. } => Some((id, &instances[..])),
+            _ => None,
+        };
+        let many = many.into_iter().flat_map(|(id, all)| all.iter().map(move |it| (id, *it)));
+        one.into_iter().chain(many)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
+    limits::PARKED_MAX,
     members::Members,
     message::{Announce, Message, Progress},
     planted::{self, Bug},
@@ -107,7 +108,7 @@ impl Directory {
             entry.kept_until = Instant::default();
         }
         let is_rival = entry.live.as_ref().is_some_and(|live| live.instance.node != instance.node);
-        if is_rival && now < self.catching_up_until {
+        if is_rival && now < self.catching_up_until && self.parked.len() < PARKED_MAX {
             self.parked.retain(|(node, parked)| (*node, parked.instance) != (from, *instance));
             self.parked.push((from, announce.clone()));
             return;

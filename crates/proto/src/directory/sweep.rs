@@ -167,6 +167,7 @@ impl Directory {
         self.parked.retain(|(from, _)| *from != node);
         self.early.forget_node(node);
         self.speeds.forget(node);
+        self.unknown.forget(node);
         self.entries.note(Change::Gone { node, members: Arc::new(members.clone()) });
     }
 

@@ -11,7 +11,7 @@ use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
-    limits::INLINE_BYTES_MAX,
+    limits::{ADOPTIONS_MAX, INLINE_BYTES_MAX},
     message::Message,
     meta::Meta,
     table::{Copy, State, Table},
@@ -228,7 +228,8 @@ impl Node {
         let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed);
         // What is here of another instance is not it, and keeps it from being received.
         let is_other = self.table.current(&id).is_some_and(|current| current != instance);
-        if self.leaving.has_begun() || is_wrong || is_void || is_other {
+        let is_full = self.adoptions.coming() >= ADOPTIONS_MAX;
+        if self.leaving.has_begun() || is_wrong || is_void || is_other || is_full {
             return answer(&id, adoption, false, &mut self.world);
         }
         if let Some(copy) = self.table.get(instance) {

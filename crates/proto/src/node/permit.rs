@@ -133,14 +133,15 @@ kinds! {
 impl Node {
     /// Whether what a member says can be true, and is its to say.
     pub(super) fn may_say(&self, from: NodeId, message: &Message) -> bool {
+        if from == self.world.me() {
+            return message.is_sound();
+        }
         let is_another = |(id, instance): (&ObjectId, Instance)| {
             instance.node != from && self.is_another(id, instance)
         };
-        if !message.is_sound() || message.instances().into_iter().any(is_another) {
-            return false;
-        }
-        from == self.world.me()
-            || match Kind::of(message).speaker() {
+        message.is_sound()
+            && !message.instances().any(is_another)
+            && match Kind::of(message).speaker() {
                 Speaker::Member => true,
                 Speaker::Holder => self.may_announce(from, message),
                 Speaker::Maker => is_made_by(from, message),

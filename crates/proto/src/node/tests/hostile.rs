@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    limits::INLINE_BYTES_MAX,
+    limits::{FOLDS_MAX, INLINE_BYTES_MAX},
     message::{Announce, Found, Progress},
 };
 
@@ -164,6 +164,24 @@ fn only_an_owner_ends_an_object_or_says_where_it_is() {
         cluster.assert_refused(4, 3, message);
     }
     assert!(cluster.has(3, &id) && !cluster.replies.contains_key(&get));
+}
+
+/// Goal: what one member orders here has an end.
+#[test]
+fn a_coordinator_has_so_many_folds_at_a_node() {
+    let mut cluster = Cluster::new(2);
+    cluster.keeps_folding = true;
+    let id = cluster.put_large(1, None);
+    let input = cluster.nodes[&NodeId(1)].table().current(&id).unwrap();
+    for position in 0..2 * FOLDS_MAX as u32 {
+        let reduce = crate::id::ReduceId { node: NodeId(2), serial: 1 };
+        let key = crate::message::FoldKey { reduce, epoch: 0, segment: 0, position };
+        let (inputs, children) = (vec![input], Vec::new());
+        let (op, dtype, size, part, frame) = (Op::Sum, Dtype::Float32, LARGE, 0..LARGE, 1 << 16);
+        let order = FoldOrder { key, inputs, children, op, dtype, size, part, frame };
+        cluster.say(2, 1, Message::Fold(order));
+    }
+    assert_eq!(cluster.folds.len(), FOLDS_MAX);
 }
 
 /// Goal: an owner of one object says nothing of another by its instance.
