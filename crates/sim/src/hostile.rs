@@ -18,7 +18,7 @@ use hoplite_proto::{
 };
 
 use crate::{
-    Record, Verdict,
+    Record, Sabotage, Verdict,
     case::Case,
     dice::Dice,
     payload::SMALL_BYTES,
@@ -55,10 +55,10 @@ const LIES_NS: u64 = 4 * SECOND;
 const PATIENCE_NS: u64 = 60 * SECOND;
 
 /// Simulates a cluster with a hostile member that follows from `seed`.
-pub fn hostile(seed: u64, record: Record) -> Verdict {
+pub fn hostile(seed: u64, record: Record, sabotage: Option<Sabotage>) -> Verdict {
     let plan = plan(&mut Dice::new(seed.rotate_left(17)));
     let case = Case { seed, plan };
-    let mut world = World::new(&case, Trace::of(record), None);
+    let mut world = World::new(&case, Trace::of(record), sabotage);
     // The highest: of two objects under one name the lower stays.
     let node = NodeId(case.plan.nodes);
     let until = Instant(LIES_NS);

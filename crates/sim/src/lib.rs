@@ -100,6 +100,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_member_that_says_anything_harms_no_other() {
+        for seed in 0..20 {
+            assert_eq!(hostile(seed, Record::Nothing, None).failure, None, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_member_that_is_listened_to_does_harm() {
+        let sabotage = Some(Sabotage::Planted(Bug::ListensToAnyMember));
+        let harmed = (0..20).filter(|seed| {
+            let verdict = hostile(*seed, Record::Nothing, sabotage);
+            verdict.failure.is_some()
+        });
+        assert!(harmed.count() > 10);
+    }
+
     /// Goal: a failure can be repeated.
     /// Method: compare all events and orders of two runs.
     #[test]

@@ -74,6 +74,9 @@ const LATE_EVERY: u64 = 20;
 /// How many of those show each mistake that makes them late.
 const LATE_PLANTED: u64 = 10;
 
+/// How many clusters with a hostile member each mistake has to show in one of.
+const HOSTILE_PLANTED: u64 = 20;
+
 fn number(arguments: &mut Parser) -> Result<u64, String> {
     let number = arguments.value().and_then(|text| text.parse());
     number.map_err(|error| error.to_string())
@@ -172,7 +175,7 @@ fn many_hostile(from: u64, count: u64, record: Record) -> ExitCode {
     let begin = Instant::now();
     let (mut failed, mut events) = (0, 0);
     for seed in from..from + count {
-        let verdict = hostile(seed, record);
+        let verdict = hostile(seed, record, None);
         events += verdict.events;
         if let Some(failure) = verdict.failure {
             failed += 1;
@@ -247,8 +250,10 @@ fn planted(count: u64) -> ExitCode {
         let sabotage = Some(Sabotage::Planted(bug));
         let found = (0..count).find_map(|seed| {
             let late = || late(seed, Record::Nothing, sabotage).err();
+            let with_a_liar = || hostile(seed, Record::Nothing, sabotage).failure;
             let failure = run(seed, Record::Nothing, sabotage)
                 .failure
+                .or_else(|| (seed < HOSTILE_PLANTED).then(with_a_liar)?)
                 .or_else(|| (seed < LATE_PLANTED).then(late)?)?;
             Some((seed, failure))
         });

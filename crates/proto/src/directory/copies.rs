@@ -68,7 +68,7 @@ impl Directory {
             mail.push((from, announce.claimed(Some(reserved.node))));
             return;
         }
-        let is_maker = from == instance.node;
+        let is_maker = from == instance.node || planted::has(Bug::BelievesAnyHolder);
         let other = entry.live.take_if(|live| live.is_another(announce));
         if let Some(other) = other {
             // One instance has one length and shape, and bytes: what another holder than its maker has is not the object.
