@@ -170,6 +170,14 @@ impl Tombstone {
         }
     }
 
+    /// Repeats what is to be dropped: a holder that did not take this node for an owner has not listened.
+    pub(super) fn drop_again(&self, id: &ObjectId, mail: &mut Mail) {
+        for (holder, instance) in &self.dropping {
+            let (id, instance, error) = (id.clone(), *instance, Some(self.error(id)));
+            mail.push((*holder, Message::Drop { id, instance, error }));
+        }
+    }
+
     /// Whether every holder has dropped it, or is gone.
     pub(super) fn is_settled(&self) -> bool {
         self.dropping.is_empty()

@@ -328,6 +328,9 @@ impl Directory {
         if let Some(gone) = &mut entry.gone {
             gone.known_to.retain(|owner| !renewed.contains(owner));
             gone.tell(id, owners(), mail);
+            if all.contains(me) {
+                gone.drop_again(id, mail);
+            }
         }
         // What a name was before it was put again must not come back either.
         let buried: Vec<Instance> = entry.buried(now).collect();

@@ -146,7 +146,10 @@ impl Node {
                 Speaker::Member => true,
                 Speaker::Holder => self.may_announce(from, message),
                 Speaker::Maker => is_made_by(from, message),
-                Speaker::Owner => message.spoken_of().is_none_or(|id| self.is_owner(from, id)),
+                Speaker::Owner => {
+                    message.spoken_of().is_none_or(|id| self.is_owner(from, id))
+                        || self.has_dropped(message)
+                }
                 Speaker::Asked => self.was_asked(from, message),
                 Speaker::Asker => self.has_asked(from, message),
                 Speaker::Coordinator => {
@@ -169,6 +172,17 @@ impl Node {
 
     fn is_owner(&self, node: NodeId, id: &ObjectId) -> bool {
         id.minter() == Some(node) || self.world.members().owners(id).contains(node)
+    }
+
+    /// Whether a copy that is to be dropped is not here: then its end harms nothing, and an owner of before or of later hears
+    /// of it, which would wait for that.
+    fn has_dropped(&self, message: &Message) -> bool {
+        let Message::Drop { id, instance, error: Some(_) } = message else { return false };
+        self.table.get(*instance).is_none()
+            && !self.pull_awaits_room_for(id, *instance)
+            && !self.puts.contains(*instance)
+            && !self.scatters.contains(*instance)
+            && self.names.reduce_of(*instance).is_none()
     }
 
     fn may_announce(&self, from: NodeId, message: &Message) -> bool {

@@ -184,6 +184,20 @@ fn a_coordinator_has_so_many_folds_at_a_node() {
     assert_eq!(cluster.folds.len(), FOLDS_MAX);
 }
 
+/// Goal: an owner whose view of the members differs does not wait for ever for what is not there.
+#[test]
+fn what_is_not_here_any_more_is_dropped_for_any_member() {
+    let (mut cluster, name) = Cluster::of_four("x");
+    let id = cluster.put_large(3, Some(&name));
+    let copy = cluster.nodes[&NodeId(3)].table().current(&id).unwrap();
+    let drop = Message::Drop { id: id.clone(), instance: copy, error: Some(deleted(&id)) };
+    cluster.assert_refused(4, 3, drop.clone());
+    cluster.ask(1, Ask::Delete { ids: vec![id] });
+    let before = cluster.done.len();
+    cluster.say(4, 3, drop);
+    assert_eq!(cluster.done.len(), before, "it is not refused");
+}
+
 /// Goal: an owner of one object says nothing of another by its instance.
 #[test]
 fn an_instance_is_of_the_object_that_it_is_known_as() {
