@@ -154,9 +154,10 @@ test-loom: ## Every interleaving of the shared-memory progress
 	RUSTFLAGS="--cfg loom" cargo test --quiet $(CARGO_FLAGS) --release --lib -p hoplite-shm --target-dir target/loom loom \
 	    2>&1 | tee $(LOGS)/loom
 
-test-sim: ## 2000 simulated clusters, each from its seed; 100 with a slow or silent host; and mistakes on purpose, which are to be found
+test-sim: ## 2000 simulated clusters, each from its seed; 100 with a slow or silent host, 500 with a hostile member; and mistakes on purpose, which are to be found
 	@mkdir -p $(LOGS)
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds $(or $(SEEDS),2000) 2>&1 | tee $(LOGS)/sim
+	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --hostile --seeds 500 2>&1 | tee --append $(LOGS)/sim
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --planted 2>&1 | tee --append $(LOGS)/sim
 
 # Two at a time: most of them wait for processes and for each other.
@@ -195,6 +196,7 @@ test-frameworks: wheel ## Python tests with torch: installs Debian's python3-tor
 test-long: build ## Tests of minutes or many gigabytes, the sdist, 20000 simulated clusters, a hostile member of a new seed
 	timeout --kill-after=10 3600 $(BIN)/pytest -m long --timeout 900
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds 20000
+	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --hostile --seeds 2000
 	HOSTILE_CASES=2000000 HOSTILE_SEED=$$(date +%s) cargo test --quiet --release $(CARGO_FLAGS) -p hoplite-proto --test hostile
 
 format: $(VENV)/.tools ## Formats Python and Rust in place

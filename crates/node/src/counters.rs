@@ -55,6 +55,8 @@ counters! {
     messages_sent,
     /// Control messages received.
     messages_received,
+    /// Control messages that were received and not listened to, for their sender may not say them.
+    messages_refused,
     /// Copies evicted.
     evictions,
     /// Attempts of reduces that had to begin again.

@@ -107,6 +107,10 @@ impl Shell {
                 self.counters.reduces_restarted.add(1);
                 info!(%id, epoch, detail, "a reduce begins again");
             }
+            Note::MessageRefused { from, kind } => {
+                self.counters.messages_refused.add(1);
+                debug!(%from, ?kind, "a message is not listened to: its sender may not say it");
+            }
             Note::Evicted { copies } => {
                 self.counters.evictions.add(*copies as u64);
                 debug!(copies, "evicted");

@@ -115,6 +115,28 @@ pub enum Error {
 }
 
 impl Error {
+    /// The same with texts of `bytes` at most, to be kept for long.
+    pub(crate) fn shortened(mut self, bytes: usize) -> Self {
+        match &mut self {
+            Self::Timeout { what, state, .. } => {
+                shorten(what, bytes);
+                shorten(state, bytes);
+            }
+            Self::ObjectLost { detail: text, .. }
+            | Self::NoMemory { detail: text, .. }
+            | Self::Unreducible { advice: text, .. }
+            | Self::InvalidArgument(text)
+            | Self::NodeDown(text) => shorten(text, bytes),
+            // As many as a reduce names that fails.
+            Self::TooFewInputs { gone, .. } => gone.truncate(10),
+            Self::ObjectDeleted { .. }
+            | Self::NameTaken { .. }
+            | Self::StoreFull { .. }
+            | Self::ShapeMismatch { .. } => {}
+        }
+        self
+    }
+
     /// The advice for an input that can't be folded.
     pub fn unreducible(id: ObjectId, meta: Meta, op: Op) -> Self {
         let advice = match meta.kind {
@@ -122,6 +144,15 @@ impl Error {
             Kind::Array { dtype, .. } => advice(op, dtype),
         };
         Self::Unreducible { id, meta: Box::new(meta), op, advice: advice.into() }
+    }
+}
+
+fn shorten(text: &mut String, bytes: usize) {
+    if text.len() > bytes {
+        let end = (0..=bytes).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+        text.truncate(end);
+        text.push_str("...");
+        text.shrink_to_fit();
     }
 }
 
@@ -226,6 +257,14 @@ mod tests {
                 assert!(Op::ALL.iter().any(defined), "{op} of {dtype}: {said}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_kept_for_long_is_short() {
+        let id: ObjectId = "a".parse().unwrap();
+        let lost = |detail: &str| Error::ObjectLost { id: id.clone(), detail: detail.into() };
+        assert_eq!(lost("gone").shortened(4), lost("gone"));
+        assert_eq!(lost("\u{e9}\u{e9}\u{e9}").shortened(5), lost("\u{e9}\u{e9}..."));
     }
 
     #[test]

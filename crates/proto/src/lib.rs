@@ -54,6 +54,7 @@ pub mod ranges;
 pub mod reconnect;
 pub mod redial;
 pub mod reduce;
+mod sound;
 pub mod swim;
 pub mod table;
 pub mod time;

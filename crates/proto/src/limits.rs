@@ -77,3 +77,57 @@ pub const CORRUPT_BLOCKS_MAX: u32 = 3;
 /// An owner that is dead is noticed by its connection; this is for one that is silent. On a busy machine of two cores
 /// 200 ms passed often, and a second who does not know whom the first has assigned sends everybody to the source.
 pub const OWNER_PATIENCE_NS: u64 = 1_000_000_000;
+
+/// Bytes of the words with which a member says why it counts another as dead. The longest that a node says has a hundred.
+pub const REASON_BYTES_MAX: usize = 256;
+
+/// Announcements of one member that an owner keeps until the makers of those objects have told of them. After a change of
+/// members the makers tell a new owner in the same milliseconds as the other holders; each takes half a kilobyte, and the
+/// bytes of a small object.
+pub const EARLY_MAX: usize = 4096;
+
+/// Members of a cluster: a node believes no member that tells of more. Simulated with 1024; every two have a connection.
+pub const MEMBERS_MAX: usize = 4096;
+
+/// Members of which others have told and from which nothing has come yet: so many calls are open at once. A node that joins
+/// a cluster of a thousand calls all of them; in a larger one it is told of the rest by those that it meets.
+pub const UNMET_MAX: usize = 1024;
+
+/// Nodes that went, of which a node remembers that what others tell of them is old, and what they last said of themselves;
+/// as many as a cluster has members. Of one that is forgotten old news would be believed until it does not answer.
+pub const DEPARTED_MAX: usize = 4096;
+
+/// Members that a node asks on behalf of others whether they live, at a time. Who asks for more has no answer, and suspects
+/// the member; it is told, and answers itself.
+pub const ERRANDS_MAX: usize = 4096;
+
+/// Bytes of each text in the reason that an owner remembers why an object is gone: the rest is told to those who wait then,
+/// and not to those who ask later. With it a tombstone takes what [`REMEMBERED_MAX`] counts with.
+pub const REMEMBERED_WORDS_BYTES: usize = 256;
+
+/// Instances under one name that an owner remembers as gone, so that none of them comes back; of more the one that went first
+/// is forgotten. A name that is put and deleted each half second for ten minutes has as many.
+pub const BURIED_MAX: usize = 1024;
+
+/// Questions for the end of a deletion that wait for the last holder of an object; a later one is answered at once.
+pub const DELETERS_MAX: usize = 1024;
+
+/// Claims of names that an owner lets wait because it may have missed what became of them; a later one is answered by what
+/// the owner knows.
+pub const PARKED_MAX: usize = 16_384;
+
+/// Objects of which nothing is known that an owner keeps an entry for because one member asks for them: 16 reduces of the
+/// most inputs. Each takes a quarter of a kilobyte. Further questions of that member are dropped.
+pub const UNKNOWN_MAX: usize = 16 * REDUCE_INPUTS_MAX;
+
+/// Questions of one member for newer names that an owner keeps. Each client has one open for each prefix that it follows; to
+/// find one is to look at all.
+pub const LATEST_MAX: usize = 16_384;
+
+/// Originals that are on their way to a node because others want them kept there: more are refused, as without room. A node
+/// that leaves asks for all it has at once, and loses what no other takes; each takes half a kilobyte.
+pub const ADOPTIONS_MAX: usize = 1 << 20;
+
+/// Folds that one coordinator may have at a node at a time; more fail. Each takes a task and, until its parent fetches it, a
+/// window of [`WINDOW_BYTES`].
+pub const FOLDS_MAX: usize = 1024;

@@ -3,7 +3,7 @@
 //! Knows members by id and address; does not know how they are reached or whether they answer.
 
 use alloc::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     vec::Vec,
 };
 use core::net::SocketAddr;
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     id::{NodeId, ObjectId, mix},
+    limits::DEPARTED_MAX,
     rack::Rack,
 };
 
@@ -53,21 +54,48 @@ pub struct Members {
     me: NodeId,
     all: BTreeMap<NodeId, Member>,
     /// Those that were members and are none any more. What others tell of them may be old.
-    departed: BTreeSet<NodeId>,
+    departed: Departed,
     /// Members that were told to leave, and are here until they have finished what they do.
     leaving: BTreeSet<NodeId>,
+}
+
+/// Those that were members, up to a number: of more, the one that departed first is forgotten.
+#[derive(Clone, Debug, Default)]
+struct Departed {
+    all: BTreeSet<NodeId>,
+    /// In the order in which they went.
+    order: VecDeque<NodeId>,
+}
+
+impl Departed {
+    fn insert(&mut self, node: NodeId, most: usize) {
+        self.remove(node);
+        self.all.insert(node);
+        self.order.push_back(node);
+        if self.order.len() > most
+            && let Some(first) = self.order.pop_front()
+        {
+            self.all.remove(&first);
+        }
+    }
+
+    fn remove(&mut self, node: NodeId) {
+        if self.all.remove(&node) {
+            self.order.retain(|other| *other != node);
+        }
+    }
 }
 
 impl Members {
     /// A cluster of one.
     pub fn new(me: Member) -> Self {
         let all = BTreeMap::from([(me.id, me)]);
-        Self { me: me.id, all, departed: BTreeSet::new(), leaving: BTreeSet::new() }
+        Self { me: me.id, all, departed: Departed::default(), leaving: BTreeSet::new() }
     }
 
     /// Adds a member; false if it was known as this.
     pub fn insert(&mut self, member: Member) -> bool {
-        self.departed.remove(&member.id);
+        self.departed.remove(member.id);
         self.all.insert(member.id, member) != Some(member)
     }
 
@@ -75,7 +103,7 @@ impl Members {
     pub fn remove(&mut self, node: NodeId) -> bool {
         let is_removed = node != self.me && self.all.remove(&node).is_some();
         if is_removed {
-            self.departed.insert(node);
+            self.departed.insert(node, DEPARTED_MAX);
             self.leaving.remove(&node);
         }
         is_removed
@@ -100,7 +128,7 @@ impl Members {
 
     /// Whether `node` was a member and is none any more.
     pub fn is_departed(&self, node: NodeId) -> bool {
-        self.departed.contains(&node)
+        self.departed.all.contains(&node)
     }
 
     /// This node itself.
@@ -111,6 +139,16 @@ impl Members {
     /// Removes this node itself, to see who owns what when it has left.
     pub fn resign(&mut self) {
         self.all.remove(&self.me);
+    }
+
+    /// How many take part, this node too.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether none does: never, for this node takes part.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
     }
 
     /// Whether `node` takes part.
@@ -207,6 +245,17 @@ mod tests {
                 assert_eq!(after, before);
             }
         }
+    }
+
+    #[test]
+    fn of_many_that_departed_the_last_are_remembered() {
+        let mut departed = Departed::default();
+        (1..=5).for_each(|id| departed.insert(NodeId(id), 3));
+        departed.insert(NodeId(3), 3);
+        departed.insert(NodeId(6), 3);
+        assert_eq!(departed.all, BTreeSet::from([3, 5, 6].map(NodeId)));
+        departed.remove(NodeId(5));
+        assert_eq!(departed.order, [3, 6].map(NodeId));
     }
 
     #[test]

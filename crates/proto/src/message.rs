@@ -6,19 +6,17 @@
 //! the folding. Payload above [`crate::limits::INLINE_BYTES_MAX`] never travels here.
 
 use alloc::{boxed::Box, string::String, vec::Vec};
-use core::ops::Range;
+use core::ops::{Range, RangeInclusive};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     broadcast::Reason,
-    error::{Error, is_reducible},
+    error::Error,
     id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     inline::Inline,
-    limits::{BLOCK_BYTES, INLINE_BYTES_MAX, LISTED_MAX, OBJECT_BYTES_MAX},
     members::Member,
     meta::{Dtype, Meta, Op},
-    pipeline::is_frame_length,
     swim::Rumour,
 };
 
@@ -209,8 +207,8 @@ pub enum Message {
         /// What a reader who waits for it is told.
         error: Error,
     },
-    /// To a holder: the sender may have missed the end of this instance, and has given its name to another. A holder that
-    /// still has it announces it again.
+    /// To a holder: the sender may have missed the end of this instance, and has given its name to another; or was told by
+    /// one that asked there that the copy is gone. A holder that still has it announces it again.
     Doubted {
         /// The object.
         id: ObjectId,
@@ -416,59 +414,6 @@ impl Message {
                 | Self::Unfold { is_void: true, .. }
         )
     }
-
-    /// Whether what it says can be true at all; a message for which it can't comes from a broken peer, and is not
-    /// handled.
-    pub fn is_sound(&self) -> bool {
-        match self {
-            Self::Announce(announce) => {
-                let is_sound = match &announce.progress {
-                    Progress::Inline(bytes) => bytes.len() == announce.meta.size,
-                    Progress::Complete | Progress::Partial { .. } | Progress::Parts => true,
-                };
-                is_sound && announce.meta.is_sound()
-            }
-            Self::Located { meta, source, .. } => {
-                let is_long = |bytes: &Inline| bytes.len() == meta.size;
-                meta.is_sound() && !matches!(source, Source::Inline(bytes) if !is_long(bytes))
-            }
-            Self::Found { found: Some(found), .. } => found.meta.carries(found.inline.as_ref()),
-            Self::Adopt { meta, inline, .. } => meta.carries(inline.as_ref()),
-            Self::Fold(order) => order.is_sound(),
-            Self::Scatter(order) => order.is_sound(),
-            Self::ListIs { rows, .. } => {
-                rows.len() <= LISTED_MAX && rows.iter().all(|row| row.meta.is_sound())
-            }
-            _ => true,
-        }
-    }
-}
-
-impl Meta {
-    pub(crate) fn is_sound(&self) -> bool {
-        self.is_consistent() && self.size <= OBJECT_BYTES_MAX
-    }
-
-    /// Whether an object like this travels with these bytes, or without.
-    fn carries(&self, inline: Option<&Inline>) -> bool {
-        let fits = match inline {
-            Some(bytes) => bytes.len() == self.size && self.size <= INLINE_BYTES_MAX,
-            None => self.size > INLINE_BYTES_MAX,
-        };
-        self.is_sound() && fits
-    }
-}
-
-impl FoldOrder {
-    fn is_sound(&self) -> bool {
-        let is_size = self.size <= OBJECT_BYTES_MAX && self.size.is_multiple_of(self.dtype.size());
-        let Range { start, end } = self.part;
-        let is_part = start < end && end <= self.size && start.is_multiple_of(BLOCK_BYTES);
-        let is_whole = end == self.size || end.is_multiple_of(BLOCK_BYTES);
-        let has_source = !self.inputs.is_empty();
-        let can_fold = is_frame_length(self.frame) && is_reducible(self.op, self.dtype);
-        is_size && is_part && is_whole && has_source && can_fold
-    }
 }
 
 /// A living object, as its owner knows it.
@@ -643,6 +588,15 @@ impl FoldKey {
     /// Whether it is of this attempt.
     pub fn is_of(&self, reduce: ReduceId, epoch: u32) -> bool {
         (self.reduce, self.epoch) == (reduce, epoch)
+    }
+
+    /// Those of all reduces of a coordinator.
+    pub(crate) const fn all_of(coordinator: NodeId) -> RangeInclusive<Self> {
+        const fn key(node: NodeId, serial: u64, least: u32) -> FoldKey {
+            let (epoch, segment, position) = (least, least, least);
+            FoldKey { reduce: ReduceId { node, serial }, epoch, segment, position }
+        }
+        key(coordinator, 0, 0)..=key(coordinator, u64::MAX, u32::MAX)
     }
 
     /// The caller's own in an attempt.

@@ -60,11 +60,15 @@ pub enum Bug {
     IgnoresPaces,
     /// A coordinator hears nothing of positions that wait for a child.
     IgnoresSilentChildren,
+    /// A node listens to each message, whichever member says it.
+    ListensToAnyMember,
+    /// An owner takes what any member tells of a copy for what the object is.
+    BelievesAnyHolder,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 29] = [
         Self::AnswersGetsTooEarly,
         Self::IgnoresEpochs,
         Self::KeepsVoidAttempts,
@@ -92,6 +96,8 @@ impl Bug {
         Self::ReadsWhatIsNotSettled,
         Self::IgnoresPaces,
         Self::IgnoresSilentChildren,
+        Self::ListensToAnyMember,
+        Self::BelievesAnyHolder,
     ];
 }
 

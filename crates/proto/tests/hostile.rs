@@ -242,6 +242,10 @@ impl Choices<'_> {
                 _ => (id, instance, meta) = told,
             }
         }
+        // What another node minted it does not make.
+        if let Some(minter) = id.minter().filter(|_| self.below(16) > 0) {
+            instance.node = minter;
+        }
         (id, instance, meta)
     }
 

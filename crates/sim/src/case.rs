@@ -34,13 +34,17 @@ impl Case {
 
     /// Simulates it.
     pub fn run(&self, record: Record, sabotage: Option<Sabotage>) -> Verdict {
-        let trace = Trace::of(record);
-        planted::plant(sabotage.and_then(Sabotage::planted));
-        let mut world = World::new(self, trace, sabotage);
+        let world = World::new(self, Trace::of(record), sabotage);
+        self.finish(world, World::check_end)
+    }
+
+    /// Lets a world go on to its end, and checks that.
+    pub(crate) fn finish(&self, mut world: World, check: fn(&mut World)) -> Verdict {
+        planted::plant(world.sabotage.and_then(Sabotage::planted));
         let ended = catch_unwind(AssertUnwindSafe(|| {
             let end = world.plan.end;
             world.run_until(end);
-            world.check_end();
+            check(&mut world);
         }));
         planted::plant(None);
         if let Err(panic) = ended {

@@ -9,13 +9,14 @@ use hoplite_proto::{
     message::{Message, Progress},
     meta::{Kind, Meta},
     node::Action,
+    time::Instant,
 };
 
 use crate::{
     payload::{Content, Tag},
     plan::{Fate, Make, SECOND},
     users::{Object, Purpose},
-    world::World,
+    world::{Host, World},
 };
 
 /// How often one holder may refuse one receiver the same copy: once when it has none any more, and a few times because
@@ -46,6 +47,9 @@ impl World {
 
     /// A stale location is corrected by its first use.
     pub(crate) fn check_refusal(&mut self, receiver: NodeId, holder: NodeId, instance: Instance) {
+        if self.is_hostile(holder) {
+            return;
+        }
         let count = self.shell.refusals.entry((receiver, holder, instance)).or_default();
         *count += 1;
         if *count > REFUSALS_MAX {
@@ -56,7 +60,7 @@ impl World {
 
     /// Small copies that an event brought: all of one instance must be equal, and each result a fold.
     pub(crate) fn check_small_copies(&mut self, node: NodeId, actions: &[Action]) {
-        let Some(host) = self.hosts.get(&node) else { return };
+        let Some(host) = self.hosts.get(&node).filter(|_| !self.is_hostile(node)) else { return };
         let mut new = Vec::new();
         let mut broken = None;
         let held = host.node.table().iter();
@@ -71,6 +75,9 @@ impl World {
             _ => None,
         });
         for (instance, id, inline) in held.chain(told) {
+            if self.is_its_game(id) {
+                continue;
+            }
             let content = Content::from_inline(inline);
             match self.shell.contents.get(&instance) {
                 None => new.push((instance, id.clone(), content)),
@@ -182,6 +189,9 @@ impl World {
         let Some(content) = content else {
             return self.fail(format!("{id:?} was got without a block"));
         };
+        if self.is_its_game(id) {
+            return;
+        }
         // However attempts end: no two clients get the results of different attempts.
         if id.minter().is_some() {
             let given = self.users.given.entry(id.clone()).or_insert_with(|| content.clone());
@@ -200,6 +210,9 @@ impl World {
     /// A result must be the fold of exactly `count` of its candidates, each of them once; of one of the reduces that
     /// were to go by its name.
     pub(crate) fn check_result(&mut self, id: &ObjectId, content: &Content) {
+        if self.is_its_game(id) {
+            return;
+        }
         let mut wrong = Vec::new();
         for object in self.users.objects_of(id) {
             let Make::Reduce { inputs, count, .. } = &object.spec.make else { continue };
@@ -259,6 +272,11 @@ impl World {
     /// Whether something happened that explains an error.
     pub(crate) fn check_error(&self, request: RequestId, error: &Error) -> Result<(), String> {
         let Some(question) = self.users.questions.get(&request) else { return Ok(()) };
+        // It may have told one node before that this instance is another object, of which it is an owner.
+        let is_kept_from = self.hostile.is_some() && error.to_string().contains("describes it as");
+        if self.is_of_its_game(&question.purpose) || is_kept_from {
+            return Ok(());
+        }
         let is_late = question.deadline.is_some_and(|deadline| deadline <= self.now);
         let is_leaving = self.hosts.get(&question.node).is_some_and(|host| host.is_leaving);
         if matches!(error, Error::Timeout { .. } | Error::StoreFull { .. })
@@ -419,6 +437,11 @@ impl World {
         self.get_everything_once_more();
         self.run_until(end + 60 * SECOND);
         self.check_waiters();
+        self.clear_away(end + 90 * SECOND);
+    }
+
+    /// No client wants anything any more, and everything is deleted: by `end` nothing is left.
+    pub(crate) fn clear_away(&mut self, end: Instant) {
         let open = self.users.questions.iter().filter(|(_, asked)| !asked.is_answered);
         for request in open.map(|(request, _)| *request).collect::<Vec<_>>() {
             if self.failure.is_none() {
@@ -426,14 +449,16 @@ impl World {
             }
         }
         self.delete_everything();
-        self.run_until(end + 90 * SECOND);
+        self.run_until(end);
         self.check_rest();
     }
 
     /// Objects that are complete somewhere: by id, who has them.
     pub(crate) fn existing(&self) -> BTreeMap<ObjectId, Vec<NodeId>> {
         let mut existing: BTreeMap<ObjectId, Vec<NodeId>> = BTreeMap::new();
-        for (node, host) in self.hosts.iter().filter(|(_, host)| host.is_up && !host.is_leaving) {
+        let is_looked_at =
+            |node: &NodeId, host: &Host| host.is_up && !host.is_leaving && !self.is_hostile(*node);
+        for (node, host) in self.hosts.iter().filter(|(node, host)| is_looked_at(node, host)) {
             for (instance, copy) in host.node.table().iter() {
                 let is_current = host.node.table().current(&copy.id) == Some(instance);
                 if copy.is_complete() && !copy.doomed && is_current {

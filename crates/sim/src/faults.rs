@@ -202,6 +202,7 @@ impl World {
             | Happening::LeadRound { .. }
             | Happening::CheckFeeds { .. }
             | Happening::Meet
+            | Happening::Lie
             | Happening::Act(_) => return None,
         };
         self.hosts.get(&node)?.frozen_until.filter(|until| *until > self.now)

@@ -19,9 +19,11 @@ mod dice;
 mod faults;
 mod fold;
 mod halves;
+mod hostile;
 mod keeps;
 mod late;
 pub mod leaves;
+mod lies;
 mod looks;
 mod net;
 mod payload;
@@ -35,7 +37,7 @@ mod world;
 
 use hoplite_proto::planted::Bug;
 
-pub use crate::{case::Case, late::late, shrink::shrink};
+pub use crate::{case::Case, hostile::hostile, late::late, shrink::shrink};
 
 /// What is to be done with the events and orders of all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +98,23 @@ mod tests {
         for seed in 0..40 {
             assert_eq!(run(seed, Record::Nothing, None).failure, None, "seed {seed}");
         }
+    }
+
+    #[test]
+    fn a_member_that_says_anything_harms_no_other() {
+        for seed in 0..20 {
+            assert_eq!(hostile(seed, Record::Nothing, None).failure, None, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_member_that_is_listened_to_does_harm() {
+        let sabotage = Some(Sabotage::Planted(Bug::ListensToAnyMember));
+        let harmed = (0..20).filter(|seed| {
+            let verdict = hostile(*seed, Record::Nothing, sabotage);
+            verdict.failure.is_some()
+        });
+        assert!(harmed.count() > 10);
     }
 
     /// Goal: a failure can be repeated.

@@ -189,6 +189,9 @@ impl World {
             Action::Note(Note::ReduceRestarted { id, detail, .. }) if !self.may_restart => {
                 self.fail(format!("{id:?} is reduced again without a fault: {detail}"));
             }
+            Action::Note(Note::MessageRefused { from, kind }) => {
+                self.look_at_refusal(node, from, kind);
+            }
             Action::Note(_) => {}
             Action::Send { .. }
             | Action::AddPeer(_)

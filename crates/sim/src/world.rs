@@ -13,6 +13,7 @@ use hoplite_proto::{
 use crate::{
     Case, Sabotage,
     dice::Dice,
+    hostile::Hostile,
     net::{Net, Racks},
     payload::Piece,
     plan::{Act, MILLISECOND, Plan},
@@ -43,6 +44,10 @@ pub(crate) struct World {
     pub(crate) may_restart: bool,
     /// Whether there are two clusters that have not met.
     pub(crate) are_apart: bool,
+    /// When a node last met or lost a member.
+    pub(crate) agreed_since: Instant,
+    /// The member that lies, if one does.
+    pub(crate) hostile: Option<Hostile>,
     future: BTreeMap<(Instant, u64), Happening>,
     scheduled: u64,
 }
@@ -127,6 +132,8 @@ pub(crate) enum Happening {
     },
     /// Two clusters become one.
     Meet,
+    /// The hostile member says something.
+    Lie,
     Act(Act),
     Write(Writer),
     Users(crate::users::Later),
@@ -189,6 +196,8 @@ impl World {
             sabotage,
             failure: None,
             events: 0,
+            agreed_since: Instant::default(),
+            hostile: None,
             future: BTreeMap::new(),
             scheduled: 0,
             // Not that of the plan, so that a plan can be run without its seed.
@@ -255,8 +264,8 @@ impl World {
                 && !host.is_leaving
                 && host.frozen_until.is_none_or(|until| until <= self.now)
         };
-        let staying = self.hosts.iter().filter(|(_, host)| is_staying(host));
-        staying.map(|(id, _)| *id).collect()
+        let staying = self.hosts.iter().filter(|(_, host)| is_staying(host)).map(|(id, _)| *id);
+        staying.filter(|id| !self.is_hostile(*id)).collect()
     }
 
     pub(crate) fn is_up(&self, node: NodeId) -> bool {
@@ -322,6 +331,7 @@ impl World {
             Happening::LeadRound { one, other } => self.lead_round(one, other),
             Happening::CheckFeeds { start, instance } => self.check_feeds(start, instance, false),
             Happening::Meet => self.meet(),
+            Happening::Lie => self.lie(),
             Happening::Act(act) => self.act(act),
             Happening::Write(writer) => self.write(writer),
             Happening::Users(later) => self.users_later(later),
@@ -347,6 +357,7 @@ impl World {
         }
         for action in actions {
             self.trace.line(now, Some(node), "order", || format!("{action:?}"));
+            self.look_at_order(node, &action);
             self.carry_out(node, action);
         }
         if !self.is_calm {

@@ -10,6 +10,8 @@ use super::{
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId},
+    inline::Inline,
+    limits::PARKED_MAX,
     members::Members,
     message::{Announce, Message, Progress},
     planted::{self, Bug},
@@ -28,6 +30,35 @@ impl Directory {
         link: Link,
         mail: &mut Mail,
     ) {
+        self.announce_one(now, from, announce, members, link, mail);
+        let Announce { id, instance, .. } = announce;
+        if from != instance.node || self.is_parked(from, *instance) {
+            return;
+        }
+        // What others told of it before is heard now, if the maker was.
+        for (from, announce) in self.early.take(id, *instance) {
+            let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
+            if live.is_some_and(|live| live.instance == *instance) {
+                self.announce_one(now, from, &announce, members, link, mail);
+            } else {
+                mail.push((from, announce.refused(None)));
+            }
+        }
+    }
+
+    fn is_parked(&self, from: NodeId, instance: Instance) -> bool {
+        self.parked.iter().any(|(node, parked)| (*node, parked.instance) == (from, instance))
+    }
+
+    fn announce_one(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        announce: &Announce,
+        members: &Members,
+        link: Link,
+        mail: &mut Mail,
+    ) {
         let Announce { id, instance, claim, .. } = announce;
         let owners = members.owners(id);
         let (is_owner, is_first) = (owners.contains(members.me()), owners.first == members.me());
@@ -37,15 +68,33 @@ impl Directory {
             mail.push((from, announce.claimed(Some(reserved.node))));
             return;
         }
-        let is_other = |live: &Live| live.instance == *instance && live.meta != announce.meta;
-        if entry.live.as_ref().is_some_and(is_other) {
-            // One instance has one length and shape: what this holder has is not the object.
-            mail.push((from, announce.refused(None)));
-            return;
+        let is_maker = from == instance.node || planted::has(Bug::BelievesAnyHolder);
+        let other = entry.live.take_if(|live| live.is_another(announce));
+        if let Some(other) = other {
+            // One instance has one length and shape, and bytes: what another holder than its maker has is not the object.
+            if !is_maker {
+                entry.live = Some(other);
+                mail.push((from, announce.refused(None)));
+                return;
+            }
+            other.drop_copies_but(from, id, mail);
         }
         if entry.refuses_what_was_deleted(now, from, announce, is_first, mail) {
             return;
         }
+        let knows_it = |live: &Live| {
+            let is_small = matches!(announce.progress, Progress::Inline(_));
+            let is_older = live.instance.node == instance.node && live.instance > *instance;
+            is_older || live.instance == *instance && (!is_small || live.inline.is_some())
+        };
+        if !is_maker
+            && members.contains(instance.node)
+            && !entry.live.as_ref().is_some_and(knows_it)
+        {
+            self.early.keep(now + self.stray_ns, from, announce);
+            return self.forget_if_empty(id);
+        }
+        entry.reuse(now, id, mail);
         let is_other = |reserved: &mut Instance| {
             reserved.node != instance.node || reserved.serial > instance.serial
         };
@@ -59,7 +108,7 @@ impl Directory {
             entry.kept_until = Instant::default();
         }
         let is_rival = entry.live.as_ref().is_some_and(|live| live.instance.node != instance.node);
-        if is_rival && now < self.catching_up_until {
+        if is_rival && now < self.catching_up_until && self.parked.len() < PARKED_MAX {
             self.parked.retain(|(node, parked)| (*node, parked.instance) != (from, *instance));
             self.parked.push((from, announce.clone()));
             return;
@@ -95,6 +144,25 @@ impl Directory {
         self.wake(now, id, is_news, members, link, mail);
     }
 
+    /// Hears what was told of copies whose makers are gone since. A holder of what its maker has never told of has nothing.
+    pub(super) fn expire_early(
+        &mut self,
+        now: Instant,
+        members: &Members,
+        link: Link,
+        mail: &mut Mail,
+    ) {
+        let (heard, void) = self.early.expire(now, members);
+        for (from, announce) in heard {
+            self.settle(now, &announce.id, members, mail);
+            self.announce_one(now, from, &announce, members, link, mail);
+            self.keep_for_a_while(now, &announce.id, members);
+        }
+        let is_mine = |announce: &Announce| members.owners(&announce.id).contains(members.me());
+        let void = void.into_iter().filter(|(_, announce)| is_mine(announce));
+        mail.extend(void.map(|(from, announce)| (from, announce.refused(None))));
+    }
+
     pub(super) fn withdraw(
         &mut self,
         now: Instant,
@@ -105,8 +173,9 @@ impl Directory {
     ) {
         self.parked
             .retain(|(node, parked)| (*node, &parked.id, parked.instance) != (from, id, instance));
+        self.early.withdraw(from, instance);
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.reserved.take_if(|reserved| *reserved == instance);
+            entry.reserved.take_if(|reserved| *reserved == instance && instance.node == from);
             let mut live = entry.live.as_mut().filter(|live| live.instance == instance);
             if let Some(live) = live.as_mut().filter(|_| instance.node == from) {
                 // Given up by its maker before its name was confirmed.
@@ -117,6 +186,26 @@ impl Directory {
             }
         }
         self.forget_if_empty(id);
+    }
+
+    /// An asker that was sent to a holder says that it has no such copy. Nobody is sent there until the holder, which alone
+    /// knows, tells of it again.
+    pub(super) fn doubt_copy(
+        &mut self,
+        now: Instant,
+        holder: NodeId,
+        id: &ObjectId,
+        instance: Instance,
+        members: &Members,
+        mail: &mut Mail,
+    ) {
+        let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
+        let live = live.filter(|live| live.instance == instance);
+        if live.is_some_and(|live| live.remove_holder(holder)) {
+            mail.push((holder, Message::Doubted { id: id.clone(), instance }));
+            self.check_orphan(now, id, members);
+            self.forget_if_empty(id);
+        }
     }
 
     /// Whether `holder` refused `asker` later than it told of its copy, as far as this owner can know.
@@ -143,7 +232,7 @@ impl Announce {
 }
 
 impl Entry {
-    /// Whether what is told of was deleted, and its holder hears so. Otherwise a name that was deleted is free for it.
+    /// Whether what is told of was deleted, and its holder hears so.
     fn refuses_what_was_deleted(
         &mut self,
         now: Instant,
@@ -168,7 +257,6 @@ impl Entry {
             is_void |= id.minter().is_some() || gone.instances.contains(instance);
         }
         if !is_void || planted::has(Bug::ForgetsDeletions) {
-            self.reuse(now, id, mail);
             return false;
         }
         if *claim {
@@ -221,6 +309,22 @@ impl Entry {
 }
 
 impl Live {
+    /// Whether what is told of goes by the same instance and is not the same.
+    fn is_another(&self, told: &Announce) -> bool {
+        let differ = |bytes: &Inline| self.inline.as_ref().is_some_and(|known| known != bytes);
+        let is_same = self.meta == told.meta
+            && !matches!(&told.progress, Progress::Inline(bytes) if differ(bytes));
+        self.instance == told.instance && !is_same
+    }
+
+    /// What one holder has takes the place of what the others have.
+    fn drop_copies_but(&self, holder: NodeId, id: &ObjectId, mail: &mut Mail) {
+        for other in self.holders.keys().filter(|other| **other != holder) {
+            let (id, instance) = (id.clone(), self.instance);
+            mail.push((*other, Message::Drop { id, instance, error: None }));
+        }
+    }
+
     /// Takes what a holder tells of its copy.
     fn take(
         &mut self,

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
-    limits::{REMEMBERED_MAX, TOMBSTONE_NS},
+    limits::{DELETERS_MAX, REMEMBERED_MAX, TOMBSTONE_NS},
     members::Members,
     message::Message,
     time::Instant,
@@ -43,7 +43,11 @@ impl Directory {
         if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
             // Its holder may come back with it.
             gone.instances.extend(lost);
-            gone.askers.push((from, request));
+            if gone.askers.len() < DELETERS_MAX {
+                gone.askers.push((from, request));
+            } else {
+                mail.push((from, Message::Deleted { id: id.clone(), request }));
+            }
             gone.answer(id, mail);
         } else {
             mail.push((from, Message::Deleted { id: id.clone(), request }));

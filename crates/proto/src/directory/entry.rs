@@ -20,6 +20,7 @@ use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
+    limits::{BURIED_MAX, REMEMBERED_WORDS_BYTES},
     members::Members,
     message::{Found, Holding, Message, Source},
     meta::Meta,
@@ -131,10 +132,15 @@ impl Tombstone {
     ) -> Self {
         instances.sort_unstable();
         instances.dedup();
+        if instances.len() > BURIED_MAX {
+            // The numbers of a maker only grow.
+            instances.sort_unstable_by_key(|instance| (instance.serial, instance.node));
+            instances.drain(..instances.len() - BURIED_MAX);
+        }
         instances.shrink_to_fit();
         // A result ends with the deletion of an input, which is to be named.
         let is_deleted = matches!(&error, Error::ObjectDeleted { id: deleted } if deleted == id);
-        let reason = (!is_deleted).then(|| Box::new(error));
+        let reason = (!is_deleted).then(|| Box::new(error.shortened(REMEMBERED_WORDS_BYTES)));
         let (dropping, askers, known_to) = (BTreeSet::new(), Vec::new(), Vec::new());
         Self { instances, reason, until, dropping, askers, known_to }
     }
@@ -157,9 +163,18 @@ impl Tombstone {
         for owner in owners.filter(|_| is_clear) {
             if !self.known_to.contains(&owner) {
                 self.known_to.push(owner);
-                let (instances, error) = (self.instances.clone(), Some(self.error(id)));
+                let last = self.instances.len().saturating_sub(BURIED_MAX);
+                let (instances, error) = (self.instances[last..].to_vec(), Some(self.error(id)));
                 mail.push((owner, Message::Remember { id: id.clone(), instances, error }));
             }
+        }
+    }
+
+    /// Repeats what is to be dropped: a holder that did not take this node for an owner has not listened.
+    pub(super) fn drop_again(&self, id: &ObjectId, mail: &mut Mail) {
+        for (holder, instance) in &self.dropping {
+            let (id, instance, error) = (id.clone(), *instance, Some(self.error(id)));
+            mail.push((*holder, Message::Drop { id, instance, error }));
         }
     }
 
@@ -222,6 +237,11 @@ impl Entry {
         let mut buried = self.buried.take().unwrap_or_default();
         buried.0.retain(|_, until| *until > now);
         buried.0.extend(instances.iter().map(|instance| (*instance, until)));
+        while buried.0.len() > BURIED_MAX {
+            let first = buried.0.iter().min_by_key(|(_, until)| **until).map(|(first, _)| *first);
+            let Some(first) = first else { break };
+            buried.0.remove(&first);
+        }
         self.buried = Some(buried).filter(|buried| !buried.0.is_empty());
     }
 
@@ -253,6 +273,17 @@ impl Entry {
             && self.buried.is_none()
             && self.reserved.is_none()
             && self.orphan_since.is_none()
+    }
+
+    /// Whether nothing is known of it, and it is there because a node asks.
+    pub(super) fn is_only_asked_for_by(&self, node: NodeId) -> bool {
+        let asks = |asking: &Asking| {
+            asking.watchers.contains(&node)
+                || asking.waiters.iter().any(|(asker, _)| *asker == node)
+                || asking.locators.iter().any(|locator| locator.node == node)
+        };
+        let is_known = self.live.is_some() || self.gone.is_some() || self.reserved.is_some();
+        !is_known && self.asking().is_some_and(asks)
     }
 
     /// Who asks, if anybody does or did.

@@ -4,7 +4,7 @@
 //! Everything here can be told again by the nodes that hold the objects, so losing it loses no object.
 //! Knows nothing of bytes, connections or clients.
 //!
-//! The files hold what holders tell ([`copies`]), what is asked ([`asking`], [`names`], [`list`]), deletions ([`deletion`]),
+//! The files hold what holders tell ([`copies`], and before the maker of an object does, [`early`]), what is asked ([`asking`], [`names`], [`list`]), deletions ([`deletion`]),
 //! and what a change of members touches ([`sweep`]).
 //!
 //! ```text
@@ -16,8 +16,11 @@
 //! ```
 
 mod asking;
+#[cfg(test)]
+mod bounds_tests;
 mod copies;
 mod deletion;
+mod early;
 mod entry;
 mod feeds;
 mod list;
@@ -30,6 +33,7 @@ mod sweep;
 mod sweep_tests;
 #[cfg(test)]
 mod tests;
+mod unknown;
 
 use alloc::{
     boxed::Box,
@@ -40,10 +44,12 @@ use alloc::{
 };
 
 use self::{
-    entry::{Asking, Live, Locator},
+    early::Early,
+    entry::{Asking, Entry, Live, Locator},
     names::LatestWaiter,
     paces::Speeds,
     sweep::Entries,
+    unknown::Unknown,
 };
 pub use self::{names::prefix_owner, sweep::Slice};
 use crate::{
@@ -85,12 +91,17 @@ pub struct Directory {
     remembered: VecDeque<(Instant, ObjectId)>,
     /// How long entries are kept that others own, as this node sees the members.
     stray_ns: u64,
-    /// Members had given this node up, and tell it until then what happened meanwhile.
+    /// Members had given this node up, and tell it from then, and until then, what happened meanwhile.
+    catching_up_since: Instant,
     catching_up_until: Instant,
     /// Members were met again, and may not have told everything before then.
     merging_until: Instant,
     /// Announcements of other instances than those that are known here, which wait until then.
     parked: Vec<(NodeId, Announce)>,
+    /// Announcements of copies of which the maker has not told.
+    early: Early,
+    /// How many entries members have had opened.
+    unknown: Unknown,
     /// How fast nodes are.
     speeds: Speeds,
     /// How much of a change of members is worked off in one go, and when the next of it is.
@@ -119,9 +130,12 @@ impl Directory {
             alarms: BTreeSet::new(),
             remembered: VecDeque::new(),
             stray_ns,
+            catching_up_since: Instant::default(),
             catching_up_until: Instant::default(),
             merging_until: Instant::default(),
             parked: Vec::new(),
+            early: Early::default(),
+            unknown: Unknown::default(),
             speeds: Speeds::default(),
         }
     }
@@ -138,6 +152,17 @@ impl Directory {
     ) -> Taken {
         self.speeds.heard(from);
         self.settle_for(now, message, members, mail);
+        if let Message::Locate { id, .. } | Message::Watch { id } | Message::Locations { id, .. } =
+            message
+            && from != members.me()
+            && self.entries.get(id).is_none()
+        {
+            let is_its = |(_, entry): &(&ObjectId, &Entry)| entry.is_only_asked_for_by(from);
+            let count = || self.entries.iter().filter(is_its).count();
+            if !self.unknown.may_open(now, from, count) {
+                return Taken::Yes;
+            }
+        }
         match message {
             Message::Announce(announce) => {
                 self.announce(now, from, announce, members, link, mail);
@@ -149,7 +174,7 @@ impl Directory {
                 if let Some((holder, instance)) = not_here
                     && self.is_refusal_news(id, from, *holder)
                 {
-                    self.withdraw(now, *holder, id, *instance, members);
+                    self.doubt_copy(now, *holder, id, *instance, members, mail);
                 }
                 self.locate(now, from, id, avoid, members, link, mail);
             }
@@ -238,7 +263,11 @@ impl Directory {
     /// A member had given this node up. What is known here may be old: names that were deleted and put again. Until the
     /// others have told of that, nobody's instance is refused for another.
     pub fn catch_up(&mut self, now: Instant) {
-        self.catching_up_until = now + ORPHAN_GRACE_NS;
+        if self.catching_up_until <= now {
+            self.catching_up_since = now;
+        }
+        // However many say so one after the other, claims of names are answered some time.
+        self.catching_up_until = (now + ORPHAN_GRACE_NS).min(self.catching_up_since + MERGE_NS);
     }
 
     /// A member that was lost, or is taken for a new one, tells everything again. What others lack until then is not lost.
@@ -261,7 +290,10 @@ impl Directory {
         let parked = (!self.parked.is_empty()).then_some(self.catching_up_until);
         let alarm = self.alarms.first().map(|(at, _)| (*at).max(self.resumed_at));
         let forgotten = self.remembered.front().map(|(until, _)| (*until).max(self.resumed_at));
-        [parked, alarm, forgotten, self.next_slice()].into_iter().flatten().min()
+        [parked, alarm, forgotten, self.early.deadline(), self.next_slice()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Forgets old deletions; tells those who wait for an object that nobody can make any more.
@@ -277,6 +309,7 @@ impl Directory {
                 }
             }
         }
+        self.expire_early(now, members, link, mail);
         if self.resumed_at > now {
             return;
         }

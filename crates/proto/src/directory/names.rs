@@ -9,6 +9,7 @@ use super::{Directory, Mail, entry::Entry};
 use crate::{
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, RequestId},
+    limits::LATEST_MAX,
     members::Members,
     message::Message,
     time::Instant,
@@ -37,6 +38,9 @@ impl Directory {
     ) {
         // Asked again after a change of members: the older question is the same one.
         self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, request));
+        if self.latest.iter().filter(|waiter| waiter.node == from).count() >= LATEST_MAX {
+            return;
+        }
         self.latest.push(LatestWaiter { node: from, request, prefix: prefix.into(), after });
         let newest = self.living(prefix).max_by_key(|(version, _)| *version);
         if let Some((version, name)) = newest.map(|(version, name)| (version, name.clone())) {

@@ -165,7 +165,9 @@ impl Directory {
     pub fn member_gone(&mut self, node: NodeId, members: &Members) {
         self.latest.retain(|waiter| waiter.node != node);
         self.parked.retain(|(from, _)| *from != node);
+        self.early.forget_node(node);
         self.speeds.forget(node);
+        self.unknown.forget(node);
         self.entries.note(Change::Gone { node, members: Arc::new(members.clone()) });
     }
 
@@ -182,6 +184,7 @@ impl Directory {
         mail: &mut Mail,
     ) {
         self.entries.note(Change::Owners { renewed, members: Arc::new(members.clone()) });
+        self.early.members_changed(members, now + 1);
         let me = members.me();
         self.latest.retain(|waiter| {
             prefix_owner(&waiter.prefix, members).is_some_and(|owner| owner == me)
@@ -325,6 +328,9 @@ impl Directory {
         if let Some(gone) = &mut entry.gone {
             gone.known_to.retain(|owner| !renewed.contains(owner));
             gone.tell(id, owners(), mail);
+            if all.contains(me) {
+                gone.drop_again(id, mail);
+            }
         }
         // What a name was before it was put again must not come back either.
         let buried: Vec<Instance> = entry.buried(now).collect();

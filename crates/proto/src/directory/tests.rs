@@ -347,8 +347,12 @@ fn a_refusal_corrects_a_stale_location() {
     let not_here = Some((NodeId(2), instance(2, 1)));
     let mail =
         owner.hears(3, Message::Locate { id: id.clone(), avoid: vec![], not_here, slowness: 1 });
-    assert_eq!(mail, [(NodeId(3), Message::Waiting { id: id.clone() })]);
+    let doubted = Message::Doubted { id: id.clone(), instance: instance(2, 1) };
+    let waiting = Message::Waiting { id: id.clone() };
+    assert_eq!(mail, [(NodeId(2), doubted), (NodeId(3), waiting)]);
     assert!(!owner.holders(&id).contains(&2));
+    let mail = owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    assert!(matches!(mail[..], [(NodeId(3), Message::Located { .. })]), "it has it all the same");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
-    limits::INLINE_BYTES_MAX,
+    limits::{ADOPTIONS_MAX, INLINE_BYTES_MAX},
     message::Message,
     meta::Meta,
     table::{Copy, State, Table},
@@ -161,6 +161,11 @@ impl Adoptions {
         self.held.remove(instance);
     }
 
+    /// The node for which an original is held that this one may give back.
+    pub(super) fn asker(&self, instance: Instance) -> Option<NodeId> {
+        self.held.asker(instance)
+    }
+
     /// The asker does not need the copy here any more; whether it was held for that node.
     fn release(&mut self, asker: NodeId, instance: Instance) -> bool {
         let is_its = self.held.asker(instance) == Some(asker);
@@ -223,28 +228,50 @@ impl Node {
         let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed);
         // What is here of another instance is not it, and keeps it from being received.
         let is_other = self.table.current(&id).is_some_and(|current| current != instance);
-        if self.leaving.has_begun() || is_wrong || is_void || is_other {
+        let is_full = self.adoptions.coming() >= ADOPTIONS_MAX;
+        if self.leaving.has_begun() || is_wrong || is_void || is_other || is_full {
             return answer(&id, adoption, false, &mut self.world);
         }
         if let Some(copy) = self.table.get(instance) {
             if copy.is_complete() {
                 return self.adopted_here(&id, adoption);
             }
-        } else if inline.is_some() {
-            let Some(evicted) = self.table.make_room(meta.size) else {
-                return answer(&id, adoption, false, &mut self.world);
-            };
-            self.evicted(evicted);
-            self.table.insert(instance, id.clone(), meta, inline, State::Complete, true);
-            self.hold(adoption, false);
-            self.reveal(instance);
-            self.announce(instance);
-            self.completed(instance);
-            return answer(&id, adoption, true, &mut self.world);
+        } else if let Some(bytes) = inline.filter(|_| id.minter() == Some(asker)) {
+            return self.adopt_small(id, adoption, meta, bytes);
         }
+        // What the asker has not minted comes from the owners, who know what it is.
         self.adoptions.expect(&id, adoption, &mut self.world);
         self.pull_if_wanted(&id);
         self.adoption_lacks_room(&id);
+    }
+
+    fn adopt_small(&mut self, id: ObjectId, adoption: Adoption, meta: Meta, bytes: Inline) {
+        let Some(evicted) = self.table.make_room(meta.size) else {
+            return answer(&id, adoption, false, &mut self.world);
+        };
+        self.evicted(evicted);
+        let instance = adoption.instance;
+        self.table.insert(instance, id.clone(), meta, Some(bytes), State::Complete, true);
+        self.hold(adoption, false);
+        self.reveal(instance);
+        self.announce(instance);
+        self.completed(instance);
+        answer(&id, adoption, true, &mut self.world);
+    }
+
+    /// The owner has sent a small object. If this node was asked to keep it, it does.
+    pub(super) fn adoption_came(
+        &mut self,
+        id: &ObjectId,
+        instance: Instance,
+        meta: &Meta,
+        bytes: &Inline,
+    ) {
+        let Some(adoption) = self.adoptions.coming.remove(id) else { return };
+        if adoption.instance != instance || self.table.get(instance).is_some() {
+            return answer(id, adoption, false, &mut self.world);
+        }
+        self.adopt_small(id.clone(), adoption, meta.clone(), bytes.clone());
     }
 
     fn hold(&mut self, adoption: Adoption, was_original: bool) {

@@ -88,11 +88,14 @@ impl Node {
         }
     }
 
-    /// An owner gave the name of a copy to another instance, because it may have missed the end of this one.
-    pub(super) fn doubted(&mut self, instance: Instance) {
-        let copy = self.table.get(instance).filter(|copy| !copy.doomed);
-        if copy.is_some_and(|copy| self.table.current(&copy.id) == Some(instance)) {
+    /// An owner does not know whether this copy is still here. If it is, the owners of now are told.
+    pub(super) fn doubted(&mut self, id: &ObjectId, instance: Instance) {
+        if self.table.current(id) == Some(instance) {
             self.announce(instance);
+        } else if self.pull_awaits_room_for(id, instance)
+            && let Some(announce) = self.room_announcement(id)
+        {
+            self.world.send_owners(id, &Message::Announce(announce));
         }
     }
 

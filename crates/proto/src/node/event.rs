@@ -5,6 +5,7 @@ use core::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::permit::Kind;
 use crate::{
     ask::{Answer, Ask},
     broadcast::Reason,
@@ -350,6 +351,13 @@ pub enum Note {
         epoch: u32,
         /// Why.
         detail: String,
+    },
+    /// A member said what is not its to say, or what can't be true: it was not listened to.
+    MessageRefused {
+        /// Who.
+        from: NodeId,
+        /// What it was.
+        kind: Kind,
     },
     /// Copies were evicted.
     Evicted {

@@ -6,6 +6,7 @@ use alloc::{format, string::String};
 use super::{Action, Node, worker::Ended};
 use crate::{
     id::{Instance, NodeId, ReduceId},
+    limits::FOLDS_MAX,
     message::{FoldKey, FoldOrder, Message},
 };
 
@@ -20,6 +21,9 @@ impl Node {
         let failure = match missing {
             _ if self.leaving.takes_no_orders_of(from) => {
                 Some(format!("node {} is closing", self.world.me()))
+            }
+            _ if self.worker.ordered_by(from) >= FOLDS_MAX => {
+                Some(format!("node {} folds {FOLDS_MAX} orders of yours", self.world.me()))
             }
             Some(missing) => Some(format!("node {} holds no instance {missing}", self.world.me())),
             None => None,

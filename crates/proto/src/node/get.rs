@@ -117,6 +117,10 @@ impl Node {
         }
         match source {
             Source::Inline(bytes) => self.located_inline(from, &id, instance, meta, bytes),
+            // It knows no better than this node.
+            Source::Holder { node, .. } if node == self.world.me() => {
+                self.pulls.pause(&id, self.world.now());
+            }
             Source::Holder { node, reason } => {
                 let note = Note::SourceChosen { id: id.clone(), source: node, reason };
                 self.world.note(note);
@@ -153,7 +157,7 @@ impl Node {
         }
         self.end_pull(id);
         self.end_following(id);
-        self.adoptions.refuse(id, &mut self.world);
+        self.adoption_came(id, instance, &meta, &bytes);
         for request in self.readers.take_waiting(id) {
             let (id, meta, inline) = (id.clone(), meta.clone(), Some(bytes.clone()));
             self.requests.reply(
@@ -226,6 +230,14 @@ impl Node {
         let Some(Place { instance, meta, source, has_waited }) = self.pulls.in_room(id) else {
             return;
         };
+        if self.table.get(instance).is_some() {
+            // Two owners gave it two names, of which one got room first.
+            let (id, detail) = (
+                id.clone(),
+                format!("its owner describes it as {instance}, which is another object"),
+            );
+            return self.pull_failed(&id.clone(), &Error::ObjectLost { id, detail });
+        }
         let size = meta.size;
         self.table.insert(instance, id.clone(), meta, None, State::Flowing(Some(source)), false);
         self.reveal(instance);

@@ -3,11 +3,16 @@
 //! Owns the failure detector and the redial. What follows from a change for objects, sums and questions is not known here:
 //! each change is returned, and [`super::change`] hands it to those who keep state at other nodes.
 
-use alloc::{string::String, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
 
 use super::{Action, change::Change, world::World};
 use crate::{
     id::NodeId,
+    limits::{MEMBERS_MAX, UNMET_MAX},
     members::Member,
     message::{ENDED, Message},
     planted::{self, Bug},
@@ -20,6 +25,8 @@ use crate::{
 pub(super) struct Membership {
     swim: Swim,
     redial: Redial,
+    /// Members of which others have told and from which nothing has come: this node calls each of them.
+    unmet: BTreeSet<NodeId>,
 }
 
 /// How a member went.
@@ -69,7 +76,8 @@ pub(super) struct Met {
 
 impl Membership {
     pub(super) fn new(me: NodeId, detection_ns: Option<u64>) -> Self {
-        Self { swim: Swim::new(me, detection_ns), redial: Redial::default() }
+        let (redial, unmet) = (Redial::default(), BTreeSet::new());
+        Self { swim: Swim::new(me, detection_ns), redial, unmet }
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -87,6 +95,7 @@ impl Membership {
     /// A member has said something.
     pub(super) fn heard(&mut self, from: NodeId) {
         self.swim.heard(from);
+        self.unmet.remove(&from);
     }
 
     /// A node has introduced itself, or answered this node's call; none if it is this node.
@@ -94,6 +103,7 @@ impl Membership {
         if member.id == world.me() {
             return None;
         }
+        self.unmet.remove(&member.id);
         let before = world.members().clone();
         if world.members_mut().insert(member) {
             world.act(Action::AddPeer(member));
@@ -126,7 +136,16 @@ impl Membership {
         let is_news = |member: &Member| {
             !before.contains(member.id) && (member.id == from || !before.is_departed(member.id))
         };
-        let new: Vec<Member> = told.iter().copied().filter(is_news).collect();
+        let new: BTreeMap<NodeId, Member> = told
+            .iter()
+            .filter(|member| is_news(member))
+            .map(|member| (member.id, *member))
+            .collect();
+        // A cluster is that large or made up. Those that there is no room for now introduce themselves, or are told of again
+        // by those that are met.
+        let calls = UNMET_MAX.saturating_sub(self.unmet.len());
+        let places = MEMBERS_MAX.saturating_sub(before.len());
+        let new: Vec<Member> = new.into_values().take(calls.min(places)).collect();
         if new.is_empty() {
             return None;
         }
@@ -134,6 +153,7 @@ impl Membership {
             world.members_mut().insert(*member);
             world.act(Action::AddPeer(*member));
         }
+        self.unmet.extend(new.iter().map(|member| member.id));
         self.swim.members_changed(world.now(), world.members());
         for other in before.others().filter(|other| other.id != from) {
             world.send(other.id, Message::Members(new.clone()));
@@ -171,6 +191,7 @@ impl Membership {
         if !world.members_mut().remove(node) {
             return None;
         }
+        self.unmet.remove(&node);
         let (has_left, is_over) = (matches!(loss, Loss::Left), loss.is_over());
         world.act(Action::DropPeer { node, has_left });
         let finding = loss.finding();
@@ -217,8 +238,11 @@ impl Membership {
         } else if self.swim.is_refuted(node, incarnation) {
             let incarnation = self.swim.incarnation_of(node);
             world.send(from, Message::Rumour(Rumour::Alive { node, incarnation }));
-        } else {
+        } else if self.swim.believes_death(world.now(), node) {
             return self.lose(node, Loss::Told { reason }, world);
+        } else {
+            // It may have a word to say to that.
+            self.hear_rumour(from, Rumour::Suspect { node, incarnation }, world);
         }
         None
     }
@@ -294,8 +318,49 @@ mod tests {
         assert!(lost.is_none() && world.members().contains(two));
         let ping = Message::Rumour(Rumour::Ping { sequence: 1 });
         assert_eq!(world.taken(), [Action::Send { to: two, message: ping }]);
-        let lost = membership.told_down(three, two, 0, "silent".into(), &mut world);
-        assert!(lost.is_some_and(|lost| !lost.is_over));
+    }
+
+    /// Goal: one member's word ends no other that has a word to say to it.
+    #[test]
+    fn a_member_is_lost_by_the_word_of_another_when_it_had_time_to_answer() {
+        let (mut membership, mut world) = met();
+        let (two, three) = (NodeId(2), NodeId(3));
+        let down = |membership: &mut Membership, world: &mut World| {
+            membership.told_down(three, two, 0, "silent".into(), world)
+        };
+        assert!(down(&mut membership, &mut world).is_none());
+        let suspect = Rumour::Suspect { node: two, incarnation: 0 };
+        let asked = Action::Send { to: two, message: Message::Rumour(suspect) };
+        assert_eq!(world.taken(), [asked], "it is asked to answer");
+        let alive = Rumour::Alive { node: two, incarnation: 1 };
+        membership.hear_rumour(two, alive, &mut world);
+        assert!(down(&mut membership, &mut world).is_none());
+
+        let (mut membership, mut world) = met();
+        assert!(down(&mut membership, &mut world).is_none());
+        world.wait_until(world.now() + 500_000_000);
+        assert!(down(&mut membership, &mut world).is_some_and(|lost| !lost.is_over));
+    }
+
+    #[test]
+    fn a_member_that_tells_of_many_has_few_of_them_called_at_once() {
+        let (mut membership, mut world) = met();
+        let told: Vec<Member> = (4..500_000).map(World::member).collect();
+        let other = Member { address: ([10, 0, 0, 2], 1).into(), ..World::member(4) };
+        assert!(membership.learn(NodeId(2), &[other, World::member(4)], &mut world).is_some());
+        for some in told.chunks(100_000) {
+            membership.learn(NodeId(2), some, &mut world);
+        }
+        let actions = world.taken();
+        let called = actions.iter().filter(|action| matches!(action, Action::AddPeer(_)));
+        assert_eq!(called.count(), UNMET_MAX);
+        membership.lose(NodeId(4), Loss::Ended, &mut world);
+        membership.heard(NodeId(5));
+        world.taken();
+        membership.learn(NodeId(2), &told[100_000..], &mut world);
+        let actions = world.taken();
+        let called = actions.iter().filter(|action| matches!(action, Action::AddPeer(_)));
+        assert_eq!(called.count(), 2, "one is there, and one is gone");
     }
 
     #[test]

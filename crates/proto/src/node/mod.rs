@@ -16,7 +16,7 @@
 //! | [`replicas`], [`adopt`], [`leave`] | originals that others keep, those kept for others; what has to be done before leaving |
 //! | [`retell`], [`crate::directory`] | what owners are to hear after a change of members; what this node owns |
 //!
-//! [`route`] says which machine hears of what. What concerns several machines is a method of [`Node`] that calls them by
+//! [`permit`] says who may say what, and [`route`] which machine hears of it. What concerns several machines is a method of [`Node`] that calls them by
 //! name, in a file for each part of the journey of an object: [`put`], [`read`], [`get`], [`pace`], [`serve`], [`copies`], [`reduce`],
 //! [`fold`], [`scatter`], [`delete`], [`timeout`], [`meet`] and [`status`].
 
@@ -32,6 +32,7 @@ mod leave;
 mod meet;
 mod membership;
 mod pace;
+mod permit;
 mod promise;
 mod pull;
 mod pulls;
@@ -81,6 +82,7 @@ use self::{
 pub use self::{
     event::{Action, Config, Event, FOLD_WAITED_NS, GROWTH_NS, Note},
     leave::LEAVE_PATIENCE_NS,
+    permit::{Kind, Speaker},
 };
 use crate::{
     directory::Directory,

@@ -88,6 +88,16 @@ impl Puts {
         self.all.contains_key(&instance)
     }
 
+    /// What it will be.
+    pub(super) fn id_of(&self, instance: Instance) -> Option<&ObjectId> {
+        self.all.get(&instance).map(|create| &create.id)
+    }
+
+    /// The owner that was asked for the name of an object, if one was.
+    pub(super) fn asked_for_name(&self, instance: Instance) -> Option<NodeId> {
+        self.all.get(&instance)?.asked
+    }
+
     pub(super) fn phase(&self, instance: Instance) -> Option<Phase> {
         self.all.get(&instance).map(|create| create.phase)
     }

@@ -2,7 +2,7 @@
 
 use alloc::{boxed::Box, format, vec::Vec};
 
-use super::{Event, Node, membership::Loss, requests::Asked};
+use super::{Event, Node, Note, membership::Loss, permit::Kind, requests::Asked};
 use crate::{
     ask::{Answer, Ask},
     directory::Taken,
@@ -129,8 +129,12 @@ impl Node {
         }
     }
 
-    /// Handles what another node, or this one, said.
+    /// Handles what another node, or this one, said, if the sender may say it.
     pub(super) fn receive(&mut self, from: NodeId, message: Message) {
+        if !self.may_say(from, &message) {
+            self.world.note(Note::MessageRefused { from, kind: Kind::of(&message) });
+            return;
+        }
         let mut mail = Vec::new();
         let (now, members, link) =
             (self.world.now(), self.world.members(), self.world.config().link);
@@ -176,7 +180,7 @@ impl Node {
             Message::Drop { id, instance, error } => {
                 self.drop_copy(from, &id, instance, error);
             }
-            Message::Doubted { instance, .. } => self.doubted(instance),
+            Message::Doubted { id, instance } => self.doubted(&id, instance),
             Message::Stranded { id, instance, error } => {
                 self.stranded(from, &id, instance, error);
             }

@@ -5,7 +5,7 @@
 use alloc::{collections::BTreeMap, vec::Vec};
 
 use crate::{
-    id::{Instance, ReduceId},
+    id::{Instance, NodeId, ReduceId},
     message::FoldKey,
 };
 
@@ -45,6 +45,11 @@ impl Worker {
     /// The folds of which this is true.
     pub(super) fn that(&self, is_it: impl Fn(&FoldKey) -> bool) -> Vec<FoldKey> {
         self.folds.keys().filter(|key| is_it(key)).copied().collect()
+    }
+
+    /// How many a coordinator has ordered.
+    pub(super) fn ordered_by(&self, coordinator: NodeId) -> usize {
+        self.folds.range(FoldKey::all_of(coordinator)).count()
     }
 
     /// The folds of an attempt.

@@ -23,7 +23,7 @@ use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{id::NodeId, members::Members, time::Instant};
+use crate::{id::NodeId, limits::ERRANDS_MAX, members::Members, message::ENDED, time::Instant};
 
 /// Rumours to be sent, and to whom.
 pub(crate) type Mail = Vec<(NodeId, Rumour)>;
@@ -174,6 +174,7 @@ impl Swim {
     pub(crate) fn members_changed(&mut self, now: Instant, members: &Members) {
         self.probes.retain(|node, _| members.contains(*node));
         self.suspicions.retain(|node, _| members.contains(*node));
+        self.incarnations.retain(|node, _| members.contains(*node) || members.is_departed(*node));
         let is_alone = members.others().next().is_none();
         self.next_round = match (self.detection_ns, self.next_round) {
             (Some(detection_ns), None) if !is_alone => Some(now + detection_ns / PARTS),
@@ -328,9 +329,12 @@ impl Swim {
     }
 
     fn answered(&mut self, from: NodeId, sequence: u64, mail: &mut Mail) {
-        self.probes.retain(|_, probe| probe.sequence != sequence);
-        if let Some(errand) = self.errands.remove(&sequence)
-            && errand.target == from
+        // One that was asked itself, or others when it did not answer: any member may be one of those.
+        self.probes.retain(|node, probe| {
+            probe.sequence != sequence || *node != from && !probe.is_indirect
+        });
+        if self.errands.get(&sequence).is_some_and(|errand| errand.target == from)
+            && let Some(errand) = self.errands.remove(&sequence)
         {
             mail.push((errand.asker, Rumour::Ack { sequence: errand.theirs }));
         }
@@ -346,6 +350,9 @@ impl Swim {
         mail: &mut Mail,
     ) {
         if !members.contains(target) || target == self.me {
+            return;
+        }
+        if self.errands.len() >= ERRANDS_MAX {
             return;
         }
         let sequence = self.count();
@@ -374,6 +381,8 @@ impl Swim {
         mail: &mut Mail,
     ) {
         let known = self.incarnation_of(node);
+        // Only the node itself counts: one of which this node has not heard may be made up.
+        let incarnation = incarnation.min(known);
         let is_known = self.suspicions.get(&node).is_some_and(|it| it.incarnation >= incarnation);
         if !members.contains(node) || is_known {
             return;
@@ -397,7 +406,10 @@ impl Swim {
         members: &Members,
         mail: &mut Mail,
     ) {
-        if !members.contains(node) || incarnation <= self.incarnation_of(node) {
+        let known = self.incarnation_of(node);
+        // What it says of itself holds, whatever others have said that it says.
+        let is_news = if from == node { incarnation != known } else { incarnation > known };
+        if !members.contains(node) || !is_news {
             return;
         }
         self.incarnations.insert(node, incarnation);
@@ -416,9 +428,14 @@ impl Swim {
         self.outlive(self.incarnation, members, mail);
     }
 
-    /// Tells all members that what was said of this node in an incarnation is void.
-    fn outlive(&mut self, incarnation: u32, members: &Members, mail: &mut Mail) {
-        self.incarnation = incarnation.saturating_add(1);
+    /// Tells all members that what was said of this node in an incarnation is void. It counts on from its own, for no member
+    /// can have heard of a later one; what one says that it has heard is left out, so that the answer is news to it.
+    fn outlive(&mut self, said: u32, members: &Members, mail: &mut Mail) {
+        let after = |incarnation: u32| (incarnation + 1) % ENDED;
+        self.incarnation = after(self.incarnation);
+        if self.incarnation == said {
+            self.incarnation = after(said);
+        }
         let alive = Rumour::Alive { node: self.me, incarnation: self.incarnation };
         mail.extend(members.others().map(|other| (other.id, alive)));
     }
@@ -436,5 +453,13 @@ impl Swim {
     /// Another node counts a member as dead; whether this one knows better.
     pub(crate) fn is_refuted(&self, node: NodeId, incarnation: u32) -> bool {
         self.incarnation_of(node) > incarnation
+    }
+
+    /// Whether this node has suspected a member for so long that it could have answered: then the word of another that it
+    /// is dead is enough.
+    pub(crate) fn believes_death(&self, now: Instant, node: NodeId) -> bool {
+        let since = self.suspicions.get(&node).map(|suspicion| suspicion.since);
+        let time_ns = self.detection_ns.map(|detection_ns| detection_ns / PARTS);
+        since.zip(time_ns).is_some_and(|(since, time_ns)| now.since(since) >= time_ns)
     }
 }

@@ -3,7 +3,7 @@
 use alloc::{collections::VecDeque, vec};
 
 use super::*;
-use crate::members::Member;
+use crate::{limits::DEPARTED_MAX, members::Member};
 
 const SECOND: u64 = 1_000_000_000;
 const DETECTION: u64 = 3 * SECOND;
@@ -256,4 +256,60 @@ fn a_doubt_is_looked_into_at_once() {
     assert!(matches!(mail[..], [(NodeId(3), Rumour::Ping { .. })]));
     swim.heard(NodeId(3));
     assert!(swim.probes.is_empty());
+}
+
+/// Goal: what one member says of another does not keep that from being heard, nor from being missed.
+#[test]
+fn no_word_of_others_silences_a_member_or_keeps_it_alive() {
+    let mut group = Group::new(4);
+    group.run(SECOND);
+    let (hostile, victim) = (NodeId(4), NodeId(2));
+    let all = ENDED - 1;
+    for incarnation in [all, 7, 1, 2, 3, 0] {
+        for other in [1, 2, 3].map(NodeId) {
+            let suspect = Rumour::Suspect { node: victim, incarnation };
+            let alive = Rumour::Alive { node: victim, incarnation };
+            group.deliver(hostile, vec![(other, alive), (other, suspect)]);
+        }
+        group.run(10 * SECOND);
+        assert!(group.deaths.is_empty(), "{:?}", group.deaths);
+    }
+    group.frozen.push(victim);
+    group.run(10 * SECOND);
+    assert_eq!(group.mourners(2), [1, 3, 4]);
+}
+
+#[test]
+fn an_answer_to_a_probe_counts_from_the_member_that_was_asked() {
+    let mut group = Group::new(3);
+    let (mut mail, now) = (Vec::new(), group.now);
+    let (swim, members) = group.all.get_mut(&NodeId(1)).unwrap();
+    swim.doubt(now, NodeId(2), members, &mut mail);
+    let [(NodeId(2), Rumour::Ping { sequence })] = mail[..] else { panic!("{mail:?}") };
+    swim.handle(now, NodeId(3), Rumour::Ack { sequence }, members, &mut mail);
+    assert!(!swim.may_probe(NodeId(2)), "it is still to answer");
+    swim.handle(now, NodeId(2), Rumour::Ack { sequence }, members, &mut mail);
+    assert!(swim.may_probe(NodeId(2)));
+}
+
+#[test]
+fn errands_and_what_was_heard_of_those_who_went_do_not_add_up() {
+    let mut group = Group::new(3);
+    let now = group.now;
+    let (swim, members) = group.all.get_mut(&NodeId(1)).unwrap();
+    let mut mail = Vec::new();
+    for sequence in 0..2 * ERRANDS_MAX as u64 {
+        let ask = Rumour::PingReq { node: NodeId(2), sequence };
+        swim.handle(now, NodeId(3), ask, members, &mut mail);
+    }
+    assert_eq!((swim.errands.len(), mail.len()), (ERRANDS_MAX, ERRANDS_MAX));
+    for id in 100..100 + 2 * DEPARTED_MAX as u64 {
+        let member = Member { id: NodeId(id), address: ([10, 0, 0, 9], 7420).into(), rack: None };
+        members.insert(member);
+        let alive = Rumour::Alive { node: member.id, incarnation: 1 };
+        swim.handle(now, member.id, alive, members, &mut mail);
+        members.remove(member.id);
+    }
+    swim.members_changed(now, members);
+    assert!(swim.incarnations.len() <= DEPARTED_MAX, "{}", swim.incarnations.len());
 }

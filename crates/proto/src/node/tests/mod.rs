@@ -2,6 +2,7 @@
 //!
 //! The shells are obedient and infinitely fast; those with a clock and a network are in the simulation.
 
+mod hostile;
 mod keep;
 mod leave;
 mod list;
@@ -284,6 +285,10 @@ impl Cluster {
             }
             Action::Note(Note::ReduceRestarted { detail, .. }) => {
                 self.done.push(format!("{node:?} begins a reduce again: {detail}"));
+                return;
+            }
+            Action::Note(Note::MessageRefused { from, kind }) => {
+                self.done.push(format!("{node:?} refuses {kind:?} of {from:?}"));
                 return;
             }
             Action::FoldInline { reduce, epoch, inputs, .. } => {

@@ -1,0 +1,111 @@
+//! What members say again and again does not add up at an owner, nor keep others waiting.
+
+use alloc::vec;
+
+use super::{tests::Owner, *};
+use crate::{
+    id::{Instance, Name, RequestId},
+    limits::{BURIED_MAX, DELETERS_MAX, LATEST_MAX, REMEMBERED_WORDS_BYTES},
+    message::Progress,
+    meta::Meta,
+};
+
+fn instance(node: u64, serial: u64) -> Instance {
+    Instance { node: NodeId(node), serial }
+}
+
+fn name(text: &str) -> ObjectId {
+    ObjectId::Named(text.parse::<Name>().unwrap())
+}
+
+/// One of which the owner of these tests is an owner, and so is node 2.
+fn mine(owner: &Owner) -> ObjectId {
+    let names = (0..).map(|group| name(&format!("group{group}/x")));
+    let is_mine = |id: &ObjectId| {
+        let owners = owner.members.owners(id);
+        owners.contains(NodeId(1)) && owners.contains(NodeId(2))
+    };
+    names.into_iter().find(is_mine).unwrap()
+}
+
+fn told(id: &ObjectId, instance: Instance) -> Message {
+    let (id, meta, progress) = (id.clone(), Meta::bytes(1 << 20), Progress::Complete);
+    Message::Announce(Announce { id, instance, meta, origin: true, progress, claim: false })
+}
+
+#[test]
+fn however_often_a_member_forgets_an_owner_it_answers_claims() {
+    let mut owner = Owner::new();
+    let id = mine(&owner);
+    owner.hears(2, told(&id, instance(2, 1)));
+    owner.directory.catch_up(owner.now);
+    assert_eq!(owner.hears(3, told(&id, instance(3, 1))), []);
+    let refused = Message::Drop { id: id.clone(), instance: instance(3, 1), error: None };
+    let mut answered = Mail::new();
+    for _ in 0..20 {
+        owner.directory.catch_up(owner.now);
+        answered.extend(owner.waits(ORPHAN_GRACE_NS / 2));
+    }
+    assert_eq!(answered, [(NodeId(3), refused)]);
+}
+
+#[test]
+fn what_a_name_was_is_remembered_so_many_times() {
+    let mut owner = Owner::new();
+    let id = mine(&owner);
+    let count = 2 * BURIED_MAX as u64;
+    let gone = |instances, error| Message::Remember { id: id.clone(), instances, error };
+    let deleted = || Error::ObjectDeleted { id: id.clone() };
+    for serial in 0..count {
+        owner.hears(3, gone(vec![instance(3, serial)], None));
+        owner.hears(4, gone(vec![instance(4, serial)], Some(deleted())));
+    }
+    let mail = owner.loses(2);
+    let told = mail.iter().filter_map(|(_, message)| match message {
+        Message::Remember { instances, .. } => {
+            assert!(message.is_sound(), "{} instances", instances.len());
+            Some(
+                instances.contains(&instance(3, count - 1))
+                    || instances.contains(&instance(4, count - 1)),
+            )
+        }
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [true; 2], "the last are");
+}
+
+#[test]
+fn why_an_object_is_gone_is_remembered_in_few_words() {
+    let mut owner = Owner::new();
+    let (id, detail) = (mine(&owner), "x".repeat(1 << 20));
+    let error = Error::ObjectLost { id: id.clone(), detail };
+    owner.hears(3, told(&id, instance(3, 1)));
+    owner.hears(3, Message::Fail { id: id.clone(), error });
+    let Some(Error::ObjectLost { detail, .. }) = owner.directory.why_gone(&id) else {
+        panic!("it is gone")
+    };
+    assert!(detail.len() <= REMEMBERED_WORDS_BYTES + 3);
+}
+
+#[test]
+fn those_who_delete_and_those_who_follow_a_prefix_are_so_many() {
+    let mut owner = Owner::new();
+    let id = mine(&owner);
+    owner.hears(3, told(&id, instance(3, 1)));
+    let deletions =
+        (0..).map(|number| Message::Delete { id: id.clone(), request: RequestId(number) });
+    let answers: Vec<usize> =
+        deletions.take(DELETERS_MAX + 2).map(|delete| owner.hears(2, delete).len()).collect();
+    // The first has the holder drop it.
+    assert_eq!(answers.iter().sum::<usize>(), 1 + 2);
+    let (id, instance) = (id.clone(), instance(3, 1));
+    assert_eq!(owner.hears(3, Message::Dropped { id, instance }).len(), DELETERS_MAX);
+
+    for request in (0..2 * LATEST_MAX as u64).map(RequestId) {
+        owner.hears(2, Message::Latest { prefix: "policy/".into(), after: None, request });
+    }
+    assert_eq!(owner.directory.latest.len(), LATEST_MAX);
+    let request = RequestId(1);
+    let mail = owner.hears(3, Message::Latest { prefix: "policy/".into(), after: None, request });
+    assert_eq!(mail, [(NodeId(3), Message::NothingYet { request, id: None })]);
+}

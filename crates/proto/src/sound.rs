@@ -1,0 +1,124 @@
+//! What a message can't say, whoever sends it: numbers that contradict each other, or more of something than there may be.
+//!
+//! Knows one message at a time: neither its sender, nor what its receiver knows. Who may say what is in
+//! [`crate::node`], in the file `permit`.
+
+use core::ops::Range;
+
+use crate::{
+    error::is_reducible,
+    id::{Instance, ObjectId},
+    inline::Inline,
+    limits::{
+        BLOCK_BYTES, BURIED_MAX, INLINE_BYTES_MAX, LISTED_MAX, MEMBERS_MAX, NAME_BYTES_MAX,
+        OBJECT_BYTES_MAX, REASON_BYTES_MAX,
+    },
+    message::{Announce, ENDED, FoldOrder, Message, Progress, Source},
+    meta::Meta,
+    pipeline::is_frame_length,
+    swim::Rumour,
+};
+
+impl Message {
+    /// Whether what it says can be true at all; a message for which it can't comes from a broken peer, and is not
+    /// handled.
+    pub fn is_sound(&self) -> bool {
+        let are_whole = match self {
+            Self::Announce(announce) => announce.is_sound(),
+            Self::Located { meta, source: Source::Inline(bytes), .. } => meta.carries(Some(bytes)),
+            Self::Located { meta, .. } => meta.is_sound(),
+            Self::Found { found: Some(found), .. } => found.meta.carries(found.inline.as_ref()),
+            Self::Adopt { meta, inline, .. } => meta.carries(inline.as_ref()),
+            Self::Fold(order) => order.is_sound(),
+            Self::Scatter(order) => order.is_sound(),
+            Self::ListIs { rows, .. } => {
+                rows.len() <= LISTED_MAX && rows.iter().all(|row| row.meta.is_sound())
+            }
+            Self::Members(members) => members.len() <= MEMBERS_MAX,
+            Self::Locate { avoid, .. } => avoid.len() <= MEMBERS_MAX,
+            Self::Locations { known: Some(holdings), .. }
+            | Self::LocationsAre { holdings: Ok(holdings), .. } => holdings.len() <= MEMBERS_MAX,
+            Self::Remember { instances, .. } => instances.len() <= BURIED_MAX,
+            Self::Latest { prefix, .. } | Self::List { prefix, .. } => {
+                prefix.len() <= NAME_BYTES_MAX
+            }
+            Self::Down { reason, .. } => reason.len() <= REASON_BYTES_MAX,
+            // That number says something else.
+            Self::Rumour(
+                Rumour::Suspect { incarnation, .. } | Rumour::Alive { incarnation, .. },
+            ) => *incarnation < ENDED,
+            _ => true,
+        };
+        are_whole && self.instances().all(|(id, instance)| can_be(id, instance))
+    }
+
+    /// The instances that it names, and of what.
+    pub(crate) fn instances(&self) -> impl Iterator<Item = (&ObjectId, Instance)> {
+        let one = match self {
+            Self::Announce(Announce { id, instance, .. })
+            | Self::Claimed { id, instance, .. }
+            | Self::Withdraw { id, instance }
+            | Self::Located { id, instance, .. }
+            | Self::Redirect { id, instance, .. }
+            | Self::Reserve { id, instance }
+            | Self::Drop { id, instance, .. }
+            | Self::Stranded { id, instance, .. }
+            | Self::Doubted { id, instance }
+            | Self::Dropped { id, instance }
+            | Self::Adopt { id, instance, .. }
+            | Self::Adopted { id, instance, .. }
+            | Self::Unkeep { id, instance } => Some((id, *instance)),
+            Self::Locate { id, not_here: Some((_, instance)), .. } => Some((id, *instance)),
+            Self::Paced(paced) => Some((&paced.id, paced.instance)),
+            Self::Found { id, found: Some(found) } => Some((id, found.instance)),
+            _ => None,
+        };
+        let many = match self {
+            Self::Remember { id, instances, .. } => Some((id, &instances[..])),
+            _ => None,
+        };
+        let many = many.into_iter().flat_map(|(id, all)| all.iter().map(move |it| (id, *it)));
+        one.into_iter().chain(many)
+    }
+}
+
+/// Whether an object can be this: the node that minted an id makes whatever has it.
+fn can_be(id: &ObjectId, instance: Instance) -> bool {
+    id.minter().is_none_or(|minter| minter == instance.node)
+}
+
+impl Announce {
+    fn is_sound(&self) -> bool {
+        match &self.progress {
+            Progress::Inline(bytes) => self.meta.carries(Some(bytes)),
+            Progress::Complete | Progress::Partial { .. } | Progress::Parts => self.meta.is_sound(),
+        }
+    }
+}
+
+impl Meta {
+    pub(crate) fn is_sound(&self) -> bool {
+        self.is_consistent() && self.size <= OBJECT_BYTES_MAX
+    }
+
+    /// Whether an object like this travels with these bytes, or without.
+    fn carries(&self, inline: Option<&Inline>) -> bool {
+        let fits = match inline {
+            Some(bytes) => bytes.len() == self.size && self.size <= INLINE_BYTES_MAX,
+            None => self.size > INLINE_BYTES_MAX,
+        };
+        self.is_sound() && fits
+    }
+}
+
+impl FoldOrder {
+    fn is_sound(&self) -> bool {
+        let is_size = self.size <= OBJECT_BYTES_MAX && self.size.is_multiple_of(self.dtype.size());
+        let Range { start, end } = self.part;
+        let is_part = start < end && end <= self.size && start.is_multiple_of(BLOCK_BYTES);
+        let is_whole = end == self.size || end.is_multiple_of(BLOCK_BYTES);
+        let has_source = !self.inputs.is_empty();
+        let can_fold = is_frame_length(self.frame) && is_reducible(self.op, self.dtype);
+        is_size && is_part && is_whole && has_source && can_fold
+    }
+}
