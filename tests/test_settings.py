@@ -29,6 +29,7 @@ SAID: dict[str, tuple[str, str, Any]] = {
     "cluster": ("mine", '"mine"', "mine"),
     "token": ("secret", '"secret"', "secret"),
     "insecure": ("yes", "true", True),
+    "plain": ("yes", "true", True),
     "capacity": ("1 GiB", "1073741824", 1 << 30),
     "socket": ("/run/x.sock", '"/run/x.sock"', "/run/x.sock"),
     "detection_timeout": ("1.5", "1.5", 1.5),

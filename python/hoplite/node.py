@@ -32,6 +32,7 @@ class Node:
             the host or cgroup.
         cluster: the cluster's name; only nodes of one name join. The default is "default".
         token: the cluster's secret, never sent.
+        plain: send to other nodes without encryption; all nodes of a cluster have to say the same.
         insecure: allow to listen off loopback with no token.
         advertise: the address that others should use, where it is not the one listened on: in containers, or with
             0.0.0.0.
@@ -60,6 +61,7 @@ class Node:
         capacity: int | str | None = None,
         cluster: str | None = None,
         token: str | None = None,
+        plain: bool | None = None,
         insecure: bool | None = None,
         advertise: str | None = None,
         rack: str | None = None,
@@ -75,6 +77,7 @@ class Node:
             capacity=capacity,
             cluster=cluster,
             token=token,
+            plain=plain,
             insecure=insecure,
             advertise=advertise,
             rack=rack,
@@ -99,6 +102,7 @@ class Node:
                         capacity=values["capacity"],
                         cluster=values["cluster"],
                         tokens=[] if values["token"] is None else [values["token"]],
+                        plain=values["plain"],
                         insecure=values["insecure"],
                         advertise=values["advertise"],
                         rack=values["rack"],

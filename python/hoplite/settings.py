@@ -266,6 +266,13 @@ SETTINGS = (
         "file that only you can read.",
         default_text="none",
     ),
+    Setting(
+        "plain",
+        FLAG,
+        False,
+        "Send to other nodes without encryption, on a network that encrypts itself; all nodes of a cluster say the same.",
+        default_text="false",
+    ),
     Setting("insecure", FLAG, False, "Allow to listen off loopback with no token.", default_text="false"),
     Setting(
         "capacity",
