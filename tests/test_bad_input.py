@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import resource
 import signal
 import socket
 import struct
@@ -93,9 +94,14 @@ def test_an_address_that_is_none(listen: str) -> None:
 
 
 # What a stranger may send: nothing, another protocol, a header cut short, headers that lie.
-def frame(kind: int, length: int, *, magic: bytes = b"HPLT", version: int = 1, checksum: int = 0) -> bytes:
-    """A header as nodes send it: magic, version, kind, length of the body, its checksum, transfer, offset."""
-    return struct.pack("<4sBBHIIQQ", magic, version, kind, 0, length, checksum, 0, 0)
+def frame(kind: int, length: int, *, magic: bytes = b"HPLT", version: int = 11, checksum: int = 0) -> bytes:
+    """A header as nodes send it: magic, version, kind, length of the body, its checksum, transfer, offset, tag."""
+    return struct.pack("<4sBBHIIQQ16s", magic, version, kind, 0, length, checksum, 0, 0, b"")
+
+
+# The header that says that TLS follows, and the beginning of a greeting in TLS.
+SECURE = 8
+CLIENT_HELLO = bytes.fromhex("1603010005010000010003")
 
 
 GARBAGE: dict[str, bytes] = {
@@ -115,6 +121,10 @@ GARBAGE: dict[str, bytes] = {
     "a block before any greeting": frame(4, 65_536) + bytes(65_536),
     "an unknown kind": frame(200, 0),
     "another version": frame(1, 0, version=99),
+    "nothing behind the header of TLS": frame(SECURE, 0),
+    "noise instead of TLS": frame(SECURE, 0) + bytes((n * 7919) % 251 for n in range(100_000)),
+    "half of TLS": frame(SECURE, 0) + CLIENT_HELLO[:7],
+    "a malformed greeting of TLS": frame(SECURE, 0) + CLIENT_HELLO,
     "oversized lengths all over": b"\xff" * 64,
 }
 
@@ -177,6 +187,22 @@ def test_connections_that_say_nothing(nodes: list[Node], clients: list[Client]) 
         for one in silent:
             one.close()
     still_works(clients)
+
+
+def test_connections_that_say_nothing_leave_descriptors_to_others() -> None:
+    """Of a node that may open fewer than there are of them."""
+    with testing.node_process() as node, node.client() as client, contextlib.ExitStack() as strangers:
+        resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE, (256, 256))
+        host, _, port = node.address.rpartition(":")
+        for _ in range(300):
+            strangers.enter_context(socket.create_connection((host, int(port))))
+        value = numbers(1 << 20)
+        ref = client.put(value)
+        with testing.node_process("--join", node.address) as other, other.client() as far:
+            same(far.get(ref, timeout=30), value)
+        with hoplite.connect(node.socket) as another:
+            same(another.get(ref, timeout=30), value)
+        assert client.stats()["strangers"] > 0
 
 
 def test_a_node_listens_for_no_datagrams(nodes: list[Node]) -> None:

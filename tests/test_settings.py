@@ -32,6 +32,7 @@ SAID: dict[str, tuple[str, str, Any]] = {
     "token": (TOKEN, f'"{TOKEN}"', TOKEN),
     "token_file": ("/run/x.token", '"/run/x.token"', "/run/x.token"),
     "insecure": ("yes", "true", True),
+    "plain": ("yes", "true", True),
     "capacity": ("1 GiB", "1073741824", 1 << 30),
     "socket": ("/run/x.sock", '"/run/x.sock"', "/run/x.sock"),
     "detection_timeout": ("1.5", "1.5", 1.5),

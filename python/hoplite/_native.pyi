@@ -129,6 +129,7 @@ class Node:
         capacity: int | None = None,
         cluster: str = "default",
         tokens: list[str] = ...,
+        plain: bool = False,
         insecure: bool = False,
         advertise: str | None = None,
         rack: str | None = None,

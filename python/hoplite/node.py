@@ -36,6 +36,7 @@ class Node:
         token: the cluster's secret, never sent, made by `hoplite.new_token()`. The default, on loopback, is a secret of
             this user: nodes of one user on one host are let in, those of other users are not.
         token_file: a file of the token, or of two, on a line each: the first is proved to others, both are taken.
+        plain: send to other nodes without encryption; all nodes of a cluster have to say the same.
         insecure: do without a token: let every node in that reaches this one.
         advertise: the address that others should use, where it is not the one listened on: in containers, or with
             0.0.0.0.
@@ -65,6 +66,7 @@ class Node:
         cluster: str | None = None,
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
+        plain: bool | None = None,
         insecure: bool | None = None,
         advertise: str | None = None,
         rack: str | None = None,
@@ -81,6 +83,7 @@ class Node:
             cluster=cluster,
             token=token,
             token_file=token_file,
+            plain=plain,
             insecure=insecure,
             advertise=advertise,
             rack=rack,
@@ -106,6 +109,7 @@ class Node:
                         capacity=values["capacity"],
                         cluster=values["cluster"],
                         tokens=tokens,
+                        plain=values["plain"],
                         insecure=values["insecure"],
                         advertise=values["advertise"],
                         rack=values["rack"],

@@ -293,6 +293,13 @@ SETTINGS = (
         default_text="none",
     ),
     Setting(
+        "plain",
+        FLAG,
+        False,
+        "Send to other nodes without encryption, on a network that encrypts itself; all nodes of a cluster say the same.",
+        default_text="false",
+    ),
+    Setting(
         "insecure",
         FLAG,
         False,

@@ -22,6 +22,8 @@ pub struct NodeConfig {
     /// Secrets that all nodes share, of which the first is the one that this node proves; further ones are accepted too,
     /// while a token is replaced. They never cross the wire.
     pub tokens: Vec<String>,
+    /// Whether frames are sent without encryption; all nodes of a cluster have to say the same.
+    pub is_plain: bool,
     /// Whether a node without a token may listen where other hosts can reach it.
     pub insecure: bool,
     /// Bytes of objects the node may hold; none takes 30 % of the memory of the host or of its control group.
@@ -46,6 +48,7 @@ impl Default for NodeConfig {
             join: Vec::new(),
             cluster: "default".into(),
             tokens: Vec::new(),
+            is_plain: false,
             insecure: false,
             capacity: None,
             socket: None,

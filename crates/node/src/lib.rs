@@ -16,6 +16,7 @@
 //! # Ok::<(), hoplite_node::Error>(())
 //! ```
 
+mod channel;
 mod config;
 mod counters;
 mod engine;
@@ -28,6 +29,7 @@ mod local;
 pub mod mutants;
 mod network;
 mod node;
+mod sealing;
 mod shared_epoll;
 mod shell;
 mod store;

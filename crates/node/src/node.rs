@@ -34,8 +34,9 @@ use crate::{
         join::{self, resolve},
         listen::{self, Serve},
         peers::Peers,
-        proofs,
+        proofs::Token,
         shared::Network,
+        tls::NodeKey,
     },
     shared_epoll::SharedEpoll,
     shell::Shell,
@@ -210,13 +211,14 @@ async fn begin(
     let listener = bind(listen, &config.listen)?;
     let bound = listener.local_addr().map_err(failed)?;
     let address = advertised(config, bound)?;
-    let mut id = [0; 8];
-    proofs::entropy(&mut id).map_err(failed)?;
-    let member = Member { id: NodeId(u64::from_le_bytes(id)), address, rack: config.rack };
+    let key = NodeKey::new().map_err(failed)?;
+    let member = Member { id: key.id(), address, rack: config.rack };
     let identity = Identity {
         member,
+        key,
         cluster: config.cluster.clone(),
-        token: config.tokens.first().cloned(),
+        tokens: config.tokens.iter().cloned().map(Token::from).collect(),
+        is_plain: config.is_plain,
         silence: config
             .detection
             .saturating_mul(2)
@@ -251,7 +253,7 @@ async fn begin(
             }
         }
     });
-    let serve: Serve = Arc::new(move |node, stream| send::start(&transfers, node, stream));
+    let serve: Serve = Arc::new(move |node, channel| send::start(&transfers, node, channel));
     let listening = tasks.spawn(Task::Listen, listen::accept(network.clone(), listener, serve));
     let mut accepting = vec![listening.abort_handle()];
     if let Some(local_listener) = local_listener {
@@ -391,10 +393,13 @@ mod tests {
             let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             let address = closed.local_addr().unwrap();
             drop(closed);
+            let key = NodeKey::new().unwrap();
             let other = Identity {
-                member: Member { id: NodeId(7), address, rack: None },
+                member: Member { id: key.id(), address, rack: None },
+                key,
                 cluster: NodeConfig::default().cluster,
-                token: None,
+                tokens: Vec::new(),
+                is_plain: false,
                 silence: handshake::SILENCE_MAX,
                 turns: Arc::default(),
             };

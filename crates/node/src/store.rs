@@ -15,7 +15,7 @@ use hoplite_proto::{id::Instance, limits::BLOCK_BYTES, ranges::Ranges, wire::Hea
 use hoplite_shm::{Arena, ExtentId, ShmError, Slot, WriterId};
 use tokio::sync::Notify;
 
-use crate::{config::EXTENT_BYTES, frame};
+use crate::config::EXTENT_BYTES;
 
 /// A copy in memory. A holder may go on reading when the store has let go of it.
 #[derive(Debug)]
@@ -68,14 +68,11 @@ impl Held {
         }
     }
 
-    /// The checksum of `bytes`, which begin at `at`: if they came as one frame, that of its first sender, so that the
-    /// receiver sees what happened to them anywhere on their way.
-    pub(crate) fn sum(&self, at: u64, bytes: &[u8]) -> u32 {
+    /// The checksum of the bytes from `at` on if they came as one frame of this length: that of its first sender, so that
+    /// the receiver sees what happened to them anywhere on their way.
+    pub(crate) fn known_sum(&self, at: u64, length: usize) -> Option<u32> {
         let known = self.sums.lock().unwrap_or_else(PoisonError::into_inner).get(&at).copied();
-        match known.filter(|sum| sum.length as usize == bytes.len()) {
-            Some(sum) => sum.checksum,
-            None => frame::crc(bytes),
-        }
+        Some(known.filter(|sum| sum.length as usize == length)?.checksum)
     }
 
     /// Waits until all blocks of `range` are there, and returns them.
@@ -265,7 +262,7 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use hoplite_proto::id::NodeId;
+    use hoplite_proto::{id::NodeId, wire::FrameKind};
 
     use super::*;
 
@@ -277,19 +274,16 @@ mod tests {
         store.create(INSTANCE, 3 * BLOCK_BYTES, None).unwrap();
         let held = store.get(INSTANCE).unwrap();
         let header = |block: u64| Header {
-            kind: hoplite_proto::wire::FrameKind::Blocks,
-            length: BLOCK_BYTES as u32,
-            checksum: 1000 + block as u32,
-            transfer: 1,
             offset: block * BLOCK_BYTES,
+            ..Header::new(FrameKind::Blocks, BLOCK_BYTES as u32, 1000 + block as u32)
         };
         // The last was not right.
         held.remember_sums(0, 2 * BLOCK_BYTES, &[header(0), header(1), header(2)]);
         let bytes = vec![7; 2 * BLOCK_BYTES as usize];
         let block = &bytes[..BLOCK_BYTES as usize];
-        let sums = [0, 1, 2].map(|number| held.sum(number * BLOCK_BYTES, block));
-        assert_eq!(sums, [1000, 1001, frame::crc(block)]);
-        assert_eq!(held.sum(0, &bytes), frame::crc(&bytes), "frames of another length");
+        let sums = [0, 1, 2].map(|number| held.known_sum(number * BLOCK_BYTES, block.len()));
+        assert_eq!(sums, [Some(1000), Some(1001), None]);
+        assert_eq!(held.known_sum(0, bytes.len()), None, "frames of another length");
     }
 
     #[tokio::test]

@@ -1,12 +1,15 @@
 //! Bytes of the protocol: a fixed header, then a body. Encoding only; who says what when is in [`crate::message`].
 //!
 //! ```text
-//!   0      4     5     6       8        12        16          24         32
-//!   | magic | ver | kind | zero | length | crc32c | transfer  | offset   | body ...
+//!   0      4     5     6       8        12        16          24         32     48
+//!   | magic | ver | kind | zero | length | crc32c | transfer  | offset   | tag  | body ...
 //! ```
 //!
 //! All numbers are little-endian. `length` counts the body, `crc32c` covers it. Control bodies are postcard;
 //! the body of `Blocks` is payload, which goes straight between the socket and its place in memory.
+//!
+//! Of a frame that is sealed the body is encrypted and `crc32c` is masked; `tag` authenticates the 32 bytes before it and
+//! the body. Of others `tag` is zero.
 
 use alloc::{string::String, vec::Vec};
 use core::{fmt, ops::Range};
@@ -25,16 +28,22 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Nodes of different versions don't talk.
-pub const VERSION: u8 = 10;
+pub const VERSION: u8 = 11;
 
 /// Bytes of a header.
-pub const HEADER_BYTES: usize = 32;
+pub const HEADER_BYTES: usize = SIGNED_BYTES + TAG_BYTES;
+
+/// Bytes of a header that its tag authenticates.
+pub const SIGNED_BYTES: usize = 32;
+
+/// Bytes of a tag: those of AES-GCM.
+pub const TAG_BYTES: usize = 16;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// A step of the introduction: [`Hello`], [`Welcome`], [`Proof`] or [`Refusal`].
+    /// A step of the handshake: a [`Greeting`].
     Greeting = 1,
     /// A [`crate::message::Message`].
     Control = 2,
@@ -48,6 +57,8 @@ pub enum FrameKind {
     End = 6,
     /// The transfer can't begin or go on: an [`Unavailable`].
     Unavailable = 7,
+    /// A TLS handshake follows, in which the next greetings are said.
+    Secure = 8,
 }
 
 impl fmt::Display for FrameKind {
@@ -60,12 +71,13 @@ impl fmt::Display for FrameKind {
             Self::Credit => "credit",
             Self::End => "end",
             Self::Unavailable => "unavailable",
+            Self::Secure => "secure",
         })
     }
 }
 
 impl FrameKind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Greeting,
         Self::Control,
         Self::Fetch,
@@ -73,6 +85,7 @@ impl FrameKind {
         Self::Credit,
         Self::End,
         Self::Unavailable,
+        Self::Secure,
     ];
 
     /// The longest body of such a frame.
@@ -83,7 +96,7 @@ impl FrameKind {
             // The ranges still missing, or the parts of a result.
             Self::Fetch => 1024 * 1024,
             Self::Blocks => FRAME_BYTES_MAX as u32,
-            Self::Credit | Self::End => 0,
+            Self::Credit | Self::End | Self::Secure => 0,
             Self::Unavailable => 4096,
         }
     }
@@ -102,9 +115,16 @@ pub struct Header {
     pub transfer: u64,
     /// Where blocks belong; how much a credit grants.
     pub offset: u64,
+    /// Authenticates a frame that is sealed.
+    pub tag: [u8; TAG_BYTES],
 }
 
 impl Header {
+    /// The header of a frame that is not sealed.
+    pub const fn new(kind: FrameKind, length: u32, checksum: u32) -> Self {
+        Self { kind, length, checksum, transfer: 0, offset: 0, tag: [0; TAG_BYTES] }
+    }
+
     /// The header as it travels.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -114,7 +134,8 @@ impl Header {
         bytes[8..12].copy_from_slice(&self.length.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.checksum.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.transfer.to_le_bytes());
-        bytes[24..].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[SIGNED_BYTES..].copy_from_slice(&self.tag);
         bytes
     }
 
@@ -139,7 +160,10 @@ impl Header {
         if length > kind.length_max() {
             return Err(WireError::TooLong { kind, length, limit: kind.length_max() });
         }
-        Ok(Self { kind, length, checksum: u32_at(12), transfer: u64_at(16), offset: u64_at(24) })
+        let mut tag = [0; TAG_BYTES];
+        tag.copy_from_slice(&bytes[SIGNED_BYTES..]);
+        let (checksum, transfer, offset) = (u32_at(12), u64_at(16), u64_at(24));
+        Ok(Self { kind, length, checksum, transfer, offset, tag })
     }
 }
 
@@ -216,6 +240,9 @@ pub enum WireError {
         /// What the bytes say.
         ours: u32,
     },
+    /// The frame is not what the other side of the connection sealed.
+    #[error("a frame of kind {0} is not what the other node sealed: its bytes were changed on the way")]
+    NotAuthentic(FrameKind),
     /// The body is not what its kind says.
     #[error("malformed body: {0}")]
     Malformed(String),
@@ -236,58 +263,75 @@ pub enum Role {
     Meet,
 }
 
-/// First words of whoever called.
+/// Bytes of a proof: an HMAC-SHA256.
+pub type MacBytes = [u8; 32];
+
+/// What the caller says first, inside TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Name of the caller's cluster.
     pub cluster: String,
-    /// The caller.
+    /// The caller. Its id is that of the key with which it has signed the TLS handshake.
     pub member: Member,
-    /// What it wants.
+    /// What the connection is for.
     pub role: Role,
-    /// Whom it meant to call, if it knows.
+    /// The node that the caller means, if it knows.
     pub callee: Option<NodeId>,
-    /// Grows with each introduction of the caller: a control connection takes the place of those with a lower one.
+    /// Grows with each handshake of the caller: a control connection takes the place of those with a lower one.
     pub turn: u64,
-    /// Fresh random bytes, for [`Welcome::proof`].
-    pub nonce: [u8; 16],
-    /// On a payload connection between nodes of which the caller has a control connection to the called: that it is the
-    /// one that was admitted there. What it wants follows at once, and nothing but [`Greeting::Welcome`] is answered.
-    pub pass: Option<[u8; 32]>,
+    /// Whether the caller seals no frame.
+    pub is_plain: bool,
+    /// That the caller knows the token: an HMAC over what only the two ends of this TLS connection know. One for each
+    /// token of the caller, at most [`TOKENS_MAX`]; none in a cluster without.
+    pub proofs: Vec<MacBytes>,
 }
 
-/// The answer of whoever was called.
+/// Tokens that a node may have at a time: the present one, and the one that it replaces.
+pub const TOKENS_MAX: usize = 2;
+
+/// The answer to a [`Hello`], inside TLS: the caller is admitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// The called.
+    /// The called. Its id is that of the key with which it has signed the TLS handshake.
     pub member: Member,
-    /// Fresh random bytes, for [`Proof`].
-    pub nonce: [u8; 16],
-    /// That the called knows the token: its HMAC over both nonces; none in a cluster without.
-    pub proof: Option<[u8; 32]>,
+    /// That the called knows the token; none in a cluster without.
+    pub proof: Option<MacBytes>,
 }
 
-/// That the caller knows the token as well.
+/// What a caller says first on a payload connection to a node that it has a control connection to. What it wants follows
+/// at once, sealed with keys that both nodes derive from the secret of that connection and the nonce.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Proof {
-    /// Its HMAC over both nonces, in the other order; none in a cluster without a token.
-    pub proof: Option<[u8; 32]>,
+pub struct Resume {
+    /// The caller.
+    pub caller: NodeId,
+    /// The node that it means.
+    pub callee: NodeId,
+    /// Fresh random bytes. The called takes each once.
+    pub nonce: [u8; 16],
+    /// That the caller is the node that was admitted there.
+    pub pass: MacBytes,
 }
 
 /// What a greeting may be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Greeting {
-    /// First.
+    /// First, inside TLS.
     Hello(Hello),
-    /// Second.
+    /// The answer to it, inside TLS.
     Welcome(Welcome),
-    /// Third.
-    Proof(Proof),
-    /// Last: the caller may go on.
-    Admitted,
-    /// After the last, on a [`Role::Detour`]: connect to this member. Once that is [`Greeting::Admitted`], whatever either
-    /// says is passed on to the other as it is.
+    /// First, instead of TLS.
+    Resume(Resume),
+    /// The answer to it: that the called is the node that the caller means.
+    Resumed(MacBytes),
+    /// On a [`Role::Detour`], sealed: connect to this member. After the answer [`Greeting::Admitted`] the called passes on
+    /// to the other what either says, as it is.
     PassOn(NodeId),
+    /// The answer to that, sealed.
+    Admitted,
+    /// On a control connection, sealed: how long is the round trip?
+    Ping,
+    /// The answer to that, sealed.
+    Pong,
     /// Instead of any: go away, and why.
     Refused(String),
 }
@@ -347,6 +391,7 @@ mod tests {
         checksum: 7,
         transfer: 1 << 40,
         offset: 1 << 50,
+        tag: [9; TAG_BYTES],
     };
 
     #[test]

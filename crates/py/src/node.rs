@@ -31,7 +31,7 @@ pub(crate) struct Node {
 impl Node {
     #[new]
     #[pyo3(signature = (
-        *, listen="127.0.0.1:0", join=Vec::new(), capacity=None, cluster="default", tokens=Vec::new(), insecure=false,
+        *, listen="127.0.0.1:0", join=Vec::new(), capacity=None, cluster="default", tokens=Vec::new(), plain=false, insecure=false,
         advertise=None, socket=None, rack=None, degree=None, detection_timeout=3.0
     ))]
     #[allow(clippy::too_many_arguments)]
@@ -42,6 +42,7 @@ impl Node {
         capacity: Option<u64>,
         cluster: &str,
         tokens: Vec<String>,
+        plain: bool,
         insecure: bool,
         advertise: Option<String>,
         socket: Option<PathBuf>,
@@ -57,6 +58,7 @@ impl Node {
             join,
             cluster,
             tokens,
+            is_plain: plain,
             insecure,
             capacity,
             socket,

@@ -28,7 +28,7 @@ use crate::{
     counters::Counters,
     engine::{facts::Facts, task::Task, tasks::Tasks},
     error::LinkError,
-    frame,
+    sealing::Open,
     shared_epoll::SharedEpoll,
     sync::lock,
 };
@@ -52,10 +52,18 @@ struct Connection {
     /// A connection of a later generation takes the place of those of earlier ones.
     generation: u64,
     stream: TcpStream,
-    /// What was read and is no whole message yet. Locked for as long as messages are taken, so that they stay in order.
-    unread: Mutex<Vec<u8>>,
+    /// Locked for as long as messages are taken, so that they stay in order.
+    unread: Mutex<Unread>,
     /// Another one is in its place: what has come over it is not taken any more.
     is_replaced: AtomicBool,
+}
+
+/// What has come over a connection.
+#[derive(Debug)]
+struct Unread {
+    /// What was read and is no whole message yet.
+    bytes: Vec<u8>,
+    open: Open,
 }
 
 /// Bytes that are read at a time: many small messages.
@@ -82,9 +90,16 @@ impl Control {
     /// Keeps a connection, which does not block, until its node is removed or makes another one; no message is taken from
     /// it yet. None if the node has made another one since. What came over those that it made before and was not taken is
     /// not taken any more: it is older than what the node says now. Not for a thread that takes messages.
-    pub(crate) fn keep(&self, from: NodeId, generation: u64, stream: TcpStream) -> Option<u64> {
+    pub(crate) fn keep(
+        &self,
+        from: NodeId,
+        generation: u64,
+        stream: TcpStream,
+        open: Open,
+    ) -> Option<u64> {
         let token = self.counted.fetch_add(1, Ordering::Relaxed);
-        let (unread, is_replaced) = (Mutex::default(), AtomicBool::new(false));
+        let unread = Mutex::new(Unread { bytes: Vec::new(), open });
+        let is_replaced = AtomicBool::new(false);
         let connection = Arc::new(Connection { from, generation, stream, unread, is_replaced });
         let replaced = {
             let mut connections = lock(&self.connections);
@@ -160,13 +175,13 @@ impl Connection {
             return Ok(());
         }
         loop {
-            unread.reserve(READ_BYTES);
-            let room = unread.capacity() - unread.len();
-            match rustix::io::read(&self.stream, spare_capacity(&mut *unread)) {
+            unread.bytes.reserve(READ_BYTES);
+            let room = unread.bytes.capacity() - unread.bytes.len();
+            match rustix::io::read(&self.stream, spare_capacity(&mut unread.bytes)) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok(count) => {
-                    let taken = self.take_whole(control, &unread)?;
-                    unread.drain(..taken);
+                    let taken = self.take_whole(control, &mut unread)?;
+                    unread.bytes.drain(..taken);
                     if count < room && !is_last {
                         // That was all; the next byte is another event.
                         return Ok(());
@@ -179,16 +194,17 @@ impl Connection {
         }
     }
 
-    /// Hands over the whole messages at the beginning of `bytes`; returns how long they are.
-    fn take_whole(&self, control: &Control, bytes: &[u8]) -> Result<usize, LinkError> {
+    /// Hands over the whole messages at the beginning of what was read; returns how long they are.
+    fn take_whole(&self, control: &Control, unread: &mut Unread) -> Result<usize, LinkError> {
+        let Unread { bytes, open } = unread;
         let mut taken = 0;
-        while let Some((header, rest)) = bytes[taken..].split_first_chunk::<HEADER_BYTES>() {
-            let header = Header::decode(header)?;
+        while let Some((header, rest)) = bytes[taken..].split_first_chunk_mut::<HEADER_BYTES>() {
+            let mut header = Header::decode(header)?;
             if header.kind != FrameKind::Control {
                 return Err(WireError::Unexpected(header.kind.to_string()).into());
             }
-            let Some(body) = rest.get(..header.length as usize) else { break };
-            frame::check(&header, body)?;
+            let Some(body) = rest.get_mut(..header.length as usize) else { break };
+            open.open(&mut header, body)?;
             let message: Message = wire::decode(body)?;
             if !message.is_sound() {
                 let said = "a message that contradicts itself".into();

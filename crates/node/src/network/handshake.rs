@@ -1,20 +1,22 @@
-//! The introduction at the beginning of every connection between nodes: protocol version, cluster, token.
+//! The handshake at the beginning of every connection between nodes: protocol version, keys, cluster, token.
 //!
 //! ```text
 //!   caller                                   called
-//!     Hello { cluster, nonce c } ------------>
-//!     <------------ Welcome { nonce s, HMAC(token, "called", c, s) }
-//!     Proof { HMAC(token, "caller", s, c) } ->
-//!     <------------ Admitted
+//!     a header of kind Secure, TLS 1.3 ------>
+//!     <-------------------------------------- the same
+//!     Hello { who, where, what for, proofs of the token } ->
+//!     <------------------------------ Welcome { who, proof of the token }
 //! ```
-//! The token never crosses the wire, and each side shows that it knows it before the other says more.
+//! The token never crosses the wire. The caller proves first that it knows it, and the called says nothing of itself before.
+//! The proofs hold for this TLS connection alone ([`super::proofs`]), and the id of each node is that of its key
+//! ([`super::tls`]). What follows are frames that are sealed with keys of this connection ([`crate::sealing`]).
 //!
-//! Out of both nonces of a control connection comes a [`Session`]. Who called then need not wait on its payload
-//! connections: a transfer would begin two round trips later on each that is new.
+//! A control connection leaves a [`Session`]. Its caller need not wait on its payload connections to the same node, on each
+//! of which a transfer would begin two round trips later:
 //! ```text
 //!   caller                                   called
-//!     Hello { nonce n, pass: HMAC(session, "caller", n) }, and what it wants
-//!     <------------ Welcome { HMAC(session, "called", n) }, and what is wanted
+//!     Resume { nonce n, pass }, and what it wants, sealed with keys of n -->
+//!     <-------------------------- Resumed, and what is wanted, sealed likewise
 //! ```
 //! A nonce passes once, so that a listener does not get in by saying the same again.
 
@@ -32,24 +34,36 @@ use hoplite_proto::{
     error::Quoted,
     id::NodeId,
     members::Member,
-    wire::{FrameKind, Greeting, Hello, Proof, Role, Welcome, WireError},
+    wire::{FrameKind, Greeting, Hello, MacBytes, Resume, Role, Welcome, WireError},
 };
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
-    io::AsyncWriteExt,
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     time::{Instant, timeout},
 };
 
-use super::proofs::{Session, knows_token, nonce, proof};
-use crate::{error::LinkError, fork_safe, frame};
+use super::{
+    proofs::{Claim, Session, Side, Token, nonce},
+    tls::{NodeKey, Secured},
+};
+use crate::{
+    channel::{self, Channel},
+    error::LinkError,
+    fork_safe, frame,
+    sealing::Open,
+};
 
-/// What a node says of itself.
+/// What a node says of itself, and shows that it knows.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) member: Member,
+    pub(crate) key: NodeKey,
     pub(crate) cluster: String,
-    pub(crate) token: Option<String>,
+    /// The first is proved to others; of others each is accepted.
+    pub(crate) tokens: Vec<Token>,
+    /// Whether frames are not sealed, which both sides have to want.
+    pub(crate) is_plain: bool,
     /// After how long a control connection is broken whose other side acknowledges nothing. Where that is not very long,
     /// silent members count as dead before that.
     pub(crate) silence: Duration,
@@ -57,7 +71,7 @@ pub(crate) struct Identity {
     pub(crate) turns: Arc<AtomicU64>,
 }
 
-/// How long an introduction may take. A node that is alive answers within a round trip; a stranger that says
+/// How long a handshake may take. A node that is alive answers within a round trip; a stranger that says
 /// nothing must not keep a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -79,45 +93,54 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// A connection whose other side is known.
 #[derive(Debug)]
 pub(crate) struct Met {
-    pub(crate) stream: TcpStream,
+    pub(crate) channel: Channel,
     pub(crate) member: Member,
     pub(crate) role: Role,
     /// What the caller said of it: see [`Hello::turn`].
     pub(crate) turn: u64,
-    /// From question to answer; none on the side of the called.
+    /// From question to answer; none on the side of the called, and where the connection carries no messages.
     pub(crate) round_trip: Option<Duration>,
-    /// For the caller's further connections; none where this is one of these.
-    pub(crate) session: Option<Session>,
+    /// For the caller's further connections.
+    pub(crate) session: Session,
 }
 
-/// Calls a node that has admitted this one, and says at once what it wants of it.
+/// A connection that was answered.
+#[derive(Debug)]
+pub(crate) enum Answered {
+    /// After a handshake.
+    Met(Met),
+    /// A payload connection of a node that was admitted before.
+    Resumed(NodeId, Channel),
+}
+
+/// Calls a node that has admitted this one, and says at once what it wants of it: `first` is a frame that is not sealed.
 ///
 /// # Errors
-/// Why there is no connection; [`LinkError::Refused`] if the node wants an introduction.
-pub(crate) async fn call_again(
+/// Why there is no connection; [`LinkError::Refused`] if the node wants a handshake.
+pub(crate) async fn resume(
     me: &Identity,
     mut stream: TcpStream,
     callee: NodeId,
     session: &Session,
     first: &[u8],
-) -> Result<TcpStream, LinkError> {
+) -> Result<Channel, LinkError> {
     let meeting = async {
-        let (nonce, cluster, member) = (nonce()?, me.cluster.clone(), me.member);
-        let (role, callee_said) = (Role::Payload, Some(callee));
-        let (pass, turn) = (session.prove(b"caller", &nonce), me.next_turn());
-        let hello = Hello { cluster, member, role, callee: callee_said, turn, nonce, pass };
-        let mut bytes = frame::frame(FrameKind::Greeting, 0, &Greeting::Hello(hello));
+        let nonce = nonce()?;
+        let pass = session.prove(Side::Caller, &nonce);
+        let resume = Resume { caller: me.member.id, callee, nonce, pass };
+        let mut bytes = frame::frame(FrameKind::Greeting, 0, &Greeting::Resume(resume));
+        let (mut seal, open) = session.keys(Side::Caller, Some(&nonce), me.is_plain);
+        let begin = bytes.len();
         bytes.extend_from_slice(first);
+        seal.seal_whole(&mut bytes[begin..]);
         stream.write_all(&bytes).await?;
-        let welcome = match hear(&mut stream).await? {
-            Greeting::Welcome(welcome) => welcome,
-            other => return Err(unexpected(other)),
-        };
-        let is_proof = |proof: &[u8; 32]| session.is_proof(b"called", &nonce, proof);
-        if welcome.member.id != callee || !welcome.proof.as_ref().is_some_and(is_proof) {
-            return Err(LinkError::Stranger);
+        match hear(&mut stream).await? {
+            Greeting::Resumed(proof) if session.is_proof(Side::Called, &nonce, &proof) => {
+                Ok(Channel { stream, seal, open })
+            }
+            Greeting::Resumed(_) => Err(LinkError::Stranger),
+            other => Err(unexpected(other)),
         }
-        Ok(stream)
     };
     in_time(PATIENCE, meeting).await
 }
@@ -133,7 +156,7 @@ pub(crate) async fn connect(address: SocketAddr) -> Result<TcpStream, LinkError>
     Ok(stream)
 }
 
-/// Calls a node and introduces oneself.
+/// Calls a node and shakes hands.
 ///
 /// # Errors
 /// Why there is no connection; [`LinkError::Stranger`] if another node than `callee` answers.
@@ -146,22 +169,178 @@ pub(crate) async fn call(
     call_over(me, connect(address).await?, role, callee).await
 }
 
-/// Introduces this node to the process at the other end of a connection.
+/// Shakes hands with the process at the other end of a connection.
 ///
 /// # Errors
 /// Why it does not take part; [`LinkError::Stranger`] if it is not `callee`.
 pub(crate) async fn call_over(
     me: &Identity,
+    stream: TcpStream,
+    role: Role,
+    callee: Option<NodeId>,
+) -> Result<Met, LinkError> {
+    in_time(PATIENCE, introduce(me, stream, role, callee)).await
+}
+
+async fn introduce(
+    me: &Identity,
     mut stream: TcpStream,
     role: Role,
     callee: Option<NodeId>,
 ) -> Result<Met, LinkError> {
+    stream.write_all(&frame::bare(FrameKind::Secure, 0, 0)).await?;
+    hear_secure(&mut stream).await?;
+    let mut secured = me.key.call(stream).await?;
+    if let Some(callee) = callee.filter(|callee| *callee != secured.peer) {
+        let said = format!("this is node {}, not {callee}, whose place it has taken", secured.peer);
+        return Err(refuse(&mut secured.stream, said).await);
+    }
+    let (called, binding, cluster) = (secured.peer, secured.binding, me.cluster.clone());
+    let claim =
+        Claim { binding: &binding, caller: me.member.id, called, role, cluster: &cluster };
+    let proofs = me.tokens.iter().map(|token| claim.prove(token, Side::Caller)).collect();
+    let (member, is_plain, turn) = (me.member, me.is_plain, me.next_turn());
+    let hello = Hello { cluster: cluster.clone(), member, role, callee, turn, is_plain, proofs };
+    say(&mut secured.stream, &Greeting::Hello(hello)).await?;
+    let welcome = match hear(&mut secured.stream).await? {
+        Greeting::Welcome(welcome) => welcome,
+        other => return Err(unexpected(other)),
+    };
+    let is_proof = |proof: MacBytes| {
+        me.tokens.iter().any(|token| claim.is_proof(token, Side::Called, &proof))
+    };
+    if !me.tokens.is_empty() && !welcome.proof.is_some_and(is_proof) {
+        return Err(LinkError::Refused("the node does not know this cluster's token".into()));
+    }
+    if welcome.member.id != secured.peer {
+        return Err(LinkError::Stranger);
+    }
+    let session = Session::new(secured.secret);
+    let (seal, open) = session.keys(Side::Caller, None, is_plain);
+    let mut channel = Channel { stream: secured.into_inner(), seal, open };
+    let round_trip = match role {
+        Role::Control | Role::ControlAgain => Some(time_round_trip(&mut channel).await?),
+        _ => None,
+    };
+    Ok(Met { channel, member: welcome.member, role, turn, round_trip, session })
+}
+
+async fn time_round_trip(channel: &mut Channel) -> Result<Duration, LinkError> {
+    let begun = Instant::now();
+    channel.say(FrameKind::Greeting, &Greeting::Ping).await?;
+    match channel.hear(FrameKind::Greeting).await? {
+        Greeting::Pong => Ok(begun.elapsed()),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Answers a caller. `admit` looks at the nonce and the pass of a node that called before, and gives the secret of both.
+///
+/// # Errors
+/// Why the caller was not let in; it was told.
+pub(crate) async fn answer(
+    me: &Identity,
+    mut stream: TcpStream,
+    admit: impl Fn(NodeId, &[u8; 16], &MacBytes) -> Option<Session>,
+) -> Result<Answered, LinkError> {
+    prepare(&stream)?;
     let meeting = async {
-        let turn = me.next_turn();
-        let (member, round_trip, session) = introduce(me, &mut stream, role, turn, callee).await?;
-        Ok(Met { stream, member, role, turn, round_trip: Some(round_trip), session })
+        let header = match channel::read_header(&mut stream).await {
+            Ok(header) => header.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?,
+            Err(error @ LinkError::Wire(WireError::OtherVersion { .. })) => {
+                return Err(refuse(&mut stream, error.to_string()).await);
+            }
+            Err(error) => return Err(error),
+        };
+        match header.kind {
+            FrameKind::Secure => {
+                stream.write_all(&frame::bare(FrameKind::Secure, 0, 0)).await?;
+                admit_caller(me, me.key.answer(stream).await?).await.map(Answered::Met)
+            }
+            FrameKind::Greeting => {
+                let mut header = header;
+                let body =
+                    channel::read_body(&mut stream, &mut Open::new(None), &mut header).await?;
+                match hoplite_proto::wire::decode(&body)? {
+                    Greeting::Resume(resume) => admit_again(me, stream, &resume, admit).await,
+                    other => Err(unexpected(other)),
+                }
+            }
+            other => Err(WireError::Unexpected(other.to_string()).into()),
+        }
     };
     in_time(PATIENCE, meeting).await
+}
+
+/// Lets a node in that has introduced itself inside TLS, or refuses it.
+async fn admit_caller(me: &Identity, mut secured: Secured) -> Result<Met, LinkError> {
+    let hello = match hear(&mut secured.stream).await? {
+        Greeting::Hello(hello) => hello,
+        other => return Err(unexpected(other)),
+    };
+    let (caller, role, cluster) = (secured.peer, hello.role, hello.cluster.as_str());
+    let binding = secured.binding;
+    let claim = Claim { binding: &binding, caller, called: me.member.id, role, cluster };
+    let known = me.tokens.iter().find(|token| {
+        let mut proofs = hello.proofs.iter().take(hoplite_proto::wire::TOKENS_MAX);
+        proofs.any(|proof| claim.is_proof(token, Side::Caller, proof))
+    });
+    let refusal = if known.is_none() && !me.tokens.is_empty() {
+        Some("the cluster has a token, and the caller does not know it".to_string())
+    } else if me.tokens.is_empty() && !hello.proofs.is_empty() {
+        Some("the node does not know this cluster's token: it has none".to_string())
+    } else if hello.cluster != me.cluster {
+        let (ours, theirs) = (Quoted(&me.cluster), Quoted(&hello.cluster));
+        Some(format!("this is a node of cluster {ours}, not {theirs}"))
+    } else if let Some(callee) = hello.callee.filter(|callee| *callee != me.member.id) {
+        Some(format!("this is node {}, not {callee}, whose place it has taken", me.member.id))
+    } else if hello.member.id != caller {
+        Some(format!("the caller says it is node {}, and its key is that of {caller}", hello.member.id))
+    } else if hello.is_plain != me.is_plain {
+        let [plain, sealed] = ["sends without encryption (--plain)", "encrypts"];
+        let (ours, theirs) = if me.is_plain { (plain, sealed) } else { (sealed, plain) };
+        Some(format!("this node {ours}, and the caller {theirs}: say the same to all nodes"))
+    } else {
+        None
+    };
+    if let Some(said) = refusal {
+        return Err(refuse(&mut secured.stream, said).await);
+    }
+    let proof = known.map(|token| claim.prove(token, Side::Called));
+    let welcome = Welcome { member: me.member, proof };
+    say(&mut secured.stream, &Greeting::Welcome(welcome)).await?;
+    let session = Session::new(secured.secret);
+    let (seal, open) = session.keys(Side::Called, None, me.is_plain);
+    let mut channel = Channel { stream: secured.into_inner(), seal, open };
+    if matches!(role, Role::Control | Role::ControlAgain) {
+        match channel.hear(FrameKind::Greeting).await? {
+            Greeting::Ping => channel.say(FrameKind::Greeting, &Greeting::Pong).await?,
+            other => return Err(unexpected(other)),
+        }
+    }
+    let Hello { member, role, turn, .. } = hello;
+    Ok(Met { channel, member, role, turn, round_trip: None, session })
+}
+
+/// Lets a node go on that was admitted before, or refuses it.
+async fn admit_again(
+    me: &Identity,
+    mut stream: TcpStream,
+    resume: &Resume,
+    admit: impl Fn(NodeId, &[u8; 16], &MacBytes) -> Option<Session>,
+) -> Result<Answered, LinkError> {
+    let Resume { caller, callee, nonce, pass } = resume;
+    if *callee != me.member.id {
+        let said = format!("this is node {}, not {callee}, whose place it has taken", me.member.id);
+        return Err(refuse(&mut stream, said).await);
+    }
+    let Some(session) = admit(*caller, nonce, pass) else {
+        let said = "the pass is not known here: shake hands".to_string();
+        return Err(refuse(&mut stream, said).await);
+    };
+    say(&mut stream, &Greeting::Resumed(session.prove(Side::Called, nonce))).await?;
+    let (seal, open) = session.keys(Side::Called, Some(nonce), me.is_plain);
+    Ok(Answered::Resumed(*caller, Channel { stream, seal, open }))
 }
 
 /// Has a node that has admitted this one pass on what is said to a member, and what that answers.
@@ -169,13 +348,13 @@ pub(crate) async fn call_over(
 /// # Errors
 /// [`LinkError::Refused`] if it can't reach the member.
 pub(crate) async fn ask_to_pass_on(
-    mut stream: TcpStream,
+    mut channel: Channel,
     to: NodeId,
 ) -> Result<TcpStream, LinkError> {
     let asking = async {
-        say(&mut stream, &Greeting::PassOn(to)).await?;
-        match hear(&mut stream).await? {
-            Greeting::Admitted => Ok(stream),
+        channel.say(FrameKind::Greeting, &Greeting::PassOn(to)).await?;
+        match channel.hear(FrameKind::Greeting).await? {
+            Greeting::Admitted => Ok(channel.stream),
             other => Err(unexpected(other)),
         }
     };
@@ -186,9 +365,9 @@ pub(crate) async fn ask_to_pass_on(
 ///
 /// # Errors
 /// It did not say.
-pub(crate) async fn asked_to_pass_on(stream: &mut TcpStream) -> Result<NodeId, LinkError> {
+pub(crate) async fn asked_to_pass_on(channel: &mut Channel) -> Result<NodeId, LinkError> {
     let hearing = async {
-        match hear(stream).await? {
+        match channel.hear(FrameKind::Greeting).await? {
             Greeting::PassOn(to) => Ok(to),
             other => Err(unexpected(other)),
         }
@@ -201,105 +380,6 @@ async fn in_time<T>(
     what: impl Future<Output = Result<T, LinkError>>,
 ) -> Result<T, LinkError> {
     timeout(patience, what).await.unwrap_or(Err(LinkError::Silent(patience.as_secs_f32())))
-}
-
-async fn introduce(
-    me: &Identity,
-    stream: &mut TcpStream,
-    role: Role,
-    turn: u64,
-    callee: Option<NodeId>,
-) -> Result<(Member, Duration, Option<Session>), LinkError> {
-    let nonce = nonce()?;
-    let (cluster, member) = (me.cluster.clone(), me.member);
-    let begun = Instant::now();
-    let hello = Hello { cluster, member, role, callee, turn, nonce, pass: None };
-    say(stream, &Greeting::Hello(hello)).await?;
-    let welcome = match hear(stream).await? {
-        Greeting::Welcome(welcome) => welcome,
-        other => return Err(unexpected(other)),
-    };
-    let round_trip = begun.elapsed();
-    if callee.is_some_and(|callee| callee != welcome.member.id) {
-        return Err(LinkError::Stranger);
-    }
-    if !knows_token(me.token.as_deref(), b"called", &nonce, &welcome.nonce, welcome.proof.as_ref())
-    {
-        let said = "the node does not know this cluster's token".to_string();
-        let _ = say(stream, &Greeting::Refused(said.clone())).await;
-        return Err(LinkError::Refused(said));
-    }
-    let proof = proof(me.token.as_deref(), b"caller", &welcome.nonce, &nonce);
-    say(stream, &Greeting::Proof(Proof { proof })).await?;
-    match hear(stream).await? {
-        Greeting::Admitted => {
-            let session = Session::new(me.token.as_deref(), &nonce, &welcome.nonce);
-            Ok((welcome.member, round_trip, session))
-        }
-        other => Err(unexpected(other)),
-    }
-}
-
-/// Answers a caller. `admit` looks at the nonce and the pass of a node that called before, and proves that this is
-/// the node it is for.
-///
-/// # Errors
-/// Why the caller was not let in; it was told.
-pub(crate) async fn answer(
-    me: &Identity,
-    mut stream: TcpStream,
-    admit: impl Fn(NodeId, &[u8; 16], &[u8; 32]) -> Option<[u8; 32]>,
-) -> Result<Met, LinkError> {
-    prepare(&stream)?;
-    let meeting = async {
-        let hello = match hear(&mut stream).await {
-            Ok(Greeting::Hello(hello)) => hello,
-            Ok(other) => return Err(unexpected(other)),
-            Err(error @ LinkError::Wire(WireError::OtherVersion { .. })) => {
-                return Err(refuse(&mut stream, error.to_string()).await);
-            }
-            Err(error) => return Err(error),
-        };
-        if hello.cluster != me.cluster {
-            let said = format!(
-                "this is a node of cluster {}, not {}",
-                Quoted(&me.cluster),
-                Quoted(&hello.cluster)
-            );
-            return Err(refuse(&mut stream, said).await);
-        }
-        if let Some(callee) = hello.callee.filter(|callee| *callee != me.member.id) {
-            let said =
-                format!("this is node {}, not {callee}, whose place it has taken", me.member.id);
-            return Err(refuse(&mut stream, said).await);
-        }
-        if let Some(pass) = &hello.pass {
-            let proof = admit(hello.member.id, &hello.nonce, pass);
-            let Some(proof) = proof.filter(|_| hello.role == Role::Payload) else {
-                let said = "the pass is not known here: introduce yourself".to_string();
-                return Err(refuse(&mut stream, said).await);
-            };
-            let welcome = Welcome { member: me.member, nonce: hello.nonce, proof: Some(proof) };
-            say(&mut stream, &Greeting::Welcome(welcome)).await?;
-            return Ok((hello.member, hello.role, hello.turn, None));
-        }
-        let nonce = nonce()?;
-        let proof = proof(me.token.as_deref(), b"called", &hello.nonce, &nonce);
-        say(&mut stream, &Greeting::Welcome(Welcome { member: me.member, nonce, proof })).await?;
-        let theirs = match hear(&mut stream).await? {
-            Greeting::Proof(Proof { proof }) => proof,
-            other => return Err(unexpected(other)),
-        };
-        if !knows_token(me.token.as_deref(), b"caller", &nonce, &hello.nonce, theirs.as_ref()) {
-            let said = "the cluster has a token, and the caller does not know it".to_string();
-            return Err(refuse(&mut stream, said).await);
-        }
-        say(&mut stream, &Greeting::Admitted).await?;
-        let session = Session::new(me.token.as_deref(), &hello.nonce, &nonce);
-        Ok((hello.member, hello.role, hello.turn, session))
-    };
-    let (member, role, turn, session) = in_time(PATIENCE, meeting).await?;
-    Ok(Met { stream, member, role, turn, round_trip: None, session })
 }
 
 /// Whether the process that was called is not there: its host says that no process listens, or another node answers.
@@ -341,155 +421,59 @@ fn prepare(stream: &TcpStream) -> Result<(), LinkError> {
     Ok(())
 }
 
-pub(crate) async fn say(stream: &mut TcpStream, greeting: &Greeting) -> Result<(), LinkError> {
-    Ok(stream.write_all(&frame::frame(FrameKind::Greeting, 0, greeting)).await?)
-}
-
 /// Breaks a connection whose other side acknowledges nothing for so long.
 pub(crate) fn expect_answers(stream: &TcpStream, silence: Duration) -> Result<(), LinkError> {
     Ok(SockRef::from(stream).set_tcp_user_timeout(Some(silence))?)
 }
 
-async fn hear(stream: &mut TcpStream) -> Result<Greeting, LinkError> {
-    frame::read_frame(stream, FrameKind::Greeting).await
+/// Says something before frames are sealed.
+async fn say<W>(writer: &mut W, greeting: &Greeting) -> Result<(), LinkError>
+where
+    W: AsyncWrite + Unpin,
+{
+    writer.write_all(&frame::frame(FrameKind::Greeting, 0, greeting)).await?;
+    Ok(writer.flush().await?)
 }
 
-pub(crate) async fn refuse(stream: &mut TcpStream, said: String) -> LinkError {
+/// Hears what is said before frames are sealed.
+async fn hear<R: AsyncRead + Unpin>(reader: &mut R) -> Result<Greeting, LinkError> {
+    channel::read_frame(reader, &mut Open::new(None), FrameKind::Greeting).await
+}
+
+/// Hears that TLS follows; or why not.
+async fn hear_secure(stream: &mut TcpStream) -> Result<(), LinkError> {
+    let header = channel::read_header(stream).await?;
+    let mut header = header.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?;
+    match header.kind {
+        FrameKind::Secure => Ok(()),
+        FrameKind::Greeting => {
+            let body = channel::read_body(stream, &mut Open::new(None), &mut header).await?;
+            Err(unexpected(hoplite_proto::wire::decode(&body)?))
+        }
+        other => Err(WireError::Unexpected(other.to_string()).into()),
+    }
+}
+
+async fn refuse<W: AsyncWrite + Unpin>(writer: &mut W, said: String) -> LinkError {
     // It may be gone already; that it was refused is what matters here.
-    let _ = say(stream, &Greeting::Refused(said.clone())).await;
+    let _ = say(writer, &Greeting::Refused(said.clone())).await;
     LinkError::Refused(said)
 }
 
 fn unexpected(greeting: Greeting) -> LinkError {
-    match greeting {
-        Greeting::Refused(said) => LinkError::Refused(said),
-        Greeting::Hello(_) => WireError::Unexpected("a caller's greeting".into()).into(),
-        Greeting::Welcome(_) => WireError::Unexpected("a welcome".into()).into(),
-        Greeting::Proof(_) => WireError::Unexpected("a proof of the token".into()).into(),
-        Greeting::Admitted => WireError::Unexpected("an admission".into()).into(),
-        Greeting::PassOn(_) => WireError::Unexpected("a request to pass on".into()).into(),
-    }
+    let what = match greeting {
+        Greeting::Refused(said) => return LinkError::Refused(said),
+        Greeting::Hello(_) => "a caller's greeting",
+        Greeting::Welcome(_) => "a welcome",
+        Greeting::Resume(_) => "a pass",
+        Greeting::Resumed(_) => "the answer to a pass",
+        Greeting::Admitted => "an admission",
+        Greeting::PassOn(_) => "a request to pass on",
+        Greeting::Ping => "a ping",
+        Greeting::Pong => "a pong",
+    };
+    WireError::Unexpected(what.into()).into()
 }
 
 #[cfg(test)]
-mod tests {
-    use hoplite_proto::wire::{Fetch, What};
-    use tokio::net::TcpListener;
-
-    use super::*;
-    use crate::network::proofs::Admitted;
-
-    fn identity(node: u64, token: Option<&str>) -> Identity {
-        let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        let (member, cluster) = (Member { id: NodeId(node), address, rack: None }, "test".into());
-        Identity {
-            member,
-            cluster,
-            token: token.map(String::from),
-            silence: SILENCE_MAX,
-            turns: Arc::default(),
-        }
-    }
-
-    /// Both ends' sessions of a control connection between node 1, which calls, and node 2.
-    async fn met(token: Option<&str>) -> (Session, Session) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (one, two) = (identity(1, token), identity(2, token));
-        let called = async {
-            let (stream, _) = listener.accept().await.unwrap();
-            answer(&two, stream, |_, _, _| None).await.unwrap().session.unwrap()
-        };
-        let calling = call(&one, address, Role::Control, Some(NodeId(2)));
-        let (met, called) = tokio::join!(calling, called);
-        (met.unwrap().session.unwrap(), called)
-    }
-
-    #[tokio::test]
-    async fn who_was_admitted_says_at_once_what_it_wants() {
-        for token in [None, Some("secret")] {
-            let (session, of_called) = met(token).await;
-            let admitted = std::sync::Mutex::new(Admitted::new(of_called));
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            let (one, two) = (identity(1, token), identity(2, token));
-            let ask = Fetch {
-                what: What::Copy {
-                    id: "x".parse().unwrap(),
-                    instance: hoplite_proto::id::Instance { node: NodeId(2), serial: 1 },
-                    ranges: Vec::new(),
-                    ordered: false,
-                },
-                credit: 1,
-                frame: 16_384,
-            };
-            let first = frame::frame(FrameKind::Fetch, 5, &ask);
-            let called = async {
-                let (stream, _) = listener.accept().await.unwrap();
-                let admit = |node, nonce: &[u8; 16], pass: &[u8; 32]| {
-                    assert_eq!(node, NodeId(1));
-                    admitted.lock().unwrap().admit(nonce, pass)
-                };
-                let mut met = answer(&two, stream, admit).await.unwrap();
-                assert_eq!((met.member.id, met.role), (NodeId(1), Role::Payload));
-                frame::read_frame::<_, Fetch>(&mut met.stream, FrameKind::Fetch).await.unwrap()
-            };
-            let calling =
-                call_again(&one, connect(address).await.unwrap(), NodeId(2), &session, &first);
-            let (stream, asked) = tokio::join!(calling, called);
-            stream.unwrap();
-            assert_eq!(asked, ask);
-        }
-    }
-
-    #[tokio::test]
-    async fn who_calls_another_cluster_or_a_node_that_was_replaced_is_told_in_words() {
-        let mut of_another = identity(1, None);
-        of_another.cluster = "say \"two\"".into();
-        let cases = [
-            (of_another, None, "this is a node of cluster \"c\", not \"say \\\"two\\\"\""),
-            (
-                identity(1, None),
-                Some(NodeId(3)),
-                "this is node 0000000000000002, not 0000000000000003, whose place it has taken",
-            ),
-        ];
-        for (one, callee, told) in cases {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            let two = Identity { cluster: "c".into(), ..identity(2, None) };
-            let one = if callee.is_some() { Identity { cluster: "c".into(), ..one } } else { one };
-            let called = async {
-                let (stream, _) = listener.accept().await.unwrap();
-                answer(&two, stream, |_, _, _| None).await
-            };
-            let calling = call(&one, address, Role::Control, callee);
-            let (caller, called) = tokio::join!(calling, called);
-            let refused = format!("the peer refused: {told}");
-            assert_eq!(called.unwrap_err().to_string(), refused);
-            assert_eq!(caller.unwrap_err().to_string(), refused);
-        }
-    }
-
-    #[tokio::test]
-    async fn who_is_not_known_is_refused_and_a_stranger_is_found_out() {
-        let (session, _) = met(None).await;
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (one, two) = (identity(1, None), identity(2, None));
-        let called = async {
-            let (stream, _) = listener.accept().await.unwrap();
-            answer(&two, stream, |_, _, _| None).await
-        };
-        let calling = call_again(&one, connect(address).await.unwrap(), NodeId(2), &session, &[]);
-        let (stream, called) = tokio::join!(calling, called);
-        assert!(matches!(stream, Err(LinkError::Refused(_))) && called.is_err());
-        let called = async {
-            let (stream, _) = listener.accept().await.unwrap();
-            answer(&two, stream, |_, _, _| Some([1; 32])).await
-        };
-        let calling = call_again(&one, connect(address).await.unwrap(), NodeId(2), &session, &[]);
-        let (stream, _) = tokio::join!(calling, called);
-        assert!(matches!(stream, Err(LinkError::Stranger)));
-    }
-}
+mod tests;

@@ -2,6 +2,7 @@
 //!
 //! Knows addresses and members; not what an object is.
 
+mod admission;
 pub(crate) mod control;
 pub(crate) mod handshake;
 pub(crate) mod join;
@@ -13,3 +14,4 @@ pub(crate) mod proofs;
 pub(crate) mod redial;
 mod relay;
 pub(crate) mod shared;
+pub(crate) mod tls;

@@ -5,13 +5,13 @@
 
 use std::{
     collections::VecDeque,
-    io::{self, IoSlice},
+    io,
     sync::{Arc, Mutex},
 };
 
 use tokio::{net::TcpStream, sync::Notify};
 
-use crate::sync::lock;
+use crate::{sealing::Seal, sync::lock};
 
 /// What is to be sent to a member.
 #[derive(Debug, Default)]
@@ -23,15 +23,25 @@ pub(crate) struct Outbox {
 
 #[derive(Debug, Default)]
 struct Queue {
+    /// Not sealed: the next connection may be another.
     frames: VecDeque<Vec<u8>>,
-    /// Bytes of the first frame that the socket has taken.
+    /// The first frames as they are sent, sealed for the connection.
+    sealed: Vec<u8>,
+    /// Bytes of these that the socket has taken; and of the first frame.
+    written: usize,
     taken: usize,
     /// The connection, while there is one.
-    stream: Option<Arc<TcpStream>>,
+    connection: Option<Connection>,
     /// Nothing will be added.
     is_closed: bool,
     /// A thread is about to write what is queued, or the task is.
     is_due: bool,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: Arc<TcpStream>,
+    seal: Seal,
 }
 
 /// Frames that are written with one system call.
@@ -69,18 +79,19 @@ impl Outbox {
 
     /// There is no connection (any more).
     pub(super) fn disconnect(&self) {
-        lock(&self.queue).stream = None;
+        lock(&self.queue).connect(None);
     }
 
     pub(super) fn is_connected(&self) -> bool {
-        lock(&self.queue).stream.is_some()
+        lock(&self.queue).connection.is_some()
     }
 
     /// What is queued is not sent.
     pub(super) fn forget(&self) {
         let mut queue = lock(&self.queue);
         queue.frames.clear();
-        (queue.taken, queue.is_due, queue.stream) = (0, false, None);
+        queue.connect(None);
+        queue.is_due = false;
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -88,14 +99,10 @@ impl Outbox {
     }
 
     /// Writes through `stream` until the outbox is closed and empty; fails when the connection does.
-    pub(super) async fn pump(&self, stream: Arc<TcpStream>) -> io::Result<()> {
+    pub(super) async fn pump(&self, stream: Arc<TcpStream>, seal: Seal) -> io::Result<()> {
         // Also tells the runtime that it can be written, for those who write without waiting.
         stream.writable().await?;
-        {
-            let mut queue = lock(&self.queue);
-            queue.stream = Some(stream.clone());
-            queue.taken = 0;
-        }
+        lock(&self.queue).connect(Some(Connection { stream: stream.clone(), seal }));
         loop {
             let (is_empty, is_closed) = {
                 let mut queue = lock(&self.queue);
@@ -121,26 +128,45 @@ impl Outbox {
     }
 }
 
+/// Memory of sealed frames that is kept for the next.
+const SEALED_BYTES_KEPT: usize = 16 * 1024;
+
 impl Queue {
+    /// Has another connection, or none. Of what the last one has not taken whole nothing is sent there.
+    fn connect(&mut self, connection: Option<Connection>) {
+        self.sealed = Vec::new();
+        (self.written, self.taken, self.connection) = (0, 0, connection);
+    }
+
     /// Writes what the socket takes without waiting; whether that is all.
     fn flush(&mut self) -> io::Result<bool> {
-        let Some(stream) = self.stream.clone() else { return Ok(self.frames.is_empty()) };
+        let Some(Connection { stream, seal }) = &mut self.connection else {
+            return Ok(self.frames.is_empty());
+        };
         while !self.frames.is_empty() {
-            let mut pieces: Vec<IoSlice<'_>> =
-                self.frames.iter().take(BATCH_FRAMES).map(|frame| IoSlice::new(frame)).collect();
-            let mut rest = pieces.as_mut_slice();
-            IoSlice::advance_slices(&mut rest, self.taken);
-            let written = match stream.try_write_vectored(rest) {
+            if self.written == self.sealed.len() {
+                self.sealed.clear();
+                self.written = 0;
+                for frame in self.frames.iter().take(BATCH_FRAMES) {
+                    let begin = self.sealed.len();
+                    self.sealed.extend_from_slice(frame);
+                    seal.seal_whole(&mut self.sealed[begin..]);
+                }
+            }
+            let written = match stream.try_write(&self.sealed[self.written..]) {
                 Ok(written) => written,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             };
+            self.written += written;
             self.taken += written;
             while self.frames.front().is_some_and(|first| first.len() <= self.taken) {
                 self.taken -= self.frames.pop_front().map_or(0, |first| first.len());
             }
         }
-        self.is_due = false;
+        self.sealed.clear();
+        self.sealed.shrink_to(SEALED_BYTES_KEPT);
+        (self.written, self.is_due) = (0, false);
         Ok(true)
     }
 }

@@ -3,13 +3,14 @@
 use std::{io, sync::Arc};
 
 use hoplite_proto::{id::NodeId, wire::Role};
-use tokio::{io::AsyncWriteExt, net::TcpStream};
+use tokio::net::TcpStream;
 use tracing::debug;
 
 use super::{handshake, relay, shared::Network};
-use crate::error::LinkError;
+use crate::{channel::Channel, error::LinkError};
 
-/// Asks a node for something, on a payload connection that is idle or a new one: `first` is what it is sent.
+/// Asks a node for something, on a payload connection that is idle or a new one: `first` is what it is sent, a frame
+/// that is not sealed.
 ///
 /// # Errors
 /// Why there is no connection.
@@ -17,28 +18,28 @@ pub(crate) async fn open(
     network: &Arc<Network>,
     node: NodeId,
     first: &[u8],
-) -> Result<TcpStream, LinkError> {
-    while let Some(mut stream) = network.peers.take_idle(node) {
+) -> Result<Channel, LinkError> {
+    while let Some(mut channel) = network.peers.take_idle(node) {
         // One that the other side closed meanwhile has an end to read.
-        if matches!(stream.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        if matches!(channel.stream.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
         {
-            stream.write_all(first).await?;
-            return Ok(stream);
+            channel.send(first.to_vec()).await?;
+            return Ok(channel);
         }
     }
     if let Some(session) = network.peers.session(node) {
         let stream = connect(network, node).await?;
-        match handshake::call_again(&network.identity, stream, node, &session, first).await {
-            // It has forgotten this node, or not heard the end of its introduction yet.
-            Err(LinkError::Refused(said)) => debug!(%node, said, "introduces itself anew"),
+        match handshake::resume(&network.identity, stream, node, &session, first).await {
+            // It has forgotten this node, or not heard the end of its handshake yet.
+            Err(LinkError::Refused(said)) => debug!(%node, said, "shakes hands anew"),
             other => return other,
         }
     }
     let stream = connect(network, node).await?;
     let met = handshake::call_over(&network.identity, stream, Role::Payload, Some(node)).await?;
-    let mut stream = met.stream;
-    stream.write_all(first).await?;
-    Ok(stream)
+    let mut channel = met.channel;
+    channel.send(first.to_vec()).await?;
+    Ok(channel)
 }
 
 /// Connects to a member as its control connection is.

@@ -17,10 +17,9 @@ use hoplite_proto::{
     limits::CONTROL_BYTES_MAX,
     members::Member,
     message::Message,
-    wire::{FrameKind, HEADER_BYTES},
+    wire::{FrameKind, HEADER_BYTES, MacBytes},
 };
 use tokio::{
-    net::TcpStream,
     sync::{Notify, watch},
     task::JoinHandle,
     time::sleep,
@@ -31,13 +30,13 @@ use super::{
     outbox::{Outbox, Push},
     proofs::{Admitted, Session},
 };
-use crate::{error::LinkError, frame, sync::lock};
+use crate::{channel::Channel, error::LinkError, frame, sync::lock};
 
 /// The other members, and the payload connections to them that are idle.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     all: Mutex<HashMap<NodeId, Peer>>,
-    idle: Mutex<HashMap<NodeId, Vec<TcpStream>>>,
+    idle: Mutex<HashMap<NodeId, Vec<Channel>>>,
     /// Who admitted this node, and whom this node did: for payload connections without another introduction.
     calls: Mutex<HashMap<NodeId, Session>>,
     callers: Mutex<HashMap<NodeId, Admitted>>,
@@ -214,26 +213,22 @@ impl Peers {
     }
 
     /// A node has admitted this one.
-    pub(crate) fn note_call(&self, node: NodeId, session: Option<Session>) {
-        if let Some(session) = session {
-            lock(&self.calls).insert(node, session);
-        }
+    pub(crate) fn note_call(&self, node: NodeId, session: Session) {
+        lock(&self.calls).insert(node, session);
     }
 
     /// This node has admitted another.
-    pub(crate) fn note_caller(&self, node: NodeId, session: Option<Session>) {
-        if let Some(session) = session {
-            lock(&self.callers).insert(node, Admitted::new(session));
-        }
+    pub(crate) fn note_caller(&self, node: NodeId, session: Session) {
+        lock(&self.callers).insert(node, Admitted::new(session));
     }
 
-    /// Admits a node that called before, for one payload connection; the proof that this is the node it means.
+    /// Admits a node that called before, for one payload connection; the secret of both.
     pub(crate) fn admit(
         &self,
         node: NodeId,
         nonce: &[u8; 16],
-        pass: &[u8; 32],
-    ) -> Option<[u8; 32]> {
+        pass: &MacBytes,
+    ) -> Option<Session> {
         lock(&self.callers).get_mut(&node)?.admit(nonce, pass)
     }
 
@@ -249,7 +244,7 @@ impl Peers {
     }
 
     /// A payload connection to a member that is idle.
-    pub(crate) fn take_idle(&self, node: NodeId) -> Option<TcpStream> {
+    pub(crate) fn take_idle(&self, node: NodeId) -> Option<Channel> {
         lock(&self.idle).get_mut(&node)?.pop()
     }
 
@@ -259,14 +254,14 @@ impl Peers {
     }
 
     /// Gives a payload connection back after a transfer that ended in order.
-    pub(crate) fn keep_idle(&self, node: NodeId, stream: TcpStream) {
+    pub(crate) fn keep_idle(&self, node: NodeId, channel: Channel) {
         if !lock(&self.all).contains_key(&node) {
             return;
         }
         let mut idle = lock(&self.idle);
-        let streams = idle.entry(node).or_default();
-        if streams.len() < IDLE_MAX {
-            streams.push(stream);
+        let channels = idle.entry(node).or_default();
+        if channels.len() < IDLE_MAX {
+            channels.push(channel);
         }
     }
 

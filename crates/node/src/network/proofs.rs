@@ -1,38 +1,131 @@
 //! What nodes prove to each other in a handshake: that they know the cluster's token, and that they have met before.
 //!
-//! HMAC-SHA256 (RFC 2104) of nonces. Knows bytes, not connections.
+//! HMAC-SHA256 (RFC 2104) over what only the two ends of one TLS connection know, and over all that one side claims: a
+//! proof is worth nothing on another connection, from another node, for another role or in the other direction. Knows
+//! bytes, not connections.
 
 use std::{collections::HashSet, io};
 
 use hmac::{Hmac, KeyInit, Mac};
+use hoplite_proto::{
+    id::NodeId,
+    wire::{MacBytes, Role},
+};
 use sha2::Sha256;
+
+use crate::sealing::{Open, Seal, Secret, derive};
+
+/// A secret that all nodes of a cluster share.
+#[derive(Clone)]
+pub(crate) struct Token(String);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+impl From<String> for Token {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+/// Which end of a connection a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Caller,
+    Called,
+}
+
+impl Side {
+    const fn name(self) -> &'static [u8] {
+        match self {
+            Self::Caller => b"caller",
+            Self::Called => b"called",
+        }
+    }
+
+    const fn other(self) -> Self {
+        match self {
+            Self::Caller => Self::Called,
+            Self::Called => Self::Caller,
+        }
+    }
+}
+
+/// What a proof of the token covers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim<'a> {
+    /// Of the TLS connection.
+    pub(super) binding: &'a Secret,
+    pub(super) caller: NodeId,
+    pub(super) called: NodeId,
+    pub(super) role: Role,
+    /// Name of the caller's cluster.
+    pub(super) cluster: &'a str,
+}
+
+impl Claim<'_> {
+    fn mac(&self, token: &Token, side: Side) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(token.0.as_bytes())
+            .unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));
+        mac.update(b"hoplite token ");
+        mac.update(side.name());
+        mac.update(self.binding);
+        mac.update(&self.caller.0.to_le_bytes());
+        mac.update(&self.called.0.to_le_bytes());
+        mac.update(&[self.role as u8]);
+        mac.update(self.cluster.as_bytes());
+        mac
+    }
+
+    /// Proves that this node, on its `side`, knows a token.
+    pub(super) fn prove(&self, token: &Token, side: Side) -> MacBytes {
+        self.mac(token, side).finalize().into_bytes().into()
+    }
+
+    /// Whether the other node, on its `side`, has proved that it knows a token.
+    pub(super) fn is_proof(&self, token: &Token, side: Side, proof: &MacBytes) -> bool {
+        // Compared in constant time by the library.
+        self.mac(token, side).verify_slice(proof).is_ok()
+    }
+}
 
 /// A secret of two nodes, of which one called the other.
 #[derive(Clone)]
-pub(crate) struct Session([u8; 32]);
+pub(crate) struct Session(Secret);
 
 impl Session {
-    /// Of the nonces of a control connection between two nodes that know the same token, or none.
-    pub(super) fn new(token: Option<&str>, of_caller: &[u8], of_called: &[u8]) -> Option<Self> {
-        let token = token.unwrap_or_default();
-        let mac = mac(token, b"session", of_caller, of_called)?;
-        Some(Self(mac.finalize().into_bytes().into()))
+    /// Of the TLS connection of their handshake.
+    pub(super) const fn new(secret: Secret) -> Self {
+        Self(secret)
     }
 
-    fn mac(&self, side: &[u8], nonce: &[u8; 16]) -> Option<Hmac<Sha256>> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
-        mac.update(side);
+    /// The keys of one connection, for a node on its `side`: of the handshake's own connection, or of a later one with its
+    /// nonce. `is_plain` leaves the frames as they are.
+    pub(super) fn keys(&self, side: Side, nonce: Option<&[u8; 16]>, is_plain: bool) -> (Seal, Open) {
+        let nonce: &[u8] = nonce.map_or(&[], |nonce| nonce);
+        let key = |side: Side| (!is_plain).then(|| derive(&self.0, &[side.name(), b" ", nonce]));
+        (Seal::new(key(side)), Open::new(key(side.other())))
+    }
+
+    fn mac(&self, side: Side, nonce: &[u8; 16]) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0)
+            .unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));
+        mac.update(b"hoplite pass ");
+        mac.update(side.name());
         mac.update(nonce);
-        Some(mac)
+        mac
     }
 
     /// Proves to the other that this node, on its `side`, shares the secret.
-    pub(super) fn prove(&self, side: &[u8], nonce: &[u8; 16]) -> Option<[u8; 32]> {
-        Some(self.mac(side, nonce)?.finalize().into_bytes().into())
+    pub(super) fn prove(&self, side: Side, nonce: &[u8; 16]) -> MacBytes {
+        self.mac(side, nonce).finalize().into_bytes().into()
     }
 
-    pub(super) fn is_proof(&self, side: &[u8], nonce: &[u8; 16], proof: &[u8; 32]) -> bool {
-        self.mac(side, nonce).is_some_and(|mac| mac.verify_slice(proof).is_ok())
+    pub(super) fn is_proof(&self, side: Side, nonce: &[u8; 16], proof: &MacBytes) -> bool {
+        self.mac(side, nonce).verify_slice(proof).is_ok()
     }
 }
 
@@ -50,7 +143,7 @@ pub(crate) struct Admitted {
     seen: HashSet<[u8; 16]>,
 }
 
-/// Payload connections of one session. A node that needs more introduces itself anew.
+/// Payload connections of one session. A node that needs more shakes hands anew.
 const PASSES_MAX: usize = 65_536;
 
 impl Admitted {
@@ -58,63 +151,19 @@ impl Admitted {
         Self { session, seen: HashSet::new() }
     }
 
-    /// Whether a pass is good, for this once; the proof that this node is the one it is meant for.
-    pub(crate) fn admit(&mut self, nonce: &[u8; 16], pass: &[u8; 32]) -> Option<[u8; 32]> {
-        let is_good = self.session.is_proof(b"caller", nonce, pass);
+    /// Whether a pass is good, for this once; the secret that the caller has, if it is.
+    pub(crate) fn admit(&mut self, nonce: &[u8; 16], pass: &MacBytes) -> Option<Session> {
+        let is_good = self.session.is_proof(Side::Caller, nonce, pass);
         let is_new = is_good && self.seen.len() < PASSES_MAX && self.seen.insert(*nonce);
-        if is_new { self.session.prove(b"called", nonce) } else { None }
+        is_new.then(|| self.session.clone())
     }
 }
 
 /// A number that was not used before.
 pub(super) fn nonce() -> io::Result<[u8; 16]> {
     let mut bytes = [0; 16];
-    entropy(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// Fills `bytes` from the system's source of entropy.
-pub(crate) fn entropy(bytes: &mut [u8]) -> io::Result<()> {
-    let filled = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())?;
-    if filled == bytes.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
-}
-
-fn mac(token: &str, side: &[u8], first: &[u8], second: &[u8]) -> Option<Hmac<Sha256>> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(token.as_bytes()).ok()?;
-    mac.update(b"hoplite 1 ");
-    mac.update(side);
-    mac.update(first);
-    mac.update(second);
-    Some(mac)
-}
-
-/// Proves that this node, on its `side`, knows the token; none without a token.
-pub(super) fn proof(
-    token: Option<&str>,
-    side: &[u8],
-    first: &[u8],
-    second: &[u8],
-) -> Option<[u8; 32]> {
-    let mac = mac(token?, side, first, second)?;
-    Some(mac.finalize().into_bytes().into())
-}
-
-/// Whether the other, on its `side`, has proved that it knows the token.
-pub(super) fn knows_token(
-    token: Option<&str>,
-    side: &[u8],
-    first: &[u8],
-    second: &[u8],
-    proof: Option<&[u8; 32]>,
-) -> bool {
-    match (token, proof) {
-        (None, _) => true,
-        (Some(_), None) => false,
-        // Compared in constant time by the library.
-        (Some(token), Some(proof)) => {
-            mac(token, side, first, second).is_some_and(|mac| mac.verify_slice(proof).is_ok())
-        }
-    }
+    let filled = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty())?;
+    if filled == bytes.len() { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 #[cfg(test)]
@@ -123,17 +172,60 @@ mod tests {
 
     #[test]
     fn a_pass_is_good_once_and_in_its_session() {
-        let session = Session::new(Some("secret"), &[1], &[2]).unwrap();
-        let other = Session::new(Some("secret"), &[1], &[3]).unwrap();
+        let (session, other) = (Session::new([1; 32]), Session::new([2; 32]));
         let mut admitted = Admitted::new(session.clone());
         let nonce = [7; 16];
-        let pass = session.prove(b"caller", &nonce).unwrap();
-        let proof = admitted.admit(&nonce, &pass).unwrap();
-        assert!(session.is_proof(b"called", &nonce, &proof));
-        assert_eq!(admitted.admit(&nonce, &pass), None, "it is said again");
-        assert_eq!(admitted.admit(&[8; 16], &pass), None, "for another nonce");
-        assert_eq!(admitted.admit(&[8; 16], &other.prove(b"caller", &[8; 16]).unwrap()), None);
-        assert_eq!(admitted.admit(&[8; 16], &session.prove(b"called", &[8; 16]).unwrap()), None);
-        assert!(admitted.admit(&[8; 16], &session.prove(b"caller", &[8; 16]).unwrap()).is_some());
+        let pass = session.prove(Side::Caller, &nonce);
+        assert!(admitted.admit(&nonce, &pass).is_some());
+        assert!(admitted.admit(&nonce, &pass).is_none(), "it is said again");
+        assert!(admitted.admit(&[8; 16], &pass).is_none(), "for another nonce");
+        assert!(admitted.admit(&[8; 16], &other.prove(Side::Caller, &[8; 16])).is_none());
+        assert!(admitted.admit(&[8; 16], &session.prove(Side::Called, &[8; 16])).is_none());
+        assert!(admitted.admit(&[8; 16], &session.prove(Side::Caller, &[8; 16])).is_some());
+    }
+
+    #[test]
+    fn a_proof_of_the_token_is_good_for_nothing_but_its_claim() {
+        let (token, other) = (Token::from("one".to_string()), Token::from("two".to_string()));
+        let (caller, called, role) = (NodeId(1), NodeId(2), Role::Control);
+        let claim = Claim { binding: &[3; 32], caller, called, role, cluster: "c" };
+        let proof = claim.prove(&token, Side::Caller);
+        assert!(claim.is_proof(&token, Side::Caller, &proof));
+        assert!(!claim.is_proof(&other, Side::Caller, &proof));
+        assert!(!claim.is_proof(&token, Side::Called, &proof), "it is reflected");
+        for wrong in [
+            Claim { binding: &[4; 32], ..claim },
+            Claim { caller: NodeId(9), ..claim },
+            Claim { called: NodeId(9), ..claim },
+            Claim { role: Role::Meet, ..claim },
+            Claim { cluster: "d", ..claim },
+        ] {
+            assert!(!wrong.is_proof(&token, Side::Caller, &proof), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_one_side_seals_the_other_opens_and_plain_is_plain() {
+        let session = Session::new([1; 32]);
+        for nonce in [None, Some(&[5; 16])] {
+            let (mut seal, _) = session.keys(Side::Caller, nonce, false);
+            let (mut own, mut open) = session.keys(Side::Called, nonce, false);
+            let sealed = |seal: &mut Seal| {
+                let mut frame = crate::frame::frame(hoplite_proto::wire::FrameKind::Control, 1, &7_u8);
+                seal.seal_whole(&mut frame);
+                let (head, body) = frame.split_first_chunk().unwrap();
+                (hoplite_proto::wire::Header::decode(head).unwrap(), body.to_vec())
+            };
+            let (mut header, mut body) = sealed(&mut seal);
+            assert_eq!(open.open(&mut header, &mut body), Ok(()));
+            let (mut header, mut body) = sealed(&mut own);
+            assert!(open.open(&mut header, &mut body).is_err(), "its own direction");
+        }
+        assert!(session.keys(Side::Caller, None, true).0.is_plain());
+    }
+
+    #[test]
+    fn a_token_is_in_no_debug_text() {
+        assert!(!format!("{:?}", Token::from("secret".to_string())).contains("secret"));
     }
 }

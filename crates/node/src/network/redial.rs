@@ -13,11 +13,11 @@ use hoplite_proto::{
     reconnect::{Failure, Next, Reconnect},
     wire::Role,
 };
-use tokio::{net::TcpStream, time::sleep};
+use tokio::time::sleep;
 use tracing::{debug, info};
 
 use super::{handshake, outbox::Outbox, relay, shared::Network};
-use crate::{engine::task::Task, error::LinkError};
+use crate::{channel::Channel, engine::task::Task, error::LinkError};
 
 /// Begins to connect to a member.
 pub(crate) fn add(network: &Arc<Network>, member: Member) {
@@ -49,7 +49,7 @@ async fn talk(network: Arc<Network>, member: Member, outbox: Arc<Outbox>) {
         let is_again = reconnect.is_again();
         let role = if is_again { Role::ControlAgain } else { Role::Control };
         sleep(Duration::from_nanos(reconnect.pause_ns())).await;
-        let (stream, via) = match connect(&network, member, role).await {
+        let (channel, via) = match connect(&network, member, role).await {
             Ok(connected) => connected,
             Err(error) => {
                 let next = reconnect.failed(failure(&error));
@@ -80,7 +80,7 @@ async fn talk(network: Arc<Network>, member: Member, outbox: Arc<Outbox>) {
         let look_again = Duration::from_nanos(reconnect.look_again_ns());
         let mut is_needless = false;
         tokio::select! {
-            pumped = outbox.pump(Arc::new(stream)) => match pumped {
+            pumped = outbox.pump(Arc::new(channel.stream), channel.seal) => match pumped {
                 Ok(()) => return,
                 Err(error) => debug!(node = %member.id, %error, "connection broke"),
             },
@@ -113,13 +113,13 @@ async fn connect(
     network: &Arc<Network>,
     member: Member,
     role: Role,
-) -> Result<(TcpStream, Option<NodeId>), LinkError> {
+) -> Result<(Channel, Option<NodeId>), LinkError> {
     let (met, via) = relay::call(network, member, role, relay::HELPERS).await?;
     if let Some(round_trip) = met.round_trip.filter(|_| via.is_none()) {
         network.link.round_trip(round_trip);
     }
-    handshake::expect_answers(&met.stream, network.identity.silence)?;
+    handshake::expect_answers(&met.channel.stream, network.identity.silence)?;
     network.peers.note_reached(member.id, via);
     network.peers.note_call(member.id, met.session);
-    Ok((met.stream, via))
+    Ok((met.channel, via))
 }

@@ -3,12 +3,12 @@
 //!
 //! ```text
 //!   caller                     helper                     called
-//!     Hello { Detour } ... ----->|
+//!     handshake for Detour ----->|
 //!     PassOn(called) ----------->| connects --------------->|
 //!     <--------------- Admitted  |                          |
-//!     Hello ---------------------+------------------------->|  and so on, as if the helper were not there
+//!     handshake -----------------+------------------------->|  and so on, as if the helper were not there
 //! ```
-//! The helper passes bytes on and does not look at them. Who of two members begins with this is decided by each for its
+//! The helper passes bytes on, and can't read them. Who of two members begins with this is decided by each for its
 //! own connections.
 
 use std::{sync::Arc, time::Duration};
@@ -16,7 +16,7 @@ use std::{sync::Arc, time::Duration};
 use hoplite_proto::{
     id::NodeId,
     members::Member,
-    wire::{Greeting, Role},
+    wire::{FrameKind, Greeting, Role},
 };
 use tokio::{io::copy_bidirectional, net::TcpStream, time::sleep};
 use tracing::{debug, info};
@@ -25,7 +25,7 @@ use super::{
     handshake::{self, Met},
     shared::Network,
 };
-use crate::error::LinkError;
+use crate::{channel::Channel, error::LinkError};
 
 /// How many others are asked to reach a member; and one that was lost, which most likely is nowhere and is called again.
 pub(crate) const HELPERS: usize = 3;
@@ -78,7 +78,7 @@ pub(crate) async fn through(
 ) -> Result<TcpStream, LinkError> {
     let met =
         handshake::call(&network.identity, helper.address, Role::Detour, Some(helper.id)).await?;
-    handshake::ask_to_pass_on(met.stream, to).await
+    handshake::ask_to_pass_on(met.channel, to).await
 }
 
 /// Helps: connects a member that has called to the one that it means, until one of them has had enough.
@@ -87,10 +87,10 @@ pub(crate) async fn through(
 /// The caller did not say whom it means, or hung up.
 pub(crate) async fn pass_on(
     network: &Arc<Network>,
-    mut stream: TcpStream,
+    mut channel: Channel,
     from: NodeId,
 ) -> Result<(), LinkError> {
-    let to = handshake::asked_to_pass_on(&mut stream).await?;
+    let to = handshake::asked_to_pass_on(&mut channel).await?;
     let connected = match network.peers.address(to).filter(|_| network.peers.is_member(from)) {
         Some(address) => handshake::connect(address).await,
         None => Err(LinkError::NotMember(to)),
@@ -99,11 +99,11 @@ pub(crate) async fn pass_on(
         Ok(onward) => onward,
         Err(error) => {
             let said = format!("node {to} can't be reached from here either: {error}");
-            handshake::refuse(&mut stream, said).await;
-            return Ok(());
+            return channel.say(FrameKind::Greeting, &Greeting::Refused(said)).await;
         }
     };
-    handshake::say(&mut stream, &Greeting::Admitted).await?;
+    channel.say(FrameKind::Greeting, &Greeting::Admitted).await?;
+    let mut stream = channel.stream;
     debug!(%from, %to, "passes on");
     let passing = copy_bidirectional(&mut stream, &mut onward);
     let one_is_gone = async {

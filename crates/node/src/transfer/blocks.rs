@@ -4,12 +4,18 @@
 use std::io::{self, IoSlice, IoSliceMut};
 
 use hoplite_proto::wire::{FrameKind, HEADER_BYTES, Header, WireError};
-use tokio::{io::Interest, net::TcpStream};
+use tokio::{
+    io::{AsyncWriteExt, Interest},
+    net::TcpStream,
+};
 
+use super::streams::{Piece, Streams};
 use crate::{
+    channel,
     error::LinkError,
     frame,
     mutants::{self, Bug},
+    sealing::{Open, Seal},
 };
 
 /// Frames that are read with one system call, if as many have come. More would keep the first of them from those who
@@ -17,11 +23,17 @@ use crate::{
 pub(crate) const FRAMES_AT_ONCE: usize = 8;
 
 /// Reads frames whose lengths and order are known, straight to their places.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Arrivals {
     headers: [[u8; HEADER_BYTES]; FRAMES_AT_ONCE],
     /// Bytes that have come since the beginning of the first frame that is not whole.
     got: usize,
+}
+
+impl Default for Arrivals {
+    fn default() -> Self {
+        Self { headers: [[0; HEADER_BYTES]; FRAMES_AT_ONCE], got: 0 }
+    }
 }
 
 /// What has come.
@@ -118,43 +130,77 @@ async fn read_some(
     }
 }
 
-/// Checks a frame that came: of this transfer, in this place, with these bytes.
-pub(crate) fn check(
-    header: &Header,
+/// Opens a frame that came, and checks that it is of this transfer, in this place, with these bytes.
+pub(crate) fn open(
+    open: &mut Open,
+    header: &mut Header,
     transfer: u64,
     place: u64,
-    bytes: &[u8],
+    bytes: &mut [u8],
 ) -> Result<(), WireError> {
+    open.open(header, bytes)?;
     if (header.transfer, header.offset) != (transfer, place) {
         let Header { transfer: theirs, offset, .. } = *header;
         let said = format!("byte {offset} of transfer {theirs} for byte {place} of {transfer}");
         return Err(WireError::Unexpected(said));
     }
-    frame::check(header, bytes)
+    Ok(())
 }
 
-/// Writes frames, each a place in an object and its bytes, with the checksums that `sum` says.
+/// Writes frames, each a place in an object and its bytes, with the checksums that are `known` of their places and lengths.
+///
+/// Sealed frames are copies, in memory of `streams`. Their checksums are taken of the copy, so that a program which changes its
+/// object meanwhile, against its promise, does not make this node look as if it sent wrong bytes.
 pub(crate) async fn write<'a, W>(
     writer: &mut W,
+    seal: &mut Seal,
+    streams: &Streams,
     transfer: u64,
     frames: impl Iterator<Item = (u64, &'a [u8])> + Clone,
-    sum: impl Fn(u64, &[u8]) -> u32,
+    known: impl Fn(u64, usize) -> Option<u32>,
 ) -> io::Result<()>
 where
     W: tokio::io::AsyncWrite + Unpin,
 {
-    let header = |(offset, bytes): (u64, &[u8])| {
-        let checksum = mutants::checksum(offset, sum(offset, bytes));
-        let (kind, length) = (FrameKind::Blocks, bytes.len() as u32);
-        Header { kind, length, checksum, transfer, offset }.encode()
+    let header = |offset: u64, bytes: &[u8]| {
+        let sum = known(offset, bytes.len()).unwrap_or_else(|| frame::crc(bytes));
+        let checksum = mutants::checksum(offset, sum);
+        Header { transfer, offset, ..Header::new(FrameKind::Blocks, bytes.len() as u32, checksum) }
     };
-    let headers: Vec<[u8; HEADER_BYTES]> = frames.clone().map(header).collect();
+    if !seal.is_plain() {
+        let sealed = sealed(seal, streams, frames, header);
+        return writer.write_all(&sealed).await;
+    }
+    let headers: Vec<[u8; HEADER_BYTES]> =
+        frames.clone().map(|(offset, bytes)| header(offset, bytes).encode()).collect();
     let mut pieces: Vec<IoSlice<'_>> = headers
         .iter()
         .zip(frames)
         .flat_map(|(header, (_, bytes))| [IoSlice::new(header), IoSlice::new(bytes)])
         .collect();
-    frame::write_pieces(writer, &mut pieces).await
+    channel::write_pieces(writer, &mut pieces).await
+}
+
+/// Frames as they are sent.
+fn sealed<'a>(
+    seal: &mut Seal,
+    streams: &Streams,
+    frames: impl Iterator<Item = (u64, &'a [u8])> + Clone,
+    header: impl Fn(u64, &[u8]) -> Header,
+) -> Piece {
+    let length = frames.clone().map(|(_, bytes)| HEADER_BYTES + bytes.len()).sum();
+    let mut all = streams.piece(length);
+    let mut rest = &mut all[..];
+    for (offset, bytes) in frames {
+        let (frame, behind) = rest.split_at_mut(HEADER_BYTES + bytes.len());
+        let (head, body) = frame.split_at_mut(HEADER_BYTES);
+        body.copy_from_slice(bytes);
+        let mut header = header(offset, body);
+        seal.seal(&mut header, body);
+        head.copy_from_slice(&header.encode());
+        rest = behind;
+    }
+    all
 }
 
 /// `bytes`, which begin at `offset` of an object, in frames of `frame` bytes.
@@ -187,8 +233,12 @@ mod tests {
         (near.unwrap(), far.unwrap().0)
     }
 
-    fn crc(_: u64, bytes: &[u8]) -> u32 {
-        frame::crc(bytes)
+    /// Frames of `bytes` as they are sent, with a secret or plain.
+    async fn sent(secret: Option<[u8; 32]>, transfer: u64, bytes: &[u8], frame: u64) -> Vec<u8> {
+        let (mut sent, mut seal, streams) = (Vec::new(), Seal::new(secret), Streams::default());
+        let frames = frames(bytes, 0, frame);
+        write(&mut sent, &mut seal, &streams, transfer, frames, |_, _| None).await.unwrap();
+        sent
     }
 
     fn pattern(len: usize) -> Vec<u8> {
@@ -201,10 +251,11 @@ mod tests {
     async fn frames_are_put_together_wherever_they_were_cut() {
         const FRAME: u64 = 16 * 1024;
         let bytes = pattern(5 * FRAME as usize + 100);
-        for cut in [7, 31, 33, 1000, 16_416, 40_000, 200_000] {
+        for cut in [7, 47, 49, 1000, 16_432, 40_000, 200_000] {
+            let secret = (cut > 40).then_some([3; 32]);
+            let mut opened = Open::new(secret);
             let (near, mut far) = connected().await;
-            let mut sent = Vec::new();
-            write(&mut sent, 9, frames(&bytes, 0, FRAME), crc).await.unwrap();
+            let mut sent = sent(secret, 9, &bytes, FRAME).await;
             sent.extend(frame::bare(FrameKind::End, 9, 0));
             let sending = tokio::spawn(async move {
                 for piece in sent.chunks(cut) {
@@ -222,12 +273,12 @@ mod tests {
             while at < received.len() {
                 let mut places: Vec<&mut [u8]> =
                     received[at..].chunks_mut(FRAME as usize).take(3).collect();
-                let Arrived::Frames(headers) = arrivals.next(&near, &mut places).await.unwrap()
+                let Arrived::Frames(mut headers) = arrivals.next(&near, &mut places).await.unwrap()
                 else {
                     panic!("there are more frames")
                 };
-                for (header, place) in headers.iter().zip(&places) {
-                    check(header, 9, at as u64, place).unwrap();
+                for (header, place) in headers.iter_mut().zip(&mut places) {
+                    open(&mut opened, header, 9, at as u64, place).unwrap();
                     at += place.len();
                 }
             }
@@ -242,8 +293,7 @@ mod tests {
     #[tokio::test]
     async fn another_frame_leaves_its_body_in_the_first_place() {
         let (near, mut far) = connected().await;
-        let mut sent = Vec::new();
-        write(&mut sent, 1, frames(&[7; 10], 0, 16), crc).await.unwrap();
+        let mut sent = sent(None, 1, &[7; 10], 16).await;
         sent.extend(frame::frame(FrameKind::Unavailable, 1, &vec![1u8, 2, 3]));
         far.write_all(&sent).await.unwrap();
         let (mut arrivals, mut first, mut second) = (Arrivals::default(), [0; 10], [0; 100]);
@@ -271,8 +321,7 @@ mod tests {
     #[tokio::test]
     async fn a_frame_of_another_length_or_an_end_inside_it_is_an_error() {
         let (near, mut far) = connected().await;
-        let mut sent = Vec::new();
-        write(&mut sent, 1, frames(&[7; 10], 0, 16), crc).await.unwrap();
+        let sent = sent(None, 1, &[7; 10], 16).await;
         far.write_all(&sent).await.unwrap();
         let mut place = [0; 12];
         assert!(Arrivals::default().next(&near, &mut [&mut place]).await.is_err());
@@ -285,12 +334,15 @@ mod tests {
 
     #[test]
     fn a_frame_is_checked_for_its_transfer_its_place_and_its_bytes() {
-        let bytes = [1, 2, 3];
-        let (kind, length, checksum) = (FrameKind::Blocks, 3, frame::crc(&bytes));
-        let header = Header { kind, length, checksum, transfer: 5, offset: 16 };
-        assert!(check(&header, 5, 16, &bytes).is_ok());
-        assert!(check(&header, 6, 16, &bytes).is_err());
-        assert!(check(&header, 5, 32, &bytes).is_err());
-        assert!(check(&header, 5, 16, &[1, 2, 4]).is_err());
+        let checked = |transfer, place, bytes: &mut [u8]| {
+            let checksum = frame::crc(&[1, 2, 3]);
+            let header = Header::new(FrameKind::Blocks, 3, checksum);
+            let mut header = Header { transfer: 5, offset: 16, ..header };
+            open(&mut Open::new(None), &mut header, transfer, place, bytes)
+        };
+        assert!(checked(5, 16, &mut [1, 2, 3]).is_ok());
+        assert!(checked(6, 16, &mut [1, 2, 3]).is_err());
+        assert!(checked(5, 32, &mut [1, 2, 3]).is_err());
+        assert!(checked(5, 16, &mut [1, 2, 4]).is_err());
     }
 }

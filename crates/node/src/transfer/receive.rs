@@ -15,10 +15,10 @@ use hoplite_proto::{
     message::FoldKey,
     node::{Event, GROWTH_NS},
     pipeline::frame_bytes,
-    wire::{Fetch, FrameKind, Header, Unavailable, What, WireError},
+    wire::{self, Fetch, FrameKind, Header, Unavailable, What, WireError},
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::AsyncReadExt,
     net::TcpStream,
     sync::mpsc,
 };
@@ -30,7 +30,14 @@ use super::{
     shared::Transfers,
     streams::Piece,
 };
-use crate::{engine::task::Task, error::LinkError, frame, network::payload, store::Held};
+use crate::{
+    channel::{self, Channel},
+    engine::task::Task,
+    error::LinkError,
+    frame,
+    network::payload,
+    store::Held,
+};
 
 /// A copy to be received.
 #[derive(Debug)]
@@ -106,7 +113,7 @@ async fn receive_copy(
     let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone(), ordered };
     let mut pace = Pace::default();
     let mut growth = Growth::new(ranges.iter().map(|range| range.end - range.start).sum());
-    let (mut stream, transfer) = ask(transfers, source, what, CREDIT_BYTES, frame).await?;
+    let (mut channel, transfer) = ask(transfers, source, what, CREDIT_BYTES, frame).await?;
     let (mut arrivals, mut ungranted) = (Arrivals::default(), 0);
     for range in ranges {
         let Some(mut claim) = held.slot.claim_owned(range.clone()) else {
@@ -120,25 +127,25 @@ async fn receive_copy(
             let at = claim.range().start;
             let mut places: Vec<&mut [u8]> =
                 claim.chunks_mut(frame as usize).take(FRAMES_AT_ONCE).collect();
-            let headers = match arrivals.next(&stream, &mut places).await? {
+            let mut headers = match arrivals.next(&channel.stream, &mut places).await? {
                 Arrived::Frames(headers) => headers,
                 Arrived::Other(header, body) => {
-                    let end = ended(&mut stream, transfer, &header, &places[0][..body]).await?;
-                    transfers.network.peers.keep_idle(source, stream);
+                    let end = ended(&mut channel, transfer, header, &places[0][..body]).await?;
+                    transfers.network.peers.keep_idle(source, channel);
                     pace.report(transfers, ordered);
                     return Ok(end);
                 }
             };
             let mut whole = 0;
-            let checked = headers.iter().zip(&places).try_for_each(|(header, place)| {
-                blocks::check(header, transfer, at + whole, place)?;
+            let opened = headers.iter_mut().zip(&mut places).try_for_each(|(header, place)| {
+                blocks::open(&mut channel.open, header, transfer, at + whole, place)?;
                 whole += place.len() as u64;
                 Ok::<(), WireError>(())
             });
             held.remember_sums(at, whole, &headers);
             // What is right stays, also if something behind it is not.
             claim.commit_front(whole);
-            count_checked(transfers, source, checked)?;
+            count_opened(transfers, source, opened)?;
             transfers.counters.bytes_received.add(whole);
             // Before others have their turn, in which more would come than the link carries in the time that is counted.
             pace.step(whole);
@@ -147,29 +154,29 @@ async fn receive_copy(
             held.grew_in_turn().await;
             ungranted += whole;
             if ungranted >= CREDIT_BYTES / 4 {
-                stream.write_all(&frame::bare(FrameKind::Credit, transfer, ungranted)).await?;
+                channel.send(frame::bare(FrameKind::Credit, transfer, ungranted)).await?;
                 ungranted = 0;
             }
         }
     }
-    let header = next(&mut stream).await?;
-    let end = ended(&mut stream, transfer, &header, &[]).await?;
-    transfers.network.peers.keep_idle(source, stream);
+    let header = next(&mut channel.stream).await?;
+    let end = ended(&mut channel, transfer, header, &[]).await?;
+    transfers.network.peers.keep_idle(source, channel);
     pace.report(transfers, ordered);
     Ok(end)
 }
 
 /// Counts bytes that are not what was sent, and tells the machine whose they were.
-fn count_checked(
+fn count_opened(
     transfers: &Arc<Transfers>,
     source: NodeId,
-    checked: Result<(), WireError>,
+    opened: Result<(), WireError>,
 ) -> Result<(), WireError> {
-    if matches!(checked, Err(WireError::Checksum { .. })) {
+    if matches!(opened, Err(WireError::Checksum { .. } | WireError::NotAuthentic(_))) {
         transfers.counters.blocks_corrupt.add(1);
         transfers.facts.tell(Event::BlockCorrupt { source });
     }
-    checked
+    opened
 }
 
 /// Receives the stream of a child into a window; the last item is the reason if the stream broke off.
@@ -202,7 +209,7 @@ async fn receive_partial(
 ) -> Result<(), LinkError> {
     let what = What::Partial(key);
     let mut pace = Pace::default();
-    let (mut stream, transfer) = ask(transfers, child, what, WINDOW_BYTES, frame).await?;
+    let (mut channel, transfer) = ask(transfers, child, what, WINDOW_BYTES, frame).await?;
     let mut arrivals = Arrivals::default();
     let (mut at, mut asked, mut ungranted) = (part.start, part.start, 0);
     // Memory for frames that have not come whole.
@@ -214,16 +221,18 @@ async fn receive_partial(
             asked += length;
         }
         let mut places: Vec<&mut [u8]> = waiting.iter_mut().map(|piece| &mut **piece).collect();
-        let headers = match arrivals.next(&stream, &mut places).await? {
+        let headers = match arrivals.next(&channel.stream, &mut places).await? {
             Arrived::Frames(headers) => headers,
             Arrived::Other(header, body) => {
-                let _ = ended(&mut stream, transfer, &header, &places[0][..body]).await?;
+                let _ = ended(&mut channel, transfer, header, &places[0][..body]).await?;
                 let said = format!("its end at byte {at} of {}", part.end);
                 return Err(WireError::Unexpected(said).into());
             }
         };
-        for (header, piece) in headers.iter().zip(waiting.drain(..headers.len())) {
-            count_checked(transfers, child, blocks::check(header, transfer, at, &piece))?;
+        for mut header in headers {
+            let Some(mut piece) = waiting.pop_front() else { break };
+            let opened = blocks::open(&mut channel.open, &mut header, transfer, at, &mut piece);
+            count_opened(transfers, child, opened)?;
             let length = piece.len() as u64;
             transfers.counters.bytes_partial_received.add(length);
             if window.send(Ok(piece)).await.is_err() {
@@ -237,15 +246,15 @@ async fn receive_partial(
         // Their places in the window are the fold's now. The next may come before the window is empty, and not each of
         // them needs a packet of its own.
         if ungranted >= WINDOW_BYTES / 4 {
-            stream.write_all(&frame::bare(FrameKind::Credit, transfer, ungranted)).await?;
+            channel.send(frame::bare(FrameKind::Credit, transfer, ungranted)).await?;
             ungranted = 0;
         }
         // The fold has its turn before more is read.
         tokio::task::yield_now().await;
     }
-    let header = next(&mut stream).await?;
-    if matches!(ended(&mut stream, transfer, &header, &[]).await?, End::Complete) {
-        transfers.network.peers.keep_idle(child, stream);
+    let header = next(&mut channel.stream).await?;
+    if matches!(ended(&mut channel, transfer, header, &[]).await?, End::Complete) {
+        transfers.network.peers.keep_idle(child, channel);
     }
     pace.report(transfers, true);
     Ok(())
@@ -258,7 +267,7 @@ async fn ask(
     what: What,
     credit: u64,
     frame: u64,
-) -> Result<(TcpStream, u64), LinkError> {
+) -> Result<(Channel, u64), LinkError> {
     let transfer = transfers.facts.next_id();
     let fetch = Fetch { what, credit, frame: frame as u32 };
     let fetch = frame::frame(FrameKind::Fetch, transfer, &fetch);
@@ -266,27 +275,26 @@ async fn ask(
 }
 
 async fn next(stream: &mut TcpStream) -> Result<Header, LinkError> {
-    let header = frame::read_header(stream).await?;
+    let header = channel::read_header(stream).await?;
     Ok(header.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?)
 }
 
 /// How a transfer ended, by a frame of whose body `begun` has been read.
 async fn ended(
-    stream: &mut TcpStream,
+    channel: &mut Channel,
     transfer: u64,
-    header: &Header,
+    mut header: Header,
     begun: &[u8],
 ) -> Result<End, LinkError> {
+    let Channel { stream, open, .. } = channel;
+    let body = channel::read_body(&mut begun.chain(stream), open, &mut header).await?;
     if header.transfer != transfer {
         let said = format!("a frame of transfer {} in transfer {transfer}", header.transfer);
         return Err(WireError::Unexpected(said).into());
     }
     match header.kind {
         FrameKind::End => Ok(End::Complete),
-        FrameKind::Unavailable => {
-            let mut body = begun.chain(stream);
-            Ok(End::Unavailable(frame::read_body(&mut body, header).await?))
-        }
+        FrameKind::Unavailable => Ok(End::Unavailable(wire::decode(&body)?)),
         other => Err(WireError::Unexpected(other.to_string()).into()),
     }
 }

@@ -17,14 +17,11 @@ use hoplite_proto::{
     message::FoldKey,
     node::Event,
     pipeline::is_frame_length,
-    wire::{Fetch, FrameKind, Unavailable, What, WireError},
+    wire::{self, Fetch, FrameKind, Unavailable, What, WireError},
 };
 use tokio::{
     io::AsyncWriteExt,
-    net::{
-        TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    net::tcp::{OwnedReadHalf, OwnedWriteHalf},
     sync::{Notify, mpsc},
     task::JoinSet,
 };
@@ -35,10 +32,32 @@ use super::{
     shared::{Serving, Transfers},
     streams::{Frame, ORDER_PATIENCE},
 };
-use crate::{engine::task::Task, error::LinkError, frame, store::Held};
+use crate::{
+    channel::{self, Channel},
+    engine::task::Task,
+    error::LinkError,
+    frame,
+    sealing::{Open, Seal},
+    store::Held,
+};
 
 /// Bytes that are written with one system call, if as many are there.
 const BATCH_BYTES: u64 = 2 * FRAME_BYTES_MAX;
+
+/// The sending half of a connection.
+#[derive(Debug)]
+struct Writer {
+    stream: OwnedWriteHalf,
+    seal: Seal,
+}
+
+impl Writer {
+    /// Sends a frame that is not sealed yet.
+    async fn send(&mut self, mut frame: Vec<u8>) -> Result<(), LinkError> {
+        self.seal.seal_whole(&mut frame);
+        Ok(self.stream.write_all(&frame).await?)
+    }
+}
 
 /// What the receiver has granted to the transfer under way.
 #[derive(Debug, Default)]
@@ -90,11 +109,11 @@ impl Credit {
 }
 
 /// Serves what a node asks for on one connection until that ends, or the node is no member any more.
-pub(crate) fn start(transfers: &Arc<Transfers>, node: NodeId, stream: TcpStream) {
+pub(crate) fn start(transfers: &Arc<Transfers>, node: NodeId, channel: Channel) {
     let serving = transfers.clone();
     transfers.tasks.spawn(Task::Send, async move {
         tokio::select! {
-            result = serve(&serving, stream) => if let Err(error) = result {
+            result = serve(&serving, channel) => if let Err(error) = result {
                 debug!(%node, %error, "a payload connection ended");
             },
             // A node that is frozen takes nothing, and its kernel keeps the connection.
@@ -104,15 +123,17 @@ pub(crate) fn start(transfers: &Arc<Transfers>, node: NodeId, stream: TcpStream)
 }
 
 /// Serves what is asked for on one connection until it ends.
-async fn serve(transfers: &Arc<Transfers>, stream: TcpStream) -> Result<(), LinkError> {
-    let (reader, mut writer) = stream.into_split();
+async fn serve(transfers: &Arc<Transfers>, channel: Channel) -> Result<(), LinkError> {
+    let Channel { stream, seal, open } = channel;
+    let (reader, stream) = stream.into_split();
+    let mut writer = Writer { stream, seal };
     let (asks, mut asked) = mpsc::channel(1);
     let credit = Arc::new(Credit::default());
     // Ends with this.
     let mut hearing = JoinSet::new();
     let of_hearer = credit.clone();
     hearing.spawn(transfers.tasks.watch(Task::Send, async move {
-        let result = hear(reader, &asks, &of_hearer).await;
+        let result = hear(reader, open, &asks, &of_hearer).await;
         of_hearer.close();
         result
     }));
@@ -142,13 +163,15 @@ impl Drop for Asked<'_> {
 /// Takes requests and credits off the connection.
 async fn hear(
     mut reader: OwnedReadHalf,
+    mut open: Open,
     asks: &mpsc::Sender<(u64, Fetch)>,
     credit: &Credit,
 ) -> Result<(), LinkError> {
-    while let Some(header) = frame::read_header(&mut reader).await? {
+    while let Some(mut header) = channel::read_header(&mut reader).await? {
+        let body = channel::read_body(&mut reader, &mut open, &mut header).await?;
         match header.kind {
             FrameKind::Fetch => {
-                let fetch: Fetch = frame::read_body(&mut reader, &header).await?;
+                let fetch: Fetch = wire::decode(&body)?;
                 credit.transfer.store(header.transfer, Ordering::Release);
                 credit.bytes.store(fetch.credit, Ordering::Release);
                 if asks.send((header.transfer, fetch)).await.is_err() {
@@ -170,7 +193,7 @@ async fn hear(
 
 async fn answer(
     transfers: &Arc<Transfers>,
-    writer: &mut OwnedWriteHalf,
+    writer: &mut Writer,
     credit: &Credit,
     transfer: u64,
     fetch: Fetch,
@@ -188,10 +211,10 @@ async fn answer(
         What::Partial(key) => send_partial(transfers, writer, credit, transfer, key, frame).await?,
     };
     let last = match outcome {
-        None => frame::bare(FrameKind::End, transfer, 0).to_vec(),
+        None => frame::bare(FrameKind::End, transfer, 0),
         Some(why) => frame::frame(FrameKind::Unavailable, transfer, &why),
     };
-    Ok(writer.write_all(&last).await?)
+    writer.send(last).await
 }
 
 /// What a receiver wants of a copy.
@@ -206,7 +229,7 @@ struct Wanted {
 /// Sends what is wanted of a copy, as it comes to be there; why it could not, if it could not.
 async fn send_copy(
     transfers: &Arc<Transfers>,
-    writer: &mut OwnedWriteHalf,
+    writer: &mut Writer,
     credit: &Credit,
     id: ObjectId,
     instance: Instance,
@@ -248,7 +271,7 @@ async fn send_copy(
 
 async fn send_ranges(
     transfers: &Arc<Transfers>,
-    writer: &mut OwnedWriteHalf,
+    writer: &mut Writer,
     credit: &Credit,
     held: &Held,
     relayed: bool,
@@ -291,7 +314,9 @@ async fn send_ranges(
             credit.give_back(granted - (end - at));
             let Some(bytes) = held.slot.ready(at..end) else { continue };
             let frames = blocks::frames(bytes, at, frame);
-            blocks::write(writer, transfer, frames, |at, bytes| held.sum(at, bytes)).await?;
+            let (Writer { stream, seal }, streams) = (&mut *writer, &transfers.streams);
+            let known = |at, length| held.known_sum(at, length);
+            blocks::write(stream, seal, streams, transfer, frames, known).await?;
             counter.add(bytes.len() as u64);
             at = end;
         }
@@ -313,7 +338,7 @@ fn ready_run(held: &Held, first: Range<u64>, end: u64, frame: u64) -> Range<u64>
 /// Sends the stream of a position of a reduce to its parent.
 async fn send_partial(
     transfers: &Arc<Transfers>,
-    writer: &mut OwnedWriteHalf,
+    writer: &mut Writer,
     credit: &Credit,
     transfer: u64,
     key: FoldKey,
@@ -339,7 +364,8 @@ async fn send_partial(
         });
         let length: u64 = pieces.clone().map(|(_, bytes)| bytes.len() as u64).sum();
         credit.take(length, length).await?;
-        blocks::write(writer, transfer, pieces, |_, bytes| frame::crc(bytes)).await?;
+        let (Writer { stream, seal }, streams) = (&mut *writer, &transfers.streams);
+        blocks::write(stream, seal, streams, transfer, pieces, |_, _| None).await?;
         transfers.counters.bytes_partial.add(length);
         if matches!(batch.last(), Some(Frame::End)) {
             return Ok(None);

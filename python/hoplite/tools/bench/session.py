@@ -35,6 +35,7 @@ class Settings:
         repeats: samples of each cell.
         install: whether systems may be fetched from package indexes.
         degrees: of Hoplite's reduce trees that are measured beside its own choice.
+        plain: whether Hoplite is measured without encryption too.
     """
 
     systems: Sequence[str]
@@ -42,6 +43,7 @@ class Settings:
     repeats: int
     install: bool = True
     degrees: Sequence[str] = ()
+    plain: bool = False
 
 
 def choose(names: Sequence[str]) -> list[System]:
@@ -76,7 +78,7 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
     """
     systems = choose(settings.systems)
     for system in systems:
-        system.adapt(network.hosts, settings.degrees)
+        system.adapt(network.hosts, settings.degrees, plain=settings.plain)
     hosts = len(network.hosts)
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(Watch())

@@ -71,6 +71,7 @@ QUICK = {
     callback=bench_options.degrees,
     help="Measure Hoplite's reduces with these degrees too: 1, 2, n; several with commas.",
 )
+@click.option("--plain", is_flag=True, help="Measure Hoplite without encryption too.")
 @bench_options.rows_file
 @click.option("--no-install", is_flag=True, help="Take only systems that are installed already.")
 @click.option("--quick", is_flag=True, help="A first table in two minutes: four hosts, few systems, three repeats.")
@@ -113,6 +114,7 @@ def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
         repeats=options["repeats"],
         install=not options["no_install"],
         degrees=options["degree"],
+        plain=options["plain"],
     )
     session.choose(settings.systems)
     with bench_options.running(options["out"]):

@@ -122,12 +122,13 @@ class System(abc.ABC):
             Unavailable: it can't be had here.
         """
 
-    def adapt(self, hosts: Sequence[Host], degrees: Sequence[str]) -> None:  # noqa: B027 - few have a use for it
+    def adapt(self, hosts: Sequence[Host], degrees: Sequence[str], *, plain: bool) -> None:  # noqa: B027 - few have a use for it
         """Is told before `variants` where it will run.
 
         Args:
             hosts: who takes part.
             degrees: of reduce trees that are to be forced, "1", "2" or "n", each a variant.
+            plain: whether a variant without encryption is measured too.
         """
 
     @abc.abstractmethod

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 # Variants, and the groups of the same names.
 RACKS = "racks told"
+PLAIN = "not encrypted"
 DEGREE = "degree "
 
 # The nodes of all groups run side by side, each group's on a port of its own from here on.
 PORT = 17421
-GROUPS = ["default", RACKS, *(f"{DEGREE}{degree}" for degree in DEGREES)]
+GROUPS = ["default", RACKS, PLAIN, *(f"{DEGREE}{degree}" for degree in DEGREES)]
 
 
 class Hoplite(System):
@@ -31,11 +32,13 @@ class Hoplite(System):
     def __init__(self) -> None:
         self._has_racks = False
         self._degrees: Sequence[str] = ()
+        self._has_plain = False
 
-    def adapt(self, hosts: Sequence[Host], degrees: Sequence[str]) -> None:
-        """More variants: one that is told of the racks, and one for each degree."""
+    def adapt(self, hosts: Sequence[Host], degrees: Sequence[str], *, plain: bool) -> None:
+        """More variants: one that is told of the racks, one without encryption, and one for each degree."""
         self._has_racks = len({host.rack for host in hosts}) > 1
         self._degrees = degrees
+        self._has_plain = plain
 
     def prepare(self, environments: Environments) -> None:
         """Runs with what the bench itself runs with."""
@@ -45,7 +48,10 @@ class Hoplite(System):
         told = [RACKS] if self._has_racks else []
         if op in ("reduce", "allreduce"):
             told += [f"{DEGREE}{degree}" for degree in self._degrees]
-        return [Variant(), *(Variant(name, name) for name in told if op not in ("rtt", "gather"))] if op in OPS else []
+        told = [] if op in ("rtt", "gather") else told
+        if self._has_plain:
+            told.append(PLAIN)
+        return [Variant(), *(Variant(name, name) for name in told)] if op in OPS else []
 
     def start(self, launch: Launch, group: str) -> None:
         """Starts a worker on each host, all of which join the first."""
@@ -75,6 +81,7 @@ def _settings(group: str, host: Host) -> dict[str, str]:
     """What the node of a host is told, as variables that are its settings."""
     # Whatever the shell of the bench says: an empty variable says nothing.
     return {
+        "HOPLITE_PLAIN": "true" if group == PLAIN else "",
         "HOPLITE_RACK": host.rack if group == RACKS else "",
         "HOPLITE_DEGREE": group.removeprefix(DEGREE) if group.startswith(DEGREE) else "",
     }

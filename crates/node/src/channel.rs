@@ -1,0 +1,160 @@
+//! A connection between two nodes that have shaken hands: a socket, and the protection of the frames in both directions.
+//!
+//! Knows bytes and frames, not what they mean.
+
+use std::io::{self, IoSlice};
+
+use hoplite_proto::wire::{self, FrameKind, HEADER_BYTES, Header, MAGIC, VERSION, WireError};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::{
+    error::LinkError,
+    frame,
+    sealing::{Open, Seal},
+};
+
+/// A connection between two nodes that have shaken hands.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) stream: TcpStream,
+    pub(crate) seal: Seal,
+    pub(crate) open: Open,
+}
+
+impl Channel {
+    /// Sends a frame with a body of control data.
+    pub(crate) async fn say<T: Serialize>(
+        &mut self,
+        kind: FrameKind,
+        body: &T,
+    ) -> Result<(), LinkError> {
+        self.send(frame::frame(kind, 0, body)).await
+    }
+
+    /// Sends a frame that is not sealed yet.
+    pub(crate) async fn send(&mut self, mut frame: Vec<u8>) -> Result<(), LinkError> {
+        self.seal.seal_whole(&mut frame);
+        Ok(self.stream.write_all(&frame).await?)
+    }
+
+    /// Receives a frame of one kind.
+    pub(crate) async fn hear<T: DeserializeOwned>(&mut self, kind: FrameKind) -> Result<T, LinkError> {
+        read_frame(&mut self.stream, &mut self.open, kind).await
+    }
+}
+
+/// Reads the next header; none at an orderly end of the stream.
+pub(crate) async fn read_header<R>(reader: &mut R) -> Result<Option<Header>, LinkError>
+where
+    R: AsyncRead + Unpin,
+{
+    let mut bytes = [0; HEADER_BYTES];
+    let mut filled = 0;
+    while filled < HEADER_BYTES {
+        match reader.read(&mut bytes[filled..]).await? {
+            0 if filled == 0 => return Ok(None),
+            0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            count => filled += count,
+        }
+        // What is no frame, or one of another version, may be shorter than a header.
+        if filled > MAGIC.len() && !(bytes.starts_with(&MAGIC) && bytes[4] == VERSION) {
+            break;
+        }
+    }
+    Ok(Some(Header::decode(&bytes)?))
+}
+
+/// Reads the body that belongs to a header, and opens it.
+pub(crate) async fn read_body<R>(
+    reader: &mut R,
+    open: &mut Open,
+    header: &mut Header,
+) -> Result<Vec<u8>, LinkError>
+where
+    R: AsyncRead + Unpin,
+{
+    let mut bytes = vec![0; header.length as usize];
+    reader.read_exact(&mut bytes).await?;
+    open.open(header, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a frame of one kind.
+pub(crate) async fn read_frame<R, T>(
+    reader: &mut R,
+    open: &mut Open,
+    kind: FrameKind,
+) -> Result<T, LinkError>
+where
+    R: AsyncRead + Unpin,
+    T: DeserializeOwned,
+{
+    let header = read_header(reader).await?;
+    let mut header = header.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+    if header.kind != kind {
+        let said = format!("{} instead of {kind}", header.kind);
+        return Err(WireError::Unexpected(said).into());
+    }
+    Ok(wire::decode(&read_body(reader, open, &mut header).await?)?)
+}
+
+/// Writes all of several pieces, with as few system calls as the socket lets.
+pub(crate) async fn write_pieces<W>(writer: &mut W, pieces: &mut [IoSlice<'_>]) -> io::Result<()>
+where
+    W: AsyncWrite + Unpin,
+{
+    let mut rest = pieces;
+    while !rest.is_empty() {
+        let written = writer.write_vectored(rest).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        IoSlice::advance_slices(&mut rest, written);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use hoplite_proto::message::Message;
+
+    use super::*;
+
+    fn plain() -> Open {
+        Open::new(None)
+    }
+
+    #[tokio::test]
+    async fn a_frame_reads_back_and_a_flipped_bit_does_not() {
+        let kind = FrameKind::Control;
+        for secret in [None, Some([1; 32])] {
+            let mut bytes = frame::frame(kind, 7, &vec![1u8, 2, 3]);
+            Seal::new(secret).seal_whole(&mut bytes);
+            let mut open = Open::new(secret);
+            let read: Vec<u8> = read_frame(&mut bytes.as_slice(), &mut open, kind).await.unwrap();
+            assert_eq!(read, [1, 2, 3]);
+            *bytes.last_mut().unwrap() ^= 1;
+            let mut open = Open::new(secret);
+            let error = read_frame::<_, Vec<u8>>(&mut bytes.as_slice(), &mut open, kind).await;
+            let wrong = |error: &WireError| match secret {
+                None => matches!(error, WireError::Checksum { .. }),
+                Some(_) => *error == WireError::NotAuthentic(kind),
+            };
+            assert!(matches!(error, Err(LinkError::Wire(error)) if wrong(&error)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_ends_inside_a_frame_is_an_error() {
+        let bytes = frame::frame(FrameKind::Control, 0, &Message::Leave);
+        assert!(read_header(&mut &bytes[..0]).await.unwrap().is_none());
+        assert!(read_header(&mut &bytes[..9]).await.is_err());
+        let cut = &bytes[..bytes.len() - 1];
+        let read = read_frame::<_, Message>(&mut &cut[..], &mut plain(), FrameKind::Control).await;
+        assert!(read.is_err());
+    }
+}

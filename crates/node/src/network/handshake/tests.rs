@@ -1,0 +1,257 @@
+//! Handshakes over real sockets, between nodes that belong together and nodes that do not.
+
+use std::sync::Mutex;
+
+use hoplite_proto::{
+    id::Instance,
+    wire::{Fetch, HEADER_BYTES, VERSION, What},
+};
+use tokio::{io::AsyncReadExt, net::TcpListener};
+
+use super::*;
+use crate::network::proofs::Admitted;
+
+fn identity(token: Option<&str>) -> Identity {
+    let key = NodeKey::new().unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    Identity {
+        member: Member { id: key.id(), address, rack: None },
+        key,
+        cluster: "test".into(),
+        tokens: token.into_iter().map(|token| Token::from(token.to_string())).collect(),
+        is_plain: false,
+        silence: SILENCE_MAX,
+        turns: Arc::default(),
+    }
+}
+
+/// What both ends say of a handshake for a role.
+async fn meet(
+    one: &Identity,
+    two: &Identity,
+    role: Role,
+    callee: Option<NodeId>,
+) -> (Result<Met, LinkError>, Result<Answered, LinkError>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let called = async {
+        let (stream, _) = listener.accept().await.unwrap();
+        answer(two, stream, |_, _, _| None).await
+    };
+    tokio::join!(call(one, address, role, callee), called)
+}
+
+/// Both ends of a connection after a handshake.
+async fn met(one: &Identity, two: &Identity, role: Role) -> (Met, Met) {
+    let (calling, called) = meet(one, two, role, Some(two.member.id)).await;
+    let Answered::Met(called) = called.unwrap() else { panic!("it called for the first time") };
+    (calling.unwrap(), called)
+}
+
+fn refusal<T: std::fmt::Debug>(result: Result<T, LinkError>) -> String {
+    match result.unwrap_err() {
+        LinkError::Refused(said) => said,
+        other => panic!("{other}"),
+    }
+}
+
+/// Calls again, with a question; what the called makes of it.
+async fn again(
+    one: &Identity,
+    two: &Identity,
+    session: &Session,
+    admit: impl Fn(NodeId, &[u8; 16], &MacBytes) -> Option<Session>,
+) -> (Result<Channel, LinkError>, Result<Answered, LinkError>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let first = frame::frame(FrameKind::Fetch, 5, &question());
+    let called = async {
+        let (stream, _) = listener.accept().await.unwrap();
+        answer(two, stream, admit).await
+    };
+    let stream = connect(address).await.unwrap();
+    tokio::join!(resume(one, stream, two.member.id, session, &first), called)
+}
+
+fn question() -> Fetch {
+    let instance = Instance { node: NodeId(2), serial: 1 };
+    let (id, ranges) = ("x".parse().unwrap(), Vec::new());
+    Fetch { what: What::Copy { id, instance, ranges, ordered: false }, credit: 1, frame: 16_384 }
+}
+
+#[tokio::test]
+async fn two_nodes_meet_and_talk_sealed_or_plain() {
+    for is_plain in [false, true] {
+        let [one, two] =
+            [1, 2].map(|_| Identity { is_plain, ..identity(Some("secret")) });
+        let (mut calling, mut called) = met(&one, &two, Role::Control).await;
+        assert_eq!((calling.member, called.member), (two.member, one.member));
+        assert!(calling.round_trip.is_some());
+        calling.channel.say(FrameKind::Control, &7_u32).await.unwrap();
+        assert_eq!(called.channel.hear::<u32>(FrameKind::Control).await.unwrap(), 7);
+        assert_eq!(calling.channel.seal.is_plain(), is_plain);
+    }
+}
+
+#[tokio::test]
+async fn who_was_admitted_says_at_once_what_it_wants() {
+    for token in [None, Some("secret")] {
+        let (one, two) = (identity(token), identity(token));
+        let (calling, called) = met(&one, &two, Role::Control).await;
+        let admitted = Mutex::new(Admitted::new(called.session));
+        let admit = |node, nonce: &[u8; 16], pass: &MacBytes| {
+            assert_eq!(node, one.member.id);
+            admitted.lock().unwrap().admit(nonce, pass)
+        };
+        let (near, far) = again(&one, &two, &calling.session, admit).await;
+        near.unwrap();
+        let Ok(Answered::Resumed(node, mut channel)) = far else { panic!("{far:?}") };
+        assert_eq!(node, one.member.id);
+        assert_eq!(channel.hear::<Fetch>(FrameKind::Fetch).await.unwrap(), question());
+    }
+}
+
+#[tokio::test]
+async fn a_pass_that_is_not_known_is_refused_and_a_stranger_is_found_out() {
+    let (one, two) = (identity(None), identity(None));
+    let (calling, _called) = met(&one, &two, Role::Control).await;
+    let (near, far) = again(&one, &two, &calling.session, |_, _, _| None).await;
+    assert_eq!(refusal(near), "the pass is not known here: shake hands");
+    assert!(far.is_err());
+    let wrong = |_, _: &[u8; 16], _: &MacBytes| Some(Session::new([1; 32]));
+    let (near, _) = again(&one, &two, &calling.session, wrong).await;
+    assert!(matches!(near, Err(LinkError::Stranger)));
+}
+
+#[tokio::test]
+async fn who_calls_another_cluster_or_a_node_that_was_replaced_is_told_in_words() {
+    let two = Identity { cluster: "c".into(), ..identity(None) };
+    let of_another = Identity { cluster: "say \"two\"".into(), ..identity(None) };
+    let (calling, called) = meet(&of_another, &two, Role::Control, None).await;
+    let told = "this is a node of cluster \"c\", not \"say \\\"two\\\"\"";
+    assert_eq!([refusal(calling), refusal(called)], [told, told]);
+    let one = Identity { cluster: "c".into(), ..identity(None) };
+    let (calling, _called) = meet(&one, &two, Role::Control, Some(NodeId(3))).await;
+    let told = format!("this is node {}, not 0000000000000003, whose place it has taken", two.member.id);
+    assert_eq!(refusal(calling), told);
+}
+
+#[tokio::test]
+async fn who_does_not_know_the_token_gets_in_on_neither_side() {
+    let told = "the cluster has a token, and the caller does not know it";
+    for (ours, theirs) in [(Some("right"), None), (Some("right"), Some("wrong"))] {
+        let (calling, called) = meet(&identity(theirs), &identity(ours), Role::Meet, None).await;
+        assert_eq!([refusal(calling), refusal(called)], [told, told]);
+    }
+    let (calling, called) = meet(&identity(Some("right")), &identity(None), Role::Meet, None).await;
+    assert!(refusal(calling).contains("does not know this cluster's token"));
+    assert!(called.is_err());
+}
+
+#[tokio::test]
+async fn a_token_is_replaced_while_nodes_have_either_or_both() {
+    let with = |tokens: &[&str]| Identity {
+        tokens: tokens.iter().map(|token| Token::from(token.to_string())).collect(),
+        ..identity(None)
+    };
+    let all = [with(&["old"]), with(&["old", "new"]), with(&["new", "old"]), with(&["new"])];
+    for (at, one) in all.iter().enumerate() {
+        for (other, two) in all.iter().enumerate() {
+            let (calling, called) = meet(one, two, Role::Meet, None).await;
+            let may = at.abs_diff(other) < 3;
+            assert_eq!((calling.is_ok(), called.is_ok()), (may, may), "{at} calls {other}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_says_another_id_than_that_of_its_key_is_refused() {
+    let (victim, two) = (identity(Some("secret")), identity(Some("secret")));
+    let liar = Identity { member: victim.member, ..identity(Some("secret")) };
+    // Its proof is of the id that it says, as if its key were that of the victim; and of that of its key.
+    let (calling, called) = meet(&liar, &two, Role::Control, Some(two.member.id)).await;
+    assert!(calling.is_err() && called.is_err());
+    let open = identity(None);
+    let liar = Identity { tokens: Vec::new(), ..liar };
+    let (calling, _) = meet(&liar, &open, Role::Control, None).await;
+    assert!(refusal(calling).contains("its key is that of"));
+}
+
+#[tokio::test]
+async fn nodes_of_which_one_encrypts_and_one_does_not_tell_each_other() {
+    let plain = Identity { is_plain: true, ..identity(None) };
+    let (calling, _) = meet(&identity(None), &plain, Role::Meet, None).await;
+    assert!(refusal(calling).contains("this node sends without encryption (--plain)"));
+}
+
+/// Goal: a listener that a node calls can't get in elsewhere by what the node proves to it.
+/// Method: it takes the node's greeting, with its proofs, out of the TLS connection that the node made to it, and says the
+/// same to the node itself and to another one; as the node, and with the id of its own key.
+#[tokio::test]
+async fn proofs_can_be_neither_reflected_nor_relayed() {
+    let (victim, other) = (identity(Some("secret")), identity(Some("secret")));
+    let attacker = identity(None);
+    let heard = async |stream| {
+        let mut secured = attacker.key.answer(stream).await.unwrap();
+        let Greeting::Hello(hello) = hear(&mut secured.stream).await.unwrap() else { panic!() };
+        hello
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let lured = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        hear_secure(&mut stream).await.unwrap();
+        stream.write_all(&frame::bare(FrameKind::Secure, 0, 0)).await.unwrap();
+        heard(stream).await
+    };
+    let (_, hello) = tokio::join!(call(&victim, address, Role::Meet, None), lured);
+    for target in [&victim, &other] {
+        for member in [victim.member, attacker.member] {
+            let said = Hello { member, callee: None, ..hello.clone() };
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let calling = async {
+                let mut stream = connect(address).await.unwrap();
+                stream.write_all(&frame::bare(FrameKind::Secure, 0, 0)).await.unwrap();
+                hear_secure(&mut stream).await.unwrap();
+                let mut secured = attacker.key.call(stream).await.unwrap();
+                say(&mut secured.stream, &Greeting::Hello(said)).await.unwrap();
+                hear(&mut secured.stream).await.unwrap()
+            };
+            let called = async {
+                let (stream, _) = listener.accept().await.unwrap();
+                answer(target, stream, |_, _, _| None).await
+            };
+            let (told, result) = tokio::join!(calling, called);
+            assert!(matches!(told, Greeting::Refused(_)), "nothing is told but that");
+            assert!(refusal(result).contains("does not know it"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_node_or_one_of_another_version_is_named() {
+    for (answer, told) in [
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n".to_vec(), "begins with \"HTTP\""),
+        (
+            {
+                let mut bytes = frame::bare(FrameKind::Secure, 0, 0);
+                bytes[4] = VERSION + 1;
+                bytes
+            },
+            "install the same release on both",
+        ),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let one = identity(None);
+        let answering = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.read_exact(&mut [0; HEADER_BYTES]).await.unwrap();
+            stream.write_all(&answer).await.unwrap();
+        };
+        let (calling, ()) = tokio::join!(call(&one, address, Role::Meet, None), answering);
+        let error = calling.unwrap_err().to_string();
+        assert!(error.contains(told), "{error}");
+    }
+}
