@@ -26,7 +26,7 @@ class Path:
 
     def __init__(self, target: str) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = "127.0.0.1:%d" % self._listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._target = target
         self.seen = bytearray()
         # How many of the long runs of bytes to change still.
@@ -70,13 +70,15 @@ class Path:
 def watched(*, plain: bool) -> Iterator[tuple[Node, Node, Path]]:
     """Two nodes, the first of which is reached only by way of a path that is watched."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        listen = "127.0.0.1:%d" % free.getsockname()[1]
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
     path = Path(listen)
     try:
-        with Node(listen=listen, advertise=path.address, plain=plain) as one:
-            with Node(join=[path.address], plain=plain) as two:
-                testing.wait_for_members([one, two], 2)
-                yield one, two, path
+        with (
+            Node(listen=listen, advertise=path.address, plain=plain) as one,
+            Node(join=[path.address], plain=plain) as two,
+        ):
+            testing.wait_for_members([one, two], 2)
+            yield one, two, path
     finally:
         path.close()
 

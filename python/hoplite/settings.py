@@ -296,7 +296,7 @@ SETTINGS = (
         "plain",
         FLAG,
         False,
-        "Send to other nodes without encryption, on a network that encrypts itself; all nodes of a cluster say the same.",
+        "Send to other nodes without encryption, on a network that encrypts. All nodes of a cluster say the same.",
         default_text="false",
     ),
     Setting(

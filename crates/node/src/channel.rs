@@ -42,7 +42,10 @@ impl Channel {
     }
 
     /// Receives a frame of one kind.
-    pub(crate) async fn hear<T: DeserializeOwned>(&mut self, kind: FrameKind) -> Result<T, LinkError> {
+    pub(crate) async fn hear<T: DeserializeOwned>(
+        &mut self,
+        kind: FrameKind,
+    ) -> Result<T, LinkError> {
         read_frame(&mut self.stream, &mut self.open, kind).await
     }
 }

@@ -63,8 +63,11 @@ impl Seal {
         let (nonce, mask) = direction.step(body.len());
         header.checksum ^= mask;
         let signed = header.encode();
-        let sealed =
-            direction.key.seal_in_place_separate_tag(nonce, Aad::from(&signed[..SIGNED_BYTES]), body);
+        let sealed = direction.key.seal_in_place_separate_tag(
+            nonce,
+            Aad::from(&signed[..SIGNED_BYTES]),
+            body,
+        );
         let tag = sealed.unwrap_or_else(|_| unreachable!("a frame is shorter than 64 GiB"));
         header.tag.copy_from_slice(tag.as_ref());
     }
@@ -133,7 +136,10 @@ impl Direction {
         nonce.copy_from_slice(&number[..12]);
         // As many bytes as the function asks for.
         let mask = self.mask.new_mask(&number).unwrap_or_default();
-        (Nonce::assume_unique_for_key(nonce), u32::from_le_bytes([mask[0], mask[1], mask[2], mask[3]]))
+        (
+            Nonce::assume_unique_for_key(nonce),
+            u32::from_le_bytes([mask[0], mask[1], mask[2], mask[3]]),
+        )
     }
 }
 
@@ -202,7 +208,9 @@ mod tests {
     fn both_sides_go_on_with_the_next_key_at_the_same_frame() {
         for (frames, bytes) in [(KEY_FRAMES_MAX - 1, 0), (0, KEY_BYTES_MAX - 1)] {
             let (mut seal, mut open) = (Seal::new(Some(SECRET)), Open::new(Some(SECRET)));
-            for Direction { frames: at, bytes: had, .. } in [&mut seal.0, &mut open.0].into_iter().flatten() {
+            for Direction { frames: at, bytes: had, .. } in
+                [&mut seal.0, &mut open.0].into_iter().flatten()
+            {
                 (*at, *had) = (frames, bytes);
             }
             for _ in 0..3 {

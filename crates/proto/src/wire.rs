@@ -241,7 +241,9 @@ pub enum WireError {
         ours: u32,
     },
     /// The frame is not what the other side of the connection sealed.
-    #[error("a frame of kind {0} is not what the other node sealed: its bytes were changed on the way")]
+    #[error(
+        "a frame of kind {0} is not what the other node sealed: its bytes were changed on the way"
+    )]
     NotAuthentic(FrameKind),
     /// The body is not what its kind says.
     #[error("malformed body: {0}")]

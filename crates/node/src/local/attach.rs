@@ -353,8 +353,9 @@ impl Shared {
                 // The end of the connection follows.
                 FromNode::Down { said } => drop(self.ended.set(said)),
                 FromNode::Refused { said } => {
-                    let said =
-                        format!("the node of this host ended the attachment of this process: {said}");
+                    let said = format!(
+                        "the node of this host ended the attachment of this process: {said}"
+                    );
                     drop(self.ended.set(said));
                 }
                 FromNode::Welcome { .. } => {}

@@ -196,8 +196,7 @@ async fn introduce(
         return Err(refuse(&mut secured.stream, said).await);
     }
     let (called, binding, cluster) = (secured.peer, secured.binding, me.cluster.clone());
-    let claim =
-        Claim { binding: &binding, caller: me.member.id, called, role, cluster: &cluster };
+    let claim = Claim { binding: &binding, caller: me.member.id, called, role, cluster: &cluster };
     let proofs = me.tokens.iter().map(|token| claim.prove(token, Side::Caller)).collect();
     let (member, is_plain, turn) = (me.member, me.is_plain, me.next_turn());
     let hello = Hello { cluster: cluster.clone(), member, role, callee, turn, is_plain, proofs };
@@ -206,9 +205,8 @@ async fn introduce(
         Greeting::Welcome(welcome) => welcome,
         other => return Err(unexpected(other)),
     };
-    let is_proof = |proof: MacBytes| {
-        me.tokens.iter().any(|token| claim.is_proof(token, Side::Called, &proof))
-    };
+    let is_proof =
+        |proof: MacBytes| me.tokens.iter().any(|token| claim.is_proof(token, Side::Called, &proof));
     if !me.tokens.is_empty() && !welcome.proof.is_some_and(is_proof) {
         return Err(LinkError::Refused("the node does not know this cluster's token".into()));
     }
@@ -246,7 +244,9 @@ pub(crate) async fn answer(
     prepare(&stream)?;
     let meeting = async {
         let header = match channel::read_header(&mut stream).await {
-            Ok(header) => header.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?,
+            Ok(header) => {
+                header.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?
+            }
             Err(error @ LinkError::Wire(WireError::OtherVersion { .. })) => {
                 return Err(refuse(&mut stream, error.to_string()).await);
             }
@@ -295,7 +295,10 @@ async fn admit_caller(me: &Identity, mut secured: Secured) -> Result<Met, LinkEr
     } else if let Some(callee) = hello.callee.filter(|callee| *callee != me.member.id) {
         Some(format!("this is node {}, not {callee}, whose place it has taken", me.member.id))
     } else if hello.member.id != caller {
-        Some(format!("the caller says it is node {}, and its key is that of {caller}", hello.member.id))
+        Some(format!(
+            "the caller says it is node {}, and its key is that of {caller}",
+            hello.member.id
+        ))
     } else if hello.is_plain != me.is_plain {
         let [plain, sealed] = ["sends without encryption (--plain)", "encrypts"];
         let (ours, theirs) = if me.is_plain { (plain, sealed) } else { (sealed, plain) };
@@ -443,7 +446,8 @@ async fn hear<R: AsyncRead + Unpin>(reader: &mut R) -> Result<Greeting, LinkErro
 /// Hears that TLS follows; or why not.
 async fn hear_secure(stream: &mut TcpStream) -> Result<(), LinkError> {
     let header = channel::read_header(stream).await?;
-    let mut header = header.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?;
+    let mut header =
+        header.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?;
     match header.kind {
         FrameKind::Secure => Ok(()),
         FrameKind::Greeting => {

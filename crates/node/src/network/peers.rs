@@ -223,12 +223,7 @@ impl Peers {
     }
 
     /// Admits a node that called before, for one payload connection; the secret of both.
-    pub(crate) fn admit(
-        &self,
-        node: NodeId,
-        nonce: &[u8; 16],
-        pass: &MacBytes,
-    ) -> Option<Session> {
+    pub(crate) fn admit(&self, node: NodeId, nonce: &[u8; 16], pass: &MacBytes) -> Option<Session> {
         lock(&self.callers).get_mut(&node)?.admit(nonce, pass)
     }
 

@@ -104,7 +104,12 @@ impl Session {
 
     /// The keys of one connection, for a node on its `side`: of the handshake's own connection, or of a later one with its
     /// nonce. `is_plain` leaves the frames as they are.
-    pub(super) fn keys(&self, side: Side, nonce: Option<&[u8; 16]>, is_plain: bool) -> (Seal, Open) {
+    pub(super) fn keys(
+        &self,
+        side: Side,
+        nonce: Option<&[u8; 16]>,
+        is_plain: bool,
+    ) -> (Seal, Open) {
         let nonce: &[u8] = nonce.map_or(&[], |nonce| nonce);
         let key = |side: Side| (!is_plain).then(|| derive(&self.0, &[side.name(), b" ", nonce]));
         (Seal::new(key(side)), Open::new(key(side.other())))
@@ -211,7 +216,8 @@ mod tests {
             let (mut seal, _) = session.keys(Side::Caller, nonce, false);
             let (mut own, mut open) = session.keys(Side::Called, nonce, false);
             let sealed = |seal: &mut Seal| {
-                let mut frame = crate::frame::frame(hoplite_proto::wire::FrameKind::Control, 1, &7_u8);
+                let mut frame =
+                    crate::frame::frame(hoplite_proto::wire::FrameKind::Control, 1, &7_u8);
                 seal.seal_whole(&mut frame);
                 let (head, body) = frame.split_first_chunk().unwrap();
                 (hoplite_proto::wire::Header::decode(head).unwrap(), body.to_vec())

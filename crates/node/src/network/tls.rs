@@ -74,11 +74,13 @@ impl NodeKey {
     /// # Errors
     /// The system's source of entropy fails.
     pub(crate) fn new() -> io::Result<Self> {
-        let made = ring::signature::Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new());
+        let made =
+            ring::signature::Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new());
         let made = made.map_err(|_| io::Error::other("the system gives no entropy for a key"))?;
         let private = PrivatePkcs8KeyDer::from(made.as_ref());
         let key = provider::sign::any_eddsa_type(&private).map_err(io::Error::other)?;
-        let public = key.public_key().ok_or_else(|| io::Error::other("the key has no public part"))?;
+        let public =
+            key.public_key().ok_or_else(|| io::Error::other("the key has no public part"))?;
         let id = id_of(public.as_ref());
         let certificate = CertificateDer::from(public.as_ref().to_vec());
         let certified = Arc::new(CertifiedKey::new(vec![certificate], key));
@@ -117,7 +119,7 @@ impl NodeKey {
     pub(crate) async fn call(&self, stream: TcpStream) -> Result<Secured, LinkError> {
         // Keys have no names.
         let name = ServerName::from(std::net::Ipv4Addr::LOCALHOST);
-        let stream = TlsConnector::from(self.client.clone()).connect(name.into(), stream).await?;
+        let stream = TlsConnector::from(self.client.clone()).connect(name, stream).await?;
         let (_, tls) = stream.get_ref();
         let peer = peer(tls.peer_certificates())?;
         let (binding, secret) = secrets(|label| tls.export_keying_material([0; 32], label, None))?;

@@ -17,11 +17,7 @@ use hoplite_proto::{
     pipeline::frame_bytes,
     wire::{self, Fetch, FrameKind, Header, Unavailable, What, WireError},
 };
-use tokio::{
-    io::AsyncReadExt,
-    net::TcpStream,
-    sync::mpsc,
-};
+use tokio::{io::AsyncReadExt, net::TcpStream, sync::mpsc};
 use tracing::debug;
 
 use super::{

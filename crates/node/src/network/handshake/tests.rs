@@ -82,8 +82,7 @@ fn question() -> Fetch {
 #[tokio::test]
 async fn two_nodes_meet_and_talk_sealed_or_plain() {
     for is_plain in [false, true] {
-        let [one, two] =
-            [1, 2].map(|_| Identity { is_plain, ..identity(Some("secret")) });
+        let [one, two] = [1, 2].map(|_| Identity { is_plain, ..identity(Some("secret")) });
         let (mut calling, mut called) = met(&one, &two, Role::Control).await;
         assert_eq!((calling.member, called.member), (two.member, one.member));
         assert!(calling.round_trip.is_some());
@@ -132,7 +131,8 @@ async fn who_calls_another_cluster_or_a_node_that_was_replaced_is_told_in_words(
     assert_eq!([refusal(calling), refusal(called)], [told, told]);
     let one = Identity { cluster: "c".into(), ..identity(None) };
     let (calling, _called) = meet(&one, &two, Role::Control, Some(NodeId(3))).await;
-    let told = format!("this is node {}, not 0000000000000003, whose place it has taken", two.member.id);
+    let told =
+        format!("this is node {}, not 0000000000000003, whose place it has taken", two.member.id);
     assert_eq!(refusal(calling), told);
 }
 
