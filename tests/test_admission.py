@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ import hoplite
 import programs
 from commands import COMMAND, run
 from hoplite import Node, settings, testing
-from hoplite._admission import tokens, user_secret
+from hoplite._admission import user_secret
 from hoplite.tokens import PREFIX, check_token
 from support import SOON
 
@@ -189,15 +190,20 @@ def test_a_token_in_a_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             Node(join=[first.address])
 
 
-def test_of_two_tokens_in_a_file_the_first_is_proved(file: Path) -> None:
-    """The old node knows the first alone; both are told to the handshake."""
-    old = file.read_text().strip()
-    with Node(token=old) as first:
-        new = hoplite.new_token()
-        file.write_text(f"{old}\n{new}\n")
-        assert tokens(settings.load(token=None, token_file=file, insecure=None, listen=None)) == [old, new]
-        with Node(join=[first.address], token_file=file) as second:
-            testing.wait_for_members([first, second], 2)
+def test_a_token_is_replaced_while_the_cluster_goes_on(tmp_path: Path) -> None:
+    """The three steps of docs/security.md: at each, nodes of the step before and of this one are one cluster."""
+    old, new = hoplite.new_token(), hoplite.new_token()
+    steps = ["\n".join(lines) for lines in ([old], [old, new], [new, old], [new])]
+    files = [tmp_path / f"step-{number}" for number in range(len(steps))]
+    for file, text in zip(files, steps, strict=True):
+        file.touch(0o600)
+        file.write_text(text + "\n")
+    for before, after in itertools.pairwise(files):
+        for first, second in ((before, after), (after, before)):
+            with Node(token_file=first) as one, Node(join=[one.address], token_file=second) as two:
+                testing.wait_for_members([one, two], 2)
+    with Node(token_file=files[-1]) as one, pytest.raises(hoplite.JoinError, match="token"):
+        Node(join=[one.address], token_file=files[0])
 
 
 def test_a_token_said_twice_is_an_error_that_names_both_places(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-//! What a message can't say, whoever sends it: numbers that contradict each other, or more of something than there may be.
+//! What no message can say, of any member: numbers that contradict each other, or more of something than there may be.
 //!
 //! Knows one message at a time: neither its sender, nor what its receiver knows. Who may say what is in
 //! [`crate::node`], in the file `permit`.

@@ -1,5 +1,5 @@
 //! The TLS 1.3 handshake of two nodes: each shows that it has the key of which its id is the hash, and both get secrets
-//! that no other process has, whoever sits between them.
+//! that no other process has, also one that sits between them.
 //!
 //! Keys are raw public keys (RFC 7250), made anew at each start of a node: what they stand for is said inside by the token
 //! ([`super::proofs`]). After the handshake frames are protected by [`crate::sealing`]. Knows keys, not greetings.

@@ -188,7 +188,7 @@ impl Directory {
         self.forget_if_empty(id);
     }
 
-    /// An asker that was sent to a holder says that it has no such copy. Nobody is sent there until the holder, which alone
+    /// An asker that was sent to a holder says that it has no such copy. No asker is sent there until the holder, which alone
     /// knows, tells of it again.
     pub(super) fn doubt_copy(
         &mut self,
