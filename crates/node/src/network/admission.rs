@@ -13,11 +13,14 @@ use tokio::task::AbortHandle;
 use crate::sync::lock;
 
 /// Callers at a time, if this process may open many descriptors. A handshake takes a few milliseconds at most, so that many
-/// suffice for ten thousand of them a second.
-const CALLERS_MAX: usize = 256;
+/// suffice for a hundred members that open all their payload connections at once.
+const CALLERS_MAX: usize = 1024;
 
 /// The share of this process's descriptors that callers may take, if it may not open many.
-const DESCRIPTORS_SHARE: u64 = 8;
+const DESCRIPTORS_SHARE: u64 = 4;
+
+/// Callers that there may be in any case: two members may open as many payload connections at once.
+const CALLERS_MIN: usize = 32;
 
 /// Callers that have not shaken hands yet.
 #[derive(Debug, Default)]
@@ -89,7 +92,7 @@ impl Callers {
 pub(super) fn callers_max() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let share = usize::try_from(descriptors / DESCRIPTORS_SHARE).unwrap_or(usize::MAX);
-    share.clamp(1, CALLERS_MAX)
+    share.clamp(CALLERS_MIN, CALLERS_MAX)
 }
 
 impl All {
