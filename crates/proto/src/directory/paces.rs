@@ -67,8 +67,6 @@ struct Report {
     missing: u64,
     /// What the receiver has received from others, if that was measured.
     usual: Option<u64>,
-    /// Whether it is the first of this sender: it may show no more than a start, which a busy host makes slow.
-    is_first: bool,
 }
 
 /// What is remembered of nodes.
@@ -148,8 +146,8 @@ impl Directory {
         let Some(live) = live else { return };
         let is_its = |holder: &&mut Holder| !holder.complete && holder.source == Some(source);
         let Some(holder) = live.holders.get_mut(&from).filter(is_its) else { return };
-        let last = &mut holder.reports.get_or_insert_default().last;
-        *last = Some(Report { at: now, rate, missing, usual, is_first: last.is_none() });
+        let report = Report { at: now, rate, missing, usual };
+        holder.reports.get_or_insert_default().last = Some(report);
         if rate == 0 {
             self.alarms.insert((now + JUDGE_NS, id.clone()));
             return;
@@ -312,13 +310,12 @@ impl Live {
         None
     }
 
-    /// A receiver gets its share: where it was moved away from another sender, that one is slow, if it had the bytes. What
-    /// was slow only at its start is remembered of no node.
+    /// A receiver gets its share: where it was moved away from another sender, that one is slow, if it had the bytes.
     fn blame_left(&self, now: Instant, node: NodeId, typical: u64, speeds: &mut Speeds) {
         for (left, report) in self.holders.get(&node).map_or(&[][..], Holder::left) {
             if self.is_well(now, *left, typical) {
                 let times = typical / report.rate.max(1);
-                if times >= SLOW_TIMES && !report.is_first {
+                if times >= SLOW_TIMES {
                     speeds.nodes.entry(*left).or_default().up = Some((times, now));
                 }
             }
