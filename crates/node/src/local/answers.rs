@@ -30,7 +30,7 @@ pub(super) struct Unread;
 #[derive(Default)]
 struct Queue {
     frames: VecDeque<Outgoing>,
-    /// Bytes of the frames, and of that which is being written.
+    /// Bytes of the queued frames and of the frame that is being written.
     bytes: usize,
     /// Whether a frame waits or is being written.
     is_busy: bool,
