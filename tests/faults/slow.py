@@ -43,6 +43,8 @@ FIRST, INPUTS = (4, 5), 7
 
 FAULTS = ("frozen", "cut off")
 PARTS = ("slow", "silent", "first")
+# Which hosts own the names of a sum's inputs.
+NAMES = ("elsewhere", "anywhere")
 
 MIB = 1 << 20
 
@@ -114,11 +116,15 @@ class Rounds:
         fault: Callable[[], None] | None = None,
         at_s: float = 0.0,
         undo: Callable[[], None] | None = None,
+        *,
+        not_owned_by: int | None = None,
     ) -> float:
-        """Seconds of a step: a broadcast, what each receiver puts then, and the sum of the first `count` of that."""
-        step = next(self._numbers)
-        weights, total = f"slow-{step}/1", f"slow-sum-{step}/1"
-        inputs = {f"slow-in-{step}-{number}/1": number for number in range(1, INPUTS + 1)}
+        """Seconds of a step: a broadcast, what each receiver puts then, and the sum of the first `count` of that.
+
+        No name of it is one that host `not_owned_by` is the first owner of.
+        """
+        weights, total = (self._name("slow", not_owned_by) for _ in range(2))
+        inputs = {self._name("slow-in", not_owned_by): number for number in range(1, INPUTS + 1)}
         _answer(self.crew.actors[0].tell("put", ref=weights, count=self.count, seed=1).result(LIMIT_S))
         begun = time.monotonic()
         sum_ = self.crew.actors[0].tell(
@@ -145,6 +151,16 @@ class Rounds:
             self.crew.wait_until_met()
         self._delete([weights, total, *inputs])
         return took
+
+    def _name(self, prefix: str, not_owned_by: int | None) -> str:
+        """A new name whose first owner is not that host."""
+        while True:
+            ref = f"{prefix}-{next(self._numbers)}/1"
+            if not_owned_by is None:
+                return ref
+            owners = _answer(self.crew.actors[0].tell("owners", ref=ref).result(LIMIT_S)).facts["owners"]
+            if owners[0] != self.crew.actors[not_owned_by].id:
+                return ref
 
     def _get(self, number: int, ref: str) -> Future[Reply]:
         return self.crew.actors[number].tell("get", ref=ref, timeout=LIMIT_S, seeds=[1])
@@ -191,13 +207,18 @@ def silent(rounds: Rounds, hosts: list[Host], fault: str) -> Iterator[Figure]:
         yield Figure(f"broadcast, receiver {number} of {HOSTS - 1}: {fault}", took, undisturbed)
 
 
-def first_of_many(rounds: Rounds, hosts: list[Host], fault: str, count: int) -> Iterator[Figure]:
-    """One of the hosts whose inputs a sum could take is frozen or cut off, at several moments of a step."""
+def first_of_many(rounds: Rounds, hosts: list[Host], fault: str, count: int, *, names: str) -> Iterator[Figure]:
+    """One of the hosts whose inputs a sum could take is frozen or cut off, at several moments of a step.
+
+    With names `elsewhere` other hosts own all of them. With names `anywhere` the broken one owns an eighth, and whatever
+    is put under one of these waits until the host counts as dead.
+    """
     undisturbed = statistics.median(rounds.first_of_many(count) for _ in range(4))
     for number, share in itertools.product((1, 3, 6), (0.1, 0.35, 0.6, 0.85)):
         break_it, undo = _fault(hosts[number], fault)
-        took = rounds.first_of_many(count, break_it, share * undisturbed, undo)
-        what = f"first {count} of {INPUTS}, host {number} at {share:.0%} of the step: {fault}"
+        spared = number if names == "elsewhere" else None
+        took = rounds.first_of_many(count, break_it, share * undisturbed, undo, not_owned_by=spared)
+        what = f"first {count} of {INPUTS}, names {names}, host {number} at {share:.0%} of the step: {fault}"
         yield Figure(what, took, undisturbed)
 
 
@@ -222,7 +243,10 @@ def main() -> None:
         parts = {
             "slow": [slow(rounds, lab.hosts)],
             "silent": [silent(rounds, lab.hosts, fault) for fault in FAULTS],
-            "first": [first_of_many(rounds, lab.hosts, *how) for how in itertools.product(FAULTS, FIRST)],
+            "first": [
+                first_of_many(rounds, lab.hosts, fault, count, names=names)
+                for names, fault, count in itertools.product(NAMES, FAULTS, FIRST)
+            ],
         }
         chosen = [options.only] if options.only else PARTS
         for figure in itertools.chain.from_iterable(part for name in chosen for part in parts[name]):

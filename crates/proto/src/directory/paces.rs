@@ -115,6 +115,12 @@ impl Speeds {
         stalled.is_some_and(|at| now.since(at) < STALLED_NS)
     }
 
+    /// How many times slower than others a node was found to receive, or says that it does; 1 if neither.
+    fn received_slowness(&self, now: Instant, node: NodeId) -> u64 {
+        let speed = self.nodes.get(&node);
+        speed.and_then(|speed| remembered(now, speed.down)).unwrap_or(1)
+    }
+
     /// How many times slower than others a node was found to be; 1 if it was not.
     fn slowness(&self, now: Instant, node: NodeId) -> u64 {
         let speed = self.nodes.get(&node);
@@ -278,8 +284,10 @@ impl Live {
     ) -> Option<u64> {
         let holder = self.holders.get(&node)?;
         let report = holder.last()?;
-        // It was as slow with the sender before.
-        let least_ns = if holder.left().is_empty() { 2 * PROBATION_NS } else { PROBATION_NS };
+        // It was as slow with the sender before; or another receiver shows that the sender is well at present.
+        let is_plain =
+            !holder.left().is_empty() || self.feeds_well(now, holder.source?, node, typical);
+        let least_ns = if is_plain { PROBATION_NS } else { 2 * PROBATION_NS };
         let is_long = holder.located.is_some_and(|located| now.since(located) > least_ns);
         if !is_slow(report.rate, typical) {
             speeds.nodes.get_mut(&node)?.down = None;
@@ -354,7 +362,9 @@ impl Live {
         let link = Link { bytes_per_second: typical, ..link };
         let choice = self.choose(now, node, report.missing, &avoid, None, members, link, speeds)?;
         let stay_ns = u128::from(report.missing) * 1_000_000_000 / u128::from(report.rate.max(1));
-        let is_sooner = 2 * u128::from(choice.predicted_ns) + u128::from(MOVE_NS) < stay_ns;
+        // A receiver that is slow itself gets no more from another sender.
+        let own = u128::from(speeds.received_slowness(now, node));
+        let is_sooner = 2 * own * u128::from(choice.predicted_ns) + u128::from(MOVE_NS) < stay_ns;
         (is_sooner && !choice.is_last_resort).then_some(choice.node)
     }
 
@@ -402,6 +412,17 @@ impl Live {
         let avoid = self.senders_to_avoid(node, source);
         let choice = self.choose(now, node, report.missing, &avoid, None, members, link, speeds)?;
         (!choice.is_last_resort).then_some(choice.node)
+    }
+
+    /// Whether another receiver of a sender reports at present that it gets its share.
+    fn feeds_well(&self, now: Instant, sender: NodeId, but: NodeId, typical: u64) -> bool {
+        self.holders.iter().any(|(node, holder)| {
+            *node != but
+                && holder.source == Some(sender)
+                && holder
+                    .fresh(now)
+                    .is_some_and(|report| report.rate > 0 && !is_slow(report.rate, typical))
+        })
     }
 
     /// Whether other receivers of a sender have reported of late that its bytes come.

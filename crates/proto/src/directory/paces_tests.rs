@@ -110,6 +110,29 @@ fn a_node_that_is_slow_beside_another_branch_is_told_so() {
     assert!(mail.contains(&(NodeId(2), slow)), "{mail:?}");
 }
 
+/// Goal: a slow receiver is told so while its sender shows, by another receiver, that it is well; it is not moved to a
+/// relay of that sender, where it would look like the slow end of the only branch.
+#[test]
+fn a_slow_receiver_of_a_sender_that_feeds_another_well_stays_and_is_told() {
+    let (mut owner, id) = chain(&[2]);
+    owner.waits(50 * MS);
+    reports(&mut owner, &id, (2, 3), SLOW, Some(WELL));
+    assert_eq!(joins(&mut owner, &id, 4), 3);
+    assert_eq!(joins(&mut owner, &id, 5), 4);
+    owner.waits(50 * MS);
+    reports(&mut owner, &id, (4, 3), WELL, None);
+    let mail = owner.hears(2, paced(&id, 3, SLOW, Some(SLOW)));
+    let slow = Message::Slow { times: 10, bytes_per_second: SLOW };
+    assert!(mail.contains(&(NodeId(2), slow)), "{mail:?}");
+    assert_eq!(redirected(mail, 2), None);
+    owner.waits(100 * MS);
+    assert_eq!(
+        reports(&mut owner, &id, (2, 3), SLOW, Some(SLOW)),
+        None,
+        "it is no sooner behind a relay"
+    );
+}
+
 #[test]
 fn a_node_that_says_that_it_is_slow_is_a_leaf() {
     for (slowness, sender) in [(10, 3), (1, 2)] {

@@ -1,6 +1,6 @@
 //! How fast objects come to this node: what it reports to their owners, and what becomes of that.
 
-use super::{Node, Note};
+use super::{Node, Note, pulls::Arriving};
 use crate::{
     id::{Instance, NodeId, ObjectId},
     message::{Message, Paced},
@@ -53,12 +53,12 @@ impl Node {
     }
 
     fn report(&mut self, owner: NodeId, id: ObjectId, bytes_per_second: u64) {
-        let Some((instance, missing)) = self.pulls.arriving(&id) else { return };
+        let Some(arriving) = self.pulls.arriving(&id) else { return };
+        let Arriving { instance, missing, usual } = arriving;
         let Some(State::Flowing(Some(source))) = self.table.get(instance).map(|copy| copy.state)
         else {
             return;
         };
-        let usual = self.pulls.usual_rate();
         let paced = Paced { id, instance, source, bytes_per_second, missing, usual };
         self.world.send(owner, Message::Paced(paced));
     }
@@ -71,7 +71,8 @@ impl Node {
         source: NodeId,
     ) -> bool {
         let state = self.table.get(instance).map(|copy| copy.state);
-        let is_arriving = self.pulls.arriving(id).is_some_and(|(arriving, _)| arriving == instance);
+        let is_arriving =
+            self.pulls.arriving(id).is_some_and(|arriving| arriving.instance == instance);
         let is_same = is_arriving && state == Some(State::Flowing(Some(source)));
         if is_same {
             self.pulls.sender_confirmed(id);

@@ -55,6 +55,8 @@ pub(super) enum Phase {
         pace: Pace,
         /// Bytes that are still to come, as far as the shell has said.
         missing: u64,
+        /// Bytes per second that this node was used to receive before it: a slow transfer changes what it is used to.
+        usual: Option<u64>,
     },
     Pause {
         until: Instant,

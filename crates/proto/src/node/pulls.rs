@@ -33,6 +33,16 @@ pub(super) struct Pulls {
     slow: Option<Slow>,
 }
 
+/// What arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Arriving {
+    pub(super) instance: Instance,
+    /// Bytes that are still to come.
+    pub(super) missing: u64,
+    /// Bytes per second that this node was used to receive before.
+    pub(super) usual: Option<u64>,
+}
+
 /// That this node receives slowly.
 #[derive(Clone, Copy, Debug)]
 struct Slow {
@@ -192,12 +202,13 @@ impl Pulls {
 
     /// A transfer of an object of `size` bytes begins, perhaps of what another sender has sent a part of.
     pub(super) fn receive(&mut self, id: &ObjectId, instance: Instance, size: u64, now: Instant) {
+        let usual_now = self.usual_rate;
         self.all.update(id, |pull| {
-            let missing = match pull.phase {
-                Phase::Receiving { missing, .. } => missing,
-                _ => size,
+            let (missing, usual) = match pull.phase {
+                Phase::Receiving { missing, usual, .. } => (missing, usual),
+                _ => (size, usual_now),
             };
-            pull.phase = Phase::Receiving { instance, pace: Pace::new(now), missing };
+            pull.phase = Phase::Receiving { instance, pace: Pace::new(now), missing, usual };
         });
     }
 
@@ -286,10 +297,6 @@ impl Pulls {
         })
     }
 
-    pub(super) const fn usual_rate(&self) -> Option<u64> {
-        self.usual_rate
-    }
-
     pub(super) const fn set_usual_rate(&mut self, rate: Option<u64>) {
         self.usual_rate = rate;
     }
@@ -302,15 +309,18 @@ impl Pulls {
         missing_now: u64,
         now: Instant,
     ) -> Option<u64> {
-        let usual = self.usual_rate;
         let rate = self.all.update(id, |pull| {
-            let Phase::Receiving { pace, missing, .. } = &mut pull.phase else { return None };
+            let Phase::Receiving { pace, missing, usual, .. } = &mut pull.phase else {
+                return None;
+            };
             *missing = missing_now;
-            pace.grew(now, received, usual)
+            pace.grew(now, received, *usual)
         });
         let rate = rate.flatten()?;
-        // It is slow no more.
-        self.slow.take_if(|slow| slow.bytes_per_second.saturating_mul(SLOW_TIMES) < rate);
+        // It is slow no more: what others got then was so many times more.
+        self.slow.take_if(|slow| {
+            slow.bytes_per_second.saturating_mul(slow.times) < rate.saturating_mul(SLOW_TIMES)
+        });
         Some(rate)
     }
 
@@ -334,10 +344,12 @@ impl Pulls {
         due.flatten()
     }
 
-    /// What arrives, and how many bytes of it are still to come.
-    pub(super) fn arriving(&self, id: &ObjectId) -> Option<(Instance, u64)> {
-        match self.phase(id)? {
-            Phase::Receiving { instance, missing, .. } => Some((*instance, *missing)),
+    /// What arrives.
+    pub(super) fn arriving(&self, id: &ObjectId) -> Option<Arriving> {
+        match *self.phase(id)? {
+            Phase::Receiving { instance, missing, usual, .. } => {
+                Some(Arriving { instance, missing, usual })
+            }
             _ => None,
         }
     }
