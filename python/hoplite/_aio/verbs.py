@@ -33,7 +33,7 @@ from hoplite._arguments import (
 )
 from hoplite._waits import answer_async, get_async, put_async
 from hoplite.buffer import Buffer
-from hoplite.errors import GetTimeout, HopliteError, InvalidArgument, NameTaken
+from hoplite.errors import GetTimeout, HopliteError, InvalidArgument, NameTaken, ObjectDeleted, ObjectLost
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class AsyncVerbs(AsyncOverview):
         for_room = limit
         if exist_ok and text is not None:
             # A put waits for room before it learns that its name is taken, and what is there needs none.
-            with contextlib.suppress(GetTimeout):
+            with contextlib.suppress(GetTimeout, ObjectDeleted, ObjectLost):
                 if await answer_async(native.start_locations(text, None, limit)):
                     return Ref(text, self)
             for_room = left(limit, begun)
