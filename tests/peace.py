@@ -88,7 +88,7 @@ class Watch:
         if node in self._open and os.getpid() == node._pid and not node.closed:
             self._open.discard(node)
             client = node._native.client()
-            self._take(node.id, json.loads(client.start_status().result()))
+            self._take(node.id, json.loads(client.start_status(None).result()))
             client.close()
 
     def look_at_process(self, process: NodeProcess) -> None:

@@ -470,6 +470,27 @@ def test_many_long_waits_take_one_line(
     assert len(caplog.records) < 20
 
 
+def test_waits_that_begin_one_after_the_other_are_told_of_together(
+    plain: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_loop, "FIRST_WORD_AFTER_S", 1.0)
+
+    async def main() -> None:
+        gets = []
+        for number in range(3):
+            gets.append(asyncio.ensure_future(plain.getter.get_async(plain.name(number))))
+            # As later tasks of a loop begin later; not by as much as is told of together.
+            await asyncio.sleep(0.02)
+        with caplog.at_level(logging.WARNING, "hoplite"):
+            await until(lambda: caplog.records != [])
+        for get in gets:
+            get.cancel()
+        await asyncio.gather(*gets, return_exceptions=True)
+
+    asyncio.run(main())
+    assert caplog.records[0].getMessage().startswith("still waiting for 3 objects, ")
+
+
 def test_what_is_here_is_not_spoken_of(
     plain: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

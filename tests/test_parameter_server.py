@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hoplite
-from hoplite import testing
+from hoplite import Node, testing
 from support import SOON, Later, eventually, numbers, same
 
 PAGE = Path(__file__).parent.parent / "docs" / "parameter-server.md"
@@ -101,6 +101,24 @@ def test_the_seat_of_a_worker_whose_node_dies_comes_back(size: int, count: int) 
             for process in workers:
                 process.kill()
                 process.communicate()
+
+
+@pytest.mark.parametrize("size", [100, 50_000], ids=["small", "large"])
+def test_gradients_that_no_sum_takes_are_deleted(size: int) -> None:
+    """Of three workers one is summed at a time, so that each makes gradients that are never waited for."""
+    module: dict[str, Any] = {}
+    exec(PROGRAMS, module)
+    with Node() as node, node.client() as hp:
+        workers = [worker(node, seat) for seat in "abc"]
+        try:
+            serving = Later(module["serve"], hp, np.zeros(size, np.int32), ["a", "b", "c"], 1, 200)
+            same(serving.result(2 * SOON)[0], np.full(size, 200, np.int32))
+        finally:
+            for process in workers:
+                process.kill()
+                process.communicate()
+        # Of each seat one that is waited for, one that was made since, and one that was promised; and as many names.
+        assert len(hp.objects()) <= 20
 
 
 @pytest.mark.faults("kills a node")

@@ -389,6 +389,10 @@ GETS: dict[str, Callable[[hoplite.Client], object]] = {
     "several": lambda client: client.get(["never/1", "never/2"], timeout=0.1),
     "in a loop": lambda client: asyncio.run(client.get_async("never/1", timeout=0.1)),
     "into in a loop": lambda client: asyncio.run(client.get_async("never/1", out=bytearray(1), timeout=0.1)),
+    "status": lambda client: client.status(),
+    "stats in a loop": lambda client: asyncio.run(client.stats_async()),
+    "objects": lambda client: client.objects(timeout=0.1),
+    "all objects": lambda client: client.objects(everywhere=True, timeout=0.1),
     "several in a loop": lambda client: asyncio.run(client.get_async(["never/1", "never/2"], timeout=0.1)),
 }
 
@@ -412,6 +416,8 @@ PATIENT: dict[str, Callable[[hoplite.Client], object]] = {
     "into": lambda client: client.get("never/1", out=bytearray(1), timeout=5),
     "in a loop": lambda client: asyncio.run(client.get_async("never/1", timeout=5)),
     "put": lambda client: client.put(b"x", timeout=5),
+    "objects": lambda client: client.objects(timeout=5),
+    "all objects": lambda client: client.objects(everywhere=True, timeout=5),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import hoplite
 from hoplite import Client, Node, testing
 from hoplite.values import DTYPES
-from support import Array, Later, numbers, same
+from support import SOON, Array, Later, numbers, same
 
 SHAPES: list[tuple[int, ...]] = [
     (),
@@ -155,9 +156,26 @@ def test_put_fails_when_the_store_stays_full() -> None:
             client.put(numbers(16 << 20, "uint8"), timeout=0)
 
 
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_what_is_there_already_needs_no_room(how: str) -> None:
+    with testing.cluster(2, capacity="16MiB") as nodes:
+        here, far = (node.client() for node in nodes)
+        for client, name in ((here, "here/1"), (far, "far/1")):
+            client.put(numbers(12 << 20, "uint8"), name=name)
+        for name in ("here/1", "far/1"):
+            if how == "sync":
+                ref = here.put(numbers(12 << 20, "uint8"), name=name, exist_ok=True, timeout=SOON)
+            else:
+                ref = asyncio.run(here.put_async(numbers(12 << 20, "uint8"), name=name, exist_ok=True, timeout=SOON))
+            assert ref == hoplite.Ref(name)
+
+
 def test_an_object_larger_than_the_store_fails_at_once() -> None:
-    with testing.cluster(1, capacity="16MiB") as nodes, pytest.raises(hoplite.StoreFull):
+    with testing.cluster(1, capacity="16MiB") as nodes, pytest.raises(hoplite.StoreFull) as raised:
         nodes[0].client().put(numbers(32 << 20, "uint8"))
+    assert str(32 << 20) in str(raised.value)
+    assert "larger capacity" in str(raised.value)
+    assert "delete" not in str(raised.value)
 
 
 def test_put_waits_for_room() -> None:

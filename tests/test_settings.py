@@ -156,6 +156,7 @@ def test_garbage_in_a_variable_is_named(variable: str, text: str, monkeypatch: p
         "capacity = 'lots'": "capacity 'lots' is not understood",
         "capacity = 1.5": "capacity is 1.5; write",
         "join = 'a'": "join 'a' is no address",
+        "join = 'http://a:1'": "join 'http://a:1' is no address; write \"host:port\" alone",
         "join = [7]": "join is text, not an int",
         "leave_timeout = '5'": "leave_timeout is '5'; write a number of seconds",
         "leave_timeout = -1": "leave_timeout is -1; it is a number of seconds from 0 up",

@@ -63,9 +63,14 @@ def tokens(values: Values) -> list[str]:
     return [user_secret()]
 
 
-def hint(values: Values) -> str:
-    """What to add to the error of a node that was not let in; nothing where its settings say what it proves."""
-    if values["token"] is not None or values["token_file"] is not None or values["insecure"]:
+def hint(values: Values, said: str) -> str:
+    """What to add to the error of a node that was not let in; nothing where its settings say what it proves.
+
+    Args:
+        values: its settings.
+        said: the error. One that speaks of no token has another reason.
+    """
+    if "token" not in said or values["token"] is not None or values["token_file"] is not None or values["insecure"]:
         return ""
     return "; with no token in its settings, a node proves a secret that only nodes of its user on its host know"
 

@@ -119,10 +119,12 @@ class _Bridge:
         if loop is None:
             return
         now = time.monotonic()
+        # Those that began a moment after the first are told of with it.
+        soon = now + FIRST_WORD_AFTER_S / 8
         late = []
         for waiting in self.waiting.values():
             # What is here, and the loop has only to look at, needs no word.
-            if waiting.ref is not None and now >= waiting.next_word and not waiting.pending.is_over():
+            if waiting.ref is not None and soon >= waiting.next_word and not waiting.pending.is_over():
                 waiting.next_word = now + min(now - waiting.begun, SILENCE_MAX_S)
                 late.append(waiting)
         if late:

@@ -20,6 +20,8 @@ def check_address(what: str, value: str) -> str:
     """
     text = check_text(what, value)
     host, colon, port = text.rpartition(":")
+    if "/" in text:
+        raise InvalidArgument(f'{what} {text!r} is no address; write "host:port" alone, as "10.0.0.1:7420"')
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         bare = f"[{text}]:7420" if is_ip(text) else f"[{host}]:{port}"
         raise InvalidArgument(f'{what} {text!r} is ambiguous; write an IPv6 address in brackets, as "{bare}"')

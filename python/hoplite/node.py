@@ -123,7 +123,7 @@ class Node:
                 if wanted is not None or not sockets.is_served(path):
                     raise
             except JoinError as error:
-                raise JoinError(f"{error}{_admission.hint(values)}") from None
+                raise JoinError(f"{error}{_admission.hint(values, str(error))}") from None
         self._lets_all_in = not tokens
         # Where the node was made: a child made by fork inherits this object but not the node.
         self._pid = os.getpid()

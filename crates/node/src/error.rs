@@ -81,4 +81,8 @@ pub(crate) enum LinkError {
     Lost,
     #[error("no answer within {0} s")]
     Silent(f32),
+    #[error(
+        "it took the connection and has said nothing for {0} s: it is no node, or it stands still"
+    )]
+    Mute(f32),
 }

@@ -60,7 +60,7 @@ impl Scene {
         match task {
             // These are at work by themselves.
             Task::Timer | Task::Seek | Task::Spare => {}
-            Task::Machine => drop(mine.start_objects().wait_for(PAUSE)),
+            Task::Machine => drop(mine.start_objects(None).wait_for(PAUSE)),
             Task::Orders => drop(put(&mine, 200 * LARGE)),
             Task::Listen | Task::Welcome => drop(TcpStream::connect(self.failing.address())),
             // Both connect to a node that joins.
@@ -92,7 +92,7 @@ impl Scene {
             }
             Task::Attach | Task::Session | Task::Answers => {
                 let attached = Client::attach(&self.socket, Some(PAUSE));
-                drop(attached.map(|client| client.start_objects().wait_for(PAUSE)));
+                drop(attached.map(|client| client.start_objects(None).wait_for(PAUSE)));
             }
             Task::Fork => {
                 let view = put(&mine, LARGE).map(|id| mine.get(&id, SOON));
@@ -112,7 +112,7 @@ fn end_by(task: Task) {
     let outside = Client::attach(&scene.socket, SOON).unwrap();
     let gets = [inside.start_get(&never, None), outside.start_get(&never, None)];
     // Behind the get, which the session of a process has to take before its task panics.
-    outside.start_objects().join().unwrap();
+    outside.start_objects(None).join().unwrap();
     let address = scene.failing.address();
     scene.failing.plant_panic(task);
     scene.provoke(task);
@@ -124,9 +124,9 @@ fn end_by(task: Task) {
         assert!(error.contains(&reason), "{error}");
     }
     // Whatever is asked later fails too, and nothing listens any more.
-    let error = inside.start_objects().join().unwrap_err().to_string();
+    let error = inside.start_objects(None).join().unwrap_err().to_string();
     assert!(error.contains(&reason), "{error}");
-    let error = outside.start_objects().join().unwrap_err().to_string();
+    let error = outside.start_objects(None).join().unwrap_err().to_string();
     assert!(error.contains(&reason), "{error}");
     assert!(inside.is_closed() && scene.failing.is_closed());
     wait_until(|| TcpStream::connect(address).is_err(), "it listens no more");

@@ -1,6 +1,6 @@
 //! What can go wrong for a caller, in words that name the object, the nodes and the numbers.
 
-use alloc::{boxed::Box, string::String, vec::Vec};
+use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,7 @@ pub use crate::quoted::Quoted;
 use crate::{
     id::{NodeId, ObjectId},
     meta::{Dtype, Kind, Meta, Op},
+    table::COPY_OVERHEAD_BYTES,
 };
 
 /// Why a call failed. Each variant says what the caller may do.
@@ -52,8 +53,8 @@ pub enum Error {
     },
     /// Pinned bytes leave no room. Delete objects, drop views, or give the node more capacity.
     #[error(
-        "the store of {capacity} bytes has no room for {needed} bytes: {pinned} bytes are pinned by puts and \
-         readers; delete objects, drop views of them or give the node a larger capacity"
+        "the store of {capacity} bytes has no room for {needed} bytes: {}",
+        remedy(*needed, *capacity, *pinned)
     )]
     StoreFull {
         /// Bytes asked for.
@@ -201,6 +202,17 @@ impl fmt::Display for Seconds {
     }
 }
 
+/// Why a store has no room for so many bytes, and what helps.
+fn remedy(needed: u64, capacity: u64, pinned: u64) -> String {
+    if needed.saturating_add(COPY_OVERHEAD_BYTES) > capacity {
+        return "they would not fit into an empty store; give the node a larger capacity".into();
+    }
+    format!(
+        "{pinned} bytes are pinned by puts and readers; delete objects, drop views of them or give the node a larger \
+         capacity"
+    )
+}
+
 /// The first few of a list, and how many more there are.
 pub struct List<'a>(pub &'a [ObjectId]);
 
@@ -256,6 +268,16 @@ mod tests {
                 let defined = |op: &Op| is_reducible(*op, dtype) && said.contains(&op.to_string());
                 assert!(Op::ALL.iter().any(defined), "{op} of {dtype}: {said}");
             }
+        }
+    }
+
+    #[test]
+    fn what_no_deletion_makes_room_for_is_told_apart() {
+        let full = |needed| Error::StoreFull { needed, capacity: 1000, pinned: 800 }.to_string();
+        for (needed, helps) in [(300, true), (744, true), (745, false), (u64::MAX, false)] {
+            assert_eq!(full(needed).contains("800 bytes are pinned"), helps, "{}", full(needed));
+            assert_eq!(full(needed).contains("delete objects"), helps, "{}", full(needed));
+            assert!(full(needed).contains("a larger capacity"), "{}", full(needed));
         }
     }
 

@@ -347,16 +347,18 @@ impl Client {
     }
 
     /// Begins to ask how the node is, as JSON.
-    fn start_status(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn start_status(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
-        let waiting = py.detach(|| client.start_describe());
+        let timeout = arguments::timeout(py, timeout)?;
+        let waiting = py.detach(|| client.start_describe(timeout));
         Ok(Pending::new(waiting, |py, json| Ok(PyString::new(py, &json).into_any().unbind())))
     }
 
     /// The copies of the node, as JSON.
-    fn start_objects(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn start_objects(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
-        let waiting = py.detach(|| client.start_objects());
+        let timeout = arguments::timeout(py, timeout)?;
+        let waiting = py.detach(|| client.start_objects(timeout));
         Ok(Pending::new(waiting, |py, rows| {
             Ok(PyString::new(py, &hoplite_node::describe_objects(&rows)).into_any().unbind())
         }))

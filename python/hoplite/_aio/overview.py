@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -109,8 +108,8 @@ class AsyncOverview(Attachment):
             **status["counters"],
         }
 
-    async def _status_async(self) -> dict[str, Any]:
-        status: dict[str, Any] = json.loads(await answer_async(self._open().start_status()))
+    async def _status_async(self, limit: float | None = None) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(await answer_async(self._open().start_status(limit)))
         return status
 
     async def objects_async(
@@ -121,7 +120,7 @@ class AsyncOverview(Attachment):
         Args:
             prefix: only refs that begin so, such as "policy/"; all do with nothing.
             everywhere: ask every node for the living objects it is the owner of, instead of this one for its copies.
-            timeout: seconds to wait for the other nodes.
+            timeout: seconds to wait for the nodes that are asked.
 
         Returns:
             Of each "ref", "bytes", "dtype" and "shape" (None of what is no array), "what" (both in words) and "form".
@@ -138,16 +137,20 @@ class AsyncOverview(Attachment):
         """
         limit = check_timeout(timeout)
         if not everywhere:
-            objects: list[dict[str, Any]] = json.loads(await answer_async(self._open().start_objects()))
+            objects: list[dict[str, Any]] = json.loads(await answer_async(self._open().start_objects(limit)))
             return [each for each in objects if each["ref"].startswith(prefix)]
-        begun = time.monotonic()
-        for _ in range(ATTEMPTS - 1):
-            with contextlib.suppress(NodeDown):
+        begun, attempt = time.monotonic(), 1
+        while True:
+            try:
                 return await self._list_async(prefix, limit, begun)
-        return await self._list_async(prefix, limit, begun)
+            except NodeDown:
+                if attempt == ATTEMPTS or left(limit, begun) == 0:
+                    raise
+                attempt += 1
 
     async def _list_async(self, prefix: str, limit: float | None, begun: float) -> list[dict[str, Any]]:
-        listing = questions(member["id"] for member in (await self._status_async())["members"])
+        status = await self._status_async(limit)
+        listing = questions(member["id"] for member in status["members"])
         try:
             question = next(listing)
             while True:

@@ -33,7 +33,7 @@ from hoplite._arguments import (
 )
 from hoplite._waits import answer_async, get_async, put_async
 from hoplite.buffer import Buffer
-from hoplite.errors import GetTimeout, HopliteError, InvalidArgument, NameTaken
+from hoplite.errors import GetTimeout, HopliteError, InvalidArgument, NameTaken, ObjectDeleted, ObjectLost
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
@@ -130,9 +130,16 @@ class AsyncVerbs(AsyncOverview):
         limit = check_timeout(timeout)
         native = self._open()
         begun = time.monotonic()
+        for_room = limit
+        if exist_ok and text is not None:
+            # A put waits for room before it learns that its name is taken, and what is there needs none.
+            with contextlib.suppress(GetTimeout, ObjectDeleted, ObjectLost):
+                if await answer_async(native.start_locations(text, None, limit)):
+                    return Ref(text, self)
+            for_room = left(limit, begun)
         what = values.encode(value, allow_pickle=self._allow_pickle)
         try:
-            ref = Ref(await put_async(native, what, what.parts, text, limit), self)
+            ref = Ref(await put_async(native, what, what.parts, text, for_room), self)
         except NameTaken:
             if exist_ok and text is not None:
                 return Ref(text, self)

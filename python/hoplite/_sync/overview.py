@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -107,8 +106,8 @@ class Overview(Attachment):
             **status["counters"],
         }
 
-    def _status(self) -> dict[str, Any]:
-        status: dict[str, Any] = json.loads(answer(self._open().start_status()))
+    def _status(self, limit: float | None = None) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(answer(self._open().start_status(limit)))
         return status
 
     def objects(
@@ -119,7 +118,7 @@ class Overview(Attachment):
         Args:
             prefix: only refs that begin so, such as "policy/"; all do with nothing.
             everywhere: ask every node for the living objects it is the owner of, instead of this one for its copies.
-            timeout: seconds to wait for the other nodes.
+            timeout: seconds to wait for the nodes that are asked.
 
         Returns:
             Of each "ref", "bytes", "dtype" and "shape" (None of what is no array), "what" (both in words) and "form".
@@ -136,16 +135,20 @@ class Overview(Attachment):
         """
         limit = check_timeout(timeout)
         if not everywhere:
-            objects: list[dict[str, Any]] = json.loads(answer(self._open().start_objects()))
+            objects: list[dict[str, Any]] = json.loads(answer(self._open().start_objects(limit)))
             return [each for each in objects if each["ref"].startswith(prefix)]
-        begun = time.monotonic()
-        for _ in range(ATTEMPTS - 1):
-            with contextlib.suppress(NodeDown):
+        begun, attempt = time.monotonic(), 1
+        while True:
+            try:
                 return self._list(prefix, limit, begun)
-        return self._list(prefix, limit, begun)
+            except NodeDown:
+                if attempt == ATTEMPTS or left(limit, begun) == 0:
+                    raise
+                attempt += 1
 
     def _list(self, prefix: str, limit: float | None, begun: float) -> list[dict[str, Any]]:
-        listing = questions(member["id"] for member in (self._status())["members"])
+        status = self._status(limit)
+        listing = questions(member["id"] for member in status["members"])
         try:
             question = next(listing)
             while True:

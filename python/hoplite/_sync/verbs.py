@@ -34,7 +34,7 @@ from hoplite._sync.overview import Overview
 from hoplite._sync.several import Several
 from hoplite._waits import answer, get, put
 from hoplite.buffer import Buffer
-from hoplite.errors import GetTimeout, HopliteError, InvalidArgument, NameTaken
+from hoplite.errors import GetTimeout, HopliteError, InvalidArgument, NameTaken, ObjectDeleted, ObjectLost
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
@@ -128,9 +128,16 @@ class Verbs(Overview):
         limit = check_timeout(timeout)
         native = self._open()
         begun = time.monotonic()
+        for_room = limit
+        if exist_ok and text is not None:
+            # A put waits for room before it learns that its name is taken, and what is there needs none.
+            with contextlib.suppress(GetTimeout, ObjectDeleted, ObjectLost):
+                if answer(native.start_locations(text, None, limit)):
+                    return Ref(text, self)
+            for_room = left(limit, begun)
         what = values.encode(value, allow_pickle=self._allow_pickle)
         try:
-            ref = Ref(put(native, what, what.parts, text, limit), self)
+            ref = Ref(put(native, what, what.parts, text, for_room), self)
         except NameTaken:
             if exist_ok and text is not None:
                 return Ref(text, self)

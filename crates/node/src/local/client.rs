@@ -323,8 +323,8 @@ impl Client {
     }
 
     /// Begins to ask for the copies that the node has.
-    pub fn start_objects(&self) -> Wait<Vec<ObjectRow>> {
-        self.start(Ask::Objects, None, |answer, _| match answer {
+    pub fn start_objects(&self, timeout: Option<Duration>) -> Wait<Vec<ObjectRow>> {
+        self.start(Ask::Objects, timeout, |answer, _| match answer {
             Answer::Objects(rows) => Ok(rows),
             other => Err(unexpected(&other)),
         })
@@ -351,12 +351,12 @@ impl Client {
     /// # Errors
     /// [`CallError::NodeDown`].
     pub fn describe(&self) -> Result<String, Error> {
-        self.start_describe().join()
+        self.start_describe(None).join()
     }
 
     /// Begins to ask how the node is; see [`Client::describe`].
-    pub fn start_describe(&self) -> Wait<String> {
-        question::describe(&self.connection)
+    pub fn start_describe(&self, timeout: Option<Duration>) -> Wait<String> {
+        question::describe(&self.connection, timeout)
     }
 
     fn start<T>(

@@ -40,13 +40,15 @@ pub(crate) fn start<T>(
     wait.asked_as(request)
 }
 
-/// Asks how the node is, as JSON.
-pub(crate) fn describe(connection: &Arc<Connection>) -> Wait<String> {
+/// Asks how the node is, as JSON. A node answers that at once, from memory: one that does not is frozen, so there is always
+/// a limit.
+pub(crate) fn describe(connection: &Arc<Connection>, timeout: Option<Duration>) -> Wait<String> {
+    let timeout = Some(timeout.unwrap_or_default());
     let finish = |said| match said {
         Said::Description(json) => Ok(json),
         Said::Answer(other, _) => Err(unexpected(&other)),
     };
-    let (promise, wait) = wait::pair(connection.clone(), None, Box::new(finish));
+    let (promise, wait) = wait::pair(connection.clone(), timeout, Box::new(finish));
     if connection.is_forked() {
         return wait.asked_as(0);
     }

@@ -179,7 +179,8 @@ pub(crate) async fn call_over(
     role: Role,
     callee: Option<NodeId>,
 ) -> Result<Met, LinkError> {
-    in_time(PATIENCE, introduce(me, stream, role, callee)).await
+    let meeting = timeout(PATIENCE, introduce(me, stream, role, callee));
+    meeting.await.unwrap_or(Err(LinkError::Mute(PATIENCE.as_secs_f32())))
 }
 
 async fn introduce(
@@ -399,7 +400,7 @@ pub(crate) fn is_refused(error: &LinkError) -> bool {
 pub(crate) fn is_unreachable(error: &LinkError) -> bool {
     use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
     match error {
-        LinkError::Silent(_) => true,
+        LinkError::Silent(_) | LinkError::Mute(_) => true,
         LinkError::Io(error) => {
             matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
         }

@@ -37,6 +37,7 @@ NEXT_STEP = {
     errors.ObjectLost: "put it again",
     errors.ObjectDeleted: "put it again",
     errors.NameTaken: "another --name, or delete it first: hoplite delete",
+    errors.ShapeMismatch: "look at the dtypes and shapes: hoplite objects --all",
     errors.StoreFull: "delete objects, or start the node with more --capacity",
     errors.Undecodable: "get it in Python, where it was put: hoplite.init().get(ref)",
     errors.UnsupportedDtype: "put arrays of numbers or bytes; Python puts more kinds of values",
