@@ -218,8 +218,13 @@ impl Live {
         usual: Option<u64>,
         speeds: &Speeds,
     ) -> Pace {
-        let reported = self.reported_slowness(now, node, holder, others, usual);
-        let slowness = reported.unwrap_or_else(|| speeds.slowness(now, node));
+        let (reported, known) =
+            (self.reported_slowness(now, node, holder, others, usual), speeds.slowness(now, node));
+        let slowness = match reported {
+            // What a slow node is used to is slow too: only other branches show that it is slow no more.
+            Some(reported) if others.is_none() => reported.max(known),
+            _ => reported.unwrap_or(known),
+        };
         Pace { slowness, is_stalled: speeds.is_stalled(now, node) }
     }
 

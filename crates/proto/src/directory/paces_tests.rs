@@ -145,6 +145,17 @@ fn a_node_that_says_that_it_is_slow_is_a_leaf() {
 }
 
 #[test]
+fn a_slow_node_that_gets_what_it_is_used_to_is_a_leaf_still() {
+    let (mut owner, id) = chain(&[]);
+    let (avoid, not_here) = (Vec::new(), None);
+    owner.hears(2, Message::Locate { id: id.clone(), avoid, not_here, slowness: 10 });
+    owner.hears(2, told(&id, instance(3, 1), false, fed_by(3)));
+    owner.waits(50 * MS);
+    reports(&mut owner, &id, (2, 3), SLOW, Some(SLOW));
+    assert_eq!(joins(&mut owner, &id, 4), 3);
+}
+
+#[test]
 fn what_a_growing_copy_brings_says_nothing_of_nodes() {
     let (mut owner, id) = (Owner::new(), minted());
     owner.hears(3, told(&id, instance(3, 1), true, Progress::Partial { source: None }));
