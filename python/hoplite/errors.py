@@ -60,7 +60,7 @@ class ForkedClient(HopliteError):
 
 
 class JoinError(HopliteError, ConnectionError):
-    """A node could not join: nobody answered, or with another cluster name, token or protocol version."""
+    """A node could not join: none answered, or with another cluster name, token or protocol; or it can't be joined."""
 
 
 class AddressInUse(HopliteError, OSError):

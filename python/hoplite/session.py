@@ -63,7 +63,8 @@ def init(
             starts an embedded node that joins that cluster.
         embedded: start a node of one's own even if one runs on this host.
         timeout: seconds to wait for a running node to answer, and for another process that is starting one.
-        listen: of an embedded node, as for `Node`; the default is a free port, reachable for the cluster it joins.
+        listen: of an embedded node, as for `Node`; the default is a free port that the cluster which it joins can
+            reach, and no port if it is to join none.
         advertise: of an embedded node, as for `Node`.
         rack: of an embedded node, as for `Node`.
         capacity: of an embedded node, as for `Node`.
@@ -216,10 +217,10 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
     join = [] if address is None or is_path else [part.strip() for part in address.split(",")]
     own = shared.own()
     if own is not None and not (values.given(*NODE_OPTIONS) and (join or embedded)):
-        _refuse(values, f"this process has a node already ({own.address}), which init() started")
-        if join and own.address not in join and not set(join) <= set(own._seeds):
+        _refuse(values, f"this process has a node already ({own._where}), which init() started")
+        if join and own._native.address not in join and not set(join) <= set(own._seeds):
             raise InvalidArgument(
-                f"this process has a node already ({own.address}), which did not join {','.join(join)}: close it by "
+                f"this process has a node already ({own._where}), which did not join {','.join(join)}: close it by "
                 "hoplite.shutdown() first"
             )
         client = own._client(allowed)
@@ -276,9 +277,10 @@ def _start(
         socket = sockets.free_path(None)
     options = {name: values[name] for name in NODE_OPTIONS if name != "listen" and values.origin(name) == "argument"}
     node = Node(
-        listen=values["listen"] if values.is_set("listen") else _listen_address(seeds),
+        listen=values["listen"] or (_listen_address(seeds) if seeds else None),
         join=seeds,
-        cluster=values["cluster"],
+        # Said, a cluster is asked for.
+        cluster=values["cluster"] if values.is_set("cluster") else None,
         socket=socket,
         config=config,
         **options,
@@ -331,7 +333,7 @@ def _listen_address(join: list[str]) -> str:
             # The next seed may do; if none does, joining says why.
             continue
         return f"[{own}]:0" if own.version == 6 else f"{own}:0"
-    return "127.0.0.1:0"
+    return settings.LOOPBACK
 
 
 def _at_exit() -> None:

@@ -51,6 +51,7 @@ pub use self::{
     },
     node::Node,
 };
+    network::handshake::address_of,
 pub use hoplite_proto as proto;
 
 const _: () = assert!(hoplite_proto::limits::BLOCK_BYTES == hoplite_shm::BLOCK_BYTES);

@@ -9,7 +9,7 @@ use std::{
 };
 
 use hoplite_node::{
-    Client as Native, Error, Value,
+    Client as Native, Error, Value, address_of,
     proto::{
         ask::Location,
         error::Quoted,
@@ -297,7 +297,8 @@ impl Client {
         Ok(Pending::new(waiting, |py, all| {
             let row = |location: Location| {
                 let Location { member, complete } = location;
-                (member.id.to_string(), member.address.to_string(), complete)
+                let address = address_of(&member).map(|address| address.to_string());
+                (member.id.to_string(), address, complete)
             };
             let rows: Vec<_> = all.into_iter().map(row).collect();
             Ok(PyList::new(py, rows)?.into_any().unbind())
