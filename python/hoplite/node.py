@@ -128,7 +128,6 @@ class Node:
                     raise
             except JoinError as error:
                 raise JoinError(f"{error}{_admission.hint(values)}") from None
-        self._lets_all_in = not tokens and listen is not None
         # Where the node was made: a child made by fork inherits this object but not the node.
         self._pid = os.getpid()
 
@@ -178,7 +177,7 @@ class Node:
         Args:
             allow_pickle: whether it may put and get values that need pickle, or the names of the classes and functions
                 that pickles may use, as ["mypackage.*"]; the default is HOPLITE_ALLOW_PICKLE or, if that says nothing,
-                whether the node wants a proof from others, which an insecure one does not.
+                whether all who may put have proved who they are; see `hoplite.init`.
 
         Raises:
             InvalidArgument: `allow_pickle` has no names, or a pattern that allows everything.
@@ -190,9 +189,6 @@ class Node:
         """Attaches a client that may use such pickles; None says nothing."""
         if self.closed:
             raise NodeDown(f"node {self.id} is closed")
-        if allowed is None:
-            # A pickle runs code in this process, and every node that reaches this one may put it.
-            allowed = not self._lets_all_in
         return Client(self._native.client(), self, path=self.socket, allow_pickle=allowed)
 
     def close(self, timeout: float | None = None) -> None:

@@ -74,8 +74,9 @@ def init(
         insecure: of an embedded node, as for `Node`.
         config: a TOML file of settings.
         allow_pickle: whether the client may put and get values that need pickle, or the names of the classes and
-            functions that pickles may use, as ["mypackage.*", "datetime.datetime"]. The default is true, and false if
-            the node is embedded and insecure.
+            functions that pickles may use, as ["mypackage.*", "datetime.datetime"]. The default is whether all who
+            may put have proved who they are: true for a node without a TCP port, and in a cluster with a token that is
+            not plain.
         reconnect: when the node, in another process, is gone: calls under way raise `NodeDown`, and the next one
             attaches to the node that serves the same socket by then. It waits up to 10 s for that one to start, or in
             an event loop not at all. Objects that the old node alone held are lost; refs of others go on to be good.
@@ -126,7 +127,7 @@ def connect(
         address: "unix:" and the path of the node's socket, or the path alone.
         timeout: seconds to wait for the node to answer.
         allow_pickle: whether the client may put and get values that need pickle, or which ones; see `init`. The default
-            is HOPLITE_ALLOW_PICKLE, or else true.
+            is HOPLITE_ALLOW_PICKLE, or else whether all who may put have proved who they are.
         reconnect: whether to go on with the next node that serves the socket; see `init`.
 
     Raises:
@@ -297,8 +298,7 @@ def _attach(path: str, timeout: float | None, allowed: Allowed | None, reconnect
         if not sockets.is_served(path):
             raise ConnectError(f"no node serves {path}")
         native = _native.connect(path, timeout)
-    # Whether the node lets all in is known where it runs alone.
-    return Client(native, path=path, allow_pickle=True if allowed is None else allowed, reconnect=reconnect)
+    return Client(native, path=path, allow_pickle=allowed, reconnect=reconnect)
 
 
 def _refuse(values: Values, because: str) -> None:

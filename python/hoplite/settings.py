@@ -372,7 +372,7 @@ SETTINGS = (
         "Allow `put` and `get` of values that need pickle. A pickle runs code of its putter: set it to false where "
         "not all who may put are trusted, or to a list of the classes and functions that pickles may use, by name or "
         "by pattern.",
-        default_text="true; false for clients of a node in their own process that is `insecure`",
+        default_text="false for clients of a node whose cluster is `plain` or has no token; true for others",
         of_node=False,
     ),
 )

@@ -86,6 +86,12 @@ impl Client {
         timeout: Option<f64>,
     ) -> PyResult<String> {
         let client = self.open(py)?;
+    /// Whether all members of the node's cluster have proved who they are; of a closed client, false.
+    fn is_authenticated(&self) -> bool {
+        let client = self.0.read().ok().and_then(|client| client.clone());
+        client.is_some_and(|client| client.is_authenticated())
+    }
+
         let parts = Exported::of_all(&parts)?;
         let (name, timeout) = (arguments::name(py, name)?, arguments::timeout(py, timeout)?);
         let meta = what.meta(py)?;

@@ -87,6 +87,12 @@ pub fn address_of(member: &Member) -> Option<SocketAddr> {
 }
 
 impl Identity {
+    /// Whether every node that this one meets has proved a secret, and no other process can change what they say to each
+    /// other. A node that listens nowhere meets none.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        address_of(&self.member).is_none() || !self.tokens.is_empty() && !self.is_plain
+    }
+
     fn next_turn(&self) -> u64 {
         self.turns.fetch_add(1, Ordering::Relaxed)
     }
