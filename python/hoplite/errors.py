@@ -17,6 +17,10 @@ class ObjectLost(HopliteError):
     """No copy of an object is left, or too few inputs of a reduce can still arrive. Put it again."""
 
 
+class ObjectCorrupt(HopliteError):
+    """Every node that has an object sent other bytes than its maker put with a digest. Delete it and put it again."""
+
+
 class ObjectDeleted(HopliteError):
     """The object, or an input of the reduce that makes it, was deleted."""
 

@@ -109,6 +109,18 @@ pub enum Error {
     /// An argument that can't be meant.
     #[error("{0}")]
     InvalidArgument(String),
+    /// Every node that has the object sent other bytes than those of which its maker announced the digest. Put it again.
+    #[error(
+        "object {id} is corrupt: what came from {} has another digest than its maker announced, and no other node has \
+         it; delete it and put it again",
+        Nodes(senders)
+    )]
+    ObjectCorrupt {
+        /// The object.
+        id: ObjectId,
+        /// Who sent it.
+        senders: Vec<NodeId>,
+    },
     /// The node is closed or its process is gone. Attach to another, or start it again.
     #[error("node down: {0}")]
     NodeDown(String),
@@ -127,6 +139,7 @@ impl Error {
             | Self::Unreducible { advice: text, .. }
             | Self::InvalidArgument(text)
             | Self::NodeDown(text) => shorten(text, bytes),
+            Self::ObjectCorrupt { senders, .. } => senders.truncate(10),
             // As many as a reduce names that fails.
             Self::TooFewInputs { gone, .. } => gone.truncate(10),
             Self::ObjectDeleted { .. }
@@ -198,6 +211,18 @@ impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let milliseconds = self.0 / 1_000_000;
         write!(f, "{}.{:03} s", milliseconds / 1000, milliseconds % 1000)
+    }
+}
+
+/// Members, as a sentence names them.
+struct Nodes<'a>(&'a [NodeId]);
+
+impl fmt::Display for Nodes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, node) in self.0.iter().enumerate() {
+            write!(f, "{}{node}", if index == 0 { "node " } else { ", node " })?;
+        }
+        Ok(())
     }
 }
 
