@@ -75,7 +75,7 @@ FEW = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 import hoplite
-node = hoplite.Node(socket=sys.argv[1])
+node = hoplite.Node(listen="127.0.0.1:0", socket=sys.argv[1])
 print(node.address, flush=True)
 sys.stdin.readline()
 """

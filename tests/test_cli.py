@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def test_status_tells_members_and_bytes() -> None:
-    with Node() as node:
+    with Node(listen="127.0.0.1:0") as node:
         node.client().put(numbers(100_000))
         facts = json.loads(run("status", "--json").stdout)
         assert facts["id"] == node.id
@@ -40,6 +40,9 @@ def test_status_tells_members_and_bytes() -> None:
         told = run("status").stdout
         assert node.address in told
         assert "bytes_direct" in told
+    with Node() as node:
+        assert json.loads(run("status", "--json").stdout)["address"] is None
+        assert f"node     {node.id} that no other can join, of cluster default" in run("status").stdout
 
 
 def test_objects_lists_copies(nodes: list[Node]) -> None:
@@ -130,7 +133,7 @@ def test_settings_of_the_environment_that_make_no_sense_are_named() -> None:
     assert done.stderr.startswith("error: HOPLITE_CAPACITY: capacity 'lots'")
     assert done.stderr.splitlines()[-1].startswith("try: ")
     assert "warning: HOPLITE_CAPCITY" in run("status", code=1, HOPLITE_CAPCITY="1GiB").stderr
-    with Node() as node:
+    with Node(listen="127.0.0.1:0") as node:
         assert json.loads(run("status", "--json", HOPLITE_SOCKET=node.socket).stdout)["id"] == node.id
         assert "HOPLITE_ADDRESS" in run("status", code=1, HOPLITE_ADDRESS=node.address).stderr
 

@@ -426,7 +426,7 @@ def test_child_ends_in_silence_and_leaves_the_node_to_its_parent(how: str, uses:
     """With views, a buffer, and calls of other threads under way."""
     run(
         f"""
-node = Node()
+node = Node(listen="127.0.0.1:0")
 far = Node(join=[node.address])
 hp = node.client() if sys.argv[1] == "embedded" else hoplite.connect(node.socket)
 view = hp.get(hp.put(np.ones(100_000)))

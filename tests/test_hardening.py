@@ -156,7 +156,7 @@ import gc, os, sys, time
 import hoplite
 from hoplite import Node
 path, how = sys.argv[1:]
-node = Node(socket=path)
+node = Node(listen="127.0.0.1:0", socket=path)
 other = Node(join=[node.address], socket=path + "2")
 hp = node.client()
 ref = hp.put(b"x" * 100_000)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Inline, one frame, a few frames, more than the window of a position.
 SIZES = (500, 20_000, 75_000, 160_000, 1_000_000)
 # What must stay zero as long as nothing is broken or deleted.
-QUIET = ("reduces_restarted", "fetches_failed", "blocks_corrupt", "refusals")
+QUIET = ("reduces_restarted", "fetches_failed", "blocks_corrupt", "copies_corrupt", "refusals")
 
 
 def disturbances(clients: list[Client]) -> dict[str, int]:

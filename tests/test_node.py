@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def test_a_node_tells_where_it_is(tmp_path: Path) -> None:
-    with Node(socket=tmp_path / "node.sock", capacity="64 MiB") as node:
+    with Node(listen="127.0.0.1:0", socket=tmp_path / "node.sock", capacity="64 MiB") as node:
         host, _, port = node.address.rpartition(":")
         assert host == "127.0.0.1"
         assert int(port) > 0
@@ -67,7 +67,7 @@ def test_a_closed_node_takes_its_socket_away(nodes: list[Node]) -> None:
 def test_any_member_can_be_joined() -> None:
     """Each node joins the one before it, and all come to know all."""
     with ExitStack() as stack:
-        chain = [stack.enter_context(Node())]
+        chain = [stack.enter_context(Node(listen="127.0.0.1:0"))]
         for _ in range(4):
             chain.append(stack.enter_context(Node(join=[chain[-1].address])))
         testing.wait_for_members(chain, 5)
@@ -77,7 +77,7 @@ def test_any_member_can_be_joined() -> None:
 
 def test_ones_own_address_among_the_seeds_is_ignored() -> None:
     """Every host of a cluster can be given one list of seeds."""
-    with Node() as first:
+    with Node(listen="127.0.0.1:0") as first:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         own = f"127.0.0.1:{port}"
@@ -86,7 +86,7 @@ def test_ones_own_address_among_the_seeds_is_ignored() -> None:
 
 
 def test_one_living_seed_is_enough() -> None:
-    with Node() as first, Node(join=["127.0.0.1:1", first.address]) as second:
+    with Node(listen="127.0.0.1:0") as first, Node(join=["127.0.0.1:1", first.address]) as second:
         testing.wait_for_members([first, second], 2)
 
 

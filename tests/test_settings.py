@@ -238,7 +238,11 @@ def test_arguments_of_the_wrong_type() -> None:
 
 def test_a_node_tells_others_its_rack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPLITE_RACK", "row 7")
-    with Node() as one, Node(join=[one.address], rack="zone b") as other, Node(join=[one.address], rack=None) as third:
+    with (
+        Node(listen="127.0.0.1:0") as one,
+        Node(join=[one.address], rack="zone b") as other,
+        Node(join=[one.address], rack=None) as third,
+    ):
         racks = {one.id: "row 7", other.id: "zone b", third.id: "row 7"}
         deadline = time.monotonic() + 10
         with other.client() as client:

@@ -24,6 +24,7 @@ from hoplite import Ref, values
 from hoplite.errors import InvalidArgument, Undecodable, UnsupportedDtype
 from hoplite.values import check_allowed
 from stored import joined, mapped, store
+from support import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -301,3 +302,33 @@ def test_by_default_a_node_that_lets_all_in_takes_no_pickle() -> None:
         with hoplite.Node(**options) as node, node.client() as client:
             assert client.get(client.put({"a": 1})) == {"a": 1}
     programs.run(INSECURE)
+
+
+def test_an_attached_client_learns_whether_the_members_have_proved_anything() -> None:
+    """By the greeting: in another process it can't know what the settings of the node say."""
+    token = hoplite.new_token()
+    proved: list[dict[str, Any]] = [{}, {"listen": "127.0.0.1:0"}, {"token": token}, {"token": token, "insecure": True}]
+    for options in proved:
+        with hoplite.Node(**options) as node, hoplite.connect(node.socket) as client:
+            assert client.get(client.put({"a": dt.date(2020, 1, 1)})) == {"a": dt.date(2020, 1, 1)}, options
+    not_proved: list[dict[str, Any]] = [{"insecure": True}, {"token": token, "plain": True}, {"plain": True}]
+    for options in not_proved:
+        with hoplite.Node(**options) as node, hoplite.connect(node.socket) as client:
+            with pytest.raises(hoplite.UnsupportedDtype, match=r"can't put a datetime\.date .*allow_pickle=True"):
+                client.put(dt.date(2020, 1, 1))
+            with hoplite.connect(node.socket, allow_pickle=True) as trusting:
+                trusting.put(dt.date(2020, 1, 1), name="when/1")
+            with pytest.raises(hoplite.Undecodable, match="allow_pickle is False, as by default in a cluster"):
+                client.get("when/1")
+
+
+def test_a_client_that_attaches_to_the_next_node_learns_it_anew(tmp_path: Path) -> None:
+    """The next node that serves the path may let every other in."""
+    path = tmp_path / "node.sock"
+    with hoplite.Node(socket=path):
+        client = hoplite.connect(str(path), reconnect=True)
+        client.put({"a": 1})
+    eventually(lambda: client._native.is_node_gone())
+    refused = pytest.raises(hoplite.UnsupportedDtype, match="allow_pickle=True would do it")
+    with client, hoplite.Node(socket=path, insecure=True), refused:
+        client.put({"a": 1})

@@ -30,14 +30,15 @@ NAME = "secret"
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def tokens(values: Values) -> list[str]:
+def tokens(values: Values, listen: str | None) -> list[str]:
     """The tokens of a node: the first is proved to others, any is taken from them.
 
     Args:
         values: the node's settings.
+        listen: where other nodes reach it; None if none can.
 
     Returns:
-        Empty only for a node that lets every other in, since its settings say insecure.
+        Empty only for a node that lets every other in, since its settings say insecure, or that no other can reach.
 
     Raises:
         HopliteError: another user has this user's secret, or may read it.
@@ -53,11 +54,11 @@ def tokens(values: Values) -> list[str]:
         return [values["token"]]
     if values["token_file"] is not None:
         return read_tokens(values["token_file"])
-    if values["insecure"]:
+    if values["insecure"] or listen is None:
         return []
-    if not _is_loopback(values["listen"]):
+    if not _is_loopback(listen):
         raise InvalidArgument(
-            f"other hosts can reach {values['listen']}: give all nodes of the cluster the same token ({MAKE_ONE}), or "
+            f"other hosts can reach {listen}: give all nodes of the cluster the same token ({MAKE_ONE}), or "
             "say insecure if all who are on the network may read and write every object"
         )
     return [user_secret()]

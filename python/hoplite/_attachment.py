@@ -38,19 +38,25 @@ class Attachment:
         node: Node | None = None,
         *,
         path: str | None = None,
-        allow_pickle: Allowed = True,
+        allow_pickle: Allowed | None = None,
         reconnect: bool = False,
     ) -> None:
-        self._native = native
         self._node = node
         self._path = path
-        self._allow_pickle = allow_pickle
+        # As the maker of the client said it; None said nothing.
+        self._said_pickle = allow_pickle
+        self._use(native)
         self._reconnect = reconnect
         self._reconnecting = threading.Lock()
         self._closed = False
         # Set in a child made by fork until it has attached anew.
         self._forked = False
         forks.register(self)
+
+    def _use(self, native: _native.Client) -> None:
+        self._native = native
+        # A pickle runs code in this process: none is taken from members that have proved nothing.
+        self._allow_pickle: Allowed = native.is_authenticated() if self._said_pickle is None else self._said_pickle
 
     @property
     def node(self) -> Node | None:
@@ -99,7 +105,7 @@ class Attachment:
                             break
                         time.sleep(min(patience, RECONNECT_POLL_S))
                     else:
-                        self._native = native
+                        self._use(native)
             finally:
                 self._reconnecting.release()
         if self._closed:
@@ -122,7 +128,7 @@ class Attachment:
                 f"this process was forked and can't attach to the node of its parent ({error}): call hoplite.init() "
                 "here to find another node or to start one, or run hoplite node before the fork"
             ) from None
-        self._native = native
+        self._use(native)
         self._node = None
         # A thread of the parent may have held it.
         self._reconnecting = threading.Lock()

@@ -38,7 +38,7 @@ class Shared:
 
     def keep(self, client: Client, path: str) -> Client:
         """Makes a client the one that the process shares."""
-        self.client, self.path, self.allow_pickle = client, path, client._allow_pickle
+        self.client, self.path, self.allow_pickle = client, path, client._said_pickle
         return client
 
     def last_client(self) -> Client | None:

@@ -30,6 +30,8 @@ __all__ = [
     "aside_async",
     "brief",
     "brief_async",
+    "digested",
+    "digested_async",
     "get",
     "get_async",
     "put",
@@ -71,6 +73,16 @@ async def put_async(
     except asyncio.CancelledError:
         writing.give_up()
         raise
+
+
+def digested(what: Encoded) -> Encoded:
+    """A value with the digest of its bytes."""
+    return what._replace(digest=_native.digest(what.parts))
+
+
+async def digested_async(what: Encoded) -> Encoded:
+    """`digested`, with the running loop; another thread looks at many bytes."""
+    return digested(what) if what.nbytes <= _native.INLINE_BYTES_MAX else await aside_async(digested, what)
 
 
 def brief(pending: Pending[T], otherwise: U) -> T | U:

@@ -24,6 +24,7 @@ class Client(Verbs, AsyncVerbs):
         native: the attachment itself.
         node: the node, where it is embedded in this process.
         path: the Unix socket of the node, for a child to attach to.
-        allow_pickle: whether values that take a pickle may be put and got, or which ones; see `hoplite.init`.
+        allow_pickle: whether values that take a pickle may be put and got, or which ones; see `hoplite.init`. None
+            says nothing: those of a node whose members have all proved who they are.
         reconnect: whether to attach to the next node that serves the path when this one is gone; see `hoplite.init`.
     """

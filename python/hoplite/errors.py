@@ -17,6 +17,10 @@ class ObjectLost(HopliteError):
     """No copy of an object is left, or too few inputs of a reduce can still arrive. Put it again."""
 
 
+class ObjectCorrupt(HopliteError):
+    """Every node that has an object sent other bytes than its maker put with a digest. Delete it and put it again."""
+
+
 class ObjectDeleted(HopliteError):
     """The object, or an input of the reduce that makes it, was deleted."""
 
@@ -60,7 +64,7 @@ class ForkedClient(HopliteError):
 
 
 class JoinError(HopliteError, ConnectionError):
-    """A node could not join: nobody answered, or with another cluster name, token or protocol version."""
+    """A node could not join: none answered, or with another cluster name, token or protocol; or it can't be joined."""
 
 
 class AddressInUse(HopliteError, OSError):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     # Node, address, and whether the copy is complete, as the extension tells them.
-    Row = tuple[str, str, bool]
+    Row = tuple[str, str | None, bool]
 
 
 class Location(NamedTuple):
@@ -14,12 +14,12 @@ class Location(NamedTuple):
 
     Attributes:
         node: the identity of the node, as `client.status()["id"]` gives it.
-        address: host and port of the node.
+        address: host and port of the node; None of one that no other can join.
         complete: whether it has all bytes; a copy that is not complete still grows.
     """
 
     node: str
-    address: str
+    address: str | None
     complete: bool
 
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class Node:
-    """Starts a node in this process: one store of shared memory, listening for other nodes and for local processes.
+    """Starts a node in this process: one store of shared memory for the processes of this host, and for other nodes.
+
+    It opens a TCP port only if there are to be other nodes: if one of `listen`, `advertise`, `join`, `cluster`,
+    `token`, `token_file`, `plain` and `insecure` is said.
 
     Use it in a `with`, or `close` it: a node that leaves hands over what only it holds.
 
@@ -27,7 +30,7 @@ class Node:
 
     Args:
         listen: host and TCP port for other nodes, as "10.0.0.1:7420" or "[::1]:7420"; port 0 takes any free one. The
-            default is any free port of loopback.
+            default is none or, if there are to be other nodes, any free port of loopback.
         join: addresses of nodes of the cluster, any of them will do; none begins a new cluster. The node's own address
             among them is ignored.
         capacity: most bytes the store may take, a number or text such as "8GiB"; the default is 30 % of the memory of
@@ -96,15 +99,16 @@ class Node:
         wanted = values["socket"]
         # What this node was told to join: `init` compares it.
         self._seeds = list(values["join"])
+        listen = values.listen_address()
 
         while True:
             with sockets.needs_descriptors("start a node"):
                 path = sockets.free_path(wanted)
-                tokens = _admission.tokens(values)
+                tokens = _admission.tokens(values, listen)
             try:
                 with sockets.needs_descriptors("start a node"):
                     self._native = _native.Node(
-                        listen=values["listen"],
+                        listen=listen,
                         join=self._seeds,
                         capacity=values["capacity"],
                         cluster=values["cluster"],
@@ -124,14 +128,28 @@ class Node:
                     raise
             except JoinError as error:
                 raise JoinError(f"{error}{_admission.hint(values, str(error))}") from None
-        self._lets_all_in = not tokens
         # Where the node was made: a child made by fork inherits this object but not the node.
         self._pid = os.getpid()
 
     @property
     def address(self) -> str:
-        """Host and port that other nodes join, such as "10.0.0.3:7420"."""
-        return self._native.address
+        """Host and port that other nodes join, such as "10.0.0.3:7420".
+
+        Raises:
+            JoinError: no other node can join this one, which has no TCP port.
+        """
+        address = self._native.address
+        if address is None:
+            raise JoinError(
+                f"no node can join node {self.id}, which was started without a TCP port: start it with "
+                f'listen="{settings.LOOPBACK}" for nodes of this host, or with an address of the host for all'
+            )
+        return address
+
+    @property
+    def _where(self) -> str:
+        """What there is to say of where it is: its address, or else its socket."""
+        return self._native.address or f"{settings.UNIX}{self.socket}"
 
     @property
     def socket(self) -> str:
@@ -159,7 +177,7 @@ class Node:
         Args:
             allow_pickle: whether it may put and get values that need pickle, or the names of the classes and functions
                 that pickles may use, as ["mypackage.*"]; the default is HOPLITE_ALLOW_PICKLE or, if that says nothing,
-                whether the node wants a proof from others, which an insecure one does not.
+                whether all who may put have proved who they are; see `hoplite.init`.
 
         Raises:
             InvalidArgument: `allow_pickle` has no names, or a pattern that allows everything.
@@ -171,9 +189,6 @@ class Node:
         """Attaches a client that may use such pickles; None says nothing."""
         if self.closed:
             raise NodeDown(f"node {self.id} is closed")
-        if allowed is None:
-            # A pickle runs code in this process, and every node that reaches this one may put it.
-            allowed = not self._lets_all_in
         return Client(self._native.client(), self, path=self.socket, allow_pickle=allowed)
 
     def close(self, timeout: float | None = None) -> None:
@@ -202,4 +217,4 @@ class Node:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<hoplite.Node {self.id} at {self.address}{', closed' if self.closed else ''}>"
+        return f"<hoplite.Node {self.id} at {self._where}{', closed' if self.closed else ''}>"

@@ -63,7 +63,8 @@ def init(
             starts an embedded node that joins that cluster.
         embedded: start a node of one's own even if one runs on this host.
         timeout: seconds to wait for a running node to answer, and for another process that is starting one.
-        listen: of an embedded node, as for `Node`; the default is a free port, reachable for the cluster it joins.
+        listen: of an embedded node, as for `Node`; the default is a free port that the cluster which it joins can
+            reach, and no port if it is to join none.
         advertise: of an embedded node, as for `Node`.
         rack: of an embedded node, as for `Node`.
         capacity: of an embedded node, as for `Node`.
@@ -73,8 +74,9 @@ def init(
         insecure: of an embedded node, as for `Node`.
         config: a TOML file of settings.
         allow_pickle: whether the client may put and get values that need pickle, or the names of the classes and
-            functions that pickles may use, as ["mypackage.*", "datetime.datetime"]. The default is true, and false if
-            the node is embedded and insecure.
+            functions that pickles may use, as ["mypackage.*", "datetime.datetime"]. The default is whether all who
+            may put have proved who they are: true for a node without a TCP port, and in a cluster with a token that is
+            not plain.
         reconnect: when the node, in another process, is gone: calls under way raise `NodeDown`, and the next one
             attaches to the node that serves the same socket by then. It waits up to 10 s for that one to start, or in
             an event loop not at all. Objects that the old node alone held are lost; refs of others go on to be good.
@@ -125,7 +127,7 @@ def connect(
         address: "unix:" and the path of the node's socket, or the path alone.
         timeout: seconds to wait for the node to answer.
         allow_pickle: whether the client may put and get values that need pickle, or which ones; see `init`. The default
-            is HOPLITE_ALLOW_PICKLE, or else true.
+            is HOPLITE_ALLOW_PICKLE, or else whether all who may put have proved who they are.
         reconnect: whether to go on with the next node that serves the socket; see `init`.
 
     Raises:
@@ -216,10 +218,10 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
     join = [] if address is None or is_path else [part.strip() for part in address.split(",")]
     own = shared.own()
     if own is not None and not (values.given(*NODE_OPTIONS) and (join or embedded)):
-        _refuse(values, f"this process has a node already ({own.address}), which init() started")
-        if join and own.address not in join and not set(join) <= set(own._seeds):
+        _refuse(values, f"this process has a node already ({own._where}), which init() started")
+        if join and own._native.address not in join and not set(join) <= set(own._seeds):
             raise InvalidArgument(
-                f"this process has a node already ({own.address}), which did not join {','.join(join)}: close it by "
+                f"this process has a node already ({own._where}), which did not join {','.join(join)}: close it by "
                 "hoplite.shutdown() first"
             )
         client = own._client(allowed)
@@ -276,9 +278,10 @@ def _start(
         socket = sockets.free_path(None)
     options = {name: values[name] for name in NODE_OPTIONS if name != "listen" and values.origin(name) == "argument"}
     node = Node(
-        listen=values["listen"] if values.is_set("listen") else _listen_address(seeds),
+        listen=values["listen"] or (_listen_address(seeds) if seeds else None),
         join=seeds,
-        cluster=values["cluster"],
+        # Said, a cluster is asked for.
+        cluster=values["cluster"] if values.is_set("cluster") else None,
         socket=socket,
         config=config,
         **options,
@@ -295,8 +298,7 @@ def _attach(path: str, timeout: float | None, allowed: Allowed | None, reconnect
         if not sockets.is_served(path):
             raise ConnectError(f"no node serves {path}")
         native = _native.connect(path, timeout)
-    # Whether the node lets all in is known where it runs alone.
-    return Client(native, path=path, allow_pickle=True if allowed is None else allowed, reconnect=reconnect)
+    return Client(native, path=path, allow_pickle=allowed, reconnect=reconnect)
 
 
 def _refuse(values: Values, because: str) -> None:
@@ -331,7 +333,7 @@ def _listen_address(join: list[str]) -> str:
             # The next seed may do; if none does, joining says why.
             continue
         return f"[{own}]:0" if own.version == 6 else f"{own}:0"
-    return "127.0.0.1:0"
+    return settings.LOOPBACK
 
 
 def _at_exit() -> None:

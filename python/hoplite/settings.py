@@ -34,6 +34,12 @@ UNIX = "unix:"
 # A node that shares two busy processors with others may have to wait for its turn for half of it.
 DETECTION_MIN_S = 0.5
 
+# What says that there are to be other nodes: one that nothing says so of opens no port.
+OF_CLUSTERS = ("listen", "advertise", "join", "cluster", "token", "token_file", "plain", "insecure")
+
+# Where a node listens for others if nothing says where.
+LOOPBACK = "127.0.0.1:0"
+
 # As long as a label's value in Kubernetes.
 RACK_BYTES_MAX = 63
 
@@ -248,10 +254,10 @@ SETTINGS = (
     Setting(
         "listen",
         ADDRESS,
-        "127.0.0.1:0",
+        None,
         "Where other nodes reach this one, by TCP; port 0 takes any free one.",
-        default_text="127.0.0.1:7420 for the command; any free port of loopback, or of the interface that leads to "
-        "the cluster, for an embedded node",
+        default_text="127.0.0.1:7420 for the command; for an embedded node none, or any free port of the interface "
+        "that leads to the cluster which it joins, or of loopback if another setting asks for a cluster",
     ),
     Setting(
         "advertise",
@@ -366,7 +372,7 @@ SETTINGS = (
         "Allow `put` and `get` of values that need pickle. A pickle runs code of its putter: set it to false where "
         "not all who may put are trusted, or to a list of the classes and functions that pickles may use, by name or "
         "by pattern.",
-        default_text="true; false for clients of a node in their own process that is `insecure`",
+        default_text="false for clients of a node whose cluster is `plain` or has no token; true for others",
         of_node=False,
     ),
 )
@@ -394,6 +400,13 @@ class Values:
     def is_set(self, name: str) -> bool:
         """Whether a value was said."""
         return self.origin(name) != DEFAULT
+
+    def listen_address(self) -> str | None:
+        """Where a node listens; None if these settings ask for no other nodes, and so for no port."""
+        if self["listen"] is not None:
+            listen: str = self["listen"]
+            return listen
+        return LOOPBACK if any(self.is_set(name) and self[name] not in (False, []) for name in OF_CLUSTERS) else None
 
     def check_cluster(self, running: str, path: str, advice: str) -> None:
         """Refuses a running node that is of another cluster than these settings name, if they name one.

@@ -60,7 +60,8 @@ fn main() {
 /// A node, and the socket of its host.
 fn node(name: &str, capacity: u64, join: Option<&Node>) -> Node {
     let socket = env::temp_dir().join(format!("hoplite-bench-{}-{name}", process::id()));
-    let join = join.map(|node| node.address().to_string()).into_iter().collect();
+    let join =
+        join.and_then(Node::address).map(|address| address.to_string()).into_iter().collect();
     let (capacity, socket) = (Some(capacity), Some(socket));
     Node::start(NodeConfig { capacity, socket, join, ..NodeConfig::default() }).expect("a node")
 }

@@ -11,8 +11,8 @@ use hoplite_proto::{
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     /// Address and port to listen on; port 0 takes a free one. An address that other hosts can reach needs `tokens`
-    /// or `insecure`.
-    pub listen: String,
+    /// or `insecure`. None opens no port: the node is a cluster of its own, for the processes of its host.
+    pub listen: Option<String>,
     /// The address that others are told, where it differs from `listen`: containers, NAT, 0.0.0.0.
     pub advertise: Option<String>,
     /// Addresses of members to join; one that answers is enough. Empty begins a cluster.
@@ -43,7 +43,7 @@ pub struct NodeConfig {
 impl Default for NodeConfig {
     fn default() -> Self {
         Self {
-            listen: "127.0.0.1:0".into(),
+            listen: Some("127.0.0.1:0".into()),
             advertise: None,
             join: Vec::new(),
             cluster: "default".into(),

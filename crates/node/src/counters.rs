@@ -51,6 +51,8 @@ counters! {
     refusals,
     /// Blocks whose bytes differed from their checksum.
     blocks_corrupt,
+    /// Objects that came whole, with another digest than their maker announced.
+    copies_corrupt,
     /// Control messages sent.
     messages_sent,
     /// Control messages received.

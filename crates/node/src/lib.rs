@@ -19,6 +19,7 @@
 mod channel;
 mod config;
 mod counters;
+mod digest;
 mod engine;
 mod error;
 pub mod folding;
@@ -39,6 +40,7 @@ mod transfer;
 pub use self::{
     config::NodeConfig,
     counters::CounterValues,
+    digest::digest,
     engine::task::Task,
     error::Error,
     local::{
@@ -49,6 +51,7 @@ pub use self::{
         wait::{Wait, Waker},
         writer::{Space, Writer},
     },
+    network::handshake::address_of,
     node::Node,
 };
 pub use hoplite_proto as proto;

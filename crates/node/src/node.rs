@@ -30,7 +30,7 @@ use crate::{
     local::{client::Client, programs::Programs, server, socket},
     network::{
         control::Control,
-        handshake::{self, Identity},
+        handshake::{self, Identity, NO_ADDRESS, address_of},
         join::{self, resolve},
         listen::{self, Serve},
         peers::Peers,
@@ -80,16 +80,10 @@ impl Node {
     /// [`Error::AddressInUse`], [`Error::Listen`] for an address that can't be used or is reachable by others without
     /// a token, [`Error::Join`] if no named member lets this node in.
     pub fn start(config: NodeConfig) -> Result<Self, Error> {
-        let listen = resolve(&config.listen)
-            .map_err(|detail| Error::Listen { address: config.listen.clone(), detail })?;
-        let is_open = config.tokens.is_empty() && !config.insecure;
-        if !listen.ip().is_loopback() && is_open {
-            return Err(Error::Listen {
-                address: config.listen,
-                detail: "other hosts can reach it: give all nodes of the cluster the same token, or say insecure \
-                         if everybody on the network may read and write every object"
-                    .into(),
-            });
+        let listen = config.listen.as_deref().map(|said| checked(&config, said)).transpose()?;
+        if listen.is_none() && !config.join.is_empty() {
+            let said = "the members could not call this node, which listens nowhere: say on which address it is to";
+            return Err(Error::Join(said.into()));
         }
         let threads = std::thread::available_parallelism()
             .map_or(1, |cores| (cores.get() / 2).clamp(1, THREADS_MAX));
@@ -99,10 +93,7 @@ impl Node {
             .thread_name("hoplite")
             .enable_all()
             .build()
-            .map_err(|error| Error::Listen {
-                address: config.listen.clone(),
-                detail: error.to_string(),
-            })?;
+            .map_err(|error| failed(&config, &error))?;
         let started = runtime.block_on(begin(&config, listen));
         match started {
             Ok((engine, accepting)) => {
@@ -116,9 +107,9 @@ impl Node {
         }
     }
 
-    /// Where other nodes reach this one.
-    pub fn address(&self) -> SocketAddr {
-        self.engine.shell.network.identity.member.address
+    /// Where other nodes reach this one; none if it listens nowhere.
+    pub fn address(&self) -> Option<SocketAddr> {
+        address_of(&self.engine.shell.network.identity.member)
     }
 
     /// The identity of this start of the node.
@@ -202,15 +193,15 @@ impl std::fmt::Debug for Node {
 
 async fn begin(
     config: &NodeConfig,
-    listen: SocketAddr,
+    listen: Option<SocketAddr>,
 ) -> Result<(Arc<Engine<Shell>>, Vec<AbortHandle>), Error> {
-    let failed = |error: std::io::Error| Error::Listen {
-        address: config.listen.clone(),
-        detail: error.to_string(),
+    let failed = |error: std::io::Error| failed(config, &error);
+    let said = config.listen.as_deref().unwrap_or_default();
+    let listener = listen.map(|listen| bind(listen, said)).transpose()?;
+    let address = match &listener {
+        Some(listener) => advertised(config, said, listener.local_addr().map_err(failed)?)?,
+        None => NO_ADDRESS,
     };
-    let listener = bind(listen, &config.listen)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    let address = advertised(config, bound)?;
     let key = NodeKey::new().map_err(failed)?;
     let member = Member { id: key.id(), address, rack: config.rack };
     let identity = Identity {
@@ -254,8 +245,11 @@ async fn begin(
         }
     });
     let serve: Serve = Arc::new(move |node, channel| send::start(&transfers, node, channel));
-    let listening = tasks.spawn(Task::Listen, listen::accept(network.clone(), listener, serve));
-    let mut accepting = vec![listening.abort_handle()];
+    let mut accepting = Vec::new();
+    if let Some(listener) = listener {
+        let listening = listen::accept(network.clone(), listener, serve);
+        accepting.push(tasks.spawn(Task::Listen, listening).abort_handle());
+    }
     if let Some(local_listener) = local_listener {
         let attaching = server::accept(shell.programs.clone(), local_listener);
         accepting.push(tasks.spawn(Task::Attach, attaching).abort_handle());
@@ -338,6 +332,25 @@ async fn end(shell: &Shell, accepting: &[AbortHandle], patience: Duration) -> bo
     has_left
 }
 
+/// The address to listen on, if a node with these settings may.
+fn checked(config: &NodeConfig, said: &str) -> Result<SocketAddr, Error> {
+    let refused = |detail| Error::Listen { address: said.into(), detail };
+    let listen = resolve(said).map_err(refused)?;
+    if listen.ip().is_loopback() || !config.tokens.is_empty() || config.insecure {
+        return Ok(listen);
+    }
+    Err(refused(
+        "other hosts can reach it: give all nodes of the cluster the same token, or say insecure if everybody on the \
+         network may read and write every object"
+            .into(),
+    ))
+}
+
+fn failed(config: &NodeConfig, error: &std::io::Error) -> Error {
+    let address = config.listen.clone().unwrap_or_else(|| "no port".into());
+    Error::Listen { address, detail: error.to_string() }
+}
+
 fn bind(listen: SocketAddr, said: &str) -> Result<TcpListener, Error> {
     let socket = if listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
     let bound = socket.and_then(|socket| {
@@ -356,7 +369,7 @@ fn bind(listen: SocketAddr, said: &str) -> Result<TcpListener, Error> {
     })
 }
 
-fn advertised(config: &NodeConfig, bound: SocketAddr) -> Result<SocketAddr, Error> {
+fn advertised(config: &NodeConfig, listen: &str, bound: SocketAddr) -> Result<SocketAddr, Error> {
     let address = match &config.advertise {
         // A port that is not said is the one that is listened on.
         Some(said) => match said.parse::<IpAddr>() {
@@ -368,7 +381,7 @@ fn advertised(config: &NodeConfig, bound: SocketAddr) -> Result<SocketAddr, Erro
     };
     if address.ip().is_unspecified() {
         return Err(Error::Listen {
-            address: config.listen.clone(),
+            address: listen.into(),
             detail: "others can't reach a node at this address: listen on one of the host's addresses, or say which \
                      one to advertise"
                 .into(),
@@ -406,7 +419,8 @@ mod tests {
             node.plant_panic(task);
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             let failed = runtime.block_on(async {
-                let _met = handshake::call(&other, node.address(), role, None).await.unwrap();
+                let address = node.address().unwrap();
+                let _met = handshake::call(&other, address, role, None).await.unwrap();
                 let failed = node.engine.shell.tasks.failed();
                 tokio::time::timeout(Duration::from_secs(20), failed).await
             });

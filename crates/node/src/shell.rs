@@ -16,6 +16,7 @@ use crate::{
     engine::{door::Perform, facts::Facts, tasks::Tasks},
     folding::worker::{self, Folding},
     local::programs::Programs,
+    mutants,
     network::{outbox::Outbox, redial, shared::Network},
     store::Store,
     transfer::{
@@ -128,7 +129,7 @@ impl Perform for Shell {
             Action::Reply { request, answer, .. } => self.programs.requests.answer(request, answer),
             Action::Send { to, message } => {
                 self.counters.messages_sent.add(1);
-                self.network.peers.queue(to, &message, unsent);
+                self.network.peers.queue(to, &mutants::said(message), unsent);
             }
             Action::AddPeer(member) => {
                 info!(node = %member.id, address = %member.address, "a member");
@@ -152,8 +153,8 @@ impl Perform for Shell {
                 self.transfers.stop_fetch(instance);
                 self.store.free(instance);
             }
-            Action::Fetch { id, instance, source, parts } => {
-                receive::start(&self.transfers, Wanted { id, instance, source, parts });
+            Action::Fetch { id, instance, source, parts, digest } => {
+                receive::start(&self.transfers, Wanted { id, instance, source, parts, digest });
             }
             Action::StopFetch { instance } => self.transfers.stop_fetch(instance),
             Action::Serve { serve, instance, relayed } => {

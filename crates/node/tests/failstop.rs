@@ -42,7 +42,7 @@ fn get(client: &Client, id: Option<ObjectId>) {
 }
 
 fn join(node: &Node) -> NodeConfig {
-    NodeConfig { join: vec![node.address().to_string()], ..NodeConfig::default() }
+    NodeConfig { join: vec![node.address().unwrap().to_string()], ..NodeConfig::default() }
 }
 
 impl Scene {
@@ -62,7 +62,9 @@ impl Scene {
             Task::Timer | Task::Seek | Task::Spare => {}
             Task::Machine => drop(mine.start_objects(None).wait_for(PAUSE)),
             Task::Orders => drop(put(&mine, 200 * LARGE)),
-            Task::Listen | Task::Welcome => drop(TcpStream::connect(self.failing.address())),
+            Task::Listen | Task::Welcome => {
+                drop(TcpStream::connect(self.failing.address().unwrap()))
+            }
             // Both connect to a node that joins.
             Task::Redial => drop(Node::start(join(&self.other))),
             // What one puts is told to the other.
@@ -113,7 +115,7 @@ fn end_by(task: Task) {
     let gets = [inside.start_get(&never, None), outside.start_get(&never, None)];
     // Behind the get, which the session of a process has to take before its task panics.
     outside.start_objects(None).join().unwrap();
-    let address = scene.failing.address();
+    let address = scene.failing.address().unwrap();
     scene.failing.plant_panic(task);
     scene.provoke(task);
     wait_until(|| scene.failing.failure().is_some(), "it panics");

@@ -110,6 +110,18 @@ pub enum Error {
     /// An argument that can't be meant.
     #[error("{0}")]
     InvalidArgument(String),
+    /// Every node that has the object sent other bytes than those of which its maker announced the digest. Put it again.
+    #[error(
+        "object {id} is corrupt: what came from {} has another digest than its maker announced, and no other node has \
+         it; delete it and put it again",
+        Nodes(senders)
+    )]
+    ObjectCorrupt {
+        /// The object.
+        id: ObjectId,
+        /// Who sent it.
+        senders: Vec<NodeId>,
+    },
     /// The node is closed or its process is gone. Attach to another, or start it again.
     #[error("node down: {0}")]
     NodeDown(String),
@@ -128,6 +140,7 @@ impl Error {
             | Self::Unreducible { advice: text, .. }
             | Self::InvalidArgument(text)
             | Self::NodeDown(text) => shorten(text, bytes),
+            Self::ObjectCorrupt { senders, .. } => senders.truncate(10),
             // As many as a reduce names that fails.
             Self::TooFewInputs { gone, .. } => gone.truncate(10),
             Self::ObjectDeleted { .. }
@@ -211,6 +224,18 @@ fn remedy(needed: u64, capacity: u64, pinned: u64) -> String {
         "{pinned} bytes are pinned by puts and readers; delete objects, drop views of them or give the node a larger \
          capacity"
     )
+}
+
+/// Members, as a sentence names them.
+struct Nodes<'a>(&'a [NodeId]);
+
+impl fmt::Display for Nodes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, node) in self.0.iter().enumerate() {
+            write!(f, "{}{node}", if index == 0 { "node " } else { ", node " })?;
+        }
+        Ok(())
+    }
 }
 
 /// The first few of a list, and how many more there are.

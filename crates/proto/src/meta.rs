@@ -2,7 +2,7 @@
 //!
 //! Knows nothing of where bytes are or how they are folded.
 
-use alloc::{string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
@@ -261,6 +261,16 @@ impl FromStr for Form {
 #[error("unknown form {}: values are plain, torch, arrow or pickle", Quoted(.0))]
 pub struct UnknownForm(pub String);
 
+/// SHA-256 of an object's bytes. The shell makes it and compares it; a machine only carries it.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Digest(pub [u8; 32]);
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
 /// What is known of an object beside its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
@@ -270,12 +280,14 @@ pub struct Meta {
     pub kind: Kind,
     /// What a reader is to make of them.
     pub form: Form,
+    /// What each node that receives the bytes is to find in them, if their maker has said it. Apart, since few have one.
+    pub digest: Option<Box<Digest>>,
 }
 
 impl Meta {
     /// Metadata of `size` plain bytes.
     pub const fn bytes(size: u64) -> Self {
-        Self { size, kind: Kind::Bytes, form: Form::Plain }
+        Self { size, kind: Kind::Bytes, form: Form::Plain, digest: None }
     }
 
     /// The same, to be read in another form.
@@ -283,11 +295,21 @@ impl Meta {
         Self { form, ..self }
     }
 
+    /// The same, of bytes that have this digest.
+    pub fn with_digest(self, digest: Digest) -> Self {
+        Self { digest: Some(Box::new(digest)), ..self }
+    }
+
+    /// The same of other bytes, such as a sum of several objects.
+    pub fn without_digest(self) -> Self {
+        Self { digest: None, ..self }
+    }
+
     /// Metadata of an array; `None` if its size in bytes doesn't fit 64 bits.
     pub fn array(dtype: Dtype, shape: Vec<u64>) -> Option<Self> {
         let elements = shape.iter().try_fold(1u64, |product, axis| product.checked_mul(*axis))?;
         let size = elements.checked_mul(dtype.size())?;
-        Some(Self { size, kind: Kind::Array { dtype, shape }, form: Form::Plain })
+        Some(Self { size, kind: Kind::Array { dtype, shape }, form: Form::Plain, digest: None })
     }
 
     /// Whether size, element type, shape and form agree with each other; false only for metadata from a broken peer.
@@ -370,10 +392,10 @@ mod tests {
     #[test]
     fn a_unit_from_a_broken_peer_is_found_out() {
         let times = |count: u32| {
-            // As the wire has it: the size, the kind, the dtype's place, the unit's number and place, a shape, the form.
+            // As the wire has it: the size, the kind, the dtype's place, the unit's number and place, a shape, the form, no digest.
             let unit = postcard::to_allocvec(&(count, Scale::Seconds)).unwrap();
             let head = [8, 1, 15].into_iter();
-            head.chain(unit).chain([1, 1, 0]).collect::<Vec<u8>>()
+            head.chain(unit).chain([1, 1, 0, 0]).collect::<Vec<u8>>()
         };
         let meta = |count| postcard::from_bytes::<Meta>(&times(count)).unwrap();
         assert_eq!(meta(25).to_string(), "datetime64[25s][1]");

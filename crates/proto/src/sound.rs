@@ -52,6 +52,17 @@ impl Message {
         are_whole && self.instances().all(|(id, instance)| can_be(id, instance))
     }
 
+    /// The small object that it brings, if it brings one: what it is, and its bytes.
+    pub fn small_object(&self) -> Option<(&Meta, &Inline)> {
+        match self {
+            Self::Announce(Announce { meta, progress: Progress::Inline(bytes), .. })
+            | Self::Located { meta, source: Source::Inline(bytes), .. } => Some((meta, bytes)),
+            Self::Found { found: Some(found), .. } => Some((&found.meta, found.inline.as_ref()?)),
+            Self::Adopt { meta, inline: Some(bytes), .. } => Some((meta, bytes)),
+            _ => None,
+        }
+    }
+
     /// The instances that it names, and of what.
     pub(crate) fn instances(&self) -> impl Iterator<Item = (&ObjectId, Instance)> {
         let one = match self {

@@ -20,7 +20,7 @@ use hoplite_proto::{
         Announce, FoldKey, FoldOrder, Found, Holding, Listed, Message, Paced, Progress,
         ScatterOrder, Source,
     },
-    meta::{Dtype, Meta, Op},
+    meta::{Digest, Dtype, Meta, Op},
     node::{Action, Config, Event, Node},
     reduce::cost::Link,
     swim::Rumour,
@@ -32,6 +32,10 @@ const ME: NodeId = NodeId(1);
 const HOSTILE: NodeId = NodeId(2);
 const SILENT: NodeId = NodeId(3);
 const CAPACITY: u64 = 1 << 20;
+
+/// Of bytes that are what their maker announced, as the shell of this test finds, and of others.
+const RIGHT: Digest = Digest([0; 32]);
+const WRONG: Digest = Digest([1; 32]);
 
 /// Choices, read from bytes; all are zero when there are no more.
 struct Choices<'a> {
@@ -107,13 +111,18 @@ impl Choices<'_> {
     }
 
     fn meta(&mut self) -> Meta {
-        match self.below(6) {
+        let meta = match self.below(6) {
             0 => Meta::bytes(self.number()),
             1 => Meta::array(Dtype::Float32, vec![2]).unwrap(),
             2 => Meta::array(Dtype::Float32, vec![4]).unwrap(),
             3 => Meta::array(Dtype::Int64, vec![2]).unwrap(),
             4 => Meta::array(Dtype::Float32, vec![INLINE_BYTES_MAX]).unwrap(),
             _ => Meta::bytes(INLINE_BYTES_MAX + 1),
+        };
+        match self.below(4) {
+            0 => meta.with_digest(RIGHT),
+            1 => meta.with_digest(WRONG),
+            _ => meta,
         }
     }
 
@@ -451,9 +460,12 @@ impl Shell {
                 self.slots.remove(&instance);
                 self.facts.retain(|fact| *fact != Event::SlotReady { instance });
             }
-            Action::Fetch { instance, .. } => {
+            Action::Fetch { instance, source, digest, .. } => {
                 assert!(self.slots.contains_key(&instance), "{instance} is fetched into no slot");
-                self.facts.push(Event::Fetched { instance });
+                self.facts.push(match digest {
+                    Some(WRONG) => Event::CopyDiffers { instance, source },
+                    _ => Event::Fetched { instance },
+                });
             }
             Action::StartFold { order, .. } => {
                 for input in &order.inputs {
@@ -485,8 +497,14 @@ impl Shell {
             0..=7 => {
                 let message = choices.message();
                 // The decoder drops a message that can't be true.
-                if message.is_sound() {
-                    self.tell(Event::Message { from: HOSTILE, message });
+                let brought = message.small_object().map(|(meta, _)| meta.digest.as_deref());
+                let is_wrong = brought.flatten() == Some(&WRONG);
+                match message {
+                    message if !message.is_sound() => {}
+                    Message::Located { id, .. } if is_wrong => {
+                        self.tell(Event::InlineDiffers { id, source: HOSTILE });
+                    }
+                    message => self.tell(Event::Message { from: HOSTILE, message }),
                 }
             }
             8..=10 => {

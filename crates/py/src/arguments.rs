@@ -4,7 +4,7 @@ use std::{borrow::Cow, str::FromStr, time::Duration};
 
 use hoplite_node::proto::{
     id::{BadRef, ObjectId},
-    meta::{Dtype, Form, Kind, Meta, Op},
+    meta::{Digest, Dtype, Form, Kind, Meta, Op},
 };
 use pyo3::prelude::*;
 
@@ -63,6 +63,7 @@ pub(crate) struct What {
     shape: Vec<u64>,
     form: String,
     nbytes: u64,
+    digest: Option<[u8; 32]>,
 }
 
 impl What {
@@ -80,7 +81,11 @@ impl What {
             })?;
             Meta::array(dtype, self.shape).filter(|meta| meta.size == self.nbytes)
         };
-        let meta = meta.map(|meta| meta.with_form(form)).filter(Meta::is_consistent);
+        let meta = meta.map(|meta| Meta {
+            digest: self.digest.map(|digest| Box::new(Digest(digest))),
+            ..meta.with_form(form)
+        });
+        let meta = meta.filter(Meta::is_consistent);
         meta.ok_or_else(|| {
             let said = format!("{} bytes are no {} of that shape", self.nbytes, self.kind);
             errors::raise(py, "InvalidArgument", said)

@@ -9,7 +9,7 @@ use std::{
 };
 
 use hoplite_node::{
-    Client as Native, Error, Value,
+    Client as Native, Error, Value, address_of,
     proto::{
         ask::Location,
         error::Quoted,
@@ -68,12 +68,28 @@ pub(crate) fn hold_all(py: Python<'_>, end: RawFd) -> PyResult<bool> {
     Ok(py.detach(|| Native::hold_all(&end))?)
 }
 
+/// The digest of bytes in several parts, one after the other.
+#[pyfunction]
+pub(crate) fn digest(py: Python<'_>, parts: Vec<Bound<'_, PyAny>>) -> PyResult<[u8; 32]> {
+    let parts = Exported::of_all(&parts)?;
+    Ok(py.detach(|| {
+        let bytes: Vec<&[u8]> = parts.iter().map(Exported::bytes).collect();
+        hoplite_node::digest(&bytes).0
+    }))
+}
+
 #[pymethods]
 impl Client {
     /// Whether the node is gone; of a closed client, true.
     fn is_node_gone(&self) -> bool {
         let client = self.0.read().ok().and_then(|client| client.clone());
         client.is_none_or(|client| client.is_closed())
+    }
+
+    /// Whether all members of the node's cluster have proved who they are; of a closed client, false.
+    fn is_authenticated(&self) -> bool {
+        let client = self.0.read().ok().and_then(|client| client.clone());
+        client.is_some_and(|client| client.is_authenticated())
     }
 
     /// Puts a value of which `what` says what it is, and waits until it is in the store.
@@ -297,7 +313,8 @@ impl Client {
         Ok(Pending::new(waiting, |py, all| {
             let row = |location: Location| {
                 let Location { member, complete } = location;
-                (member.id.to_string(), member.address.to_string(), complete)
+                let address = address_of(&member).map(|address| address.to_string());
+                (member.id.to_string(), address, complete)
             };
             let rows: Vec<_> = all.into_iter().map(row).collect();
             Ok(PyList::new(py, rows)?.into_any().unbind())

@@ -14,6 +14,7 @@ pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
         Error::Call(call) => match call {
             CallError::Timeout { .. } => "GetTimeout",
             CallError::ObjectLost { .. } | CallError::TooFewInputs { .. } => "ObjectLost",
+            CallError::ObjectCorrupt { .. } => "ObjectCorrupt",
             CallError::ObjectDeleted { .. } => "ObjectDeleted",
             CallError::NameTaken { .. } => "NameTaken",
             CallError::StoreFull { .. } | CallError::NoMemory { .. } => "StoreFull",

@@ -19,7 +19,7 @@ mod native {
     use super::{
         arguments::check_name,
         buffer::{Copier, Growing, Space, View},
-        client::{Client, connect, hold_all},
+        client::{Client, connect, digest, hold_all},
         log::log_to_stderr,
         node::{Node, after_fork, before_fork},
         wait::{Inbox, Pending},

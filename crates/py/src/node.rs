@@ -31,13 +31,13 @@ pub(crate) struct Node {
 impl Node {
     #[new]
     #[pyo3(signature = (
-        *, listen="127.0.0.1:0", join=Vec::new(), capacity=None, cluster="default", tokens=Vec::new(), plain=false, insecure=false,
+        *, listen=None, join=Vec::new(), capacity=None, cluster="default", tokens=Vec::new(), plain=false, insecure=false,
         advertise=None, socket=None, rack=None, degree=None, detection_timeout=3.0
     ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
-        listen: &str,
+        listen: Option<String>,
         join: Vec<String>,
         capacity: Option<u64>,
         cluster: &str,
@@ -51,7 +51,7 @@ impl Node {
         detection_timeout: f64,
     ) -> PyResult<Self> {
         let (rack, degree) = (arguments::word(py, rack)?, arguments::word(py, degree)?);
-        let (listen, cluster) = (listen.into(), cluster.into());
+        let cluster = cluster.into();
         let config = NodeConfig {
             listen,
             advertise,
@@ -72,10 +72,10 @@ impl Node {
         Ok(Self { native: Arc::new(native), process: std::process::id() })
     }
 
-    /// Where other nodes reach this one, as host:port.
+    /// Where other nodes reach this one, as host:port; none if it listens nowhere.
     #[getter]
-    fn address(&self) -> String {
-        self.native.address().to_string()
+    fn address(&self) -> Option<String> {
+        self.native.address().map(|address| address.to_string())
     }
 
     /// The path of the Unix socket for processes of this host; empty if there is none.

@@ -175,7 +175,7 @@ impl World {
             }
             Action::CreateSlot { instance, size, .. } => self.create_slot(node, instance, size),
             Action::FreeSlot { instance } => self.free_slot(node, instance),
-            Action::Fetch { id, instance, source, parts } => {
+            Action::Fetch { id, instance, source, parts, .. } => {
                 self.fetch(node, id, instance, source, parts);
             }
             Action::StopFetch { instance } => self.stop_fetch(node, instance),

@@ -31,7 +31,7 @@ from hoplite._arguments import (
     check_timeout,
     left,
 )
-from hoplite._waits import answer_async, get_async, put_async
+from hoplite._waits import answer_async, digested_async, get_async, put_async
 from hoplite.buffer import Buffer
 from hoplite.errors import GetTimeout, HopliteError, InvalidArgument, NameTaken, ObjectDeleted, ObjectLost
 from hoplite.ref import Ref
@@ -73,6 +73,7 @@ class AsyncVerbs(AsyncOverview):
         name: Ref | str | None = None,
         keep: int | None = None,
         copies: int = 1,
+        digest: bool = False,
         exist_ok: bool = False,
         timeout: float | None = None,
     ) -> Ref:
@@ -95,6 +96,9 @@ class AsyncVerbs(AsyncOverview):
             copies: how many nodes are to hold the object until `delete`, this one among them: so many less one may die.
                 Where there are fewer nodes, all do, and others as they join; a copy that is lost with its node is made
                 again elsewhere, as long as this node lives.
+            digest: announce the SHA-256 of the bytes with the object, so that each node which receives it checks what
+                came before a `get` there returns, and asks another node if it is something else. docs/security.md says
+                from whom that protects, and what it costs.
             exist_ok: return the ref of the living object if the name is taken, whatever its bytes and however many
                 copies of it there are.
             timeout: seconds to wait for room in the store, and for the copies.
@@ -138,6 +142,8 @@ class AsyncVerbs(AsyncOverview):
                     return Ref(text, self)
             for_room = left(limit, begun)
         what = values.encode(value, allow_pickle=self._allow_pickle)
+        if digest:
+            what = await digested_async(what)
         try:
             ref = Ref(await put_async(native, what, what.parts, text, for_room), self)
         except NameTaken:
@@ -234,7 +240,8 @@ class AsyncVerbs(AsyncOverview):
             ref: what `put`, `reduce` or `latest` returned, here or elsewhere, or a name; it need not exist yet, but a
                 name that was deleted counts as deleted until it is put again. Of several, a list, all are got at once.
             out: an array, CPU tensor or writable buffer of the same dtype and shape, C-contiguous, to copy the object
-                into while it arrives; of several, a list of them. After an error its contents are undefined.
+                into while it arrives, or at the end if it was put with a digest; of several, a list of them. After an
+                error its contents are undefined.
             copy: None copies only tensors, for torch has no read-only ones and a write into shared memory kills the
                 process; False copies nothing; True makes private, writable copies.
             timeout: seconds to wait for the whole object, or for all of them.
@@ -249,6 +256,7 @@ class AsyncVerbs(AsyncOverview):
             GetTimeout: the object is not here in time, and a full store is not the reason; with 0, it was not here
                 already.
             InvalidArgument: `out` is read-only or not contiguous.
+            ObjectCorrupt: it was put with a digest, and each node that has it sent bytes of another one.
             ObjectDeleted: the object was deleted.
             ObjectLost: no copy of it is left.
             ShapeMismatch: `out` has another dtype or shape.

@@ -139,7 +139,10 @@ def decode(view: View, *, copy: bool | None = None, allow_pickle: Allowed = True
         raise Undecodable(f"the object is of form {view.form!r}, which this version of hoplite does not know")
     if view.form == PICKLE:
         if allow_pickle is False:
-            raise Undecodable("the object is pickled, and allow_pickle is False; put arrays or bytes instead")
+            raise Undecodable(
+                "the object is pickled, and allow_pickle is False, as by default in a cluster that is plain or has no "
+                "token; put arrays or bytes instead"
+            )
         return decode_object(data, copy, allow_pickle)
     if view.form == ARROW:
         return decode_arrow(memoryview(bytes(data)) if copy else data)

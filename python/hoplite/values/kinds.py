@@ -68,6 +68,7 @@ class Encoded(NamedTuple):
         nbytes: the sum of the parts.
         parts: C-contiguous buffers of any format. Laid one after the other they are the object's bytes, little-endian
             and in C order. They keep the memory alive that they are over, which is the value's own where it could be.
+        digest: SHA-256 of the bytes, if those who receive them are to check it.
     """
 
     kind: str
@@ -75,6 +76,7 @@ class Encoded(NamedTuple):
     form: str
     nbytes: int
     parts: tuple[Buffer, ...]
+    digest: bytes | None = None
 
 
 @functools.lru_cache(maxsize=256)

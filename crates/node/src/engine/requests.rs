@@ -11,7 +11,7 @@ use hoplite_proto::{
 use tokio::runtime::Handle;
 
 use super::{facts::Facts, tasks::Tasks};
-use crate::sync::lock;
+use crate::{digest, sync::lock};
 
 /// Takes the answer to a question, on whatever thread has it, without waiting.
 pub(crate) type Sink = Box<dyn FnOnce(Result<Answer, CallError>) + Send>;
@@ -39,6 +39,11 @@ impl Requests {
         sink: Sink,
     ) -> RequestId {
         let request = RequestId(self.facts.next_id());
+        if !digest::is_put_right(&ask) {
+            let said = "the value was changed while it was put: it has another digest now";
+            sink(Err(CallError::InvalidArgument(said.into())));
+            return request;
+        }
         let deadline = timeout.map(|timeout| {
             self.facts.now() + u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
         });

@@ -44,6 +44,8 @@ type Describe = Box<dyn FnOnce(Result<String, CallError>) + Send>;
 pub(crate) struct Attached {
     shared: Arc<Shared>,
     pub(crate) member: Member,
+    /// Whether all members of the node's cluster have proved who they are.
+    pub(crate) is_authenticated: bool,
 }
 
 struct Shared {
@@ -131,16 +133,17 @@ impl Attached {
         // One that refuses at once has closed the connection by now, and said why.
         let _ = send_with_fds(&stream, &frame(&ToNode::Hello { version: LOCAL_VERSION }), &[]);
         let mut incoming = Incoming::default();
-        let member = match incoming.next(&stream, recv_with_fds).map_err(io_fail)? {
-            Some(FromNode::Welcome { member }) => member,
-            Some(FromNode::Refused { said }) => return Err(fail(said)),
-            Some(_) => {
-                return Err(fail(
-                    "what serves it answered before it greeted; is it a node?".into(),
-                ));
-            }
-            None => return Err(fail("the node closed the connection".into())),
-        };
+        let (member, is_authenticated) =
+            match incoming.next(&stream, recv_with_fds).map_err(io_fail)? {
+                Some(FromNode::Welcome { member, is_authenticated }) => (member, is_authenticated),
+                Some(FromNode::Refused { said }) => return Err(fail(said)),
+                Some(_) => {
+                    return Err(fail(
+                        "what serves it answered before it greeted; is it a node?".into(),
+                    ));
+                }
+                None => return Err(fail("the node closed the connection".into())),
+            };
         stream.set_read_timeout(None).map_err(io_fail)?;
         fork_safe::note(&stream);
         let epoll = SharedEpoll::new().map_err(io_fail)?;
@@ -168,7 +171,7 @@ impl Attached {
                 of_thread.epoll.run(|_, _| of_thread.take());
             })
             .map_err(io_fail)?;
-        Ok(Self { shared, member })
+        Ok(Self { shared, member, is_authenticated })
     }
 
     /// The number of a question that is about to be asked.

@@ -87,6 +87,12 @@ impl Client {
         self.connection.is_down()
     }
 
+    /// Whether all members of the node's cluster have proved who they are, over connections that no other process can
+    /// change: they have a token and are not plain, or the node listens nowhere.
+    pub fn is_authenticated(&self) -> bool {
+        self.connection.is_authenticated()
+    }
+
     /// Whether this process is a fork of the one that opened the client.
     pub fn is_forked(&self) -> bool {
         self.connection.is_forked()

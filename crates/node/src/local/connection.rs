@@ -111,6 +111,14 @@ impl Connection {
         }
     }
 
+    /// Whether all members of the node's cluster have proved who they are.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        match &self.link {
+            Link::Embedded { programs, .. } => programs.network.identity.is_authenticated(),
+            Link::Attached(attached) => attached.is_authenticated,
+        }
+    }
+
     /// Whether this process is a fork of the one that opened the connection.
     pub(crate) fn is_forked(&self) -> bool {
         self.process != std::process::id()

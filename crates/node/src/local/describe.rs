@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use hoplite_shm::ArenaStats;
 
-use crate::network::shared::Network;
+use crate::network::{handshake::address_of, shared::Network};
 
 /// All that is known of a node.
 pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats) -> Value {
@@ -56,11 +56,11 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
     with(described(&status.me), more)
 }
 
-/// What there is to say of any node.
+/// What there is to say of any node; a node that listens nowhere has no address.
 fn described(member: &Member) -> Value {
     json!({
         "id": member.id.to_string(),
-        "address": member.address.to_string(),
+        "address": address_of(member).map(|address| address.to_string()),
         "rack": member.rack.map(|rack| rack.to_string()),
     })
 }

@@ -249,7 +249,7 @@ fn a_client_learns_why_the_node_ended_its_attachment() {
     let serving = std::thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         let member = Member { id: NodeId(1), address: "127.0.0.1:1".parse().unwrap(), rack: None };
-        (&stream).write_all(&frame(&FromNode::Welcome { member })).unwrap();
+        (&stream).write_all(&frame(&FromNode::Welcome { member, is_authenticated: true })).unwrap();
         let said = "extent 3 is not yours".into();
         (&stream).write_all(&frame(&FromNode::Refused { said })).unwrap();
     });

@@ -16,7 +16,7 @@ use hoplite_proto::{
 use serde::{Deserialize, Serialize};
 
 /// Processes with other releases can't share memory with this one.
-pub(crate) const LOCAL_VERSION: u32 = 8;
+pub(crate) const LOCAL_VERSION: u32 = 9;
 
 /// Bytes of the longest frame, with its length.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;
@@ -50,8 +50,8 @@ pub(crate) enum ToNode {
 /// What a node says to a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FromNode {
-    /// After `Hello`.
-    Welcome { member: Member },
+    /// After `Hello`: the node, and whether all members of its cluster have proved who they are.
+    Welcome { member: Member, is_authenticated: bool },
     /// Instead of that: go away, and why.
     Refused { said: String },
     /// The answer to a question.

@@ -132,7 +132,9 @@ impl Session {
             }
             Some(_) => return Err(invalid("no greeting")),
         }
-        self.say(&FromNode::Welcome { member: self.programs.network.identity.member }, None);
+        let identity = &self.programs.network.identity;
+        let (member, is_authenticated) = (identity.member, identity.is_authenticated());
+        self.say(&FromNode::Welcome { member, is_authenticated }, None);
         while let Some((message, bytes)) = arriving.next(stream).await? {
             match message {
                 ToNode::Hold => {

@@ -22,10 +22,11 @@ use hoplite_proto::{
 };
 use rustix::{buffer::spare_capacity, io::Errno};
 use tokio::sync::SetOnce;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::{
     counters::Counters,
+    digest,
     engine::{facts::Facts, task::Task, tasks::Tasks},
     error::LinkError,
     sealing::Open,
@@ -194,6 +195,21 @@ impl Connection {
         }
     }
 
+    /// What a message means. The answer to a get that brings other bytes than it says is asked of another owner; nothing
+    /// else is said of bytes that contradict it.
+    fn event(&self, control: &Control, message: Message) -> Result<Event, WireError> {
+        let from = self.from;
+        if digest::is_right(&message) {
+            return Ok(Event::Message { from, message });
+        }
+        control.counters.copies_corrupt.add(1);
+        warn!(node = %from, "a small object came that is not what its maker announced");
+        match message {
+            Message::Located { id, .. } => Ok(Event::InlineDiffers { id, source: from }),
+            _ => Err(WireError::Unexpected("bytes that differ from their digest".into())),
+        }
+    }
+
     /// Hands over the whole messages at the beginning of what was read; returns how long they are.
     fn take_whole(&self, control: &Control, unread: &mut Unread) -> Result<usize, LinkError> {
         let Unread { bytes, open } = unread;
@@ -211,7 +227,7 @@ impl Connection {
                 return Err(WireError::Unexpected(said).into());
             }
             control.counters.messages_received.add(1);
-            control.facts.tell(Event::Message { from: self.from, message });
+            control.facts.tell(self.event(control, message)?);
             if !control.heard.initialized() {
                 let _ = control.heard.set(());
             }

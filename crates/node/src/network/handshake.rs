@@ -21,7 +21,7 @@
 //! A nonce passes once, so that a listener does not get in by saying the same again.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     os::fd::AsFd,
     sync::{
         Arc,
@@ -78,7 +78,21 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the kernels of two hosts may take to connect: as long as it takes to say it twice, if the first is lost.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(1500);
 
+/// In place of the address of a node that listens nowhere.
+pub(crate) const NO_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// Where a member is reached; none if it listens nowhere, as only this node itself can.
+pub fn address_of(member: &Member) -> Option<SocketAddr> {
+    Some(member.address).filter(|address| *address != NO_ADDRESS)
+}
+
 impl Identity {
+    /// Whether every node that this one meets has proved a secret, and no other process can change what they say to each
+    /// other. A node that listens nowhere meets none.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        address_of(&self.member).is_none() || !self.tokens.is_empty() && !self.is_plain
+    }
+
     fn next_turn(&self) -> u64 {
         self.turns.fetch_add(1, Ordering::Relaxed)
     }

@@ -3,6 +3,7 @@
 //! Knows ranges of bytes; not why a node wants them.
 
 mod blocks;
+mod digesting;
 mod limiter;
 pub(crate) mod receive;
 pub(crate) mod send;

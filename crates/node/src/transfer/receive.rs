@@ -13,15 +13,17 @@ use hoplite_proto::{
     id::{Instance, NodeId, ObjectId},
     limits::{CREDIT_BYTES, INLINE_BYTES_MAX, WINDOW_BYTES},
     message::FoldKey,
+    meta::Digest,
     node::{Event, GROWTH_NS},
     pipeline::frame_bytes,
     wire::{self, Fetch, FrameKind, Header, Unavailable, What, WireError},
 };
 use tokio::{io::AsyncReadExt, net::TcpStream, sync::mpsc};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::{
     blocks::{self, Arrivals, Arrived, FRAMES_AT_ONCE},
+    digesting::digest_of,
     limiter::Permit,
     shared::Transfers,
     streams::Piece,
@@ -43,6 +45,8 @@ pub(crate) struct Wanted {
     pub(crate) source: NodeId,
     /// Which parts in which order, if the rest is made here: see [`hoplite_proto::node::Action::Fetch`].
     pub(crate) parts: Option<Vec<Range<u64>>>,
+    /// What the whole copy is to have.
+    pub(crate) digest: Option<Digest>,
 }
 
 /// How a transfer ended.
@@ -65,7 +69,7 @@ async fn copy(transfers: Arc<Transfers>, wanted: Wanted, serial: u64) {
     let Some(held) = transfers.store.get(instance) else { return };
     // One that was stopped may still be on its way out, and what is missing is its to write until then.
     let permit = held.receiving.lock().await;
-    let result = receive_copy(&transfers, &held, &wanted).await;
+    let (result, digest) = receive_and_digest(&transfers, &held, &wanted).await;
     if let (Ok(End::Complete), Some(_)) = (&result, wanted.parts) {
         // What is made here. If that fails, this is stopped.
         let _ = held.wait(0..held.slot.len()).await;
@@ -73,6 +77,11 @@ async fn copy(transfers: Arc<Transfers>, wanted: Wanted, serial: u64) {
     drop(permit);
     let not_here = matches!(result, Ok(End::Unavailable(Unavailable::NotHere)));
     let event = match result {
+        Ok(End::Complete) if held.slot.is_complete() && digest != wanted.digest => {
+            transfers.counters.copies_corrupt.add(1);
+            warn!(id = %wanted.id, %source, "a copy came that is not what its maker announced");
+            Event::CopyDiffers { instance, source }
+        }
         Ok(End::Complete) if held.slot.is_complete() => {
             transfers.counters.fetches.add(1);
             Event::Fetched { instance }
@@ -88,12 +97,34 @@ async fn copy(transfers: Arc<Transfers>, wanted: Wanted, serial: u64) {
     transfers.end_fetch(instance, serial, event);
 }
 
+/// Receives a copy, and takes the digest of it meanwhile if it is to have one; none if it was not received.
+async fn receive_and_digest(
+    transfers: &Arc<Transfers>,
+    held: &Arc<Held>,
+    wanted: &Wanted,
+) -> (Result<End, LinkError>, Option<Digest>) {
+    let receiving = receive_copy(transfers, held, wanted);
+    if wanted.digest.is_none() {
+        return (receiving.await, None);
+    }
+    let digesting = digest_of(&transfers.tasks, held);
+    tokio::pin!(receiving, digesting);
+    tokio::select! {
+        biased;
+        digest = &mut digesting => (receiving.await, digest),
+        result = &mut receiving => match result {
+            Ok(End::Complete) if held.slot.is_complete() => (result, digesting.await),
+            _ => (result, None),
+        },
+    }
+}
+
 async fn receive_copy(
     transfers: &Arc<Transfers>,
     held: &Held,
     wanted: &Wanted,
 ) -> Result<End, LinkError> {
-    let Wanted { ref id, instance, source, ref parts } = *wanted;
+    let Wanted { ref id, instance, source, ref parts, .. } = *wanted;
     let (size, ordered) = (held.slot.len(), parts.is_some());
     let ranges = match parts {
         // Nothing else writes these: the copy is as new as the order.

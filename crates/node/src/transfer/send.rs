@@ -36,7 +36,7 @@ use crate::{
     channel::{self, Channel},
     engine::task::Task,
     error::LinkError,
-    frame,
+    frame, mutants,
     sealing::{Open, Seal},
     store::Held,
 };
@@ -313,9 +313,10 @@ async fn send_ranges(
             };
             credit.give_back(granted - (end - at));
             let Some(bytes) = held.slot.ready(at..end) else { continue };
-            let frames = blocks::frames(bytes, at, frame);
+            let (bytes, is_changed) = mutants::sent(relayed, bytes);
+            let frames = blocks::frames(&bytes, at, frame);
             let (Writer { stream, seal }, streams) = (&mut *writer, &transfers.streams);
-            let known = |at, length| held.known_sum(at, length);
+            let known = |at, length| if is_changed { None } else { held.known_sum(at, length) };
             blocks::write(stream, seal, streams, transfer, frames, known).await?;
             counter.add(bytes.len() as u64);
             at = end;

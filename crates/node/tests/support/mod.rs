@@ -10,7 +10,7 @@ pub(crate) const SOON: Option<Duration> = Some(Duration::from_secs(20));
 #[allow(dead_code)] // Not every test file uses it.
 pub(crate) fn cluster(size: usize) -> Vec<Node> {
     let first = Node::start(NodeConfig::default()).unwrap();
-    let join = vec![first.address().to_string()];
+    let join = vec![first.address().unwrap().to_string()];
     let mut nodes = vec![first];
     for _ in 1..size {
         let config = NodeConfig { join: join.clone(), ..NodeConfig::default() };

@@ -15,7 +15,7 @@ use crate::{
     inline::Inline,
     members::Member,
     message::{FoldKey, FoldOrder, Message},
-    meta::{Dtype, Op},
+    meta::{Digest, Dtype, Op},
     reduce::{
         cost::{DegreeReason, Link},
         shape::Degree,
@@ -149,6 +149,20 @@ pub enum Event {
         /// Who sent them.
         source: NodeId,
     },
+    /// A whole copy has come, and its bytes have another digest than their maker announced.
+    CopyDiffers {
+        /// Which.
+        instance: Instance,
+        /// Who sent its end.
+        source: NodeId,
+    },
+    /// An owner answered with bytes that have another digest than their maker announced. The answer is not handed on.
+    InlineDiffers {
+        /// Of which object.
+        id: ObjectId,
+        /// The owner.
+        source: NodeId,
+    },
     /// Small inputs were folded.
     FoldedInline {
         /// For which reduce.
@@ -233,7 +247,7 @@ pub enum Action {
         /// Which.
         instance: Instance,
     },
-    /// Receive what is missing of a copy; answered by `Fetched` or `FetchFailed`. Ends the transfer of that copy before
+    /// Receive what is missing of a copy; answered by `Fetched`, `FetchFailed` or `CopyDiffers`. Ends the transfer of that copy before
     /// it, which is not answered then.
     Fetch {
         /// Of which object.
@@ -245,6 +259,8 @@ pub enum Action {
         /// What to receive, in this order, from a node that may not know yet that it will have it, while the rest is made
         /// here; the copy has arrived when that is there too. Otherwise all that is missing.
         parts: Option<Vec<Range<u64>>>,
+        /// What the whole copy is to have; if it has another, that is [`Event::CopyDiffers`].
+        digest: Option<Digest>,
     },
     /// Stop receiving. Not answered.
     StopFetch {

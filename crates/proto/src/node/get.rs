@@ -64,7 +64,7 @@ impl Node {
     }
 
     /// Asks the owner for a sender.
-    fn locate(&mut self, id: &ObjectId) {
+    pub(super) fn locate(&mut self, id: &ObjectId) {
         let owner = self.world.members().owners(id).first;
         let is_here = owner == self.world.me();
         let second_at = (!is_here).then(|| self.world.now() + OWNER_PATIENCE_NS);
@@ -120,6 +120,10 @@ impl Node {
             // It knows no better than this node.
             Source::Holder { node, .. } if node == self.world.me() => {
                 self.pulls.pause(&id, self.world.now());
+            }
+            // The owner is told whom to avoid, and knows of no other.
+            Source::Holder { node, .. } if self.pulls.has_lied(&id, node) => {
+                self.pull_is_corrupt(&id);
             }
             Source::Holder { node, reason } => {
                 let note = Note::SourceChosen { id: id.clone(), source: node, reason };
@@ -249,22 +253,25 @@ impl Node {
 
     pub(super) fn pull_in_memory(&mut self, instance: Instance) {
         let Some(copy) = self.table.get(instance) else { return };
-        let State::Flowing(Some(source)) = copy.state else { return };
+        let State::Flowing(source) = copy.state else { return };
         let id = copy.id.clone();
         if !self.pulls.awaits_memory(&id) {
             return;
         }
-        self.receive_from(&id, instance, source);
+        match source {
+            Some(source) => self.receive_from(&id, instance, source),
+            None => self.seek_other(&id),
+        }
     }
 
     fn receive_from(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
-        self.begin_to_receive(id, instance);
+        self.begin_to_receive(id, instance, source);
         self.growing(instance);
         let Some(parked) = self.pulls.take_parked(id) else { return };
         if self.scatters.contains(instance) {
             self.begin_parts(instance);
         } else {
-            self.world.act(Action::Fetch { id: id.clone(), instance, source, parts: None });
+            self.fetch(id, instance, source);
         }
         // Both, for the owner who chose the sender may have been the second, or another before a change of members.
         self.announce(instance);
@@ -273,13 +280,21 @@ impl Node {
         }
     }
 
+    fn fetch(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
+        let copy = self.table.get(instance);
+        let digest = copy.and_then(|copy| copy.meta.digest.as_deref().copied());
+        self.world.act(Action::Fetch { id: id.clone(), instance, source, parts: None, digest });
+    }
+
     /// An owner names the sender from now on: a receiver that has stepped in between this node and its sender, or one that
     /// is faster than the present sender.
     pub(super) fn redirected(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
         if self.keeps_sender(id, instance, source) {
             return;
         }
-        let is_avoided = self.pulls.avoids(id, source) || source == self.world.me();
+        let is_avoided = self.pulls.avoids(id, source)
+            || self.pulls.keeps_to_one(id)
+            || source == self.world.me();
         if !is_avoided && self.pulls.redirect_before_room(id, instance, source) {
             return;
         }
@@ -295,8 +310,8 @@ impl Node {
             self.table.set_state(instance, State::Flowing(Some(source)));
             self.world.note(Note::SenderReplaced { id: id.clone(), before, source });
             if self.pulls.is_receiving(id) {
-                self.begin_to_receive(id, instance);
-                self.world.act(Action::Fetch { id: id.clone(), instance, source, parts: None });
+                self.begin_to_receive(id, instance, source);
+                self.fetch(id, instance, source);
             }
         }
         // Its owner believes that this node did as it was told.
@@ -351,7 +366,11 @@ impl Node {
         if is_first {
             self.locate(&id);
         }
-        // The owners learn that no node feeds this copy.
+        self.tell_second(instance);
+    }
+
+    /// The owners learn that no node feeds this copy: the first by the question for a sender.
+    pub(super) fn tell_second(&mut self, instance: Instance) {
         if let Some(announce) = self.announcement(instance) {
             self.send_second(announce);
         }

@@ -25,6 +25,7 @@ mod change;
 mod coordinator;
 mod copies;
 mod delete;
+mod differ;
 mod event;
 mod fold;
 mod get;

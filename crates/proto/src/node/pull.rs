@@ -4,6 +4,7 @@
 //!   Asking --> Room --> Memory --> Receiving --> (complete)
 //!     ^                                |
 //!     +----------- Pause <-------------+  the sender failed; what has arrived stays
+//!                              Memory <-+  all of it came, and is not what its maker announced: it is sought anew
 //! ```
 //! Does not know which object it is, nor other pulls.
 
@@ -26,6 +27,12 @@ pub(super) struct Pull {
     pub(super) not_here: Option<(NodeId, Instance)>,
     pub(super) failures: u32,
     pub(super) parked: Vec<Parked>,
+    /// Who has sent what is here of it, or was asked to.
+    senders: Vec<NodeId>,
+    /// How often it came from several senders and was not what its maker announced.
+    mixed: u32,
+    /// Who has sent other bytes than its maker announced.
+    pub(super) liars: Vec<NodeId>,
 }
 
 /// A receiver that was sent here before the first byte was, and what it is to have.
@@ -87,7 +94,66 @@ impl Deadline for Pull {
 
 impl Pull {
     pub(super) const fn new(phase: Phase) -> Self {
-        Self { phase, avoid: Vec::new(), not_here: None, failures: 0, parked: Vec::new() }
+        Self {
+            phase,
+            avoid: Vec::new(),
+            not_here: None,
+            failures: 0,
+            parked: Vec::new(),
+            senders: Vec::new(),
+            mixed: 0,
+            liars: Vec::new(),
+        }
+    }
+
+    /// A transfer of an object of `size` bytes begins, perhaps of what another sender has sent a part of. This node is used to
+    /// receive `usual` bytes per second.
+    pub(super) fn receive(
+        &mut self,
+        instance: Instance,
+        source: NodeId,
+        size: u64,
+        usual: Option<u64>,
+        now: Instant,
+    ) {
+        let (missing, usual) = match self.phase {
+            Phase::Receiving { missing, usual, .. } => (missing, usual),
+            _ => (size, usual),
+        };
+        self.phase = Phase::Receiving { instance, pace: Pace::new(now), missing, usual };
+        if !self.senders.contains(&source) {
+            self.senders.push(source);
+        }
+    }
+
+    /// All of it has come, and is void, so that it needs memory again: who is known to have sent other bytes. Of several
+    /// senders it is not known which one has: from then on it comes from one at a time, as far as there is one that sends
+    /// all of it.
+    pub(super) fn differed(&mut self) -> Vec<NodeId> {
+        let senders = core::mem::take(&mut self.senders);
+        self.phase = Phase::Memory;
+        if senders.len() > 1 && self.mixed < MIXED_MAX {
+            self.mixed += 1;
+            return Vec::new();
+        }
+        // Those that failed before go before those that have lied.
+        self.avoid.clone_from(&self.liars);
+        senders.iter().for_each(|sender| self.lied(*sender));
+        senders
+    }
+
+    /// A node has sent other bytes than the maker announced.
+    pub(super) fn lied(&mut self, node: NodeId) {
+        for told in [&mut self.liars, &mut self.avoid] {
+            if !told.contains(&node) {
+                told.push(node);
+            }
+        }
+    }
+
+    /// Whether it is to come from one sender, so that it is known who lies.
+    pub(super) const fn keeps_to_one(&self) -> bool {
+        self.mixed > 0
     }
 
     /// A sender failed, or what an owner offers can't be received now: the owner is asked again later.
@@ -111,6 +177,9 @@ impl Pull {
         }
     }
 }
+
+/// How often an object may be void that came from several senders, until each of them counts as one that lies.
+const MIXED_MAX: u32 = 2;
 
 /// How long to wait after a sender has failed: 40 ms, doubled each time up to 1.28 s. A sender that is lost is out of
 /// the directory by then.

@@ -15,7 +15,7 @@ use crate::{
     id::{Instance, NodeId, ObjectId, ServeId},
     limits::CORRUPT_BLOCKS_MAX,
     members::Members,
-    pace::{Due, Pace, REMEMBERED_NS, SLOW_TIMES},
+    pace::{Due, REMEMBERED_NS, SLOW_TIMES},
     planted::{self, Bug},
     time::Instant,
     timed::Timed,
@@ -201,15 +201,40 @@ impl Pulls {
     }
 
     /// A transfer of an object of `size` bytes begins, perhaps of what another sender has sent a part of.
-    pub(super) fn receive(&mut self, id: &ObjectId, instance: Instance, size: u64, now: Instant) {
-        let usual_now = self.usual_rate;
-        self.all.update(id, |pull| {
-            let (missing, usual) = match pull.phase {
-                Phase::Receiving { missing, usual, .. } => (missing, usual),
-                _ => (size, usual_now),
-            };
-            pull.phase = Phase::Receiving { instance, pace: Pace::new(now), missing, usual };
-        });
+    pub(super) fn receive(
+        &mut self,
+        id: &ObjectId,
+        instance: Instance,
+        source: NodeId,
+        size: u64,
+        now: Instant,
+    ) {
+        let usual = self.usual_rate;
+        self.all.update(id, |pull| pull.receive(instance, source, size, usual, now));
+    }
+
+    /// All of it has come, and is void; who has lied, as far as that is known, none if there is no such pull.
+    pub(super) fn differed(&mut self, id: &ObjectId) -> Option<Vec<NodeId>> {
+        self.all.update(id, Pull::differed)
+    }
+
+    /// An owner has sent other bytes than the maker announced.
+    pub(super) fn lied(&mut self, id: &ObjectId, node: NodeId) {
+        self.all.update(id, |pull| pull.lied(node));
+    }
+
+    /// Who has sent other bytes of it than its maker announced.
+    pub(super) fn liars(&self, id: &ObjectId) -> Vec<NodeId> {
+        self.all.get(id).map_or_else(Vec::new, |pull| pull.liars.clone())
+    }
+
+    pub(super) fn has_lied(&self, id: &ObjectId, node: NodeId) -> bool {
+        self.all.get(id).is_some_and(|pull| pull.liars.contains(&node))
+    }
+
+    /// Whether it is to come from one sender, so that it is known who lies.
+    pub(super) fn keeps_to_one(&self, id: &ObjectId) -> bool {
+        self.all.get(id).is_some_and(Pull::keeps_to_one)
     }
 
     /// The receivers that were parked here, now that there is something to send; none if there is no such pull.

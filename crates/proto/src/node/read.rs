@@ -60,6 +60,10 @@ impl Node {
                 // It has the memory to write, which it can't have to read as well before it is complete.
                 return Some(Ok(Answer::Done));
             }
+            if copy.meta.digest.is_some() {
+                // What is here of it may turn out to be void.
+                return Some(Ok(Answer::Done));
+            }
             if !self.pulls.awaits_memory(&id) {
                 let meta = copy.meta.clone();
                 return Some(Ok(Answer::Growing { meta, instance }));
@@ -81,10 +85,11 @@ impl Node {
         for request in self.readers.take_followers(&id) {
             let client = self.requests.client(request);
             let is_own = client.is_some_and(|client| state == State::Filling(client));
+            let is_void = is_own || meta.digest.is_some();
             let growing = Answer::Growing { meta: meta.clone(), instance };
             self.requests.reply(
                 request,
-                Ok(if is_own { Answer::Done } else { growing }),
+                Ok(if is_void { Answer::Done } else { growing }),
                 &mut self.world,
             );
         }

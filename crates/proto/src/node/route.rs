@@ -50,6 +50,8 @@ impl Node {
                 self.fetch_failed(instance, source, not_here);
             }
             Event::BlockCorrupt { source } => self.block_corrupt(source),
+            Event::CopyDiffers { instance, source } => self.copy_differs(instance, source),
+            Event::InlineDiffers { id, source } => self.inline_differs(&id, source),
             Event::FoldedInline { reduce, epoch, result } => {
                 self.folded_inline(reduce, epoch, result);
             }

@@ -142,7 +142,7 @@ impl Node {
         let me = self.world.me();
         let Some(order) = self.scatters.in_memory(instance) else { return };
         let (id, source, parts) = (order.id.clone(), order.source(me), Some(order.rest(me)));
-        self.world.act(Action::Fetch { id, instance, source, parts });
+        self.world.act(Action::Fetch { id, instance, source, parts, digest: None });
         self.fold_on(instance);
     }
 

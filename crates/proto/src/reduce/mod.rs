@@ -551,7 +551,8 @@ impl Reduce {
         if !dtype_of(meta).is_some_and(|dtype| is_reducible(self.op, dtype)) {
             return Err(Error::unreducible(id.clone(), meta.clone(), self.op));
         }
-        let (first, like) = self.like.get_or_insert_with(|| (id.clone(), meta.clone()));
+        let (first, like) =
+            self.like.get_or_insert_with(|| (id.clone(), meta.clone().without_digest()));
         if (like.size, &like.kind) == (meta.size, &meta.kind) {
             if like.form != meta.form {
                 // The sum of one library's array and another's is nobody's in particular.

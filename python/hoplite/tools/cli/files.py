@@ -42,6 +42,7 @@ STANDARD = "-"
     metavar="N",
     help="How many nodes are to hold it, so that it outlives all but one of them.  [default: 1]",
 )
+@click.option("--digest", is_flag=True, help="Nodes that receive it are to check that it is what was put.")
 @seconds_option("--timeout", "How long to wait for room, and for the copies.")
 @socket_option
 @json_option("Print a JSON object with the ref.")
@@ -51,6 +52,7 @@ def put(
     keep: int | None,
     exist_ok: bool,
     copies: int,
+    digest: bool,
     timeout: float | None,
     socket: str | None,
     as_json: bool,
@@ -67,7 +69,9 @@ def put(
     value = _read(file)
     with attach(socket) as client:
         try:
-            ref = client.put(value, name=name, keep=keep, copies=copies, exist_ok=exist_ok, timeout=timeout)
+            ref = client.put(
+                value, name=name, keep=keep, copies=copies, digest=digest, exist_ok=exist_ok, timeout=timeout
+            )
         except UnsupportedDtype:
             # Of the error's advice a command has no argument for any.
             fail_with(

@@ -118,4 +118,4 @@ def locations(ref: str, watch: bool, timeout: float, socket: str | None, as_json
 
 
 def _words(row: dict[str, Any]) -> list[str]:
-    return [row["node"], row["address"], "complete" if row["complete"] else "growing"]
+    return [row["node"], row["address"] or "-", "complete" if row["complete"] else "growing"]

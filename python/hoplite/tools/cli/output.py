@@ -35,6 +35,7 @@ NEXT_STEP = {
     errors.NodeDown: "look whether the node still runs: hoplite status",
     errors.GetTimeout: "a longer --timeout, or look at what is there: hoplite objects --all",
     errors.ObjectLost: "put it again",
+    errors.ObjectCorrupt: "hoplite delete it, put it again, and see in hoplite status who sent corrupt blocks",
     errors.ObjectDeleted: "put it again",
     errors.NameTaken: "another --name, or delete it first: hoplite delete",
     errors.ShapeMismatch: "look at the dtypes and shapes: hoplite objects --all",

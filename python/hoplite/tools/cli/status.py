@@ -49,7 +49,8 @@ def status(watch: bool, interval: float, socket: str | None, as_json: bool) -> N
 def _print(facts: dict[str, Any]) -> None:
     store = facts["store"]
     rack = f", in rack {facts['rack']}" if facts["rack"] else ""
-    click.echo(f"node     {facts['id']} at {facts['address']}{rack}, of cluster {facts['cluster']}")
+    where = f"at {facts['address']}" if facts["address"] else "that no other can join"
+    click.echo(f"node     {facts['id']} {where}{rack}, of cluster {facts['cluster']}")
     click.echo(f"objects  {facts['objects']} here, {write_size(store['used'])} of {write_size(store['capacity'])}")
     click.echo()
     columns = ["member", "address"]

@@ -251,7 +251,7 @@ impl Cluster {
                 assert_eq!(before, None, "{request:?} was answered twice");
                 return;
             }
-            Action::Fetch { id, instance, source, parts } => {
+            Action::Fetch { id, instance, source, parts, .. } => {
                 self.counted += 1;
                 let serve = ServeId(self.counted);
                 if parts.is_some() {
@@ -843,20 +843,19 @@ fn every_question_is_answered_by_its_deadline() {
     cluster.assert_at_rest();
 }
 
+fn alone(id: u64) -> Node {
+    let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
+    let slice = Slice::default();
+    Node::new(
+        member(id),
+        Config { capacity: 1 << 30, link, degree: None, detection_ns: None, slice },
+    )
+}
+
 /// Node 2, which has been told to receive a large object of node 1, and a way to tell it facts: what it then does, but
 /// for what it says.
 fn receiver() -> (ObjectId, Instance, impl FnMut(Event) -> Vec<Action>) {
-    let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
-    let mut node = Node::new(
-        member(2),
-        Config {
-            capacity: 1 << 30,
-            link,
-            degree: None,
-            detection_ns: None,
-            slice: Slice::default(),
-        },
-    );
+    let mut node = alone(2);
     let mut step = move |event| {
         let mut actions = Vec::new();
         node.handle(Instant(0), event, &mut actions);
@@ -882,7 +881,7 @@ fn a_receiver_that_comes_before_the_memory_is_ready_is_kept_waiting() {
     let serve = ServeId(7);
     assert_eq!(step(Event::FetchAsked { serve, id: id.clone(), instance }), []);
     let actions = step(Event::SlotReady { instance });
-    let fetch = Action::Fetch { id, instance, source: NodeId(1), parts: None };
+    let fetch = Action::Fetch { id, instance, source: NodeId(1), parts: None, digest: None };
     assert_eq!(actions, [fetch, Action::Serve { serve, instance, relayed: true }]);
 }
 
@@ -892,10 +891,83 @@ fn a_receiver_of_a_sender_that_is_lost_has_memory_first() {
     let (id, instance, mut step) = receiver();
     let forgotten = || Event::Message { from: NodeId(1), message: Message::Forgotten };
     assert_eq!(step(forgotten()), [], "nothing is under way yet");
-    let fetch = Action::Fetch { id, instance, source: NodeId(1), parts: None };
+    let fetch = Action::Fetch { id, instance, source: NodeId(1), parts: None, digest: None };
     assert_eq!(step(Event::SlotReady { instance }), [fetch]);
     assert_eq!(step(forgotten()), [Action::StopFetch { instance }]);
     assert_eq!(step(forgotten()), [], "it is sought elsewhere already");
+}
+
+/// Node 1 is the only one that has the object, and sends other bytes than its maker announced.
+#[test]
+fn what_is_not_what_its_maker_announced_is_void_and_no_sender_is_asked_twice() {
+    let (id, instance, mut step) = receiver();
+    step(Event::SlotReady { instance });
+    let differs = |source| Event::CopyDiffers { instance, source: NodeId(source) };
+    assert_eq!(step(differs(9)), [], "that was given up before");
+    let anew =
+        [Action::FreeSlot { instance }, Action::CreateSlot { instance, size: LARGE, writer: None }];
+    assert_eq!(step(differs(1)), anew, "readers on the way keep the memory of before");
+    assert_eq!(step(Event::SlotReady { instance }), [], "the owner is asked");
+    let located = |source| {
+        let source = Source::Holder { node: NodeId(source), reason: Reason::OnlyHolder };
+        let message =
+            Message::Located { id: id.clone(), instance, meta: Meta::bytes(LARGE), source };
+        Event::Message { from: NodeId(1), message }
+    };
+    let fetch = |source| {
+        let (id, source) = (id.clone(), NodeId(source));
+        Action::Fetch { id, instance, source, parts: None, digest: None }
+    };
+    assert_eq!(step(located(3)), [fetch(3)]);
+    // Another goes on with what the third has sent: which of the two lies is not known.
+    let redirect = Message::Redirect { id: id.clone(), instance, source: NodeId(4) };
+    assert_eq!(step(Event::Message { from: NodeId(1), message: redirect.clone() }), [fetch(4)]);
+    assert_eq!(step(differs(4)), anew);
+    step(Event::SlotReady { instance });
+    assert_eq!(step(located(3)), [fetch(3)], "it may be the one that does not");
+    let redirect = Event::Message { from: NodeId(1), message: redirect };
+    assert_eq!(step(redirect), [], "it comes from one sender now");
+    assert_eq!(step(differs(3)), anew);
+    step(Event::SlotReady { instance });
+    let ended = step(located(1));
+    let senders = vec![NodeId(1), NodeId(3)];
+    let answer = Err(Error::ObjectCorrupt { id: id.clone(), senders });
+    let reply = Action::Reply { client: CLIENT, request: RequestId(1), answer };
+    assert!(ended.contains(&reply), "{ended:?}");
+    assert!(ended.contains(&Action::FreeSlot { instance }), "{ended:?}");
+}
+
+/// A small object, of which both owners say other bytes than its maker announced.
+#[test]
+fn an_owner_that_is_not_believed_is_not_asked_again() {
+    let mut node = alone(2);
+    for other in [1, 3] {
+        node.handle(Instant(0), Event::PeerUp { member: member(other) }, &mut Vec::new());
+    }
+    let minted = |serial| ObjectId::Minted { node: NodeId(1), serial };
+    let is_owned = |id: &ObjectId| node.world.members().owners(id).second == Some(NodeId(3));
+    let id = (1..).map(minted).find(is_owned).unwrap();
+    let mut step = |event| {
+        let mut actions = Vec::new();
+        node.handle(Instant(0), event, &mut actions);
+        actions
+    };
+    let (request, ask) = (RequestId(1), Ask::Get { id: id.clone() });
+    let asks = |actions: &[Action]| -> Vec<NodeId> {
+        let asked = |action: &Action| match action {
+            Action::Send { to, message: Message::Locate { .. } } => Some(*to),
+            _ => None,
+        };
+        actions.iter().filter_map(asked).collect()
+    };
+    let asked = step(Event::Asked { client: CLIENT, request, ask, deadline: None });
+    assert_eq!(asks(&asked), [NodeId(1)], "the node that minted it owns it");
+    let differs = |source| Event::InlineDiffers { id: id.clone(), source };
+    assert_eq!(asks(&step(differs(NodeId(1)))), [NodeId(3)], "the second has it too");
+    let ended = step(differs(NodeId(3)));
+    let answer = Err(Error::ObjectCorrupt { id, senders: vec![NodeId(1), NodeId(3)] });
+    let reply = Action::Reply { client: CLIENT, request, answer };
+    assert!(ended.contains(&reply), "{ended:?}");
 }
 
 #[test]
@@ -905,8 +977,10 @@ fn a_receiver_goes_on_with_the_node_that_stepped_in_between() {
         let message = Message::Redirect { id: id.clone(), instance, source: NodeId(source) };
         Event::Message { from: NodeId(1), message }
     };
-    let fetch =
-        |source| Action::Fetch { id: id.clone(), instance, source: NodeId(source), parts: None };
+    let fetch = |source| {
+        let (id, source) = (id.clone(), NodeId(source));
+        Action::Fetch { id, instance, source, parts: None, digest: None }
+    };
     assert_eq!(step(redirect(instance, 3)), [], "it has no memory yet");
     assert_eq!(step(Event::SlotReady { instance }), [fetch(3)]);
     assert_eq!(step(redirect(instance, 4)), [fetch(4)]);

@@ -1,0 +1,64 @@
+//! Digests of objects, by which a receiver knows that what came is what the maker put. Knows bytes, not where they come from.
+
+use hoplite_proto::{
+    ask::Ask,
+    inline::Inline,
+    message::Message,
+    meta::{Digest, Meta},
+};
+use ring::digest::{Context, SHA256};
+
+/// The digest of bytes in several parts, one after the other.
+pub fn digest(parts: &[&[u8]]) -> Digest {
+    let mut digesting = Digesting::new();
+    parts.iter().for_each(|part| digesting.add(part));
+    digesting.finish()
+}
+
+/// The digest of bytes that come one after the other.
+pub(crate) struct Digesting(Context);
+
+impl Digesting {
+    pub(crate) fn new() -> Self {
+        Self(Context::new(&SHA256))
+    }
+
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub(crate) fn finish(self) -> Digest {
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(self.0.finish().as_ref());
+        Digest(bytes)
+    }
+}
+
+/// Whether the bytes of a small object that a message brings are what their maker announced.
+pub(crate) fn is_right(message: &Message) -> bool {
+    message.small_object().is_none_or(|(meta, bytes)| fits(meta, bytes))
+}
+
+/// Whether the small object that a client puts has the digest that it says.
+pub(crate) fn is_put_right(ask: &Ask) -> bool {
+    match ask {
+        Ask::Put { meta, bytes, .. } => fits(meta, bytes),
+        _ => true,
+    }
+}
+
+fn fits(meta: &Meta, bytes: &Inline) -> bool {
+    meta.digest.as_deref().is_none_or(|said| digest(&[bytes.as_bytes()]) == *said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_is_sha_256() {
+        // FIPS 180-2, appendix B.1.
+        let said = format!("{:?}", digest(&[b"a", b"", b"bc"]));
+        assert_eq!(said, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+}

@@ -1,0 +1,112 @@
+"""Objects put with a digest: each node that receives one checks it.
+
+What becomes of lies is in crates/node/tests/mutants.rs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import hoplite
+from commands import run
+from hoplite import Node, testing
+from support import SOON, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MIB = 1 << 20
+
+VALUES: dict[str, Callable[[], Any]] = {
+    "empty": lambda: np.zeros(0),
+    "small": lambda: numbers(100),
+    "just in messages": lambda: np.zeros(32 * 1024, np.uint8),
+    "just in memory": lambda: np.zeros(32 * 1024 + 1, np.uint8),
+    "several runs": lambda: numbers(5 * MIB + 1),
+    "several parts": lambda: {"weights": numbers(2 * MIB), "bias": numbers(100), "step": 7},
+}
+
+
+def check(value: Any, expected: Any) -> None:  # noqa: ANN401 - any value
+    if isinstance(expected, dict):
+        assert value.keys() == expected.keys()
+        for key in expected:
+            check(value[key], expected[key])
+    elif isinstance(expected, np.ndarray):
+        same(value, expected)
+    else:
+        assert value == expected
+
+
+@pytest.mark.parametrize("what", VALUES)
+def test_values_of_each_size_arrive(nodes: list[Node], what: str) -> None:
+    """At a node that gets them from the maker, and at one that may get them from that one."""
+    value = VALUES[what]()
+    with nodes[0].client() as maker:
+        ref = maker.put(value, digest=True)
+        for node in nodes:
+            with node.client() as client:
+                check(client.get(ref, timeout=SOON), value)
+                assert client.stats()["copies_corrupt"] == 0
+
+
+def test_out_is_filled_when_all_is_right(nodes: list[Node]) -> None:
+    value = numbers(5 * MIB)
+    ref = nodes[0].client().put(value, digest=True)
+    out = np.empty_like(value)
+    with nodes[1].client() as client:
+        assert client.get(ref, out=out, timeout=SOON) is out
+    same(out, value)
+
+
+def test_with_asyncio(nodes: list[Node]) -> None:
+    async def main() -> None:
+        maker, reader = nodes[0].client(), nodes[2].client()
+        for value in (numbers(100), numbers(2 * MIB)):
+            ref = await maker.put_async(value, digest=True)
+            same(await reader.get_async(ref, timeout=SOON), value)
+
+    asyncio.run(main())
+
+
+def test_second_copies_have_it_too() -> None:
+    """A keeper that takes the place of the maker sends what it has, which is checked by what the maker said."""
+    with testing.cluster(3) as nodes:
+        value = numbers(MIB)
+        ref = nodes[0].client().put(value, name="kept/1", digest=True, copies=2, timeout=SOON)
+        nodes[0].close(SOON)
+        for node in nodes[1:]:
+            same(node.client().get(ref, timeout=SOON), value)
+
+
+@pytest.mark.parametrize("size", [100, MIB])
+def test_arrays_with_and_without_are_summed(nodes: list[Node], size: int) -> None:
+    """They have the same shape all the same. The sum has no digest."""
+    refs = [node.client().put(np.full(size, number), digest=number > 0) for number, node in enumerate(nodes)]
+    with nodes[0].client() as client:
+        total = client.reduce(refs, "sum", timeout=SOON)
+        same(client.get(total, timeout=SOON), np.full(size, sum(range(len(nodes)))))
+    with nodes[1].client() as client:
+        same(client.get(total, timeout=SOON), np.full(size, sum(range(len(nodes)))))
+
+
+def test_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(b"x" * 100_000)
+    with testing.node_process() as one, testing.node_process("--join", one.address) as other:
+        told = json.loads(run("put", file, "--digest", "--json", "--socket", one.socket).stdout)
+        with other.client() as client:
+            assert bytes(client.get(told["ref"], timeout=SOON)) == file.read_bytes()
+
+
+def test_a_name_that_is_taken_is_taken(nodes: list[Node]) -> None:
+    with nodes[0].client() as client:
+        client.put(b"x", name="taken", digest=True)
+        with pytest.raises(hoplite.NameTaken):
+            client.put(b"y", name="taken", digest=True)
