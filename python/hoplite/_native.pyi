@@ -132,6 +132,8 @@ class Node:
         capacity: int | None = None,
         cluster: str = "default",
         tokens: list[str] = ...,
+        certificates: tuple[str, str, str, str | None] | None = None,
+        admission: str = "",
         plain: bool = False,
         insecure: bool = False,
         advertise: str | None = None,

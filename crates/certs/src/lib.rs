@@ -15,7 +15,7 @@ use rcgen::{
 #[error(transparent)]
 pub struct Error(#[from] rcgen::Error);
 
-/// Whom a certificate names, and how long it is valid.
+/// The name in a certificate, and how long that is valid.
 #[derive(Clone, Debug)]
 pub struct Subject<'a> {
     /// Its common name.

@@ -37,7 +37,7 @@ mod sync;
 mod transfer;
 
 pub use self::{
-    config::NodeConfig,
+    config::{CertificateFiles, NodeConfig},
     counters::CounterValues,
     engine::task::Task,
     error::Error,

@@ -29,12 +29,14 @@ use crate::{
     link::LinkMeter,
     local::{client::Client, programs::Programs, server, socket},
     network::{
+        certificates,
         control::Control,
         handshake::{self, Identity},
         join::{self, resolve},
         listen::{self, Serve},
         peers::Peers,
         proofs::Token,
+        revocation,
         shared::Network,
         tls::NodeKey,
     },
@@ -77,17 +79,17 @@ impl Node {
     /// Starts a node and joins the cluster that `config` names.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`], [`Error::Listen`] for an address that can't be used or is reachable by others without
-    /// a token, [`Error::Join`] if no named member lets this node in.
+    /// [`Error::AddressInUse`], [`Error::Certificates`], [`Error::Listen`] for an address that can't be used or is reachable
+    /// by others without a token or certificates, [`Error::Join`] if no named member lets this node in.
     pub fn start(config: NodeConfig) -> Result<Self, Error> {
         let listen = resolve(&config.listen)
             .map_err(|detail| Error::Listen { address: config.listen.clone(), detail })?;
-        let is_open = config.tokens.is_empty() && !config.insecure;
+        let is_open = config.tokens.is_empty() && config.certificates.is_none() && !config.insecure;
         if !listen.ip().is_loopback() && is_open {
             return Err(Error::Listen {
                 address: config.listen,
-                detail: "other hosts can reach it: give all nodes of the cluster the same token, or say insecure \
-                         if everybody on the network may read and write every object"
+                detail: "other hosts can reach it: give all nodes of the cluster the same token, or certificates of one \
+                         CA, or say insecure if everybody on the network may read and write every object"
                     .into(),
             });
         }
@@ -208,16 +210,24 @@ async fn begin(
         address: config.listen.clone(),
         detail: error.to_string(),
     };
+    let key = match &config.certificates {
+        Some(files) => {
+            let (own, trust) = certificates::load(files)?;
+            NodeKey::certified(own, trust)
+        }
+        None => NodeKey::new(),
+    };
+    let key = key.map_err(failed)?;
     let listener = bind(listen, &config.listen)?;
     let bound = listener.local_addr().map_err(failed)?;
     let address = advertised(config, bound)?;
-    let key = NodeKey::new().map_err(failed)?;
     let member = Member { id: key.id(), address, rack: config.rack };
     let identity = Identity {
         member,
         key,
         cluster: config.cluster.clone(),
         tokens: config.tokens.iter().cloned().map(Token::from).collect(),
+        admission: config.admission.clone(),
         is_plain: config.is_plain,
         silence: config
             .detection
@@ -244,6 +254,9 @@ async fn begin(
         let network = network.clone();
         async move { network.peers.flush_late().await }
     });
+    if let Some(trust) = network.identity.key.trust().filter(|trust| trust.has_list()) {
+        tasks.spawn(Task::Revocation, revocation::watch(network.clone(), trust.clone()));
+    }
     tasks.spawn(Task::Spare, {
         let transfers = transfers.clone();
         async move {
@@ -253,7 +266,8 @@ async fn begin(
             }
         }
     });
-    let serve: Serve = Arc::new(move |node, channel| send::start(&transfers, node, channel));
+    let serve: Serve =
+        Arc::new(move |node, channel, shown| send::start(&transfers, node, channel, shown));
     let listening = tasks.spawn(Task::Listen, listen::accept(network.clone(), listener, serve));
     let mut accepting = vec![listening.abort_handle()];
     if let Some(local_listener) = local_listener {
@@ -399,6 +413,7 @@ mod tests {
                 key,
                 cluster: NodeConfig::default().cluster,
                 tokens: Vec::new(),
+                admission: String::new(),
                 is_plain: false,
                 silence: handshake::SILENCE_MAX,
                 turns: Arc::default(),

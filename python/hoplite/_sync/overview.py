@@ -80,13 +80,15 @@ class Overview(Attachment):
         """Tells how the node is.
 
         Returns:
-            "id", "address" and "rack" (None if none was told) of the node; "members" (a list of such triples, this node
-            among them, each with "suspected": None, or "seconds" since it was last known to answer and "by", the node
-            that found so; "blocks_corrupt", how many blocks it has sent to this node that differ from their checksums:
-            they are fetched again, and after three of them the member sends only what no other has; and "via": None,
-            or by way of which other member it is reached, if it can't be reached directly); "lost" (former members that
-            are called again, with "seconds" and "reason"); "objects" (number of local copies); "store" ("used" and
-            "capacity", bytes); "counters" since the node's start, which docs/counters.md explains.
+            "id", "address" and "rack" (None if none was told) of the node; "admission" (what members prove, in words);
+            "revocations" (None, or of the list of revoked certificates the "file", how often it was "renewed", and
+            "problem": None, or why what the file holds now is not in force); "members" (a list of such triples, this
+            node among them, each with "suspected": None, or "seconds" since it was last known to answer and "by", the
+            node that found so; "blocks_corrupt", how many blocks it has sent to this node that differ from their
+            checksums: they are fetched again, and after three of them the member sends only what no other has; and
+            "via": None, or by way of which other member it is reached, if it can't be reached directly); "lost" (former
+            members that are called again, with "seconds" and "reason"); "objects" (number of local copies); "store"
+            ("used" and "capacity", bytes); "counters" since the node's start, which docs/counters.md explains.
         """
         return self._status()
 
