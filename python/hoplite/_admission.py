@@ -1,6 +1,7 @@
-"""What a node proves to the nodes it meets: the token of its settings or, on loopback, a secret of this user alone.
+"""What a node proves to the nodes it meets: the token or certificate of its settings, or a secret of this user.
 
-The secret is a file in this user's runtime folder, made by the first node that wants it. Knows no handshake.
+The last is for nodes on loopback: a file in this user's runtime folder, made by the first node that wants it. Knows no
+handshake.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import ipaddress
 import os
 import socket
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from hoplite.addresses import is_ip, split_address
 from hoplite.errors import HopliteError, InvalidArgument
@@ -20,7 +22,6 @@ from hoplite.tokens import LENGTH, MAKE_ONE, check_token, new_token, read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from hoplite.settings import Values
 
@@ -30,8 +31,69 @@ NAME = "secret"
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def tokens(values: Values, listen: str | None) -> list[str]:
-    """The tokens of a node: the first is proved to others, any is taken from them.
+class Admission(NamedTuple):
+    """What a node proves to others, and wants proved.
+
+    Attributes:
+        tokens: the first is proved to others, any is taken from them.
+        certificates: the files of its certificate, of the key, of the CA and of what is revoked, if it shows one.
+        words: the same for people.
+    """
+
+    tokens: list[str]
+    certificates: tuple[str, str, str, str | None] | None
+    words: str
+
+
+def admission(values: Values, listen: str | None) -> Admission:
+    """What the settings of a node say of that.
+
+    Raises:
+        HopliteError: another user has this user's secret, or may read it.
+        InvalidArgument: other hosts can reach the node, and its settings have no token, no certificate and no insecure;
+            or they contradict each other, or have a file of tokens that can't be used.
+    """
+    files = _certificates(values)
+    if files is not None:
+        return Admission([], files, f"certificates of {files[2]}")
+    if listen is None:
+        return Admission([], None, "nothing: no other node can reach this one")
+    found = _tokens(values, listen)
+    if not found:
+        return Admission([], None, "nothing: every node that reaches this one is let in")
+    is_said = values["token"] is not None or values["token_file"] is not None
+    return Admission(found, None, "a token" if is_said else "the secret of this user on this host")
+
+
+def _certificates(values: Values) -> tuple[str, str, str, str | None] | None:
+    """The files of the certificate, of its key, of the CA and of what is revoked; none if the settings name none."""
+    said = [name for name in ("certificate", "key", "ca", "crl") if values[name] is not None]
+    if not said:
+        return None
+    for other in ("token", "token_file", "insecure"):
+        if values[other] not in (None, False):
+            raise InvalidArgument(
+                f"both {said[0]} ({values.origin(said[0])}) and {other} ({values.origin(other)}) are said, and nodes "
+                "prove one thing to each other: leave one of them out"
+            )
+    missing = [name for name in ("certificate", "key", "ca") if name not in said]
+    if missing:
+        raise InvalidArgument(
+            f"{said[0]} ({values.origin(said[0])}) is said without {' and '.join(missing)}: a node that shows a "
+            "certificate needs certificate, key and ca (made by: hoplite certs)"
+        )
+    certificate, key, ca, crl = (
+        str(Path(values[name]).expanduser()) if values[name] is not None else None
+        for name in ("certificate", "key", "ca", "crl")
+    )
+    assert certificate is not None
+    assert key is not None
+    assert ca is not None
+    return certificate, key, ca, crl
+
+
+def _tokens(values: Values, listen: str) -> list[str]:
+    """The tokens of a node that shows no certificate: the first is proved to others, any is taken from them.
 
     Args:
         values: the node's settings.
@@ -54,12 +116,13 @@ def tokens(values: Values, listen: str | None) -> list[str]:
         return [values["token"]]
     if values["token_file"] is not None:
         return read_tokens(values["token_file"])
-    if values["insecure"] or listen is None:
+    if values["insecure"]:
         return []
     if not _is_loopback(listen):
         raise InvalidArgument(
             f"other hosts can reach {listen}: give all nodes of the cluster the same token ({MAKE_ONE}), or "
-            "say insecure if all who are on the network may read and write every object"
+            "certificates of one CA (hoplite certs), or say insecure if all who are on the network may read and write "
+            "every object"
         )
     return [user_secret()]
 
@@ -71,7 +134,8 @@ def hint(values: Values, said: str) -> str:
         values: its settings.
         said: the error. One that speaks of no token has another reason.
     """
-    if "token" not in said or values["token"] is not None or values["token_file"] is not None or values["insecure"]:
+    is_said = any(values[name] is not None for name in ("token", "token_file", "certificate"))
+    if "token" not in said or is_said or values["insecure"]:
         return ""
     return "; with no token in its settings, a node proves a secret that only nodes of its user on its host know"
 

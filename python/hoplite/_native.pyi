@@ -26,7 +26,10 @@ __all__ = [
     "connect",
     "digest",
     "hold_all",
+    "issue_certificate",
     "log_to_stderr",
+    "make_authority",
+    "revoke_certificates",
 ]
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -131,6 +134,8 @@ class Node:
         capacity: int | None = None,
         cluster: str = "default",
         tokens: list[str] = ...,
+        certificates: tuple[str, str, str, str | None] | None = None,
+        admission: str = "",
         plain: bool = False,
         insecure: bool = False,
         advertise: str | None = None,
@@ -152,6 +157,13 @@ class Node:
     def client(self) -> Client: ...
     def close(self, timeout: float | None = None) -> None: ...
 
+def make_authority(name: str, serial: bytes, begin: int, end: int) -> tuple[str, str]: ...
+def issue_certificate(
+    authority: tuple[str, str], name: str, serial: bytes, begin: int, end: int
+) -> tuple[str, str]: ...
+def revoke_certificates(
+    authority: tuple[str, str], number: int, revoked: list[tuple[bytes, int]], begin: int, end: int
+) -> str: ...
 def connect(path: str, timeout: float | None = None) -> Client: ...
 def before_fork() -> list[tuple[int, int]]: ...
 def after_fork() -> None: ...

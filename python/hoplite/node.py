@@ -39,8 +39,13 @@ class Node:
         token: the cluster's secret, never sent, made by `hoplite.new_token()`. The default, on loopback, is a secret of
             this user: nodes of one user on one host are let in, those of other users are not.
         token_file: a file of the token, or of two, on a line each: the first is proved to others, both are taken.
+        certificate: a PEM file of the node's certificate, which nodes show each other in place of a token.
+        key: a PEM file of its key, which only its owner can read.
+        ca: a PEM file of the CA that has issued the certificates of all nodes.
+        crl: a PEM file of what the CA has revoked. It is read again when it changes: within 5 s the nodes of those
+            certificates are members no more.
         plain: send to other nodes without encryption; all nodes of a cluster have to say the same.
-        insecure: do without a token: let every node in that reaches this one.
+        insecure: do without a token or certificates: let every node in that reaches this one.
         advertise: the address that others should use, where it is not the one listened on: in containers, or with
             0.0.0.0.
         rack: where the host stands, by any name that its neighbours are told too: objects go from rack to rack once,
@@ -56,8 +61,10 @@ class Node:
     Raises:
         AddressInUse: another process has the port, or the socket.
         HopliteError: this process has no file descriptors left, or another user has this user's secret.
-        InvalidArgument: an argument makes no sense, or the node would be open to the network with no token.
-        JoinError: nobody of the cluster answered, or with another cluster name, token or protocol version.
+        InvalidArgument: an argument makes no sense, a file of certificates can't be used, or the node
+            would be open to the network with no token and no certificate.
+        JoinError: nobody of the cluster answered, or with another cluster name, token, CA or protocol
+            version.
     """
 
     def __init__(
@@ -69,6 +76,10 @@ class Node:
         cluster: str | None = None,
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
+        certificate: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        crl: str | os.PathLike[str] | None = None,
         plain: bool | None = None,
         insecure: bool | None = None,
         advertise: str | None = None,
@@ -86,6 +97,10 @@ class Node:
             cluster=cluster,
             token=token,
             token_file=token_file,
+            certificate=certificate,
+            key=key,
+            ca=ca,
+            crl=crl,
             plain=plain,
             insecure=insecure,
             advertise=advertise,
@@ -104,7 +119,7 @@ class Node:
         while True:
             with sockets.needs_descriptors("start a node"):
                 path = sockets.free_path(wanted)
-                tokens = _admission.tokens(values, listen)
+                admission = _admission.admission(values, listen)
             try:
                 with sockets.needs_descriptors("start a node"):
                     self._native = _native.Node(
@@ -112,7 +127,9 @@ class Node:
                         join=self._seeds,
                         capacity=values["capacity"],
                         cluster=values["cluster"],
-                        tokens=tokens,
+                        tokens=admission.tokens,
+                        certificates=admission.certificates,
+                        admission=admission.words,
                         plain=values["plain"],
                         insecure=values["insecure"],
                         advertise=values["advertise"],

@@ -26,7 +26,19 @@ if TYPE_CHECKING:
     from hoplite.values import Allowed
 
 # Arguments of `init` that say how an embedded node is to be; a node that runs already is as it is.
-NODE_OPTIONS = ("listen", "advertise", "rack", "capacity", "token", "token_file", "insecure")
+NODE_OPTIONS = (
+    "listen",
+    "advertise",
+    "rack",
+    "capacity",
+    "token",
+    "token_file",
+    "certificate",
+    "key",
+    "ca",
+    "crl",
+    "insecure",
+)
 
 # A node that we saw can be gone when we attach; one that comes and goes this often is none.
 ATTEMPTS = 5
@@ -44,6 +56,10 @@ def init(
     cluster: str | None = None,
     token: str | None = None,
     token_file: str | os.PathLike[str] | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    ca: str | os.PathLike[str] | None = None,
+    crl: str | os.PathLike[str] | None = None,
     insecure: bool | None = None,
     config: str | os.PathLike[str] | None = None,
     allow_pickle: bool | Iterable[str] | None = None,
@@ -71,6 +87,10 @@ def init(
         cluster: of an embedded node, as for `Node`; a running node must be of that cluster.
         token: of an embedded node, as for `Node`.
         token_file: of an embedded node, as for `Node`.
+        certificate: of an embedded node, as for `Node`.
+        key: of an embedded node, as for `Node`.
+        ca: of an embedded node, as for `Node`.
+        crl: of an embedded node, as for `Node`.
         insecure: of an embedded node, as for `Node`.
         config: a TOML file of settings.
         allow_pickle: whether the client may put and get values that need pickle, or the names of the classes and
@@ -101,6 +121,10 @@ def init(
         cluster=cluster,
         token=token,
         token_file=token_file,
+        certificate=certificate,
+        key=key,
+        ca=ca,
+        crl=crl,
         insecure=insecure,
         join=None,
         socket=None,

@@ -299,6 +299,31 @@ SETTINGS = (
         default_text="none",
     ),
     Setting(
+        "certificate",
+        PATH,
+        None,
+        "A PEM file of the node's certificate, which nodes show each other in place of a token; with `key` and `ca`.",
+        default_text="none",
+        option_text="--cert",
+    ),
+    Setting(
+        "key", PATH, None, "A PEM file of the certificate's key, which only its owner can read.", default_text="none"
+    ),
+    Setting(
+        "ca",
+        PATH,
+        None,
+        "A PEM file of the CA that has issued the certificates of all nodes; several CAs are taken too.",
+        default_text="none",
+    ),
+    Setting(
+        "crl",
+        PATH,
+        None,
+        "A PEM file of the certificates that the CA has revoked, read again when it changes: their nodes are lost.",
+        default_text="none: no certificate is revoked",
+    ),
+    Setting(
         "plain",
         FLAG,
         False,
@@ -309,7 +334,8 @@ SETTINGS = (
         "insecure",
         FLAG,
         False,
-        "Do without a token: every node that can reach this one may join, and read, put and delete all objects.",
+        "Do without a token or certificates: every node that can reach this one may join, and read, put and delete all "
+        "objects.",
         default_text="false",
     ),
     Setting(

@@ -10,8 +10,8 @@ use hoplite_proto::{
 /// Settings of a node; each has a default that works on one host.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Address and port to listen on; port 0 takes a free one. An address that other hosts can reach needs `tokens`
-    /// or `insecure`. None opens no port: the node is a cluster of its own, for the processes of its host.
+    /// Address and port to listen on; port 0 takes a free one. An address that other hosts can reach needs `tokens`,
+    /// `certificates` or `insecure`. None opens no port: the node is a cluster of its own, for the processes of its host.
     pub listen: Option<String>,
     /// The address that others are told, where it differs from `listen`: containers, NAT, 0.0.0.0.
     pub advertise: Option<String>,
@@ -22,9 +22,13 @@ pub struct NodeConfig {
     /// Secrets that all nodes share, of which the first is the one that this node proves; further ones are accepted too,
     /// while a token is replaced. They never cross the wire.
     pub tokens: Vec<String>,
+    /// Certificates, which nodes show each other in place of a token.
+    pub certificates: Option<CertificateFiles>,
+    /// How nodes are admitted, in words, for the status.
+    pub admission: String,
     /// Whether frames are sent without encryption; all nodes of a cluster have to say the same.
     pub is_plain: bool,
-    /// Whether a node without a token may listen where other hosts can reach it.
+    /// Whether a node without a token or certificates may listen where other hosts can reach it.
     pub insecure: bool,
     /// Bytes of objects the node may hold; none takes 30 % of the memory of the host or of its control group.
     pub capacity: Option<u64>,
@@ -40,6 +44,19 @@ pub struct NodeConfig {
     pub link: Link,
 }
 
+/// The files of a node that shows a certificate, as PEM.
+#[derive(Clone, Debug)]
+pub struct CertificateFiles {
+    /// The node's certificate, followed by those that lead from it to the CA.
+    pub certificate: PathBuf,
+    /// Its key, which no other user can read.
+    pub key: PathBuf,
+    /// The CAs that issue certificates of members.
+    pub ca: PathBuf,
+    /// A list of revocations for each CA, which is read again when it changes; none revokes nothing.
+    pub crl: Option<PathBuf>,
+}
+
 impl Default for NodeConfig {
     fn default() -> Self {
         Self {
@@ -48,6 +65,8 @@ impl Default for NodeConfig {
             join: Vec::new(),
             cluster: "default".into(),
             tokens: Vec::new(),
+            certificates: None,
+            admission: String::new(),
             is_plain: false,
             insecure: false,
             capacity: None,

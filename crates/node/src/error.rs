@@ -35,6 +35,9 @@ pub enum Error {
         /// Why it can't be.
         detail: String,
     },
+    /// A file of certificates can't be used; says which, why, and what to do.
+    #[error("{0}")]
+    Certificates(String),
     /// Nobody who was named let this node in.
     #[error("could not join the cluster: {0}")]
     Join(String),
@@ -73,6 +76,8 @@ pub(crate) enum LinkError {
     Wire(#[from] WireError),
     #[error("the peer refused: {0}")]
     Refused(String),
+    #[error("the other node's certificate {0}")]
+    Certificate(String),
     #[error("another node answers at that address")]
     Stranger,
     #[error("node {0} is not a member here")]

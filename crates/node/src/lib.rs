@@ -38,7 +38,7 @@ mod sync;
 mod transfer;
 
 pub use self::{
-    config::NodeConfig,
+    config::{CertificateFiles, NodeConfig},
     counters::CounterValues,
     digest::digest,
     engine::task::Task,

@@ -29,12 +29,14 @@ use crate::{
     link::LinkMeter,
     local::{client::Client, programs::Programs, server, socket},
     network::{
+        certificates,
         control::Control,
         handshake::{self, Identity, NO_ADDRESS, address_of},
         join::{self, resolve},
         listen::{self, Serve},
         peers::Peers,
         proofs::Token,
+        revocation,
         shared::Network,
         tls::NodeKey,
     },
@@ -77,8 +79,8 @@ impl Node {
     /// Starts a node and joins the cluster that `config` names.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`], [`Error::Listen`] for an address that can't be used or is reachable by others without
-    /// a token, [`Error::Join`] if no named member lets this node in.
+    /// [`Error::AddressInUse`], [`Error::Certificates`], [`Error::Listen`] for an address that can't be used or is reachable
+    /// by others without a token or certificates, [`Error::Join`] if no named member lets this node in.
     pub fn start(config: NodeConfig) -> Result<Self, Error> {
         let listen = config.listen.as_deref().map(|said| checked(&config, said)).transpose()?;
         if listen.is_none() && !config.join.is_empty() {
@@ -202,13 +204,21 @@ async fn begin(
         Some(listener) => advertised(config, said, listener.local_addr().map_err(failed)?)?,
         None => NO_ADDRESS,
     };
-    let key = NodeKey::new().map_err(failed)?;
+    let key = match &config.certificates {
+        Some(files) => {
+            let (own, trust) = certificates::load(files)?;
+            NodeKey::certified(own, trust)
+        }
+        None => NodeKey::new(),
+    };
+    let key = key.map_err(failed)?;
     let member = Member { id: key.id(), address, rack: config.rack };
     let identity = Identity {
         member,
         key,
         cluster: config.cluster.clone(),
         tokens: config.tokens.iter().cloned().map(Token::from).collect(),
+        admission: config.admission.clone(),
         is_plain: config.is_plain,
         silence: config
             .detection
@@ -235,6 +245,9 @@ async fn begin(
         let network = network.clone();
         async move { network.peers.flush_late().await }
     });
+    if let Some(trust) = network.identity.key.trust().filter(|trust| trust.has_list()) {
+        tasks.spawn(Task::Revocation, revocation::watch(network.clone(), trust.clone()));
+    }
     tasks.spawn(Task::Spare, {
         let transfers = transfers.clone();
         async move {
@@ -244,7 +257,8 @@ async fn begin(
             }
         }
     });
-    let serve: Serve = Arc::new(move |node, channel| send::start(&transfers, node, channel));
+    let serve: Serve =
+        Arc::new(move |node, channel, shown| send::start(&transfers, node, channel, shown));
     let mut accepting = Vec::new();
     if let Some(listener) = listener {
         let listening = listen::accept(network.clone(), listener, serve);
@@ -336,12 +350,13 @@ async fn end(shell: &Shell, accepting: &[AbortHandle], patience: Duration) -> bo
 fn checked(config: &NodeConfig, said: &str) -> Result<SocketAddr, Error> {
     let refused = |detail| Error::Listen { address: said.into(), detail };
     let listen = resolve(said).map_err(refused)?;
-    if listen.ip().is_loopback() || !config.tokens.is_empty() || config.insecure {
+    let is_closed = !config.tokens.is_empty() || config.certificates.is_some();
+    if listen.ip().is_loopback() || is_closed || config.insecure {
         return Ok(listen);
     }
     Err(refused(
-        "other hosts can reach it: give all nodes of the cluster the same token, or say insecure if everybody on the \
-         network may read and write every object"
+        "other hosts can reach it: give all nodes of the cluster the same token, or certificates of one CA, or say \
+         insecure if everybody on the network may read and write every object"
             .into(),
     ))
 }
@@ -412,6 +427,7 @@ mod tests {
                 key,
                 cluster: NodeConfig::default().cluster,
                 tokens: Vec::new(),
+                admission: String::new(),
                 is_plain: false,
                 silence: handshake::SILENCE_MAX,
                 turns: Arc::default(),

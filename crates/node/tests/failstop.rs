@@ -1,15 +1,18 @@
 //! A panic in any thread or task of a node ends the node, and its clients are told why. The process goes on.
 
 use std::{
-    io::pipe,
+    fs::OpenOptions,
+    io::{Write, pipe},
     net::TcpStream,
-    path::PathBuf,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
+use hoplite_certs::{Authority, Subject};
 use hoplite_node::{
-    Client, Node, NodeConfig, Task, Value,
+    CertificateFiles, Client, Node, NodeConfig, Task, Value,
     proto::{
         id::ObjectId,
         meta::{Dtype, Meta, Op},
@@ -23,6 +26,9 @@ const LARGE: usize = 1 << 20;
 
 /// How long what may never be answered is waited for.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// How long certificates are valid, before and after now.
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// Two nodes, one of which is to fail.
 struct Scene {
@@ -45,12 +51,38 @@ fn join(node: &Node) -> NodeConfig {
     NodeConfig { join: vec![node.address().unwrap().to_string()], ..NodeConfig::default() }
 }
 
+/// Makes the files of a node beside a path.
+fn certificates(beside: &Path) -> CertificateFiles {
+    let (begin, end) = (SystemTime::now() - HOUR, SystemTime::now() + HOUR);
+    let subject = Subject { name: "ca", serial: &[1], begin, end };
+    let ca = Authority::make(&subject).unwrap();
+    let issuer = Authority::new("ca", &ca.key).unwrap();
+    let own = issuer.issue(&Subject { name: "node", serial: &[2], ..subject }).unwrap();
+    let crl = issuer.revoke(1, &[], begin, end).unwrap();
+    let write = |what: &str, text: String| {
+        let path = beside.with_extension(what);
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
+        file.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
+        path
+    };
+    CertificateFiles {
+        certificate: write("crt", own.certificate),
+        key: write("key", own.key),
+        ca: write("ca", ca.certificate),
+        crl: Some(write("crl", crl)),
+    }
+}
+
 impl Scene {
     fn new(task: Task) -> Self {
         let name = format!("hoplite-failstop-{task}-{}", std::process::id());
         let socket = std::env::temp_dir().join(name);
-        let other = Node::start(NodeConfig::default()).unwrap();
-        let failing = NodeConfig { socket: Some(socket.clone()), ..join(&other) };
+        // Only a node that shows certificates reads a list of revocations.
+        let certificates = (task == Task::Revocation).then(|| certificates(&socket));
+        let with = |config| NodeConfig { certificates: certificates.clone(), ..config };
+        let other = Node::start(with(NodeConfig::default())).unwrap();
+        let failing = with(NodeConfig { socket: Some(socket.clone()), ..join(&other) });
         Self { failing: Node::start(failing).unwrap(), other, socket }
     }
 
@@ -59,7 +91,7 @@ impl Scene {
         let (mine, theirs) = (self.failing.client(), self.other.client());
         match task {
             // These are at work by themselves.
-            Task::Timer | Task::Seek | Task::Spare => {}
+            Task::Timer | Task::Seek | Task::Spare | Task::Revocation => {}
             Task::Machine => drop(mine.start_objects(None).wait_for(PAUSE)),
             Task::Orders => drop(put(&mine, 200 * LARGE)),
             Task::Listen | Task::Welcome => {
@@ -174,6 +206,7 @@ tests! {
     a_connection_to_a_member: Redial,
     messages_that_wait: Late,
     the_search_for_members: Seek,
+    the_list_of_revocations: Revocation,
     a_sender: Send,
     a_receiver: Receive,
     the_stream_of_a_child: Stream,

@@ -39,6 +39,9 @@ pub const SIGNED_BYTES: usize = 32;
 /// Bytes of a tag: those of AES-GCM.
 pub const TAG_BYTES: usize = 16;
 
+/// Bytes of the number of a node's start, which a node with a certificate says before TLS.
+pub const START_BYTES: u32 = 16;
+
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -96,7 +99,8 @@ impl FrameKind {
             // The ranges still missing, or the parts of a result.
             Self::Fetch => 1024 * 1024,
             Self::Blocks => FRAME_BYTES_MAX as u32,
-            Self::Credit | Self::End | Self::Secure => 0,
+            Self::Credit | Self::End => 0,
+            Self::Secure => START_BYTES,
             Self::Unavailable => 4096,
         }
     }

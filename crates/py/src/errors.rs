@@ -25,7 +25,9 @@ pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
             _ => "HopliteError",
         },
         Error::AddressInUse { .. } => "AddressInUse",
-        Error::Listen { .. } | Error::Advertise { .. } => "InvalidArgument",
+        Error::Listen { .. } | Error::Advertise { .. } | Error::Certificates(_) => {
+            "InvalidArgument"
+        }
         Error::Join(_) => "JoinError",
         Error::Attach { .. } => "ConnectError",
         Error::Closed => "NodeDown",

@@ -4,6 +4,7 @@
 
 mod arguments;
 mod buffer;
+mod certificates;
 mod client;
 mod errors;
 mod log;
@@ -19,6 +20,7 @@ mod native {
     use super::{
         arguments::check_name,
         buffer::{Copier, Growing, Space, View},
+        certificates::{issue_certificate, make_authority, revoke_certificates},
         client::{Client, connect, digest, hold_all},
         log::log_to_stderr,
         node::{Node, after_fork, before_fork},

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use hoplite_node::{Node as Native, NodeConfig};
+use hoplite_node::{CertificateFiles, Node as Native, NodeConfig};
 use pyo3::prelude::*;
 
 use crate::{arguments, client::Client, errors, wait::aside};
@@ -31,8 +31,8 @@ pub(crate) struct Node {
 impl Node {
     #[new]
     #[pyo3(signature = (
-        *, listen=None, join=Vec::new(), capacity=None, cluster="default", tokens=Vec::new(), plain=false, insecure=false,
-        advertise=None, socket=None, rack=None, degree=None, detection_timeout=3.0
+        *, listen=None, join=Vec::new(), capacity=None, cluster="default", tokens=Vec::new(), certificates=None,
+        admission="", plain=false, insecure=false, advertise=None, socket=None, rack=None, degree=None, detection_timeout=3.0
     ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -42,6 +42,8 @@ impl Node {
         capacity: Option<u64>,
         cluster: &str,
         tokens: Vec<String>,
+        certificates: Option<(PathBuf, PathBuf, PathBuf, Option<PathBuf>)>,
+        admission: &str,
         plain: bool,
         insecure: bool,
         advertise: Option<String>,
@@ -52,12 +54,20 @@ impl Node {
     ) -> PyResult<Self> {
         let (rack, degree) = (arguments::word(py, rack)?, arguments::word(py, degree)?);
         let cluster = cluster.into();
+        let certificates = certificates.map(|(certificate, key, ca, crl)| CertificateFiles {
+            certificate,
+            key,
+            ca,
+            crl,
+        });
         let config = NodeConfig {
             listen,
             advertise,
             join,
             cluster,
             tokens,
+            certificates,
+            admission: admission.into(),
             is_plain: plain,
             insecure,
             capacity,

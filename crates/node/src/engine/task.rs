@@ -26,6 +26,8 @@ pub enum Task {
     Call,
     /// Calls the members that were named at the start.
     Seek,
+    /// Reads the list of revocations again.
+    Revocation,
     /// Passes a connection on to a third node.
     Relay,
     /// Sends over one payload connection.
@@ -52,7 +54,7 @@ pub enum Task {
 
 impl Task {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Machine,
         Self::Orders,
         Self::Timer,
@@ -63,6 +65,7 @@ impl Task {
         Self::Late,
         Self::Call,
         Self::Seek,
+        Self::Revocation,
         Self::Relay,
         Self::Send,
         Self::Receive,

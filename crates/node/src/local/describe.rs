@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use hoplite_shm::ArenaStats;
 
-use crate::network::{handshake::address_of, shared::Network};
+use crate::network::{certificates::Trust, handshake::address_of, shared::Network};
 
 /// All that is known of a node.
 pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats) -> Value {
@@ -35,6 +35,8 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
     let link = network.link.link();
     let more = json!({
         "cluster": network.identity.cluster,
+        "admission": network.identity.admission,
+        "revocations": network.identity.key.trust().and_then(|trust| revocations(trust)),
         "members": members.collect::<Vec<_>>(),
         "lost": lost.collect::<Vec<_>>(),
         "objects": status.copies,
@@ -54,6 +56,13 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
         "counters": network.counters.values(),
     });
     with(described(&status.me), more)
+}
+
+/// The list of revocations: its file, how often another was put in force, and why what the file holds now is not.
+fn revocations(trust: &Trust) -> Option<Value> {
+    let (file, problem) = trust.list()?;
+    let file = file.display().to_string();
+    Some(json!({"file": file, "renewed": trust.list_number(), "problem": problem}))
 }
 
 /// What there is to say of any node; a node that listens nowhere has no address.

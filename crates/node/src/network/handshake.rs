@@ -1,4 +1,4 @@
-//! The handshake at the beginning of every connection between nodes: protocol version, keys, cluster, token.
+//! The handshake at the beginning of every connection between nodes: protocol version, keys or certificates, cluster, token.
 //!
 //! ```text
 //!   caller                                   called
@@ -9,7 +9,8 @@
 //! ```
 //! The token never crosses the wire. The caller proves first that it knows it, and the called says nothing of itself before.
 //! The proofs hold for this TLS connection alone ([`super::proofs`]), and the id of each node is that of its key
-//! ([`super::tls`]). What follows are frames that are sealed with keys of this connection ([`crate::sealing`]).
+//! ([`super::tls`]). With certificates both are proved in TLS: the body of Secure is the number of a node's start, the called
+//! shows its certificate first, and says no more of itself before it has looked at that of the caller. What follows are frames that are sealed with keys of this connection ([`crate::sealing`]).
 //!
 //! A control connection leaves a [`Session`]. Its caller need not wait on its payload connections to the same node, on each
 //! of which a transfer would begin two round trips later:
@@ -34,7 +35,7 @@ use hoplite_proto::{
     error::Quoted,
     id::NodeId,
     members::Member,
-    wire::{FrameKind, Greeting, Hello, MacBytes, Resume, Role, Welcome, WireError},
+    wire::{FrameKind, Greeting, Header, Hello, MacBytes, Resume, Role, Welcome, WireError},
 };
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
@@ -45,7 +46,7 @@ use tokio::{
 
 use super::{
     proofs::{Claim, Session, Side, Token, nonce},
-    tls::{NodeKey, Secured},
+    tls::{NodeKey, Secured, Start},
 };
 use crate::{
     channel::{self, Channel},
@@ -62,6 +63,8 @@ pub(crate) struct Identity {
     pub(crate) cluster: String,
     /// The first is proved to others; of others each is accepted.
     pub(crate) tokens: Vec<Token>,
+    /// How nodes are admitted, in words.
+    pub(crate) admission: String,
     /// Whether frames are not sealed, which both sides have to want.
     pub(crate) is_plain: bool,
     /// After how long a control connection is broken whose other side acknowledges nothing. Where that is not very long,
@@ -124,7 +127,7 @@ pub(crate) enum Answered {
     /// After a handshake.
     Met(Met),
     /// A payload connection of a node that was admitted before.
-    Resumed(NodeId, Channel),
+    Resumed(NodeId, Channel, Session),
 }
 
 /// Calls a node that has admitted this one, and says at once what it wants of it: `first` is a frame that is not sealed.
@@ -203,9 +206,12 @@ async fn introduce(
     role: Role,
     callee: Option<NodeId>,
 ) -> Result<Met, LinkError> {
-    stream.write_all(&frame::bare(FrameKind::Secure, 0, 0)).await?;
-    hear_secure(&mut stream).await?;
-    let mut secured = me.key.call(stream).await?;
+    stream.write_all(&secure(&me.key)).await?;
+    let start = hear_secure(&mut stream).await?;
+    if let Some(said) = unlike(&me.key, start.as_ref()) {
+        return Err(LinkError::Refused(said));
+    }
+    let mut secured = me.key.call(stream, start.as_ref()).await?;
     if let Some(callee) = callee.filter(|callee| *callee != secured.peer) {
         let said = format!("this is node {}, not {callee}, whose place it has taken", secured.peer);
         return Err(refuse(&mut secured.stream, said).await);
@@ -216,7 +222,9 @@ async fn introduce(
     let (member, is_plain, turn) = (me.member, me.is_plain, me.next_turn());
     let hello = Hello { cluster: cluster.clone(), member, role, callee, turn, is_plain, proofs };
     say(&mut secured.stream, &Greeting::Hello(hello)).await?;
-    let welcome = match hear(&mut secured.stream).await? {
+    // Of a certificate that the called does not take the caller hears now.
+    let heard = hear(&mut secured.stream).await.map_err(|error| me.key.explain(error));
+    let welcome = match heard? {
         Greeting::Welcome(welcome) => welcome,
         other => return Err(unexpected(other)),
     };
@@ -228,7 +236,7 @@ async fn introduce(
     if welcome.member.id != secured.peer {
         return Err(LinkError::Stranger);
     }
-    let session = Session::new(secured.secret);
+    let session = Session::new(secured.secret, secured.shown.clone());
     let (seal, open) = session.keys(Side::Caller, None, is_plain);
     let mut channel = Channel { stream: secured.into_inner(), seal, open };
     let round_trip = match role {
@@ -269,8 +277,13 @@ pub(crate) async fn answer(
         };
         match header.kind {
             FrameKind::Secure => {
-                stream.write_all(&frame::bare(FrameKind::Secure, 0, 0)).await?;
-                admit_caller(me, me.key.answer(stream).await?).await.map(Answered::Met)
+                let start = read_start(&mut stream, header).await?;
+                if let Some(said) = unlike(&me.key, start.as_ref()) {
+                    return Err(refuse(&mut stream, said).await);
+                }
+                stream.write_all(&secure(&me.key)).await?;
+                let secured = me.key.answer(stream, start.as_ref()).await?;
+                admit_caller(me, secured).await.map(Answered::Met)
             }
             FrameKind::Greeting => {
                 let mut header = header;
@@ -327,7 +340,7 @@ async fn admit_caller(me: &Identity, mut secured: Secured) -> Result<Met, LinkEr
     let proof = known.map(|token| claim.prove(token, Side::Called));
     let welcome = Welcome { member: me.member, proof };
     say(&mut secured.stream, &Greeting::Welcome(welcome)).await?;
-    let session = Session::new(secured.secret);
+    let session = Session::new(secured.secret, secured.shown.clone());
     let (seal, open) = session.keys(Side::Called, None, me.is_plain);
     let mut channel = Channel { stream: secured.into_inner(), seal, open };
     if matches!(role, Role::Control | Role::ControlAgain) {
@@ -358,7 +371,7 @@ async fn admit_again(
     };
     say(&mut stream, &Greeting::Resumed(session.prove(Side::Called, nonce))).await?;
     let (seal, open) = session.keys(Side::Called, Some(nonce), me.is_plain);
-    Ok(Answered::Resumed(*caller, Channel { stream, seal, open }))
+    Ok(Answered::Resumed(*caller, Channel { stream, seal, open }, session))
 }
 
 /// Has a node that has admitted this one pass on what is said to a member, and what that answers.
@@ -400,9 +413,11 @@ async fn in_time<T>(
     timeout(patience, what).await.unwrap_or(Err(LinkError::Silent(patience.as_secs_f32())))
 }
 
-/// Whether the process that was called is not there: its host says that no process listens, or another node answers.
+/// Whether the process that was called is not there: its host says that no process listens, another node answers, or one of
+/// them does not take the other for a member.
 pub(crate) fn is_elsewhere(error: &LinkError) -> bool {
-    is_refused(error) || matches!(error, LinkError::Stranger | LinkError::Refused(_))
+    use LinkError::{Certificate, Refused, Stranger};
+    is_refused(error) || matches!(error, Stranger | Refused(_) | Certificate(_))
 }
 
 /// Whether the host is there, but no process listens at the port.
@@ -458,13 +473,47 @@ async fn hear<R: AsyncRead + Unpin>(reader: &mut R) -> Result<Greeting, LinkErro
     channel::read_frame(reader, &mut Open::new(None), FrameKind::Greeting).await
 }
 
-/// Hears that TLS follows; or why not.
-async fn hear_secure(stream: &mut TcpStream) -> Result<(), LinkError> {
+/// What a node says before TLS.
+fn secure(key: &NodeKey) -> Vec<u8> {
+    match key.start() {
+        Some(start) => frame::frame(FrameKind::Secure, 0, start),
+        None => frame::bare(FrameKind::Secure, 0, 0),
+    }
+}
+
+/// The number of the other node's start; none if it shows no certificate.
+async fn read_start(
+    stream: &mut TcpStream,
+    mut header: Header,
+) -> Result<Option<Start>, LinkError> {
+    if header.length == 0 {
+        return Ok(None);
+    }
+    let body = channel::read_body(stream, &mut Open::new(None), &mut header).await?;
+    Ok(Some(hoplite_proto::wire::decode(&body)?))
+}
+
+/// Why a node does not go on with one that proves itself in another way.
+fn unlike(key: &NodeKey, other: Option<&Start>) -> Option<String> {
+    match (key.start(), other) {
+        (Some(_), None) => Some(
+            "nodes of this cluster show certificates, and one has none: start it with --cert, --key and --ca".into(),
+        ),
+        (None, Some(_)) => Some(
+            "nodes of this cluster show no certificates, and one does: give all nodes certificates, or all a token"
+                .into(),
+        ),
+        _ => None,
+    }
+}
+
+/// Hears that TLS follows, and the number of the other node's start; or why not.
+async fn hear_secure(stream: &mut TcpStream) -> Result<Option<Start>, LinkError> {
     let header = channel::read_header(stream).await?;
     let mut header =
         header.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?;
     match header.kind {
-        FrameKind::Secure => Ok(()),
+        FrameKind::Secure => read_start(stream, header).await,
         FrameKind::Greeting => {
             let body = channel::read_body(stream, &mut Open::new(None), &mut header).await?;
             Err(unexpected(hoplite_proto::wire::decode(&body)?))

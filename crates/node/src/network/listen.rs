@@ -14,14 +14,15 @@ use tracing::{debug, info};
 
 use super::{
     admission::{Callers, callers_max},
+    certificates::Shown,
     handshake::{self, Answered, Met},
     relay,
     shared::Network,
 };
 use crate::{channel::Channel, engine::task::Task, error::LinkError, fork_safe};
 
-/// Takes a payload connection that a node has made.
-pub(crate) type Serve = Arc<dyn Fn(NodeId, Channel) + Send + Sync>;
+/// Takes a payload connection that a node has made, and the certificate that it has shown.
+pub(crate) type Serve = Arc<dyn Fn(NodeId, Channel, Option<Arc<Shown>>) + Send + Sync>;
 
 /// Accepts for ever.
 pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: Serve) {
@@ -62,8 +63,8 @@ async fn welcome(
     let admit = |node, nonce: &[u8; 16], pass: &MacBytes| network.peers.admit(node, nonce, pass);
     let met = match handshake::answer(&network.identity, stream, admit).await? {
         Answered::Met(met) => met,
-        Answered::Resumed(node, channel) => {
-            serve(node, channel);
+        Answered::Resumed(node, channel, session) => {
+            serve(node, channel, session.shown);
             return Ok(());
         }
     };
@@ -86,12 +87,14 @@ async fn welcome(
         Role::Detour => {
             let helper = network.clone();
             network.tasks.spawn(Task::Relay, async move {
-                if let Err(error) = relay::pass_on(&helper, channel, member.id).await {
+                if let Err(error) =
+                    relay::pass_on(&helper, channel, member.id, session.shown.as_deref()).await
+                {
                     debug!(node = %member.id, %error, "was not passed on");
                 }
             });
         }
-        Role::Payload => serve(member.id, channel),
+        Role::Payload => serve(member.id, channel, session.shown),
     }
     Ok(())
 }

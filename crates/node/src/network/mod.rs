@@ -3,15 +3,19 @@
 //! Knows addresses and members; not what an object is.
 
 mod admission;
+pub(crate) mod certificates;
 pub(crate) mod control;
 pub(crate) mod handshake;
 pub(crate) mod join;
 pub(crate) mod listen;
 pub(crate) mod outbox;
+#[cfg(test)]
+mod own_ca;
 pub(crate) mod payload;
 pub(crate) mod peers;
 pub(crate) mod proofs;
 pub(crate) mod redial;
 mod relay;
+pub(crate) mod revocation;
 pub(crate) mod shared;
 pub(crate) mod tls;

@@ -27,6 +27,7 @@ use tokio::{
 use tracing::error;
 
 use super::{
+    certificates::Shown,
     outbox::{Outbox, Push},
     proofs::{Admitted, Session},
 };
@@ -246,6 +247,17 @@ impl Peers {
     /// What a member that has admitted this node knows it by.
     pub(crate) fn session(&self, node: NodeId) -> Option<Session> {
         lock(&self.calls).get(&node).cloned()
+    }
+
+    /// The certificates that nodes have shown which this one has admitted, or which have admitted this one.
+    pub(crate) fn shown(&self) -> Vec<(NodeId, Arc<Shown>)> {
+        let calls = lock(&self.calls);
+        let called = calls.iter().map(|(node, session)| (*node, session.shown.clone()));
+        let mut all: Vec<_> = called.collect();
+        drop(calls);
+        let callers = lock(&self.callers);
+        all.extend(callers.iter().map(|(node, admitted)| (*node, admitted.session.shown.clone())));
+        all.into_iter().filter_map(|(node, shown)| Some((node, shown?))).collect()
     }
 
     /// Gives a payload connection back after a transfer that ended in order.

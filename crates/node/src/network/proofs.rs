@@ -4,7 +4,7 @@
 //! proof is worth nothing on another connection, from another node, for another role or in the other direction. Knows
 //! bytes, not connections.
 
-use std::{collections::HashSet, io};
+use std::{collections::HashSet, io, sync::Arc};
 
 use hmac::{Hmac, KeyInit, Mac};
 use hoplite_proto::{
@@ -13,6 +13,7 @@ use hoplite_proto::{
 };
 use sha2::Sha256;
 
+use super::certificates::Shown;
 use crate::sealing::{Open, Seal, Secret, derive};
 
 /// A secret that all nodes of a cluster share.
@@ -92,14 +93,17 @@ impl Claim<'_> {
     }
 }
 
-/// A secret of two nodes, of which one called the other.
+/// A secret of two nodes, of which one called the other, and the certificate that the other one has shown.
 #[derive(Clone)]
-pub(crate) struct Session(Secret);
+pub(crate) struct Session {
+    secret: Secret,
+    pub(crate) shown: Option<Arc<Shown>>,
+}
 
 impl Session {
     /// Of the TLS connection of their handshake.
-    pub(super) const fn new(secret: Secret) -> Self {
-        Self(secret)
+    pub(super) const fn new(secret: Secret, shown: Option<Arc<Shown>>) -> Self {
+        Self { secret, shown }
     }
 
     /// The keys of one connection, for a node on its `side`: of the handshake's own connection, or of a later one with its
@@ -111,12 +115,13 @@ impl Session {
         is_plain: bool,
     ) -> (Seal, Open) {
         let nonce: &[u8] = nonce.map_or(&[], |nonce| nonce);
-        let key = |side: Side| (!is_plain).then(|| derive(&self.0, &[side.name(), b" ", nonce]));
+        let key =
+            |side: Side| (!is_plain).then(|| derive(&self.secret, &[side.name(), b" ", nonce]));
         (Seal::new(key(side)), Open::new(key(side.other())))
     }
 
     fn mac(&self, side: Side, nonce: &[u8; 16]) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0)
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.secret)
             .unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));
         mac.update(b"hoplite pass ");
         mac.update(side.name());
@@ -143,7 +148,7 @@ impl std::fmt::Debug for Session {
 /// What the called knows of a caller that it has admitted.
 #[derive(Debug)]
 pub(crate) struct Admitted {
-    session: Session,
+    pub(super) session: Session,
     /// Nonces that have passed.
     seen: HashSet<[u8; 16]>,
 }
@@ -177,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_pass_is_good_once_and_in_its_session() {
-        let (session, other) = (Session::new([1; 32]), Session::new([2; 32]));
+        let (session, other) = (Session::new([1; 32], None), Session::new([2; 32], None));
         let mut admitted = Admitted::new(session.clone());
         let nonce = [7; 16];
         let pass = session.prove(Side::Caller, &nonce);
@@ -211,7 +216,7 @@ mod tests {
 
     #[test]
     fn what_one_side_seals_the_other_opens_and_plain_is_plain() {
-        let session = Session::new([1; 32]);
+        let session = Session::new([1; 32], None);
         for nonce in [None, Some(&[5; 16])] {
             let (mut seal, _) = session.keys(Side::Caller, nonce, false);
             let (mut own, mut open) = session.keys(Side::Called, nonce, false);

@@ -22,6 +22,7 @@ use tokio::{io::copy_bidirectional, net::TcpStream, time::sleep};
 use tracing::{debug, info};
 
 use super::{
+    certificates::Shown,
     handshake::{self, Met},
     shared::Network,
 };
@@ -89,6 +90,7 @@ pub(crate) async fn pass_on(
     network: &Arc<Network>,
     mut channel: Channel,
     from: NodeId,
+    shown: Option<&Shown>,
 ) -> Result<(), LinkError> {
     let to = handshake::asked_to_pass_on(&mut channel).await?;
     let connected = match network.peers.address(to).filter(|_| network.peers.is_member(from)) {
@@ -116,6 +118,7 @@ pub(crate) async fn pass_on(
     tokio::select! {
         passed = passing => passed.map(|_| ()).map_err(LinkError::from),
         () = one_is_gone => Ok(()),
+        () = network.identity.key.barred(shown) => Ok(()),
     }
 }
 

@@ -2,41 +2,58 @@
 //! that no other process has, also one that sits between them.
 //!
 //! Keys are raw public keys (RFC 7250), made anew at each start of a node: what they stand for is said inside by the token
-//! ([`super::proofs`]). After the handshake frames are protected by [`crate::sealing`]. Knows keys, not greetings.
+//! ([`super::proofs`]). Or they are those of certificates ([`super::certificates`]), which are looked at here; then each start
+//! of a node has a number, and the id is that of both. After the handshake frames are protected by [`crate::sealing`]. Knows
+//! keys, not greetings.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
-use hoplite_proto::id::NodeId;
+use hoplite_proto::{id::NodeId, wire::START_BYTES};
 use rustls::{
     ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
     client::{
-        AlwaysResolvesClientRawPublicKeys, Resumption,
+        AlwaysResolvesClientRawPublicKeys, ResolvesClientCert, Resumption,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
     crypto::{
-        CryptoProvider, WebPkiSupportedAlgorithms, ring as provider,
+        WebPkiSupportedAlgorithms, ring as provider, verify_tls13_signature,
         verify_tls13_signature_with_raw_key,
     },
     pki_types::{
         CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
     },
     server::{
-        AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage,
+        AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage, ParsedCertificate,
+        ResolvesServerCert,
         danger::{ClientCertVerified, ClientCertVerifier},
     },
-    sign::CertifiedKey,
+    sign::{CertifiedKey, SingleCertAndKey},
     version::TLS13,
 };
 use sha2::{Digest, Sha256};
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+use super::{
+    certificates::{Shown, Trust},
+    proofs::nonce,
+};
 use crate::{error::LinkError, sealing::Secret};
+
+/// The number of a start of a node, random.
+pub(crate) type Start = [u8; START_BYTES as usize];
 
 /// The key of one start of a node.
 #[derive(Clone)]
 pub(crate) struct NodeKey {
     id: NodeId,
+    /// With certificates, whose keys live longer than a start of a node.
+    start: Option<Start>,
+    trust: Option<Arc<Trust>>,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
 }
@@ -52,6 +69,8 @@ pub(crate) struct Secured {
     pub(crate) stream: TlsStream<TcpStream>,
     /// The node at the other end, by its key.
     pub(crate) peer: NodeId,
+    /// Its certificate, if it has shown one.
+    pub(crate) shown: Option<Arc<Shown>>,
     /// What only the two ends of this TLS connection know, for proofs inside it: `tls-exporter` of RFC 9266.
     pub(crate) binding: Secret,
     /// Another such secret, for the keys of frames.
@@ -81,19 +100,43 @@ impl NodeKey {
         let key = provider::sign::any_eddsa_type(&private).map_err(io::Error::other)?;
         let public =
             key.public_key().ok_or_else(|| io::Error::other("the key has no public part"))?;
-        let id = id_of(public.as_ref());
+        let id = id_of(public.as_ref(), None);
         let certificate = CertificateDer::from(public.as_ref().to_vec());
         let certified = Arc::new(CertifiedKey::new(vec![certificate], key));
+        let resolvers = (
+            Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified.clone())) as Arc<_>,
+            Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified)) as Arc<_>,
+        );
+        Self::of(id, None, None, resolvers)
+    }
+
+    /// Takes the key of a certificate, and those certificates of others that are trusted.
+    ///
+    /// # Errors
+    /// The system's source of entropy fails.
+    pub(crate) fn certified(own: CertifiedKey, trust: Arc<Trust>) -> io::Result<Self> {
+        let start = Some(nonce()?);
+        let shown = own.end_entity_cert().map_err(io::Error::other)?;
+        let id = id_of(&public_key(shown).map_err(io::Error::other)?, start.as_ref());
+        let resolver = Arc::new(SingleCertAndKey::from(own));
+        Self::of(id, start, Some(trust), (resolver.clone() as Arc<_>, resolver as Arc<_>))
+    }
+
+    fn of(
+        id: NodeId,
+        start: Option<Start>,
+        trust: Option<Arc<Trust>>,
+        (of_caller, of_called): (Arc<dyn ResolvesClientCert>, Arc<dyn ResolvesServerCert>),
+    ) -> io::Result<Self> {
         let cryptography = Arc::new(provider::default_provider());
-        let verifier = Arc::new(AnyKey::new(&cryptography));
+        let algorithms = cryptography.signature_verification_algorithms;
+        let verifier = Arc::new(Verifier { algorithms, trust: trust.clone() });
         let mut client = ClientConfig::builder_with_provider(cryptography.clone())
             .with_protocol_versions(&[&TLS13])
             .map_err(io::Error::other)?
             .dangerous()
             .with_custom_certificate_verifier(verifier.clone())
-            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
-                certified.clone(),
-            )));
+            .with_client_cert_resolver(of_caller);
         // Nodes that have met go on by a secret of their own, which saves more: see `Greeting::Resume`.
         client.resumption = Resumption::disabled();
         client.enable_sni = false;
@@ -101,10 +144,10 @@ impl NodeKey {
             .with_protocol_versions(&[&TLS13])
             .map_err(io::Error::other)?
             .with_client_cert_verifier(verifier)
-            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified)));
+            .with_cert_resolver(of_called);
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
-        Ok(Self { id, client: Arc::new(client), server: Arc::new(server) })
+        Ok(Self { id, start, trust, client: Arc::new(client), server: Arc::new(server) })
     }
 
     /// The id of a node with this key.
@@ -112,43 +155,147 @@ impl NodeKey {
         self.id
     }
 
-    /// Shakes hands as the caller.
-    ///
-    /// # Errors
-    /// The other side did not, or the connection ended.
-    pub(crate) async fn call(&self, stream: TcpStream) -> Result<Secured, LinkError> {
-        // Keys have no names.
-        let name = ServerName::from(std::net::Ipv4Addr::LOCALHOST);
-        let stream = TlsConnector::from(self.client.clone()).connect(name, stream).await?;
-        let (_, tls) = stream.get_ref();
-        let peer = peer(tls.peer_certificates())?;
-        let (binding, secret) = secrets(|label| tls.export_keying_material([0; 32], label, None))?;
-        Ok(Secured { stream: stream.into(), peer, binding, secret })
+    /// The same node, which shows no certificate as a caller: test only.
+    #[cfg(test)]
+    pub(crate) fn without_certificate(&self) -> Self {
+        let algorithms = provider::default_provider().signature_verification_algorithms;
+        let verifier = Arc::new(Verifier { algorithms, trust: self.trust.clone() });
+        let client = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()))
+            .with_protocol_versions(&[&TLS13])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth();
+        Self { client: Arc::new(client), ..self.clone() }
     }
 
-    /// Shakes hands as the called.
+    /// The number of this start, if the key is that of a certificate.
+    pub(crate) const fn start(&self) -> Option<&Start> {
+        self.start.as_ref()
+    }
+
+    /// Which certificates are taken of other nodes, if they show some.
+    pub(crate) const fn trust(&self) -> Option<&Arc<Trust>> {
+        self.trust.as_ref()
+    }
+
+    /// Ends when a certificate that was shown is revoked.
+    pub(crate) async fn barred(&self, shown: Option<&Shown>) {
+        match (&self.trust, shown) {
+            (Some(trust), Some(shown)) => trust.barred(shown).await,
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Shakes hands as the caller; `start` is what the other side has said of its own.
     ///
     /// # Errors
-    /// The other side did not, or the connection ended.
-    pub(crate) async fn answer(&self, stream: TcpStream) -> Result<Secured, LinkError> {
-        let stream = TlsAcceptor::from(self.server.clone()).accept(stream).await?;
+    /// The other side did not, its certificate is not taken, or the connection ended.
+    pub(crate) async fn call(
+        &self,
+        stream: TcpStream,
+        start: Option<&Start>,
+    ) -> Result<Secured, LinkError> {
+        let list = self.list_number();
+        // Keys have no names.
+        let name = ServerName::from(std::net::Ipv4Addr::LOCALHOST);
+        let connected = TlsConnector::from(self.client.clone()).connect(name, stream).await;
+        let stream = connected.map_err(|error| self.explain(error.into()))?;
         let (_, tls) = stream.get_ref();
-        let peer = peer(tls.peer_certificates())?;
+        let (peer, shown) = self.peer(tls.peer_certificates(), start, list)?;
         let (binding, secret) = secrets(|label| tls.export_keying_material([0; 32], label, None))?;
-        Ok(Secured { stream: stream.into(), peer, binding, secret })
+        Ok(Secured { stream: stream.into(), peer, shown, binding, secret })
+    }
+
+    /// Shakes hands as the called; `start` is what the other side has said of its own.
+    ///
+    /// # Errors
+    /// The other side did not, its certificate is not taken, or the connection ended.
+    pub(crate) async fn answer(
+        &self,
+        stream: TcpStream,
+        start: Option<&Start>,
+    ) -> Result<Secured, LinkError> {
+        let list = self.list_number();
+        let accepting = TlsAcceptor::from(self.server.clone()).accept(stream).into_fallible();
+        let stream = match accepting.await {
+            Ok(stream) => stream,
+            Err((error, stream)) => {
+                let_it_read(stream).await;
+                return Err(self.explain(error.into()));
+            }
+        };
+        let (_, tls) = stream.get_ref();
+        let (peer, shown) = self.peer(tls.peer_certificates(), start, list)?;
+        let (binding, secret) = secrets(|label| tls.export_keying_material([0; 32], label, None))?;
+        Ok(Secured { stream: stream.into(), peer, shown, binding, secret })
+    }
+
+    fn list_number(&self) -> u64 {
+        self.trust.as_ref().map_or(0, |trust| trust.list_number())
+    }
+
+    /// Who has shown a key or a certificate.
+    fn peer(
+        &self,
+        shown: Option<&[CertificateDer<'_>]>,
+        start: Option<&Start>,
+        list: u64,
+    ) -> Result<(NodeId, Option<Arc<Shown>>), LinkError> {
+        let shown = shown.filter(|shown| !shown.is_empty());
+        let shown = shown.ok_or_else(|| io::Error::other("the other side has shown no key"))?;
+        if self.trust.is_none() {
+            return Ok((id_of(&shown[0], None), None));
+        }
+        let key = public_key(&shown[0]).map_err(io::Error::other)?;
+        Ok((id_of(&key, start), Some(Arc::new(Shown::new(shown, list)))))
+    }
+
+    /// Says in words why one side does not take the certificate of the other.
+    pub(crate) fn explain(&self, error: LinkError) -> LinkError {
+        let Some(trust) = &self.trust else { return error };
+        let LinkError::Io(told) = &error else { return error };
+        let told = told.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        match told {
+            Some(rustls::Error::AlertReceived(alert)) => {
+                trust.refused(*alert).map_or(error, LinkError::Refused)
+            }
+            Some(
+                wrong @ (rustls::Error::InvalidCertificate(_)
+                | rustls::Error::InvalidCertRevocationList(_)
+                | rustls::Error::NoCertificatesPresented),
+            ) => LinkError::Certificate(trust.wrong(wrong)),
+            _ => error,
+        }
     }
 }
 
-/// The id of the node that has a key: the beginning of the key's SHA-256.
-fn id_of(public: &[u8]) -> NodeId {
-    let hash: [u8; 32] = Sha256::digest(public).into();
+/// How long a caller that is refused has to read why.
+const READ_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a caller may have said by then: a certificate and a greeting.
+const UNREAD_BYTES_MAX: u64 = 64 * 1024;
+
+/// Ends a connection so that the other side reads what was said last: of one that ends with unread bytes it may not.
+async fn let_it_read(mut stream: TcpStream) {
+    let reading = async {
+        stream.shutdown().await?;
+        tokio::io::copy(&mut stream.take(UNREAD_BYTES_MAX), &mut tokio::io::sink()).await
+    };
+    let _ = timeout(READ_PATIENCE, reading).await;
+}
+
+/// The id of the node that has a key: the beginning of the SHA-256 of the key and the number of the node's start.
+fn id_of(public: &[u8], start: Option<&Start>) -> NodeId {
+    let mut hash = Sha256::new_with_prefix(public);
+    hash.update(start.map_or(&[][..], |start| start));
+    let hash: [u8; 32] = hash.finalize().into();
     NodeId(u64::from_le_bytes(hash[..8].try_into().unwrap_or_default()))
 }
 
-fn peer(keys: Option<&[CertificateDer<'_>]>) -> Result<NodeId, LinkError> {
-    let key = keys.and_then(<[_]>::first);
-    let key = key.ok_or_else(|| io::Error::other("the other side has shown no key"))?;
-    Ok(id_of(key))
+/// The public key of a certificate, as a raw public key is written.
+fn public_key(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, rustls::Error> {
+    Ok(ParsedCertificate::try_from(certificate)?.subject_public_key_info().as_ref().to_vec())
 }
 
 fn secrets(
@@ -158,24 +305,34 @@ fn secrets(
     Ok((export(b"EXPORTER-Channel-Binding")?, export(b"EXPORTER-hoplite-frames")?))
 }
 
-/// Takes any key, and checks that the other side has it: who may have which id is looked at where the id is said.
+/// Checks that the other side has its key. Without certificates any key is taken: who may have which id is looked at where
+/// the id is said.
 #[derive(Debug)]
-struct AnyKey {
+struct Verifier {
     algorithms: WebPkiSupportedAlgorithms,
+    trust: Option<Arc<Trust>>,
 }
 
-impl AnyKey {
-    fn new(cryptography: &CryptoProvider) -> Self {
-        Self { algorithms: cryptography.signature_verification_algorithms }
+impl Verifier {
+    fn check(
+        &self,
+        certificate: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        self.trust.as_ref().map_or(Ok(()), |trust| trust.check(certificate, rest, now))
     }
 
     fn verify(
         &self,
         message: &[u8],
-        key: &CertificateDer<'_>,
+        certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let key = SubjectPublicKeyInfoDer::from(key.as_ref());
+        if self.trust.is_some() {
+            return verify_tls13_signature(message, certificate, signed, &self.algorithms);
+        }
+        let key = SubjectPublicKeyInfoDer::from(certificate.as_ref());
         verify_tls13_signature_with_raw_key(message, &key, signed, &self.algorithms)
     }
 }
@@ -197,49 +354,52 @@ macro_rules! signatures {
         fn verify_tls13_signature(
             &self,
             message: &[u8],
-            key: &CertificateDer<'_>,
+            certificate: &CertificateDer<'_>,
             signed: &DigitallySignedStruct,
         ) -> Result<HandshakeSignatureValid, rustls::Error> {
-            self.verify(message, key, signed)
+            self.verify(message, certificate, signed)
         }
 
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-            vec![SignatureScheme::ED25519]
+            match self.trust {
+                Some(_) => self.algorithms.supported_schemes(),
+                None => vec![SignatureScheme::ED25519],
+            }
         }
 
         fn requires_raw_public_keys(&self) -> bool {
-            true
+            self.trust.is_none()
         }
     };
 }
 
-impl ServerCertVerifier for AnyKey {
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
+        certificate: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
         _: &ServerName<'_>,
         _: &[u8],
-        _: UnixTime,
+        now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
+        self.check(certificate, rest, now).map(|()| ServerCertVerified::assertion())
     }
 
     signatures!();
 }
 
-impl ClientCertVerifier for AnyKey {
+impl ClientCertVerifier for Verifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
 
     fn verify_client_cert(
         &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: UnixTime,
+        certificate: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        Ok(ClientCertVerified::assertion())
+        self.check(certificate, rest, now).map(|()| ClientCertVerified::assertion())
     }
 
     signatures!();
@@ -254,8 +414,9 @@ mod tests {
     async fn shaken(one: &NodeKey, two: &NodeKey) -> (Secured, Secured) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let calling = async { one.call(TcpStream::connect(address).await.unwrap()).await };
-        let called = async { two.answer(listener.accept().await.unwrap().0).await };
+        let calling =
+            async { one.call(TcpStream::connect(address).await.unwrap(), two.start()).await };
+        let called = async { two.answer(listener.accept().await.unwrap().0, one.start()).await };
         let (one, two) = tokio::join!(calling, called);
         (one.unwrap(), two.unwrap())
     }

@@ -37,6 +37,7 @@ use crate::{
     engine::task::Task,
     error::LinkError,
     frame, mutants,
+    network::certificates::Shown,
     sealing::{Open, Seal},
     store::Held,
 };
@@ -109,7 +110,13 @@ impl Credit {
 }
 
 /// Serves what a node asks for on one connection until that ends, or the node is no member any more.
-pub(crate) fn start(transfers: &Arc<Transfers>, node: NodeId, channel: Channel) {
+/// It ends too when the certificate that the node has shown is revoked.
+pub(crate) fn start(
+    transfers: &Arc<Transfers>,
+    node: NodeId,
+    channel: Channel,
+    shown: Option<Arc<Shown>>,
+) {
     let serving = transfers.clone();
     transfers.tasks.spawn(Task::Send, async move {
         tokio::select! {
@@ -118,6 +125,7 @@ pub(crate) fn start(transfers: &Arc<Transfers>, node: NodeId, channel: Channel) 
             },
             // A node that is frozen takes nothing, and its kernel keeps the connection.
             () = serving.network.peers.gone(node) => {}
+            () = serving.network.identity.key.barred(shown.as_deref()) => {}
         }
     });
 }

@@ -98,6 +98,13 @@ pub enum Event {
         /// Whether its process is gone: no process, or another one, is at its address. Otherwise the shell goes on trying.
         is_dead: bool,
     },
+    /// A member may not be one any more: the shell lets it in no more.
+    PeerBarred {
+        /// Who.
+        node: NodeId,
+        /// Why.
+        reason: String,
+    },
     /// A node that was to be called can't be reached.
     CallFailed {
         /// Who.

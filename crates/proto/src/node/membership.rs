@@ -36,6 +36,8 @@ pub(super) enum Loss {
     Left,
     /// This node found its process gone: nothing that it said before will be said by it again.
     Ended,
+    /// This node takes it for a member no more: what the shell knows of it has changed.
+    Barred { reason: String },
     /// This node found it silent since this incarnation, and tells the others.
     Silent { incarnation: u32, reason: String },
     /// Another node found it silent.
@@ -43,15 +45,16 @@ pub(super) enum Loss {
 }
 
 impl Loss {
-    /// Whether the member's process does nothing more.
+    /// Whether the member's process does nothing more for this node.
     const fn is_over(&self) -> bool {
-        matches!(self, Self::Left | Self::Ended)
+        matches!(self, Self::Left | Self::Ended | Self::Barred { .. })
     }
 
     /// The incarnation in which this node found it dead, and why.
     fn finding(&self) -> Option<(u32, String)> {
         match self {
             Self::Ended => Some((ENDED, "its process is gone".into())),
+            Self::Barred { reason } => Some((ENDED, reason.clone())),
             Self::Silent { incarnation, reason } => Some((*incarnation, reason.clone())),
             Self::Left | Self::Told { .. } => None,
         }
@@ -176,6 +179,16 @@ impl Membership {
         }
         self.doubt(node, world);
         None
+    }
+
+    /// A member may not be one any more; the loss, if it was one.
+    pub(super) fn peer_barred(
+        &mut self,
+        node: NodeId,
+        reason: String,
+        world: &mut World,
+    ) -> Option<Lost> {
+        self.lose(node, Loss::Barred { reason }, world)
     }
 
     fn doubt(&mut self, node: NodeId, world: &mut World) {
@@ -308,6 +321,19 @@ mod tests {
         let drop = Action::DropPeer { node: NodeId(2), has_left: false };
         assert_eq!(world.taken(), [drop, Action::Send { to: NodeId(3), message: told }]);
         assert_eq!(membership.lost().len(), 1);
+    }
+
+    #[test]
+    fn a_member_that_is_barred_is_lost_and_the_others_hear_why() {
+        let (mut membership, mut world) = met();
+        let reason = String::from("its certificate is revoked");
+        let lost = membership.peer_barred(NodeId(2), reason.clone(), &mut world);
+        assert!(lost.is_some_and(|lost| lost.is_over && !lost.has_left));
+        let told = Message::Down { node: NodeId(2), incarnation: ENDED, reason: reason.clone() };
+        let drop = Action::DropPeer { node: NodeId(2), has_left: false };
+        assert_eq!(world.taken(), [drop, Action::Send { to: NodeId(3), message: told }]);
+        assert_eq!(membership.lost().first().map(|lost| lost.reason.clone()), Some(reason.clone()));
+        assert!(membership.peer_barred(NodeId(2), reason, &mut world).is_none(), "it is lost");
     }
 
     #[test]

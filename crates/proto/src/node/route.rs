@@ -37,6 +37,10 @@ impl Node {
                 let lost = self.membership.peer_lost(node, is_dead, &mut self.world);
                 self.go_on_without(lost);
             }
+            Event::PeerBarred { node, reason } => {
+                let lost = self.membership.peer_barred(node, reason, &mut self.world);
+                self.go_on_without(lost);
+            }
             Event::CallFailed { node, is_refused } => {
                 self.membership.call_failed(node, is_refused);
             }

@@ -15,7 +15,7 @@ import click
 from hoplite import __version__
 from hoplite.errors import HopliteError
 from hoplite.settings import SettingsWarning, closest
-from hoplite.tools.cli import bench, completion, demo, files, lab, node, objects, status, token, verbs
+from hoplite.tools.cli import bench, certs, completion, demo, files, lab, node, objects, status, token, verbs
 from hoplite.tools.cli.output import Failure, fail
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def hoplite() -> None:
 for _command in (
     node.node,
     token.token,
+    certs.certs,
     status.status,
     objects.objects,
     objects.locations,

@@ -51,6 +51,7 @@ def _print(facts: dict[str, Any]) -> None:
     rack = f", in rack {facts['rack']}" if facts["rack"] else ""
     where = f"at {facts['address']}" if facts["address"] else "that no other can join"
     click.echo(f"node     {facts['id']} {where}{rack}, of cluster {facts['cluster']}")
+    click.echo(f"admits   by {facts['admission']}{_revocations(facts['revocations'])}")
     click.echo(f"objects  {facts['objects']} here, {write_size(store['used'])} of {write_size(store['capacity'])}")
     click.echo()
     columns = ["member", "address"]
@@ -73,6 +74,14 @@ def _print(facts: dict[str, Any]) -> None:
             for name, value in facts["counters"].items()
         ],
     )
+
+
+def _revocations(facts: dict[str, Any] | None) -> str:
+    if facts is None:
+        return ""
+    if facts["problem"]:
+        return f"; what was last read of {facts['file']} is revoked, for {facts['problem']}"
+    return f"; what {facts['file']} lists is revoked"
 
 
 def _state(member: dict[str, Any]) -> str:

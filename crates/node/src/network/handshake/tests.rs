@@ -11,6 +11,8 @@ use tokio::{io::AsyncReadExt, net::TcpListener};
 use super::*;
 use crate::network::proofs::Admitted;
 
+mod certified;
+
 fn identity(token: Option<&str>) -> Identity {
     let key = NodeKey::new().unwrap();
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
@@ -19,6 +21,7 @@ fn identity(token: Option<&str>) -> Identity {
         key,
         cluster: "test".into(),
         tokens: token.into_iter().map(|token| Token::from(token.to_string())).collect(),
+        admission: String::new(),
         is_plain: false,
         silence: SILENCE_MAX,
         turns: Arc::default(),
@@ -104,7 +107,7 @@ async fn who_was_admitted_says_at_once_what_it_wants() {
         };
         let (near, far) = again(&one, &two, &calling.session, admit).await;
         near.unwrap();
-        let Ok(Answered::Resumed(node, mut channel)) = far else { panic!("{far:?}") };
+        let Ok(Answered::Resumed(node, mut channel, _)) = far else { panic!("{far:?}") };
         assert_eq!(node, one.member.id);
         assert_eq!(channel.hear::<Fetch>(FrameKind::Fetch).await.unwrap(), question());
     }
@@ -117,7 +120,7 @@ async fn a_pass_that_is_not_known_is_refused_and_a_stranger_is_found_out() {
     let (near, far) = again(&one, &two, &calling.session, |_, _, _| None).await;
     assert_eq!(refusal(near), "the pass is not known here: shake hands");
     assert!(far.is_err());
-    let wrong = |_, _: &[u8; 16], _: &MacBytes| Some(Session::new([1; 32]));
+    let wrong = |_, _: &[u8; 16], _: &MacBytes| Some(Session::new([1; 32], None));
     let (near, _) = again(&one, &two, &calling.session, wrong).await;
     assert!(matches!(near, Err(LinkError::Stranger)));
 }
@@ -192,7 +195,7 @@ async fn proofs_can_be_neither_reflected_nor_relayed() {
     let (victim, other) = (identity(Some("secret")), identity(Some("secret")));
     let attacker = identity(None);
     let heard = async |stream| {
-        let mut secured = attacker.key.answer(stream).await.unwrap();
+        let mut secured = attacker.key.answer(stream, None).await.unwrap();
         let Greeting::Hello(hello) = hear(&mut secured.stream).await.unwrap() else { panic!() };
         hello
     };
@@ -214,7 +217,7 @@ async fn proofs_can_be_neither_reflected_nor_relayed() {
                 let mut stream = connect(address).await.unwrap();
                 stream.write_all(&frame::bare(FrameKind::Secure, 0, 0)).await.unwrap();
                 hear_secure(&mut stream).await.unwrap();
-                let mut secured = attacker.key.call(stream).await.unwrap();
+                let mut secured = attacker.key.call(stream, None).await.unwrap();
                 say(&mut secured.stream, &Greeting::Hello(said)).await.unwrap();
                 hear(&mut secured.stream).await.unwrap()
             };

@@ -1,0 +1,447 @@
+//! The certificates that nodes show each other in place of a token: this node's own, the CA that has to have issued those of
+//! the others, and the list of those that are revoked, which is read again.
+//!
+//! Knows files and certificates, not connections. How a certificate is shown is in [`super::tls`].
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use rustls::{
+    AlertDescription, CertRevocationListError, CertificateError, Error as TlsError, RootCertStore,
+    client::verify_server_cert_signed_by_trust_anchor,
+    crypto::{CryptoProvider, ring as provider},
+    pki_types::{
+        CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime,
+        pem::{Error as PemError, PemObject},
+    },
+    server::{
+        ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier, danger::ClientCertVerifier,
+    },
+    sign::CertifiedKey,
+};
+use tokio::sync::watch;
+use tracing::{error, info};
+
+use crate::{config::CertificateFiles, error::Error, sync::lock};
+
+/// Bytes of the longest file that is read: a list of a million certificates is half as long.
+const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// What a file of a key may not be for others: of this user anything; of root a group may read it, as of a service.
+const CLOSED: u32 = 0o077;
+const CLOSED_OF_ROOT: u32 = 0o037;
+
+type Chain = Vec<CertificateDer<'static>>;
+
+/// Whose certificates a node takes.
+#[derive(Debug)]
+pub(crate) struct Trust {
+    files: CertificateFiles,
+    cryptography: Arc<CryptoProvider>,
+    roots: Arc<RootCertStore>,
+    own: Chain,
+    list: Mutex<List>,
+    /// How often another list took the place of one.
+    changes: watch::Sender<u64>,
+}
+
+/// The list of revocations that is in force.
+#[derive(Debug)]
+struct List {
+    verifiers: Vec<Arc<dyn ClientCertVerifier>>,
+    /// What was read last, also if it is no list; or why nothing could be.
+    read: Result<Vec<u8>, String>,
+    /// Why it is not in force, if it is not.
+    problem: Option<String>,
+}
+
+/// What a node has shown, and by which list it was last looked at.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    chain: Chain,
+    at: UnixTime,
+    looked: AtomicU64,
+    is_barred: AtomicBool,
+}
+
+impl Shown {
+    /// `looked` is the number of the list by which the handshake began.
+    pub(super) fn new(chain: &[CertificateDer<'_>], looked: u64) -> Self {
+        Self {
+            chain: chain.iter().cloned().map(CertificateDer::into_owned).collect(),
+            at: UnixTime::now(),
+            looked: looked.into(),
+            is_barred: false.into(),
+        }
+    }
+}
+
+/// Reads the files of a node; its own certificate has to be one that it would take from another.
+///
+/// # Errors
+/// [`Error::Certificates`] names the file, what is wrong with it and what to do.
+pub(crate) fn load(files: &CertificateFiles) -> Result<(CertifiedKey, Arc<Trust>), Error> {
+    let (certified, trust) = read_all(files).map_err(Error::Certificates)?;
+    trust.check_own().map_err(|error| {
+        let (shown, wrong) = (files.certificate.display(), trust.wrong(&error));
+        Error::Certificates(format!(
+            "other nodes would not take the certificate {shown}: it {wrong}"
+        ))
+    })?;
+    Ok((certified, trust))
+}
+
+/// Reads the files of a node, and does not look whether its certificate is good.
+pub(super) fn read_all(files: &CertificateFiles) -> Result<(CertifiedKey, Arc<Trust>), String> {
+    let cryptography = Arc::new(provider::default_provider());
+    let own = certificates("certificate", &files.certificate)?;
+    let key = private_key(&files.key)?;
+    let certified = CertifiedKey::from_der(own.clone(), key, &cryptography);
+    let (shown, with) = (files.certificate.display(), files.key.display());
+    let certified = certified.map_err(|error| match error {
+        TlsError::InconsistentKeys(_) => format!(
+            "the key {with} is not that of the certificate {shown}: name the two files that were made together"
+        ),
+        TlsError::InvalidCertificate(_) => {
+            format!("the certificate {shown} can't be read ({error}): make it again, of version 3")
+        }
+        _ => format!("the key {with} can't be used: {error}"),
+    })?;
+    Ok((certified, Arc::new(Trust::new(files.clone(), cryptography, own)?)))
+}
+
+impl Trust {
+    /// Does not look whether `own` is good.
+    fn new(
+        files: CertificateFiles,
+        cryptography: Arc<CryptoProvider>,
+        own: Chain,
+    ) -> Result<Self, String> {
+        let mut roots = RootCertStore::empty();
+        for root in certificates("CA", &files.ca)? {
+            let added = roots.add(root);
+            added
+                .map_err(|error| format!("the CA {} can't be used: {error}", files.ca.display()))?;
+        }
+        let roots = Arc::new(roots);
+        let read = files.crl.as_deref().map(|crl| read("list of revocations", crl)).transpose()?;
+        let verifiers = match (&files.crl, &read) {
+            (Some(crl), Some(bytes)) => verifiers(&roots, &cryptography, lists(crl, bytes)?),
+            _ => verifiers(&roots, &cryptography, Vec::new()),
+        };
+        let verifiers = verifiers.map_err(|error| unusable(files.crl.as_deref(), &error))?;
+        let list = List { verifiers, read: Ok(read.unwrap_or_default()), problem: None };
+        let (list, changes) = (Mutex::new(list), watch::Sender::new(0));
+        Ok(Self { files, cryptography, roots, own, list, changes })
+    }
+
+    /// The number of the list that is in force.
+    pub(crate) fn list_number(&self) -> u64 {
+        *self.changes.borrow()
+    }
+
+    /// Whether the list of revocations is read again and again.
+    pub(crate) const fn has_list(&self) -> bool {
+        self.files.crl.is_some()
+    }
+
+    /// The file of the list of revocations, and why what is in it now is not in force.
+    pub(crate) fn list(&self) -> Option<(&Path, Option<String>)> {
+        let problem = lock(&self.list).problem.clone();
+        self.files.crl.as_deref().map(|crl| (crl, problem))
+    }
+
+    /// Whether a certificate is good, with what leads from it to the CA.
+    pub(super) fn check(
+        &self,
+        certificate: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), TlsError> {
+        let verifiers = lock(&self.list).verifiers.clone();
+        self.check_by(&verifiers, certificate, rest, now)
+    }
+
+    /// Each node calls others and is called by them, so that its certificate has to be good for both.
+    fn check_by(
+        &self,
+        verifiers: &[Arc<dyn ClientCertVerifier>],
+        certificate: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), TlsError> {
+        for verifier in verifiers {
+            verifier.verify_client_cert(certificate, rest, now)?;
+        }
+        let parsed = ParsedCertificate::try_from(certificate)?;
+        let algorithms = self.cryptography.signature_verification_algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, rest, now, algorithms)
+    }
+
+    fn check_own(&self) -> Result<(), TlsError> {
+        self.check(&self.own[0], &self.own[1..], UnixTime::now())
+    }
+
+    /// Reads the list of revocations again. One that is none, or not of the CA of this node, does not come into force.
+    pub(super) fn read_again(&self) {
+        let Some(crl) = &self.files.crl else { return };
+        let read = read("list of revocations", crl);
+        if lock(&self.list).read == read {
+            return;
+        }
+        let made = read.clone().and_then(|bytes| self.made(crl, &bytes));
+        let mut list = lock(&self.list);
+        list.read = read;
+        match made {
+            Ok(verifiers) => {
+                (list.verifiers, list.problem) = (verifiers, None);
+                drop(list);
+                self.changes.send_modify(|number| *number += 1);
+                info!(file = %crl.display(), "another list of revocations is in force");
+                if let Err(TlsError::InvalidCertificate(CertificateError::Revoked)) =
+                    self.check_own()
+                {
+                    error!(
+                        "the certificate of this node is revoked: other nodes end their connections to it"
+                    );
+                }
+            }
+            Err(problem) => {
+                error!("{problem}; the list that was read before stays in force");
+                list.problem = Some(problem);
+            }
+        }
+    }
+
+    fn made(&self, crl: &Path, bytes: &[u8]) -> Result<Vec<Arc<dyn ClientCertVerifier>>, String> {
+        let made = verifiers(&self.roots, &self.cryptography, lists(crl, bytes)?);
+        let made = made.map_err(|error| unusable(Some(crl), &error))?;
+        match self.check_by(&made, &self.own[0], &self.own[1..], UnixTime::now()) {
+            Err(
+                error @ (TlsError::InvalidCertRevocationList(_)
+                | TlsError::InvalidCertificate(CertificateError::UnknownRevocationStatus)),
+            ) => Err(format!("the certificate of this node {}", self.wrong(&error))),
+            _ => Ok(made),
+        }
+    }
+
+    /// Whether what a node has shown is revoked by now.
+    pub(crate) fn bars(&self, shown: &Shown) -> bool {
+        let number = self.list_number();
+        if shown.looked.load(Ordering::Acquire) < number {
+            // By the time of its handshake: that a certificate expires ends no connection.
+            if self.check(&shown.chain[0], &shown.chain[1..], shown.at).is_err() {
+                shown.is_barred.store(true, Ordering::Release);
+            }
+            shown.looked.fetch_max(number, Ordering::AcqRel);
+        }
+        shown.is_barred.load(Ordering::Acquire)
+    }
+
+    /// Ends when what a node has shown is revoked.
+    pub(super) async fn barred(&self, shown: &Shown) {
+        let mut changes = self.changes.subscribe();
+        while !self.bars(shown) {
+            // The sender is part of this.
+            let _ = changes.changed().await;
+        }
+    }
+
+    /// What is wrong with a certificate, for "it ...".
+    pub(super) fn wrong(&self, error: &TlsError) -> String {
+        use CertificateError as E;
+        let ca = self.files.ca.display();
+        let crl = self.files.crl.as_deref().unwrap_or(Path::new("")).display();
+        match error {
+            TlsError::NoCertificatesPresented => "is missing: give it --cert, --key and --ca".into(),
+            TlsError::InvalidCertRevocationList(error) => format!(
+                "can't be looked up in {crl} ({error:?}): the list has to be of version 2 and signed by the CA that \
+                 issued the certificate"
+            ),
+            TlsError::InvalidCertificate(error) => match error {
+                E::Expired | E::ExpiredContext { .. } => {
+                    "has expired: make another (hoplite certs node) and restart the node".into()
+                }
+                E::NotValidYet | E::NotValidYetContext { .. } => {
+                    "is not valid yet: set the clocks of the hosts, or make another".into()
+                }
+                E::Revoked => format!("is revoked by {crl}: make another (hoplite certs node)"),
+                E::UnknownRevocationStatus => format!(
+                    "was issued by a CA of which {crl} has no list: add the list of that CA to the file"
+                ),
+                E::InvalidPurpose | E::InvalidPurposeContext { .. } => {
+                    "is not for both serverAuth and clientAuth, and nodes call and are called: make another with both"
+                        .into()
+                }
+                E::UnknownIssuer => not_issued(&ca),
+                #[allow(deprecated)]
+                E::BadSignature => not_issued(&ca),
+                other => format!("is not taken: {other}"),
+            },
+            other => format!("is not taken: {other}"),
+        }
+    }
+
+    /// Why another node does not take this node's certificate.
+    pub(super) fn refused(&self, alert: AlertDescription) -> Option<String> {
+        use AlertDescription as A;
+        let why = match alert {
+            A::CertificateExpired => {
+                "by its clock it has expired or is not valid yet: make another, or set the clocks"
+                    .into()
+            }
+            A::CertificateRevoked => {
+                "it is revoked there: make another (hoplite certs node)".into()
+            }
+            A::UnknownCA | A::DecryptError => {
+                "no CA that it trusts has issued it, or it has no list of revocations of \
+                                               that CA: give all nodes the same --ca and --crl"
+                    .into()
+            }
+            A::UnsupportedCertificate => "it is not for both serverAuth and clientAuth".into(),
+            A::BadCertificate | A::CertificateUnknown | A::AccessDenied => {
+                format!("it says {alert:?}")
+            }
+            _ => return None,
+        };
+        let own = self.files.certificate.display();
+        Some(format!("it does not take the certificate {own}: {why}"))
+    }
+}
+
+fn not_issued(ca: &std::path::Display<'_>) -> String {
+    format!("was issued by no CA in {ca}: give all nodes certificates of the same CA")
+}
+
+/// What looks at a certificate: of what a node shows first, whether it is revoked has to be known; of what leads from there to
+/// the CA, it counts where a list says so, for many CAs publish no list of their own intermediates.
+fn verifiers(
+    roots: &Arc<RootCertStore>,
+    cryptography: &Arc<CryptoProvider>,
+    lists: Vec<CertificateRevocationListDer<'static>>,
+) -> Result<Vec<Arc<dyn ClientCertVerifier>>, VerifierBuilderError> {
+    let builder =
+        || WebPkiClientVerifier::builder_with_provider(roots.clone(), cryptography.clone());
+    if lists.is_empty() {
+        return Ok(vec![builder().build()?]);
+    }
+    let first = builder().with_crls(lists.clone()).only_check_end_entity_revocation().build()?;
+    let rest = builder().with_crls(lists).allow_unknown_revocation_status().build()?;
+    Ok(vec![first, rest])
+}
+
+fn unusable(crl: Option<&Path>, error: &VerifierBuilderError) -> String {
+    let crl = crl.unwrap_or(Path::new("")).display();
+    match error {
+        VerifierBuilderError::InvalidCrl(CertRevocationListError::UnsupportedCrlVersion) => {
+            format!(
+                "the list of revocations {crl} is of version 1: make one of version 2 (openssl ca -gencrl -crlexts)"
+            )
+        }
+        other => format!("the list of revocations {crl} can't be used: {other}"),
+    }
+}
+
+fn read(what: &str, path: &Path) -> Result<Vec<u8>, String> {
+    opened(path).and_then(contents).map_err(|error| unread(what, path, &error))
+}
+
+fn opened(path: &Path) -> io::Result<File> {
+    // A pipe or a folder would hold up the node, or say something less clear.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    File::open(path)
+}
+
+fn contents(file: File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("it is longer than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn unread(what: &str, path: &Path, error: &io::Error) -> String {
+    format!("the {what} {} can't be read: {error}", path.display())
+}
+
+/// The certificates of a file, as PEM or one as DER.
+fn certificates(what: &str, path: &Path) -> Result<Chain, String> {
+    let bytes = read(what, path)?;
+    let all: Result<Chain, PemError> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let mut all =
+        all.map_err(|_| format!("the {what} {} is damaged: it is no PEM", path.display()))?;
+    if all.is_empty() && is_der(&bytes) {
+        all.push(bytes.into());
+    }
+    if all.is_empty() {
+        return Err(format!(
+            "the {what} {} holds no certificate: it begins with -----BEGIN CERTIFICATE-----",
+            path.display()
+        ));
+    }
+    Ok(all)
+}
+
+/// The lists of revocations of a file, as PEM or one as DER.
+fn lists(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+    let all: Result<Vec<_>, PemError> =
+        CertificateRevocationListDer::pem_slice_iter(bytes).collect();
+    let wrong = |why: &str| format!("the list of revocations {} {why}", path.display());
+    let mut all = all.map_err(|_| wrong("is damaged: it is no PEM"))?;
+    if all.is_empty() && is_der(bytes) {
+        all.push(bytes.to_vec().into());
+    }
+    if all.is_empty() {
+        return Err(wrong("holds no list: it begins with -----BEGIN X509 CRL-----"));
+    }
+    Ok(all)
+}
+
+fn is_der(bytes: &[u8]) -> bool {
+    const SEQUENCE: u8 = 0x30;
+    bytes.first() == Some(&SEQUENCE)
+}
+
+/// The key of a file that only this user can read.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    let shown = path.display();
+    let file = opened(path).map_err(|error| unread("key", path, &error))?;
+    let facts = file.metadata().map_err(|error| unread("key", path, &error))?;
+    let me = rustix::process::getuid().as_raw();
+    if facts.uid() != 0 && facts.uid() != me {
+        return Err(format!(
+            "the key {shown} belongs to another user ({}): chown and chmod 600 it",
+            facts.uid()
+        ));
+    }
+    if facts.mode() & (if facts.uid() == 0 { CLOSED_OF_ROOT } else { CLOSED }) != 0 {
+        return Err(format!("others can read or write the key {shown}: chmod 600 {shown}"));
+    }
+    let bytes = contents(file).map_err(|error| unread("key", path, &error))?;
+    match PrivateKeyDer::from_pem_slice(&bytes) {
+        Ok(key) => Ok(key),
+        Err(PemError::NoItemsFound) if bytes.windows(9).any(|part| part == b"ENCRYPTED") => {
+            Err(format!(
+                "the key {shown} is encrypted, and a node asks for no password: decrypt it (openssl pkey)"
+            ))
+        }
+        Err(PemError::NoItemsFound) => Err(format!(
+            "the key {shown} holds no private key: it begins with -----BEGIN PRIVATE KEY-----"
+        )),
+        Err(_) => Err(format!("the key {shown} is damaged: it is no PEM")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! Files that a node takes and files that it does not; and lists of revocations that change.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use super::*;
+use crate::network::own_ca::{Ca, hours};
+
+fn refused(files: &CertificateFiles) -> String {
+    match load(files).unwrap_err() {
+        Error::Certificates(said) => said,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_said_with_its_name_and_what_to_do() {
+    let (ca, foreign) = (Ca::new(), Ca::new());
+    let (good, serial) = ca.node(hours(-1, 1));
+    load(&good).unwrap();
+    let (other, _) = ca.node(hours(-1, 1));
+    let garbage = ca.write("garbage", "not a PEM file");
+    let damaged = ca.write("damaged", "-----BEGIN CERTIFICATE-----\n???\n");
+    let encrypted = ca.write(
+        "encrypted",
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMA==\n-----END ENCRYPTED PRIVATE KEY-----\n",
+    );
+    let revoked = ca.write("crl.pem", &ca.list(&[serial]));
+    let of_another = ca.write("other.pem", &foreign.list(&[]));
+    let open = ca.write("open.key", &fs::read_to_string(&good.key).unwrap());
+    fs::set_permissions(&open, PermissionsExt::from_mode(0o644)).unwrap();
+    let missing = ca.folder.join("missing");
+    let with = |change: &dyn Fn(&mut CertificateFiles)| {
+        let mut files = good.clone();
+        change(&mut files);
+        refused(&files)
+    };
+    let expired = ca.node(hours(-2, -1)).0;
+    let future = ca.node(hours(1, 2)).0;
+    for (said, file, what) in [
+        (with(&|files| files.certificate = missing.clone()), &missing, "the certificate"),
+        (with(&|files| files.key = missing.clone()), &missing, "the key"),
+        (with(&|files| files.ca = missing.clone()), &missing, "the CA"),
+        (with(&|files| files.crl = Some(missing.clone())), &missing, "the list of revocations"),
+        (with(&|files| files.ca = ca.folder.clone()), &ca.folder, "it is no file"),
+        (with(&|files| files.ca = garbage.clone()), &garbage, "holds no certificate"),
+        (with(&|files| files.ca = damaged.clone()), &damaged, "is damaged"),
+        (with(&|files| files.certificate = garbage.clone()), &garbage, "holds no certificate"),
+        (with(&|files| files.key = garbage.clone()), &garbage, "holds no private key"),
+        (with(&|files| files.key = encrypted.clone()), &encrypted, "decrypt it"),
+        (with(&|files| files.crl = Some(garbage.clone())), &garbage, "holds no list"),
+        (
+            with(&|files| files.key = other.key.clone()),
+            &other.key,
+            "is not that of the certificate",
+        ),
+        (with(&|files| files.key = open.clone()), &open, "chmod 600"),
+        (with(&|files| files.ca = foreign.folder.join("ca.crt")), &good.certificate, "by no CA in"),
+        (with(&|files| files.crl = Some(revoked.clone())), &good.certificate, "is revoked by"),
+        (with(&|files| files.crl = Some(of_another.clone())), &of_another, "can't be looked up"),
+        (refused(&expired), &expired.certificate, "has expired"),
+        (refused(&future), &future.certificate, "is not valid yet"),
+        (refused(&ca.client()), &ca.folder, "not for both serverAuth and clientAuth"),
+    ] {
+        assert!(said.contains(what) && said.contains(&file.display().to_string()), "{said}");
+    }
+}
+
+#[test]
+fn another_list_is_in_force_once_it_is_read_and_what_is_no_list_is_not() {
+    let (ca, foreign) = (Ca::new(), Ca::new());
+    let (mine, _) = ca.node(hours(-1, 1));
+    let (theirs, serial) = ca.node(hours(-1, 1));
+    let crl = ca.write("crl.pem", &ca.list(&[]));
+    let (_, trust) = load(&CertificateFiles { crl: Some(crl), ..mine }).unwrap();
+    let shown = Shown::new(&certificates("certificate", &theirs.certificate).unwrap(), 0);
+    assert!(!trust.bars(&shown));
+    trust.read_again();
+    assert_eq!((trust.list_number(), trust.bars(&shown)), (0, false), "it is the same list");
+    for no_list in ["", "garbage", &foreign.list(&[serial])] {
+        ca.write("crl.pem", no_list);
+        trust.read_again();
+        assert_eq!((trust.list_number(), trust.bars(&shown)), (0, false));
+        assert!(trust.list().unwrap().1.is_some(), "it is told");
+    }
+    ca.write("crl.pem", &ca.list(&[serial]));
+    trust.read_again();
+    assert_eq!((trust.list_number(), trust.bars(&shown)), (1, true));
+    assert_eq!(trust.list().unwrap().1, None);
+    fs::remove_file(ca.folder.join("crl.pem")).unwrap();
+    trust.read_again();
+    assert!(trust.check(&shown.chain[0], &[], UnixTime::now()).is_err(), "the list stays in force");
+    assert!(trust.list().unwrap().1.unwrap().contains("can't be read"));
+}
+
+/// Goal: a connection ends whose other side is revoked, also that of a node that is no member.
+#[tokio::test]
+async fn who_waits_for_it_hears_that_a_certificate_is_revoked() {
+    let ca = Ca::new();
+    let (mine, _) = ca.node(hours(-1, 1));
+    let (theirs, serial) = ca.node(hours(-1, 1));
+    let crl = ca.write("crl.pem", &ca.list(&[]));
+    let (_, trust) = load(&CertificateFiles { crl: Some(crl), ..mine }).unwrap();
+    let shown = Shown::new(&certificates("certificate", &theirs.certificate).unwrap(), 0);
+    let barred = trust.barred(&shown);
+    tokio::pin!(barred);
+    assert!(at_once(&mut barred).await.is_none());
+    for (revoked, is_barred) in [(99, false), (serial, true)] {
+        ca.write("crl.pem", &ca.list(&[revoked]));
+        trust.read_again();
+        assert_eq!(at_once(&mut barred).await.is_some(), is_barred);
+    }
+}
+
+/// What a future gives without waiting.
+async fn at_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    std::future::poll_fn(|context| {
+        std::task::Poll::Ready(match std::pin::Pin::new(&mut *future).poll(context) {
+            std::task::Poll::Ready(output) => Some(output),
+            std::task::Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+/// Goal: that a certificate expires ends no connection by itself, and that it is revoked after it expired does.
+#[test]
+fn a_certificate_that_was_good_when_it_was_shown_is_looked_at_as_of_then() {
+    let ca = Ca::new();
+    let (mine, _) = ca.node(hours(-1, 1));
+    let (theirs, serial) = ca.node(hours(-2, -1));
+    let crl = ca.write("crl.pem", &ca.list(&[]));
+    let (_, trust) = load(&CertificateFiles { crl: Some(crl), ..mine }).unwrap();
+    let chain = certificates("certificate", &theirs.certificate).unwrap();
+    let hour_and_half = std::time::Duration::from_secs(5400);
+    let then = UnixTime::since_unix_epoch(
+        std::time::Duration::from_secs(UnixTime::now().as_secs()) - hour_and_half,
+    );
+    let shown = Shown { at: then, ..Shown::new(&chain, 0) };
+    for (revoked, is_barred) in [(vec![99], false), (vec![99, serial], true)] {
+        ca.write("crl.pem", &ca.list(&revoked));
+        trust.read_again();
+        assert_eq!(trust.bars(&shown), is_barred);
+    }
+}

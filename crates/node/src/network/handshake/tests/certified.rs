@@ -1,0 +1,131 @@
+//! Handshakes of nodes that show certificates.
+
+use super::*;
+use crate::{
+    config::CertificateFiles,
+    network::{
+        certificates::read_all,
+        own_ca::{Ca, hours},
+    },
+};
+
+/// A node with these files, as it is after it has started.
+fn certified(files: &CertificateFiles) -> Identity {
+    let (own, trust) = read_all(files).unwrap();
+    let key = NodeKey::certified(own, trust).unwrap();
+    let member = Member { id: key.id(), ..identity(None).member };
+    Identity { member, key, ..identity(None) }
+}
+
+#[tokio::test]
+async fn two_nodes_of_one_ca_meet_and_go_on_by_what_they_share() {
+    let ca = Ca::new();
+    let [one, two] = [(); 2].map(|()| ca.node(hours(-1, 1)).0);
+    for is_plain in [false, true] {
+        let [one, two] = [&one, &two].map(|it| Identity { is_plain, ..certified(it) });
+        let (mut calling, mut called) = met(&one, &two, Role::Control).await;
+        assert_eq!((calling.member, called.member), (two.member, one.member));
+        calling.channel.say(FrameKind::Control, &7_u32).await.unwrap();
+        assert_eq!(called.channel.hear::<u32>(FrameKind::Control).await.unwrap(), 7);
+        assert!(calling.session.shown.is_some() && called.session.shown.is_some());
+        let admitted = Mutex::new(Admitted::new(called.session));
+        let admit =
+            |_, nonce: &[u8; 16], pass: &MacBytes| admitted.lock().unwrap().admit(nonce, pass);
+        let (near, far) = again(&one, &two, &calling.session, admit).await;
+        near.unwrap();
+        let Ok(Answered::Resumed(node, _, session)) = far else { panic!("{far:?}") };
+        assert_eq!(node, one.member.id);
+        assert!(session.shown.is_some(), "what was shown is known on later connections too");
+    }
+}
+
+#[tokio::test]
+async fn each_start_of_a_node_has_an_id_of_its_own_and_none_that_another_says() {
+    let ca = Ca::new();
+    let (files, _) = ca.node(hours(-1, 1));
+    let [one, again] = [(); 2].map(|()| certified(&files));
+    assert_ne!(one.member.id, again.member.id);
+    met(&one, &again, Role::Control).await;
+    let liar = certified(&ca.node(hours(-1, 1)).0);
+    let liar = Identity { member: one.member, ..liar };
+    let (calling, called) = meet(&liar, &again, Role::Control, None).await;
+    assert!(refusal(calling).contains("its key is that of") && called.is_err());
+    let (calling, _) = meet(&again, &liar, Role::Control, Some(one.member.id)).await;
+    assert!(
+        refusal(calling).contains("whose place it has taken"),
+        "the id that it says is not its own"
+    );
+}
+
+/// Goal: what is wrong with a certificate is said on the side that refuses it, and on the side that is refused.
+/// Method: each is shown by a caller, and by the called.
+#[tokio::test]
+async fn a_certificate_that_is_not_good_is_refused_on_both_sides_in_words() {
+    let (ca, foreign) = (Ca::new(), Ca::new());
+    let (good, _) = ca.node(hours(-1, 1));
+    let (revoked, serial) = ca.node(hours(-1, 1));
+    let good = CertificateFiles { crl: Some(ca.write("crl.pem", &ca.list(&[serial]))), ..good };
+    let (of_another, _) = foreign.node(hours(-1, 1));
+    let of_another = CertificateFiles { ca: good.ca.clone(), ..of_another };
+    for (bad, said, told) in [
+        (ca.node(hours(-2, -1)).0, "has expired", "by its clock it has expired"),
+        (
+            ca.node(hours(1, 2)).0,
+            "is not valid yet",
+            "by its clock it has expired or is not valid yet",
+        ),
+        (of_another, "was issued by no CA in", "no CA that it trusts has issued it"),
+        (revoked, "is revoked by", "it is revoked there"),
+        (ca.client(), "is not for both", "it is not for both"),
+    ] {
+        let told = format!("the certificate {}: {told}", bad.certificate.display());
+        let (bad, good) = (certified(&bad), certified(&good));
+        let says = |error: LinkError| {
+            assert!(is_elsewhere(&error), "it is not called again and again");
+            let LinkError::Certificate(error) = error else { panic!("{error:?}") };
+            assert!(error.starts_with(said), "{error}");
+        };
+        let tells = |said: String| assert!(said.contains(&told), "{said}");
+        let (calling, called) = meet(&bad, &good, Role::Control, None).await;
+        tells(refusal(calling));
+        says(called.unwrap_err());
+        let (calling, called) = meet(&good, &bad, Role::Control, None).await;
+        says(calling.unwrap_err());
+        tells(refusal(called));
+    }
+}
+
+#[tokio::test]
+async fn a_node_with_certificates_and_one_without_tell_each_other() {
+    let ca = Ca::new();
+    let (with, without) = (certified(&ca.node(hours(-1, 1)).0), identity(Some("secret")));
+    let (calling, called) = meet(&without, &with, Role::Meet, None).await;
+    for said in [refusal(calling), refusal(called)] {
+        assert!(said.contains("one has none: start it with --cert, --key and --ca"), "{said}");
+    }
+    let (calling, called) = meet(&with, &without, Role::Meet, None).await;
+    for said in [refusal(calling), refusal(called)] {
+        assert!(said.contains("give all nodes certificates, or all a token"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_node_of_the_same_ca_and_another_cluster_is_refused() {
+    let ca = Ca::new();
+    let one = Identity { cluster: "one".into(), ..certified(&ca.node(hours(-1, 1)).0) };
+    let (calling, _) = meet(&one, &certified(&ca.node(hours(-1, 1)).0), Role::Meet, None).await;
+    assert_eq!(refusal(calling), "this is a node of cluster \"test\", not \"one\"");
+}
+
+/// Goal: a caller without a certificate gets no further than TLS, whatever it says.
+#[tokio::test]
+async fn a_caller_that_shows_no_certificate_is_let_in_nowhere() {
+    let ca = Ca::new();
+    let two = certified(&ca.node(hours(-1, 1)).0);
+    let one = certified(&ca.node(hours(-1, 1)).0);
+    let stranger = Identity { key: one.key.without_certificate(), ..one };
+    let (calling, called) = meet(&stranger, &two, Role::Control, None).await;
+    assert!(calling.is_err());
+    let LinkError::Certificate(said) = called.unwrap_err() else { panic!("it was let in") };
+    assert!(said.starts_with("is missing"), "{said}");
+}

@@ -1,0 +1,98 @@
+"""`hoplite certs`: certificates of one's own, which nodes show each other in place of a token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hoplite import certificates
+from hoplite.errors import InvalidArgument
+from hoplite.tools.cli.options import Command, json_option
+from hoplite.tools.cli.output import print_json, print_table, stepping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+folder_argument = click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+
+
+def _days_option(default: int) -> Callable[[Command], Command]:
+    days = click.IntRange(min=1)
+    return click.option("--days", type=days, default=default, show_default=True, help="How long it is valid.")
+
+
+@click.group()
+def certs() -> None:
+    """Make a CA and certificates, which nodes show each other in place of a token.
+
+    \b
+    Example:
+      hoplite certs ca DIR
+      hoplite certs node DIR host1
+      hoplite node --cert DIR/host1.crt --key DIR/host1.key --ca DIR/ca.crt --crl DIR/crl.pem
+    """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
+
+
+@certs.command()
+@folder_argument
+@_days_option(certificates.CA_DAYS)
+def ca(folder: Path, days: int) -> None:
+    """Make a CA in DIR: ca.crt, ca.key, and crl.pem, which revokes nothing yet."""
+    with stepping({InvalidArgument: "another DIR, or hoplite certs list DIR for what is in this one"}):
+        made = certificates.make_ca(folder, days=days)
+    click.echo(f"made {made}, {made.with_suffix('.key')} and {made.with_name(certificates.CRL)}")
+    click.echo(f"next: hoplite certs node {folder} NAME, once for each node; no node needs {made.with_suffix('.key')}")
+
+
+@certs.command()
+@folder_argument
+@click.argument("name")
+@_days_option(certificates.NODE_DAYS)
+def node(folder: Path, name: str, days: int) -> None:
+    """Make NAME.crt and NAME.key in DIR, the certificate of a node and its key."""
+    with stepping({InvalidArgument: "hoplite certs list DIR for the names that there are"}):
+        made, key = certificates.make_certificate(folder, name, days=days)
+    authority, revoked = made.with_name(f"{certificates.CA}.crt"), made.with_name(certificates.CRL)
+    until = next(entry.expires for entry in reversed(certificates.certificates(folder)) if entry.name == name)
+    click.echo(f"made {made}, valid until {until:%Y-%m-%d}, and {key}")
+    click.echo(f"next: copy both, {authority} and {revoked} to the node, and start it with")
+    click.echo(f"      hoplite node --cert {made} --key {key} --ca {authority} --crl {revoked}")
+
+
+@certs.command()
+@folder_argument
+@click.argument("which", metavar="NAME|SERIAL")
+def revoke(folder: Path, which: str) -> None:
+    """Revoke the certificates of a node, or the one of a serial number: writes DIR/crl.pem anew."""
+    with stepping({InvalidArgument: "hoplite certs list DIR for what can be revoked"}):
+        revoked = certificates.revoke(folder, which)
+    for entry in revoked:
+        click.echo(f"revoked {entry.name}, serial number {entry.serial}")
+    click.echo(f"next: copy {folder / certificates.CRL} over that of every node; within 5 s it counts there")
+
+
+@certs.command(name="list")
+@folder_argument
+@json_option("Print a JSON list.")
+def list_(folder: Path, as_json: bool) -> None:
+    """List the certificates that the CA in DIR has issued."""
+    with stepping({InvalidArgument: "hoplite certs ca DIR"}):
+        all_ = certificates.certificates(folder)
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": entry.name,
+                    "state": entry.state,
+                    "expires": entry.expires.isoformat(),
+                    "revoked": entry.revoked.isoformat() if entry.revoked else None,
+                    "serial": entry.serial,
+                }
+                for entry in all_
+            ]
+        )
+        return
+    rows = [[entry.name, entry.state, f"{entry.expires:%Y-%m-%d}", entry.serial] for entry in all_]
+    print_table(["name", "state", "expires", "serial"], rows, whole=2)

@@ -1,0 +1,275 @@
+"""Own certificates in place of a token: who gets in by them, and who does not any more."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import hoplite
+from commands import run
+from hoplite import Node, _native, certificates, testing
+from support import SOON, Later, eventually, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HOUR = 3600
+
+# What the page on security promises, in seconds.
+REVOKED_WITHIN = 5.0
+
+REVOKED = pytest.mark.faults("a member is revoked, and calls on")
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> Path:
+    """The folder of a CA."""
+    folder = tmp_path / "ca"
+    certificates.make_ca(folder)
+    return folder
+
+
+def shown(ca: Path, name: str, *, crl: bool = True) -> dict[str, Any]:
+    """The arguments of a node, for which a certificate is made if there is none."""
+    if not (ca / f"{name}.crt").exists():
+        certificates.make_certificate(ca, name)
+    files = {"certificate": ca / f"{name}.crt", "key": ca / f"{name}.key", "ca": ca / "ca.crt"}
+    return {**files, "crl": ca / "crl.pem"} if crl else files
+
+
+@pytest.fixture
+def three(ca: Path) -> Iterator[list[Node]]:
+    """Three nodes of one CA."""
+    with ExitStack() as stack:
+        nodes: list[Node] = []
+        for number in range(3):
+            node = Node(join=[node.address for node in nodes[:1]], **shown(ca, f"host{number}"))
+            stack.callback(node.close, 0)
+            nodes.append(node)
+        testing.wait_for_members(nodes, 3)
+        yield nodes
+
+
+def test_nodes_of_one_ca_broadcast_reduce_and_say_how_members_are_admitted(three: list[Node], ca: Path) -> None:
+    clients = [node.client() for node in three]
+    value = np.random.default_rng(1).standard_normal(4 << 20).astype(np.float64)
+    ref = clients[0].put(value, name="weights/1")
+    gets = [Later(client.get, ref, timeout=SOON) for client in clients[1:]]
+    for get in gets:
+        same(get.result(), value)
+    parts = [client.put(np.full(1 << 20, number, np.float32)) for number, client in enumerate(clients)]
+    same(clients[1].get(clients[2].reduce(parts), timeout=SOON), np.full(1 << 20, 3, np.float32))
+    facts = clients[0].status()
+    assert facts["admission"] == f"certificates of {ca / 'ca.crt'}"
+    assert facts["revocations"] == {"file": str(ca / "crl.pem"), "renewed": 0, "problem": None}
+
+
+def test_status_says_how_members_are_admitted_in_any_case(ca: Path) -> None:
+    for options, said in (
+        ({}, "by the secret of this user on this host"),
+        ({"token": hoplite.new_token()}, "by a token"),
+        ({"insecure": True}, "by nothing: every node that reaches this one is let in"),
+        (shown(ca, "one", crl=False), f"by certificates of {ca / 'ca.crt'}"),
+        (shown(ca, "one"), f"by certificates of {ca / 'ca.crt'}; what {ca / 'crl.pem'} lists is revoked"),
+    ):
+        with Node(**options) as node:
+            assert f"admits   {said}\n" in run("status", "--socket", node.socket).stdout
+
+
+def test_the_command_takes_certificates_by_options_and_by_variables(ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = shown(ca, "one")
+    options = ("--cert", files["certificate"], "--key", files["key"], "--ca", files["ca"], "--crl", files["crl"])
+    with testing.node_process(*map(str, options)) as process:
+        for name, file in shown(ca, "two").items():
+            monkeypatch.setenv(f"HOPLITE_{name.upper()}", str(file))
+        with Node(join=[process.address]) as node, node.client() as near, process.client() as far:
+            testing.wait_for_members([node], 2)
+            assert far.get(near.put(b"x" * 100_000), timeout=SOON) == b"x" * 100_000
+
+
+def test_two_nodes_may_have_one_certificate_and_each_start_has_an_id_of_its_own(ca: Path) -> None:
+    files = shown(ca, "one")
+    with Node(**files) as first, Node(join=[first.address], **files) as second:
+        testing.wait_for_members([first, second], 2)
+        assert first.id != second.id
+
+
+@pytest.mark.faults("nodes that do not belong together meet")
+def test_who_is_of_another_ca_cluster_or_kind_is_refused_and_told(ca: Path, tmp_path: Path) -> None:
+    certificates.make_ca(tmp_path / "foreign")
+    # It trusts this CA, and is not of it: a member of another cluster, or an attacker, whose own files are in order.
+    both = tmp_path / "both.crt"
+    both.write_text((ca / "ca.crt").read_text() + (tmp_path / "foreign" / "ca.crt").read_text())
+    foreign = {**shown(tmp_path / "foreign", "other", crl=False), "ca": both}
+    with Node(**shown(ca, "one")) as node, node.client() as client:
+        for options, told in (
+            (foreign, rf"does not take the certificate {foreign['certificate']}: no CA that it trusts has issued it"),
+            (shown(tmp_path / "foreign", "other", crl=False), f"was issued by no CA in {tmp_path}/foreign/ca.crt"),
+            ({**shown(ca, "two"), "cluster": "other"}, "this is a node of cluster"),
+            ({"token": hoplite.new_token()}, "start it with --cert, --key and --ca"),
+            ({}, "start it with --cert, --key and --ca"),
+        ):
+            with pytest.raises(hoplite.JoinError, match=told):
+                Node(join=[node.address], **options)
+        assert len(client.status()["members"]) == 1
+    with Node() as node, pytest.raises(hoplite.JoinError, match="give all nodes certificates, or all a token"):
+        Node(join=[node.address], **shown(ca, "two"))
+
+
+@REVOKED
+def test_a_certificate_that_was_revoked_before_lets_no_node_in(ca: Path) -> None:
+    with Node(**shown(ca, "one")) as node, node.client() as client:
+        revoked = shown(ca, "two", crl=False)
+        certificates.revoke(ca, "two")
+        eventually(lambda: client.status()["revocations"]["renewed"] == 1)
+        with pytest.raises(hoplite.JoinError, match=rf"the certificate {revoked['certificate']}: it is revoked there"):
+            Node(join=[node.address], **revoked)
+        with pytest.raises(hoplite.InvalidArgument, match=rf"{revoked['certificate']}: it is revoked by {ca}/crl.pem"):
+            Node(**shown(ca, "two"))
+
+
+@REVOKED
+def test_a_member_that_is_revoked_is_lost_within_the_time_promised_and_gets_no_more(
+    three: list[Node], ca: Path
+) -> None:
+    """Method: the member goes on asking, and gets neither what is put then nor the rest of what it was getting."""
+    first, second, third = three
+    with first.client() as client, second.client() as other, third.client() as revoked:
+        growing = client.create(64 << 20, name="growing")
+        late = Later(revoked.get, "growing", timeout=SOON)
+        eventually(lambda: bool(revoked.objects()))
+        certificates.revoke(ca, "host2")
+        since = time.monotonic()
+        for one in (client, other):
+            eventually(lambda one=one: len(one.status()["members"]) == 2)  # type: ignore[misc]
+        assert time.monotonic() - since < REVOKED_WITHIN
+        assert [lost["reason"] for lost in client.status()["lost"]] == ["its certificate is revoked"]
+        growing.discard()
+        client.put(b"y" * 100_000, name="late")
+        assert other.get("late", timeout=SOON) == b"y" * 100_000
+        with pytest.raises(hoplite.HopliteError):
+            revoked.get("late", timeout=1)
+        with pytest.raises(hoplite.HopliteError):
+            late.result()
+        assert len(client.status()["members"]) == 2
+
+
+@pytest.mark.faults("the list of revocations is damaged")
+def test_a_list_that_is_damaged_is_told_and_the_one_before_stays_in_force(ca: Path) -> None:
+    with Node(**shown(ca, "one")) as node, node.client() as client:
+        (ca / "crl.pem").write_text("garbage")
+        eventually(lambda: client.status()["revocations"]["problem"] is not None)
+        assert "holds no list" in client.status()["revocations"]["problem"]
+        assert "; what was last read of " in run("status", "--socket", node.socket).stdout
+        certificates.revoke(ca, "one")
+        eventually(lambda: client.status()["revocations"]["problem"] is None)
+
+
+def made(ca: Path, odd: str, begin: int, end: int) -> dict[str, Any]:
+    """The files of a node whose certificate is valid at a time."""
+    name = next(line for line in (ca / "index.txt").read_text().splitlines()).rpartition("/CN=")[2]
+    now = int(time.time())
+    certificate, key = _native.issue_certificate(
+        (name, (ca / "ca.key").read_text()), odd, b"\x42", now + begin, now + end
+    )
+    (ca / f"{odd}.crt").write_text(certificate)
+    (ca / f"{odd}.key").write_text(key)
+    (ca / f"{odd}.key").chmod(0o600)
+    return shown(ca, odd)
+
+
+def test_what_is_wrong_with_a_node_s_own_files_is_said_when_it_starts(ca: Path) -> None:
+    good, other = shown(ca, "one"), shown(ca, "two")
+    (ca / "open.key").write_text(good["key"].read_text())
+    (ca / "open.key").chmod(0o644)
+    for options, said in (
+        ({**good, "key": other["key"]}, f"the key {other['key']} is not that of the certificate {good['certificate']}"),
+        ({**good, "key": ca / "open.key"}, f"others can read or write the key {ca}/open.key: chmod 600"),
+        ({**good, "ca": ca / "none"}, f"the CA {ca}/none can't be read: No such file"),
+        ({**good, "ca": ca / "index.txt"}, f"the CA {ca}/index.txt holds no certificate"),
+        ({"certificate": good["certificate"]}, r"certificate \(argument\) is said without key and ca"),
+        ({"crl": good["crl"]}, r"crl \(argument\) is said without certificate and key and ca"),
+        ({**good, "token": hoplite.new_token()}, r"both certificate \(argument\) and token \(argument\) are said"),
+        ({**good, "insecure": True}, r"both certificate \(argument\) and insecure \(argument\) are said"),
+        (made(ca, "old", -2 * HOUR, -HOUR), f"{ca}/old.crt: it has expired: make another"),
+        (made(ca, "new", HOUR, 2 * HOUR), f"{ca}/new.crt: it is not valid yet: set the clocks"),
+    ):
+        with pytest.raises(hoplite.InvalidArgument, match=said):
+            Node(**options)
+
+
+def test_a_node_that_shows_a_certificate_may_listen_where_other_hosts_reach_it(ca: Path) -> None:
+    with Node(listen="0.0.0.0:0", advertise="127.0.0.1", **shown(ca, "one")) as node:
+        assert node.address.startswith("127.0.0.1:")
+
+
+OPENSSL_CONFIG = """
+[ca]
+default_ca = own
+[own]
+database = index.txt
+serial = serial
+crlnumber = crlnumber
+new_certs_dir = .
+certificate = ca.crt
+private_key = ca.key
+default_md = sha256
+default_days = 7
+default_crl_days = 7
+policy = any
+x509_extensions = node
+crl_extensions = list
+[any]
+commonName = supplied
+[node]
+basicConstraints = CA:FALSE
+extendedKeyUsage = serverAuth,clientAuth
+[list]
+authorityKeyIdentifier = keyid:always
+[authority]
+basicConstraints = critical,CA:TRUE
+keyUsage = critical,keyCertSign,cRLSign
+subjectKeyIdentifier = hash
+[req]
+distinguished_name = name
+[name]
+"""
+
+
+@REVOKED
+def test_a_ca_of_openssl_with_keys_of_rsa_serves_as_well(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the program openssl")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=tmp_path, check=True, capture_output=True, timeout=SOON)
+
+    (tmp_path / "config").write_text(OPENSSL_CONFIG)
+    (tmp_path / "index.txt").touch()
+    for file in ("serial", "crlnumber"):
+        (tmp_path / file).write_text("01\n")
+    new = ("req", "-config", "config", "-newkey", "rsa:2048", "-nodes")
+    openssl(*new, "-x509", "-subj", "/CN=own", "-extensions", "authority", "-keyout", "ca.key", "-out", "ca.crt")
+    for name in ("one", "two"):
+        openssl(*new, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        openssl("ca", "-config", "config", "-batch", "-in", f"{name}.csr", "-out", f"{name}.crt")
+        (tmp_path / f"{name}.key").chmod(0o600)
+    openssl("ca", "-config", "config", "-gencrl", "-out", "crl.pem")
+    with (
+        Node(**shown(tmp_path, "one")) as node,
+        Node(join=[node.address], **shown(tmp_path, "two", crl=False)) as other,
+        node.client() as client,
+        other.client() as far,
+    ):
+        testing.wait_for_members([node, other], 2)
+        assert client.get(far.put(b"z" * 100_000), timeout=SOON) == b"z" * 100_000
+        openssl("ca", "-config", "config", "-revoke", "two.crt")
+        openssl("ca", "-config", "config", "-gencrl", "-out", "crl.pem")
+        eventually(lambda: len(client.status()["members"]) == 1)

@@ -1,0 +1,91 @@
+"""`hoplite certs`: a CA in a folder, what it issues and what it revokes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hoplite
+from commands import run
+from hoplite import certificates
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> Path:
+    """The folder of a CA."""
+    folder = tmp_path / "ca"
+    certificates.make_ca(folder)
+    return folder
+
+
+def test_days_are_whole_and_few_enough_to_be_written(tmp_path: Path) -> None:
+    for days in (0, -1, 1.5, 10**7):
+        with pytest.raises(hoplite.InvalidArgument, match="days"):
+            certificates.make_ca(tmp_path / "none", days=days)  # type: ignore[arg-type]
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_certificate_ends_no_later_than_its_ca_and_after_that_there_are_none(tmp_path: Path) -> None:
+    certificates.make_ca(tmp_path, days=7)
+    certificates.make_certificate(tmp_path, "one")
+    index = tmp_path / "index.txt"
+    ends = {line.split("\t")[1] for line in index.read_text().splitlines()}
+    assert len(ends) == 1
+    index.write_text(index.read_text().replace(ends.pop(), "200101000000Z"))
+    with pytest.raises(hoplite.InvalidArgument, match="has expired"):
+        certificates.make_certificate(tmp_path, "two")
+    assert [entry.state for entry in certificates.certificates(tmp_path)] == ["expired"]
+
+
+def test_the_files_of_a_ca_are_private_whole_and_never_overwritten(ca: Path) -> None:
+    certificates.make_certificate(ca, "one")
+    assert {file.name for file in ca.iterdir() if file.stat().st_mode & 0o077 == 0} >= {"ca.key", "one.key"}
+    before = {file: file.read_text() for file in ca.iterdir()}
+    assert "exists" in run("certs", "ca", ca, code=1).stderr
+    assert "exists" in run("certs", "node", ca, "one", code=1).stderr
+    assert {file: file.read_text() for file in ca.iterdir()} == before
+    for name in ("ca", "../one", "", ".hidden", "a b", "x" * 65):
+        assert run("certs", "node", ca, name, code=1).stderr.startswith("error: ")
+
+
+def test_the_commands_make_revoke_and_list(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "ca"
+    assert "next: hoplite certs node" in run("certs", "ca", folder).stdout
+    for name in ("one", "two"):
+        said = run("certs", "node", folder, name, "--days", "7").stdout
+        assert f"hoplite node --cert {folder}/{name}.crt --key {folder}/{name}.key --ca {folder}/ca.crt" in said
+    assert "copy" in run("certs", "revoke", folder, "one").stdout
+    rows = json.loads(run("certs", "list", folder, "--json").stdout)
+    assert [(row["name"], row["state"]) for row in rows] == [("one", "revoked"), ("two", "valid")]
+    run("certs", "revoke", folder, rows[1]["serial"].lower())
+    assert [line.split()[:2] for line in run("certs", "list", folder).stdout.splitlines()] == [
+        ["name", "state"],
+        ["one", "revoked"],
+        ["two", "revoked"],
+    ]
+    for which, said in (("one", "is revoked already"), ("three", "it has issued: one, two")):
+        assert said in run("certs", "revoke", folder, which, code=1).stderr
+    assert "hoplite certs ca" in run("certs", "list", tmp_path / "none", code=1).stderr
+
+
+def test_openssl_takes_what_hoplite_makes(ca: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the program openssl")
+    for name in ("one", "two"):
+        certificates.make_certificate(ca, name)
+    certificates.revoke(ca, "two")
+    verify = ["openssl", "verify", "-CAfile", "ca.crt", "-CRLfile", "crl.pem", "-crl_check"]
+    for name, is_good in (("one", True), ("two", False)):
+        for purpose in ("sslserver", "sslclient"):
+            done = subprocess.run(
+                [*verify, "-purpose", purpose, f"{name}.crt"], cwd=ca, check=False, capture_output=True
+            )
+            assert (done.returncode == 0) == is_good, done.stderr
+    assert (ca / "ca.key").stat().st_mode & 0o777 == 0o600
