@@ -32,6 +32,7 @@ from hoplite.errors import (
     UnknownOp,
     UnsupportedDtype,
 )
+from hoplite.lease import Lease
 from hoplite.location import Location
 from hoplite.node import Node
 from hoplite.ref import Ref
@@ -46,6 +47,8 @@ if _TYPE_CHECKING:
         delete_async,
         get,
         get_async,
+        hold,
+        hold_async,
         inputs,
         inputs_async,
         latest,
@@ -80,6 +83,7 @@ __all__ = [
     "HopliteError",
     "InvalidArgument",
     "JoinError",
+    "Lease",
     "Location",
     "NameTaken",
     "Node",
@@ -99,6 +103,8 @@ __all__ = [
     "delete_async",
     "get",
     "get_async",
+    "hold",
+    "hold_async",
     "init",
     "inputs",
     "inputs_async",

@@ -19,7 +19,7 @@ import click
 
 from hoplite.errors import UnsupportedDtype
 from hoplite.tools.cli.attach import attach, complete_ref
-from hoplite.tools.cli.options import json_option, seconds_option, socket_option
+from hoplite.tools.cli.options import duration_option, json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import fail_with, print_json
 from hoplite.tools.cli.patience import patiently
 
@@ -42,6 +42,7 @@ STANDARD = "-"
     metavar="N",
     help="How many nodes are to hold it, so that it outlives all but one of them.  [default: 1]",
 )
+@duration_option("--ttl", "Delete it so long after it is complete, as 90, 60s, 5m, 2h or 1d.  [default: never]")
 @seconds_option("--timeout", "How long to wait for room, and for the copies.")
 @socket_option
 @json_option("Print a JSON object with the ref.")
@@ -51,6 +52,7 @@ def put(
     keep: int | None,
     exist_ok: bool,
     copies: int,
+    ttl: float | None,
     timeout: float | None,
     socket: str | None,
     as_json: bool,
@@ -62,12 +64,13 @@ def put(
     \b
     Examples:
       hoplite put weights.npy --name policy/17 --copies 2
+      hoplite put batch.npy --ttl 5m
       tar c data | hoplite put -
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     value = _read(file)
     with attach(socket) as client:
         try:
-            ref = client.put(value, name=name, keep=keep, copies=copies, exist_ok=exist_ok, timeout=timeout)
+            ref = client.put(value, name=name, keep=keep, copies=copies, ttl=ttl, exist_ok=exist_ok, timeout=timeout)
         except UnsupportedDtype:
             # Of the error's advice a command has no argument for any.
             fail_with(
