@@ -14,6 +14,7 @@ use hoplite_proto::{
     error::Error,
     id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId, ServeId},
     inline::Inline,
+    lifetime::Lease,
     limits::{BLOCK_BYTES, INLINE_BYTES_MAX},
     members::Member,
     message::{
@@ -351,7 +352,7 @@ impl Choices<'_> {
 
     fn word_of_an_object(&mut self, id: ObjectId, instance: Instance) -> Message {
         let (error, request) = (self.error(), RequestId(self.number()));
-        match self.below(17) {
+        match self.below(21) {
             0 => Message::Claimed { id, instance, taken_by: self.flag().then(|| self.node()) },
             1 => Message::Withdraw { id, instance },
             2 => Message::Unlocate { id },
@@ -368,6 +369,10 @@ impl Choices<'_> {
             13 => Message::Dropped { id, instance },
             14 => Message::Unkeep { id, instance },
             15 => Message::Fail { id, error },
+            16 => Message::Abandon { id, instance },
+            17 => Message::Leased { lease: Lease::Object(id), is_taken: self.flag() },
+            18 => Message::Covers { job: self.name(), covers: self.flag() },
+            19 => Message::JobEnded { job: self.name() },
             _ => Message::Remember { id, instances: vec![instance], error: None },
         }
     }
