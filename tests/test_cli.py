@@ -100,6 +100,30 @@ def test_help_and_version() -> None:
     assert hoplite.__version__ in run("--version").stdout
 
 
+def test_put_takes_a_ttl_and_the_listing_of_all_can_be_sorted(nodes: list[Node], tmp_path: Path) -> None:
+    at = ("--socket", nodes[0].socket)
+    (tmp_path / "large").write_bytes(b"x" * 100_000)
+    (tmp_path / "small").write_bytes(b"x")
+    run("put", str(tmp_path / "small"), "--name", "b/old", "--ttl", "2h", *at)
+    run("put", str(tmp_path / "large"), "--name", "b/new", *at)
+    with nodes[0].client() as client:
+        value = client.get("b/new", timeout=10)
+        rows = json.loads(run("objects", "--all", "--sort", "readers", "--json", *at).stdout)
+        del value
+    assert [(row["ref"], row["readers"] > 0) for row in rows] == [("b/new", True), ("b/old", False)]
+    assert 7000 < rows[1]["ttl"] <= 7200
+    for order, refs in (("size", ["b/new", "b/old"]), ("age", ["b/old", "b/new"])):
+        lines = run("objects", "--all", "--sort", order, "b/", *at).stdout.splitlines()
+        assert [line.split()[0] for line in lines[1:]] == refs
+        assert lines[0].split() == ["ref", "size", "age", "copies", "readers", "owner", "job", "ttl", "dtype", "shape"]
+    for wrong in (
+        ("objects", "--sort", "age"),
+        ("put", str(tmp_path / "small"), "--ttl", "0"),
+        ("objects", "--sort", "x"),
+    ):
+        assert run(*wrong, *at, code=2).stderr
+
+
 def test_objects_can_be_listed_by_prefix_and_deleted(nodes: list[Node]) -> None:
     client, at = nodes[0].client(), ("--socket", nodes[0].socket)
     for name in ("policy/1", "policy/2", "grad/1"):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import hoplite
 from hoplite import testing
 from support import SOON, Later, eventually, same
 
@@ -57,6 +61,65 @@ def test_leave_ends_in_time_though_a_fold_does_not() -> None:
         left.result()
         clients[1].put(values[0], name="input/late")
         same(clients[0].get(result, timeout=SOON), sum(values[1:], start=values[0]))
+
+
+@pytest.mark.faults("a node leaves that holds more than the others have room for")
+def test_what_no_other_node_has_room_for_is_named() -> None:
+    """By the log, the exit code and the error of those who ask; what found room, or is small, is there."""
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(testing.node_process("--capacity", "8MiB"))
+        options = ("--capacity", "64MiB", "--join", first.address, "--leave-timeout", "3", "--log-level", "warning")
+        leaver = stack.enter_context(testing.node_process(*options))
+        client, gone = stack.enter_context(first.client()), leaver.client()
+        eventually(lambda: len(client.status()["members"]) == 2)
+        refs = [str(gone.put(np.zeros(3 * MIB, np.uint8), name=f"large/{number}")) for number in range(4)]
+        small = gone.put(b"small", name="small/1")
+        leaver.process.send_signal(signal.SIGTERM)
+        assert leaver.process.wait(SOON) == 1
+        said = Path(leaver.socket).with_name("stderr").read_text()
+        eventually(lambda: len(client.status()["members"]) == 1)
+        kept = []
+        for ref in refs:
+            if ref in said:
+                with pytest.raises(hoplite.ObjectLost, match="no other node had room"):
+                    client.get(ref, timeout=SOON)
+            else:
+                client.get(ref, timeout=SOON)
+                kept.append(ref)
+        assert len(kept) == 2, "of four there was room for two"
+        assert "count=2" in said
+        assert bytes(client.get(small, timeout=SOON)) == b"small"
+        client.put(b"again", name=next(ref for ref in refs if ref not in kept))
+
+
+def test_the_last_node_that_leaves_loses_nothing_to_another() -> None:
+    with testing.node_process("--capacity", "8MiB") as node, node.client() as client:
+        client.put(b"x" * MIB)
+        node.process.send_signal(signal.SIGTERM)
+        assert node.process.wait(SOON) == 0
+
+
+EMBEDDED = """
+import sys, threading, time
+import hoplite
+node = hoplite.Node(join=[sys.argv[1]], listen="127.0.0.1:0", capacity="64MiB", socket=sys.argv[2])
+client = node.client()
+began = threading.Event()
+def keep(node):
+    began.set()
+    time.sleep(1000)
+threading.Thread(target=keep, args=(node,), daemon=True).start()
+began.wait()
+client.put(b"x" * 1_000_000, name="embedded/1")
+del node, client
+"""
+
+
+def test_a_node_that_a_daemon_thread_has_hands_over_at_the_end_of_its_process(tmp_path: Path) -> None:
+    with testing.cluster(1, capacity="64MiB") as (node,):
+        arguments = [sys.executable, "-c", EMBEDDED, node.address, str(tmp_path / "embedded.sock")]
+        subprocess.run(arguments, check=True, timeout=2 * SOON)
+        assert len(node.client().get("embedded/1", timeout=SOON)) == 1_000_000
 
 
 def _answers(node: testing.NodeProcess) -> bool:

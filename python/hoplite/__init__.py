@@ -33,6 +33,7 @@ from hoplite.errors import (
     UnknownOp,
     UnsupportedDtype,
 )
+from hoplite.lease import Lease
 from hoplite.location import Location
 from hoplite.node import Node
 from hoplite.ref import Ref
@@ -47,6 +48,8 @@ if _TYPE_CHECKING:
         delete_async,
         get,
         get_async,
+        hold,
+        hold_async,
         inputs,
         inputs_async,
         latest,
@@ -81,6 +84,7 @@ __all__ = [
     "HopliteError",
     "InvalidArgument",
     "JoinError",
+    "Lease",
     "Location",
     "NameTaken",
     "Node",
@@ -101,6 +105,8 @@ __all__ = [
     "delete_async",
     "get",
     "get_async",
+    "hold",
+    "hold_async",
     "init",
     "inputs",
     "inputs_async",

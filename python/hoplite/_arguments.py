@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import SupportsFloat, SupportsIndex
 
+from hoplite import _native
 from hoplite.errors import InvalidArgument, UnknownOp
 from hoplite.ref import Ref
 from hoplite.values import OPS, Encoded, check_dtype
@@ -30,6 +31,9 @@ VERSION_MAX = 2**64 - 1
 
 # Nodes that hold one object; a cluster of so many is none.
 COPIES_MAX = 2**31
+
+# An object that is to live longer is to live until it is deleted: 30 years.
+TTL_S_MAX = 1e9
 
 # Axes of an array, as NumPy has them.
 AXES_MAX = 64
@@ -169,6 +173,37 @@ def check_copies(copies: SupportsIndex) -> int:
     if not 1 <= number <= COPIES_MAX:
         raise InvalidArgument(f"copies is {number}; it counts the object itself, so it is 1 to {COPIES_MAX}")
     return number
+
+
+def check_ttl(ttl: float | None) -> float | None:
+    """Reads for how many seconds an object is to live; None means until it is deleted."""
+    if ttl is None:
+        return None
+    if isinstance(ttl, bool | str) or not isinstance(ttl, SupportsFloat):
+        raise InvalidArgument(f"ttl is a number of seconds or None, not {a_type(ttl)}")
+    try:
+        seconds = float(ttl)
+    except (OverflowError, TypeError, ValueError):
+        raise InvalidArgument(f"ttl is {ttl!r}; it is a number of seconds or None") from None
+    # Not a number is not above 0 either.
+    if not 0 < seconds <= TTL_S_MAX:
+        raise InvalidArgument(
+            f"ttl is {seconds:g} s; an object lives for more than 0 and at most {TTL_S_MAX:g} s, or with None until it "
+            "is deleted"
+        )
+    # The node counts nanoseconds.
+    return max(seconds, 1e-9)
+
+
+def check_job(job: str | None) -> str | None:
+    """Reads what a job is called: as an object may be."""
+    if job is None:
+        return None
+    text = check_text("job", job)
+    _native.check_name(text)
+    if text.startswith("@"):
+        raise InvalidArgument(f"the job {text!r} begins with @, which marks refs")
+    return text
 
 
 def check_op(op: str) -> str:

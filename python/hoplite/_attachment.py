@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hoplite import _native, forks, values
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from hoplite.lease import Lease
     from hoplite.node import Node
     from hoplite.values import Allowed
 
@@ -40,6 +42,8 @@ class Attachment:
         path: str | None = None,
         allow_pickle: Allowed | None = None,
         reconnect: bool = False,
+        job: str | None = None,
+        cleanup: bool = True,
     ) -> None:
         self._node = node
         self._path = path
@@ -49,9 +53,14 @@ class Attachment:
         self._reconnect = reconnect
         self._reconnecting = threading.Lock()
         self._closed = False
+        self._job = job
+        self._cleanup = cleanup
+        # Those that it has taken and not released, to be taken again at the next node.
+        self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
         # Set in a child made by fork until it has attached anew.
         self._forked = False
         forks.register(self)
+        self._enter(native)
 
     def _use(self, native: _native.Client) -> None:
         self._native = native
@@ -62,6 +71,11 @@ class Attachment:
     def node(self) -> Node | None:
         """The node, if it is embedded in this process; else None."""
         return self._node
+
+    @property
+    def job(self) -> str | None:
+        """The job that its objects are of, if any."""
+        return self._job
 
     @property
     def closed(self) -> bool:
@@ -87,6 +101,17 @@ class Attachment:
             self._reattach()
         return self._native
 
+    def _enter(self, native: _native.Client) -> None:
+        """Tells a node the job and the leases of this client."""
+        if self._job is not None:
+            native.start_join(self._job, self._cleanup).result()
+        for lease in list(self._leases):
+            native.start_take_lease(lease._text).result()
+
+    def _attached(self) -> _native.Client | None:
+        """The attachment, if there is one: not of a client that is closed, or was made before a fork."""
+        return None if self._closed or self._forked else self._native
+
     def _reattach(self) -> None:
         """Attaches to the node that takes the place of one that is gone, once it is there."""
         assert self._path is not None
@@ -99,6 +124,7 @@ class Attachment:
                 while self._native.is_node_gone() and not self._closed:
                     try:
                         native = _native.connect(self._path, max(0.0, until - time.monotonic()))
+                        self._enter(native)
                     except HopliteError as error:
                         why = str(error)
                         if time.monotonic() >= until:
@@ -123,6 +149,7 @@ class Attachment:
             )
         try:
             native = _native.connect(self._path, 10.0)
+            self._enter(native)
         except HopliteError as error:
             raise ForkedClient(
                 f"this process was forked and can't attach to the node of its parent ({error}): call hoplite.init() "

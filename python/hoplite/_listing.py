@@ -30,6 +30,7 @@ def questions(members: Iterable[str]) -> Generator[Question, Page, list[dict[str
             text, after = yield member, after
             # Both owners of an object list it, so that none is missing while one of them goes. One may know less.
             for row in json.loads(text):
+                row["owner"] = member
                 known = found.get(row["ref"], row)
                 found[row["ref"]] = max(known, row, key=lambda row: row["copies"])
             if after is None:

@@ -29,6 +29,8 @@ class Shared:
         # Of the last client, for that of a child made by fork.
         self.allow_pickle: Allowed | None = None
         self.reconnect = False
+        # Its job, and whether the objects of that go with its last client.
+        self.job: tuple[str | None, bool] = (None, True)
         # Of the node that `client` is attached to.
         self.path: str | None = None
         # In a child made by fork: the path of the parent's node, and the parent's client and nodes. Dropping the latter

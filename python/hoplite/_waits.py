@@ -60,14 +60,19 @@ async def get_async(native: _native.Client, text: str, limit: float | None) -> V
 
 
 async def put_async(
-    native: _native.Client, what: Encoded, parts: Sequence[Any], name: str | None, limit: float | None
+    native: _native.Client,
+    what: Encoded,
+    parts: Sequence[Any],
+    name: str | None,
+    ttl: float | None,
+    limit: float | None,
 ) -> str:
     """`put`, with the running loop; another thread copies many bytes. Cancelled, it leaves no object."""
     if what.nbytes <= _native.INLINE_BYTES_MAX:
-        return await answer_async(native.start_put(what, parts, name, limit))
+        return await answer_async(native.start_put(what, parts, name, ttl, limit))
     import asyncio
 
-    writing = _Writing(native, what, await answer_async(native.start_create(what, name, limit)))
+    writing = _Writing(native, what, await answer_async(native.start_create(what, name, ttl, limit)))
     try:
         return await asyncio.to_thread(writing.write)
     except asyncio.CancelledError:

@@ -42,13 +42,20 @@ class Buffer:
         name: what to call the object; a name, or a ref that was promised.
         space: memory in the store; None for an object so small that it needs none.
         copies: how many nodes are to hold the object when it is sealed.
+        ttl: seconds after which a small object is deleted; of a large one the space knows it.
 
     Raises:
         InvalidArgument: the name is none.
     """
 
     def __init__(
-        self, client: Client, what: Encoded, name: str | None, space: _native.Space | None, copies: int = 1
+        self,
+        client: Client,
+        what: Encoded,
+        name: str | None,
+        space: _native.Space | None,
+        copies: int = 1,
+        ttl: float | None = None,
     ) -> None:
         if space is None and name is not None:
             # No other part checks it before the seal.
@@ -58,6 +65,7 @@ class Buffer:
         self._name = name
         self._space = space
         self._copies = copies
+        self._ttl = ttl
         # Known before the object exists, once `ref` was read.
         self._ref: Ref | None = None
         # Whether that was promised for this buffer alone.
@@ -170,7 +178,7 @@ class Buffer:
             pending = self._space.seal()
         else:
             small = self._check_unviewed()
-            pending = self._client._open().start_put(self._what, [small], self._name, limit)
+            pending = self._client._open().start_put(self._what, [small], self._name, self._ttl, limit)
         self._open = False
         return pending
 

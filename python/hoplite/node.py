@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import weakref
 from typing import TYPE_CHECKING
 
 from hoplite import _admission, _native, log, settings, sockets
-from hoplite._arguments import check_timeout
+from hoplite._arguments import check_job, check_timeout
 from hoplite.client import Client
 from hoplite.errors import AddressInUse, JoinError, NodeDown
 
@@ -18,13 +20,18 @@ if TYPE_CHECKING:
     from hoplite.values import Allowed
 
 
+# Nodes of this process that no part of it may drop before its end, such as a daemon thread: they are closed then.
+_running: weakref.WeakSet[Node] = weakref.WeakSet()
+
+
 class Node:
     """Starts a node in this process: one store of shared memory for the processes of this host, and for other nodes.
 
     It opens a TCP port only if there are to be other nodes: if one of `listen`, `advertise`, `join`, `cluster`,
     `token`, `token_file`, `plain` and `insecure` is said.
 
-    Use it in a `with`, or `close` it: a node that leaves hands over what only it holds.
+    Use it in a `with`, or `close` it: a node that leaves hands over what only it holds. One that is open at the end of
+    the process leaves then, for as long as the setting leave_timeout says.
 
     An argument that is None is looked for in the environment and in a file, as docs/settings.md says.
 
@@ -108,6 +115,7 @@ class Node:
             degree=degree,
             detection_timeout=detection_timeout,
             socket=socket,
+            leave_timeout=None,
             log=None,
         )
         log.start(values["log"])
@@ -145,6 +153,8 @@ class Node:
                     raise
             except JoinError as error:
                 raise JoinError(f"{error}{_admission.hint(values, str(error))}") from None
+        self._leave_timeout: float = values["leave_timeout"]
+        _running.add(self)
         # Where the node was made: a child made by fork inherits this object but not the node.
         self._pid = os.getpid()
 
@@ -188,27 +198,32 @@ class Node:
         """Why the node ended itself, if a thread or task of it met a bug: a panic, which is in the log too."""
         return self._native.failure
 
-    def client(self, *, allow_pickle: bool | Iterable[str] | None = None) -> Client:
+    def client(
+        self, *, allow_pickle: bool | Iterable[str] | None = None, job: str | None = None, cleanup: bool = True
+    ) -> Client:
         """Attaches a client; each can be closed alone.
 
         Args:
             allow_pickle: whether it may put and get values that need pickle, or the names of the classes and functions
                 that pickles may use, as ["mypackage.*"]; the default is HOPLITE_ALLOW_PICKLE or, if that says nothing,
                 whether all who may put have proved who they are; see `hoplite.init`.
+            job: a name that objects of the client are of; see `hoplite.init`. The default is none.
+            cleanup: whether they are deleted with the last client of the job; see `hoplite.init`.
 
         Raises:
             InvalidArgument: `allow_pickle` has no names, or a pattern that allows everything.
             NodeDown: the node is closed.
         """
-        return self._client(settings.may_pickle(allow_pickle))
+        return self._client(settings.may_pickle(allow_pickle), check_job(job), cleanup)
 
-    def _client(self, allowed: Allowed | None) -> Client:
+    def _client(self, allowed: Allowed | None, job: str | None = None, cleanup: bool = True) -> Client:
         """Attaches a client that may use such pickles; None says nothing."""
         if self.closed:
             raise NodeDown(f"node {self.id} is closed")
-        return Client(self._native.client(), self, path=self.socket, allow_pickle=allowed)
+        native = self._native.client()
+        return Client(native, self, path=self.socket, allow_pickle=allowed, job=job, cleanup=cleanup)
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float | None = None) -> bool:
         """Leaves the cluster: hands over what only this node holds, then frees its store. Closing twice is fine.
 
         Calls that wait on this node raise `NodeDown`; only what is being put may still be sealed, within a second.
@@ -217,10 +232,13 @@ class Node:
 
         Args:
             timeout: seconds this may take; None is 60.
+
+        Returns:
+            Whether other nodes have all that only this one held, or none stays that could. What they have no room for
+            is lost: the log names it, and calls that wait for it raise `ObjectLost`.
         """
         limit = check_timeout(timeout)
-        if os.getpid() == self._pid:
-            self._native.close(limit)
+        return self._native.close(limit) if os.getpid() == self._pid else True
 
     def __enter__(self) -> Self:
         return self
@@ -235,3 +253,14 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<hoplite.Node {self.id} at {self._where}{', closed' if self.closed else ''}>"
+
+
+def _close_all() -> None:
+    """Leaves with every node that was not closed: what would drop it may be a thread that just ends."""
+    for node in list(_running):
+        if not node.closed:
+            node.close(node._leave_timeout)
+
+
+# `hoplite.session` closes what `init` started, and is asked first.
+atexit.register(_close_all)

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hoplite import _native, log, settings, sockets
-from hoplite._arguments import check_text, check_timeout
+from hoplite._arguments import check_job, check_text, check_timeout
 from hoplite._shared import shared
 from hoplite.addresses import split_address
 from hoplite.client import Client
@@ -64,6 +64,8 @@ def init(
     config: str | os.PathLike[str] | None = None,
     allow_pickle: bool | Iterable[str] | None = None,
     reconnect: bool = False,
+    job: str | None = None,
+    cleanup: bool = True,
 ) -> Client:
     """Attaches this process to a node, and starts one here if there is none.
 
@@ -100,6 +102,11 @@ def init(
         reconnect: when the node, in another process, is gone: calls under way raise `NodeDown`, and the next one
             attaches to the node that serves the same socket by then. It waits up to 10 s for that one to start, or in
             an event loop not at all. Objects that the old node alone held are lost; refs of others go on to be good.
+        job: a name, such as "run-7": what the objects that this client makes are of. The default is HOPLITE_JOB, or
+            none.
+        cleanup: delete all objects of the job, wherever they are, 5 s after its last client has closed or died, or its
+            node has. A client that begins within these 5 s goes on with them; values that `get` returned stay valid.
+            Without it the job only names them in `objects`.
 
     Returns:
         A client; `client.node` is the node if it is embedded in this process.
@@ -131,10 +138,12 @@ def init(
         leave_timeout=None,
         log=None,
         allow_pickle=allow_pickle,
+        job=job,
     )
     log.start(values["log"])
     with shared.lock:
         shared.reconnect = reconnect
+        shared.job = (check_job(values["job"]), cleanup)
         return _find(values, embedded, limit, functools.partial(_start, values, config), reconnect)
 
 
@@ -144,6 +153,8 @@ def connect(
     timeout: float | None = 10.0,
     allow_pickle: bool | Iterable[str] | None = None,
     reconnect: bool = False,
+    job: str | None = None,
+    cleanup: bool = True,
 ) -> Client:
     """Attaches this process to a node of this host.
 
@@ -153,6 +164,8 @@ def connect(
         allow_pickle: whether the client may put and get values that need pickle, or which ones; see `init`. The default
             is HOPLITE_ALLOW_PICKLE, or else whether all who may put have proved who they are.
         reconnect: whether to go on with the next node that serves the socket; see `init`.
+        job: a name that objects of this client are of; see `init`. The default is none, whatever HOPLITE_JOB says.
+        cleanup: whether they are deleted with the last client of the job; see `init`.
 
     Raises:
         ConnectError: no node serves that socket.
@@ -165,7 +178,8 @@ def connect(
         raise InvalidArgument(
             f'{text!r} is no socket: connect takes "unix:/path"; hoplite.init({text!r}) joins a cluster'
         )
-    return _attach(path, check_timeout(timeout), settings.may_pickle(allow_pickle), reconnect)
+    of = (check_job(job), cleanup)
+    return _attach(path, check_timeout(timeout), settings.may_pickle(allow_pickle), reconnect, of)
 
 
 last_client = shared.last_client
@@ -192,7 +206,7 @@ def default_client() -> Client:
         if path is None:
             return init()
         try:
-            return shared.keep(_attach(path, 10.0, shared.allow_pickle, shared.reconnect), path)
+            return shared.keep(_attach(path, 10.0, shared.allow_pickle, shared.reconnect, shared.job), path)
         except ConnectError:
             raise ForkedClient(
                 f"this process was forked from one whose node, {UNIX}{path}, is gone: call hoplite.init() here to find "
@@ -227,7 +241,7 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
         because = f"a node of yours runs on this host already ({UNIX}{path})"
         if is_path:
             because = f"{UNIX}{path} is a running node"
-        client = _attach(path, limit, allowed, reconnect)
+        client = _attach(path, limit, allowed, reconnect, shared.job)
         try:
             _refuse(values, because)
             _check_cluster(client, values, path)
@@ -248,13 +262,13 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
                 f"this process has a node already ({own._where}), which did not join {','.join(join)}: close it by "
                 "hoplite.shutdown() first"
             )
-        client = own._client(allowed)
+        client = own._client(allowed, *shared.job)
         _check_cluster(client, values, own.socket)
         return shared.keep(client, own.socket)
 
     if join or embedded:
         node = start(join=join or None)
-        return shared.keep(node._client(allowed), node.socket)
+        return shared.keep(node._client(allowed, *shared.job), node.socket)
 
     inherited = shared.inherited
     if inherited is not None and sockets.is_served(inherited):
@@ -281,7 +295,7 @@ def _meet(
                     if not sockets.is_served(path):
                         raise
                 else:
-                    return shared.keep(node._client(allowed), path)
+                    return shared.keep(node._client(allowed, *shared.job), path)
         try:
             return attached(path)
         except (ConnectError, NodeDown):
@@ -315,14 +329,21 @@ def _start(
     return node
 
 
-def _attach(path: str, timeout: float | None, allowed: Allowed | None, reconnect: bool = False) -> Client:
+def _attach(
+    path: str,
+    timeout: float | None,
+    allowed: Allowed | None,
+    reconnect: bool = False,
+    job: tuple[str | None, bool] = (None, True),
+) -> Client:
     if not path:
         raise InvalidArgument('the address "unix:" has no path')
     with sockets.needs_descriptors(f"attach to {path}"):
         if not sockets.is_served(path):
             raise ConnectError(f"no node serves {path}")
         native = _native.connect(path, timeout)
-    return Client(native, path=path, allow_pickle=allowed, reconnect=reconnect)
+    name, cleanup = job
+    return Client(native, path=path, allow_pickle=allowed, reconnect=reconnect, job=name, cleanup=cleanup)
 
 
 def _refuse(values: Values, because: str) -> None:

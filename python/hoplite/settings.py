@@ -401,6 +401,14 @@ SETTINGS = (
         default_text="false for clients of a node whose cluster is `plain` or has no token; true for others",
         of_node=False,
     ),
+    Setting(
+        "job",
+        TEXT,
+        None,
+        "What the objects are of that a process makes: they are deleted when the last client of the job is gone.",
+        default_text="none: objects live until they are deleted",
+        of_node=False,
+    ),
 )
 
 TABLE = {setting.name: setting for setting in SETTINGS}

@@ -210,7 +210,7 @@ def silent(rounds: Rounds, hosts: list[Host], fault: str) -> Iterator[Figure]:
 def first_of_many(rounds: Rounds, hosts: list[Host], fault: str, count: int, *, names: str) -> Iterator[Figure]:
     """One of the hosts whose inputs a sum could take is frozen or cut off, at several moments of a step.
 
-    With names `elsewhere` other hosts own all of them. With names `anywhere` the broken one owns an eighth, and whatever
+    With names `elsewhere` other hosts own all of them. With names `anywhere` the broken one owns an eighth, and what
     is put under one of these waits until the host counts as dead.
     """
     undisturbed = statistics.median(rounds.first_of_many(count) for _ in range(4))

@@ -111,7 +111,7 @@ fn beside_waiters(objects: u64, waiting: usize) -> (Vec<Duration>, Vec<Duration>
     let there: Vec<ObjectId> = (0..objects).map(|_| put_small(&owner, None)).collect();
     let meta = Meta::bytes(1 << 20);
     let waits: Vec<Wait<_>> =
-        (0..waiting).map(|_| waiter.start_create(None, meta.clone(), None)).collect();
+        (0..waiting).map(|_| waiter.start_create(None, meta.clone(), None, None)).collect();
     // Answered behind all of those.
     waiter.start_owners(&there[0]).join().expect("it answers");
     let mut ids = Vec::new();
@@ -156,7 +156,7 @@ fn beside_a_large_create() -> (Vec<Duration>, Vec<Duration>) {
     let put = || timed(|| drop(put_small(&small, None)));
     let alone = (0..2000).map(|_| put()).collect();
     let meta = Meta::bytes(1 << 30);
-    let creating = thread::spawn(move || large.start_create(None, meta, SOON).join().is_ok());
+    let creating = thread::spawn(move || large.start_create(None, meta, None, SOON).join().is_ok());
     let mut beside = Vec::new();
     while !creating.is_finished() {
         beside.push(put());

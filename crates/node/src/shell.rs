@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use hoplite_proto::{
     inline::Inline,
-    node::{Action, Event, Note},
+    node::{Action, Event, Lost, Note},
 };
 use tokio::sync::SetOnce;
 use tracing::{debug, info, warn};
@@ -35,8 +35,8 @@ pub(crate) struct Shell {
     counters: Arc<Counters>,
     facts: Facts,
     pub(crate) tasks: Tasks,
-    /// Set when this node has said good-bye: whether others hold all that only it held.
-    left: SetOnce<bool>,
+    /// Set when this node has said good-bye: what no other node has taken over.
+    left: SetOnce<Lost>,
 }
 
 /// Bytes of inputs that are folded at the door: 10 us, less than another thread takes to wake up.
@@ -72,7 +72,9 @@ impl Shell {
         self.facts.tell(Event::LeaveAsked { patience_ns });
         tokio::select! {
             // The machine ends it in time and says good-bye; without a thread for that it ends here.
-            left = tokio::time::timeout(patience + LEAVE_SLACK, self.left.wait()) => left.is_ok_and(|is_kept| *is_kept),
+            left = tokio::time::timeout(patience + LEAVE_SLACK, self.left.wait()) => {
+                left.is_ok_and(is_nothing)
+            }
             () = self.tasks.failed() => false,
         }
     }
@@ -170,9 +172,9 @@ impl Perform for Shell {
                 self.perform_slowly(order);
             }
             Action::Note(note) => self.note(&note),
-            Action::Left { is_kept } => {
+            Action::Left { lost } => {
                 // The machine says it once.
-                let _ = self.left.set(is_kept);
+                let _ = self.left.set(lost);
             }
         }
         None
@@ -201,4 +203,17 @@ impl Perform for Shell {
             quick => debug_assert!(false, "{quick:?} is carried out at the door"),
         }
     }
+}
+
+/// Whether a node that left has handed over all; the log names what it has not.
+fn is_nothing(lost: &Lost) -> bool {
+    if lost.count > 0 {
+        let named: Vec<String> = lost.ids.iter().map(ToString::to_string).collect();
+        let (count, first) = (lost.count, named.join(" "));
+        warn!(
+            count,
+            first, "objects are lost: no other node had room for them before this one left"
+        );
+    }
+    lost.count == 0
 }

@@ -106,6 +106,7 @@ impl Owner {
             origin: true,
             progress: Progress::Complete,
             claim: true,
+            lifetime: None,
         };
         let (took, answers) = self.say(node, &Message::Announce(announce));
         assert!(

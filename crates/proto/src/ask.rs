@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     id::{Instance, Name, NodeId, ObjectId},
     inline::Inline,
+    lifetime::{Job, Lifetime},
     members::Member,
     message::{Holding, Listed},
     meta::{Meta, Op},
@@ -26,6 +27,23 @@ pub enum Ask {
         meta: Meta,
         /// The bytes, at most [`crate::limits::INLINE_BYTES_MAX`].
         bytes: Inline,
+        /// How long they are to live from then; none until they are deleted.
+        ttl_ns: Option<u64>,
+    },
+    /// What I make from now on is of this job. Answered with `Done`.
+    Join {
+        /// The job.
+        job: Job,
+    },
+    /// This object is to live as long as I do, or until I give it back so often as I have taken it. Answered with `Done`.
+    TakeLease {
+        /// Which.
+        id: ObjectId,
+    },
+    /// I need it no more. Answered with `Done`.
+    ReturnLease {
+        /// Which.
+        id: ObjectId,
     },
     /// Give me the id of an object that I will make, so that others can wait for it.
     Promise,
@@ -37,6 +55,8 @@ pub enum Ask {
         id: Option<ObjectId>,
         /// Metadata of what will be there.
         meta: Meta,
+        /// As in `Put`, from when it is sealed.
+        ttl_ns: Option<u64>,
     },
     /// The space is filled.
     Seal {
@@ -89,6 +109,8 @@ pub enum Ask {
         count: u32,
         /// What the result is to be: as in `Put`.
         id: Option<ObjectId>,
+        /// As in `Put`, from when the result is complete.
+        ttl_ns: Option<u64>,
     },
     /// Which inputs were folded into the result of a reduce of this node, once it is there.
     Inputs {
@@ -286,4 +308,6 @@ pub struct ObjectRow {
     pub origin: bool,
     /// Readers, transfers and folds that use it now.
     pub pins: u32,
+    /// How long it lives, if not until it is deleted.
+    pub lifetime: Option<Box<Lifetime>>,
 }

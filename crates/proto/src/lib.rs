@@ -18,6 +18,7 @@
 //! | [`broadcast`] | whom a receiver takes an object from |
 //! | [`reduce`] | who folds what with whom, in which shape of tree |
 //! | [`table`] | what a node holds, and what it evicts |
+//! | [`lifetime`] | when an object ends that is not deleted |
 //! | [`swim`], [`redial`] | which members live, and which of the lost this node calls again |
 //! | [`reconnect`] | when a broken control connection is made again, and when not |
 //! | [`members`], [`rack`] | who owns an object's directory entry, who stands near whom |
@@ -38,6 +39,7 @@ pub mod directory;
 pub mod error;
 pub mod id;
 pub mod inline;
+pub mod lifetime;
 pub mod limiter;
 pub mod limits;
 pub mod link;

@@ -128,6 +128,19 @@ pub const LATEST_MAX: usize = 16_384;
 /// that leaves asks for all it has at once, and loses what no other takes; each takes half a kilobyte.
 pub const ADOPTIONS_MAX: usize = 1 << 20;
 
+/// How long objects outlive the last client of their job, or the last that has taken a lease of them: 5 s.
+///
+/// A client that restarts, or hands a ref to another one, is back by then; so is a member that was cut off and tells again
+/// which leases its clients have taken.
+pub const LEASE_GRACE_NS: u64 = 5 * 1_000_000_000;
+
+/// Leases of which an owner keeps who has taken them, jobs and objects together; of more it hears nothing, and what they are
+/// of lives until it is deleted. Each takes a quarter of a kilobyte.
+pub const LEASES_MAX: usize = 1 << 20;
+
+/// Names of lost objects that a node which leaves tells its user.
+pub const LOST_NAMED_MAX: usize = 20;
+
 /// Folds that one coordinator may have at a node at a time; more fail. Each takes a task and, until its parent fetches it, a
 /// window of [`WINDOW_BYTES`].
 pub const FOLDS_MAX: usize = 1024;

@@ -15,6 +15,7 @@ use crate::{
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     inline::Inline,
+    lifetime::{Lease, Lifetime},
     members::Member,
     meta::{Dtype, Meta, Op},
     swim::Rumour,
@@ -108,6 +109,8 @@ pub enum Message {
         meta: Meta,
         /// Where to take it from.
         source: Source,
+        /// How long it lives, if not until it is deleted.
+        lifetime: Option<Box<Lifetime>>,
     },
     /// To a receiver: take the rest from this node. It stands nearer to those who have the object, or is faster than the
     /// present sender. It may be the present sender: then the owner knows of none that is better.
@@ -229,6 +232,13 @@ pub enum Message {
         /// Why.
         error: Error,
     },
+    /// To both owners: the sender leaves, and no other node could take over its original.
+    Abandon {
+        /// The object.
+        id: ObjectId,
+        /// Which instance.
+        instance: Instance,
+    },
     /// From an owner that is one no longer: what is to be remembered of an object that is gone.
     Remember {
         /// The object.
@@ -303,6 +313,26 @@ pub enum Message {
         next: Option<ObjectId>,
     },
 
+    /// To both owners of a lease: clients of the sender have taken it; or none of them has it any more.
+    Leased {
+        /// The lease.
+        lease: Lease,
+        /// Whether a client of the sender has it.
+        is_taken: bool,
+    },
+    /// To both owners of the lease of a job: the sender owns objects that live as long as that; or none any more.
+    Covers {
+        /// The job.
+        job: Name,
+        /// Whether the sender owns such objects.
+        covers: bool,
+    },
+    /// From the first owner of the lease of a job to those that own its objects: no client of the job is left.
+    JobEnded {
+        /// The job.
+        job: Name,
+    },
+
     /// From a coordinator: fold these inputs and those children's streams, for whoever fetches the result.
     Fold(FoldOrder),
     /// From a coordinator: fold one part of the result, and take the others from those who fold them.
@@ -362,6 +392,8 @@ pub enum Message {
         meta: Meta,
         /// Its bytes, if they are few.
         inline: Option<Inline>,
+        /// How long it lives, if not until it is deleted.
+        lifetime: Option<Box<Lifetime>>,
         /// Whether the asker waits until there is room.
         may_wait: bool,
     },
@@ -394,6 +426,7 @@ impl Message {
             | Self::Unlocate { id }
             | Self::Delete { id, .. }
             | Self::Fail { id, .. }
+            | Self::Abandon { id, .. }
             | Self::Remember { id, .. }
             | Self::Reserve { id, .. } => Some(id),
             _ => None,
@@ -427,6 +460,10 @@ pub struct Listed {
     pub complete: u32,
     /// Nodes that have a part of it.
     pub partial: u32,
+    /// Nanoseconds since its owner has first heard of it.
+    pub age_ns: u64,
+    /// How long it lives, if not until it is deleted.
+    pub lifetime: Option<Box<Lifetime>>,
 }
 
 /// How fast an object comes to a receiver.
@@ -461,6 +498,8 @@ pub struct Announce {
     pub progress: Progress,
     /// Whether the sender waits for [`Message::Claimed`].
     pub claim: bool,
+    /// How long it lives, if not until it is deleted.
+    pub lifetime: Option<Box<Lifetime>>,
 }
 
 /// How much of a copy there is.

@@ -64,11 +64,15 @@ pub enum Bug {
     ListensToAnyMember,
     /// An owner takes what any member tells of a copy for what the object is.
     BelievesAnyHolder,
+    /// An owner does not end what has had its time.
+    ForgetsTimes,
+    /// Leases that clients of a dead member had taken count as taken.
+    KeepsLeasesOfTheDead,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 31] = [
         Self::AnswersGetsTooEarly,
         Self::IgnoresEpochs,
         Self::KeepsVoidAttempts,
@@ -98,6 +102,8 @@ impl Bug {
         Self::IgnoresSilentChildren,
         Self::ListensToAnyMember,
         Self::BelievesAnyHolder,
+        Self::ForgetsTimes,
+        Self::KeepsLeasesOfTheDead,
     ];
 }
 

@@ -76,6 +76,7 @@ impl Message {
             | Self::Stranded { id, instance, .. }
             | Self::Doubted { id, instance }
             | Self::Dropped { id, instance }
+            | Self::Abandon { id, instance }
             | Self::Adopt { id, instance, .. }
             | Self::Adopted { id, instance, .. }
             | Self::Unkeep { id, instance } => Some((id, *instance)),

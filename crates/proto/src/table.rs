@@ -8,14 +8,16 @@
 //!      +--- doomed -------+   deleted or replaced while somebody reads it: goes with its last pin
 //! ```
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 use core::ops::Bound;
 
 use crate::{
     id::{ClientId, Instance, NodeId, ObjectId},
     inline::Inline,
+    lifetime::{Lifetime, Terms},
     meta::Meta,
     planted::{self, Bug},
+    time::Instant,
 };
 
 /// One copy of one instance.
@@ -35,6 +37,8 @@ pub struct Copy {
     pub pins: u32,
     /// Deleted or replaced: nobody new may use it.
     pub doomed: bool,
+    /// How long the object lives, if not until it is deleted.
+    pub terms: Option<Box<Terms>>,
     /// Grows with each use; the smallest goes first.
     last_use: u64,
 }
@@ -138,6 +142,23 @@ impl Table {
         self.change(instance, |copy| core::mem::replace(&mut copy.origin, origin))
     }
 
+    /// How long the object of a copy lives: also this, beside what is known of it.
+    pub fn add_terms(&mut self, instance: Instance, added: &Terms) {
+        let Some(copy) = self.copies.get_mut(&instance) else { return };
+        match &mut copy.terms {
+            Some(terms) => terms.join(added),
+            none => *none = Some(Box::new(added.clone())),
+        }
+    }
+
+    /// If a copy is complete the time of its object runs.
+    pub fn begin_time(&mut self, instance: Instance, now: Instant) {
+        let complete = self.copies.get_mut(&instance).filter(|copy| copy.is_complete());
+        if let Some(terms) = complete.and_then(|copy| copy.terms.as_mut()) {
+            terms.begin(now);
+        }
+    }
+
     /// The instance that a get of `id` would use now.
     pub fn current(&self, id: &ObjectId) -> Option<Instance> {
         self.current.get(id).copied()
@@ -207,7 +228,8 @@ impl Table {
     ) {
         self.uses += 1;
         let last_use = self.uses;
-        let copy = Copy { id, meta, inline, state, origin, pins: 0, doomed: false, last_use };
+        let (pins, doomed, terms) = (0, false, None);
+        let copy = Copy { id, meta, inline, state, origin, pins, doomed, terms, last_use };
         self.used += copy.cost();
         self.evictable.insert(instance, &copy);
         let before = self.copies.insert(instance, copy);
@@ -295,6 +317,11 @@ impl Copy {
     /// Whether all of it is there.
     pub fn is_complete(&self) -> bool {
         self.state == State::Complete
+    }
+
+    /// What to tell another node of how long the object lives.
+    pub fn lifetime(&self, now: Instant) -> Option<Box<Lifetime>> {
+        self.terms.as_ref().map(|terms| terms.tell(now))
     }
 
     /// What it takes of the capacity.

@@ -14,6 +14,7 @@ use hoplite_proto::{
     error::Error,
     id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId, ServeId},
     inline::Inline,
+    lifetime::Lease,
     limits::{BLOCK_BYTES, INLINE_BYTES_MAX},
     members::Member,
     message::{
@@ -217,9 +218,9 @@ impl Choices<'_> {
         let id = self.flag().then(|| ObjectId::Named(self.name()));
         match self.below(14) {
             0 | 1 if meta.size <= INLINE_BYTES_MAX => {
-                Ask::Put { id, bytes: bytes(meta.size), meta }
+                Ask::Put { id, bytes: bytes(meta.size), meta, ttl_ns: None }
             }
-            0..=2 => Ask::Create { id, meta },
+            0..=2 => Ask::Create { id, meta, ttl_ns: None },
             3 => Ask::Promise,
             4 => Ask::Seal { instance: self.instance() },
             5 => Ask::Abort { instance: self.instance() },
@@ -233,7 +234,7 @@ impl Choices<'_> {
                 let inputs: BTreeSet<_> = (0..3).map(|_| self.id()).collect();
                 let inputs: Vec<_> = inputs.into_iter().collect();
                 let count = 1 + self.few() % u32::try_from(inputs.len()).unwrap();
-                Ask::Reduce { inputs, op: self.op(), count, id }
+                Ask::Reduce { inputs, op: self.op(), count, id, ttl_ns: None }
             }
         }
     }
@@ -277,7 +278,15 @@ impl Choices<'_> {
             2..=4 => Message::Rumour(self.rumour()),
             5..=9 => {
                 let (origin, claim, progress) = (self.flag(), self.flag(), self.progress(&meta));
-                Message::Announce(Announce { id, instance, meta, origin, progress, claim })
+                Message::Announce(Announce {
+                    id,
+                    instance,
+                    meta,
+                    origin,
+                    progress,
+                    claim,
+                    lifetime: None,
+                })
             }
             10 => {
                 let not_here = self.flag().then(|| (self.node(), instance));
@@ -294,7 +303,7 @@ impl Choices<'_> {
             }),
             12..=14 => {
                 let source = self.source(&meta);
-                Message::Located { id, instance, meta, source }
+                Message::Located { id, instance, meta, source, lifetime: None }
             }
             15 => Message::Redirect { id, instance, source: self.node() },
             16..=18 => {
@@ -315,7 +324,14 @@ impl Choices<'_> {
             21..=23 => self.word_of_an_object(id, instance),
             24 => self.word_of_names(),
             25 => {
-                let row = Listed { id: id.clone(), meta, complete: 1, partial: 0 };
+                let row = Listed {
+                    id: id.clone(),
+                    meta,
+                    complete: 1,
+                    partial: 0,
+                    age_ns: 0,
+                    lifetime: None,
+                };
                 let request = RequestId(self.number());
                 Message::ListIs { request, rows: vec![row], next: Some(id) }
             }
@@ -337,7 +353,7 @@ impl Choices<'_> {
             }
             30..=32 => {
                 let inline = self.flag().then(|| self.inline(&meta));
-                Message::Adopt { id, instance, meta, inline, may_wait: self.flag() }
+                Message::Adopt { id, instance, meta, inline, lifetime: None, may_wait: self.flag() }
             }
             _ => Message::Adopted { id, instance, kept: self.flag() },
         }
@@ -345,7 +361,7 @@ impl Choices<'_> {
 
     fn word_of_an_object(&mut self, id: ObjectId, instance: Instance) -> Message {
         let (error, request) = (self.error(), RequestId(self.number()));
-        match self.below(17) {
+        match self.below(21) {
             0 => Message::Claimed { id, instance, taken_by: self.flag().then(|| self.node()) },
             1 => Message::Withdraw { id, instance },
             2 => Message::Unlocate { id },
@@ -362,6 +378,10 @@ impl Choices<'_> {
             13 => Message::Dropped { id, instance },
             14 => Message::Unkeep { id, instance },
             15 => Message::Fail { id, error },
+            16 => Message::Abandon { id, instance },
+            17 => Message::Leased { lease: Lease::Object(id), is_taken: self.flag() },
+            18 => Message::Covers { job: self.name(), covers: self.flag() },
+            19 => Message::JobEnded { job: self.name() },
             _ => Message::Remember { id, instances: vec![instance], error: None },
         }
     }

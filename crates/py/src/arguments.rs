@@ -23,6 +23,16 @@ pub(crate) fn timeout(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<D
     }
 }
 
+/// Seconds that an object is to live from when it is complete; none until it is deleted.
+pub(crate) fn ttl(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let Some(seconds) = seconds else { return Ok(None) };
+    let ttl = Duration::try_from_secs_f64(seconds).ok().filter(|ttl| !ttl.is_zero());
+    ttl.map(Some).ok_or_else(|| {
+        let said = format!("ttl is {seconds}: give seconds above 0, or None");
+        errors::raise(py, "InvalidArgument", said)
+    })
+}
+
 pub(crate) fn object(py: Python<'_>, text: &str) -> PyResult<ObjectId> {
     text.parse().map_err(|error| errors::argument(py, &error))
 }

@@ -14,6 +14,7 @@ use hoplite_node::{
         ask::Location,
         error::Quoted,
         id::{BadRef, NodeId, ObjectId},
+        lifetime::Job,
         limits::INLINE_BYTES_MAX,
         message::Holding,
     },
@@ -99,18 +100,20 @@ impl Client {
         what: What,
         parts: Vec<Bound<'_, PyAny>>,
         name: Option<&str>,
+        ttl: Option<f64>,
         timeout: Option<f64>,
     ) -> PyResult<String> {
         let client = self.open(py)?;
         let parts = Exported::of_all(&parts)?;
         let (name, timeout) = (arguments::name(py, name)?, arguments::timeout(py, timeout)?);
+        let ttl = arguments::ttl(py, ttl)?;
         let meta = what.meta(py)?;
         if meta.size <= INLINE_BYTES_MAX {
             let bytes = joined(&parts);
             let value = Value::with_meta(&bytes, meta).map_err(|error| errors::of(py, &error))?;
-            return Ok(wait(py, || client.start_put_small(name, &value, timeout))?.to_string());
+            return Ok(wait(py, || client.start_put_small(name, &value, ttl, timeout))?.to_string());
         }
-        let writer = wait(py, || client.start_create(name, meta, timeout))?;
+        let writer = wait(py, || client.start_create(name, meta, ttl, timeout))?;
         // Receivers of the object get what is copied while the rest still is.
         let sealing = py.detach(|| {
             let bytes: Vec<&[u8]> = parts.iter().map(Exported::bytes).collect();
@@ -128,15 +131,17 @@ impl Client {
         what: What,
         parts: Vec<Bound<'_, PyAny>>,
         name: Option<&str>,
+        ttl: Option<f64>,
         timeout: Option<f64>,
     ) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let parts = Exported::of_all(&parts)?;
         let (name, timeout) = (arguments::name(py, name)?, arguments::timeout(py, timeout)?);
+        let ttl = arguments::ttl(py, ttl)?;
         let bytes = joined(&parts);
         let value = Value::with_meta(&bytes, what.meta(py)?);
         let value = value.map_err(|error| errors::of(py, &error))?;
-        let waiting = py.detach(|| client.start_put_small(name, &value, timeout));
+        let waiting = py.detach(|| client.start_put_small(name, &value, ttl, timeout));
         Ok(Pending::new(waiting, text))
     }
 
@@ -153,12 +158,14 @@ impl Client {
         py: Python<'_>,
         what: What,
         name: Option<&str>,
+        ttl: Option<f64>,
         timeout: Option<f64>,
     ) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let (name, timeout) = (arguments::name(py, name)?, arguments::timeout(py, timeout)?);
+        let ttl = arguments::ttl(py, ttl)?;
         let meta = what.meta(py)?;
-        let waiting = py.detach(|| client.start_create(name, meta, timeout));
+        let waiting = py.detach(|| client.start_create(name, meta, ttl, timeout));
         Ok(Pending::new(waiting, |py, writer| Ok(Py::new(py, Space::new(writer))?.into_any())))
     }
 
@@ -220,12 +227,14 @@ impl Client {
         op: &str,
         count: Option<u32>,
         name: Option<&str>,
+        ttl: Option<f64>,
         timeout: Option<f64>,
     ) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let (inputs, op) = (arguments::objects(py, &inputs)?, arguments::op(py, op)?);
         let (name, timeout) = (arguments::name(py, name)?, arguments::timeout(py, timeout)?);
-        let waiting = py.detach(|| client.start_reduce(inputs, op, count, name, timeout));
+        let ttl = arguments::ttl(py, ttl)?;
+        let waiting = py.detach(|| client.start_reduce(inputs, op, count, name, ttl, timeout));
         Ok(Pending::new(waiting, text))
     }
 
@@ -349,6 +358,30 @@ impl Client {
         let id = arguments::object(py, r#ref)?;
         let timeout = arguments::timeout(py, timeout)?;
         let waiting = py.detach(|| client.start_keep(&id, copies, timeout));
+        Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
+    }
+
+    /// Begins to say that what this client makes from now on is of a job.
+    fn start_join(&self, py: Python<'_>, job: &str, cleanup: bool) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let name = job.parse().map_err(|error: BadRef| errors::argument(py, &error))?;
+        let waiting = py.detach(|| client.start_join(Job { name, cleanup }));
+        Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
+    }
+
+    /// Begins to take a lease of an object.
+    fn start_take_lease(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let id = arguments::object(py, r#ref)?;
+        let waiting = py.detach(|| client.start_take_lease(&id));
+        Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
+    }
+
+    /// Begins to return a lease.
+    fn start_return_lease(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let id = arguments::object(py, r#ref)?;
+        let waiting = py.detach(|| client.start_return_lease(&id));
         Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
     }
 

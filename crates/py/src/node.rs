@@ -116,16 +116,15 @@ impl Node {
         Client::new(self.native.client())
     }
 
-    /// Leaves the cluster, after others have taken over what only this node holds.
+    /// Leaves the cluster, after others have taken over what only this node holds; whether they have all of it.
     #[pyo3(signature = (timeout=None))]
-    fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+    fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let patience = arguments::timeout(py, timeout)?;
         if self.process != std::process::id() {
             // A fork has the node's memory but none of its threads.
-            return Ok(());
+            return Ok(true);
         }
         let native = self.native.clone();
-        aside(py, "hoplite-close", move || native.close(patience))?;
-        Ok(())
+        aside(py, "hoplite-close", move || native.close(patience))
     }
 }

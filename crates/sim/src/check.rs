@@ -245,9 +245,9 @@ impl World {
     }
 
     fn wrong_inputs(&self, made: &Object, ids: &[ObjectId]) -> Option<String> {
-        let Object { spec, contents, is_delete_asked, .. } = made;
+        let Object { spec, contents, .. } = made;
         let Make::Reduce { inputs, count, .. } = &spec.make else { return None };
-        if contents.is_empty() && *is_delete_asked {
+        if contents.is_empty() && made.may_be_gone() {
             // Deleted in the moment of its completion: no client has seen what it held.
             return None;
         }
@@ -335,6 +335,9 @@ impl World {
                 return is_rival.then_some(()).ok_or_else(|| "it has been put".into());
             }
             Purpose::Seal { object, .. } | Purpose::Keep { object, .. } => vec![*object],
+            Purpose::Get { id, .. } if self.check_not_early(id, error).is_err() => {
+                return self.check_not_early(id, error);
+            }
             Purpose::Get { id, .. } if !self.may_fail(id, error) => {
                 return Err("it is there everywhere".into());
             }
@@ -349,11 +352,12 @@ impl World {
                 }
                 // The name was deleted while it was asked for.
                 let is_deleted = matches!(error, Error::ObjectDeleted { .. });
-                return (is_deleted && made.is_delete_asked)
+                return (is_deleted && made.may_be_gone())
                     .then_some(())
                     .ok_or_else(|| "a reduce has no such reason".into());
             }
             Purpose::Abort
+            | Purpose::Join
             | Purpose::Delete
             | Purpose::Latest { newest: None, .. }
             | Purpose::Prune
@@ -375,14 +379,15 @@ impl World {
 
     /// Whether what happened to an object, or to what it is folded from, explains an error.
     fn explains(&self, object: usize, error: &Error) -> bool {
-        let Object { spec, is_delete_asked, is_failed, .. } = &self.users.objects[object];
+        let made = &self.users.objects[object];
+        let (Object { spec, is_failed, .. }, may_be_gone) = (made, made.may_be_gone());
         let has_rival = self.has_rival(object);
         let is_here = match error {
             // Of two that were put under one name at once, one may be dropped.
-            Error::ObjectDeleted { .. } => *is_delete_asked || has_rival,
+            Error::ObjectDeleted { .. } => may_be_gone || has_rival,
             // A deletion of which an owner hears late, or never, looks like a loss.
             Error::ObjectLost { .. } => {
-                self.users.is_shrunk || *is_failed || has_rival || *is_delete_asked
+                self.users.is_shrunk || *is_failed || has_rival || may_be_gone
             }
             Error::StoreFull { .. } => self.is_tight(),
             Error::NoMemory { .. } => self.plan.slot_failures > 0,
@@ -428,7 +433,10 @@ impl World {
     /// After the plan: lets everything come to rest, and checks that it did.
     pub(crate) fn check_end(&mut self) {
         let end = self.plan.end + 90 * SECOND;
+        self.run_until(self.plan.end);
+        self.end_job();
         self.run_until(end);
+        self.check_lifetimes();
         self.check_directories();
         self.check_promises();
         let existing = self.existing();
@@ -570,7 +578,7 @@ impl World {
             |id: &&ObjectId| existing.contains_key(*id) && self.users.objects_of(id).count() == 1;
         let is_caller_there = object.node.is_some_and(|node| self.staying().contains(&node));
         is_caller_there
-            && !(self.is_tight() || object.is_failed || object.is_delete_asked)
+            && !(self.is_tight() || object.is_failed || object.may_be_gone())
             && ids.iter().filter(is_there).count() >= (*count).min(ids.len())
     }
 

@@ -44,7 +44,7 @@ impl Plan {
                 let pace_ns = if dice.chance(70) { 0 } else { dice.below(500 * MICROSECOND) };
                 let make = Make::Put { fate: Fate::Sealed, pace_ns };
                 let (name, meta) = (Some(name.clone()), class.meta.clone());
-                let object = self.add_object(Spec { name, meta, make });
+                let object = self.add_object(Spec { name, meta, make, ttl_ns: None });
                 let when = dice.between(first, last);
                 self.add(when, Act::Make { object, at: dice.below(64) });
                 if dice.chance(30) {

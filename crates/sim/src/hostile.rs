@@ -76,6 +76,7 @@ fn plan(dice: &mut Dice) -> Plan {
     let mut plan = Plan {
         nodes: dice.between(4, 8),
         apart_until: None,
+        has_jobs: false,
         config: Config { capacity: 1 << 34, link, degree: None, detection_ns, slice },
         slot_failures: 0,
         objects: Vec::new(),
@@ -95,7 +96,7 @@ fn plan(dice: &mut Dice) -> Plan {
             let count = inputs.len();
             let make = Make::Reduce { inputs, count, patience_ns: None, cancel_ns: None };
             let name = dice.chance(40).then(|| name(&format!("sum{}/x", plan.objects.len())));
-            let object = plan.add_object(Spec { name, meta: meta.clone(), make });
+            let object = plan.add_object(Spec { name, meta: meta.clone(), make, ttl_ns: None });
             plan.add(dice.below(LIES_NS), Act::Make { object, at: dice.below(64) });
         }
     }
@@ -133,7 +134,7 @@ impl Plan {
             _ => Some(name(&format!("{PUBLISHED}{number}"))),
         };
         let make = Make::Put { fate: Fate::Sealed, pace_ns: dice.below(2) * MILLISECOND };
-        let object = self.add_object(Spec { name, meta: meta.clone(), make });
+        let object = self.add_object(Spec { name, meta: meta.clone(), make, ttl_ns: None });
         self.add(dice.below(LIES_NS), Act::Make { object, at: dice.below(64) });
         object
     }
@@ -207,7 +208,7 @@ impl World {
                 any.is_some_and(|id| self.is_its_game(&id))
             }
             Purpose::Wait { ids, .. } => ids.iter().any(|id| self.is_its_game(id)),
-            Purpose::Abort | Purpose::Delete | Purpose::Prune => false,
+            Purpose::Abort | Purpose::Join | Purpose::Delete | Purpose::Prune => false,
         }
     }
 

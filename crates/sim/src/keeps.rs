@@ -38,7 +38,7 @@ impl World {
         let known = &self.users.objects[object];
         let Some(id) = known.id.clone() else { return };
         // Of several that go by one name, one may be replaced by another just now.
-        if known.is_delete_asked || self.users.objects_of(&id).count() > 1 {
+        if known.may_be_gone() || self.users.objects_of(&id).count() > 1 {
             return;
         }
         let members = self.hosts[&node].node.members().iter().count();
@@ -61,7 +61,7 @@ impl World {
         for object in 0..self.users.objects.len() {
             let known = &self.users.objects[object];
             let (Some(kept), Some(id)) = (known.kept, known.id.clone()) else { continue };
-            if known.is_delete_asked || self.users.objects_of(&id).count() > 1 {
+            if known.may_be_gone() || self.users.objects_of(&id).count() > 1 {
                 continue;
             }
             let mut there = self.staying();

@@ -172,6 +172,7 @@ impl Rounds {
         let plan = Plan {
             nodes,
             apart_until: None,
+            has_jobs: false,
             config,
             slot_failures: 0,
             objects: Vec::new(),
@@ -194,7 +195,7 @@ impl Rounds {
     fn add(&mut self, round: u64, what: &str, make: Make) -> usize {
         // In a group of its own, and so at an owner of its own.
         let name = Some(format!("{what}-{round}/1").parse().expect("a name"));
-        self.plan.objects.push(Spec { name, meta: self.meta.clone(), make });
+        self.plan.objects.push(Spec { name, meta: self.meta.clone(), make, ttl_ns: None });
         self.plan.objects.len() - 1
     }
 

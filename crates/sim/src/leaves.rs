@@ -62,7 +62,7 @@ fn plan(dice: &mut Dice) -> Plan {
             let make = Make::Put { fate: Fate::Sealed, pace_ns: dice.below(300 * MICROSECOND) };
             // With a name it can be asked for before it is there.
             let name = format!("input/{object}").parse().ok();
-            objects.push(Spec { name, meta: meta.clone(), make });
+            objects.push(Spec { name, meta: meta.clone(), make, ttl_ns: None });
             // Late ones come from nodes that stay: one that leaves refuses what is put then.
             let is_late = dice.chance(30);
             let (time, of) = if is_late { (400, staying) } else { (20, nodes) };
@@ -70,7 +70,7 @@ fn plan(dice: &mut Dice) -> Plan {
         }
         let result = objects.len();
         let make = Make::Reduce { count: inputs.len(), inputs, patience_ns: None, cancel_ns: None };
-        objects.push(Spec { name: None, meta, make });
+        objects.push(Spec { name: None, meta, make, ttl_ns: None });
         at(dice.below(60 * MILLISECOND), Act::Make { object: result, at: dice.below(staying) });
         for _ in 0..dice.between(1, staying) {
             let (at_node, patience_ns, cancel_ns, hold_ns) = (dice.below(staying), None, None, 0);
@@ -106,6 +106,7 @@ fn plan(dice: &mut Dice) -> Plan {
         acts,
         end: Instant(100 * SECOND),
         apart_until: None,
+        has_jobs: false,
     }
 }
 

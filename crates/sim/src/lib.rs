@@ -24,6 +24,7 @@ mod keeps;
 mod late;
 pub mod leaves;
 mod lies;
+mod lifetimes;
 mod looks;
 mod net;
 mod payload;

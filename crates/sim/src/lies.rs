@@ -9,6 +9,7 @@ use hoplite_proto::{
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     inline::Inline,
+    lifetime::Lease,
     limits::{BLOCK_BYTES, INLINE_BYTES_MAX},
     members::Member,
     message::{
@@ -45,6 +46,7 @@ impl World {
                 | Message::Remember { .. }
                 | Message::Reserve { .. }
                 | Message::Fail { .. }
+                | Message::Leased { .. }
         ) || matches!(&message, Message::Announce(told) if told.id.minter().is_none() && self.is_hostile(told.instance.node));
         (message.is_sound() && (is_its || !is_any_clients)).then_some(message)
     }
@@ -222,7 +224,15 @@ impl World {
             Kind::Rumour => Message::Rumour(self.any_rumour()),
             Kind::Announce => {
                 let (origin, claim) = (yes, self.dice.chance(20));
-                Message::Announce(Announce { id, instance, meta, origin, progress, claim })
+                Message::Announce(Announce {
+                    id,
+                    instance,
+                    meta,
+                    origin,
+                    progress,
+                    claim,
+                    lifetime: None,
+                })
             }
             Kind::Claimed => Message::Claimed { id, instance, taken_by: yes.then_some(node) },
             Kind::Withdraw => Message::Withdraw { id, instance },
@@ -239,7 +249,7 @@ impl World {
             }
             Kind::Slow => Message::Slow { times: u64::MAX, bytes_per_second: 0 },
             Kind::Waiting => Message::Waiting { id },
-            Kind::Located => Message::Located { id, instance, meta, source },
+            Kind::Located => Message::Located { id, instance, meta, source, lifetime: None },
             Kind::Redirect => Message::Redirect { id, instance, source: node },
             Kind::Gone => Message::Gone { id, error },
             Kind::Watch => Message::Watch { id },
@@ -263,6 +273,7 @@ impl World {
             Kind::Doubted => Message::Doubted { id, instance },
             Kind::Dropped => Message::Dropped { id, instance },
             Kind::Fail => Message::Fail { id, error },
+            Kind::Abandon => Message::Abandon { id, instance },
             Kind::Remember => {
                 Message::Remember { id, instances: vec![instance], error: yes.then_some(error) }
             }
@@ -278,9 +289,19 @@ impl World {
             Kind::OlderAre => Message::OlderAre { names: vec![self.any_name()?], request },
             Kind::List => Message::List { prefix: String::new(), after: None, request },
             Kind::ListIs => {
-                let row = Listed { id: id.clone(), meta, complete: 1, partial: 0 };
+                let row = Listed {
+                    id: id.clone(),
+                    meta,
+                    complete: 1,
+                    partial: 0,
+                    age_ns: 0,
+                    lifetime: None,
+                };
                 Message::ListIs { request, rows: vec![row], next: Some(id) }
             }
+            Kind::Leased => Message::Leased { lease: Lease::Object(id), is_taken: yes },
+            Kind::Covers => Message::Covers { job: self.any_name()?, covers: yes },
+            Kind::JobEnded => Message::JobEnded { job: self.any_name()? },
             Kind::Fold => Message::Fold(fold),
             Kind::Scatter => {
                 let serial = self.dice.below(1 << 20);
@@ -309,7 +330,7 @@ impl World {
             Kind::FoldFailed => Message::FoldFailed { reduce, epoch, detail: reason, is_lost: yes },
             Kind::Adopt => {
                 let inline = Self::false_inline(&meta);
-                Message::Adopt { id, instance, meta, inline, may_wait: yes }
+                Message::Adopt { id, instance, meta, inline, lifetime: None, may_wait: yes }
             }
             Kind::Adopted => Message::Adopted { id, instance, kept: yes },
             Kind::Unkeep => Message::Unkeep { id, instance },

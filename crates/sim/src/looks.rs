@@ -115,7 +115,7 @@ impl World {
                 // A holder may say that it has all of what grows still.
                 is_rival
                     || self.hostile.is_some()
-                    || objects.any(|object| object.is_delete_asked || object.is_failed)
+                    || objects.any(|object| object.may_be_gone() || object.is_failed)
                     || self.users.is_shrunk
                     || hosts.any(|host| host.node.directory().why_gone(id).is_some())
             };

@@ -38,6 +38,9 @@ pub(crate) struct Plan {
     pub(crate) slot_failures: u64,
     pub(crate) objects: Vec<Spec>,
     pub(crate) acts: Vec<(Instant, Act)>,
+    /// Whether some clients are of a job.
+    #[serde(default)]
+    pub(crate) has_jobs: bool,
     /// When nothing new begins any more.
     pub(crate) end: Instant,
 }
@@ -48,6 +51,9 @@ pub(crate) struct Spec {
     pub(crate) name: Option<Name>,
     pub(crate) meta: Meta,
     pub(crate) make: Make,
+    /// How long it lives from when it is complete.
+    #[serde(default)]
+    pub(crate) ttl_ns: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -204,6 +210,7 @@ impl Plan {
         let mut plan = Self {
             nodes: if dice.chance(10) { dice.between(7, 12) } else { dice.between(1, 6) },
             apart_until: None,
+            has_jobs: false,
             config: config(dice),
             slot_failures: if dice.chance(10) { 4 } else { 0 },
             objects: Vec::new(),
@@ -228,6 +235,7 @@ impl Plan {
         plan.add_waits(horizon, dice);
         plan.add_halves(horizon, &classes, dice);
         plan.add_changes(horizon, dice);
+        plan.add_lifetimes(horizon, dice);
         plan.limit_capacity(dice);
         plan.acts.sort_by_key(|(at, _)| *at);
         plan
@@ -274,7 +282,8 @@ impl Plan {
             _ => dice.between(1, 10) * MILLISECOND,
         };
         let meta = classes[class].meta.clone();
-        let object = self.add_object(Spec { name, meta, make: Make::Put { fate, pace_ns } });
+        let object =
+            self.add_object(Spec { name, meta, make: Make::Put { fate, pace_ns }, ttl_ns: None });
         classes[class].objects.push(object);
         let when = dice.below(horizon);
         self.add(when, Act::Make { object, at: dice.below(64) });
@@ -322,7 +331,7 @@ impl Plan {
             .then(|| dice.below(2 * self.config.link.latency_ns));
         let make = Make::Reduce { inputs, count, patience_ns, cancel_ns };
         let meta = classes[class].meta.clone();
-        let object = self.add_object(Spec { name, meta, make });
+        let object = self.add_object(Spec { name, meta, make, ttl_ns: None });
         // At most 64 tags fit a small object, and reduces of reduces multiply them.
         if self.tags(object) > SMALL_BYTES as usize / 8 {
             self.objects.pop();
@@ -363,7 +372,7 @@ impl Plan {
             } else {
                 let meta = classes[class].meta.clone();
                 let make = Make::Put { fate: Fate::Sealed, pace_ns: 5 * MICROSECOND };
-                let object = self.add_object(Spec { name, meta, make });
+                let object = self.add_object(Spec { name, meta, make, ttl_ns: None });
                 self.add(dice.below(horizon), Act::Make { object, at: dice.below(64) });
             }
             if dice.chance(40) && before < self.acts.len() {
@@ -459,7 +468,7 @@ impl Plan {
             let meta = Meta::array(Dtype::Int64, vec![SMALL_BYTES / 8]).unwrap_or(Meta::bytes(8));
             let make = Make::Put { fate: Fate::Sealed, pace_ns: 0 };
             let name = Some(name(&format!("{PUBLISHED}{version}")));
-            let object = self.add_object(Spec { name, meta, make });
+            let object = self.add_object(Spec { name, meta, make, ttl_ns: None });
             self.add(dice.below(horizon), Act::Make { object, at: dice.below(64) });
             self.add_readers(object, horizon, dice);
         }
@@ -502,7 +511,8 @@ impl Plan {
         let mut inputs = Vec::new();
         for at in 0..seats + u64::from(dice.chance(20)) {
             let make = Make::Put { fate: Fate::Sealed, pace_ns };
-            let object = self.add_object(Spec { name: None, meta: meta.clone(), make });
+            let object =
+                self.add_object(Spec { name: None, meta: meta.clone(), make, ttl_ns: None });
             inputs.push(object);
             let when = soon(dice);
             self.add(when, Act::Make { object, at });
@@ -512,7 +522,7 @@ impl Plan {
         }
         let count = seats as usize;
         let make = Make::Reduce { inputs, count, patience_ns: None, cancel_ns: None };
-        let object = self.add_object(Spec { name: None, meta, make });
+        let object = self.add_object(Spec { name: None, meta, make, ttl_ns: None });
         // Mostly when all inputs are there.
         let late = if dice.chance(70) { (spread + 40_000) * MICROSECOND } else { 0 };
         let when = soon(dice) + late;

@@ -100,8 +100,9 @@ fn plan(what: Collective, nodes: u64, bytes: u64, link: Link) -> Plan {
         Meta::array(Dtype::Int64, vec![bytes / 8]).expect("sizes are whole numbers of elements");
     let put = Make::Put { fate: Fate::Sealed, pace_ns: 0 };
     let inputs = if what == Collective::Broadcast { 1 } else { nodes };
-    let mut objects: Vec<Spec> =
-        (0..inputs).map(|_| Spec { name: None, meta: meta.clone(), make: put.clone() }).collect();
+    let mut objects: Vec<Spec> = (0..inputs)
+        .map(|_| Spec { name: None, meta: meta.clone(), make: put.clone(), ttl_ns: None })
+        .collect();
     let put =
         |object: u64| (Instant(MICROSECOND), Act::Make { object: object as usize, at: object });
     let mut acts: Vec<(Instant, Act)> = (0..inputs).map(put).collect();
@@ -110,7 +111,7 @@ fn plan(what: Collective, nodes: u64, bytes: u64, link: Link) -> Plan {
         wanted = objects.len();
         let inputs: Vec<usize> = (0..wanted).collect();
         let make = Make::Reduce { count: wanted, inputs, patience_ns: None, cancel_ns: None };
-        objects.push(Spec { name: None, meta, make });
+        objects.push(Spec { name: None, meta, make, ttl_ns: None });
         acts.push((HEAD_START, Act::Make { object: wanted, at: 0 }));
     }
     let getters = if what == Collective::Reduce { 1 } else { nodes };
@@ -126,7 +127,8 @@ fn plan(what: Collective, nodes: u64, bytes: u64, link: Link) -> Plan {
         slice: Slice::default(),
     };
     let end = HEAD_START + 1000 * SECOND;
-    Plan { nodes, apart_until: None, config, slot_failures: 0, objects, acts, end }
+    let (apart_until, has_jobs) = (None, false);
+    Plan { nodes, apart_until, has_jobs, config, slot_failures: 0, objects, acts, end }
 }
 
 /// A world to watch grow, without checks after each event: they look at everything.

@@ -57,6 +57,10 @@ pub(crate) struct Object {
     /// Where it is made.
     pub(crate) node: Option<NodeId>,
     pub(crate) is_delete_asked: bool,
+    /// When a client was about to make it, whether that was of the job, and whether it may end by itself.
+    pub(crate) made_at: Option<Instant>,
+    pub(crate) is_of_job: bool,
+    pub(crate) may_end: bool,
     /// It was not put after all.
     pub(crate) is_failed: bool,
     /// Its client was told that it was put.
@@ -71,10 +75,19 @@ pub(crate) struct Object {
     pub(crate) kept: Option<KeptCopies>,
 }
 
+impl Object {
+    /// Whether a client has deleted it, or it may end by itself.
+    pub(crate) const fn may_be_gone(&self) -> bool {
+        self.is_delete_asked || self.may_end
+    }
+}
+
 #[derive(Debug)]
 struct Client {
     node: NodeId,
     is_gone: bool,
+    /// Since when it is of the job.
+    of_job_since: Option<Instant>,
 }
 
 /// What was asked, to judge the answer.
@@ -104,6 +117,7 @@ pub(crate) enum Purpose {
         instance: Instance,
     },
     Abort,
+    Join,
     Get {
         id: ObjectId,
         hold_ns: u64,
@@ -191,6 +205,9 @@ impl Users {
                 id,
                 node: None,
                 is_delete_asked: false,
+                made_at: None,
+                is_of_job: false,
+                may_end: false,
                 is_failed: false,
                 is_made: false,
                 is_refused: false,
@@ -235,7 +252,7 @@ impl Users {
     }
 
     pub(crate) fn is_delete_asked(&self, id: &ObjectId) -> bool {
-        self.objects_of(id).any(|object| object.is_delete_asked)
+        self.objects_of(id).any(Object::may_be_gone)
     }
 
     /// Whether that was put under an id, and not folded.
@@ -243,6 +260,24 @@ impl Users {
         let mut puts =
             self.objects_of(id).filter(|object| matches!(object.spec.make, Make::Put { .. }));
         puts.any(|put| put.contents.contains(content))
+    }
+
+    pub(crate) fn is_of_job(&self, client: ClientId) -> bool {
+        self.clients.get(&client).is_some_and(|client| client.of_job_since.is_some())
+    }
+
+    /// The clients of the job that are not gone.
+    pub(crate) fn clients_of_job(&self) -> Vec<ClientId> {
+        let all = self.clients.iter().filter(|(_, client)| !client.is_gone);
+        all.filter(|(_, client)| client.of_job_since.is_some()).map(|(id, _)| *id).collect()
+    }
+
+    /// Whether a client is there that was of the job then.
+    pub(crate) fn has_client_of_job_since(&self, then: Instant) -> bool {
+        let is_one = |client: &Client| {
+            !client.is_gone && client.of_job_since.is_some_and(|since| since <= then)
+        };
+        self.clients.values().any(is_one)
     }
 
     pub(crate) fn is_gone(&self, client: ClientId) -> bool {
@@ -269,7 +304,8 @@ impl World {
         let here: Vec<ClientId> = here.map(|(id, _)| *id).collect();
         if here.len() < 2 || self.dice.chance(5) {
             let id = ClientId(self.users.count());
-            self.users.clients.insert(id, Client { node, is_gone: false });
+            let of_job_since = self.join_perhaps(node, id);
+            self.users.clients.insert(id, Client { node, is_gone: false, of_job_since });
             return id;
         }
         self.dice.pick(&here).unwrap_or(ClientId(0))
@@ -399,11 +435,12 @@ impl World {
         known.contents.insert(Content::of(tag));
         let (id, meta) = (known.spec.name.clone().map(ObjectId::Named), known.spec.meta.clone());
         if meta.size <= INLINE_BYTES_MAX {
-            let ask = Ask::Put { id, meta, bytes: Content::of(tag).to_inline() };
+            let (bytes, ttl_ns) = (Content::of(tag).to_inline(), self.lives(object, client));
+            let ask = Ask::Put { id, meta, bytes, ttl_ns };
             self.ask(node, client, ask, Purpose::Put { object, tag }, None);
         } else {
             let patience_ns = self.dice.chance(20).then_some(self.plan.end.0 / 4);
-            let ask = Ask::Create { id, meta };
+            let ask = Ask::Create { id, meta, ttl_ns: self.lives(object, client) };
             self.ask(node, client, ask, Purpose::Create { object, tag }, patience_ns);
         }
     }
@@ -422,7 +459,8 @@ impl World {
         self.users.objects[object].node = Some(node);
         let count = count.min(ids.len()) as u32;
         let id = name.map(ObjectId::Named);
-        let ask = Ask::Reduce { inputs: ids, op: Op::Sum, count, id };
+        let ttl_ns = self.lives(object, client);
+        let ask = Ask::Reduce { inputs: ids, op: Op::Sum, count, id, ttl_ns };
         let request = self.ask(node, client, ask, Purpose::Reduce { object }, patience_ns);
         self.cancel_after(request, cancel_ns);
     }
@@ -658,7 +696,11 @@ impl World {
                 self.check_locations(node, client, id, known, changes, &must, &all);
             }
             (
-                Purpose::Delete | Purpose::Abort | Purpose::Prune | Purpose::Follow { .. },
+                Purpose::Delete
+                | Purpose::Abort
+                | Purpose::Join
+                | Purpose::Prune
+                | Purpose::Follow { .. },
                 Answer::Done,
             ) => {}
             (purpose, answer) => self.fail(format!("{answer:?} is no answer to {purpose:?}")),

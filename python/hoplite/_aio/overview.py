@@ -126,9 +126,11 @@ class AsyncOverview(Attachment):
             timeout: seconds to wait for the nodes that are asked.
 
         Returns:
-            Of each "ref", "bytes", "dtype" and "shape" (None of what is no array), "what" (both in words) and "form".
-            Of a copy of this node also "state", "pinned", "readers" and "instance"; of an object of the cluster
-            "copies" and "partial", how many nodes have all of it and a part of it, in the order of the refs.
+            Of each "ref", "bytes", "dtype" and "shape" (None of what is no array), "what" (both in words), "form",
+            "job" and "ttl" (seconds that it is to live still, or None). "readers" is how many readers, transfers and
+            folds use the copy of this node. Of a copy of this node also "state", "pinned" and "instance"; of an object
+            of the cluster "owner" (the id of the node that listed it), "age" (seconds since that node first heard of
+            it) and "copies" and "partial", how many nodes have all of it and a part of it, in the order of the refs.
 
         Raises:
             GetTimeout: a node did not answer in time.
@@ -143,15 +145,19 @@ class AsyncOverview(Attachment):
             objects: list[dict[str, Any]] = json.loads(await answer_async(self._open().start_objects(limit)))
             return [each for each in objects if each["ref"].startswith(prefix)]
         begun, attempt = time.monotonic(), 1
+        # Pins are known where they are: of other nodes' readers this one knows nothing.
+        here = {each["ref"]: each["readers"] for each in await self.objects_async(prefix, timeout=limit)}
         while True:
             try:
-                return await self._list_async(prefix, limit, begun)
+                return await self._list_async(prefix, limit, begun, here)
             except NodeDown:
                 if attempt == ATTEMPTS or left(limit, begun) == 0:
                     raise
                 attempt += 1
 
-    async def _list_async(self, prefix: str, limit: float | None, begun: float) -> list[dict[str, Any]]:
+    async def _list_async(
+        self, prefix: str, limit: float | None, begun: float, here: dict[str, int]
+    ) -> list[dict[str, Any]]:
         status = await self._status_async(limit)
         listing = questions(member["id"] for member in status["members"])
         try:
@@ -161,4 +167,4 @@ class AsyncOverview(Attachment):
                 question = listing.send(await answer_async(asked))
         except StopIteration as end:
             found: list[dict[str, Any]] = end.value
-            return found
+            return [{**each, "readers": here.get(each["ref"], 0)} for each in found]

@@ -29,11 +29,13 @@ from hoplite._arguments import (
     check_refs,
     check_shape,
     check_timeout,
+    check_ttl,
     left,
 )
 from hoplite._waits import answer_async, digested_async, get_async, put_async
 from hoplite.buffer import Buffer
 from hoplite.errors import GetTimeout, HopliteError, InvalidArgument, NameTaken, ObjectDeleted, ObjectLost
+from hoplite.lease import Lease
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ class AsyncVerbs(AsyncOverview):
         keep: int | None = None,
         copies: int = 1,
         digest: bool = False,
+        ttl: float | None = None,
         exist_ok: bool = False,
         timeout: float | None = None,
     ) -> Ref:
@@ -99,6 +102,9 @@ class AsyncVerbs(AsyncOverview):
             digest: announce the SHA-256 of the bytes with the object, so that each node which receives it checks what
                 came before a `get` there returns, and asks another node if it is something else. docs/security.md says
                 from whom that protects, and what it costs.
+            ttl: seconds after which the object is deleted, counted by the monotonic clock of a node from when it is
+                complete, whichever nodes live by then; readers keep what they have got. None lets it live until
+                `delete`.
             exist_ok: return the ref of the living object if the name is taken, whatever its bytes and however many
                 copies of it there are.
             timeout: seconds to wait for room in the store, and for the copies.
@@ -110,7 +116,8 @@ class AsyncVerbs(AsyncOverview):
             GetTimeout: the copies were not made in time, and the object is there all the same; or its memory was not
                 made, or its name not confirmed, and there is no object.
             InvalidArgument: the name is empty or too long, or a ref that this client did not promise or has put
-                already; `keep` or `copies` is below 1, or the name has no number; or pickle can't take the value.
+                already; `keep` or `copies` is below 1, or the name has no number; `ttl` is not above 0; or
+                pickle can't take the value.
             NameTaken: an object of that name is alive.
             ObjectDeleted: it was deleted before `copies` nodes held it; or the promised ref was deleted before this
                 put; or the network was cut, the name was put on the other side too, and that object stays.
@@ -131,6 +138,7 @@ class AsyncVerbs(AsyncOverview):
         text = None if name is None else check_ref(name)
         kept = check_keep(keep, text)
         wanted = check_copies(copies)
+        lives = check_ttl(ttl)
         limit = check_timeout(timeout)
         native = self._open()
         begun = time.monotonic()
@@ -145,7 +153,7 @@ class AsyncVerbs(AsyncOverview):
         if digest:
             what = await digested_async(what)
         try:
-            ref = Ref(await put_async(native, what, what.parts, text, for_room), self)
+            ref = Ref(await put_async(native, what, what.parts, text, lives, for_room), self)
         except NameTaken:
             if exist_ok and text is not None:
                 return Ref(text, self)
@@ -173,6 +181,7 @@ class AsyncVerbs(AsyncOverview):
         *,
         name: Ref | str | None = None,
         copies: int = 1,
+        ttl: float | None = None,
         timeout: float | None = None,
     ) -> Buffer:
         """Makes space for an array in the store, to be filled in place and sealed: no copy at all.
@@ -183,13 +192,15 @@ class AsyncVerbs(AsyncOverview):
                 "bytes", whose shape is their number.
             name: what to call the object, as for `put`; None mints an id. Either way `buf.ref` is known at once.
             copies: how many nodes are to hold the object, as for `put`; `seal` waits for them.
+            ttl: seconds after which the object is deleted, as for `put`, counted from `seal`.
             timeout: seconds to wait for room in the store.
 
         Returns:
             The space: `buf[...] = values`, then `ref = buf.seal()`; or `with hp.create(...) as buf:`.
 
         Raises:
-            InvalidArgument: the shape has a negative axis, the name is empty or too long, or `copies` is below 1.
+            InvalidArgument: the shape has a negative axis, the name is empty or too long, `copies` is below 1, or
+                `ttl` is not above 0.
             NameTaken: an object of that name is alive; for an object of up to 32 KiB `seal` finds out.
             StoreFull: there was no room in time, or the object is larger than the store.
             UnsupportedDtype: arrays of that dtype can't be held.
@@ -203,14 +214,14 @@ class AsyncVerbs(AsyncOverview):
         Asyncio:
             `async with await hp.create_async(...) as buf:` seals at the end.
         """
-        wanted = check_copies(copies)
+        wanted, lives = check_copies(copies), check_ttl(ttl)
         what = check_shape(shape, dtype)
         text = None if name is None else check_ref(name)
         limit = check_timeout(timeout)
         native = self._open()
         is_small = what.nbytes <= _native.INLINE_BYTES_MAX
-        space = None if is_small else await answer_async(native.start_create(what, text, limit))
-        return Buffer(self, what, text, space, wanted)
+        space = None if is_small else await answer_async(native.start_create(what, text, lives, limit))
+        return Buffer(self, what, text, space, wanted, lives)
 
     @overload
     async def get_async(
@@ -341,6 +352,7 @@ class AsyncVerbs(AsyncOverview):
         *,
         count: int | None = None,
         name: Ref | str | None = None,
+        ttl: float | None = None,
         timeout: float | None = None,
     ) -> Ref:
         """Folds the first `count` inputs to arrive into one new object.
@@ -356,6 +368,7 @@ class AsyncVerbs(AsyncOverview):
                 docs/values.md says which op goes with which dtype.
             count: how many inputs to fold; None means all of them. Spares that arrive later are left alone.
             name: what to call the result, as for `put`; None mints an id. No other client can put the name from now on.
+            ttl: seconds after which the result is deleted, as for `put`, counted from when it is complete.
             timeout: seconds until the inputs must have arrived and the result be folded. After that the reduce is
                 given up, and `get` and `inputs` raise `GetTimeout`, which names the inputs that are missing; or
                 `StoreFull`, if only room for the result is missing.
@@ -364,7 +377,8 @@ class AsyncVerbs(AsyncOverview):
             A ref at once; `get` on it waits, `ref.inputs()` tells what was folded in, `ref.lost()` what can't be.
 
         Raises:
-            InvalidArgument: no inputs, one of them twice, or a count below 1 or above their number.
+            InvalidArgument: no inputs, one of them twice, a count below 1 or above their number, or a `ttl` that
+                is not above 0.
             NameTaken: an object of that name is alive, or is to be the result of another reduce.
             ObjectDeleted: an input was deleted; also raised by `get` on the result.
             ShapeMismatch: two inputs differ in shape or dtype; names both; also raised by `get` on the result.
@@ -389,7 +403,7 @@ class AsyncVerbs(AsyncOverview):
         texts = check_inputs(inputs)
         number = check_count(count, len(texts))
         text = None if name is None else check_ref(name)
-        asked = self._open().start_reduce(texts, check_op(op), number, text, check_timeout(timeout))
+        asked = self._open().start_reduce(texts, check_op(op), number, text, check_ttl(ttl), check_timeout(timeout))
         return Ref(await answer_async(asked), self)
 
     async def inputs_async(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
@@ -401,6 +415,38 @@ class AsyncVerbs(AsyncOverview):
         """Tells which inputs of a reduce of this node can't come any more; see `Ref.lost`."""
         texts = await answer_async(self._open().start_lost(check_ref(ref), check_timeout(timeout)))
         return [Ref(text, self) for text in texts]
+
+    async def hold_async(self: Client, ref: Ref | str) -> Lease:
+        """Takes a lease of an object: it lives as long as some client of the cluster has one.
+
+        When the last lease is released, or its client has closed or died, the object is deleted, 5 s later: a client
+        that is handed the ref has taken its own lease by then. An object of which no lease was taken lives until
+        `delete`.
+
+        Args:
+            ref: the object; it need not exist yet, so that there is no moment at which it is not held. Of a name, what
+                has the name when the last lease ends is deleted.
+
+        Returns:
+            The lease: `with hp.hold(ref): ...`, or `lease.release()`. One that is garbage is released.
+
+        Raises:
+            InvalidArgument: it is no ref.
+
+        Examples:
+            >>> ref = hp.promise()
+            >>> with hp.hold(ref):
+            ...     bytes(hp.get(hp.put(b"for a while", name=ref)))
+            b'for a while'
+        """
+        text = check_ref(ref)
+        lease = Lease(self, text)
+        try:
+            await answer_async(self._open().start_take_lease(text))
+        except BaseException:
+            lease._forget()
+            raise
+        return lease
 
     async def delete_async(self, refs: Ref | str | Iterable[Ref | str], *, timeout: float | None = None) -> None:
         """Deletes all copies of objects everywhere.

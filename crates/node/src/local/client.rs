@@ -6,6 +6,7 @@ use hoplite_proto::{
     ask::{Answer, Ask, Location, ObjectRow},
     error::Error as CallError,
     id::{Name, NodeId, ObjectId},
+    lifetime::Job,
     limits::INLINE_BYTES_MAX,
     message::{Holding, Listed},
     meta::{Meta, Op},
@@ -125,35 +126,40 @@ impl Client {
         timeout: Option<Duration>,
     ) -> Result<ObjectId, Error> {
         if value.meta.size <= INLINE_BYTES_MAX {
-            return self.start_put_small(id, &value, timeout).join();
+            return self.start_put_small(id, &value, None, timeout).join();
         }
-        let writer = self.start_create(id, value.meta.clone(), timeout).join()?;
+        let writer = self.start_create(id, value.meta.clone(), None, timeout).join()?;
         writer.write_all(value.bytes)?;
         writer.seal()?.join()
     }
 
-    /// Puts an object of at most [`INLINE_BYTES_MAX`] bytes.
+    /// Puts an object of at most [`INLINE_BYTES_MAX`] bytes. It is deleted so long after, if `ttl` says so.
     pub fn start_put_small(
         &self,
         id: Option<ObjectId>,
         value: &Value<'_>,
+        ttl: Option<Duration>,
         timeout: Option<Duration>,
     ) -> Wait<ObjectId> {
-        let ask = Ask::Put { id, meta: value.meta.clone(), bytes: value.bytes.into() };
+        let (meta, bytes, ttl_ns) = (value.meta.clone(), value.bytes.into(), nanoseconds(ttl));
+        let ask = Ask::Put { id, meta, bytes, ttl_ns };
         self.start(ask, timeout, |answer, _| match answer {
             Answer::Put { id } => Ok(id),
             other => Err(unexpected(&other)),
         })
     }
 
-    /// Asks for space for an object of more than [`INLINE_BYTES_MAX`] bytes.
+    /// Asks for space for an object of more than [`INLINE_BYTES_MAX`] bytes. It is deleted so long after it is sealed, if
+    /// `ttl` says so.
     pub fn start_create(
         &self,
         id: Option<ObjectId>,
         meta: Meta,
+        ttl: Option<Duration>,
         timeout: Option<Duration>,
     ) -> Wait<Writer> {
-        self.start(Ask::Create { id, meta }, timeout, |answer, guard| match (answer, guard) {
+        let ask = Ask::Create { id, meta, ttl_ns: nanoseconds(ttl) };
+        self.start(ask, timeout, |answer, guard| match (answer, guard) {
             (Answer::Created { id, .. }, Some(guard)) => Ok(Writer { id, guard }),
             (other, _) => Err(unexpected(&other)),
         })
@@ -251,6 +257,31 @@ impl Client {
         })
     }
 
+    /// Begins to say that what this client makes from now on is of a job.
+    pub fn start_join(&self, job: Job) -> Wait<()> {
+        self.start(Ask::Join { job }, None, |answer, _| match answer {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to take a lease of an object: it lives as long as some client has one, and is deleted when the last one is
+    /// returned or its client is gone.
+    pub fn start_take_lease(&self, id: &ObjectId) -> Wait<()> {
+        self.start(Ask::TakeLease { id: id.clone() }, None, |answer, _| match answer {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Begins to return a lease.
+    pub fn start_return_lease(&self, id: &ObjectId) -> Wait<()> {
+        self.start(Ask::ReturnLease { id: id.clone() }, None, |answer, _| match answer {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        })
+    }
+
     /// Begins to ask which nodes keep where an object is.
     pub fn start_owners(&self, id: &ObjectId) -> Wait<Vec<NodeId>> {
         self.start(Ask::Owners { id: id.clone() }, None, |answer, _| match answer {
@@ -271,20 +302,23 @@ impl Client {
         count: Option<u32>,
         timeout: Option<Duration>,
     ) -> Result<ObjectId, Error> {
-        self.start_reduce(inputs, op, count, None, timeout).join()
+        self.start_reduce(inputs, op, count, None, None, timeout).join()
     }
 
-    /// Begins to ask for a reduce.
+    /// Begins to ask for a reduce. Its result is deleted so long after it is complete, if `ttl` says so.
     pub fn start_reduce(
         &self,
         inputs: Vec<ObjectId>,
         op: Op,
         count: Option<u32>,
         id: Option<ObjectId>,
+        ttl: Option<Duration>,
         timeout: Option<Duration>,
     ) -> Wait<ObjectId> {
+        let ttl_ns = nanoseconds(ttl);
         let count = count.unwrap_or_else(|| u32::try_from(inputs.len()).unwrap_or(u32::MAX));
-        self.start(Ask::Reduce { inputs, op, count, id }, timeout, |answer, _| match answer {
+        self.start(Ask::Reduce { inputs, op, count, id, ttl_ns }, timeout, |answer, _| match answer
+        {
             Answer::Reducing { id } => Ok(id),
             other => Err(unexpected(&other)),
         })
@@ -373,6 +407,10 @@ impl Client {
     ) -> Wait<T> {
         question::start(&self.connection, self.may_wait, ask, timeout, finish)
     }
+}
+
+fn nanoseconds(ttl: Option<Duration>) -> Option<u64> {
+    ttl.map(|ttl| u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX))
 }
 
 impl std::fmt::Debug for Client {

@@ -135,7 +135,8 @@ impl Raw {
 
     /// Creates an object of [`LEN`] bytes, without filling it.
     fn create(&mut self, id: &ObjectId) -> (Answer, Place, OwnedFd) {
-        let asked = self.ask(Ask::Create { id: Some(id.clone()), meta: Meta::bytes(LEN) });
+        let asked =
+            self.ask(Ask::Create { id: Some(id.clone()), meta: Meta::bytes(LEN), ttl_ns: None });
         let (answer, memory) = self.answer(asked);
         let (place, descriptor) = memory.unwrap();
         (answer.unwrap(), place, descriptor)

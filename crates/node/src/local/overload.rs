@@ -138,7 +138,8 @@ fn what_is_followed_has_a_limit() {
     let ids: Vec<ObjectId> =
         (0..=limits::FOLLOWED_MAX).map(|number| name(&format!("grows/{number}"))).collect();
     for id in &ids {
-        let asked = writer.ask(Ask::Create { id: Some(id.clone()), meta: Meta::bytes(LEN) });
+        let asked =
+            writer.ask(Ask::Create { id: Some(id.clone()), meta: Meta::bytes(LEN), ttl_ns: None });
         let (_, memory) = writer.answer(asked);
         if let Some((place, _)) = memory {
             writer.say(&ToNode::Mapped { extent: place.extent });

@@ -2,6 +2,7 @@
 
 use hoplite_proto::{
     ask::ObjectRow,
+    lifetime::Lifetime,
     message::Listed,
     meta::{Kind, Meta},
 };
@@ -21,6 +22,8 @@ pub fn describe_objects(rows: &[ObjectRow]) -> String {
             "state": row.state,
             "pinned": row.origin,
             "readers": row.pins,
+            "job": job(row.lifetime.as_deref()),
+            "ttl": seconds_left(row.lifetime.as_deref()),
         })
     };
     serde_json::Value::from_iter(rows.iter().map(row)).to_string()
@@ -39,9 +42,20 @@ pub fn describe_listed(rows: &[Listed]) -> String {
             "bytes": row.meta.size,
             "copies": row.complete,
             "partial": row.partial,
+            "age": row.age_ns as f64 / 1e9,
+            "job": job(row.lifetime.as_deref()),
+            "ttl": seconds_left(row.lifetime.as_deref()),
         })
     };
     serde_json::Value::from_iter(rows.iter().map(row)).to_string()
+}
+
+fn job(lifetime: Option<&Lifetime>) -> Option<&str> {
+    lifetime?.job.as_ref().map(|job| job.name.as_str())
+}
+
+fn seconds_left(lifetime: Option<&Lifetime>) -> Option<f64> {
+    lifetime?.left_ns.map(|left| left as f64 / 1e9)
 }
 
 /// None of bytes.

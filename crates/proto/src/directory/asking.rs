@@ -37,8 +37,9 @@ impl Directory {
         if let Some(live) = &mut entry.live
             && let Some(source) = live.assign(now, asker, id, avoid, members, link, &self.speeds)
         {
-            let (instance, meta) = (live.instance, live.meta.clone());
-            mail.push((asker, Message::Located { id: id.clone(), instance, meta, source }));
+            let (id, instance, meta) = (id.clone(), live.instance, live.meta.clone());
+            let lifetime = live.terms.as_ref().map(|terms| terms.tell(now));
+            mail.push((asker, Message::Located { id, instance, meta, source, lifetime }));
             return;
         }
         // Whoever asks again is fed by nobody, and neither are those behind it.

@@ -30,7 +30,15 @@ fn mine(owner: &Owner) -> ObjectId {
 
 fn told(id: &ObjectId, instance: Instance) -> Message {
     let (id, meta, progress) = (id.clone(), Meta::bytes(1 << 20), Progress::Complete);
-    Message::Announce(Announce { id, instance, meta, origin: true, progress, claim: false })
+    Message::Announce(Announce {
+        id,
+        instance,
+        meta,
+        origin: true,
+        progress,
+        claim: false,
+        lifetime: None,
+    })
 }
 
 #[test]

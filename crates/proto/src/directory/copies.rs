@@ -11,6 +11,7 @@ use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
+    lifetime::Terms,
     limits::PARKED_MAX,
     members::Members,
     message::{Announce, Message, Progress},
@@ -125,7 +126,8 @@ impl Directory {
         let is_new = entry.live.is_none() || was_lost;
         let stays = |live: &Live| live.is_at_a_node_that_stays(members);
         let stayed = !members.has_leaving() || entry.live.as_ref().is_some_and(stays);
-        let live = entry.live.get_or_insert_with(|| Live::new(*instance, announce.meta.clone()));
+        let meta = || announce.meta.clone();
+        let live = entry.live.get_or_insert_with(|| Live::new(*instance, meta(), now));
         live.take(now, from, announce, is_first, mail);
         live.move_receivers(now, from, id, link, mail);
         if live.is_fed() {
@@ -140,6 +142,9 @@ impl Directory {
         // The result that the name was reserved for is there. A reader may have all of an attempt that its maker gave up.
         let is_made = announce.progress.is_complete() && from == instance.node;
         entry.reserved.take_if(|reserved| is_made && reserved.node == from);
+        if let Some(told) = &announce.lifetime {
+            self.bind(id, &Terms::told(told, now), members, mail);
+        }
         self.check_orphan(now, id, members);
         self.wake(now, id, is_news, members, link, mail);
     }

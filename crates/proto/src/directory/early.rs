@@ -116,7 +116,8 @@ mod tests {
         let (node, meta) = (NodeId(maker), Meta::bytes(1 << 20));
         let (progress, origin, claim) = (Progress::Complete, false, false);
         let id = ObjectId::Minted { node, serial };
-        Announce { id, instance: Instance { node, serial }, meta, origin, progress, claim }
+        let (instance, lifetime) = (Instance { node, serial }, None);
+        Announce { id, instance, meta, origin, progress, claim, lifetime }
     }
 
     #[test]

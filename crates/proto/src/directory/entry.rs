@@ -20,6 +20,7 @@ use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
+    lifetime::Terms,
     limits::{BURIED_MAX, REMEMBERED_WORDS_BYTES},
     members::Members,
     message::{Found, Holding, Message, Source},
@@ -72,6 +73,12 @@ pub(super) struct Live {
     /// Whether others than its maker, who do not tell of it, may have all of an attempt that comes to nothing.
     pub(super) by_parts: bool,
     pub(super) holders: LiteMap<NodeId, Holder>,
+    /// How long it lives, if not until it is deleted.
+    pub(super) terms: Option<Box<Terms>>,
+    /// When this owner first heard of it.
+    pub(super) since: Instant,
+    /// The last node that left without another one for its original.
+    pub(super) abandoned_by: Option<NodeId>,
 }
 
 #[derive(Debug, Default)]
@@ -348,9 +355,11 @@ impl Asking {
 
 impl Live {
     /// Nobody has it yet.
-    pub(super) fn new(instance: Instance, meta: Meta) -> Self {
+    pub(super) fn new(instance: Instance, meta: Meta, since: Instant) -> Self {
         // Most objects have one holder for all their lives.
-        Self { instance, meta, inline: None, by_parts: false, holders: LiteMap::with_capacity(1) }
+        let holders = LiteMap::with_capacity(1);
+        let (inline, by_parts, terms, abandoned_by) = (None, false, None, None);
+        Self { instance, meta, inline, by_parts, holders, terms, since, abandoned_by }
     }
 
     /// Removes a holder, whom nobody waits for to step in any more; false if it was none.

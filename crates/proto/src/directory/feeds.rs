@@ -204,13 +204,9 @@ mod tests {
             asker in 0..12u64,
         ) {
             let holders = holders.into_iter().map(|(node, facts)| (NodeId(node), holder(facts)));
-            let live = Live {
-                instance: Instance { node: NodeId(0), serial: 1 },
-                meta: Meta::bytes(1 << 20),
-                inline: None,
-                by_parts: false,
-                holders: holders.collect(),
-            };
+            let instance = Instance { node: NodeId(0), serial: 1 };
+            let mut live = Live::new(instance, Meta::bytes(1 << 20), Instant::default());
+            live.holders = holders.collect();
             let asker = NodeId(asker);
             let lineages = live.lineages(asker);
             for node in live.holders.keys().filter(|node| **node != asker) {

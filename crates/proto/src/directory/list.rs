@@ -12,6 +12,7 @@ use crate::{
     limits::{LISTED_MAX, LOOKED_AT_MAX},
     members::Members,
     message::Listed,
+    time::Instant,
 };
 
 impl Directory {
@@ -19,6 +20,7 @@ impl Directory {
     /// `after` on; and behind which the next page begins, if there is more to look at.
     pub(super) fn list(
         &self,
+        now: Instant,
         prefix: &str,
         after: Option<&ObjectId>,
         members: &Members,
@@ -44,7 +46,7 @@ impl Directory {
             if let Some(live) = entry.live.as_ref().filter(|_| is_under && entry.is_alive())
                 && members.owners(id).contains(members.me())
             {
-                rows.push(row(id, live));
+                rows.push(row(now, id, live));
             }
             if rows.len() == LISTED_MAX || looked_at + 1 == LOOKED_AT_MAX {
                 return (rows, Some(id.clone()));
@@ -54,7 +56,7 @@ impl Directory {
     }
 }
 
-fn row(id: &ObjectId, live: &Live) -> Listed {
+fn row(now: Instant, id: &ObjectId, live: &Live) -> Listed {
     let complete = live.holders.values().filter(|holder| holder.complete).count();
     let partial = live.holders.len() - complete;
     let count = |holders: usize| u32::try_from(holders).unwrap_or(u32::MAX);
@@ -63,5 +65,7 @@ fn row(id: &ObjectId, live: &Live) -> Listed {
         meta: live.meta.clone(),
         complete: count(complete),
         partial: count(partial),
+        age_ns: now.since(live.since),
+        lifetime: live.terms.as_ref().map(|terms| terms.tell(now)),
     }
 }

@@ -5,6 +5,7 @@
 //! Knows nothing of bytes, connections or clients.
 //!
 //! The files hold what holders tell ([`copies`], and before the maker of an object does, [`early`]), what is asked ([`asking`], [`names`], [`list`]), deletions ([`deletion`]),
+//! what ends by itself ([`leases`]),
 //! and what a change of members touches ([`sweep`]).
 //!
 //! ```text
@@ -23,6 +24,7 @@ mod deletion;
 mod early;
 mod entry;
 mod feeds;
+mod leases;
 mod list;
 mod names;
 mod paces;
@@ -46,6 +48,7 @@ use alloc::{
 use self::{
     early::Early,
     entry::{Asking, Entry, Live, Locator},
+    leases::Leases,
     names::LatestWaiter,
     paces::Speeds,
     sweep::Entries,
@@ -104,6 +107,8 @@ pub struct Directory {
     unknown: Unknown,
     /// How fast nodes are.
     speeds: Speeds,
+    /// For which reasons objects live on.
+    leases: Leases,
     /// How much of a change of members is worked off in one go, and when the next of it is.
     slice: Slice,
     next_slice_at: Instant,
@@ -137,6 +142,7 @@ impl Directory {
             early: Early::default(),
             unknown: Unknown::default(),
             speeds: Speeds::default(),
+            leases: Leases::default(),
         }
     }
 
@@ -217,6 +223,19 @@ impl Directory {
                     entry.reserved.take_if(|reserved| reserved.node == from);
                 }
             }
+            Message::Abandon { id, instance } => {
+                let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
+                if let Some(live) = live.filter(|live| live.instance == *instance)
+                    && live.holders.contains_key(&from)
+                {
+                    live.abandoned_by = Some(from);
+                }
+            }
+            Message::Leased { lease, is_taken } => {
+                self.leases.leased(now, from, lease, *is_taken);
+            }
+            Message::Covers { job, covers } => self.leases.covers(now, from, job, *covers),
+            Message::JobEnded { job } => self.job_ended(now, job, members, mail),
             Message::Remember { id, instances, error: Some(error) } => {
                 // Which of those that had the name ended, nobody can know then.
                 let is_clear = id.minter().is_some() || !instances.is_empty();
@@ -243,7 +262,7 @@ impl Directory {
                 mail.push((from, Message::OlderAre { names, request }));
             }
             Message::List { prefix, after, request } => {
-                let (rows, next) = self.list(prefix, after.as_ref(), members);
+                let (rows, next) = self.list(now, prefix, after.as_ref(), members);
                 mail.push((from, Message::ListIs { request: *request, rows, next }));
             }
             _ => return Taken::No,
@@ -290,7 +309,8 @@ impl Directory {
         let parked = (!self.parked.is_empty()).then_some(self.catching_up_until);
         let alarm = self.alarms.first().map(|(at, _)| (*at).max(self.resumed_at));
         let forgotten = self.remembered.front().map(|(until, _)| (*until).max(self.resumed_at));
-        [parked, alarm, forgotten, self.early.deadline(), self.next_slice()]
+        let leases = self.leases.deadline();
+        [parked, alarm, forgotten, leases, self.early.deadline(), self.next_slice()]
             .into_iter()
             .flatten()
             .min()
@@ -310,6 +330,7 @@ impl Directory {
             }
         }
         self.expire_early(now, members, link, mail);
+        self.expire_leases(now, members, mail);
         if self.resumed_at > now {
             return;
         }
@@ -339,6 +360,7 @@ impl Directory {
     ) {
         self.settle(now, id, members, mail);
         self.judge_stalls(now, id, members, link, mail);
+        self.end_in_time(now, id, members, mail);
         let since = self.entries.get(id).and_then(|entry| entry.orphan_since);
         let lost_at = since.map(|since| self.lost_at(since));
         if let Some(later) = lost_at.filter(|lost_at| *lost_at > now) {
@@ -356,6 +378,19 @@ impl Directory {
             let lost = entry.live.take_if(|live| !live.is_fed());
             if let Some(lost) = lost.as_ref().filter(|_| id.minter().is_none()) {
                 entry.lost = Some(Box::new((lost.instance, now + TOMBSTONE_NS)));
+            }
+            if let Some(live) = lost.as_ref()
+                && let Some(node) = live.abandoned_by
+            {
+                let detail = format!("node {node} left, and no other node had room for it");
+                let error = Error::ObjectLost { id: id.clone(), detail };
+                live.strand_copies(id, &error, mail);
+                entry.lost = None;
+                self.bury(now, id, error, Vec::from([live.instance]), mail);
+                if let Some(entry) = self.entries.get_mut(id) {
+                    entry.answer_locators(id, mail);
+                }
+                return;
             }
             // The member that alone can make it may have been met meanwhile.
             let can_come = id.minter().is_some_and(|minter| members.contains(minter));

@@ -162,12 +162,13 @@ impl Entries {
 
 impl Directory {
     /// Forgets a member: its copies, its questions. [`Directory::members_changed`] follows.
-    pub fn member_gone(&mut self, node: NodeId, members: &Members) {
+    pub fn member_gone(&mut self, now: Instant, node: NodeId, members: &Members) {
         self.latest.retain(|waiter| waiter.node != node);
         self.parked.retain(|(from, _)| *from != node);
         self.early.forget_node(node);
         self.speeds.forget(node);
         self.unknown.forget(node);
+        self.leases.member_gone(now, node);
         self.entries.note(Change::Gone { node, members: Arc::new(members.clone()) });
     }
 
@@ -185,6 +186,7 @@ impl Directory {
     ) {
         self.entries.note(Change::Owners { renewed, members: Arc::new(members.clone()) });
         self.early.members_changed(members, now + 1);
+        self.leases.members_changed(now, self.stray_ns, members, mail);
         let me = members.me();
         self.latest.retain(|waiter| {
             prefix_owner(&waiter.prefix, members).is_some_and(|owner| owner == me)

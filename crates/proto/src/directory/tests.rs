@@ -51,7 +51,7 @@ impl Owner {
     pub(super) fn loses(&mut self, node: u64) -> Mail {
         let mut mail = Vec::new();
         self.members.remove(NodeId(node));
-        self.directory.member_gone(NodeId(node), &self.members);
+        self.directory.member_gone(self.now, NodeId(node), &self.members);
         self.directory.members_changed(self.now, &self.members, None, &mut mail);
         mail
     }
@@ -127,7 +127,15 @@ pub(super) fn instance(node: u64, serial: u64) -> Instance {
 
 pub(super) fn told(id: &ObjectId, instance: Instance, origin: bool, progress: Progress) -> Message {
     let (id, meta) = (id.clone(), Meta::bytes(SIZE));
-    Message::Announce(Announce { id, instance, meta, origin, progress, claim: false })
+    Message::Announce(Announce {
+        id,
+        instance,
+        meta,
+        origin,
+        progress,
+        claim: false,
+        lifetime: None,
+    })
 }
 
 fn claim(id: &ObjectId, instance: Instance) -> Message {

@@ -3,7 +3,7 @@
 //! What is kept for a node that lives can be given back, when clients here need its room: the other node finds another
 //! keeper first.
 
-use alloc::{collections::BTreeMap, format, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, format, vec::Vec};
 
 use super::{Node, replicas::Replicas, requests::Asked, room::SpaceFor, world::World};
 use crate::{
@@ -11,6 +11,7 @@ use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
+    lifetime::Terms,
     limits::{ADOPTIONS_MAX, INLINE_BYTES_MAX},
     message::Message,
     meta::Meta,
@@ -219,6 +220,7 @@ impl Node {
         instance: Instance,
         meta: Meta,
         inline: Option<Inline>,
+        terms: Option<Box<Terms>>,
         may_wait: bool,
     ) {
         let adoption = Adoption { asker, instance, may_wait };
@@ -233,11 +235,15 @@ impl Node {
             return answer(&id, adoption, false, &mut self.world);
         }
         if let Some(copy) = self.table.get(instance) {
-            if copy.is_complete() {
+            let is_complete = copy.is_complete();
+            if let Some(terms) = &terms {
+                self.table.add_terms(instance, terms);
+            }
+            if is_complete {
                 return self.adopted_here(&id, adoption);
             }
         } else if let Some(bytes) = inline.filter(|_| id.minter() == Some(asker)) {
-            return self.adopt_small(id, adoption, meta, bytes);
+            return self.adopt_small(id, adoption, meta, bytes, terms);
         }
         // What the asker has not minted comes from the owners, who know what it is.
         self.adoptions.expect(&id, adoption, &mut self.world);
@@ -245,13 +251,23 @@ impl Node {
         self.adoption_lacks_room(&id);
     }
 
-    fn adopt_small(&mut self, id: ObjectId, adoption: Adoption, meta: Meta, bytes: Inline) {
+    fn adopt_small(
+        &mut self,
+        id: ObjectId,
+        adoption: Adoption,
+        meta: Meta,
+        bytes: Inline,
+        terms: Option<Box<Terms>>,
+    ) {
         let Some(evicted) = self.table.make_room(meta.size) else {
             return answer(&id, adoption, false, &mut self.world);
         };
         self.evicted(evicted);
         let instance = adoption.instance;
         self.table.insert(instance, id.clone(), meta, Some(bytes), State::Complete, true);
+        if let Some(terms) = terms {
+            self.table.add_terms(instance, &terms);
+        }
         self.hold(adoption, false);
         self.reveal(instance);
         self.announce(instance);
@@ -266,12 +282,13 @@ impl Node {
         instance: Instance,
         meta: &Meta,
         bytes: &Inline,
+        terms: Option<Box<Terms>>,
     ) {
         let Some(adoption) = self.adoptions.coming.remove(id) else { return };
         if adoption.instance != instance || self.table.get(instance).is_some() {
             return answer(id, adoption, false, &mut self.world);
         }
-        self.adopt_small(id.clone(), adoption, meta.clone(), bytes.clone());
+        self.adopt_small(id.clone(), adoption, meta.clone(), bytes.clone(), terms);
     }
 
     fn hold(&mut self, adoption: Adoption, was_original: bool) {

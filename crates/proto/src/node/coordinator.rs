@@ -4,6 +4,7 @@
 //! What a reduce decides is in [`crate::reduce`]. Does not know copies, nor how a step is carried out.
 
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet, VecDeque},
     string::String,
     vec::Vec,
@@ -17,6 +18,7 @@ use crate::{
     directory::Directory,
     id::{Instance, NodeId, ObjectId, ReduceId},
     inline::Inline,
+    lifetime::Terms,
     message::FoldKey,
     meta::{Meta, Op},
     reduce::{Around, Reduce, Step},
@@ -28,6 +30,8 @@ use crate::{
 pub(super) struct Coordinator {
     all: Timed<ReduceId, Reduce>,
     by_result: BTreeMap<ObjectId, ReduceId>,
+    /// How long results are to live, if not until they are deleted.
+    terms: BTreeMap<ReduceId, Box<Terms>>,
     /// Results that have no room yet, or are being folded.
     targets: BTreeMap<Instance, Target>,
     /// Small results that have no room yet, and of which attempt.
@@ -87,6 +91,11 @@ impl Coordinator {
         self.all.get(&key)
     }
 
+    /// How long the result of a reduce is to live.
+    pub(super) fn terms(&self, key: ReduceId) -> Option<Box<Terms>> {
+        self.terms.get(&key).cloned()
+    }
+
     /// The results of all reduces.
     pub(super) fn results(&self) -> Vec<ObjectId> {
         self.by_result.keys().cloned().collect()
@@ -119,7 +128,8 @@ impl Coordinator {
     }
 
     /// Begins a reduce, whose result no other here makes.
-    pub(super) fn begin(&mut self, key: ReduceId, reduce: Reduce) {
+    pub(super) fn begin(&mut self, key: ReduceId, reduce: Reduce, terms: Option<Box<Terms>>) {
+        self.terms.extend(terms.map(|terms| (key, terms)));
         self.by_result.insert(reduce.result().clone(), key);
         self.all.insert(key, reduce);
     }
@@ -248,6 +258,7 @@ impl Coordinator {
     ) -> Option<Reduce> {
         let reduce = self.all.remove(&key)?;
         self.small.remove(&key);
+        self.terms.remove(&key);
         self.by_result.remove(reduce.result());
         for input in reduce.candidates() {
             watches.stop(input, Listener::Reduce(key), world);
@@ -312,7 +323,7 @@ mod tests {
         let mut coordinator = Coordinator::default();
         for serial in [30, 10, 20] {
             let (key, reduce) = reduce(serial);
-            coordinator.begin(key, reduce);
+            coordinator.begin(key, reduce, None);
         }
         assert_eq!(coordinator.deadline(), Some(Instant(10)));
         let due = coordinator.due(Instant(20));

@@ -113,7 +113,8 @@ impl Node {
             None => Progress::Partial { source },
         };
         let (id, meta, origin) = (copy.id.clone(), copy.meta.clone(), copy.origin);
-        Some(Announce { id, instance, meta, origin, progress, claim: false })
+        let (claim, lifetime) = (false, copy.lifetime(self.world.now()));
+        Some(Announce { id, instance, meta, origin, progress, claim, lifetime })
     }
 
     pub(super) fn announce(&mut self, instance: Instance) {
@@ -122,6 +123,7 @@ impl Node {
 
     /// Tells the owners of a copy, but for one that knows all of it.
     pub(super) fn announce_but(&mut self, instance: Instance, knows_it: Option<NodeId>) {
+        self.table.begin_time(instance, self.world.now());
         let Some(announce) = self.announcement(instance) else { return };
         let owners = self.world.members().owners(&announce.id).iter();
         for owner in owners.filter(|owner| Some(*owner) != knows_it) {

@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::permit::Kind;
+use super::{leave::Lost, permit::Kind};
 use crate::{
     ask::{Answer, Ask},
     broadcast::Reason,
@@ -317,8 +317,8 @@ pub enum Action {
     Note(Note),
     /// This node has said good-bye and may close.
     Left {
-        /// Whether others hold all that only this node held.
-        is_kept: bool,
+        /// The originals that no other node has taken over.
+        lost: Lost,
     },
 }
 

@@ -2,7 +2,7 @@
 //!
 //! What is on its way, and how far it is, is in [`super::pulls`]; which clients wait for it in [`super::readers`].
 
-use alloc::{format, vec::Vec};
+use alloc::{boxed::Box, format, vec::Vec};
 
 use super::{
     Action, Node, Note,
@@ -14,6 +14,7 @@ use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
+    lifetime::Terms,
     limits::{INLINE_BYTES_MAX, OWNER_PATIENCE_NS},
     message::{Announce, Message, Progress, ScatterOrder, Source},
     meta::Meta,
@@ -60,7 +61,8 @@ impl Node {
     pub(super) fn pull_parts(&mut self, order: &ScatterOrder) {
         let (instance, meta, source) =
             (order.instance, order.meta.clone(), order.source(self.world.me()));
-        self.pulls.seek_at(&order.id, Place { instance, meta, source, has_waited: false });
+        let (has_waited, terms) = (false, None);
+        self.pulls.seek_at(&order.id, Place { instance, meta, source, has_waited, terms });
     }
 
     /// Asks the owner for a sender.
@@ -95,6 +97,7 @@ impl Node {
         instance: Instance,
         meta: Meta,
         source: Source,
+        terms: Option<Box<Terms>>,
     ) {
         if !self.pulls.is_asking(&id) {
             // The pull ended another way, or both owners were asked and this one was slower. What the first says holds:
@@ -116,7 +119,9 @@ impl Node {
             return self.pull_failed(&id.clone(), &Error::ObjectLost { id, detail });
         }
         match source {
-            Source::Inline(bytes) => self.located_inline(from, &id, instance, meta, bytes),
+            Source::Inline(bytes) => {
+                self.located_inline(from, &id, instance, meta, bytes, terms);
+            }
             // It knows no better than this node.
             Source::Holder { node, .. } if node == self.world.me() => {
                 self.pulls.pause(&id, self.world.now());
@@ -128,7 +133,7 @@ impl Node {
             Source::Holder { node, reason } => {
                 let note = Note::SourceChosen { id: id.clone(), source: node, reason };
                 self.world.note(note);
-                self.located_at(&id, instance, meta, node);
+                self.located_at(&id, instance, meta, node, terms);
             }
         }
     }
@@ -141,6 +146,7 @@ impl Node {
         instance: Instance,
         meta: Meta,
         bytes: Inline,
+        terms: Option<Box<Terms>>,
     ) {
         if bytes.len() != meta.size || meta.size > INLINE_BYTES_MAX {
             let (id, detail) =
@@ -161,7 +167,7 @@ impl Node {
         }
         self.end_pull(id);
         self.end_following(id);
-        self.adoption_came(id, instance, &meta, &bytes);
+        self.adoption_came(id, instance, &meta, &bytes, terms);
         for request in self.readers.take_waiting(id) {
             let (id, meta, inline) = (id.clone(), meta.clone(), Some(bytes.clone()));
             self.requests.reply(
@@ -172,7 +178,17 @@ impl Node {
         }
     }
 
-    fn located_at(&mut self, id: &ObjectId, instance: Instance, meta: Meta, source: NodeId) {
+    fn located_at(
+        &mut self,
+        id: &ObjectId,
+        instance: Instance,
+        meta: Meta,
+        source: NodeId,
+        terms: Option<Box<Terms>>,
+    ) {
+        if let Some(terms) = &terms {
+            self.table.add_terms(instance, terms);
+        }
         if let Some(before) = self.table.current(id).filter(|before| *before != instance) {
             // What has arrived of another instance is of no use for this one.
             self.doom(before);
@@ -198,7 +214,8 @@ impl Node {
             return self.pulls.pause(id, self.world.now());
         }
         let size = meta.size;
-        if self.pulls.locate_at(id, Place { instance, meta, source, has_waited: false }) {
+        let place = Place { instance, meta, source, has_waited: false, terms };
+        if self.pulls.locate_at(id, place) {
             self.ask_for_room(SpaceFor::Pull(id.clone()), size);
             self.wait_for_room(id);
         }
@@ -227,13 +244,13 @@ impl Node {
         let place = self.pulls.awaits_room(id).filter(|place| place.has_waited)?;
         let (id, instance, meta) = (id.clone(), place.instance, place.meta.clone());
         let (progress, claim, origin) = (Progress::Partial { source: None }, false, false);
-        Some(Announce { id, instance, meta, origin, progress, claim })
+        let lifetime = place.terms.as_ref().map(|terms| terms.tell(self.world.now()));
+        Some(Announce { id, instance, meta, origin, progress, claim, lifetime })
     }
 
     pub(super) fn pull_in_room(&mut self, id: &ObjectId) {
-        let Some(Place { instance, meta, source, has_waited }) = self.pulls.in_room(id) else {
-            return;
-        };
+        let Some(place) = self.pulls.in_room(id) else { return };
+        let Place { instance, meta, source, has_waited, terms } = place;
         if self.table.get(instance).is_some() {
             // Two owners gave it two names, of which one got room first.
             let (id, detail) = (
@@ -244,6 +261,9 @@ impl Node {
         }
         let size = meta.size;
         self.table.insert(instance, id.clone(), meta, None, State::Flowing(Some(source)), false);
+        if let Some(terms) = terms {
+            self.table.add_terms(instance, &terms);
+        }
         self.reveal(instance);
         if has_waited {
             self.announce(instance);

@@ -3,6 +3,8 @@
 //! Clients are told at once that it is closing; but what they are filling in that moment, and others may be reading while
 //! it grows, they may still seal.
 //!
+//! What no other member takes, though one stays, is lost: the owners are told ([`Message::Abandon`]), and the user of this node.
+//!
 //! A reduce that folds here would have to begin again, so this node asks every member ([`Message::Leaving`]). From then on
 //! the member's reduces take no seat here: an input that only this node holds they take from the node that adopts it. A
 //! member answers ([`Message::Unseated`]) when none of its reduces has a seat here any more; orders that it gave before
@@ -23,7 +25,8 @@ use alloc::{
 use super::{Action, Node, change::Change, requests::Waiting, world::World};
 use crate::{
     error::Error,
-    id::{Instance, NodeId},
+    id::{Instance, NodeId, ObjectId},
+    limits::LOST_NAMED_MAX,
     message::Message,
     table::Table,
     time::Instant,
@@ -43,6 +46,15 @@ pub(super) struct Leaving {
     unseating: BTreeSet<NodeId>,
 }
 
+/// Originals that were lost with a node that left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// The first of them, at most [`LOST_NAMED_MAX`].
+    pub ids: Vec<ObjectId>,
+    /// How many they are.
+    pub count: usize,
+}
+
 #[derive(Debug, Default)]
 enum Stage {
     #[default]
@@ -56,6 +68,8 @@ enum Stage {
 struct Work {
     /// Originals, and who was asked to take each so far.
     open: BTreeMap<Instance, BTreeSet<NodeId>>,
+    /// Originals that no other node can take.
+    homeless: BTreeSet<Instance>,
     /// Originals that clients are filling, and until when they are waited for.
     filling: BTreeSet<Instance>,
     filling_until: Instant,
@@ -78,6 +92,7 @@ impl Work {
         world: &mut World,
     ) {
         let Some(copy) = table.get(instance) else { return };
+        let now = world.now();
         // By the order of ownership, so that originals spread over all who stay.
         let mut others = world.members().clone();
         others.resign();
@@ -88,14 +103,16 @@ impl Work {
         }
         let Some(target) = others.iter().next().map(|_| others.owners(&copy.id).first) else {
             self.open.remove(&instance);
+            self.homeless.insert(instance);
             return;
         };
         asked.insert(target);
         self.open.insert(instance, asked);
         let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
+        let lifetime = copy.lifetime(now);
         // It may have room later; without it the object is lost.
         let may_wait = true;
-        world.send(target, Message::Adopt { id, instance, meta, inline, may_wait });
+        world.send(target, Message::Adopt { id, instance, meta, inline, lifetime, may_wait });
     }
 
     /// The originals that `node` was asked to take.
@@ -133,8 +150,9 @@ impl Leaving {
     fn begin(&mut self, patience_ns: u64, filling: BTreeSet<Instance>, world: &mut World) {
         let until = world.now() + patience_ns;
         let filling_until = until.min(world.now() + FILL_PATIENCE_NS);
-        let (open, seated_by) = (BTreeMap::new(), BTreeSet::new());
-        self.stage = Stage::Leaves(Work { open, filling, filling_until, seated_by, until });
+        let (open, homeless, seated_by) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let work = Work { open, homeless, filling, filling_until, seated_by, until };
+        self.stage = Stage::Leaves(work);
         let me = world.me();
         world.members_mut().begin_to_leave(me);
         for other in world.others() {
@@ -185,6 +203,7 @@ impl Leaving {
     pub(super) fn forget(&mut self, instance: Instance) {
         if let Some(work) = self.work() {
             work.open.remove(&instance);
+            work.homeless.remove(&instance);
             work.filling.remove(&instance);
         }
     }
@@ -243,16 +262,18 @@ impl Leaving {
         }
     }
 
-    /// Whether nothing is left to be done, or its time is over; and whether others then keep all that only this node held.
-    /// Said once.
-    fn end(&mut self, has_folded: bool, now: Instant) -> Option<bool> {
+    /// Whether nothing is left to be done, or its time is over; and the originals that no other node has then. Said once.
+    fn end(&mut self, has_folded: bool, now: Instant) -> Option<BTreeSet<Instance>> {
         let work = self.work()?;
-        let (is_kept, is_over) = (work.is_kept(), work.until <= now);
-        let is_done = is_kept && has_folded && work.seated_by.is_empty();
-        (is_done || is_over).then(|| {
-            self.stage = Stage::HasLeft;
-            is_kept
-        })
+        let is_over = work.until <= now;
+        let is_done = work.is_kept() && has_folded && work.seated_by.is_empty();
+        if !is_done && !is_over {
+            return None;
+        }
+        let mut lost = core::mem::take(&mut work.homeless);
+        lost.extend(work.open.keys());
+        self.stage = Stage::HasLeft;
+        Some(lost)
     }
 }
 
@@ -313,7 +334,8 @@ impl Node {
     /// said before.
     pub(super) fn leave_when_empty(&mut self) {
         let has_folded = self.worker.is_done() && self.scatters.len() == 0;
-        let Some(is_kept) = self.leaving.end(has_folded, self.world.now()) else { return };
+        let Some(lost) = self.leaving.end(has_folded, self.world.now()) else { return };
+        let lost = self.abandon(&lost);
         let mut mail = Vec::new();
         let mut without_me = self.world.members().clone();
         without_me.resign();
@@ -322,6 +344,27 @@ impl Node {
         for other in self.world.others() {
             self.world.send(other, Message::Leave);
         }
-        self.world.act(Action::Left { is_kept });
+        self.world.act(Action::Left { lost });
+    }
+
+    /// Tells the owners of originals that no other node has. Where no member stays nothing is lost to one; and the bytes of
+    /// a small object are at its owners too.
+    fn abandon(&mut self, originals: &BTreeSet<Instance>) -> Lost {
+        let mut lost = Lost::default();
+        let members = self.world.members();
+        if self.world.others().into_iter().all(|other| members.is_leaving(other)) {
+            return lost;
+        }
+        for instance in originals {
+            let copy = self.table.get(*instance);
+            let Some(copy) = copy.filter(|copy| copy.inline.is_none()) else { continue };
+            let id = copy.id.clone();
+            self.world.send_owners(&id, &Message::Abandon { id: id.clone(), instance: *instance });
+            lost.count += 1;
+            if lost.ids.len() < LOST_NAMED_MAX {
+                lost.ids.push(id);
+            }
+        }
+        lost
     }
 }

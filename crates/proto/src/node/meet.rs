@@ -85,7 +85,7 @@ impl Node {
 
     /// Forgets all that a node has said and was to do; `is_over` if its process does nothing more.
     fn forget_node(&mut self, node: NodeId, is_over: bool) {
-        self.directory.member_gone(node, self.world.members());
+        self.directory.member_gone(self.world.now(), node, self.world.members());
         self.reduces_without(node, is_over);
         self.requests.lists_without(node, &mut self.world);
         for id in self.adoptions.forget_node(node) {
@@ -107,6 +107,7 @@ impl Node {
 
         // Before the results that are made under them, for which they would be taken otherwise.
         self.names.reserve_again(&self.coordinator, change, &mut self.world);
+        self.leases.tell_again(change, &mut self.world);
         self.tell_of_copies(change);
         let of_pulls = self.pulls.ids().into_iter().filter_map(|id| self.room_announcement(&id));
         for announce in of_pulls.collect::<Vec<Announce>>() {

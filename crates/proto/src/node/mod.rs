@@ -10,6 +10,7 @@
 //! | [`requests`], [`watches`] | questions of clients; objects of which owners are to tell |
 //! | [`crate::table`], [`room`] | copies; what waits for room |
 //! | [`puts`], [`promise`] | objects that clients make, or said they would |
+//! | [`leases`] | leases that clients of this node have taken: of jobs, and of objects |
 //! | [`pulls`], [`readers`] | objects on their way to here; who waits for them, reads and receives copies |
 //! | [`coordinator`], [`reserve`] | reduces of clients of this node; the names of their results |
 //! | [`worker`], [`scatters`] | folds that run here; results that grow here by parts |
@@ -29,6 +30,7 @@ mod differ;
 mod event;
 mod fold;
 mod get;
+mod leases;
 mod leave;
 mod meet;
 mod membership;
@@ -64,6 +66,7 @@ use alloc::vec::Vec;
 use self::{
     adopt::Adoptions,
     coordinator::Coordinator,
+    leases::Leases,
     leave::Leaving,
     membership::Membership,
     promise::Promises,
@@ -82,7 +85,7 @@ use self::{
 };
 pub use self::{
     event::{Action, Config, Event, FOLD_WAITED_NS, GROWTH_NS, Note},
-    leave::LEAVE_PATIENCE_NS,
+    leave::{LEAVE_PATIENCE_NS, Lost},
     permit::{Kind, Speaker},
 };
 use crate::{
@@ -105,6 +108,7 @@ pub struct Node {
     space: Queue,
     puts: Puts,
     promises: Promises,
+    leases: Leases,
     pulls: Pulls,
     readers: Readers,
     coordinator: Coordinator,
@@ -130,6 +134,7 @@ impl Node {
             space: Queue::default(),
             puts: Puts::default(),
             promises: Promises::default(),
+            leases: Leases::default(),
             pulls: Pulls::default(),
             readers: Readers::default(),
             coordinator: Coordinator::default(),
@@ -169,6 +174,7 @@ impl Node {
             self.watches.deadline(),
             self.coordinator.deadline(),
             self.leaving.deadline(),
+            self.leases.deadline(),
             self.replicas.deadline(),
             self.directory.deadline(),
             self.membership.deadline(),

@@ -110,6 +110,7 @@ kinds! {
     Doubted: Member,
     Dropped: Member,
     Fail: Maker,
+    Abandon: Member,
     Remember: Member,
     Latest: Member,
     Unlatest: Member,
@@ -119,6 +120,9 @@ kinds! {
     OlderAre: Asked,
     List: Member,
     ListIs: Asked,
+    Leased: Member,
+    Covers: Member,
+    JobEnded: Owner,
     Fold: Coordinator,
     Scatter: Coordinator,
     Unfold: Coordinator,
@@ -146,6 +150,9 @@ impl Node {
                 Speaker::Member => true,
                 Speaker::Holder => self.may_announce(from, message),
                 Speaker::Maker => is_made_by(from, message),
+                Speaker::Owner if matches!(message, Message::JobEnded { .. }) => {
+                    self.owns_job(from, message)
+                }
                 Speaker::Owner => {
                     message.spoken_of().is_none_or(|id| self.is_owner(from, id))
                         || self.has_dropped(message)
@@ -183,6 +190,11 @@ impl Node {
             && !self.puts.contains(*instance)
             && !self.scatters.contains(*instance)
             && self.names.reduce_of(*instance).is_none()
+    }
+
+    fn owns_job(&self, node: NodeId, message: &Message) -> bool {
+        let Message::JobEnded { job } = message else { return true };
+        self.is_owner(node, &ObjectId::Named(job.clone()))
     }
 
     fn may_announce(&self, from: NodeId, message: &Message) -> bool {

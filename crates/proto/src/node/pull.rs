@@ -8,10 +8,11 @@
 //! ```
 //! Does not know which object it is, nor other pulls.
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::{boxed::Box, format, string::String, vec::Vec};
 
 use crate::{
     id::{Instance, NodeId, ServeId},
+    lifetime::Terms,
     meta::Meta,
     pace::Pace,
     time::Instant,
@@ -46,6 +47,8 @@ pub(super) struct Place {
     pub(super) source: NodeId,
     /// Whether there was no room for it at once.
     pub(super) has_waited: bool,
+    /// How long it lives, if not until it is deleted.
+    pub(super) terms: Option<Box<Terms>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -431,7 +431,7 @@ mod tests {
 
     fn place() -> Place {
         let (meta, source) = (Meta::bytes(1 << 20), NodeId(2));
-        Place { instance: INSTANCE, meta, source, has_waited: false }
+        Place { instance: INSTANCE, meta, source, has_waited: false, terms: None }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::{
     error::Error,
     id::{ClientId, Instance, NodeId, ObjectId},
     inline::Inline,
+    lifetime::Terms,
     limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
     message::Message,
     meta::Meta,
@@ -27,13 +28,14 @@ impl Node {
         id: Option<ObjectId>,
         meta: Meta,
         bytes: Inline,
+        ttl_ns: Option<u64>,
     ) -> Option<Result<Answer, Error>> {
         if meta.size > INLINE_BYTES_MAX || meta.size != bytes.len() {
             let said =
                 format!("{} bytes were sent for an object of {} bytes", bytes.len(), meta.size);
             return Some(Err(Error::InvalidArgument(said)));
         }
-        self.begin_create(asked, id, meta, Some(bytes))
+        self.begin_create(asked, id, meta, Some(bytes), ttl_ns)
     }
 
     pub(super) fn create(
@@ -41,6 +43,7 @@ impl Node {
         asked: &Asked,
         id: Option<ObjectId>,
         meta: Meta,
+        ttl_ns: Option<u64>,
     ) -> Option<Result<Answer, Error>> {
         if meta.size <= INLINE_BYTES_MAX || meta.size > OBJECT_BYTES_MAX {
             let limits = format!("{} to {OBJECT_BYTES_MAX} bytes", INLINE_BYTES_MAX + 1);
@@ -48,7 +51,7 @@ impl Node {
                 format!("an object of {} bytes can't be created in place: {limits}", meta.size);
             return Some(Err(Error::InvalidArgument(said)));
         }
-        self.begin_create(asked, id, meta, None)
+        self.begin_create(asked, id, meta, None, ttl_ns)
     }
 
     fn begin_create(
@@ -57,9 +60,13 @@ impl Node {
         id: Option<ObjectId>,
         meta: Meta,
         inline: Option<Inline>,
+        ttl_ns: Option<u64>,
     ) -> Option<Result<Answer, Error>> {
         if !meta.is_consistent() {
             return Some(Err(Error::InvalidArgument(format!("{meta} is not {} bytes", meta.size))));
+        }
+        if ttl_ns == Some(0) {
+            return Some(Err(no_time()));
         }
         if !self.table.could_hold(meta.size) {
             return Some(Err(self.store_full(meta.size)));
@@ -76,7 +83,8 @@ impl Node {
         let instance = self.world.next_instance();
         self.requests.remember(asked, Waiting::Create(instance), &self.world);
         let (client, request, size) = (asked.client, asked.request, meta.size);
-        let create = Create::new(client, request, id, is_promised, meta, inline);
+        let terms = Terms::new(ttl_ns, self.leases.job(client));
+        let create = Create::new(client, request, id, is_promised, meta, inline, terms);
         self.puts.begin(instance, create);
         self.ask_for_room(SpaceFor::Create(instance), size);
         None
@@ -86,10 +94,13 @@ impl Node {
     pub(super) fn create_in_room(&mut self, instance: Instance) {
         let Some(create) = self.puts.in_room(instance) else { return };
         let (id, meta, client) = (create.id.clone(), create.meta.clone(), create.client);
-        let (size, inline) = (meta.size, create.inline.clone());
+        let (size, inline, terms) = (meta.size, create.inline.clone(), create.terms.clone());
         let is_small = inline.is_some();
         // The copy takes room from now on, but no get uses it before its name is confirmed.
         self.table.insert(instance, id, meta, inline, State::Filling(client), true);
+        if let Some(terms) = terms {
+            self.table.add_terms(instance, &terms);
+        }
         self.table.pin(instance);
         if is_small {
             return self.claim_or_go_on(instance);
@@ -254,4 +265,9 @@ impl Node {
         };
         Error::Timeout { what, waited_ns, state }
     }
+}
+
+/// What a client is told that gives an object no time to live.
+pub(super) fn no_time() -> Error {
+    Error::InvalidArgument("a ttl of 0 s: an object lives for more, or until it is deleted".into())
 }

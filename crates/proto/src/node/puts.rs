@@ -7,6 +7,7 @@
 //! Does not know copies, nor other reasons for which a name may be taken.
 
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
@@ -15,6 +16,7 @@ use super::world::World;
 use crate::{
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
+    lifetime::Terms,
     message::{Announce, Message, Progress},
     meta::Meta,
 };
@@ -36,6 +38,8 @@ pub(super) struct Create {
     pub(super) meta: Meta,
     /// The bytes, if they came with the question.
     pub(super) inline: Option<Inline>,
+    /// How long it is to live, if not until it is deleted.
+    pub(super) terms: Option<Box<Terms>>,
     pub(super) phase: Phase,
     /// The owner that was asked for its name.
     asked: Option<NodeId>,
@@ -59,10 +63,11 @@ impl Create {
         is_promised: bool,
         meta: Meta,
         inline: Option<Inline>,
+        terms: Option<Box<Terms>>,
     ) -> Self {
         let (request, phase) = (Some(request), Phase::Room);
         let (asked, is_deleted) = (None, false);
-        Self { client, request, id, is_promised, meta, inline, phase, asked, is_deleted }
+        Self { client, request, id, is_promised, meta, inline, terms, phase, asked, is_deleted }
     }
 
     /// Whether owners may know of it.
@@ -151,7 +156,15 @@ impl Puts {
         let (id, meta, claim) = (create.id.clone(), create.meta.clone(), true);
         let owner = world.members().owners(&id).first;
         create.asked = Some(owner);
-        let claim = Announce { id, instance, meta, origin: true, progress, claim };
+        // A small object is complete when its name is confirmed; its owner hears no more of it.
+        let is_small = create.inline.is_some();
+        let lifetime = create.terms.clone().map(|mut terms| {
+            if is_small {
+                terms.begin(world.now());
+            }
+            terms.tell(world.now())
+        });
+        let claim = Announce { id, instance, meta, origin: true, progress, claim, lifetime };
         world.send(owner, Message::Announce(claim));
         true
     }
@@ -212,7 +225,7 @@ mod tests {
         let mut puts = Puts::default();
         let id = id.parse().expect("it is a name");
         let meta = Meta::bytes(1 << 19);
-        puts.begin(INSTANCE, Create::new(ClientId(1), RequestId(1), id, false, meta, None));
+        puts.begin(INSTANCE, Create::new(ClientId(1), RequestId(1), id, false, meta, None, None));
         assert!(puts.in_room(INSTANCE).is_some());
         puts.in_memory(INSTANCE);
         assert!(puts.ask_for_name(INSTANCE, world));

@@ -5,8 +5,8 @@
 use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
 use super::{
-    Action, Asked, Node, Note, Waiting, coordinator::Target, requests::Subject, room::SpaceFor,
-    watches::Listener,
+    Action, Asked, Node, Note, Waiting, coordinator::Target, put::no_time, requests::Subject,
+    room::SpaceFor, watches::Listener,
 };
 
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, ReduceId},
     inline::Inline,
+    lifetime::Terms,
     limits::REDUCE_INPUTS_MAX,
     message::{FoldKey, FoldOrder, Found, Message},
     meta::Op,
@@ -31,7 +32,11 @@ impl Node {
         op: Op,
         count: u32,
         id: Option<ObjectId>,
+        ttl_ns: Option<u64>,
     ) -> Option<Result<Answer, Error>> {
+        if ttl_ns == Some(0) {
+            return Some(Err(no_time()));
+        }
         let count = count as usize;
         let distinct: BTreeSet<&ObjectId> = inputs.iter().collect();
         let said = if count == 0 || count > inputs.len() {
@@ -75,8 +80,9 @@ impl Node {
             asked.deadline,
             forced,
         );
+        let terms = Terms::new(ttl_ns, self.leases.job(asked.client));
         if id.minter().is_some() {
-            self.coordinator.begin(key, reduce);
+            self.coordinator.begin(key, reduce, terms);
             self.take_steps(key, steps);
             return Some(Ok(Answer::Reducing { id }));
         }
@@ -84,7 +90,7 @@ impl Node {
             let holder = other.node;
             return Some(Err(Error::NameTaken { id, holder }));
         }
-        self.coordinator.begin(key, reduce);
+        self.coordinator.begin(key, reduce, terms);
         self.requests.remember(asked, Waiting::Reservation(key), &self.world);
         self.reserve(key, &id, asked.request, steps);
         None
@@ -258,8 +264,11 @@ impl Node {
     pub(super) fn result_in_room(&mut self, instance: Instance) {
         let Some(target) = self.coordinator.target(instance) else { return };
         let (id, meta) = (target.id.clone(), target.meta.clone());
-        let size = meta.size;
+        let (size, terms) = (meta.size, self.coordinator.terms(target.key.reduce));
         self.table.insert(instance, id, meta, None, State::Folding, true);
+        if let Some(terms) = terms {
+            self.table.add_terms(instance, &terms);
+        }
         self.world.act(Action::CreateSlot { instance, size, writer: None });
     }
 
@@ -303,8 +312,11 @@ impl Node {
     pub(super) fn small_result_in_room(&mut self, key: ReduceId) {
         let Some((reduce, result)) = self.coordinator.take_small(key) else { return };
         let (id, Some(meta)) = (reduce.result().clone(), reduce.meta().cloned()) else { return };
-        let instance = self.world.next_instance();
+        let (instance, terms) = (self.world.next_instance(), self.coordinator.terms(key));
         self.table.insert(instance, id.clone(), meta, Some(result), State::Complete, true);
+        if let Some(terms) = terms {
+            self.table.add_terms(instance, &terms);
+        }
         self.reveal(instance);
         self.announce(instance);
         self.finish_reduce(key, instance);

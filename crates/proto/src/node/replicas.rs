@@ -8,6 +8,7 @@
 //! and holds them until another node has them.
 
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     format,
     string::String,
@@ -23,6 +24,7 @@ use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
+    lifetime::Terms,
     message::Message,
     meta::Meta,
     planted::{self, Bug},
@@ -45,6 +47,8 @@ struct Replicated {
     id: ObjectId,
     meta: Meta,
     inline: Option<Inline>,
+    /// How long it lives, if not until it is deleted.
+    terms: Option<Box<Terms>>,
     /// What a copy takes where it is kept.
     bytes: u64,
     /// At how many nodes it is to be, this one among them.
@@ -79,6 +83,7 @@ impl Replicated {
             id: copy.id.clone(),
             meta: copy.meta.clone(),
             inline: copy.inline.clone(),
+            terms: copy.terms.clone(),
             bytes: copy.cost(),
             copies: 0,
             requests: Vec::new(),
@@ -92,9 +97,10 @@ impl Replicated {
     }
 
     /// Asks a node to keep it.
-    fn request_of(&self, instance: Instance) -> Message {
+    fn request_of(&self, instance: Instance, now: Instant) -> Message {
         let (id, meta, inline) = (self.id.clone(), self.meta.clone(), self.inline.clone());
-        Message::Adopt { id, instance, meta, inline, may_wait: false }
+        let lifetime = self.terms.as_ref().map(|terms| terms.tell(now));
+        Message::Adopt { id, instance, meta, inline, lifetime, may_wait: false }
     }
 
     fn is_known(&self, node: NodeId) -> bool {
@@ -147,7 +153,7 @@ impl Replicated {
         for (_, node) in others.into_iter().take(missing) {
             self.asked.insert(node);
             *load.entry(node).or_default() += self.bytes;
-            world.send(node, self.request_of(instance));
+            world.send(node, self.request_of(instance, world.now()));
         }
         let is_short = self.kept.len() + self.asked.len() < wanted;
         self.retry_at = is_short.then(|| self.retry_at.unwrap_or(world.now() + RETRY_NS));

@@ -8,6 +8,7 @@ use crate::{
     directory::Taken,
     error::Error,
     id::{ClientId, NodeId, RequestId},
+    lifetime::Terms,
     message::Message,
     planted::{self, Bug},
     time::Instant,
@@ -75,7 +76,11 @@ impl Node {
     fn ask(&mut self, client: ClientId, request: RequestId, ask: Ask, deadline: Option<Instant>) {
         let ends_something = matches!(
             ask,
-            Ask::Seal { .. } | Ask::Release { .. } | Ask::Abort { .. } | Ask::BreakPromises
+            Ask::Seal { .. }
+                | Ask::Release { .. }
+                | Ask::Abort { .. }
+                | Ask::BreakPromises
+                | Ask::ReturnLease { .. }
         );
         if self.leaving.has_begun() && !ends_something {
             let error = Error::NodeDown(format!("node {} is closing", self.world.me()));
@@ -84,13 +89,18 @@ impl Node {
         }
         let asked = Asked { client, request, deadline };
         let answer = match ask {
-            Ask::Put { id, meta, bytes } => self.put_inline(&asked, id, meta, bytes),
+            Ask::Put { id, meta, bytes, ttl_ns } => {
+                self.put_inline(&asked, id, meta, bytes, ttl_ns)
+            }
+            Ask::Join { job } => Some(Ok(self.join_job(client, job))),
+            Ask::TakeLease { id } => Some(Ok(self.take_lease(client, id))),
+            Ask::ReturnLease { id } => Some(Ok(self.return_lease(client, id))),
             Ask::Promise => Some(Ok(self.promise(client))),
             Ask::BreakPromises => {
                 self.break_promises(client);
                 return;
             }
-            Ask::Create { id, meta } => self.create(&asked, id, meta),
+            Ask::Create { id, meta, ttl_ns } => self.create(&asked, id, meta, ttl_ns),
             Ask::Seal { instance } => Some(self.seal(client, instance)),
             Ask::Abort { instance } => Some(self.abort(client, instance)),
             Ask::Get { id } => self.get(&asked, id),
@@ -104,8 +114,8 @@ impl Node {
                 let Self { requests, table, watches, world, .. } = self;
                 requests.wait(&asked, ids, count, table, watches, world)
             }
-            Ask::Reduce { inputs, op, count, id } => {
-                self.begin_reduce(&asked, inputs, op, count, id)
+            Ask::Reduce { inputs, op, count, id, ttl_ns } => {
+                self.begin_reduce(&asked, inputs, op, count, id, ttl_ns)
             }
             Ask::Inputs { id } => self.inputs(&asked, id),
             Ask::Lost { id } => Some(self.lost(&id)),
@@ -172,8 +182,9 @@ impl Node {
                 self.claimed(from, &id, instance, taken_by)
             }
             Message::Waiting { id } => self.pull_acknowledged(from, &id),
-            Message::Located { id, instance, meta, source } => {
-                self.located(from, id, instance, meta, source);
+            Message::Located { id, instance, meta, source, lifetime } => {
+                let terms = lifetime.map(|told| Terms::told(&told, self.world.now()));
+                self.located(from, id, instance, meta, source, terms);
             }
             Message::Redirect { id, instance, source } => {
                 self.redirected(&id, instance, source);
@@ -220,8 +231,9 @@ impl Node {
             Message::FoldFailed { reduce, epoch, detail, is_lost } => {
                 self.reduce_failed(reduce, epoch, detail, is_lost);
             }
-            Message::Adopt { id, instance, meta, inline, may_wait } => {
-                self.adopt(from, id, instance, meta, inline, may_wait);
+            Message::Adopt { id, instance, meta, inline, lifetime, may_wait } => {
+                let terms = lifetime.map(|told| Terms::told(&told, self.world.now()));
+                self.adopt(from, id, instance, meta, inline, terms, may_wait);
             }
             Message::Adopted { instance, kept, .. } => self.adopted(from, instance, kept),
             Message::Unkeep { instance, .. } => self.unkeep(from, instance),
@@ -244,6 +256,7 @@ impl Node {
         self.watches.expire(&mut self.world);
         self.expire_reduces();
         self.leaving.expire(self.world.now());
+        self.leases.expire(self.world.now());
         self.replicas.expire(&mut self.requests, &mut self.world);
         self.expire_members();
     }

@@ -32,6 +32,8 @@ impl Node {
             ("questions of others", self.directory.questions(self.world.members())),
             ("members that leave", self.leaving.unseating()),
             ("names that are kept", self.directory.reservations()),
+            ("leases", self.leases.len()),
+            ("leases of others", self.directory.leases()),
         ];
         self.readers
             .counts()
@@ -116,6 +118,7 @@ impl Node {
             state: name(copy.state).to_string(),
             origin: copy.origin,
             pins: copy.pins,
+            lifetime: copy.lifetime(self.world.now()),
         };
         self.table.iter().map(row).collect()
     }

@@ -135,6 +135,7 @@ impl Node {
             let _ = self.abort(client, instance);
         }
         self.break_promises(client);
+        self.leases.client_gone(client, &mut self.world);
     }
 
     pub(super) fn client_forked(&mut self, client: ClientId, heir: ClientId) {

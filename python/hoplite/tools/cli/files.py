@@ -19,7 +19,7 @@ import click
 
 from hoplite.errors import UnsupportedDtype
 from hoplite.tools.cli.attach import attach, complete_ref
-from hoplite.tools.cli.options import json_option, seconds_option, socket_option
+from hoplite.tools.cli.options import duration_option, json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import fail_with, print_json
 from hoplite.tools.cli.patience import patiently
 
@@ -43,6 +43,7 @@ STANDARD = "-"
     help="How many nodes are to hold it, so that it outlives all but one of them.  [default: 1]",
 )
 @click.option("--digest", is_flag=True, help="Nodes that receive it are to check that it is what was put.")
+@duration_option("--ttl", "Delete it so long after it is complete, as 90, 60s, 5m, 2h or 1d.  [default: never]")
 @seconds_option("--timeout", "How long to wait for room, and for the copies.")
 @socket_option
 @json_option("Print a JSON object with the ref.")
@@ -53,6 +54,7 @@ def put(
     exist_ok: bool,
     copies: int,
     digest: bool,
+    ttl: float | None,
     timeout: float | None,
     socket: str | None,
     as_json: bool,
@@ -64,13 +66,14 @@ def put(
     \b
     Examples:
       hoplite put weights.npy --name policy/17 --copies 2
+      hoplite put batch.npy --ttl 5m
       tar c data | hoplite put -
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     value = _read(file)
     with attach(socket) as client:
         try:
             ref = client.put(
-                value, name=name, keep=keep, copies=copies, digest=digest, exist_ok=exist_ok, timeout=timeout
+                value, name=name, keep=keep, copies=copies, ttl=ttl, digest=digest, exist_ok=exist_ok, timeout=timeout
             )
         except UnsupportedDtype:
             # Of the error's advice a command has no argument for any.

@@ -101,7 +101,8 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     """Run a node in the foreground until SIGINT or SIGTERM.
 
     Prints one line when it is ready, and tells systemd. On the first signal it leaves: it hands over what only it
-    holds. A second signal ends it at once. What no option says is taken from the environment, then from --config.
+    holds, and exits with 1 if other nodes had no room for all of it. A second signal ends it at once. What no option
+    says is taken from the environment, then from --config.
 
     \b
     On the first host:   hoplite token new --out hoplite.token  (copy it to the others)
@@ -147,7 +148,12 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
         _tell("STOPPING=1", "STATUS=leaving: handing over what only this node holds")
         click.echo("leaving: handing over what only this node holds", err=True)
     finally:
-        running.close(values["leave_timeout"])
+        is_kept = running.close(values["leave_timeout"])
+    if not is_kept:
+        fail_with(
+            "objects are lost: no other node had room for them, or the time was over; the log names them",
+            "free room elsewhere before a node leaves, a longer --leave-timeout, or put with copies=2",
+        )
 
 
 def _end_if_failed(running: Node) -> None:

@@ -13,15 +13,29 @@ from hoplite.tools.cli.attach import attach, complete_ref
 from hoplite.tools.cli.options import json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import print_json, print_table, stepping
 
+# Which number of a row each order goes by.
+ORDERS = {"size": "bytes", "age": "age", "readers": "readers"}
+
 
 @click.command()
 @click.argument("prefix", metavar="[PREFIX]", default="", shell_complete=complete_ref)
 @click.option("--prefix", "also_prefix", default="", hidden=True)
 @click.option("--all", "everywhere", is_flag=True, help="All objects of the cluster: ask every node for those it owns.")
+@click.option(
+    "--sort", type=click.Choice(list(ORDERS)), help="The largest, oldest or most read first.  [default: by ref]"
+)
 @seconds_option("--timeout", "With --all: how long to wait for the other nodes.", default=10.0)
 @socket_option
 @json_option("Print one JSON list, with exact sizes.")
-def objects(prefix: str, also_prefix: str, everywhere: bool, timeout: float, socket: str | None, as_json: bool) -> None:
+def objects(
+    prefix: str,
+    also_prefix: str,
+    everywhere: bool,
+    sort: str | None,
+    timeout: float,
+    socket: str | None,
+    as_json: bool,
+) -> None:
     """List the copies that the node of this host holds, or with --all the objects of the whole cluster.
 
     PREFIX is what their refs begin with, such as policy/.
@@ -30,20 +44,25 @@ def objects(prefix: str, also_prefix: str, everywhere: bool, timeout: float, soc
     Examples:
       hoplite objects policy/
       hoplite objects --all policy/
+      hoplite objects --all --sort age | head
       hoplite objects --json | jq 'map(.bytes) | add'
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
+    if sort == "age" and not everywhere:
+        raise click.UsageError("--sort age needs --all: only the owners of objects know how old they are")
     step: dict[type[HopliteError], str] = {
         GetTimeout: "a longer --timeout, or see which node is silent: hoplite status"
     }
     with attach(socket) as client, stepping(step):
         rows = client.objects(prefix or also_prefix, everywhere=everywhere, timeout=timeout)
+    if sort is not None:
+        rows.sort(key=lambda row: row[ORDERS[sort]], reverse=True)
     if as_json:
         print_json(rows)
         return
     # What is as wide as it likes comes last.
     if everywhere:
-        columns = ["ref", "size", "copies", "dtype", "shape"]
-        cells = [[row["ref"], write_size(row["bytes"]), _copies(row), *_kind(row)] for row in rows]
+        columns = ["ref", "size", "age", "copies", "readers", "owner", "job", "ttl", "dtype", "shape"]
+        cells = [[row["ref"], write_size(row["bytes"]), _time(row["age"]), *_life(row), *_kind(row)] for row in rows]
     else:
         columns = ["ref", "size", "state", "pinned", "dtype", "shape"]
         cells = [
@@ -51,6 +70,20 @@ def objects(prefix: str, also_prefix: str, everywhere: bool, timeout: float, soc
             for row in rows
         ]
     print_table(columns, cells)
+
+
+def _life(row: dict[str, Any]) -> list[str]:
+    """Who has an object, who is to know of it, and how long it lives."""
+    ttl = "-" if row["ttl"] is None else _time(row["ttl"])
+    return [_copies(row), str(row["readers"]), row["owner"], row["job"] or "-", ttl]
+
+
+def _time(seconds: float) -> str:
+    """A time in the largest unit of which it has two."""
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"
 
 
 def _copies(row: dict[str, Any]) -> str:

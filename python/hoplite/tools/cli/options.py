@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# Seconds of each unit that a time may have.
+UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -31,6 +35,30 @@ def seconds_option(
     return click.option(
         name, type=kind, default=default, show_default=default is not None, metavar="SECONDS", help=text
     )
+
+
+class DurationType(click.ParamType):  # type: ignore[type-arg] # generic in the stubs of late releases only
+    """Reads seconds, or a number with a unit: 90, 60s, 5m, 2h, 1d."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
+        """Judges the text of the option; what is wrong with it is a wrong use of the command."""
+        text = str(value).strip()
+        unit = UNITS_S.get(text[-1:], 1.0)
+        number = text[:-1] if text[-1:] in UNITS_S else text
+        try:
+            seconds = float(number) * unit
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            self.fail(f"{value!r} is no time above 0: write 90, 60s, 5m, 2h or 1d", param, ctx)
+        return seconds
+
+
+def duration_option(name: str, text: str) -> Callable[[Command], Command]:
+    """An option that takes a time with or without a unit."""
+    return click.option(name, type=DurationType(), metavar="TIME", help=text)
 
 
 timeout_option = seconds_option("--timeout", "How long to wait; 0 takes only what is there.  [default: no limit]")

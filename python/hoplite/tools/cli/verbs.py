@@ -6,7 +6,7 @@ import click
 
 from hoplite.errors import GetTimeout, UnsupportedDtype
 from hoplite.tools.cli.attach import attach, complete_ref
-from hoplite.tools.cli.options import json_option, socket_option, timeout_option
+from hoplite.tools.cli.options import duration_option, json_option, socket_option, timeout_option
 from hoplite.tools.cli.output import fail_with, print_json, stepping
 from hoplite.tools.cli.patience import SILENCE_S, patiently
 from hoplite.values import OPS
@@ -79,6 +79,7 @@ def wait(refs: tuple[str, ...], count: int | None, timeout: float | None, socket
 @click.option("--op", type=click.Choice(OPS), default="sum", show_default=True, help="How to fold.")
 @click.option("--count", type=click.IntRange(min=1), metavar="K", help="Only the first K to arrive.  [default: all]")
 @click.option("--name", metavar="NAME", help="What to call the result.  [default: an id is minted]")
+@duration_option("--ttl", "Delete it so long after it is complete, as 90, 60s, 5m, 2h or 1d.  [default: never]")
 @click.option("--no-wait", is_flag=True, help="Print the ref at once; the result comes later, or get says why not.")
 @timeout_option
 @socket_option
@@ -88,6 +89,7 @@ def reduce(
     op: str,
     count: int | None,
     name: str | None,
+    ttl: float | None,
     no_wait: bool,
     timeout: float | None,
     socket: str | None,
@@ -108,7 +110,7 @@ def reduce(
         UnsupportedDtype: "another --op: hoplite reduce --help",
     }
     with attach(socket) as client, stepping(steps):
-        total = client.reduce(refs, op, count=count, name=name, timeout=timeout)
+        total = client.reduce(refs, op, count=count, name=name, ttl=ttl, timeout=timeout)
         inputs = (
             None if no_wait else patiently(lambda limit: client.inputs(total, timeout=limit), "the inputs", timeout)
         )

@@ -47,7 +47,7 @@ fn minted(node: u64, serial: u64) -> ObjectId {
 
 fn announce(id: &ObjectId, instance: Instance, meta: Meta, progress: Progress) -> Message {
     let (id, origin, claim) = (id.clone(), true, false);
-    Message::Announce(Announce { id, instance, meta, origin, progress, claim })
+    Message::Announce(Announce { id, instance, meta, origin, progress, claim, lifetime: None })
 }
 
 fn ones(size: u64) -> Inline {
@@ -60,7 +60,11 @@ fn the_next_instance_of_a_node_can_not_be_given_to_it() {
     for serial in 0..9 {
         let (id, inline, may_wait) = (minted(1, serial), Some(ones(8)), true);
         let instance = instance(1, serial + 1);
-        cluster.say(2, 1, Message::Adopt { id, instance, meta: array(8), inline, may_wait });
+        cluster.say(
+            2,
+            1,
+            Message::Adopt { id, instance, meta: array(8), inline, lifetime: None, may_wait },
+        );
     }
     let id = cluster.put_small(1, None);
     assert!(cluster.has(1, &id));
@@ -76,7 +80,7 @@ fn one_instance_that_waits_for_room_under_two_names_comes_once() {
     for id in ids {
         let source = Source::Holder { node: NodeId(2), reason: Reason::OnlyHolder };
         let (instance, meta) = (instance(2, 7), Meta::bytes(LARGE));
-        cluster.say(2, 1, Message::Located { id, instance, meta, source });
+        cluster.say(2, 1, Message::Located { id, instance, meta, source, lifetime: None });
     }
     assert!(!gets.iter().any(|request| cluster.replies.contains_key(request)));
     let request = cluster.ask(1, Ask::Delete { ids: held.to_vec() });
@@ -102,7 +106,7 @@ fn what_is_too_long_or_of_another_maker_is_not_sound() {
     for message in [
         announce(&mine, instance(1, 1), Meta::bytes(size), long),
         announce(&mine, other, Meta::bytes(8), sound.clone()),
-        Message::Located { id: id.clone(), instance: instance(1, 1), meta, source },
+        Message::Located { id: id.clone(), instance: instance(1, 1), meta, source, lifetime: None },
         Message::Remember { id: id.clone(), instances: vec![other], error: None },
         Message::Locate { id, avoid: vec![], not_here: Some((NodeId(2), other)), slowness: 1 },
         down(1000),
@@ -126,7 +130,7 @@ fn what_a_node_says_to_itself_is_looked_at_too() {
         complete: true,
     };
     let inputs = vec![id.clone()];
-    cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count: 1, id: None });
+    cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count: 1, id: None, ttl_ns: None });
     cluster.say(1, 1, Message::Found { id, found: Some(found) });
     assert_eq!(
         cluster.nodes[&NodeId(1)].unfinished().filter(|it| it.contains("reduces")).count(),
@@ -157,7 +161,13 @@ fn only_an_owner_ends_an_object_or_says_where_it_is() {
         Message::Redirect { id: id.clone(), instance: copy, source: NodeId(4) },
         Message::Gone { id: missing.clone(), error },
         Message::Waiting { id: missing.clone() },
-        Message::Located { id: missing.clone(), instance: instance(4, 1), meta, source },
+        Message::Located {
+            id: missing.clone(),
+            instance: instance(4, 1),
+            meta,
+            source,
+            lifetime: None,
+        },
         Message::Found { id: missing.clone(), found: Some(found) },
         Message::Deleted { id: missing, request: get },
     ] {
@@ -210,7 +220,8 @@ fn an_instance_is_of_the_object_that_it_is_known_as() {
     cluster.assert_refused(4, 3, Message::Adopted { id: its.clone(), instance: copy, kept: true });
     let sum = named(&cluster.owned_name(1, 2, "sum"));
     let (inputs, op) = (vec![named("input")], Op::Sum);
-    let reduce = cluster.ask(3, Ask::Reduce { inputs, op, count: 1, id: Some(sum.clone()) });
+    let reduce =
+        cluster.ask(3, Ask::Reduce { inputs, op, count: 1, id: Some(sum.clone()), ttl_ns: None });
     for serial in 0..20 {
         let instance = instance(3, serial);
         cluster.say(4, 3, Message::Drop { id: its.clone(), instance, error: error.clone() });
@@ -285,7 +296,7 @@ fn a_member_withdraws_no_copy_of_another() {
 fn a_name_that_is_kept_for_a_reduce_is_given_up_by_its_coordinator_only() {
     let (mut cluster, name) = Cluster::of_four("x");
     let (id, inputs) = (named(&name), vec![named("input")]);
-    let ask = Ask::Reduce { inputs, op: Op::Sum, count: 1, id: Some(id.clone()) };
+    let ask = Ask::Reduce { inputs, op: Op::Sum, count: 1, id: Some(id.clone()), ttl_ns: None };
     cluster.ask(3, ask);
     assert_eq!(cluster.nodes[&NodeId(1)].directory().reservations(), 1);
     // Whatever serial it has.
@@ -343,7 +354,7 @@ fn a_small_object_of_another_maker_is_kept_as_its_owner_has_it() {
     let copy = cluster.nodes[&NodeId(3)].table().current(&id).unwrap();
     let adopt = |instance| {
         let (id, meta, inline) = (id.clone(), array(8), Some(ones(8)));
-        Message::Adopt { id, instance, meta, inline, may_wait: false }
+        Message::Adopt { id, instance, meta, inline, lifetime: None, may_wait: false }
     };
     cluster.say(4, 2, adopt(instance(4, 1)));
     assert!(!cluster.has(2, &id), "no owner knows of that");
@@ -358,7 +369,7 @@ fn a_reduce_is_ordered_by_its_coordinator_and_fails_by_its_seats() {
     let mut cluster = Cluster::new(4);
     cluster.keeps_folding = true;
     let inputs = [2, 3].map(|node| cluster.put_large(node, None)).to_vec();
-    let ask = Ask::Reduce { inputs, op: Op::Sum, count: 2, id: None };
+    let ask = Ask::Reduce { inputs, op: Op::Sum, count: 2, id: None, ttl_ns: None };
     let request = cluster.ask(1, ask);
     let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!("it is") };
     let (_, order) = cluster.folds[0].clone();

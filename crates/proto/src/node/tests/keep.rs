@@ -68,7 +68,7 @@ fn what_is_kept_for_others_moves_where_there_is_room() {
     assert!(own.iter().all(|id| cluster.originals(id) == [2]));
     // Where nobody else has room, the copies stay where they are, and the client waits.
     (0..2).for_each(|_| drop(cluster.put_large(3, None)));
-    let request = cluster.ask(3, Ask::Create { id: None, meta: array(LARGE) });
+    let request = cluster.ask(3, Ask::Create { id: None, meta: array(LARGE), ttl_ns: None });
     assert!(!cluster.replies.contains_key(&request));
     assert_eq!(kept(&cluster, 1, &ids), BTreeMap::from([(3, 4)]));
     // A keeper that goes takes nothing with it that is at no other node.

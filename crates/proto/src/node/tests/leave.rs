@@ -7,7 +7,8 @@ const LEAVE: Event = Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS };
 impl Cluster {
     fn reduce(&mut self, node: u64, inputs: &[ObjectId]) -> ObjectId {
         let (inputs, count) = (inputs.to_vec(), inputs.len() as u32);
-        let answer = self.asks(node, Ask::Reduce { inputs, op: Op::Sum, count, id: None });
+        let answer =
+            self.asks(node, Ask::Reduce { inputs, op: Op::Sum, count, id: None, ttl_ns: None });
         let Ok(Answer::Reducing { id }) = answer else { panic!("{answer:?}") };
         id
     }

@@ -125,7 +125,8 @@ fn a_list_of_a_member_that_goes_or_is_silent_ends() {
 
 #[test]
 fn a_page_that_can_not_be_true_is_not_sound() {
-    let row = |meta| Listed { id: named("x"), meta, complete: 1, partial: 0 };
+    let row =
+        |meta| Listed { id: named("x"), meta, complete: 1, partial: 0, age_ns: 0, lifetime: None };
     let page = |rows| Message::ListIs { request: RequestId(1), rows, next: None };
     assert!(page(vec![row(array(8))]).is_sound());
     let mut broken = array(8);

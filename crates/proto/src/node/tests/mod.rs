@@ -5,6 +5,7 @@
 mod hostile;
 mod keep;
 mod leave;
+mod lifetime;
 mod list;
 mod names;
 mod promise;
@@ -66,6 +67,8 @@ struct Cluster {
     /// What waits before a node that is slow.
     slow: Option<(NodeId, VecDeque<Event>)>,
     counted: u64,
+    /// What was lost with nodes that left.
+    lost: BTreeMap<NodeId, Lost>,
 }
 
 impl Cluster {
@@ -95,6 +98,7 @@ impl Cluster {
             deaf: None,
             slow: None,
             counted: 0,
+            lost: BTreeMap::new(),
         };
         let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
         for id in 1..=size {
@@ -296,7 +300,8 @@ impl Cluster {
                 Event::FoldedInline { reduce, epoch, result }
             }
             Action::CreateSlot { instance, .. } => Event::SlotReady { instance },
-            Action::Left { .. } => {
+            Action::Left { lost } => {
+                self.lost.insert(node, lost);
                 self.done.push(format!("{node:?} left"));
                 self.nodes.remove(&node);
                 return;
@@ -331,7 +336,7 @@ impl Cluster {
     fn put_small(&mut self, node: u64, name: Option<&str>) -> ObjectId {
         let id = name.map(|name| name.parse().unwrap());
         let bytes: Inline = vec![7; 8].into();
-        let ask = Ask::Put { id, meta: array(8), bytes };
+        let ask = Ask::Put { id, meta: array(8), bytes, ttl_ns: None };
         let request = self.ask(node, ask);
         let Ok(Answer::Put { id }) = self.reply(request) else { panic!("{:?}", self.replies) };
         id.clone()
@@ -339,7 +344,7 @@ impl Cluster {
 
     fn create(&mut self, node: u64, name: Option<&str>) -> (ObjectId, Instance) {
         let id = name.map(|name| name.parse().unwrap());
-        let request = self.ask(node, Ask::Create { id, meta: array(LARGE) });
+        let request = self.ask(node, Ask::Create { id, meta: array(LARGE), ttl_ns: None });
         let Ok(Answer::Created { id, instance }) = self.reply(request) else {
             panic!("{:?}", self.replies)
         };
@@ -474,7 +479,7 @@ fn a_put_that_is_given_up_fails_its_readers() {
 fn a_name_is_taken_until_it_is_deleted() {
     let mut cluster = Cluster::new(3);
     cluster.put_small(1, Some("x"));
-    let again = Ask::Create { id: Some("x".parse().unwrap()), meta: array(LARGE) };
+    let again = Ask::Create { id: Some("x".parse().unwrap()), meta: array(LARGE), ttl_ns: None };
     let request = cluster.ask(2, again);
     assert!(matches!(cluster.reply(request), Err(Error::NameTaken { holder: NodeId(1), .. })));
     let request = cluster.ask(3, Ask::Delete { ids: vec!["x".parse().unwrap()] });
@@ -521,7 +526,8 @@ fn a_reduce_tells_which_inputs_are_lost() {
     let late: Vec<ObjectId> = ["late/1", "late/2"].map(|name| name.parse().unwrap()).into();
     let ask = |cluster: &mut Cluster, count| {
         let inputs = there.iter().chain(&late).cloned().collect();
-        let request = cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count, id: None });
+        let request =
+            cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count, id: None, ttl_ns: None });
         let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
         id
     };
@@ -555,8 +561,10 @@ fn a_reduce_tells_which_inputs_are_lost() {
 fn a_reduce_folds_at_the_nodes_of_its_inputs() {
     let mut cluster = Cluster::new(3);
     let inputs: Vec<ObjectId> = (1..=3).map(|node| cluster.put_large(node, None)).collect();
-    let request =
-        cluster.ask(1, Ask::Reduce { inputs: inputs.clone(), op: Op::Sum, count: 3, id: None });
+    let request = cluster.ask(
+        1,
+        Ask::Reduce { inputs: inputs.clone(), op: Op::Sum, count: 3, id: None, ttl_ns: None },
+    );
     let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let at: BTreeSet<NodeId> = cluster.folds.iter().map(|(node, _)| *node).collect();
     assert_eq!(at, BTreeSet::from([NodeId(1), NodeId(2), NodeId(3)]));
@@ -573,7 +581,8 @@ fn a_reduce_folds_at_the_nodes_of_its_inputs() {
 fn a_reduce_of_small_inputs_needs_no_transfer() {
     let mut cluster = Cluster::new(3);
     let inputs: Vec<ObjectId> = (1..=3).map(|node| cluster.put_small(node, None)).collect();
-    let request = cluster.ask(2, Ask::Reduce { inputs, op: Op::Max, count: 2, id: None });
+    let request =
+        cluster.ask(2, Ask::Reduce { inputs, op: Op::Max, count: 2, id: None, ttl_ns: None });
     let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let request = cluster.get(3, &id);
     got(cluster.reply(request));
@@ -585,7 +594,8 @@ fn a_reduce_of_small_inputs_needs_no_transfer() {
 fn the_result_of_a_reduce_can_be_deleted_before_its_inputs_are_there() {
     let mut cluster = Cluster::new(2);
     let inputs = vec!["never".parse().unwrap()];
-    let request = cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count: 1, id: None });
+    let request =
+        cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count: 1, id: None, ttl_ns: None });
     let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let reader = cluster.get(2, &id);
     let request = cluster.ask(2, Ask::Delete { ids: vec![id.clone()] });
@@ -634,7 +644,7 @@ fn what_is_being_filled_when_its_node_leaves_may_still_be_sealed() {
     let (unsealed, _) = cluster.create(3, None);
     cluster.tell(3, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
     let has_left = |cluster: &Cluster| cluster.done.iter().any(|what| what == "n3 left");
-    let refused = cluster.asks(3, Ask::Create { id: None, meta: array(LARGE) });
+    let refused = cluster.asks(3, Ask::Create { id: None, meta: array(LARGE), ttl_ns: None });
     assert!(matches!(refused, Err(Error::NodeDown(_))));
     assert!(!has_left(&cluster));
     assert_eq!(cluster.asks(3, Ask::Seal { instance }), Ok(Answer::Put { id: id.clone() }));
@@ -696,7 +706,7 @@ fn a_put_waits_for_room_and_gets_it_when_something_is_deleted() {
     let mut cluster = Cluster::with_capacity(1, LARGE + LARGE / 2);
     let first = cluster.put_large(1, None);
     let until = Some(cluster.now + SECOND);
-    let create = || Ask::Create { id: None, meta: array(LARGE) };
+    let create = || Ask::Create { id: None, meta: array(LARGE), ttl_ns: None };
     let impatient = cluster.ask_until(1, create(), until);
     cluster.wait(SECOND);
     assert!(matches!(cluster.reply(impatient), Err(Error::StoreFull { .. })));
@@ -714,7 +724,16 @@ fn whatever_waits_for_room_in_vain_ends_with_store_full() {
     let until = Some(cluster.now + SECOND);
     let get = cluster.ask_until(1, Ask::Get { id: there.clone() }, until);
     let reduce = |until| {
-        (Ask::Reduce { inputs: vec![there.clone()], op: Op::Sum, count: 1, id: None }, until)
+        (
+            Ask::Reduce {
+                inputs: vec![there.clone()],
+                op: Op::Sum,
+                count: 1,
+                id: None,
+                ttl_ns: None,
+            },
+            until,
+        )
     };
     let (ask, deadline) = reduce(until);
     let limited = cluster.ask_until(1, ask, deadline);
@@ -746,7 +765,8 @@ fn a_put_that_waits_for_memory_does_not_speak_of_room_or_of_a_name() {
     let now = cluster.now;
     let node = cluster.nodes.get_mut(&NodeId(1)).unwrap();
     let (client, request) = (ClientId(1), RequestId(77));
-    let (ask, deadline) = (Ask::Create { id: None, meta: array(LARGE) }, Some(now + SECOND));
+    let (ask, deadline) =
+        (Ask::Create { id: None, meta: array(LARGE), ttl_ns: None }, Some(now + SECOND));
     let mut out = Vec::new();
     node.handle(now, Event::Asked { client, request, ask, deadline }, &mut out);
     assert!(out.iter().any(|action| matches!(action, Action::CreateSlot { .. })));
@@ -769,7 +789,7 @@ fn a_copy_that_nobody_reads_makes_room() {
     let id = cluster.put_large(1, None);
     let request = cluster.get(2, &id);
     let instance = got(cluster.reply(request));
-    let create = cluster.ask(2, Ask::Create { id: None, meta: array(LARGE) });
+    let create = cluster.ask(2, Ask::Create { id: None, meta: array(LARGE), ttl_ns: None });
     assert!(!cluster.replies.contains_key(&create), "it is being read");
     cluster.ask(2, Ask::Release { instance });
     assert!(matches!(cluster.reply(create), Ok(Answer::Created { .. })));
@@ -792,7 +812,7 @@ fn who_asks_is_told_that_an_object_waits_for_room() {
     assert!(!cluster.replies.contains_key(&waits), "the first is being read");
     assert_eq!(lacks(&mut cluster, &first), None);
     assert_eq!(lacks(&mut cluster, &second), Some((LARGE, capacity)));
-    let put = Ask::Create { id: Some(named("here/1")), meta: array(LARGE) };
+    let put = Ask::Create { id: Some(named("here/1")), meta: array(LARGE), ttl_ns: None };
     cluster.ask(2, put);
     assert_eq!(lacks(&mut cluster, &named("here/1")), Some((LARGE, capacity)));
 }
@@ -801,8 +821,8 @@ fn who_asks_is_told_that_an_object_waits_for_room() {
 fn nobody_waits_for_room_behind_one_for_whom_there_is_none() {
     let mut cluster = Cluster::with_capacity(1, LARGE + LARGE / 2);
     cluster.put_large(1, None);
-    let large = cluster.ask(1, Ask::Create { id: None, meta: array(LARGE) });
-    let small = cluster.ask(1, Ask::Create { id: None, meta: array(LARGE / 4) });
+    let large = cluster.ask(1, Ask::Create { id: None, meta: array(LARGE), ttl_ns: None });
+    let small = cluster.ask(1, Ask::Create { id: None, meta: array(LARGE / 4), ttl_ns: None });
     assert!(!cluster.replies.contains_key(&large));
     assert!(matches!(cluster.reply(small), Ok(Answer::Created { .. })));
 }
@@ -826,7 +846,8 @@ fn every_question_is_answered_by_its_deadline() {
     let mut cluster = Cluster::new(2);
     let until = Some(cluster.now + SECOND);
     let never: ObjectId = "never/1".parse().unwrap();
-    let reduce = Ask::Reduce { inputs: vec![never.clone()], op: Op::Sum, count: 1, id: None };
+    let reduce =
+        Ask::Reduce { inputs: vec![never.clone()], op: Op::Sum, count: 1, id: None, ttl_ns: None };
     let request = cluster.ask_until(1, reduce, until);
     let Ok(Answer::Reducing { id: result }) = cluster.reply(request).clone() else { panic!() };
     let requests = [
@@ -869,7 +890,7 @@ fn receiver() -> (ObjectId, Instance, impl FnMut(Event) -> Vec<Action>) {
     step(Event::Asked { client: CLIENT, request, ask, deadline: None });
     let source = Source::Holder { node: NodeId(1), reason: Reason::OnlyHolder };
     let meta = Meta::bytes(LARGE);
-    let message = Message::Located { id: id.clone(), instance, meta, source };
+    let message = Message::Located { id: id.clone(), instance, meta, source, lifetime: None };
     let actions = step(Event::Message { from: NodeId(1), message });
     assert_eq!(actions, [Action::CreateSlot { instance, size: LARGE, writer: None }]);
     (id, instance, step)

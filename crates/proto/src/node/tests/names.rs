@@ -5,7 +5,7 @@ use super::*;
 fn reduce(inputs: &[&ObjectId], name: &str) -> Ask {
     let inputs: Vec<ObjectId> = inputs.iter().map(|id| (*id).clone()).collect();
     let (count, id) = (inputs.len() as u32, Some(name.parse().unwrap()));
-    Ask::Reduce { inputs, op: Op::Sum, count, id }
+    Ask::Reduce { inputs, op: Op::Sum, count, id, ttl_ns: None }
 }
 
 fn reducing(name: &str) -> Result<Answer, Error> {
@@ -17,7 +17,12 @@ fn taken(name: &str, holder: u64) -> Result<Answer, Error> {
 }
 
 fn put(name: &str) -> Ask {
-    Ask::Put { id: Some(name.parse().unwrap()), meta: array(8), bytes: vec![7; 8].into() }
+    Ask::Put {
+        id: Some(name.parse().unwrap()),
+        meta: array(8),
+        bytes: vec![7; 8].into(),
+        ttl_ns: None,
+    }
 }
 
 fn inputs(name: &str) -> Ask {
@@ -105,7 +110,8 @@ fn a_name_is_kept_for_a_reduce_against_puts_and_other_reduces() {
     for node in 1..=3 {
         assert_eq!(cluster.asks(node, reduce(&[&later], "sum")), taken("sum", 2), "at {node}");
         assert_eq!(cluster.asks(node, put("sum")), taken("sum", 2), "at {node}");
-        let create = Ask::Create { id: Some("sum".parse().unwrap()), meta: array(LARGE) };
+        let create =
+            Ask::Create { id: Some("sum".parse().unwrap()), meta: array(LARGE), ttl_ns: None };
         assert_eq!(cluster.asks(node, create), taken("sum", 2), "at {node}");
     }
     cluster.put_small(1, Some("later"));

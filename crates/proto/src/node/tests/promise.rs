@@ -12,7 +12,7 @@ fn promised(cluster: &mut Cluster, node: u64) -> ObjectId {
 }
 
 fn put(id: &ObjectId) -> Ask {
-    Ask::Put { id: Some(id.clone()), meta: array(8), bytes: vec![7; 8].into() }
+    Ask::Put { id: Some(id.clone()), meta: array(8), bytes: vec![7; 8].into(), ttl_ns: None }
 }
 
 fn is_invalid(reply: &Result<Answer, Error>) -> bool {
@@ -27,7 +27,8 @@ fn who_waits_for_a_promise_gets_what_is_put() {
         let gets = [1, 2, 3].map(|node| (node, cluster.get(node, &id)));
         assert!(gets.iter().all(|(_, get)| !cluster.replies.contains_key(get)));
         if is_large {
-            let request = cluster.ask(1, Ask::Create { id: Some(id.clone()), meta: array(LARGE) });
+            let request = cluster
+                .ask(1, Ask::Create { id: Some(id.clone()), meta: array(LARGE), ttl_ns: None });
             let Ok(Answer::Created { id: created, instance }) = cluster.reply(request).clone()
             else {
                 panic!("{:?}", cluster.replies)
@@ -52,7 +53,7 @@ fn a_reduce_keeps_a_promise_too() {
     let inputs: Vec<ObjectId> = (1..=2).map(|node| cluster.put_small(node, None)).collect();
     let id = promised(&mut cluster, 2);
     let get = cluster.get(1, &id);
-    let reduce = Ask::Reduce { inputs, op: Op::Sum, count: 2, id: Some(id.clone()) };
+    let reduce = Ask::Reduce { inputs, op: Op::Sum, count: 2, id: Some(id.clone()), ttl_ns: None };
     let request = cluster.ask(2, reduce);
     assert_eq!(cluster.reply(request), &Ok(Answer::Reducing { id }));
     got(cluster.reply(get));
@@ -105,7 +106,7 @@ fn a_promise_for_which_there_was_no_room_can_be_kept_later() {
     let mut cluster = Cluster::with_capacity(1, LARGE + LARGE / 2);
     let pinned = cluster.put_large(1, None);
     let id = promised(&mut cluster, 1);
-    let create = Ask::Create { id: Some(id.clone()), meta: array(LARGE) };
+    let create = Ask::Create { id: Some(id.clone()), meta: array(LARGE), ttl_ns: None };
     let full = cluster.ask_until(1, create.clone(), Some(cluster.now + SECOND));
     cluster.wait(SECOND);
     assert!(matches!(cluster.reply(full), Err(Error::StoreFull { .. })));

@@ -5,7 +5,7 @@ use crate::table::COPY_OVERHEAD_BYTES;
 
 impl Cluster {
     fn create_of(&mut self, size: u64) -> RequestId {
-        self.ask(1, Ask::Create { id: None, meta: Meta::bytes(size) })
+        self.ask(1, Ask::Create { id: None, meta: Meta::bytes(size), ttl_ns: None })
     }
 
     fn created(&self, request: RequestId) -> Option<(ObjectId, Instance)> {
@@ -88,7 +88,8 @@ fn a_deletion_may_give_room_to_very_many() {
     let request = cluster.create_of(size);
     let (id, instance) = cluster.created(request).unwrap();
     cluster.ask(1, Ask::Seal { instance });
-    let put = Ask::Put { id: None, meta: Meta::bytes(3), bytes: vec![1, 2, 3].into() };
+    let put =
+        Ask::Put { id: None, meta: Meta::bytes(3), bytes: vec![1, 2, 3].into(), ttl_ns: None };
     let waiting: Vec<RequestId> = (0..MANY).map(|_| cluster.ask(1, put.clone())).collect();
     assert!(waiting.iter().all(|request| !cluster.replies.contains_key(request)));
     cluster.ask(1, Ask::Delete { ids: vec![id] });
@@ -114,6 +115,7 @@ fn no_more_is_given_back_than_the_room_that_clients_wait_for() {
     let ask = |places: u64| Ask::Create {
         id: None,
         meta: Meta::bytes(places * cost - COPY_OVERHEAD_BYTES),
+        ttl_ns: None,
     };
     let vain = cluster.ask(2, ask(8));
     assert_eq!(kept(&cluster), 4, "seven would not be enough");

@@ -28,7 +28,8 @@ impl Sum {
 
     fn reduce(&mut self, count: u32) {
         let (inputs, id) = (self.inputs.clone(), Some(self.result.clone()));
-        let request = self.cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count, id });
+        let request =
+            self.cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count, id, ttl_ns: None });
         assert!(matches!(self.cluster.reply(request), Ok(Answer::Reducing { .. })));
     }
 

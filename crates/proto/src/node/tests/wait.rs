@@ -122,7 +122,8 @@ fn a_wait_that_can_not_be_meant_is_refused() {
 fn an_input_of_a_reduce_is_still_listened_to_when_a_wait_for_it_ends() {
     let mut cluster = Cluster::new(2);
     let input = named("later/1");
-    let reduce = Ask::Reduce { inputs: vec![input.clone()], op: Op::Sum, count: 1, id: None };
+    let reduce =
+        Ask::Reduce { inputs: vec![input.clone()], op: Op::Sum, count: 1, id: None, ttl_ns: None };
     let request = cluster.ask(2, reduce);
     let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let waiting = cluster.ask(2, wait(&[&input], 1));
@@ -170,7 +171,7 @@ fn whoever_follows_is_told_when_there_will_be_nothing_to_follow() {
     assert_eq!(cluster.reply(small), &Ok(Answer::Done), "it came inside a message");
 
     let inputs = vec![named("never")];
-    let reduce = Ask::Reduce { inputs, op: Op::Sum, count: 1, id: None };
+    let reduce = Ask::Reduce { inputs, op: Op::Sum, count: 1, id: None, ttl_ns: None };
     let request = cluster.ask(1, reduce);
     let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let deleted = follow(&mut cluster, &id);
@@ -200,7 +201,7 @@ fn a_question_without_time_still_hears_what_its_owner_knows() {
             assert!(is_timeout(cluster.reply(nothing)));
         }
         let (id, bytes) = (Some(format!("{prefix}/3").parse().unwrap()), vec![7; 8].into());
-        let put = cluster.ask_until(3, Ask::Put { id, meta: array(8), bytes }, until);
+        let put = cluster.ask_until(3, Ask::Put { id, meta: array(8), bytes, ttl_ns: None }, until);
         assert!(matches!(cluster.reply(put), Ok(Answer::Put { .. })));
     }
     cluster.assert_at_rest();
@@ -309,8 +310,10 @@ fn who_hears_nothing_of_the_first_owner_hears_of_an_object_from_the_second() {
     cluster.put_large(3, Some(&id.to_string()));
     cluster.slow_down(1);
     let waits = cluster.ask(4, wait(&[&id], 1));
-    let folds =
-        cluster.ask(4, Ask::Reduce { inputs: vec![id.clone()], op: Op::Sum, count: 1, id: None });
+    let folds = cluster.ask(
+        4,
+        Ask::Reduce { inputs: vec![id.clone()], op: Op::Sum, count: 1, id: None, ttl_ns: None },
+    );
     let Ok(Answer::Reducing { id: sum }) = cluster.reply(folds).clone() else { panic!() };
     let got = cluster.ask(4, Ask::Get { id: sum.clone() });
     cluster.wait(OWNER_PATIENCE_NS / 2);

@@ -1,0 +1,87 @@
+"""A lease: an object lives as long as some client has one of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hoplite.errors import HopliteError
+from hoplite.ref import Ref
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from hoplite.client import Client
+
+
+class Lease:
+    """A client's lease of an object, from `client.hold`. As a context manager it is released at the end of the block.
+
+    It ends with its client too: by `close`, or with the process or the node of the client. A child made by fork has a
+    lease of its own from when it first uses its client.
+
+    Examples:
+        >>> lease = hp.hold(hp.put(b"held"))
+        >>> lease.release()
+
+    Args:
+        client: who takes it.
+        text: the text of the object's ref.
+    """
+
+    def __init__(self, client: Client, text: str) -> None:
+        self._client = client
+        self._text = text
+        self._is_taken = True
+        client._leases.add(self)
+
+    @property
+    def ref(self) -> Ref:
+        """The object."""
+        return Ref(self._text, self._client)
+
+    @property
+    def released(self) -> bool:
+        """Whether it was released, or its client was closed."""
+        return not self._is_taken or self._client.closed
+
+    def release(self) -> None:
+        """Gives the lease back; does not wait. Twice is fine."""
+        if not self._is_taken:
+            return
+        self._forget()
+        native = self._client._attached()
+        if native is not None:
+            try:
+                native.start_return_lease(self._text)
+            except HopliteError:
+                # The client was closed meanwhile, or its node is gone: so is the lease.
+                return
+
+    def _forget(self) -> None:
+        """Takes it that there is no lease any more, without a word to the node."""
+        self._is_taken = False
+        self._client._leases.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_taken", False):
+            self.release()
+
+    def __repr__(self) -> str:
+        return f"<hoplite.Lease {self._text}{', released' if self.released else ''}>"

@@ -1,0 +1,150 @@
+"""Objects that end by themselves: when their time is over, whichever nodes live by then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import hoplite
+from hoplite import testing
+from support import SOON, eventually, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Elements of float32: one object that travels in messages, and one in memory of its own.
+SIZES = pytest.mark.parametrize("size", [10, 50_000], ids=["small", "large"])
+
+# Long enough for a get before it on a busy machine, short enough to wait for.
+TTL_S = 2.0
+
+
+def is_gone(client: hoplite.Client, ref: object) -> bool:
+    """Whether a get raises the error of deleted objects; any other error is raised."""
+    try:
+        client.get(str(ref), timeout=SOON)
+    except hoplite.ObjectDeleted:
+        return True
+    return False
+
+
+def has_no_copy(client: hoplite.Client, ref: object) -> bool:
+    """Whether a client's node has no copy of an object."""
+    return str(ref) not in [row["ref"] for row in client.objects()]
+
+
+def knows(client: hoplite.Client, count: int) -> bool:
+    """Whether a client's node knows so many members."""
+    return len(client.status()["members"]) == count
+
+
+def ends(clients: list[hoplite.Client], ref: object, *, begun: float, ttl: float = TTL_S) -> None:
+    """Asserts that an object that was got until now ends in its time, everywhere."""
+    eventually(lambda: is_gone(clients[0], ref))
+    assert time.monotonic() - begun >= ttl, "it lived shorter than it was to"
+    for client in clients:
+        assert is_gone(client, ref)
+        eventually(functools.partial(has_no_copy, client, ref))
+
+
+@SIZES
+@pytest.mark.parametrize("name", [None, "timed/1"])
+def test_an_object_ends_in_its_time(clients: list[hoplite.Client], size: int, name: str | None) -> None:
+    begun = time.monotonic()
+    ref = clients[0].put(numbers(size), name=name, ttl=TTL_S)
+    value = clients[1].get(ref, timeout=SOON)
+    ends(clients, ref, begun=begun)
+    assert (value == numbers(size)).all(), "readers keep what they have got"
+    if name is not None:
+        clients[2].put(numbers(size), name=name)
+        clients[0].get(name, timeout=SOON)
+
+
+def test_the_time_of_what_is_created_runs_from_its_seal(clients: list[hoplite.Client]) -> None:
+    for shape in (10, 50_000):
+        with clients[0].create(shape, ttl=TTL_S) as buf:
+            buf[:] = 1
+            begun = time.monotonic()
+        clients[1].get(buf.ref, timeout=SOON)
+        ends(clients, buf.ref, begun=begun)
+
+
+def test_a_result_ends_in_its_time(clients: list[hoplite.Client]) -> None:
+    inputs = [client.put(numbers(50_000)) for client in clients]
+    begun = time.monotonic()
+    total = clients[0].reduce(inputs, ttl=TTL_S)
+    clients[2].get(total, timeout=SOON)
+    ends(clients, total, begun=begun)
+    for ref in inputs:
+        clients[1].get(ref, timeout=SOON)
+
+
+def test_asyncio_takes_a_ttl_too(clients: list[hoplite.Client]) -> None:
+    async def put() -> list[hoplite.Ref]:
+        return [await clients[0].put_async(numbers(size), ttl=TTL_S) for size in (10, 50_000)]
+
+    begun = time.monotonic()
+    for ref in asyncio.run(put()):
+        ends(clients, ref, begun=begun)
+
+
+def test_what_has_no_ttl_stays_and_the_listing_says_how_long_others_live(clients: list[hoplite.Client]) -> None:
+    ref = clients[0].put(b"stays", name="lives/on")
+    timed = clients[0].put(b"goes", name="lives/short", ttl=3600)
+    rows = {row["ref"]: row for row in clients[1].objects("lives/", everywhere=True, timeout=SOON)}
+    assert rows[str(ref)]["ttl"] is None
+    assert 3500 < rows[str(timed)]["ttl"] <= 3600
+    assert 0 <= rows[str(timed)]["age"] < 100
+    assert rows[str(timed)]["owner"] in {member["id"] for member in clients[0].status()["members"]}
+
+
+@pytest.mark.parametrize("ttl", [0, -1, math.nan, math.inf, -math.inf, "60", b"1", True, [], 1e30, 10**400])
+def test_what_is_no_time_is_refused(client: hoplite.Client, ttl: Any) -> None:  # noqa: ANN401 - anything
+    for call in (
+        lambda: client.put(b"x", ttl=ttl),
+        lambda: client.create(3, ttl=ttl),
+        lambda: client.reduce(["a"], ttl=ttl),
+    ):
+        with pytest.raises(hoplite.InvalidArgument, match="ttl is"):
+            call()
+    assert client.objects() == []
+
+
+@contextlib.contextmanager
+def processes(count: int) -> Iterator[list[testing.NodeProcess]]:
+    """A cluster of so many node processes, which know each other."""
+    with contextlib.ExitStack() as stack:
+        nodes: list[testing.NodeProcess] = []
+        for _ in range(count):
+            join = ("--join", nodes[0].address) if nodes else ()
+            nodes.append(stack.enter_context(testing.node_process("--capacity", "64MiB", *join)))
+        for node in nodes:
+            with node.client() as client:
+                eventually(functools.partial(knows, client, count))
+        yield nodes
+
+
+@pytest.mark.faults("the putter's node is killed")
+@SIZES
+def test_it_ends_in_time_though_its_putter_is_killed(size: int) -> None:
+    """A keeper has its original still, and a reader's node a copy; small bytes are at the owners."""
+    with processes(3) as nodes:
+        clients = [node.client() for node in nodes]
+        ttl = 8.0
+        begun = time.monotonic()
+        ref = clients[0].put(numbers(size), name="kept/1", ttl=ttl, copies=2)
+        clients[2].get(ref, timeout=SOON)
+        nodes[0].process.kill()
+        nodes[0].process.wait()
+        eventually(lambda: len(clients[1].status()["members"]) == 2)
+        for client in clients[1:]:
+            assert np.array_equal(client.get(ref, timeout=SOON), numbers(size))
+        assert time.monotonic() - begun < ttl, "the machine is too slow for this test"
+        ends(clients[1:], ref, begun=begun, ttl=ttl)
