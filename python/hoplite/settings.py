@@ -35,7 +35,10 @@ UNIX = "unix:"
 DETECTION_MIN_S = 0.5
 
 # What says that there are to be other nodes: one that nothing says so of opens no port.
-OF_CLUSTERS = ("listen", "advertise", "join", "cluster", "token", "token_file", "plain", "insecure")
+OF_CLUSTERS = (
+    *("listen", "advertise", "join", "cluster", "token", "token_file", "certificate", "key", "ca", "crl"),
+    *("plain", "insecure"),
+)
 
 # Where a node listens for others if nothing says where.
 LOOPBACK = "127.0.0.1:0"
