@@ -127,7 +127,11 @@ test: ## Everything that CI runs: lint, Rust, loom, 2000 simulated clusters, Pyt
 	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel frameworks) || failed=1; \
 	exit $$failed
 
-lint: lint-python lint-rust ## ruff, mypy, import-linter, rustfmt, clippy, circles of files
+lint: lint-python lint-rust audit ## ruff, mypy, import-linter, rustfmt, clippy, circles of files, what is depended on
+
+# Installs its tools from PyPI, in seconds, and says so; without a network it says what it could not look at.
+audit: $(VENV)/.tools ## Licences, origins and known holes of what Hoplite depends on
+	.ci/audit target/audit $(BIN)/python
 
 lint-python: $(VENV)/.tools
 	$(BIN)/python .ci/twins.py --check
@@ -214,5 +218,5 @@ help: ## This list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel twins docs demo bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-soak sim-scale slow-host chaos fault-matrix test lint lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel twins docs demo bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-soak sim-scale slow-host chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
     test-sim test-python test-lab test-faults test-peers test-wheel test-frameworks test-long format clean help
