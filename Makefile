@@ -112,6 +112,9 @@ fault-matrix: build ## One fault at one moment of one operation, all of them, as
 slow-host: build ## What one host that is slow, frozen or cut off costs the others, as root: make slow-host MIB=16
 	$(FAULTS).slow --mib $(or $(MIB),16)
 
+abuse: build ## What processes without the token cost a transfer and a node that joins, in a lab, as root: make abuse MIB=256
+	$(FAULTS).abuse --mib $(or $(MIB),256)
+
 sim-scale: ## How collectives of 8 to 1024 nodes grow, simulated: the tables of docs/benchmarks/simulated.md
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --scale 1024
 
@@ -218,5 +221,5 @@ help: ## This list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel twins docs demo bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-soak sim-scale slow-host chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel twins docs demo bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-soak sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
     test-sim test-python test-lab test-faults test-peers test-wheel test-frameworks test-long format clean help
