@@ -112,6 +112,33 @@ fault-matrix: build ## One fault at one moment of one operation, all of them, as
 slow-host: build ## What one host that is slow, frozen or cut off costs the others, as root: make slow-host MIB=16
 	$(FAULTS).slow --mib $(or $(MIB),16)
 
+# Built for libFuzzer by the stable compiler: what runs is marked (sancov), which needs no sanitizer and no nightly. What a
+# target claims is not given: its address space is limited. Nothing is installed but what cargo fetches.
+FUZZED := frames handshake local member messages
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+MARKED := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares
+fuzz: $(VENV)/.tools ## Bytes of an attacker, found by coverage; needs a C++ compiler: make fuzz MINUTES=10 TARGETS="frames local"
+	RUSTFLAGS="$(MARKED)" cargo build --quiet $(CARGO_FLAGS) --release --manifest-path fuzz/Cargo.toml --target $(HOST) \
+	    --target-dir target/fuzz
+	@for target in $(or $(TARGETS),$(FUZZED) values); do \
+	    echo "fuzzing $$target for $(or $(MINUTES),1) minutes"; \
+	    if [ $$target = values ]; then \
+	        end=$$(($$(date +%s) + $(or $(MINUTES),1) * 60)); \
+	        while [ $$(date +%s) -lt $$end ]; do \
+	            FUZZ_EXAMPLES=5000 $(BIN)/pytest --quiet --timeout 0 tests/test_values_fuzz.py; \
+	        done; continue; \
+	    fi; \
+	    mkdir -p target/fuzz/corpus/$$target target/fuzz/findings; \
+	    (ulimit -v 4000000; target/fuzz/$(HOST)/release/$$target target/fuzz/corpus/$$target fuzz/corpus/$$target \
+	        -max_total_time=$$(($(or $(MINUTES),1) * 60)) -timeout=10 -rss_limit_mb=1024 -max_len=4096 -print_final_stats=1 \
+	        -artifact_prefix=target/fuzz/findings/$$target-); \
+	done
+
+abuse: build ## What processes without the token cost a transfer and a node that joins, in a lab, as root: make abuse MIB=256
+	$(FAULTS).abuse --mib $(or $(MIB),256)
+
 sim-scale: ## How collectives of 8 to 1024 nodes grow, simulated: the tables of docs/benchmarks/simulated.md
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --scale 1024
 
@@ -127,7 +154,11 @@ test: ## Everything that CI runs: lint, Rust, loom, 2000 simulated clusters, Pyt
 	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel frameworks) || failed=1; \
 	exit $$failed
 
-lint: lint-python lint-rust ## ruff, mypy, import-linter, rustfmt, clippy, circles of files
+lint: lint-python lint-rust audit ## ruff, mypy, import-linter, rustfmt, clippy, circles of files, what is depended on
+
+# Installs its tools from PyPI, in seconds, and says so; without a network it says what it could not look at.
+audit: $(VENV)/.tools ## Licences, origins and known holes of what Hoplite depends on
+	.ci/audit target/audit $(BIN)/python
 
 lint-python: $(VENV)/.tools
 	$(BIN)/python .ci/twins.py --check
@@ -141,6 +172,8 @@ PLANTED := hoplite-node/planted-bugs
 
 lint-rust: $(VENV)/.tools
 	cargo fmt --all --check
+	rustfmt --check --edition 2024 fuzz/targets/*.rs
+	cargo clippy --quiet $(CARGO_FLAGS) --manifest-path fuzz/Cargo.toml --no-default-features --target-dir target -- -D warnings
 	cargo clippy --quiet $(CARGO_FLAGS) --workspace --all-targets --features $(PLANTED) -- -D warnings
 	$(BIN)/python .ci/circles.py
 
@@ -214,5 +247,5 @@ help: ## This list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel twins docs demo bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-soak sim-scale slow-host chaos fault-matrix test lint lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel twins docs demo fuzz bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-soak sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
     test-sim test-python test-lab test-faults test-peers test-wheel test-frameworks test-long format clean help

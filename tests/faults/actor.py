@@ -108,6 +108,7 @@ class Actor:
             "owned": status["owned"],
             "used": status["store"]["used"],
             "counters": peace.of(status["counters"]),
+            "strangers": status["counters"]["strangers"],
             "memory": _private_bytes(),
             "descriptors": len(list(Path("/proc/self/fd").iterdir())),
             "threads": len(list(Path("/proc/self/task").iterdir())),
@@ -142,7 +143,8 @@ def main() -> None:
     parser.add_argument("--capacity", required=True)
     parser.add_argument("--detection-timeout", type=float, required=True)
     options = parser.parse_args()
-    # The lab is a network of its own: without a token.
+    # The lab is a network of its own: without a token, but for one that the environment has.
+    begun = time.monotonic()
     with hoplite.Node(
         listen=options.listen,
         join=options.join,
@@ -151,7 +153,8 @@ def main() -> None:
         insecure=True,
     ) as node:
         actor = Actor(node)
-        actor.say({"id": node.id, "at": time.monotonic()})
+        at = time.monotonic()
+        actor.say({"id": node.id, "socket": node.socket, "took_s": at - begun, "at": at})
         actor.serve()
 
 

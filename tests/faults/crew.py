@@ -61,6 +61,8 @@ class Actor:
     def __init__(self, host: Host, seeds: list[str], *, capacity: str, detection_s: float) -> None:
         self.host = host
         self.id = ""
+        # Of its node's socket, and how many seconds that took to start and join.
+        self.socket, self.took_s = "", 0.0
         self.is_up = False
         self._numbers = itertools.count()
         self._pending: dict[int, Future[Reply]] = {}
@@ -115,6 +117,7 @@ class Actor:
     def _answered(self, answer: dict[str, Any]) -> None:
         if "id" in answer:
             self.id, self.is_up = answer["id"], True
+            self.socket, self.took_s = answer["socket"], answer["took_s"]
             self._ready.set()
             return
         with self._lock:

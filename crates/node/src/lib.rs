@@ -25,6 +25,8 @@ mod error;
 pub mod folding;
 mod fork_safe;
 mod frame;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzzed;
 mod link;
 mod local;
 pub mod mutants;

@@ -149,10 +149,13 @@ def decode(view: View, *, copy: bool | None = None, allow_pickle: Allowed = True
     if view.kind == BYTES:
         return bytes(data) if copy else data
     check_size(view.kind, view.shape, data.nbytes)
-    if view.form == TORCH:
-        return decode_tensor(data, view.kind, view.shape, copy)
-    assert view.form == PLAIN
-    return decode_array(data, view.kind, view.shape, copy)
+    assert view.form in (PLAIN, TORCH)
+    make = decode_tensor if view.form == TORCH else decode_array
+    try:
+        return make(data, view.kind, view.shape, copy)
+    except (ValueError, OverflowError, RuntimeError) as error:
+        # Too many dimensions, or lengths beside a 0 that no array may have.
+        raise Undecodable(f"the object's shape {view.shape} is none of an array here: {error}") from error
 
 
 def _known() -> tuple[type, ...]:

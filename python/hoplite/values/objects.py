@@ -21,6 +21,7 @@ from hoplite.errors import HopliteError, InvalidArgument, Undecodable, Unsupport
 from hoplite.values import arrays, tensors
 from hoplite.values.allowed import Allowed, defined_as, is_allowed, may_be_asked
 from hoplite.values.kinds import BYTES, PICKLE, Encoded
+from hoplite.values.opcodes import check_opcodes
 from hoplite.values.parts import Parts, Private, aligned
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def decode_object(data: memoryview, copy: bool | None, allowed: Allowed = True) 
     try:
         if isinstance(allowed, bool):
             return pickle.loads(stream, buffers=buffers)
+        check_opcodes(bytes(stream))
         unpickler = _CarefulUnpickler(io.BytesIO(stream), fix_imports=False, buffers=buffers)
         unpickler.allowed = allowed
         return unpickler.load()

@@ -57,6 +57,6 @@ def decode_quickly(view: View) -> Any:  # noqa: ANN401 - no import here
             array = array.reshape(shape)
         # NumPy takes -1 for what is left.
         return array if array.shape == shape else None
-    except ValueError:
-        # Empty, which NumPy does not take here either.
+    except (ValueError, OverflowError):
+        # Empty, or of a shape that no array has, which NumPy does not take here either.
         return None

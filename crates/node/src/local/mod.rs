@@ -15,7 +15,7 @@ mod limits;
 #[cfg(test)]
 mod overload;
 pub(crate) mod programs;
-mod protocol;
+pub(crate) mod protocol;
 mod question;
 pub(crate) mod rows;
 pub(crate) mod server;

@@ -2,7 +2,7 @@
 //!
 //! Knows ranges of bytes; not why a node wants them.
 
-mod blocks;
+pub(crate) mod blocks;
 mod digesting;
 mod limiter;
 pub(crate) mod receive;

@@ -1,18 +1,13 @@
-//! A member that says anything: no sequence of messages that decode makes a node panic, answer a question twice, hold more
-//! than its capacity, or fold inputs of different lengths.
-//!
-//! Node 1 is real. Node 2 sends it messages about few objects, instances and requests, so that they meet what exists; node
-//! 3 is a silent member. A shell without a clock carries out what node 1 orders, at once or later. Each case is a string of
-//! bytes, from which every choice is read.
+//! What the hostile member says, and what the clients beside it ask, read from a string of bytes: about few objects,
+//! instances and requests, so that they meet what exists. Knows no node.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use hoplite_proto::{
-    ask::{Answer, Ask},
+    ask::Ask,
     broadcast::Reason,
-    directory::Slice,
     error::Error,
-    id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId, ServeId},
+    id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     inline::Inline,
     lifetime::Lease,
     limits::{BLOCK_BYTES, INLINE_BYTES_MAX},
@@ -22,39 +17,34 @@ use hoplite_proto::{
         ScatterOrder, Source,
     },
     meta::{Digest, Dtype, Meta, Op},
-    node::{Action, Config, Event, Node},
-    reduce::cost::Link,
     swim::Rumour,
-    time::Instant,
 };
-use proptest::{prelude::*, test_runner::RngSeed};
 
-const ME: NodeId = NodeId(1);
-const HOSTILE: NodeId = NodeId(2);
-const SILENT: NodeId = NodeId(3);
-const CAPACITY: u64 = 1 << 20;
+pub(crate) const ME: NodeId = NodeId(1);
+pub(crate) const HOSTILE: NodeId = NodeId(2);
+pub(crate) const SILENT: NodeId = NodeId(3);
 
 /// Of bytes that are what their maker announced, as the shell of this test finds, and of others.
-const RIGHT: Digest = Digest([0; 32]);
-const WRONG: Digest = Digest([1; 32]);
+pub(crate) const RIGHT: Digest = Digest([0; 32]);
+pub(crate) const WRONG: Digest = Digest([1; 32]);
 
 /// Choices, read from bytes; all are zero when there are no more.
-struct Choices<'a> {
-    bytes: &'a [u8],
+pub(crate) struct Choices<'a> {
+    pub(crate) bytes: &'a [u8],
     /// Objects of which node 1 has told, to be named again.
-    told: Vec<(ObjectId, Instance, Meta)>,
+    pub(crate) told: Vec<(ObjectId, Instance, Meta)>,
     /// The reduces of which node 1 has told, and their attempts.
-    reduces: Vec<(ReduceId, u32)>,
+    pub(crate) reduces: Vec<(ReduceId, u32)>,
 }
 
 impl Choices<'_> {
-    fn byte(&mut self) -> u8 {
+    pub(crate) fn byte(&mut self) -> u8 {
         let Some((first, rest)) = self.bytes.split_first() else { return 0 };
         self.bytes = rest;
         *first
     }
 
-    fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         u64::from(self.byte()) % end
     }
 
@@ -62,7 +52,7 @@ impl Choices<'_> {
         usize::from(self.byte()) % length
     }
 
-    fn flag(&mut self) -> bool {
+    pub(crate) fn flag(&mut self) -> bool {
         self.byte() & 1 == 1
     }
 
@@ -87,7 +77,7 @@ impl Choices<'_> {
         self.of(&[ME, HOSTILE, SILENT, NodeId(4)])
     }
 
-    fn instance(&mut self) -> Instance {
+    pub(crate) fn instance(&mut self) -> Instance {
         if !self.told.is_empty() && self.flag() {
             let at = self.place(self.told.len());
             return self.told[at].1;
@@ -99,7 +89,7 @@ impl Choices<'_> {
         self.of(&["a/1", "a/2", "b/1", "c"]).parse().unwrap()
     }
 
-    fn id(&mut self) -> ObjectId {
+    pub(crate) fn id(&mut self) -> ObjectId {
         if !self.told.is_empty() && self.flag() {
             let at = self.place(self.told.len());
             return self.told[at].0.clone();
@@ -213,7 +203,7 @@ impl Choices<'_> {
     }
 
     /// A question of a client.
-    fn ask(&mut self) -> Ask {
+    pub(crate) fn ask(&mut self) -> Ask {
         let meta = self.meta();
         let id = self.flag().then(|| ObjectId::Named(self.name()));
         match self.below(14) {
@@ -260,7 +250,7 @@ impl Choices<'_> {
     }
 
     /// A message of the hostile member.
-    fn message(&mut self) -> Message {
+    pub(crate) fn message(&mut self) -> Message {
         let (id, instance, meta) = self.object();
         match self.below(34) {
             0 => Message::Members(self.many(|choices| member(choices.node()))),
@@ -400,202 +390,11 @@ impl Choices<'_> {
     }
 }
 
-fn bytes(length: u64) -> Inline {
+pub(crate) fn bytes(length: u64) -> Inline {
     vec![1; usize::try_from(length).unwrap()].into()
 }
 
-fn member(id: NodeId) -> Member {
+pub(crate) fn member(id: NodeId) -> Member {
     let port = u16::try_from(id.0).unwrap();
     Member { id, address: ([127, 0, 0, 1], port).into(), rack: None }
-}
-
-/// Carries out what the node orders, and looks at it.
-struct Shell {
-    node: Node,
-    now: Instant,
-    /// Facts that follow from orders, and have not been told yet.
-    facts: Vec<Event>,
-    asked: u64,
-    open: BTreeSet<RequestId>,
-    slots: BTreeMap<Instance, u64>,
-    serves: u64,
-    told: Vec<(ObjectId, Instance, Meta)>,
-    reduces: Vec<(ReduceId, u32)>,
-}
-
-impl Shell {
-    fn new() -> Self {
-        let link = Link { latency_ns: 100_000, bytes_per_second: 125_000_000 };
-        let detection_ns = Some(3_000_000_000);
-        let slice = Slice { entries: 2, pause_ns: 1_000_000 };
-        let config = Config { capacity: CAPACITY, link, degree: None, detection_ns, slice };
-        let mut shell = Self {
-            node: Node::new(member(ME), config),
-            now: Instant(1),
-            facts: Vec::new(),
-            asked: 0,
-            open: BTreeSet::new(),
-            slots: BTreeMap::new(),
-            serves: 0,
-            told: Vec::new(),
-            reduces: Vec::new(),
-        };
-        for peer in [HOSTILE, SILENT] {
-            shell.tell(Event::PeerUp { member: member(peer) });
-        }
-        shell
-    }
-
-    fn tell(&mut self, event: Event) {
-        let mut actions = Vec::new();
-        self.node.handle(self.now, event, &mut actions);
-        actions.into_iter().for_each(|action| self.perform(action));
-        let table = self.node.table();
-        assert!(
-            table.used() <= table.capacity(),
-            "{} bytes in a store of {CAPACITY}",
-            table.used()
-        );
-    }
-
-    fn perform(&mut self, action: Action) {
-        match action {
-            Action::Reply { request, answer, .. } => {
-                assert!(self.open.remove(&request), "{request:?} was answered twice");
-                if let Ok(Answer::Got { meta, inline: Some(bytes), .. }) = answer {
-                    assert_eq!(bytes.len(), meta.size, "a reader got bytes of another length");
-                }
-            }
-            Action::Send { message: Message::Announce(announce), .. } => {
-                self.told.push((announce.id, announce.instance, announce.meta));
-            }
-            Action::Send { message: Message::Fold(order), .. } => {
-                self.reduces.push((order.key.reduce, order.key.epoch));
-            }
-            Action::CreateSlot { instance, size, .. } => {
-                assert_eq!(self.slots.insert(instance, size), None, "{instance} has a slot");
-                self.facts.push(Event::SlotReady { instance });
-            }
-            Action::FreeSlot { instance } => {
-                self.slots.remove(&instance);
-                self.facts.retain(|fact| *fact != Event::SlotReady { instance });
-            }
-            Action::Fetch { instance, source, digest, .. } => {
-                assert!(self.slots.contains_key(&instance), "{instance} is fetched into no slot");
-                self.facts.push(match digest {
-                    Some(WRONG) => Event::CopyDiffers { instance, source },
-                    _ => Event::Fetched { instance },
-                });
-            }
-            Action::StartFold { order, .. } => {
-                for input in &order.inputs {
-                    let held = self.node.table().get(*input).map(|copy| copy.meta.size);
-                    assert_eq!(held, Some(order.size), "{input} is folded, of another size");
-                }
-                self.facts.push(Event::FoldEnded { key: order.key, failure: None });
-            }
-            Action::StopFold { key } => {
-                self.facts.push(Event::FoldEnded { key, failure: Some("stopped".into()) });
-            }
-            Action::FoldInline { reduce, epoch, dtype, inputs, .. } => {
-                let lengths: BTreeSet<u64> = inputs.iter().map(Inline::len).collect();
-                let length = lengths.first().copied().unwrap_or_default();
-                assert_eq!(lengths.len(), 1, "inputs of a fold differ in length: {lengths:?}");
-                assert!(length.is_multiple_of(dtype.size()), "{length} bytes of {}", dtype.name());
-                self.facts.push(Event::FoldedInline { reduce, epoch, result: bytes(length) });
-            }
-            Action::Serve { serve, instance, .. } => {
-                assert!(self.slots.contains_key(&instance), "{instance} is sent and not here");
-                self.facts.push(Event::ServeEnded { serve });
-            }
-            _ => {}
-        }
-    }
-
-    fn step(&mut self, choices: &mut Choices<'_>) {
-        match choices.below(16) {
-            0..=7 => {
-                let message = choices.message();
-                // The decoder drops a message that can't be true.
-                let brought = message.small_object().map(|(meta, _)| meta.digest.as_deref());
-                let is_wrong = brought.flatten() == Some(&WRONG);
-                match message {
-                    message if !message.is_sound() => {}
-                    Message::Located { id, .. } if is_wrong => {
-                        self.tell(Event::InlineDiffers { id, source: HOSTILE });
-                    }
-                    message => self.tell(Event::Message { from: HOSTILE, message }),
-                }
-            }
-            8..=10 => {
-                self.asked += 1;
-                let request = RequestId(self.asked);
-                let deadline = choices.flag().then(|| self.now + 1_000_000_000);
-                let client = ClientId(1 + choices.below(2));
-                let ask = choices.ask();
-                self.open.insert(request);
-                self.tell(Event::Asked { client, request, ask, deadline });
-            }
-            11 => {
-                let request = RequestId(1 + choices.below(self.asked.max(1)));
-                if self.open.contains(&request) {
-                    self.tell(Event::Cancelled { request });
-                }
-            }
-            12 => {
-                self.serves += 1;
-                let (id, instance) = (choices.id(), choices.instance());
-                self.tell(Event::FetchAsked { serve: ServeId(self.serves), id, instance });
-            }
-            13 => {
-                self.now = self.node.deadline().unwrap_or(self.now).max(self.now);
-                self.tell(Event::DeadlinePassed);
-            }
-            14 => self.tell(match choices.below(4) {
-                0 => Event::ClientGone { client: ClientId(2) },
-                1 => Event::PeerLost { node: HOSTILE, is_dead: choices.flag() },
-                2 => Event::BlockCorrupt { source: HOSTILE },
-                _ => Event::PeerAgain { member: member(HOSTILE) },
-            }),
-            _ => {
-                for fact in std::mem::take(&mut self.facts) {
-                    self.tell(fact);
-                }
-                self.tell(Event::PeerUp { member: member(HOSTILE) });
-            }
-        }
-    }
-}
-
-fn play(bytes: &[u8]) {
-    let mut shell = Shell::new();
-    let mut choices = Choices { bytes, told: Vec::new(), reduces: Vec::new() };
-    while !choices.bytes.is_empty() {
-        shell.step(&mut choices);
-        choices.told.append(&mut shell.told);
-        choices.reduces.append(&mut shell.reduces);
-    }
-}
-
-/// A number from the environment, for longer runs than that of every change.
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap())
-}
-
-fn config() -> ProptestConfig {
-    ProptestConfig {
-        cases: u32::try_from(setting("HOSTILE_CASES", 20_000)).unwrap(),
-        rng_seed: RngSeed::Fixed(setting("HOSTILE_SEED", 1)),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
-}
-
-proptest! {
-    #![proptest_config(config())]
-
-    #[test]
-    fn a_member_that_says_anything_does_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
-        play(&bytes);
-    }
 }

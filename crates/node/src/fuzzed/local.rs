@@ -1,0 +1,161 @@
+//! A program of the host that speaks to a node over its Unix socket: whatever it says, the node serves others afterwards.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    net::Shutdown,
+    os::{fd::AsFd, unix::net::UnixStream},
+    path::PathBuf,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use hoplite_shm::send_with_fds;
+
+use super::pieces::Pieces;
+use crate::{
+    config::NodeConfig,
+    local::{
+        client::{Client, Value},
+        protocol::{LOCAL_VERSION, ToNode, frame},
+    },
+    node::Node,
+};
+
+/// Cases that one node lives through: what programs put stays, and would fill the store.
+const CASES_MAX: u64 = 256;
+
+/// No call takes longer but one that hangs.
+const SOON: Option<Duration> = Some(Duration::from_secs(20));
+
+struct Victim {
+    node: Node,
+    honest: Client,
+    cases: u64,
+}
+
+impl Victim {
+    fn new() -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("hoplite-fuzzed-{}-{number}", std::process::id());
+        let socket: PathBuf = std::env::temp_dir().join(name);
+        let config =
+            NodeConfig { socket: Some(socket), capacity: Some(1 << 26), ..NodeConfig::default() };
+        let node = Node::start(config).unwrap();
+        let honest = Client::attach(node.socket().unwrap(), SOON).unwrap();
+        Self { node, honest, cases: 0 }
+    }
+
+    /// That the node serves another program.
+    fn check(&self) {
+        let bytes = self.cases.to_le_bytes();
+        let id = self.honest.put(None, Value::bytes(&bytes), SOON).unwrap();
+        assert_eq!(self.honest.get(&id, SOON).unwrap().as_bytes(), bytes);
+        self.honest.start_delete(vec![id], SOON).join().unwrap();
+    }
+}
+
+/// The bytes of one program. If the lowest bit of the first byte is set it says them as they are, else as frames, after a
+/// greeting. A piece may bring descriptors.
+pub fn local(bytes: &[u8]) {
+    static VICTIM: Mutex<Option<Victim>> = Mutex::new(None);
+    let Some((how, rest)) = bytes.split_first() else { return };
+    let mut victim = VICTIM.lock().unwrap();
+    let node = victim.get_or_insert_with(Victim::new);
+    attack(node, how & 1 == 0, rest);
+    node.cases += 1;
+    node.check();
+    if node.cases >= CASES_MAX
+        && let Some(Victim { node, honest, .. }) = victim.take()
+    {
+        drop(honest);
+        node.close(SOON);
+    }
+}
+
+fn attack(victim: &Victim, is_framed: bool, bytes: &[u8]) {
+    let mut stream = UnixStream::connect(victim.node.socket().unwrap()).unwrap();
+    stream.set_read_timeout(SOON).unwrap();
+    let nothing = File::open("/dev/null").unwrap();
+    // The node may have ended the connection: what is not said then is of no matter.
+    if is_framed {
+        let _ = stream.write_all(&frame(&ToNode::Hello { version: LOCAL_VERSION }));
+        for (what, body) in Pieces(bytes) {
+            let framed = [&(body.len() as u32).to_le_bytes()[..], body].concat();
+            let descriptors = vec![nothing.as_fd(); usize::from(what % 4)];
+            let _ = send_with_fds(&stream, &framed, &descriptors);
+        }
+    } else {
+        let _ = stream.write_all(bytes);
+    }
+    let _ = stream.shutdown(Shutdown::Write);
+    // Until the node has ended it. Descriptors that come are closed by the kernel.
+    let mut heard = [0; 4096];
+    while matches!(stream.read(&mut heard), Ok(count) if count > 0) {}
+}
+
+/// Cases to begin with: what a program may say.
+#[cfg(test)]
+pub(super) fn seeds() -> Vec<Vec<u8>> {
+    use hoplite_proto::{
+        ask::Ask,
+        id::{Instance, NodeId, ObjectId},
+        meta::{Dtype, Meta, Op},
+        wire,
+    };
+    let id: ObjectId = "a/1".parse().unwrap();
+    let instance = Instance { node: NodeId(1), serial: 1 };
+    let asks = [
+        Ask::Put { id: Some(id.clone()), meta: Meta::bytes(3), bytes: vec![1, 2, 3].into() },
+        Ask::Create { id: Some(id.clone()), meta: Meta::bytes(100_000) },
+        Ask::Create { id: None, meta: Meta::array(Dtype::Float32, vec![4]).unwrap() },
+        Ask::Create { id: None, meta: Meta::bytes(u64::MAX) },
+        Ask::Promise,
+        Ask::BreakPromises,
+        Ask::Seal { instance },
+        Ask::Abort { instance },
+        Ask::Release { instance },
+        Ask::Get { id: id.clone() },
+        Ask::Follow { id: id.clone() },
+        Ask::Delete { ids: vec![id.clone()] },
+        Ask::Keep { id: id.clone(), copies: 2 },
+        Ask::Wait { ids: vec![id.clone()], count: 1 },
+        Ask::Latest { prefix: "a/".into(), after: None },
+        Ask::Locations { id: id.clone(), known: None },
+        Ask::Reduce {
+            inputs: vec![id.clone(), "b/1".parse().unwrap()],
+            op: Op::Sum,
+            count: 2,
+            id: None,
+        },
+    ];
+    let mut said: Vec<ToNode> = asks
+        .into_iter()
+        .enumerate()
+        .map(|(at, ask)| ToNode::Ask { request: at as u64, ask, timeout_ns: Some(1_000_000) })
+        .collect();
+    said.extend([
+        ToNode::Hello { version: 1 },
+        ToNode::Cancel { request: 9 },
+        ToNode::Tell { ask: Ask::BreakPromises },
+        ToNode::Advanced { instance },
+        ToNode::Mapped { extent: 1 },
+        ToNode::Unmapped { extent: 1 },
+        ToNode::Describe { request: 40 },
+        ToNode::LetGo { request: 10 },
+        ToNode::Hold,
+    ]);
+    let pieces = said.iter().map(|said| {
+        let body = wire::encode(said);
+        [&[1][..], &(body.len() as u16).to_le_bytes(), &body].concat()
+    });
+    let pieces: Vec<Vec<u8>> = pieces.collect();
+    let mut seeds: Vec<Vec<u8>> = pieces.iter().map(|piece| [&[0][..], piece].concat()).collect();
+    seeds.push([vec![0], pieces.concat()].concat());
+    seeds.push(b"\x01\xff\xff\xff\x7f".to_vec());
+    seeds
+}

@@ -1,0 +1,113 @@
+"""Nodes under attack by processes without the token: transfers and honest nodes that join go on, and nothing grows.
+
+`make abuse` measures what each attack costs, in a lab; here every attack lasts as long as one transfer and one join.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import hoplite
+from faults import abuse
+from faults.attacker import ATTACKS
+from hoplite import testing
+from hoplite.tools.lab import Lab
+from labs import needs_lab
+from support import SOON, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hoplite.testing import NodeProcess
+
+pytestmark = pytest.mark.faults("processes without the token call, and an honest handshake is cut off")
+
+COUNT = 1 << 23
+# A node may use that much more, of its own, when an attack is over: what the allocator keeps.
+GROWTH_MAX = 24 << 20
+
+
+def memory(node: NodeProcess) -> int:
+    """Bytes that a node uses of its own; not its store."""
+    lines = Path(f"/proc/{node.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
+def descriptors(node: NodeProcess) -> int:
+    return len(list(Path(f"/proc/{node.process.pid}/fd").iterdir()))
+
+
+@pytest.fixture
+def token(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The token of the nodes of this test, which the attacker has not."""
+    token = hoplite.new_token()
+    monkeypatch.setenv("HOPLITE_TOKEN", token)
+    return token
+
+
+@pytest.fixture
+def victims(token: str) -> Iterator[list[NodeProcess]]:
+    """Two nodes, each in a process of its own."""
+    assert token
+    with testing.node_process() as first, testing.node_process("--join", first.address) as second:
+        yield [first, second]
+
+
+def transfer(clients: list[hoplite.Client], seed: int) -> None:
+    """An object goes from the first node to the second, right in every byte."""
+    value = np.arange(COUNT, dtype=np.int32) + seed
+    ref = clients[0].put(value)
+    assert np.array_equal(clients[1].get(ref, timeout=SOON), value)
+    clients[0].delete([ref])
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_transfer_and_a_join_go_on_and_nothing_grows(victims: list[NodeProcess], attack: str) -> None:
+    with hoplite.connect(victims[0].socket) as near, hoplite.connect(victims[1].socket) as far:
+        clients = [near, far]
+        kept = near.put(np.zeros(1 << 20), name=abuse.KEPT)
+        transfer(clients, 0)
+        before = [(memory(node), descriptors(node)) for node in victims]
+        ids = members(near)
+        assert len(ids) == 2
+        strangers = [client.status()["counters"]["strangers"] for client in clients]
+        targets = [str(victims[0].socket), str(kept)] if attack == "local" else [node.address for node in victims]
+
+        def lure(address: str) -> None:
+            hoplite.Node(join=[address]).close()
+
+        with abuse.attacking(attack, targets, lure, subprocess.Popen) as report:
+            transfer(clients, 1)
+            with hoplite.Node(join=[victims[0].address]) as honest:
+                testing.wait_for_members([honest], 3)
+                assert {member["id"] for member in near.status()["members"]} == ids | {honest.id}
+        assert report["tries"] > 0
+        assert report["joined"] == 0
+        eventually(lambda: members(near) == members(far) == ids)
+        for node, (bytes_before, count) in zip(victims, before, strict=True):
+            eventually(lambda node=node, count=count: descriptors(node) <= count)  # type: ignore[misc]
+            assert memory(node) < bytes_before + GROWTH_MAX
+        if attack != "local":
+            grown = [client.status()["counters"]["strangers"] for client in clients]
+            assert all(now > then for now, then in zip(grown, strangers, strict=True))
+        transfer(clients, 2)
+
+
+def members(client: hoplite.Client) -> set[str]:
+    return {member["id"] for member in client.status()["members"]}
+
+
+@needs_lab
+@pytest.mark.lab
+def test_an_attack_from_another_host_costs_no_descriptor_and_lets_in_no_attacker(token: str) -> None:
+    assert token
+    with Lab(hosts=4, rate=abuse.RATE) as lab:
+        figure: Any = abuse.measure(lab, "half", 16 << 20, rounds=1)
+    assert figure.tries > 0
+    assert figure.refused > 0
+    assert figure.descriptors <= 0

@@ -1,0 +1,211 @@
+"""Objects whose metadata and bytes an attacker has made up: `decode` makes a value or says `Undecodable`, and no more.
+
+It runs no code of the attacker's, and takes no memory that the bytes have not. The cases are the same ones each time,
+but in `make fuzz`, which says how many there are to be of each test (`FUZZ_EXAMPLES`).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import struct
+import sys
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import hoplite
+from hoplite import values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hoplite.values import Allowed
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
+# Of one value, beside its bytes: what Python and NumPy need for themselves, and tables of them.
+MEMORY_MAX = 1 << 20
+# What a pickle may use that is read here.
+ALLOWED = ("datetime.*", "collections.OrderedDict")
+# What Python tells of before it runs code, or does something to the system.
+RUNS_CODE = ("compile", "exec", "os.", "subprocess.", "open", "socket.", "ctypes.", "shutil.", "code.")
+
+quick = settings(
+    max_examples=EXAMPLES or 300,
+    deadline=None,
+    derandomize=not EXAMPLES,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+class Watch:
+    """What happens while a value is decoded. An audit hook stays for the life of a process, so there is one."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.seen: list[str] = []
+        sys.addaudithook(self._note)
+
+    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.is_on and event.startswith(RUNS_CODE):
+            self.seen.append(f"{event} {arguments!r:.200}")
+
+
+WATCH = Watch()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _everything_is_imported() -> None:
+    """What is imported for the first time runs code; that is none of the attacker's."""
+    for value in ({"a": [1, 2.5]}, pa.table({"a": [1]}), pa.array([1])):
+        encoded = values.encode(value)
+        values.decode(view(encoded.kind, encoded.shape, encoded.form, b"".join(encoded.parts)))
+    values.empty("bfloat16", (1,), bytearray(2))
+
+
+class Lent(bytes):
+    """An object as `decode` gets it. Before Python 3.12 a class of Python lends no buffer, but one of bytes does."""
+
+    kind: str
+    shape: tuple[int, ...]
+    form: str
+    nbytes: int
+
+
+def view(kind: str, shape: tuple[int, ...], form: str, data: bytes) -> Lent:
+    """An object of an attacker."""
+    lent = Lent(data)
+    lent.kind, lent.shape, lent.form, lent.nbytes = kind, shape, form, len(data)
+    return lent
+
+
+def check(made: Lent, allow: Allowed, copy: bool | None) -> None:
+    """Decodes, and looks at what that did."""
+    tracemalloc.start()
+    WATCH.seen.clear()
+    WATCH.is_on = True
+    try:
+        value = values.decode(made, copy=copy, allow_pickle=allow)
+        repr(type(value))
+    except (hoplite.Undecodable, hoplite.UnsupportedDtype):
+        pass
+    finally:
+        WATCH.is_on = False
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert WATCH.seen == []
+    assert peak < MEMORY_MAX + 20 * made.nbytes
+
+
+numbers = st.one_of(st.integers(0, 9), st.sampled_from([2**31, 2**32, 2**62, 2**63 - 1, 2**64 - 1]))
+kinds = st.one_of(
+    st.sampled_from([*values.DTYPES, "bytes", "datetime64[ns]", "timedelta64[25us]", "datetime64[99999999999s]"]),
+    st.text(max_size=12),
+)
+shapes = st.lists(numbers, max_size=70).map(tuple)
+forms = st.one_of(st.sampled_from(values.FORMS), st.text(max_size=8))
+copies = st.sampled_from([None, False, True])
+blobs = st.binary(max_size=200)
+
+
+@quick
+@given(kinds, shapes, forms, blobs, copies)
+@example("float16", (0, 2**62), "plain", b"", None)
+@example("float32", (2**64 - 1,), "plain", b"", None)
+@example("int64", (1,) * 70, "plain", bytes(8), None)
+def test_metadata_and_bytes_of_any_kind(
+    kind: str, shape: tuple[int, ...], form: str, data: bytes, copy: bool | None
+) -> None:
+    check(view(kind, shape, form, data), False, copy)
+
+
+@quick
+@given(kinds, st.lists(st.integers(0, 5), max_size=4), copies, st.integers(-2, 2))
+def test_shapes_that_nearly_fit(kind: str, shape: list[int], copy: bool | None, off: int) -> None:
+    count = 1
+    for length in shape:
+        count *= length
+    check(view(kind, tuple(shape), "plain", bytes(max(0, 8 * count + off))), False, copy)
+
+
+def changed(data: bytes, changes: list[tuple[int, int]]) -> bytes:
+    """The same with some bytes replaced."""
+    changing = bytearray(data)
+    for place, byte in changes:
+        changing[place % len(changing)] = byte
+    return bytes(changing)
+
+
+changes = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=6)
+
+
+@quick
+@given(changes, st.sampled_from(["table", "array", "batch"]), copies)
+def test_arrow_streams_with_bytes_that_were_changed(where: list[tuple[int, int]], what: str, copy: bool | None) -> None:
+    table = pa.table({"a": [1, 2, 3], "b": ["x", "yy", None]})
+    value = {"table": table, "array": table.column("b").chunk(0), "batch": table.to_batches()[0]}[what]
+    encoded = values.encode(value)
+    data = b"".join(bytes(part) for part in encoded.parts)
+    check(view(encoded.kind, encoded.shape, encoded.form, changed(data, where)), False, copy)
+
+
+class Runs:
+    """What an attacker pickles."""
+
+    def __init__(self, call: Callable[..., Any], *arguments: Any) -> None:  # noqa: ANN401 - anything
+        self.call, self.arguments = call, arguments
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.call, self.arguments
+
+
+HEADER = struct.Struct("<8sQQ")
+# Opcodes that fetch, call, build or take memory, with what they need; the fuzzer strings them together.
+OPCODES = [
+    b"cos\nsystem\n", b"cbuiltins\neval\n", b"cdatetime\ndate\n", b"ccollections\nOrderedDict\n",
+    b"cdatetime\nsys.modules\n", b"cdatetime\n__builtins__\n", b"\x8c\x02os\x8c\x06system\x93",
+    b"\x8c\x08datetime\x8c\x0esys.exit\x93", b"\x8c\x04true\x85R", b"(", b")", b"R", b"\x81", b"\x92", b"b", b"t", b"0",
+    b"}", b"]", b"a", b"s", b"u", b"e", b"2", b"i" + b"os\nsystem\n", b"\x97", b"\x98", b"Q", b"P1\n", b"q\0", b"h\0",
+    b"\x95" + struct.pack("<Q", 2**62), b"\x96" + struct.pack("<Q", 2**62), b"\x8e" + struct.pack("<Q", 2**62),
+    b"r" + struct.pack("<I", 2**31), b"\x8b" + struct.pack("<i", 2**31 - 1), b"\x82\x01", b"K\x05", b"N", b"\x88",
+]  # fmt: skip
+
+
+def pickled(stream: bytes, buffers: int = 0, magic: bytes | None = None) -> bytes:
+    """An object that holds a pickle."""
+    own = b"".join(bytes(part) for part in values.encode({1: 2}).parts)[:8]
+    return HEADER.pack(magic or own, len(stream), buffers) + stream
+
+
+@quick
+@given(st.lists(st.one_of(st.sampled_from(OPCODES), st.binary(max_size=3)), max_size=12), copies)
+@example([b"B" + struct.pack("<I", 2**28)], None)
+@example([b"N", b"r" + struct.pack("<I", 2**24)], None)
+@example([b"N", b"p16777216\n"], None)
+def test_pickles_of_an_attacker(opcodes: list[bytes], copy: bool | None) -> None:
+    data = pickled(b"\x80\x05" + b"".join(opcodes) + b".")
+    check(view("bytes", (len(data),), "pickle", data), ALLOWED, copy)
+
+
+@quick
+@given(changes, copies)
+def test_pickles_with_bytes_that_were_changed(where: list[tuple[int, int]], copy: bool | None) -> None:
+    encoded = values.encode({"a": [1, 2.5, "x"], "b": b"yy" * 20})
+    data = b"".join(bytes(part) for part in encoded.parts)
+    check(view(encoded.kind, encoded.shape, encoded.form, changed(data, where)), ALLOWED, copy)
+
+
+@pytest.mark.parametrize("call", [os.system, eval, exec, io.open, __import__, getattr, pickle.loads])
+def test_no_function_of_the_system_is_called(call: Callable[..., Any]) -> None:
+    data = pickled(pickle.dumps(Runs(call, "raise SystemExit"), protocol=5))
+    made = view("bytes", (len(data),), "pickle", data)
+    check(made, ALLOWED, None)
+    check(made, False, None)
+    with pytest.raises(hoplite.Undecodable, match="not on the list"):
+        values.decode(made, allow_pickle=ALLOWED)
