@@ -28,7 +28,7 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Nodes of different versions don't talk.
-pub const VERSION: u8 = 11;
+pub const VERSION: u8 = 12;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = SIGNED_BYTES + TAG_BYTES;
@@ -59,6 +59,8 @@ pub enum FrameKind {
     Unavailable = 7,
     /// A TLS handshake follows, in which the next greetings are said.
     Secure = 8,
+    /// The sender's own copy does not grow for the moment: it waits too ([`crate::patience`]).
+    Waits = 9,
 }
 
 impl fmt::Display for FrameKind {
@@ -72,12 +74,13 @@ impl fmt::Display for FrameKind {
             Self::End => "end",
             Self::Unavailable => "unavailable",
             Self::Secure => "secure",
+            Self::Waits => "waits",
         })
     }
 }
 
 impl FrameKind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Greeting,
         Self::Control,
         Self::Fetch,
@@ -86,6 +89,7 @@ impl FrameKind {
         Self::End,
         Self::Unavailable,
         Self::Secure,
+        Self::Waits,
     ];
 
     /// The longest body of such a frame.
@@ -96,7 +100,7 @@ impl FrameKind {
             // The ranges still missing, or the parts of a result.
             Self::Fetch => 1024 * 1024,
             Self::Blocks => FRAME_BYTES_MAX as u32,
-            Self::Credit | Self::End | Self::Secure => 0,
+            Self::Credit | Self::End | Self::Secure | Self::Waits => 0,
             Self::Unavailable => 4096,
         }
     }

@@ -41,6 +41,8 @@ impl Default for Arrivals {
 pub(crate) enum Arrived {
     /// Whole frames, in the first of the places; not checked yet.
     Frames(Vec<Header>),
+    /// That the sender waits itself; not checked yet.
+    Waits(Header),
     /// Something else instead; of its body this many bytes are in the first place.
     Other(Header, usize),
 }
@@ -70,7 +72,14 @@ impl Arrivals {
     }
 
     /// The frames that are whole, if there are any.
-    fn whole(&mut self, places: &[&mut [u8]]) -> Result<Option<Arrived>, WireError> {
+    fn whole(&mut self, places: &mut [&mut [u8]]) -> Result<Option<Arrived>, WireError> {
+        if self.got >= HEADER_BYTES {
+            let header = Header::decode(&self.headers[0])?;
+            if header.kind == FrameKind::Waits {
+                self.skip_header(places);
+                return Ok(Some(Arrived::Waits(header)));
+            }
+        }
         let mut frames = Vec::new();
         for place in places.iter().take(FRAMES_AT_ONCE) {
             if self.got < HEADER_BYTES {
@@ -104,6 +113,28 @@ impl Arrivals {
         }
         self.headers.rotate_left(frames.len());
         Ok(Some(Arrived::Frames(frames)))
+    }
+
+    /// Takes away the first header, of a frame without a body: what has come behind it moves up.
+    fn skip_header(&mut self, places: &mut [&mut [u8]]) {
+        let mut behind = Vec::with_capacity(self.got);
+        for (header, place) in self.headers.iter().zip(places.iter()) {
+            behind.extend_from_slice(header);
+            behind.extend_from_slice(place);
+            if behind.len() >= self.got {
+                break;
+            }
+        }
+        behind.truncate(self.got);
+        let mut rest = behind.get(HEADER_BYTES..).unwrap_or_default();
+        for (header, place) in self.headers.iter_mut().zip(places.iter_mut()) {
+            for piece in [&mut header[..], &mut place[..]] {
+                let (here, later) = rest.split_at(piece.len().min(rest.len()));
+                piece[..here.len()].copy_from_slice(here);
+                rest = later;
+            }
+        }
+        self.got -= HEADER_BYTES;
     }
 }
 
@@ -286,6 +317,49 @@ mod tests {
             let mut rest = [0; 16];
             let end = arrivals.next(&near, &mut [&mut rest]).await.unwrap();
             assert!(matches!(end, Arrived::Other(Header { kind: FrameKind::End, .. }, 0)));
+            drop(sending.await.unwrap());
+        }
+    }
+
+    /// Method: words that the sender waits stand before, between and behind frames, which come in pieces of many sizes.
+    #[tokio::test]
+    async fn that_a_sender_waits_is_heard_between_frames_and_moves_none() {
+        const FRAME: u64 = 16 * 1024;
+        let bytes = pattern(4 * FRAME as usize);
+        for cut in [29, 48, 4099, 200_000] {
+            let (near, mut far) = connected().await;
+            let waits = frame::bare(FrameKind::Waits, 9, 0);
+            let mut all = [waits.clone(), waits.clone()].concat();
+            for frame in sent(None, 9, &bytes, FRAME).await.chunks(HEADER_BYTES + FRAME as usize) {
+                all.extend_from_slice(frame);
+                all.extend_from_slice(&waits);
+            }
+            let sending = tokio::spawn(async move {
+                for piece in all.chunks(cut) {
+                    far.write_all(piece).await.unwrap();
+                }
+                far
+            });
+            let (mut arrivals, mut received) = (Arrivals::default(), vec![0; bytes.len()]);
+            let (mut at, mut said) = (0, 0);
+            while at < received.len() || said < 6 {
+                let (mut none, rest) = ([0; 16], &mut received[at..]);
+                let mut places: Vec<&mut [u8]> = rest.chunks_mut(FRAME as usize).take(3).collect();
+                if places.is_empty() {
+                    places.push(&mut none);
+                }
+                match arrivals.next(&near, &mut places).await.unwrap() {
+                    Arrived::Waits(_) => said += 1,
+                    Arrived::Frames(headers) => {
+                        for (mut header, place) in headers.into_iter().zip(&mut places) {
+                            open(&mut Open::new(None), &mut header, 9, at as u64, place).unwrap();
+                            at += place.len();
+                        }
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!((said, received == bytes), (6, true), "in pieces of {cut}");
             drop(sending.await.unwrap());
         }
     }

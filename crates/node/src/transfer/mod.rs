@@ -4,7 +4,10 @@
 
 mod blocks;
 mod limiter;
+mod patience;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod shared;
+#[cfg(test)]
+mod stalls;
 pub(crate) mod streams;
