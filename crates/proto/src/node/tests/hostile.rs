@@ -106,6 +106,42 @@ fn what_an_owner_said_to_be_an_instance_makes_way_for_what_it_is() {
     assert!(!cluster.replies.contains_key(&lied_to));
 }
 
+/// Goal: a node that was told a lie of an instance does not say that it keeps that for its maker.
+#[test]
+fn the_maker_of_an_instance_is_believed_before_an_owner_of_another_object() {
+    let mut cluster = Cluster::new(4);
+    let false_name: ObjectId = cluster.owned_name(4, 2, "false").parse().unwrap();
+    let id = cluster.put_small(1, None);
+    let real = cluster.nodes[&NodeId(1)].table().current(&id).unwrap();
+    let (of, inline, may_wait) = (false_name.clone(), Some(ones(8)), true);
+    cluster.say(4, 3, Message::Adopt { id: of, instance: real, meta: array(8), inline, may_wait });
+    let (of, source) = (false_name.clone(), Source::Inline(ones(8)));
+    cluster.say(4, 3, Message::Located { id: of, instance: real, meta: array(8), source });
+    assert!(cluster.has(3, &false_name));
+    let bytes = cluster.nodes[&NodeId(1)].table().get(real).unwrap().inline.clone();
+    let (of, may_wait) = (id.clone(), false);
+    cluster.say(
+        1,
+        3,
+        Message::Adopt { id: of, instance: real, meta: array(8), inline: bytes, may_wait },
+    );
+    assert!(cluster.has(3, &id) && !cluster.has(3, &false_name));
+}
+
+/// Goal: an adoption that its asker takes back ends the search for the object.
+#[test]
+fn an_adoption_that_is_taken_back_is_sought_no_more() {
+    let (mut cluster, name) = Cluster::of_four("never");
+    let (id, inline): (ObjectId, _) = (name.parse().unwrap(), Some(ones(8)));
+    let (instance, may_wait, meta) = (instance(4, 1000), false, array(8));
+    cluster.say(4, 3, Message::Adopt { id: id.clone(), instance, meta, inline, may_wait });
+    assert_eq!(cluster.nodes[&NodeId(3)].adoptions.coming(), 1);
+    cluster.say(2, 3, Message::Unkeep { id: id.clone(), instance });
+    assert_eq!(cluster.nodes[&NodeId(3)].adoptions.coming(), 1, "another did not ask for it");
+    cluster.say(4, 3, Message::Unkeep { id, instance });
+    cluster.assert_at_rest();
+}
+
 #[test]
 fn what_is_too_long_or_of_another_maker_is_not_sound() {
     let (mine, other) = (minted(1, 1), instance(2, 1));
