@@ -180,13 +180,14 @@ pub(crate) fn open(
 
 /// Writes frames, each a place in an object and its bytes, with the checksums that are `known` of their places and lengths.
 ///
-/// Sealed frames are copies, in memory of `streams`. Their checksums are taken of the copy, so that a program which changes its
-/// object meanwhile, against its promise, does not make this node look as if it sent wrong bytes.
+/// Sealed frames are copies, in memory of `streams`, and so are those of an object that is `fragile`: a program of this host
+/// can write to it. Their checksums are taken of the copy, so that a program which changes its object meanwhile, against its
+/// promise, does not make this node look as if it sent wrong bytes.
 pub(crate) async fn write<'a, W>(
     writer: &mut W,
     seal: &mut Seal,
     streams: &Streams,
-    transfer: u64,
+    (transfer, fragile): (u64, bool),
     frames: impl Iterator<Item = (u64, &'a [u8])> + Clone,
     known: impl Fn(u64, usize) -> Option<u32>,
 ) -> io::Result<()>
@@ -198,9 +199,9 @@ where
         let checksum = mutants::checksum(offset, sum);
         Header { transfer, offset, ..Header::new(FrameKind::Blocks, bytes.len() as u32, checksum) }
     };
-    if !seal.is_plain() {
-        let sealed = sealed(seal, streams, frames, header);
-        return writer.write_all(&sealed).await;
+    if fragile || !seal.is_plain() {
+        let copied = copied(seal, streams, frames, header);
+        return writer.write_all(&copied).await;
     }
     let headers: Vec<[u8; HEADER_BYTES]> =
         frames.clone().map(|(offset, bytes)| header(offset, bytes).encode()).collect();
@@ -212,8 +213,8 @@ where
     channel::write_pieces(writer, &mut pieces).await
 }
 
-/// Frames as they are sent.
-fn sealed<'a>(
+/// Copies of frames as they are sent.
+fn copied<'a>(
     seal: &mut Seal,
     streams: &Streams,
     frames: impl Iterator<Item = (u64, &'a [u8])> + Clone,
@@ -253,6 +254,11 @@ fn swapped<'a>(all: &'a [u8], index: usize, frame: &'a [u8]) -> &'a [u8] {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        pin::Pin,
+        task::{Context, Poll},
+    };
+
     use tokio::{io::AsyncWriteExt, net::TcpListener};
 
     use super::*;
@@ -268,7 +274,9 @@ mod tests {
     async fn sent(secret: Option<[u8; 32]>, transfer: u64, bytes: &[u8], frame: u64) -> Vec<u8> {
         let (mut sent, mut seal, streams) = (Vec::new(), Seal::new(secret), Streams::default());
         let frames = frames(bytes, 0, frame);
-        write(&mut sent, &mut seal, &streams, transfer, frames, |_, _| None).await.unwrap();
+        write(&mut sent, &mut seal, &streams, (transfer, false), frames, |_, _| None)
+            .await
+            .unwrap();
         sent
     }
 
@@ -361,6 +369,45 @@ mod tests {
             }
             assert_eq!((said, received == bytes), (6, true), "in pieces of {cut}");
             drop(sending.await.unwrap());
+        }
+    }
+
+    /// A connection that looks whether it is given bytes of an object itself.
+    struct Spy {
+        object: std::ops::Range<*const u8>,
+        is_given_it: bool,
+    }
+
+    impl tokio::io::AsyncWrite for Spy {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.is_given_it |= self.object.contains(&bytes.as_ptr());
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn of_what_a_program_can_change_a_copy_is_sent_with_the_checksum_of_the_copy() {
+        let (bytes, streams) = (pattern(100), Streams::default());
+        for (secret, fragile, is_given_it) in
+            [(None, false, true), (None, true, false), (Some([3; 32]), false, false)]
+        {
+            let mut spy = Spy { object: bytes.as_ptr_range(), is_given_it: false };
+            let (mut seal, frames) = (Seal::new(secret), frames(&bytes, 0, 50));
+            let sending = write(&mut spy, &mut seal, &streams, (1, fragile), frames, |_, _| None);
+            sending.await.unwrap();
+            assert_eq!(spy.is_given_it, is_given_it);
         }
     }
 

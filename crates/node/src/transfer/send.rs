@@ -331,7 +331,9 @@ async fn send_ranges(
             let frames = blocks::frames(bytes, at, frame);
             let (Writer { stream, seal }, streams) = (&mut *writer, &transfers.streams);
             let known = |at, length| held.known_sum(at, length);
-            let writing = blocks::write(stream, seal, streams, transfer, frames, known);
+            // Those who put it may have it mapped for writing.
+            let of = (transfer, !relayed);
+            let writing = blocks::write(stream, seal, streams, of, frames, known);
             turn.expect("took", writing).await?;
             turn.moved(end - at);
             counter.add(bytes.len() as u64);
@@ -382,7 +384,8 @@ async fn send_partial(
         let length: u64 = pieces.clone().map(|(_, bytes)| bytes.len() as u64).sum();
         credit.take(length, length).await?;
         let (Writer { stream, seal }, streams) = (&mut *writer, &transfers.streams);
-        blocks::write(stream, seal, streams, transfer, pieces, |_, _| None).await?;
+        let of = (transfer, false);
+        blocks::write(stream, seal, streams, of, pieces, |_, _| None).await?;
         transfers.counters.bytes_partial.add(length);
         if matches!(batch.last(), Some(Frame::End)) {
             return Ok(None);

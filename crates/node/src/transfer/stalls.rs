@@ -53,7 +53,8 @@ impl Asked {
         let (bytes, streams) = (bytes(), Streams::default());
         let frames = blocks::frames(&bytes, 0, self.frame.into());
         let Channel { stream, seal, .. } = &mut self.channel;
-        blocks::write(stream, seal, &streams, self.transfer, frames, |_, _| None).await.unwrap();
+        let of = (self.transfer, false);
+        blocks::write(stream, seal, &streams, of, frames, |_, _| None).await.unwrap();
         self.channel.send(frame::bare(FrameKind::End, self.transfer, 0)).await.unwrap();
     }
 }
