@@ -47,6 +47,8 @@ counters! {
     fetches_failed,
     /// Copies sent.
     serves,
+    /// Transfers that this node ended since the other end gave or took too little.
+    transfers_slow,
     /// Requests for a copy that was not here.
     refusals,
     /// Blocks whose bytes differed from their checksum.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use hoplite_proto::{error::Error as CallError, id::NodeId, wire::WireError};
+use hoplite_proto::{error::Error as CallError, id::NodeId, limits::TURN_BYTES, wire::WireError};
 
 /// Why a node did not start, or a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +84,8 @@ pub(crate) enum LinkError {
     NotMember(NodeId),
     #[error("the node left the cluster or counts as dead")]
     Lost,
+    #[error("it {0} less than {TURN_BYTES} bytes within {1} s")]
+    Slow(&'static str, f32),
     #[error("no answer within {0} s")]
     Silent(f32),
     #[error(

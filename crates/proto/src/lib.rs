@@ -25,6 +25,7 @@
 //! | [`message`], [`wire`] | what nodes say to each other, and its bytes |
 //! | [`ask`] | what clients ask of a node |
 //! | [`limiter`] | how many copies are received from one sender at a time |
+//! | [`pace`], [`patience`] | when a transfer is worth a report, and when it has moved too little and ends |
 //! | [`link`] | what samples of transfers say of the link |
 //! | [`limits`] | every bound and default |
 //! | [`planted`] | mistakes on purpose, for tests of the simulation |
@@ -48,6 +49,7 @@ pub mod message;
 pub mod meta;
 pub mod node;
 pub mod pace;
+pub mod patience;
 pub mod pipeline;
 pub mod planted;
 mod quoted;

@@ -69,6 +69,17 @@ pub const MERGE_NS: u64 = 5 * 1_000_000_000;
 /// that hear nothing of each other for longer than detection give each other up, and then tell everything again.
 pub const STRAY_NS: u64 = 10 * 1_000_000_000;
 
+/// How long a transfer of a copy may take to move [`TURN_BYTES`], before it ends: 30 s.
+///
+/// Ten times what a silent host takes to be missed, so that this is for members that live and do not do their part. What
+/// has come stays, and the rest is asked for again.
+pub const TURN_NS: u64 = 30 * 1_000_000_000;
+
+/// Bytes that a transfer moves within [`TURN_NS`] at least: 8.7 KB/s.
+///
+/// A host that is a hundred times slower than 1 Gbit/s gives that to 140 transfers at once.
+pub const TURN_BYTES: u64 = FRAME_BYTES_MAX;
+
 /// Blocks from one sender that differ from their checksums, after which it is avoided.
 pub const CORRUPT_BLOCKS_MAX: u32 = 3;
 

@@ -62,6 +62,8 @@ pub enum FrameKind {
     Unavailable = 7,
     /// A TLS handshake follows, in which the next greetings are said.
     Secure = 8,
+    /// The sender's own copy does not grow for the moment: it waits too ([`crate::patience`]).
+    Waits = 9,
 }
 
 impl fmt::Display for FrameKind {
@@ -75,12 +77,13 @@ impl fmt::Display for FrameKind {
             Self::End => "end",
             Self::Unavailable => "unavailable",
             Self::Secure => "secure",
+            Self::Waits => "waits",
         })
     }
 }
 
 impl FrameKind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Greeting,
         Self::Control,
         Self::Fetch,
@@ -89,6 +92,7 @@ impl FrameKind {
         Self::End,
         Self::Unavailable,
         Self::Secure,
+        Self::Waits,
     ];
 
     /// The longest body of such a frame.
@@ -99,7 +103,7 @@ impl FrameKind {
             // The ranges still missing, or the parts of a result.
             Self::Fetch => 1024 * 1024,
             Self::Blocks => FRAME_BYTES_MAX as u32,
-            Self::Credit | Self::End => 0,
+            Self::Credit | Self::End | Self::Waits => 0,
             Self::Secure => START_BYTES,
             Self::Unavailable => 4096,
         }

@@ -133,7 +133,8 @@ impl World {
                 id = Some(of);
             }
         }
-        let Some(id) = id else { return };
+        // A hostile owner may say that two copies grow from each other.
+        let Some(id) = id.filter(|id| !self.is_its_game(id)) else { return };
         let mut at = start;
         let mut circle = Vec::new();
         for _ in 0..feeds.len() {

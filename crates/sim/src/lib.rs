@@ -101,9 +101,16 @@ mod tests {
         }
     }
 
+    /// Seeds of clusters with a hostile member that failed once. What each showed has a test of its own, for a seed means
+    /// another simulation as soon as lies are made up in another way.
+    const FOUND: [u64; 15] = [
+        5210, 5579, 6596, 6612, 6781, 7592, 7766, 9641, 10_802, 11_590, 13_190, 14_852, 23_638,
+        26_519, 28_956,
+    ];
+
     #[test]
     fn a_member_that_says_anything_harms_no_other() {
-        for seed in 0..20 {
+        for seed in (0..20).chain(FOUND) {
             assert_eq!(hostile(seed, Record::Nothing, None).failure, None, "seed {seed}");
         }
     }

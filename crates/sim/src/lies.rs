@@ -48,7 +48,15 @@ impl World {
                 | Message::Fail { .. }
                 | Message::Leased { .. }
         ) || matches!(&message, Message::Announce(told) if told.id.minter().is_none() && self.is_hostile(told.instance.node));
-        (message.is_sound() && (is_its || !is_any_clients)).then_some(message)
+        // What is said of a maker that the receiver has not met is believed: docs/security.md.
+        let is_met = match &message {
+            Message::Announce(told) => {
+                let maker = told.instance.node;
+                self.hosts.get(&to).is_some_and(|host| host.node.members().contains(maker))
+            }
+            _ => true,
+        };
+        (message.is_sound() && is_met && (is_its || !is_any_clients)).then_some(message)
     }
 
     fn hostile_node(&self) -> NodeId {

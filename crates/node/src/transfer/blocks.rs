@@ -41,6 +41,8 @@ impl Default for Arrivals {
 pub(crate) enum Arrived {
     /// Whole frames, in the first of the places; not checked yet.
     Frames(Vec<Header>),
+    /// That the sender waits itself; not checked yet.
+    Waits(Header),
     /// Something else instead; of its body this many bytes are in the first place.
     Other(Header, usize),
 }
@@ -70,7 +72,14 @@ impl Arrivals {
     }
 
     /// The frames that are whole, if there are any.
-    fn whole(&mut self, places: &[&mut [u8]]) -> Result<Option<Arrived>, WireError> {
+    fn whole(&mut self, places: &mut [&mut [u8]]) -> Result<Option<Arrived>, WireError> {
+        if self.got >= HEADER_BYTES {
+            let header = Header::decode(&self.headers[0])?;
+            if header.kind == FrameKind::Waits {
+                self.skip_header(places);
+                return Ok(Some(Arrived::Waits(header)));
+            }
+        }
         let mut frames = Vec::new();
         for place in places.iter().take(FRAMES_AT_ONCE) {
             if self.got < HEADER_BYTES {
@@ -104,6 +113,28 @@ impl Arrivals {
         }
         self.headers.rotate_left(frames.len());
         Ok(Some(Arrived::Frames(frames)))
+    }
+
+    /// Takes away the first header, of a frame without a body: what has come behind it moves up.
+    fn skip_header(&mut self, places: &mut [&mut [u8]]) {
+        let mut behind = Vec::with_capacity(self.got);
+        for (header, place) in self.headers.iter().zip(places.iter()) {
+            behind.extend_from_slice(header);
+            behind.extend_from_slice(place);
+            if behind.len() >= self.got {
+                break;
+            }
+        }
+        behind.truncate(self.got);
+        let mut rest = behind.get(HEADER_BYTES..).unwrap_or_default();
+        for (header, place) in self.headers.iter_mut().zip(places.iter_mut()) {
+            for piece in [&mut header[..], &mut place[..]] {
+                let (here, later) = rest.split_at(piece.len().min(rest.len()));
+                piece[..here.len()].copy_from_slice(here);
+                rest = later;
+            }
+        }
+        self.got -= HEADER_BYTES;
     }
 }
 
@@ -149,13 +180,14 @@ pub(crate) fn open(
 
 /// Writes frames, each a place in an object and its bytes, with the checksums that are `known` of their places and lengths.
 ///
-/// Sealed frames are copies, in memory of `streams`. Their checksums are taken of the copy, so that a program which changes its
-/// object meanwhile, against its promise, does not make this node look as if it sent wrong bytes.
+/// Sealed frames are copies, in memory of `streams`, and so are those of an object that is `fragile`: a program of this host
+/// can write to it. Their checksums are taken of the copy, so that a program which changes its object meanwhile, against its
+/// promise, does not make this node look as if it sent wrong bytes.
 pub(crate) async fn write<'a, W>(
     writer: &mut W,
     seal: &mut Seal,
     streams: &Streams,
-    transfer: u64,
+    (transfer, fragile): (u64, bool),
     frames: impl Iterator<Item = (u64, &'a [u8])> + Clone,
     known: impl Fn(u64, usize) -> Option<u32>,
 ) -> io::Result<()>
@@ -167,9 +199,9 @@ where
         let checksum = mutants::checksum(offset, sum);
         Header { transfer, offset, ..Header::new(FrameKind::Blocks, bytes.len() as u32, checksum) }
     };
-    if !seal.is_plain() {
-        let sealed = sealed(seal, streams, frames, header);
-        return writer.write_all(&sealed).await;
+    if fragile || !seal.is_plain() {
+        let copied = copied(seal, streams, frames, header);
+        return writer.write_all(&copied).await;
     }
     let headers: Vec<[u8; HEADER_BYTES]> =
         frames.clone().map(|(offset, bytes)| header(offset, bytes).encode()).collect();
@@ -181,8 +213,8 @@ where
     channel::write_pieces(writer, &mut pieces).await
 }
 
-/// Frames as they are sent.
-fn sealed<'a>(
+/// Copies of frames as they are sent.
+fn copied<'a>(
     seal: &mut Seal,
     streams: &Streams,
     frames: impl Iterator<Item = (u64, &'a [u8])> + Clone,
@@ -222,6 +254,11 @@ fn swapped<'a>(all: &'a [u8], index: usize, frame: &'a [u8]) -> &'a [u8] {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        pin::Pin,
+        task::{Context, Poll},
+    };
+
     use tokio::{io::AsyncWriteExt, net::TcpListener};
 
     use super::*;
@@ -237,7 +274,9 @@ mod tests {
     async fn sent(secret: Option<[u8; 32]>, transfer: u64, bytes: &[u8], frame: u64) -> Vec<u8> {
         let (mut sent, mut seal, streams) = (Vec::new(), Seal::new(secret), Streams::default());
         let frames = frames(bytes, 0, frame);
-        write(&mut sent, &mut seal, &streams, transfer, frames, |_, _| None).await.unwrap();
+        write(&mut sent, &mut seal, &streams, (transfer, false), frames, |_, _| None)
+            .await
+            .unwrap();
         sent
     }
 
@@ -287,6 +326,88 @@ mod tests {
             let end = arrivals.next(&near, &mut [&mut rest]).await.unwrap();
             assert!(matches!(end, Arrived::Other(Header { kind: FrameKind::End, .. }, 0)));
             drop(sending.await.unwrap());
+        }
+    }
+
+    /// Method: words that the sender waits stand before, between and behind frames, which come in pieces of many sizes.
+    #[tokio::test]
+    async fn that_a_sender_waits_is_heard_between_frames_and_moves_none() {
+        const FRAME: u64 = 16 * 1024;
+        let bytes = pattern(4 * FRAME as usize);
+        for cut in [29, 48, 4099, 200_000] {
+            let (near, mut far) = connected().await;
+            let waits = frame::bare(FrameKind::Waits, 9, 0);
+            let mut all = [waits.clone(), waits.clone()].concat();
+            for frame in sent(None, 9, &bytes, FRAME).await.chunks(HEADER_BYTES + FRAME as usize) {
+                all.extend_from_slice(frame);
+                all.extend_from_slice(&waits);
+            }
+            let sending = tokio::spawn(async move {
+                for piece in all.chunks(cut) {
+                    far.write_all(piece).await.unwrap();
+                }
+                far
+            });
+            let (mut arrivals, mut received) = (Arrivals::default(), vec![0; bytes.len()]);
+            let (mut at, mut said) = (0, 0);
+            while at < received.len() || said < 6 {
+                let (mut none, rest) = ([0; 16], &mut received[at..]);
+                let mut places: Vec<&mut [u8]> = rest.chunks_mut(FRAME as usize).take(3).collect();
+                if places.is_empty() {
+                    places.push(&mut none);
+                }
+                match arrivals.next(&near, &mut places).await.unwrap() {
+                    Arrived::Waits(_) => said += 1,
+                    Arrived::Frames(headers) => {
+                        for (mut header, place) in headers.into_iter().zip(&mut places) {
+                            open(&mut Open::new(None), &mut header, 9, at as u64, place).unwrap();
+                            at += place.len();
+                        }
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!((said, received == bytes), (6, true), "in pieces of {cut}");
+            drop(sending.await.unwrap());
+        }
+    }
+
+    /// A connection that looks whether it is given bytes of an object itself.
+    struct Spy {
+        object: std::ops::Range<*const u8>,
+        is_given_it: bool,
+    }
+
+    impl tokio::io::AsyncWrite for Spy {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.is_given_it |= self.object.contains(&bytes.as_ptr());
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn of_what_a_program_can_change_a_copy_is_sent_with_the_checksum_of_the_copy() {
+        let (bytes, streams) = (pattern(100), Streams::default());
+        for (secret, fragile, is_given_it) in
+            [(None, false, true), (None, true, false), (Some([3; 32]), false, false)]
+        {
+            let mut spy = Spy { object: bytes.as_ptr_range(), is_given_it: false };
+            let (mut seal, frames) = (Seal::new(secret), frames(&bytes, 0, 50));
+            let sending = write(&mut spy, &mut seal, &streams, (1, fragile), frames, |_, _| None);
+            sending.await.unwrap();
+            assert_eq!(spy.is_given_it, is_given_it);
         }
     }
 

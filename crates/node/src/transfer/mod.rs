@@ -5,7 +5,10 @@
 pub(crate) mod blocks;
 mod digesting;
 mod limiter;
+mod patience;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod shared;
+#[cfg(test)]
+mod stalls;
 pub(crate) mod streams;

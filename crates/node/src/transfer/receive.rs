@@ -25,6 +25,7 @@ use super::{
     blocks::{self, Arrivals, Arrived, FRAMES_AT_ONCE},
     digesting::digest_of,
     limiter::Permit,
+    patience::Turn,
     shared::Transfers,
     streams::Piece,
 };
@@ -89,6 +90,7 @@ async fn copy(transfers: Arc<Transfers>, wanted: Wanted, serial: u64) {
         other => {
             transfers.counters.fetches_failed.add(1);
             if let Err(error) = &other {
+                transfers.note_slow(source, error);
                 debug!(id = %wanted.id, %source, %error, "a transfer broke off");
             }
             Event::FetchFailed { instance, source, not_here }
@@ -142,6 +144,7 @@ async fn receive_copy(
     let mut growth = Growth::new(ranges.iter().map(|range| range.end - range.start).sum());
     let (mut channel, transfer) = ask(transfers, source, what, CREDIT_BYTES, frame).await?;
     let (mut arrivals, mut ungranted) = (Arrivals::default(), 0);
+    let mut turn = Turn::new(&transfers.facts);
     for range in ranges {
         let Some(mut claim) = held.slot.claim_owned(range.clone()) else {
             return Err(WireError::Unexpected(format!(
@@ -154,8 +157,14 @@ async fn receive_copy(
             let at = claim.range().start;
             let mut places: Vec<&mut [u8]> =
                 claim.chunks_mut(frame as usize).take(FRAMES_AT_ONCE).collect();
-            let mut headers = match arrivals.next(&channel.stream, &mut places).await? {
+            let arrived = turn.expect("gave", arrivals.next(&channel.stream, &mut places)).await?;
+            let mut headers = match arrived {
                 Arrived::Frames(headers) => headers,
+                Arrived::Waits(mut header) => {
+                    channel.open.open(&mut header, &mut [])?;
+                    turn.hear_that_it_waits()?;
+                    continue;
+                }
                 Arrived::Other(header, body) => {
                     let end = ended(&mut channel, transfer, header, &places[0][..body]).await?;
                     transfers.network.peers.keep_idle(source, channel);
@@ -174,6 +183,7 @@ async fn receive_copy(
             claim.commit_front(whole);
             count_opened(transfers, source, opened)?;
             transfers.counters.bytes_received.add(whole);
+            turn.moved(whole);
             // Before others have their turn, in which more would come than the link carries in the time that is counted.
             pace.step(whole);
             growth.step(transfers, wanted, whole);
@@ -186,8 +196,11 @@ async fn receive_copy(
             }
         }
     }
-    let header = next(&mut channel.stream).await?;
-    let end = ended(&mut channel, transfer, header, &[]).await?;
+    let end = turn.expect("gave", async {
+        let header = next(&mut channel.stream).await?;
+        ended(&mut channel, transfer, header, &[]).await
+    });
+    let end = end.await?;
     transfers.network.peers.keep_idle(source, channel);
     pace.report(transfers, ordered);
     Ok(end)
@@ -250,6 +263,9 @@ async fn receive_partial(
         let mut places: Vec<&mut [u8]> = waiting.iter_mut().map(|piece| &mut **piece).collect();
         let headers = match arrivals.next(&channel.stream, &mut places).await? {
             Arrived::Frames(headers) => headers,
+            Arrived::Waits(header) => {
+                return Err(WireError::Unexpected(header.kind.to_string()).into());
+            }
             Arrived::Other(header, body) => {
                 let _ = ended(&mut channel, transfer, header, &places[0][..body]).await?;
                 let said = format!("its end at byte {at} of {}", part.end);

@@ -1,7 +1,8 @@
 //! The sending end of payload connections: copies as far as they have grown, and streams of partial results.
 //!
 //! One task reads what the receiver asks and grants, one writes. Nothing is sent that was not granted, and each
-//! connection carries one transfer at a time, so a receiver that stalls holds up no other.
+//! connection carries one transfer at a time, so a receiver that stalls holds up no other. One that takes nothing of a copy
+//! for a while is left, so that it does not hold the copy for ever; while the copy itself does not grow, it is told so.
 
 use std::{
     ops::Range,
@@ -29,6 +30,7 @@ use tracing::debug;
 
 use super::{
     blocks,
+    patience::Turn,
     shared::{Serving, Transfers},
     streams::{Frame, ORDER_PATIENCE},
 };
@@ -85,7 +87,9 @@ impl Credit {
                 self.bytes.fetch_sub(taken, Ordering::AcqRel);
                 return Ok(taken);
             }
-            self.check_open()?;
+            if self.is_closed.load(Ordering::Acquire) {
+                return Err(broken());
+            }
             self.changed.notified().await;
         }
     }
@@ -94,19 +98,16 @@ impl Credit {
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    fn check_open(&self) -> Result<(), LinkError> {
-        if self.is_closed.load(Ordering::Acquire) {
-            return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
-        }
-        Ok(())
-    }
-
     /// Ends when the connection does.
     async fn closed(&self) {
         while !self.is_closed.load(Ordering::Acquire) {
             self.changed.notified().await;
         }
     }
+}
+
+fn broken() -> LinkError {
+    std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()
 }
 
 /// Serves what a node asks for on one connection until that ends, or the node is no member any more.
@@ -121,6 +122,7 @@ pub(crate) fn start(
     transfers.tasks.spawn(Task::Send, async move {
         tokio::select! {
             result = serve(&serving, channel) => if let Err(error) = result {
+                serving.note_slow(node, &error);
                 debug!(%node, %error, "a payload connection ended");
             },
             // A node that is frozen takes nothing, and its kernel keeps the connection.
@@ -243,46 +245,63 @@ async fn send_copy(
     instance: Instance,
     wanted: &Wanted,
 ) -> Result<Option<Unavailable>, LinkError> {
+    let mut turn = Turn::new(&transfers.facts);
     if wanted.ordered {
         let ordered = tokio::time::timeout(ORDER_PATIENCE, transfers.store.wait_for(instance));
-        tokio::select! {
-            // If it does not come, the machine says so.
-            _ = ordered => {}
-            () = credit.closed() => {
-                return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
-            }
-        }
+        // If it does not come, the machine says so.
+        let _ = wait(&mut turn, writer, credit, wanted.transfer, ordered).await?;
     }
     let (serve, mut decision) = transfers.expect_serve();
     let mut asked = Asked { transfers, serve, is_refused: false };
     transfers.facts.tell(Event::FetchAsked { serve, id, instance });
     // The machine may have to wait for its own answer from the owner.
-    let serving = tokio::select! {
-        biased;
-        serving = &mut decision => serving.ok().flatten(),
-        // Whether it was granted meanwhile, or is still waited for: it is over.
-        () = credit.closed() => {
-            return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
-        }
-    };
-    let Some(Serving { held, relayed }) = serving else {
+    let serving = wait(&mut turn, writer, credit, wanted.transfer, &mut decision).await?;
+    let Some(Serving { held, relayed }) = serving.ok().flatten() else {
         asked.is_refused = true;
         return Ok(Some(Unavailable::NotHere));
     };
     let _active = transfers.streams.active();
-    let result = send_ranges(transfers, writer, credit, &held, relayed, wanted).await;
+    let result = send_ranges(transfers, writer, credit, &mut turn, (&held, relayed), wanted).await;
     if matches!(result, Ok(None)) {
         transfers.counters.serves.add(1);
     }
     result
 }
 
+/// Waits for what the receiver has no part in, and tells it so while that takes long.
+///
+/// # Errors
+/// The connection is over, whether what was waited for came meanwhile or not.
+async fn wait<T>(
+    turn: &mut Turn,
+    writer: &mut Writer,
+    credit: &Credit,
+    transfer: u64,
+    what: impl Future<Output = T>,
+) -> Result<T, LinkError> {
+    tokio::pin!(what);
+    loop {
+        let (result, is_word_due) = tokio::select! {
+            biased;
+            waited = turn.wait(&mut what) => waited,
+            () = credit.closed() => return Err(broken()),
+        };
+        if is_word_due {
+            let word = frame::bare(FrameKind::Waits, transfer, 0);
+            turn.expect("took", writer.send(word)).await?;
+        }
+        if let Some(result) = result {
+            return Ok(result);
+        }
+    }
+}
+
 async fn send_ranges(
     transfers: &Arc<Transfers>,
     writer: &mut Writer,
     credit: &Credit,
-    held: &Held,
-    relayed: bool,
+    turn: &mut Turn,
+    (held, relayed): (&Held, bool),
     wanted: &Wanted,
 ) -> Result<Option<Unavailable>, LinkError> {
     let Wanted { transfer, ref ranges, frame, .. } = *wanted;
@@ -303,29 +322,29 @@ async fn send_ranges(
         }
         while at < range.end {
             let first = at..(at + frame).min(range.end);
-            let here = tokio::select! {
-                here = held.wait(first.clone()) => here.is_ok(),
-                () = credit.closed() => return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()),
-            };
-            if !here {
-                return Ok(Some(Unavailable::Dropped));
+            if held.slot.ready(first.clone()).is_none() {
+                let grown = wait(turn, writer, credit, transfer, held.wait(first.clone())).await?;
+                if grown.is_err() {
+                    return Ok(Some(Unavailable::Dropped));
+                }
             }
             let batch = ready_run(held, first.clone(), range.end, frame);
             let least = first.end - first.start;
-            let granted = credit.take(least, batch.end - batch.start).await?;
+            let most = batch.end - batch.start;
+            let granted = turn.expect("took", credit.take(least, most)).await?;
             // Whole frames only: what is granted beyond them is for the next.
-            let end = if granted == batch.end - batch.start {
-                batch.end
-            } else {
-                at + granted / frame * frame
-            };
+            let end = if granted == most { batch.end } else { at + granted / frame * frame };
             credit.give_back(granted - (end - at));
             let Some(bytes) = held.slot.ready(at..end) else { continue };
             let (bytes, is_changed) = mutants::sent(relayed, bytes);
             let frames = blocks::frames(&bytes, at, frame);
             let (Writer { stream, seal }, streams) = (&mut *writer, &transfers.streams);
             let known = |at, length| if is_changed { None } else { held.known_sum(at, length) };
-            blocks::write(stream, seal, streams, transfer, frames, known).await?;
+            // Those who put it may have it mapped for writing.
+            let of = (transfer, !relayed);
+            let writing = blocks::write(stream, seal, streams, of, frames, known);
+            turn.expect("took", writing).await?;
+            turn.moved(end - at);
             counter.add(bytes.len() as u64);
             at = end;
         }
@@ -374,7 +393,8 @@ async fn send_partial(
         let length: u64 = pieces.clone().map(|(_, bytes)| bytes.len() as u64).sum();
         credit.take(length, length).await?;
         let (Writer { stream, seal }, streams) = (&mut *writer, &transfers.streams);
-        blocks::write(stream, seal, streams, transfer, pieces, |_, _| None).await?;
+        let of = (transfer, false);
+        blocks::write(stream, seal, streams, of, pieces, |_, _| None).await?;
         transfers.counters.bytes_partial.add(length);
         if matches!(batch.last(), Some(Frame::End)) {
             return Ok(None);

@@ -8,15 +8,17 @@ use std::{
 };
 
 use hoplite_proto::{
-    id::{Instance, ServeId},
+    id::{Instance, NodeId, ServeId},
     node::Event,
 };
 use tokio::{sync::oneshot, task::AbortHandle};
+use tracing::info;
 
 use super::{limiter::Limiter, streams::Streams};
 use crate::{
     counters::Counters,
     engine::{facts::Facts, tasks::Tasks},
+    error::LinkError,
     link::LinkMeter,
     network::shared::Network,
     store::{Held, Store},
@@ -132,6 +134,14 @@ impl Transfers {
             }
             is_current
         });
+    }
+
+    /// A transfer from or to a member broke off: counts it if the member gave or took too little.
+    pub(super) fn note_slow(&self, node: NodeId, error: &LinkError) {
+        if matches!(error, LinkError::Slow(..)) {
+            self.counters.transfers_slow.add(1);
+            info!(%node, %error, "ended a transfer");
+        }
     }
 
     /// Ends all transfers.

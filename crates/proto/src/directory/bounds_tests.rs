@@ -6,7 +6,7 @@ use super::{tests::Owner, *};
 use crate::{
     id::{Instance, Name, RequestId},
     limits::{BURIED_MAX, DELETERS_MAX, LATEST_MAX, REMEMBERED_WORDS_BYTES},
-    message::Progress,
+    message::{Paced, Progress},
     meta::Meta,
 };
 
@@ -55,6 +55,27 @@ fn however_often_a_member_forgets_an_owner_it_answers_claims() {
         answered.extend(owner.waits(ORPHAN_GRACE_NS / 2));
     }
     assert_eq!(answered, [(NodeId(3), refused)]);
+}
+
+/// Goal: senders that no node is, of which a member says that they send nothing, are not remembered.
+#[test]
+fn a_sender_that_is_no_member_is_not_remembered_as_stalled() {
+    let mut owner = Owner::new();
+    let id = mine(&owner);
+    owner.hears(2, told(&id, instance(2, 1)));
+    for source in 1000..1100 {
+        let source = NodeId(source);
+        let (progress, instance) = (Progress::Partial { source: Some(source) }, instance(2, 1));
+        let (of, meta, claim) = (id.clone(), Meta::bytes(1 << 20), false);
+        let begun = Announce { id: of, instance, meta, origin: false, progress, claim };
+        owner.hears(3, Message::Announce(begun));
+        owner.waits(ORPHAN_GRACE_NS);
+        let (id, missing) = (id.clone(), 1 << 20);
+        let paced = Paced { id, instance, source, bytes_per_second: 0, missing, usual: None };
+        owner.hears(3, Message::Paced(paced));
+        owner.waits(ORPHAN_GRACE_NS);
+    }
+    assert_eq!(owner.directory.strangers(&owner.members), 0);
 }
 
 #[test]

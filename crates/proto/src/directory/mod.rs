@@ -436,6 +436,11 @@ impl Directory {
         self.entries.iter().filter(|(_, entry)| entry.is_alive()).count()
     }
 
+    /// How many nodes that are no members are remembered for their pace; for checkers.
+    pub fn strangers(&self, members: &Members) -> usize {
+        self.speeds.strangers(members)
+    }
+
     /// What others wait for or listen to here; for checkers. Questions that came here before a change of members, or while
     /// the members did not agree, may stay where nobody asks any more.
     pub fn questions(&self, members: &Members) -> usize {

@@ -109,6 +109,11 @@ impl Speeds {
         self.nodes.remove(&node);
     }
 
+    /// Of how many nodes that are no members something is remembered; for checkers.
+    pub(super) fn strangers(&self, members: &Members) -> usize {
+        self.nodes.keys().filter(|node| !members.contains(**node)).count()
+    }
+
     /// Whether a receiver of a node was stalled a moment ago, and the node has said nothing since.
     pub(super) fn is_stalled(&self, now: Instant, node: NodeId) -> bool {
         let stalled = self.nodes.get(&node).and_then(|speed| speed.stalled);
@@ -169,7 +174,7 @@ impl Directory {
             mail.push((from, Message::Slow { times, bytes_per_second: rate }));
         }
         if !is_slow(rate, typical) {
-            return live.blame_left(now, from, typical, &mut self.speeds);
+            return live.blame_left(now, from, typical, members, &mut self.speeds);
         }
         if let Some(better) = live.better(now, from, (others, typical), members, link, &self.speeds)
         {
@@ -324,9 +329,16 @@ impl Live {
     }
 
     /// A receiver gets its share: where it was moved away from another sender, that one is slow, if it had the bytes.
-    fn blame_left(&self, now: Instant, node: NodeId, typical: u64, speeds: &mut Speeds) {
+    fn blame_left(
+        &self,
+        now: Instant,
+        node: NodeId,
+        typical: u64,
+        members: &Members,
+        speeds: &mut Speeds,
+    ) {
         for (left, report) in self.holders.get(&node).map_or(&[][..], Holder::left) {
-            if self.is_well(now, *left, typical) {
+            if members.contains(*left) && self.is_well(now, *left, typical) {
                 let times = typical / report.rate.max(1);
                 if times >= SLOW_TIMES {
                     speeds.nodes.entry(*left).or_default().up = Some((times, now));
@@ -402,16 +414,18 @@ impl Live {
             return None;
         }
         let sender = self.holders.get(&source);
+        // It is gone, or no node has that id: a receiver may say anything.
+        let is_member = members.contains(source);
         if let Some(sender) = sender.filter(|sender| !sender.complete) {
             let of_late = sender.last().filter(|theirs| theirs.at + STALL_NS > report.at);
             // It is stalled too and has said so; or a client fills it, or a reduce makes it, at that one's pace.
             if sender.source.is_none() || of_late.is_some_and(|theirs| theirs.rate == 0) {
                 return None;
             }
-            if of_late.is_none() {
+            if of_late.is_none() && is_member {
                 speeds.nodes.entry(source).or_default().stalled = Some(now);
             }
-        } else if !self.feeds_others(now, source, node) {
+        } else if is_member && !self.feeds_others(now, source, node) {
             speeds.nodes.entry(source).or_default().stalled = Some(now);
         }
         let avoid = self.senders_to_avoid(node, source);

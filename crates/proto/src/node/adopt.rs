@@ -138,6 +138,14 @@ impl Adoptions {
         owed
     }
 
+    /// The asker has no such original any more; the object, if it was on its way.
+    fn cancel(&mut self, asker: NodeId, instance: Instance) -> Option<ObjectId> {
+        let is_it = |adoption: &Adoption| (adoption.asker, adoption.instance) == (asker, instance);
+        let id = self.coming.iter().find(|(_, adoption)| is_it(adoption))?.0.clone();
+        self.coming.remove(&id);
+        Some(id)
+    }
+
     /// There is no room for an object now; whether its adoption was refused for that, so that another node may be asked.
     fn refuse_without_room(&mut self, id: &ObjectId, world: &mut World) -> bool {
         let is_refused = self.coming.get(id).is_some_and(|adoption| !adoption.may_wait);
@@ -227,7 +235,16 @@ impl Node {
         let is_small = meta.size <= INLINE_BYTES_MAX;
         let is_wrong =
             !meta.is_consistent() || is_small != inline.is_some() || self.world.is_unmade(instance);
-        let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed);
+        let is_false = |copy: &Copy| copy.id != id || copy.meta != meta;
+        if instance.node == asker
+            && let Some(copy) = self.table.get(instance).filter(|copy| is_false(copy))
+        {
+            // The maker knows what it made: an owner of another object has lied.
+            let other = copy.id.clone();
+            self.doom(instance);
+            self.world.send_owners(&other, &Message::Withdraw { id: other.clone(), instance });
+        }
+        let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed || is_false(copy));
         // What is here of another instance is not it, and keeps it from being received.
         let is_other = self.table.current(&id).is_some_and(|current| current != instance);
         let is_full = self.adoptions.coming() >= ADOPTIONS_MAX;
@@ -347,8 +364,11 @@ impl Node {
         Some(self.table.missing_for(size).saturating_sub(given_back))
     }
 
-    /// Enough other nodes keep an original: the copy here may go.
+    /// Enough other nodes keep an original, or it is no more: the copy here may go, and need not come.
     pub(super) fn unkeep(&mut self, asker: NodeId, instance: Instance) {
+        if let Some(id) = self.adoptions.cancel(asker, instance) {
+            return self.end_if_unwanted(&id);
+        }
         // A client of this node may want copies of it, too.
         if !self.adoptions.release(asker, instance) || self.replicas.contains(instance) {
             return;

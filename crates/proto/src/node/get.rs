@@ -111,6 +111,9 @@ impl Node {
             }
             return self.wait_for_room(&id);
         }
+        if !self.clear_way(&id, instance) {
+            return self.pulls.pause(&id, self.world.now());
+        }
         let is_other = |copy: &Copy| copy.id != id || copy.meta != meta;
         let is_wrong = !meta.is_sound() || self.table.get(instance).is_some_and(is_other);
         if is_wrong || self.world.is_unmade(instance) {
@@ -136,6 +139,39 @@ impl Node {
                 self.located_at(&id, instance, meta, node, terms);
             }
         }
+    }
+
+    /// Whether what is here of an instance came over the network and can be had again: it makes way for another object that
+    /// an owner says to be this instance. One of the two owners lies, and the object of the other could not be had here.
+    pub(super) fn makes_way(&self, instance: Instance) -> bool {
+        let is_received =
+            |copy: &Copy| !copy.origin && matches!(copy.state, State::Flowing(_) | State::Complete);
+        instance.node != self.world.me()
+            && !self.scatters.contains(instance)
+            && self.table.get(instance).is_some_and(is_received)
+    }
+
+    /// Makes way for an object of which an owner says that it is this instance, if it is another object here; false if the
+    /// other is still in use. That one is looked for again, ever later if its owner says the same again.
+    fn clear_way(&mut self, id: &ObjectId, instance: Instance) -> bool {
+        let Some(copy) = self.table.get(instance).filter(|copy| copy.id != *id) else {
+            return true;
+        };
+        if !self.makes_way(instance) {
+            return true;
+        }
+        let other = copy.id.clone();
+        // The memory that was ordered for it would be taken for that of this object.
+        if self.pulls.awaits_memory(&other) {
+            return false;
+        }
+        if !copy.doomed {
+            self.doom(instance);
+            self.world.send_owners(&other, &Message::Withdraw { id: other.clone(), instance });
+            self.pulls.pause(&other, self.world.now());
+            self.fail_folds_of(instance);
+        }
+        self.table.get(instance).is_none()
     }
 
     /// Small objects are not kept where they are only read: their owner answers in one round trip.
@@ -251,6 +287,9 @@ impl Node {
     pub(super) fn pull_in_room(&mut self, id: &ObjectId) {
         let Some(place) = self.pulls.in_room(id) else { return };
         let Place { instance, meta, source, has_waited, terms } = place;
+        if !self.clear_way(id, instance) {
+            return self.pulls.pause(id, self.world.now());
+        }
         if self.table.get(instance).is_some() {
             // Two owners gave it two names, of which one got room first.
             let (id, detail) = (

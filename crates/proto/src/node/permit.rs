@@ -141,8 +141,11 @@ impl Node {
         if from == self.world.me() || planted::has(Bug::ListensToAnyMember) {
             return message.is_sound();
         }
+        // Of two owners that give two objects one instance, this node can't tell which lies.
+        let is_told_anew =
+            |instance| matches!(message, Message::Located { .. }) && self.makes_way(instance);
         let is_another = |(id, instance): (&ObjectId, Instance)| {
-            instance.node != from && self.is_another(id, instance)
+            instance.node != from && self.is_another(id, instance) && !is_told_anew(instance)
         };
         message.is_sound()
             && !message.instances().any(is_another)

@@ -173,7 +173,8 @@ impl Replicated {
             world.send(node, Message::Unkeep { id: self.id.clone(), instance });
         }
         self.refused.append(&mut self.tired);
-        self.lost.retain(|node| !world.members().contains(*node));
+        let members = world.members();
+        self.lost.retain(|node| !members.contains(*node) && members.is_departed(*node));
     }
 }
 
@@ -306,6 +307,10 @@ impl Replicas {
     /// The original is no more.
     pub(super) fn end(&mut self, instance: Instance, requests: &mut Requests, world: &mut World) {
         let Some(original) = self.all.remove(&instance) else { return };
+        // What they look for may not be found any more, and be put by no node again.
+        for node in &original.asked {
+            world.send(*node, Message::Unkeep { id: original.id.clone(), instance });
+        }
         original.charged().for_each(|node| self.discharge(node, original.bytes));
         for request in &original.requests {
             let error = Error::ObjectDeleted { id: original.id.clone() };
@@ -374,5 +379,22 @@ mod tests {
         assert_eq!((requests.len(), replicas.deadline()), (0, None));
         replicas.end(INSTANCE, &mut requests, &mut world);
         assert!(replicas.takes_no_room());
+    }
+
+    /// Goal: no node looks for ever for an original that ended before it came there, and that is put by no node again.
+    #[test]
+    fn who_was_asked_for_what_ends_hears_of_it() {
+        let mut world = World::of(2);
+        let mut table = Table::new(1 << 20);
+        let id = ObjectId::Minted { node: NodeId(1), serial: 1 };
+        table.insert(INSTANCE, id.clone(), Meta::bytes(1000), None, State::Complete, true);
+        let copy = table.get(INSTANCE).expect("it is there");
+        let (mut replicas, mut requests) = (Replicas::default(), Requests::default());
+        let question = Asked { client: ClientId(1), request: RequestId(1), deadline: None };
+        replicas.want(&question, (INSTANCE, copy), 2, &mut requests, &mut world);
+        assert_eq!(asked(&mut world), [2]);
+        replicas.end(INSTANCE, &mut requests, &mut world);
+        let message = Message::Unkeep { id, instance: INSTANCE };
+        assert!(world.taken().contains(&Action::Send { to: NodeId(2), message }));
     }
 }

@@ -30,6 +30,7 @@ impl Node {
             ("adoptions", self.adoptions.coming()),
             ("that others keep too", self.replicas.len()),
             ("questions of others", self.directory.questions(self.world.members())),
+            ("nodes that are gone and remembered", self.directory.strangers(self.world.members())),
             ("members that leave", self.leaving.unseating()),
             ("names that are kept", self.directory.reservations()),
             ("leases", self.leases.len()),

@@ -85,10 +85,65 @@ fn one_instance_that_waits_for_room_under_two_names_comes_once() {
     assert!(!gets.iter().any(|request| cluster.replies.contains_key(request)));
     let request = cluster.ask(1, Ask::Delete { ids: held.to_vec() });
     assert_eq!(cluster.reply(request), &Ok(Answer::Done));
-    let failed = |request: &&RequestId| {
-        matches!(cluster.replies.get(request), Some(Err(Error::ObjectLost { .. })))
-    };
-    assert_eq!(gets.iter().filter(failed).count(), 1);
+    // Which of them the instance is can't be told: the second is looked for again.
+    assert!(!gets.iter().any(|request| cluster.replies.contains_key(request)));
+    let copies = cluster.nodes[&NodeId(1)].table().iter().filter(|(it, _)| *it == instance(2, 7));
+    assert_eq!(copies.count(), 1);
+}
+
+/// Goal: an owner that gives another object the instance of an honest one does not keep that from a node.
+#[test]
+fn what_an_owner_said_to_be_an_instance_makes_way_for_what_it_is() {
+    let (mut cluster, name) = Cluster::of_four("honest");
+    let false_name: ObjectId = cluster.owned_name(4, 2, "false").parse().unwrap();
+    let id = cluster.put_large(2, Some(&name));
+    let real = cluster.nodes[&NodeId(2)].table().current(&id).unwrap();
+    let lied_to = cluster.get(3, &false_name);
+    let source = Source::Holder { node: NodeId(4), reason: Reason::OnlyHolder };
+    let (of, meta) = (false_name.clone(), array(LARGE));
+    cluster.say(4, 3, Message::Located { id: of, instance: real, meta, source });
+    let told = |cluster: &Cluster| cluster.nodes[&NodeId(3)].table().get(real).unwrap().id.clone();
+    assert_eq!(told(&cluster), false_name);
+    let get = cluster.get(3, &id);
+    assert!(matches!(cluster.reply(get), Ok(Answer::Got { id: got, .. }) if *got == id));
+    assert_eq!(told(&cluster), id);
+    assert!(!cluster.replies.contains_key(&lied_to));
+}
+
+/// Goal: a node that was told a lie of an instance does not say that it keeps that for its maker.
+#[test]
+fn the_maker_of_an_instance_is_believed_before_an_owner_of_another_object() {
+    let mut cluster = Cluster::new(4);
+    let false_name: ObjectId = cluster.owned_name(4, 2, "false").parse().unwrap();
+    let id = cluster.put_small(1, None);
+    let real = cluster.nodes[&NodeId(1)].table().current(&id).unwrap();
+    let (of, inline, may_wait) = (false_name.clone(), Some(ones(8)), true);
+    cluster.say(4, 3, Message::Adopt { id: of, instance: real, meta: array(8), inline, may_wait });
+    let (of, source) = (false_name.clone(), Source::Inline(ones(8)));
+    cluster.say(4, 3, Message::Located { id: of, instance: real, meta: array(8), source });
+    assert!(cluster.has(3, &false_name));
+    let bytes = cluster.nodes[&NodeId(1)].table().get(real).unwrap().inline.clone();
+    let (of, may_wait) = (id.clone(), false);
+    cluster.say(
+        1,
+        3,
+        Message::Adopt { id: of, instance: real, meta: array(8), inline: bytes, may_wait },
+    );
+    assert!(cluster.has(3, &id) && !cluster.has(3, &false_name));
+}
+
+/// Goal: an adoption that its asker takes back ends the search for the object.
+#[test]
+fn an_adoption_that_is_taken_back_is_sought_no_more() {
+    let (mut cluster, name) = Cluster::of_four("never");
+    let (id, inline): (ObjectId, _) = (name.parse().unwrap(), Some(ones(8)));
+    let (instance, may_wait, meta) = (instance(4, 1000), false, array(8));
+    cluster.say(4, 3, Message::Adopt { id: id.clone(), instance, meta, inline, may_wait });
+    assert_eq!(cluster.nodes[&NodeId(3)].adoptions.coming(), 1);
+    cluster.say(2, 3, Message::Unkeep { id: id.clone(), instance });
+    assert_eq!(cluster.nodes[&NodeId(3)].adoptions.coming(), 1, "another did not ask for it");
+    cluster.say(4, 3, Message::Unkeep { id, instance });
+    cluster.assert_at_rest();
 }
 
 #[test]
