@@ -59,6 +59,7 @@ fn identity(tokens: Vec<Token>) -> Identity {
         key,
         cluster: "default".into(),
         tokens,
+        admission: String::new(),
         is_plain: false,
         silence: SILENCE_MAX,
         turns: Arc::default(),
@@ -126,7 +127,11 @@ async fn attack(key: &NodeKey, mut stream: TcpStream, is_caller: bool, depth: De
             if stream.read_exact(&mut heard).await.is_err() {
                 return;
             }
-            let secured = if is_caller { key.call(stream).await } else { key.answer(stream).await };
+            let secured = if is_caller {
+                key.call(stream, None).await
+            } else {
+                key.answer(stream, None).await
+            };
             if let Ok(secured) = secured {
                 say_all(secured.stream, &greetings(key.id(), bytes)).await;
             }

@@ -110,10 +110,15 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     let id: ObjectId = "a/1".parse().unwrap();
     let instance = Instance { node: NodeId(1), serial: 1 };
     let asks = [
-        Ask::Put { id: Some(id.clone()), meta: Meta::bytes(3), bytes: vec![1, 2, 3].into() },
-        Ask::Create { id: Some(id.clone()), meta: Meta::bytes(100_000) },
-        Ask::Create { id: None, meta: Meta::array(Dtype::Float32, vec![4]).unwrap() },
-        Ask::Create { id: None, meta: Meta::bytes(u64::MAX) },
+        Ask::Put {
+            id: Some(id.clone()),
+            meta: Meta::bytes(3),
+            bytes: vec![1, 2, 3].into(),
+            ttl_ns: None,
+        },
+        Ask::Create { id: Some(id.clone()), meta: Meta::bytes(100_000), ttl_ns: None },
+        Ask::Create { id: None, meta: Meta::array(Dtype::Float32, vec![4]).unwrap(), ttl_ns: None },
+        Ask::Create { id: None, meta: Meta::bytes(u64::MAX), ttl_ns: None },
         Ask::Promise,
         Ask::BreakPromises,
         Ask::Seal { instance },
@@ -131,6 +136,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
             op: Op::Sum,
             count: 2,
             id: None,
+            ttl_ns: None,
         },
     ];
     let mut said: Vec<ToNode> = asks

@@ -105,7 +105,7 @@ impl Liar {
                 }
             });
             let identity = identity(key, member);
-            let met = handshake::call(&identity, node.address(), Role::Control, None);
+            let met = handshake::call(&identity, node.address().unwrap(), Role::Control, None);
             let says = met.await.unwrap().channel;
             (identity, says)
         });
@@ -140,7 +140,8 @@ impl Liar {
     /// Asks the node for a copy, and grants so much.
     fn fetch(&self, id: &ObjectId, instance: Instance, credit: u64) -> Channel {
         self.runtime.block_on(async {
-            let met = handshake::call(&self.identity, self.node.address(), Role::Payload, None);
+            let met =
+                handshake::call(&self.identity, self.node.address().unwrap(), Role::Payload, None);
             let mut channel = met.await.unwrap().channel;
             let (id, ranges) = (id.clone(), std::iter::once(0..LEN).collect());
             let what = What::Copy { id, instance, ranges, ordered: false };
@@ -158,7 +159,7 @@ impl Liar {
         });
         let source = Source::Holder { node: self.id(), reason: Reason::OnlyHolder };
         let (id, instance) = (id.clone(), Instance { node: self.id(), serial: 7 });
-        let located = Message::Located { id, instance, meta: meta(), source };
+        let located = Message::Located { id, instance, meta: meta(), source, lifetime: None };
         self.runtime.block_on(async {
             self.says.say(FrameKind::Control, &located).await.unwrap();
             let mut channel = timeout(SOON, self.asked.recv()).await.unwrap().unwrap();
@@ -173,7 +174,7 @@ impl Liar {
 
     /// Of the copy of which this is the only one at the node: which instance, and how often it is held.
     fn row(&self) -> (Instance, u32) {
-        let rows = self.node.client().start_objects().join().unwrap();
+        let rows = self.node.client().start_objects(None).join().unwrap();
         (rows[0].instance, rows[0].pins)
     }
 
@@ -196,7 +197,8 @@ impl Liar {
 fn identity(key: NodeKey, member: Member) -> Identity {
     let (cluster, silence) = (NodeConfig::default().cluster, handshake::SILENCE_MAX);
     let (tokens, turns) = (Vec::new(), Arc::default());
-    Identity { member, key, cluster, tokens, is_plain: false, silence, turns }
+    let admission = String::new();
+    Identity { member, key, cluster, tokens, admission, is_plain: false, silence, turns }
 }
 
 fn meta() -> Meta {
@@ -272,7 +274,7 @@ fn a_sender_that_gives_a_few_bytes_is_left() {
 fn a_receiver_of_what_does_not_grow_is_told_so() {
     let mut liar = Liar::new();
     let client = liar.node.client();
-    let writer = client.start_create(None, meta(), Some(SOON)).join().unwrap();
+    let writer = client.start_create(None, meta(), None, Some(SOON)).join().unwrap();
     liar.is_met();
     let mut channel = liar.fetch(writer.id(), liar.row().0, LEN);
     liar.runtime.block_on(async {

@@ -67,7 +67,8 @@ fn a_sender_that_is_no_member_is_not_remembered_as_stalled() {
         let source = NodeId(source);
         let (progress, instance) = (Progress::Partial { source: Some(source) }, instance(2, 1));
         let (of, meta, claim) = (id.clone(), Meta::bytes(1 << 20), false);
-        let begun = Announce { id: of, instance, meta, origin: false, progress, claim };
+        let begun =
+            Announce { id: of, instance, meta, origin: false, progress, claim, lifetime: None };
         owner.hears(3, Message::Announce(begun));
         owner.waits(ORPHAN_GRACE_NS);
         let (id, missing) = (id.clone(), 1 << 20);

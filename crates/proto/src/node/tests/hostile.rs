@@ -63,7 +63,15 @@ fn the_next_instance_of_a_node_can_not_be_given_to_it() {
         cluster.say(
             2,
             1,
-            Message::Adopt { id, instance, meta: array(8), inline, lifetime: None, may_wait },
+            Message::Adopt {
+                id,
+                instance,
+                meta: array(8),
+                inline,
+                lifetime: None,
+                may_wait,
+                lifetime: None,
+            },
         );
     }
     let id = cluster.put_small(1, None);
@@ -101,7 +109,7 @@ fn what_an_owner_said_to_be_an_instance_makes_way_for_what_it_is() {
     let lied_to = cluster.get(3, &false_name);
     let source = Source::Holder { node: NodeId(4), reason: Reason::OnlyHolder };
     let (of, meta) = (false_name.clone(), array(LARGE));
-    cluster.say(4, 3, Message::Located { id: of, instance: real, meta, source });
+    cluster.say(4, 3, Message::Located { id: of, instance: real, meta, source, lifetime: None });
     let told = |cluster: &Cluster| cluster.nodes[&NodeId(3)].table().get(real).unwrap().id.clone();
     assert_eq!(told(&cluster), false_name);
     let get = cluster.get(3, &id);
@@ -118,16 +126,31 @@ fn the_maker_of_an_instance_is_believed_before_an_owner_of_another_object() {
     let id = cluster.put_small(1, None);
     let real = cluster.nodes[&NodeId(1)].table().current(&id).unwrap();
     let (of, inline, may_wait) = (false_name.clone(), Some(ones(8)), true);
-    cluster.say(4, 3, Message::Adopt { id: of, instance: real, meta: array(8), inline, may_wait });
+    cluster.say(
+        4,
+        3,
+        Message::Adopt { id: of, instance: real, meta: array(8), inline, may_wait, lifetime: None },
+    );
     let (of, source) = (false_name.clone(), Source::Inline(ones(8)));
-    cluster.say(4, 3, Message::Located { id: of, instance: real, meta: array(8), source });
+    cluster.say(
+        4,
+        3,
+        Message::Located { id: of, instance: real, meta: array(8), source, lifetime: None },
+    );
     assert!(cluster.has(3, &false_name));
     let bytes = cluster.nodes[&NodeId(1)].table().get(real).unwrap().inline.clone();
     let (of, may_wait) = (id.clone(), false);
     cluster.say(
         1,
         3,
-        Message::Adopt { id: of, instance: real, meta: array(8), inline: bytes, may_wait },
+        Message::Adopt {
+            id: of,
+            instance: real,
+            meta: array(8),
+            inline: bytes,
+            may_wait,
+            lifetime: None,
+        },
     );
     assert!(cluster.has(3, &id) && !cluster.has(3, &false_name));
 }
@@ -138,7 +161,11 @@ fn an_adoption_that_is_taken_back_is_sought_no_more() {
     let (mut cluster, name) = Cluster::of_four("never");
     let (id, inline): (ObjectId, _) = (name.parse().unwrap(), Some(ones(8)));
     let (instance, may_wait, meta) = (instance(4, 1000), false, array(8));
-    cluster.say(4, 3, Message::Adopt { id: id.clone(), instance, meta, inline, may_wait });
+    cluster.say(
+        4,
+        3,
+        Message::Adopt { id: id.clone(), instance, meta, inline, may_wait, lifetime: None },
+    );
     assert_eq!(cluster.nodes[&NodeId(3)].adoptions.coming(), 1);
     cluster.say(2, 3, Message::Unkeep { id: id.clone(), instance });
     assert_eq!(cluster.nodes[&NodeId(3)].adoptions.coming(), 1, "another did not ask for it");

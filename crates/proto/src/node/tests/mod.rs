@@ -931,8 +931,13 @@ fn what_is_not_what_its_maker_announced_is_void_and_no_sender_is_asked_twice() {
     assert_eq!(step(Event::SlotReady { instance }), [], "the owner is asked");
     let located = |source| {
         let source = Source::Holder { node: NodeId(source), reason: Reason::OnlyHolder };
-        let message =
-            Message::Located { id: id.clone(), instance, meta: Meta::bytes(LARGE), source };
+        let message = Message::Located {
+            id: id.clone(),
+            instance,
+            meta: Meta::bytes(LARGE),
+            source,
+            lifetime: None,
+        };
         Event::Message { from: NodeId(1), message }
     };
     let fetch = |source| {
