@@ -78,6 +78,7 @@ def test_a_job_ends_with_its_last_client(nodes: list[hoplite.Node]) -> None:
     assert time.monotonic() - begun > GRACE_S - 1
     assert are_there(other, [stays])
     assert (value == numbers(50_000)).all(), "readers keep what they have got"
+    del value
     eventually(lambda: [row["ref"] for row in nodes[0].client().objects()] == [])
 
 

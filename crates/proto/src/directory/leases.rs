@@ -173,13 +173,21 @@ fn tell_of_objects(job: &Name, covers: bool, members: &Members, mail: &mut Mail)
 
 impl Directory {
     /// How long a living object lives is known, or known better.
-    pub(super) fn bind(&mut self, id: &ObjectId, told: &Terms, members: &Members, mail: &mut Mail) {
+    pub(super) fn bind(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        told: &Terms,
+        members: &Members,
+        mail: &mut Mail,
+    ) {
         let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
         let Some(live) = live else { return };
         let terms = live.terms.get_or_insert_default();
         terms.join(told);
         if let Some(at) = terms.ends_at {
-            self.alarms.insert((at, id.clone()));
+            // What is told of it when its time is over is no news in this moment.
+            self.alarms.insert((at.max(now + 1), id.clone()));
         }
         let Some(job) = terms.lease().cloned() else { return };
         self.leases.cover(&job, id, members, mail);
