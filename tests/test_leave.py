@@ -68,7 +68,7 @@ def test_what_no_other_node_has_room_for_is_named() -> None:
     """By the log, the exit code and the error of those who ask; what found room, or is small, is there."""
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(testing.node_process("--capacity", "8MiB"))
-        options = ("--capacity", "64MiB", "--join", first.address, "--leave-timeout", "3", "--log-level", "warning")
+        options = ("--capacity", "64MiB", "--join", first.address, "--leave-timeout", "3", "--log-level", "warn")
         leaver = stack.enter_context(testing.node_process(*options))
         client, gone = stack.enter_context(first.client()), leaver.client()
         eventually(lambda: len(client.status()["members"]) == 2)

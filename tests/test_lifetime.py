@@ -60,8 +60,11 @@ def test_an_object_ends_in_its_time(clients: list[hoplite.Client], size: int, na
     begun = time.monotonic()
     ref = clients[0].put(numbers(size), name=name, ttl=TTL_S)
     value = clients[1].get(ref, timeout=SOON)
-    ends(clients, ref, begun=begun)
+    eventually(lambda: is_gone(clients[0], ref))
+    assert time.monotonic() - begun >= TTL_S, "it lived shorter than it was to"
     assert (value == numbers(size)).all(), "readers keep what they have got"
+    del value
+    ends(clients, ref, begun=begun)
     if name is not None:
         clients[2].put(numbers(size), name=name)
         clients[0].get(name, timeout=SOON)

@@ -40,6 +40,7 @@ SAID: dict[str, tuple[str, str, Any]] = {
     "log": ("DEBUG", '"debug"', "debug"),
     "address": ("a:1,b:2", '"a:1,b:2"', "a:1,b:2"),
     "allow_pickle": ("0", "false", False),
+    "job": ("run-7", '"run-7"', "run-7"),
 }
 
 

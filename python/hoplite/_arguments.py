@@ -200,9 +200,9 @@ def check_job(job: str | None) -> str | None:
     if job is None:
         return None
     text = check_text("job", job)
-    _native.check_name(text)
     if text.startswith("@"):
         raise InvalidArgument(f"the job {text!r} begins with @, which marks refs")
+    _native.check_name(text)
     return text
 
 

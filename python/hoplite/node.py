@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import weakref
 from typing import TYPE_CHECKING
 
@@ -255,11 +256,25 @@ class Node:
         return f"<hoplite.Node {self.id} at {self._where}{', closed' if self.closed else ''}>"
 
 
+def silence_daemons() -> None:
+    """Keeps daemon threads, which the interpreter would have ended unheard, from reporting that the node left."""
+    report = threading.excepthook
+
+    def hook(arguments: threading.ExceptHookArgs) -> None:
+        is_daemon = arguments.thread is not None and arguments.thread.daemon
+        if not (is_daemon and isinstance(arguments.exc_value, NodeDown)):
+            report(arguments)
+
+    threading.excepthook = hook
+
+
 def _close_all() -> None:
     """Leaves with every node that was not closed: what would drop it may be a thread that just ends."""
-    for node in list(_running):
-        if not node.closed:
-            node.close(node._leave_timeout)
+    nodes = [node for node in _running if not node.closed and node._pid == os.getpid()]
+    if nodes:
+        silence_daemons()
+    for node in nodes:
+        node.close(node._leave_timeout)
 
 
 # `hoplite.session` closes what `init` started, and is asked first.

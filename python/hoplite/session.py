@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import functools
 import socket
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from hoplite._shared import shared
 from hoplite.addresses import split_address
 from hoplite.client import Client
 from hoplite.errors import AddressInUse, ConnectError, ForkedClient, HopliteError, InvalidArgument, NodeDown
-from hoplite.node import Node
+from hoplite.node import Node, silence_daemons
 from hoplite.settings import UNIX
 
 if TYPE_CHECKING:
@@ -384,25 +383,13 @@ def _listen_address(join: list[str]) -> str:
 def _at_exit() -> None:
     if not shared.nodes:
         return
-    _silence_daemons()
+    silence_daemons()
     for node in reversed(shared.nodes):
         try:
             node.close(shared.leave_timeout)
         except HopliteError:
             # The process ends; the cluster tells those who need what was here.
             continue
-
-
-def _silence_daemons() -> None:
-    """Keeps daemon threads, which the interpreter would have ended unheard, from reporting that the node left."""
-    report = threading.excepthook
-
-    def hook(arguments: threading.ExceptHookArgs) -> None:
-        is_daemon = arguments.thread is not None and arguments.thread.daemon
-        if not (is_daemon and isinstance(arguments.exc_value, NodeDown)):
-            report(arguments)
-
-    threading.excepthook = hook
 
 
 atexit.register(_at_exit)

@@ -27,6 +27,8 @@ pub struct Job {
 pub struct Lifetime {
     /// Nanoseconds until it is to be deleted, from when this is said.
     pub left_ns: Option<u64>,
+    /// Nanoseconds that it is to live from when it is complete, which it was not yet.
+    pub ttl_ns: Option<u64>,
     /// The job of the client that made it.
     pub job: Option<Job>,
 }
@@ -71,25 +73,28 @@ impl Terms {
     /// As another node tells them.
     pub fn told(told: &Lifetime, now: Instant) -> Box<Self> {
         let ends_at = told.left_ns.map(|left| now + left);
-        Box::new(Self { ttl_ns: None, ends_at, job: told.job.clone() })
+        Box::new(Self { ttl_ns: told.ttl_ns, ends_at, job: told.job.clone() })
     }
 
     /// The object is complete: its time runs.
     pub fn begin(&mut self, now: Instant) {
         if let Some(ttl) = self.ttl_ns.take() {
-            self.ends_at = Some(now + ttl);
+            self.ends_at = self.ends_at.into_iter().chain([now + ttl]).min();
         }
     }
 
     /// What to tell another node now.
     pub fn tell(&self, now: Instant) -> Box<Lifetime> {
         let left_ns = self.ends_at.map(|at| at.since(now));
-        Box::new(Lifetime { left_ns, job: self.job.clone() })
+        let ttl_ns = self.ttl_ns.filter(|_| left_ns.is_none());
+        Box::new(Lifetime { left_ns, ttl_ns, job: self.job.clone() })
     }
 
     /// Another node tells of the same object. What it says comes late rather than early: the earlier end is the right one.
     pub fn join(&mut self, other: &Self) {
         self.ends_at = self.ends_at.into_iter().chain(other.ends_at).min();
+        // A node that received it while it grew counts from when its own copy is complete.
+        self.ttl_ns = self.ttl_ns.or(other.ttl_ns).filter(|_| self.ends_at.is_none());
         if self.job.is_none() {
             self.job.clone_from(&other.job);
         }
@@ -120,11 +125,21 @@ mod tests {
 
     #[test]
     fn the_earlier_end_counts_and_a_long_time_does_not_overflow() {
-        let told = |left_ns| Terms::told(&Lifetime { left_ns, job: None }, NOW);
+        let told = |left_ns| Terms::told(&Lifetime { left_ns, ttl_ns: None, job: None }, NOW);
         let mut terms = told(None);
         terms.join(&told(Some(u64::MAX)));
         terms.join(&told(Some(7)));
         terms.join(&told(None));
         assert_eq!(terms.ends_at, Some(NOW + 7));
+    }
+
+    #[test]
+    fn a_node_that_heard_of_it_before_it_was_complete_knows_its_time_too() {
+        let growing = Terms::new(Some(500), None).expect("it has a time");
+        let mut terms = Terms::told(&growing.tell(NOW), NOW);
+        assert_eq!((terms.ends_at, terms.ttl_ns), (None, Some(500)));
+        terms.begin(NOW + 10);
+        terms.join(&Terms::told(&Lifetime { left_ns: Some(490), ttl_ns: None, job: None }, NOW));
+        assert_eq!((terms.ends_at, terms.ttl_ns), (Some(NOW + 490), None));
     }
 }

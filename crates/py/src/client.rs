@@ -220,6 +220,7 @@ impl Client {
         Ok(Pending::new(waiting, |py, ready| Ok(PyList::new(py, ready)?.into_any().unbind())))
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn start_reduce(
         &self,
         py: Python<'_>,

@@ -307,8 +307,8 @@ impl World {
                 };
                 Message::ListIs { request, rows: vec![row], next: Some(id) }
             }
-            Kind::Leased => Message::Leased { lease: Lease::Object(id), is_taken: yes },
-            Kind::Covers => Message::Covers { job: self.any_name()?, covers: yes },
+            Kind::Leased => Message::Leased { lease: Lease::Object(id), is_taken: false },
+            Kind::Covers => Message::Covers { job: self.any_name()?, covers: false },
             Kind::JobEnded => Message::JobEnded { job: self.any_name()? },
             Kind::Fold => Message::Fold(fold),
             Kind::Scatter => {

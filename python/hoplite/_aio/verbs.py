@@ -416,7 +416,7 @@ class AsyncVerbs(AsyncOverview):
         texts = await answer_async(self._open().start_lost(check_ref(ref), check_timeout(timeout)))
         return [Ref(text, self) for text in texts]
 
-    async def hold_async(self: Client, ref: Ref | str) -> Lease:
+    async def hold_async(self: Client, ref: Ref | str, *, timeout: float | None = None) -> Lease:
         """Takes a lease of an object: it lives as long as some client of the cluster has one.
 
         When the last lease is released, or its client has closed or died, the object is deleted, 5 s later: a client
@@ -426,11 +426,13 @@ class AsyncVerbs(AsyncOverview):
         Args:
             ref: the object; it need not exist yet, so that there is no moment at which it is not held. Of a name, what
                 has the name when the last lease ends is deleted.
+            timeout: seconds to wait until the owner of the object knows of the lease.
 
         Returns:
             The lease: `with hp.hold(ref): ...`, or `lease.release()`. One that is garbage is released.
 
         Raises:
+            GetTimeout: the owner has not answered in time, and there is no lease.
             InvalidArgument: it is no ref.
 
         Examples:
@@ -439,12 +441,16 @@ class AsyncVerbs(AsyncOverview):
             ...     bytes(hp.get(hp.put(b"for a while", name=ref)))
             b'for a while'
         """
-        text = check_ref(ref)
+        text, limit = check_ref(ref), check_timeout(timeout)
+        native = self._open()
         lease = Lease(self, text)
         try:
-            await answer_async(self._open().start_take_lease(text))
+            await answer_async(native.start_take_lease(text))
+            # The owner has heard of the lease when it answers this, which it is asked after it.
+            with contextlib.suppress(ObjectDeleted, ObjectLost):
+                await answer_async(native.start_locations(text, None, limit))
         except BaseException:
-            lease._forget()
+            lease.release()
             raise
         return lease
 

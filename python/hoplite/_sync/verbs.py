@@ -406,7 +406,7 @@ class Verbs(Overview):
         texts = answer(self._open().start_lost(check_ref(ref), check_timeout(timeout)))
         return [Ref(text, self) for text in texts]
 
-    def hold(self: Client, ref: Ref | str) -> Lease:
+    def hold(self: Client, ref: Ref | str, *, timeout: float | None = None) -> Lease:
         """Takes a lease of an object: it lives as long as some client of the cluster has one.
 
         When the last lease is released, or its client has closed or died, the object is deleted, 5 s later: a client
@@ -416,11 +416,13 @@ class Verbs(Overview):
         Args:
             ref: the object; it need not exist yet, so that there is no moment at which it is not held. Of a name, what
                 has the name when the last lease ends is deleted.
+            timeout: seconds to wait until the owner of the object knows of the lease.
 
         Returns:
             The lease: `with hp.hold(ref): ...`, or `lease.release()`. One that is garbage is released.
 
         Raises:
+            GetTimeout: the owner has not answered in time, and there is no lease.
             InvalidArgument: it is no ref.
 
         Examples:
@@ -429,12 +431,16 @@ class Verbs(Overview):
             ...     bytes(hp.get(hp.put(b"for a while", name=ref)))
             b'for a while'
         """
-        text = check_ref(ref)
+        text, limit = check_ref(ref), check_timeout(timeout)
+        native = self._open()
         lease = Lease(self, text)
         try:
-            answer(self._open().start_take_lease(text))
+            answer(native.start_take_lease(text))
+            # The owner has heard of the lease when it answers this, which it is asked after it.
+            with contextlib.suppress(ObjectDeleted, ObjectLost):
+                answer(native.start_locations(text, None, limit))
         except BaseException:
-            lease._forget()
+            lease.release()
             raise
         return lease
 

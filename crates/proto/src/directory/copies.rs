@@ -143,7 +143,7 @@ impl Directory {
         let is_made = announce.progress.is_complete() && from == instance.node;
         entry.reserved.take_if(|reserved| is_made && reserved.node == from);
         if let Some(told) = &announce.lifetime {
-            self.bind(id, &Terms::told(told, now), members, mail);
+            self.bind(now, id, &Terms::told(told, now), members, mail);
         }
         self.check_orphan(now, id, members);
         self.wake(now, id, is_news, members, link, mail);

@@ -143,14 +143,25 @@ impl Leases {
         mail: &mut Mail,
     ) {
         for lease in self.all.keys().cloned().collect::<Vec<Lease>>() {
-            if !members.owners(&lease.place()).contains(members.me()) {
-                self.all.update(&lease, |record| {
-                    record.look_at.get_or_insert(now + stray_ns);
-                });
-            }
+            self.keep_for_a_while(now, &lease, stray_ns, members);
         }
         for job in self.covered.keys() {
             tell_of_objects(job, true, members, mail);
+        }
+    }
+
+    /// What is told of a lease that others own is kept for a while: this node may not have heard yet that it is its own.
+    pub(super) fn keep_for_a_while(
+        &mut self,
+        now: Instant,
+        lease: &Lease,
+        stray_ns: u64,
+        members: &Members,
+    ) {
+        if !members.owners(&lease.place()).contains(members.me()) {
+            self.all.update(lease, |record| {
+                record.look_at.get_or_insert(now + stray_ns);
+            });
         }
     }
 
@@ -173,13 +184,21 @@ fn tell_of_objects(job: &Name, covers: bool, members: &Members, mail: &mut Mail)
 
 impl Directory {
     /// How long a living object lives is known, or known better.
-    pub(super) fn bind(&mut self, id: &ObjectId, told: &Terms, members: &Members, mail: &mut Mail) {
+    pub(super) fn bind(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        told: &Terms,
+        members: &Members,
+        mail: &mut Mail,
+    ) {
         let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
         let Some(live) = live else { return };
         let terms = live.terms.get_or_insert_default();
         terms.join(told);
         if let Some(at) = terms.ends_at {
-            self.alarms.insert((at, id.clone()));
+            // What is told of it when its time is over is no news in this moment.
+            self.alarms.insert((at.max(now + 1), id.clone()));
         }
         let Some(job) = terms.lease().cloned() else { return };
         self.leases.cover(&job, id, members, mail);
@@ -285,7 +304,7 @@ impl Directory {
         if !self.leases.ending.is_empty() && self.leases.resumed_at <= now {
             self.end_some(now, members, mail);
         }
-        for lease in self.leases.all.due(now).into_iter().take(self.slice.entries) {
+        for lease in self.leases.all.due(now) {
             if !self.is_still_kept(now, &lease, members, mail) {
                 self.leases.all.remove(&lease);
             }

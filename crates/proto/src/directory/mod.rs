@@ -58,6 +58,7 @@ pub use self::{names::prefix_owner, sweep::Slice};
 use crate::{
     error::Error,
     id::{NodeId, ObjectId},
+    lifetime::Lease,
     limits::{MERGE_NS, ORPHAN_GRACE_NS, STRAY_NS, TOMBSTONE_NS},
     members::Members,
     message::{Announce, Message},
@@ -233,8 +234,13 @@ impl Directory {
             }
             Message::Leased { lease, is_taken } => {
                 self.leases.leased(now, from, lease, *is_taken);
+                self.leases.keep_for_a_while(now, lease, self.stray_ns, members);
             }
-            Message::Covers { job, covers } => self.leases.covers(now, from, job, *covers),
+            Message::Covers { job, covers } => {
+                self.leases.covers(now, from, job, *covers);
+                let lease = Lease::Job(job.clone());
+                self.leases.keep_for_a_while(now, &lease, self.stray_ns, members);
+            }
             Message::JobEnded { job } => self.job_ended(now, job, members, mail),
             Message::Remember { id, instances, error: Some(error) } => {
                 // Which of those that had the name ended, nobody can know then.
