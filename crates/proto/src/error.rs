@@ -53,7 +53,7 @@ pub enum Error {
     /// Pinned bytes leave no room. Delete objects, drop views, or give the node more capacity.
     #[error(
         "the store of {capacity} bytes has no room for {needed} bytes: {pinned} bytes are pinned by puts and \
-         readers; delete objects, drop views of them or give the node a larger capacity"
+         readers; {largest}; delete objects, drop views of them or give the node a larger capacity"
     )]
     StoreFull {
         /// Bytes asked for.
@@ -62,13 +62,15 @@ pub enum Error {
         capacity: u64,
         /// Bytes that can't be evicted.
         pinned: u64,
+        /// The largest copies that can't be evicted, in words.
+        largest: String,
     },
-    /// The operating system has no memory for the object although the capacity allows it.
+    /// The host, a control group or the store has no memory for the object although the capacity allows it.
     #[error("no shared memory for {needed} bytes: {detail}")]
     NoMemory {
         /// Bytes asked for.
         needed: u64,
-        /// What the operating system said.
+        /// What has no more, and what takes it.
         detail: String,
     },
     /// Two inputs of one reduce differ in dtype or shape.
@@ -124,15 +126,13 @@ impl Error {
             }
             Self::ObjectLost { detail: text, .. }
             | Self::NoMemory { detail: text, .. }
+            | Self::StoreFull { largest: text, .. }
             | Self::Unreducible { advice: text, .. }
             | Self::InvalidArgument(text)
             | Self::NodeDown(text) => shorten(text, bytes),
             // As many as a reduce names that fails.
             Self::TooFewInputs { gone, .. } => gone.truncate(10),
-            Self::ObjectDeleted { .. }
-            | Self::NameTaken { .. }
-            | Self::StoreFull { .. }
-            | Self::ShapeMismatch { .. } => {}
+            Self::ObjectDeleted { .. } | Self::NameTaken { .. } | Self::ShapeMismatch { .. } => {}
         }
         self
     }

@@ -8,7 +8,7 @@
 //! | [`world`] | members, time, settings; the actions and messages that follow from the event at hand |
 //! | [`membership`] | who takes part; the failure detector, the redial |
 //! | [`requests`], [`watches`] | questions of clients; objects of which owners are to tell |
-//! | [`crate::table`], [`room`] | copies; what waits for room |
+//! | [`crate::table`], [`room`], [`shortage`] | copies; what waits for room, and for memory |
 //! | [`puts`], [`promise`] | objects that clients make, or said they would |
 //! | [`pulls`], [`readers`] | objects on their way to here; who waits for them, reads and receives copies |
 //! | [`coordinator`], [`reserve`] | reduces of clients of this node; the names of their results |
@@ -50,6 +50,7 @@ mod route;
 mod scatter;
 mod scatters;
 mod serve;
+mod shortage;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -75,6 +76,7 @@ use self::{
     retell::Retelling,
     room::Queue,
     scatters::Scatters,
+    shortage::Shortage,
     watches::Watches,
     worker::Worker,
     world::World,
@@ -102,6 +104,7 @@ pub struct Node {
     watches: Watches,
     table: Table,
     space: Queue,
+    shortage: Shortage,
     puts: Puts,
     promises: Promises,
     pulls: Pulls,
@@ -127,6 +130,7 @@ impl Node {
             watches: Watches::default(),
             table: Table::new(config.capacity),
             space: Queue::default(),
+            shortage: Shortage::default(),
             puts: Puts::default(),
             promises: Promises::default(),
             pulls: Pulls::default(),
@@ -164,6 +168,7 @@ impl Node {
         let all = [
             self.requests.deadline(),
             self.pulls.deadline(),
+            self.shortage.deadline(),
             self.retelling.deadline(),
             self.watches.deadline(),
             self.coordinator.deadline(),
