@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 import hoplite
+from groups import limited
 from hoplite import Node, testing
 from programs import descriptors, line, run, started
-from support import SOON, Later, eventually, eventually_empty, numbers, same
+from support import SOON, Later, eventually_empty, numbers, same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 MIB = 1 << 20
 
@@ -206,50 +207,6 @@ def test_whatever_finds_no_room_in_time_tells_the_same(how: str) -> None:
         client.close()
 
 
-def memory_groups() -> Path | None:
-    """The folder of the memory group that this process is in; None where that can't be told."""
-    for text in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = text.split(":", 2)
-        if "memory" in controllers.split(","):
-            return Path("/sys/fs/cgroup/memory") / path.lstrip("/")
-    unified = Path("/sys/fs/cgroup")
-    return unified if (unified / "cgroup.controllers").exists() else None
-
-
-@contextlib.contextmanager
-def limited(name: str, *limits: int) -> Iterator[Path]:
-    """Makes memory groups, each inside the one before, with limits in bytes; skips where this process may not."""
-    above = memory_groups()
-    made: list[Path] = []
-    try:
-        for depth, limit in enumerate(limits):
-            assert above is not None
-            folder = above / f"hoplite-{os.getpid()}-{name}-{depth}"
-            folder.mkdir()
-            made.append(folder)
-            version_1 = folder / "memory.limit_in_bytes"
-            if not version_1.exists():
-                (above / "cgroup.subtree_control").write_text("+memory")
-            (version_1 if version_1.exists() else folder / "memory.max").write_text(str(limit))
-            above = folder
-    except (OSError, AssertionError) as error:
-        for folder in reversed(made):
-            folder.rmdir()
-        pytest.skip(f"needs memory groups that this process may make: {error}")
-    try:
-        yield made[-1]
-    finally:
-
-        def removed(folder: Path) -> bool:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-            return not folder.exists()
-
-        # Processes that have ended leave it a moment later.
-        for folder in reversed(made):
-            eventually(lambda folder=folder: removed(folder))  # type: ignore[misc]
-
-
 IN_GROUP = """
 import os, sys
 from pathlib import Path
@@ -280,7 +237,7 @@ def test_node_in_a_memory_group_refuses_what_would_kill_it(tmp_path: Path, limit
             for size in (200, 100, 80, 70, 65):
                 with contextlib.suppress(hoplite.StoreFull):
                     while len(refs) < 10:
-                        refs.append(client.put(np.full(size * MIB, len(refs), np.uint8), timeout=SOON))
+                        refs.append(client.put(np.full(size * MIB, len(refs), np.uint8), timeout=1))
             assert 1 <= len(refs) <= 5
             for number, ref in enumerate(refs):
                 value = client.get(ref, timeout=SOON)

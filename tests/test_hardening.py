@@ -37,8 +37,8 @@ def store(client: Client) -> dict[str, int]:
 
 
 def mapped_max(capacity: int) -> int:
-    """Most bytes that a node may map: extents may be filled only in part."""
-    return capacity + capacity // 4 + 256 * MIB
+    """Most bytes that a node may map."""
+    return capacity + capacity // 20 + 16 * MIB
 
 
 @contextlib.contextmanager
@@ -147,7 +147,7 @@ def test_processes_that_take_turns_share_the_capacity() -> None:
         while not done.done(within=0.01):
             most = max(most, store(client)["mapped"])
         assert done.result() == ["done"] * 4
-        assert max(most, store(client)["mapped"]) <= mapped_max(capacity) + 64 * MIB
+        assert max(most, store(client)["mapped"]) <= mapped_max(capacity)
         eventually(lambda: store(client)["used"] == 0)
 
 

@@ -6,6 +6,7 @@ use hoplite_proto::{
     rack::Rack,
     reduce::{cost::Link, shape::Degree},
 };
+use hoplite_shm::memory_limit;
 
 /// Settings of a node; each has a default that works on one host.
 #[derive(Clone, Debug)]
@@ -30,7 +31,7 @@ pub struct NodeConfig {
     pub is_plain: bool,
     /// Whether a node without a token or certificates may listen where other hosts can reach it.
     pub insecure: bool,
-    /// Bytes of objects the node may hold; none takes 30 % of the memory of the host or of its control group.
+    /// Bytes of objects the node may hold; none takes 30 % of what this process may use at most.
     pub capacity: Option<u64>,
     /// Path of the Unix socket for other processes of this host; none opens no socket.
     pub socket: Option<PathBuf>,
@@ -85,24 +86,27 @@ const LINK_ASSUMED: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_00
 /// Longer than a busy host lets a process wait for its turn, and than a link needs to be plugged in again.
 const DETECTION: Duration = Duration::from_secs(3);
 
-/// Bytes of an extent of shared memory, but for the first few. New memory costs some 0.7 ms per MiB whatever the size; in
-/// 64 MiB objects of a few MiB share an extent and waste little.
+/// Bytes of the longest extent of shared memory that several objects share. New memory costs some 0.7 ms per MiB whatever
+/// the size; in 64 MiB a thousand small objects take one descriptor.
 pub(crate) const EXTENT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The share of the host's memory that a node may fill by default, in percent.
 const CAPACITY_PERCENT: u64 = 30;
 
-/// 30 % of what the host, or the control group that this process is in, may use.
+/// 30 % of what this process may use: of the memory of the host, of its control groups, or of what it may map.
 pub(crate) fn default_capacity() -> u64 {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let host = read("/proc/meminfo").and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-        Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()?.saturating_mul(1024))
-    });
-    let group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
-        .into_iter()
-        .find_map(|path| read(path)?.trim().parse::<u64>().ok());
-    // 1 GiB where neither can be read: less than any machine that moves large objects.
-    let memory = host.into_iter().chain(group).min().unwrap_or(1 << 30);
+    // 1 GiB where nothing can be read: less than any machine that moves large objects.
+    let memory = match memory_limit() {
+        (u64::MAX, _) => 1 << 30,
+        (memory, _) => memory,
+    };
     memory / 100 * CAPACITY_PERCENT
+}
+
+/// What is wrong with a capacity that this process will never have the memory for.
+pub(crate) fn excess(capacity: u64) -> Option<String> {
+    let (memory, limit) = memory_limit();
+    (capacity > memory).then(|| {
+        format!("{limit} has {memory} bytes of memory, less than the capacity: puts beyond that wait for memory")
+    })
 }

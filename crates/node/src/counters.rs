@@ -63,6 +63,8 @@ counters! {
     messages_refused,
     /// Copies evicted.
     evictions,
+    /// How often there was no memory for a copy, though the capacity had room for it.
+    memory_refused,
     /// Attempts of reduces that had to begin again.
     reduces_restarted,
     /// Connections that did not speak the protocol, or were refused: of other nodes, and of processes of this host.

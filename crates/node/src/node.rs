@@ -18,10 +18,10 @@ use tokio::{
     runtime::{Builder, Runtime},
     task::AbortHandle,
 };
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
-    config::{NodeConfig, default_capacity},
+    config::{NodeConfig, default_capacity, excess},
     counters::Counters,
     engine::{door::Engine, requests::Requests, task::Task, tasks::Tasks},
     error::Error,
@@ -233,6 +233,9 @@ async fn begin(
         None => None,
     };
     let capacity = config.capacity.unwrap_or_else(default_capacity);
+    if let Some(excess) = excess(capacity) {
+        warn!(capacity, "{excess}");
+    }
     let detection_ns = u64::try_from(config.detection.as_nanos()).ok();
     let (link, degree, slice) = (config.link, config.degree, Slice::default());
     let machine = Config { capacity, link, degree, detection_ns, slice };
@@ -250,10 +253,19 @@ async fn begin(
     }
     tasks.spawn(Task::Spare, {
         let transfers = transfers.clone();
+        let programs = shell.programs.clone();
         async move {
             loop {
                 tokio::time::sleep(SPARE_KEPT).await;
                 transfers.streams.give_back();
+                let programs = programs.clone();
+                // To unmap takes 50 ms for each GiB.
+                let tasks = programs.network.tasks.clone();
+                let trimming = tasks.spawn_blocking(Task::Spare, move || {
+                    programs.store.arena.trim_idle();
+                    programs.forget_gone();
+                });
+                let _ = trimming.await;
             }
         }
     });

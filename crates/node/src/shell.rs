@@ -8,6 +8,7 @@ use hoplite_proto::{
     inline::Inline,
     node::{Action, Event, Lost, Note},
 };
+use hoplite_shm::{ShmError, memory_limit};
 use tokio::sync::SetOnce;
 use tracing::{debug, info, warn};
 
@@ -188,10 +189,16 @@ impl Perform for Shell {
         match order {
             Action::CreateSlot { instance, size, writer } => {
                 let writer = writer.and_then(|client| self.programs.writer(client));
-                self.facts.tell(match self.store.create(instance, size, writer) {
-                    Ok(gone) => {
-                        self.programs.forget(&gone);
-                        Event::SlotReady { instance }
+                let tell_gone = || self.programs.forget_gone();
+                let created = self.store.create(instance, size, writer, tell_gone);
+                self.facts.tell(match created {
+                    Ok(()) => Event::SlotReady { instance },
+                    Err(error @ ShmError::NoMemory { wanted, .. })
+                        if wanted <= memory_limit().0 =>
+                    {
+                        self.counters.memory_refused.add(1);
+                        debug!(%instance, %error, "no memory for a copy");
+                        Event::SlotRefused { instance, detail: error.to_string() }
                     }
                     Err(error) => Event::SlotFailed { instance, detail: error.to_string() },
                 });

@@ -9,10 +9,12 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use hoplite_proto::{id::Instance, limits::BLOCK_BYTES, ranges::Ranges, wire::Header};
-use hoplite_shm::{Arena, ExtentId, ShmError, Slot, WriterId};
+use hoplite_shm::{Arena, ShmError, Slot, WriterId};
+use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
 
 use crate::config::EXTENT_BYTES;
@@ -150,20 +152,32 @@ impl Drop for Following<'_> {
 pub(crate) struct Store {
     pub(crate) arena: Arena,
     capacity: u64,
-    /// Bytes of memory beyond which free extents are given back before new ones are made.
-    mapped_max: u64,
     held: Mutex<HashMap<Instance, Arc<Held>>>,
     created: Notify,
 }
 
+/// Bytes of memory that a store of `capacity` takes at most. Beside its bytes a copy has a header, and its end is rounded
+/// up: 3 % and 12 MiB, in which even a small store holds objects of every size.
+const fn memory_max(capacity: u64) -> u64 {
+    capacity.saturating_add(capacity / 32).saturating_add(12 << 20)
+}
+
+/// How long a copy waits for memory that processes are about to unmap, before what may be evicted is.
+const LEAVING_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Extents of one large object each, at least as many as the smallest such objects fill the store with: 4096, of which each
+/// takes a descriptor here and a mapping in every process that reads it; or a quarter of the descriptors that this process
+/// may open, as attached processes take half.
+fn extents_max() -> u64 {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    (descriptors / 4).clamp(16, 4096)
+}
+
 impl Store {
     pub(crate) fn new(capacity: u64) -> Self {
-        // Each extent may be filled only in part.
-        let mapped_max = capacity.saturating_add(capacity / 4).saturating_add(2 * EXTENT_BYTES);
         Self {
-            arena: Arena::new(EXTENT_BYTES),
+            arena: Arena::bounded(EXTENT_BYTES, memory_max(capacity), extents_max()),
             capacity,
-            mapped_max,
             held: Mutex::default(),
             created: Notify::new(),
         }
@@ -174,32 +188,32 @@ impl Store {
         self.capacity
     }
 
-    /// Takes memory for a copy, and returns extents that were given back for it. May take a while: new memory costs
-    /// 0.7 ms per MiB.
+    /// Takes memory for a copy. May take a while: new memory costs 0.7 ms per MiB, and what goes for it is free only when the
+    /// processes that `tell_gone` tells have unmapped it.
     pub(crate) fn create(
         &self,
         instance: Instance,
         len: u64,
         writer: Option<WriterId>,
-    ) -> Result<Vec<ExtentId>, ShmError> {
+        tell_gone: impl Fn(),
+    ) -> Result<(), ShmError> {
         if self.create_warm(instance, len, writer) {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let mut gone = Vec::new();
-        let is_full = self.arena.stats().mapped_bytes.saturating_add(len) > self.mapped_max;
-        if is_full {
-            gone = self.arena.trim();
-        }
-        let slot = match self.arena.allocate(len, writer) {
-            Err(ShmError::NoMemory { .. }) => {
-                // What others have let go of may be enough.
-                gone.extend(self.arena.trim());
-                self.arena.allocate(len, writer)?
+        let begun = Instant::now();
+        loop {
+            let lefts = self.arena.lefts();
+            let allocated = self.arena.allocate(len, writer);
+            tell_gone();
+            let patience = LEAVING_PATIENCE.saturating_sub(begun.elapsed());
+            match allocated {
+                Err(ShmError::NoMemory { .. }) if self.arena.wait_for_left(lefts, patience) => {}
+                slot => {
+                    self.insert(instance, slot?);
+                    return Ok(());
+                }
             }
-            other => other?,
-        };
-        self.insert(instance, slot);
-        Ok(gone)
+        }
     }
 
     /// The same without a wait, if there is room in memory that was used before.
@@ -271,7 +285,7 @@ mod tests {
     #[test]
     fn what_came_goes_on_with_the_checksum_that_it_came_with() {
         let store = Store::new(1 << 30);
-        store.create(INSTANCE, 3 * BLOCK_BYTES, None).unwrap();
+        store.create(INSTANCE, 3 * BLOCK_BYTES, None, || {}).unwrap();
         let held = store.get(INSTANCE).unwrap();
         let header = |block: u64| Header {
             offset: block * BLOCK_BYTES,
@@ -289,7 +303,7 @@ mod tests {
     #[tokio::test]
     async fn a_reader_follows_a_copy_that_grows_and_is_told_when_it_will_not() {
         let store = Store::new(1 << 30);
-        store.create(INSTANCE, 3 * BLOCK_BYTES, None).unwrap();
+        store.create(INSTANCE, 3 * BLOCK_BYTES, None, || {}).unwrap();
         let held = store.get(INSTANCE).unwrap();
         let reader = tokio::spawn({
             let held = held.clone();

@@ -54,7 +54,7 @@ pub enum Error {
     /// Pinned bytes leave no room. Delete objects, drop views, or give the node more capacity.
     #[error(
         "the store of {capacity} bytes has no room for {needed} bytes: {}",
-        remedy(*needed, *capacity, *pinned)
+        remedy(*needed, *capacity, *pinned, largest)
     )]
     StoreFull {
         /// Bytes asked for.
@@ -63,13 +63,15 @@ pub enum Error {
         capacity: u64,
         /// Bytes that can't be evicted.
         pinned: u64,
+        /// The largest copies that can't be evicted, in words.
+        largest: String,
     },
-    /// The operating system has no memory for the object although the capacity allows it.
+    /// The host, a control group or the store has no memory for the object although the capacity allows it.
     #[error("no shared memory for {needed} bytes: {detail}")]
     NoMemory {
         /// Bytes asked for.
         needed: u64,
-        /// What the operating system said.
+        /// What has no more, and what takes it.
         detail: String,
     },
     /// Two inputs of one reduce differ in dtype or shape.
@@ -137,16 +139,14 @@ impl Error {
             }
             Self::ObjectLost { detail: text, .. }
             | Self::NoMemory { detail: text, .. }
+            | Self::StoreFull { largest: text, .. }
             | Self::Unreducible { advice: text, .. }
             | Self::InvalidArgument(text)
             | Self::NodeDown(text) => shorten(text, bytes),
             Self::ObjectCorrupt { senders, .. } => senders.truncate(10),
             // As many as a reduce names that fails.
             Self::TooFewInputs { gone, .. } => gone.truncate(10),
-            Self::ObjectDeleted { .. }
-            | Self::NameTaken { .. }
-            | Self::StoreFull { .. }
-            | Self::ShapeMismatch { .. } => {}
+            Self::ObjectDeleted { .. } | Self::NameTaken { .. } | Self::ShapeMismatch { .. } => {}
         }
         self
     }
@@ -216,12 +216,12 @@ impl fmt::Display for Seconds {
 }
 
 /// Why a store has no room for so many bytes, and what helps.
-fn remedy(needed: u64, capacity: u64, pinned: u64) -> String {
+fn remedy(needed: u64, capacity: u64, pinned: u64, largest: &str) -> String {
     if needed.saturating_add(COPY_OVERHEAD_BYTES) > capacity {
         return "they would not fit into an empty store; give the node a larger capacity".into();
     }
     format!(
-        "{pinned} bytes are pinned by puts and readers; delete objects, drop views of them or give the node a larger \
+        "{pinned} bytes are pinned by puts and readers; {largest}; delete objects, drop views of them or give the node a larger \
          capacity"
     )
 }
@@ -298,7 +298,10 @@ mod tests {
 
     #[test]
     fn what_no_deletion_makes_room_for_is_told_apart() {
-        let full = |needed| Error::StoreFull { needed, capacity: 1000, pinned: 800 }.to_string();
+        let largest = || "the largest is a/1".into();
+        let full = |needed| {
+            Error::StoreFull { needed, capacity: 1000, pinned: 800, largest: largest() }.to_string()
+        };
         for (needed, helps) in [(300, true), (744, true), (745, false), (u64::MAX, false)] {
             assert_eq!(full(needed).contains("800 bytes are pinned"), helps, "{}", full(needed));
             assert_eq!(full(needed).contains("delete objects"), helps, "{}", full(needed));

@@ -8,7 +8,13 @@
 //!      +--- doomed -------+   deleted or replaced while somebody reads it: goes with its last pin
 //! ```
 
-use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
+    vec::Vec,
+};
 use core::ops::Bound;
 
 use crate::{
@@ -78,12 +84,14 @@ pub struct Table {
     evictable: Evictable,
 }
 
-/// The copies that may go, so that neither the next of them nor what they take has to be looked for.
+/// Which copies may go and which may not, so that neither the next of them nor what they take has to be looked for.
 #[derive(Debug, Default)]
 struct Evictable {
     /// No two copies have a last use in common.
     by_last_use: BTreeMap<u64, Instance>,
     bytes: u64,
+    /// All others, by what they take.
+    held: BTreeSet<(u64, Instance)>,
 }
 
 /// What a copy costs beside its bytes: entries here and in the directory.
@@ -182,12 +190,41 @@ impl Table {
             return None;
         }
         let needed = size.saturating_add(COPY_OVERHEAD_BYTES);
+        Some(self.shed(self.used.saturating_add(needed).saturating_sub(self.capacity)))
+    }
+
+    /// Evicts `bytes` or more, if so much may go, least recently used first; all that was evicted.
+    pub fn shed(&mut self, bytes: u64) -> Vec<Removed> {
+        let enough = self.used.saturating_sub(bytes);
         let mut evicted = Vec::new();
-        while self.capacity.saturating_sub(self.used) < needed {
-            let victim = self.evictable.least_recently_used()?;
+        while self.used > enough
+            && let Some(victim) = self.evictable.least_recently_used()
+        {
             evicted.extend(self.remove(victim));
         }
-        Some(evicted)
+        evicted
+    }
+
+    /// The three largest copies that can't be evicted, and what holds them, in words.
+    pub fn largest_held(&self) -> String {
+        let largest = self.evictable.held.iter().rev().take(3);
+        let named: Vec<String> = largest
+            .filter_map(|(_, instance)| {
+                let Copy { id, meta, state, origin, pins, .. } = self.copies.get(instance)?;
+                let why = match (state, origin) {
+                    (State::Filling(_), _) => "being put".into(),
+                    (State::Flowing(_), _) => "arriving".into(),
+                    (State::Folding, _) => "being reduced".into(),
+                    (State::Complete, true) if *pins == 0 => "kept until it is deleted".into(),
+                    (State::Complete, _) => format!("read by {pins}"),
+                };
+                Some(format!("{id} of {} bytes ({why})", meta.size))
+            })
+            .collect();
+        match named[..] {
+            [] => "nothing in it is pinned".into(),
+            _ => format!("the largest are {}", named.join(", ")),
+        }
     }
 
     /// Bytes of the largest copy that there is room for, if what may go goes; none if there is not even room for an empty
@@ -276,7 +313,7 @@ impl Table {
     fn remove(&mut self, instance: Instance) -> Option<Removed> {
         let copy = self.copies.remove(&instance)?;
         self.used -= copy.cost();
-        self.evictable.remove(&copy);
+        self.evictable.remove(instance, copy.turn(), copy.cost());
         if self.current.get(&copy.id) == Some(&instance) {
             self.current.remove(&copy.id);
         }
@@ -286,25 +323,33 @@ impl Table {
     /// Changes a copy, and with it whether it may go.
     fn change<R>(&mut self, instance: Instance, change: impl FnOnce(&mut Copy) -> R) -> Option<R> {
         let copy = self.copies.get_mut(&instance)?;
-        self.evictable.remove(copy);
+        let before = copy.turn();
         let result = change(copy);
-        self.evictable.insert(instance, copy);
+        if copy.turn() != before {
+            self.evictable.remove(instance, before, copy.cost());
+            self.evictable.insert(instance, copy);
+        }
         Some(result)
     }
 }
 
 impl Evictable {
     fn insert(&mut self, instance: Instance, copy: &Copy) {
-        if copy.is_evictable() {
-            self.by_last_use.insert(copy.last_use, instance);
+        if let Some(turn) = copy.turn() {
+            self.by_last_use.insert(turn, instance);
             self.bytes += copy.cost();
+        } else {
+            self.held.insert((copy.cost(), instance));
         }
     }
 
-    /// Takes a copy out, before it changes.
-    fn remove(&mut self, copy: &Copy) {
-        if self.by_last_use.remove(&copy.last_use).is_some() {
-            self.bytes -= copy.cost();
+    /// Takes a copy out that was put in when it had this turn.
+    fn remove(&mut self, instance: Instance, turn: Option<u64>, cost: u64) {
+        if let Some(turn) = turn {
+            self.by_last_use.remove(&turn);
+            self.bytes -= cost;
+        } else {
+            self.held.remove(&(cost, instance));
         }
     }
 
@@ -329,9 +374,10 @@ impl Copy {
         self.meta.size.saturating_add(COPY_OVERHEAD_BYTES)
     }
 
-    fn is_evictable(&self) -> bool {
+    /// When it goes among those that may, if it may.
+    fn turn(&self) -> Option<u64> {
         let is_read = self.pins > 0 && !planted::has(Bug::EvictsWhatIsRead);
-        self.is_complete() && !self.origin && !is_read
+        (self.is_complete() && !self.origin && !is_read).then_some(self.last_use)
     }
 }
 
@@ -368,6 +414,38 @@ mod tests {
         assert_eq!(evicted[0].instance, instance(2));
         assert!(table.make_room(4000).is_none(), "the original stays");
         assert!(table.get(instance(1)).is_some(), "nothing is evicted when it would not be enough");
+    }
+
+    #[test]
+    fn what_is_shed_is_no_more_than_may_go() {
+        let mut table = table_with_three_copies();
+        let shed = [1, u64::MAX, 1].map(|bytes| table.shed(bytes).len());
+        assert_eq!(shed, [1, 1, 0], "the original stays");
+    }
+
+    #[test]
+    fn the_largest_that_can_t_go_are_named_with_what_holds_them() {
+        let mut table = Table::new(1 << 30);
+        assert_eq!(table.largest_held(), "nothing in it is pinned");
+        for serial in 1..6 {
+            let meta = Meta::bytes(1000 * serial);
+            table.insert(
+                instance(serial),
+                id(serial),
+                meta,
+                None,
+                State::Complete,
+                serial % 2 == 1,
+            );
+        }
+        table.pin(instance(4));
+        table.set_state(instance(3), State::Folding);
+        let named = [
+            format!("{} of 5000 bytes (kept until it is deleted)", id(5)),
+            format!("{} of 4000 bytes (read by 1)", id(4)),
+            format!("{} of 3000 bytes (being reduced)", id(3)),
+        ];
+        assert_eq!(table.largest_held(), format!("the largest are {}", named.join(", ")));
     }
 
     #[test]
@@ -422,6 +500,8 @@ mod tests {
             }
             let used: u64 = table.iter().map(|(_, copy)| copy.cost()).sum();
             assert_eq!((table.used(), table.pinned()), (used, used - bytes));
+            let held: u64 = table.evictable.held.iter().map(|(cost, _)| cost).sum();
+            assert_eq!(held, table.pinned());
             assert_eq!(table.evictable.least_recently_used(), first.map(|(_, instance)| instance));
             let free = capacity - used + bytes - COPY_OVERHEAD_BYTES;
             assert_eq!((table.missing_for(free), table.missing_for(free + 1)), (0, 1));

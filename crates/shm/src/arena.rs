@@ -1,20 +1,28 @@
-//! All extents of a node, and the slots placed in them. Knows memory and writers, not capacity or eviction.
+//! All extents of a node, and the slots placed in them. Knows memory and writers, not objects or eviction.
 //!
 //! ```text
-//! extent of the pool:     made and sealed -> slots for the node -> trimmed when free
-//! extent of a writer:     made -> mapped by the writer -> sealed -> slots for that writer -> retired -> unmapped
+//! extent of the pool:     made and sealed -> slots for the node -> free, and goes when idle
+//! extent of a writer:     made -> mapped by the writer -> sealed -> slots for that writer -> free or retired -> unmapped
 //! ```
 //! A client that has an extent mapped writable could change anything in it, and so could every process that it forked.
 //! So an extent serves one writer only, for as long as there is the extent: no other bytes ever lie in it.
+//!
+//! Which extent serves an object, and which go, is decided by [`places`].
+
+mod places;
+mod sizes;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
+use self::places::Places;
+use self::sizes::Sizes;
 use crate::mapping::{self, MAPPING_BYTES_MAX, Mapping};
 use crate::slot::slot_bytes;
-use crate::{Allocator, PAGE_BYTES, ShmError, Slot};
+use crate::{Limit, PAGE_BYTES, ShmError, Slot};
 
 /// An extent of one arena. Never used again after the extent is trimmed; zero is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,10 +43,12 @@ pub struct WriterId(pub u64);
 pub struct ArenaStats {
     /// Number of extents.
     pub extents: u64,
-    /// Bytes of memory in them, all committed.
+    /// Bytes of memory in them, all committed, and in those that are gone but not [left](Arena::left).
     pub mapped_bytes: u64,
     /// Bytes in slots, with their headers and rounding.
     pub used_bytes: u64,
+    /// Bytes of extents that are wholly free, and kept for the next objects.
+    pub warm_bytes: u64,
 }
 
 /// The extents of one node; clones share them.
@@ -47,53 +57,63 @@ pub struct Arena(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    extent_bytes: u64,
     state: Mutex<State>,
     /// Held while a thread makes an extent that others may share.
     making: Mutex<()>,
+    /// Memory of an extent that is gone counts no more.
+    left: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    last_id: u64,
+    places: Places,
     extents: BTreeMap<ExtentId, Extent>,
+    /// Extents that are gone, and of which no process was told.
+    gone: Vec<ExtentId>,
 }
-
-/// Bytes of the first extent of the pool and of each writer: 3 ms, where 64 MiB take 45 ms.
-const FIRST_EXTENT_BYTES: u64 = 4 << 20;
 
 /// Where there is room: an extent, its memory and an offset in it.
 type Placed = (ExtentId, Arc<Mapping>, u64);
 
+/// The memory of an extent.
 #[derive(Debug)]
 struct Extent {
     mapping: Arc<Mapping>,
     /// For reading only, once the extent is sealed.
     fd: Arc<OwnedFd>,
-    allocator: Allocator,
     /// None: of the pool.
     writer: Option<WriterId>,
     sealed: bool,
-    /// Goes with its last slot.
-    is_retired: bool,
 }
 
 impl Arena {
-    /// Returns an arena without memory, whose extents will be of up to `extent_bytes`, rounded up to whole pages: the
-    /// first few are smaller, so that the first object does not wait for memory that no object needs yet.
+    /// Returns an arena without memory and without a bound, whose extents for several objects will be of up to
+    /// `extent_bytes`, rounded up to whole pages: the first few are smaller, so that the first object does not wait for
+    /// memory that no object needs yet.
     ///
-    /// An object that does not fit gets an extent of its own size.
+    /// A large object gets an extent of its own.
     pub fn new(extent_bytes: u64) -> Self {
+        Self::bounded(extent_bytes, u64::MAX, u64::MAX)
+    }
+
+    /// The same whose extents take `bound` bytes at most, and of which some `extents_max` serve one large object each.
+    pub fn bounded(extent_bytes: u64, bound: u64, extents_max: u64) -> Self {
         let extent_bytes = extent_bytes.clamp(PAGE_BYTES, MAPPING_BYTES_MAX / 2);
         let extent_bytes = extent_bytes.next_multiple_of(PAGE_BYTES);
-        Self(Arc::new(Inner { extent_bytes, state: Mutex::default(), making: Mutex::default() }))
+        let places = Places::new(Sizes { extent_bytes, bound, extents_max });
+        let state = State { places, extents: BTreeMap::new(), gone: Vec::new() };
+        Self(Arc::new(Inner {
+            state: Mutex::new(state),
+            making: Mutex::default(),
+            left: Condvar::new(),
+        }))
     }
 
     /// Reserves a slot for `len` bytes, of which none is ready (an empty one is complete).
     ///
     /// With a writer it lies in an extent that serves that writer alone; this process cannot claim any of it. Space that
-    /// was used before is taken first, as it is warm; else a new extent is made, which takes some 0.7 ms per MiB. The
-    /// payload is not zeroed.
+    /// was used before is taken first, as it is warm; else a new extent is made, which takes some 0.7 ms per MiB, and
+    /// free ones go for it if need be. The payload is not zeroed.
     ///
     /// # Errors
     /// [`ShmError::NoMemory`] and [`ShmError::TooLarge`].
@@ -103,28 +123,30 @@ impl Arena {
             return Ok(slot);
         }
         // Small requests that come together share the extent that the first one makes; a large request does not wait.
-        let is_sharing = bytes < self.next_extent_bytes(writer);
+        let is_sharing = self.state().places.is_shared(bytes, writer);
         let _turn =
             is_sharing.then(|| self.0.making.lock().unwrap_or_else(PoisonError::into_inner));
         if is_sharing && let Some(slot) = self.allocate_warm(len, writer) {
             return Ok(slot);
         }
-        let extent = self.make(bytes.max(self.next_extent_bytes(writer)), writer)?;
-        let mut state = self.state();
-        state.insert(extent);
-        // Under the same lock, so that no other thread takes the new space first.
-        let placed = state.place(bytes, writer);
-        drop(state);
-        match placed {
-            Some(placed) => Ok(self.slot_at(placed, len, writer)),
-            None => unreachable!("{bytes} bytes do not fit in an extent made for them"),
-        }
+        let placed = match self.make(bytes, writer, false) {
+            Err(ShmError::NoMemory { limit, .. }) if limit != Limit::Bound => {
+                // What others have let go of may be enough, for this object alone.
+                self.trim();
+                self.make(bytes, writer, true)?
+            }
+            other => other?,
+        };
+        Ok(self.slot_at(placed, len, writer))
     }
 
     /// The same out of memory that is there already, which takes microseconds; none if there is no room in it.
     pub fn allocate_warm(&self, len: u64, writer: Option<WriterId>) -> Option<Slot> {
-        let placed = self.state().place(slot_bytes(len)?, writer)?;
-        Some(self.slot_at(placed, len, writer))
+        let mut state = self.state();
+        let (id, offset) = state.places.place(slot_bytes(len)?, writer)?;
+        let mapping = state.extents.get(&id)?.mapping.clone();
+        drop(state);
+        Some(self.slot_at((id, mapping, offset), len, writer))
     }
 
     fn slot_at(&self, placed: Placed, len: u64, writer: Option<WriterId>) -> Slot {
@@ -172,66 +194,96 @@ impl Arena {
     /// None of them serves another writer or the pool. That a process has ended does not say that its memory is mapped writable nowhere:
     /// a child that it forked has the same mappings.
     pub fn retire(&self, writer: WriterId) {
-        let mut state = self.state();
-        let mut free = Vec::new();
-        for (id, extent) in &mut state.extents {
-            if extent.writer == Some(writer) {
-                extent.is_retired = true;
-                if extent.allocator.is_empty() {
-                    free.push(*id);
-                }
-            }
-        }
-        let free: Vec<Extent> = free.iter().filter_map(|id| state.extents.remove(id)).collect();
-        drop(state);
-        drop(free);
+        self.0.let_go(|places| places.retire(writer));
     }
 
     /// How much memory there is and how much is in slots.
     pub fn stats(&self) -> ArenaStats {
-        let state = self.state();
-        let sum = |bytes: fn(&Extent) -> u64| state.extents.values().map(bytes).sum();
-        ArenaStats {
-            extents: state.extents.len() as u64,
-            mapped_bytes: sum(|extent| extent.mapping.len()),
-            used_bytes: sum(|extent| extent.allocator.used()),
-        }
+        self.state().places.stats()
     }
 
-    /// Gives wholly free extents back to the system. Returns those that are gone.
+    /// Gives wholly free extents back to the system.
     ///
     /// The memory is free once the processes that mapped them, and those that hold their descriptors, let go too: tell
-    /// them.
-    pub fn trim(&self) -> Vec<ExtentId> {
-        let mut state = self.state();
-        let free = state.extents.iter().filter(|(_, extent)| extent.allocator.is_empty());
-        let gone: Vec<ExtentId> = free.map(|(id, _)| *id).collect();
-        let extents: Vec<Extent> = gone.iter().filter_map(|id| state.extents.remove(id)).collect();
-        // Unmapping takes a while: the lock is free meanwhile.
-        drop(state);
-        drop(extents);
-        gone
+    /// them which are [gone](Self::take_gone).
+    pub fn trim(&self) {
+        self.0.let_go(Places::take_idle);
     }
 
-    /// Bytes of the next extent of the pool or of a writer, unless an object needs more: as much as there is already.
-    fn next_extent_bytes(&self, writer: Option<WriterId>) -> u64 {
-        let state = self.state();
-        let ours = state.extents.values().filter(|extent| extent.writer == writer);
-        let there: u64 = ours.map(|extent| extent.mapping.len()).sum();
-        there.max(FIRST_EXTENT_BYTES).min(self.0.extent_bytes)
+    /// Gives back those that have been free for five to six calls of this, but for the latest 32 MiB and 1/16 of what is
+    /// used: call it regularly.
+    pub fn trim_idle(&self) {
+        self.0.let_go(Places::take_idle_for_long);
+        self.0.left.notify_all();
     }
 
-    fn make(&self, bytes: u64, writer: Option<WriterId>) -> Result<Extent, ShmError> {
+    /// The extents that are gone since this was called last, however they went. Their memory counts until it is said that it has
+    /// [left](Self::left), or for two to three calls of [`trim_idle`](Self::trim_idle).
+    pub fn take_gone(&self) -> Vec<ExtentId> {
+        std::mem::take(&mut self.state().gone)
+    }
+
+    /// No process maps an extent any more that is gone.
+    pub fn left(&self, extent: ExtentId) {
+        self.state().places.left(extent);
+        self.0.left.notify_all();
+    }
+
+    /// How many extents have left.
+    pub fn lefts(&self) -> u64 {
+        self.state().places.lefts().0
+    }
+
+    /// Waits until more extents have left than `before`, for `time` at most; false if none is about to or it takes longer.
+    pub fn wait_for_left(&self, before: u64, time: Duration) -> bool {
+        let is_waiting = |state: &mut State| state.places.lefts() == (before, true);
+        let waited = self.0.left.wait_timeout_while(self.state(), time, is_waiting);
+        waited.unwrap_or_else(PoisonError::into_inner).0.places.lefts().0 != before
+    }
+
+    /// Makes an extent, and takes space in it for a slot of `bytes`.
+    fn make(
+        &self,
+        bytes: u64,
+        writer: Option<WriterId>,
+        is_tight: bool,
+    ) -> Result<Placed, ShmError> {
+        let mut wanted = None;
+        self.0.let_go(|places| {
+            let mut gone = Vec::new();
+            wanted = places.reserve(bytes, writer, is_tight, &mut gone);
+            gone
+        });
+        let Some(wanted) = wanted else {
+            let state = self.state();
+            let stats = state.places.stats();
+            let available = state.places.bound().saturating_sub(stats.mapped_bytes);
+            return Err(ShmError::NoMemory { wanted: bytes, available, limit: Limit::Bound });
+        };
         // Not under the lock: committing the pages takes a while, and what others want may be there already.
-        let (mapping, fd) = Mapping::create(bytes)?;
-        let allocator = Allocator::new(mapping.len());
-        let (mapping, fd) = (Arc::new(mapping), Arc::new(fd));
-        let mut extent =
-            Extent { mapping, fd, allocator, writer, sealed: false, is_retired: false };
-        if writer.is_none() {
-            extent.seal()?;
-        }
-        Ok(extent)
+        let made = Mapping::create(wanted.len).and_then(|(mapping, fd)| {
+            let mut extent =
+                Extent { mapping: Arc::new(mapping), fd: Arc::new(fd), writer, sealed: false };
+            if writer.is_none() {
+                extent.seal()?;
+            }
+            Ok(extent)
+        });
+        let mut state = self.state();
+        let mut extent = match made {
+            Ok(extent) => extent,
+            Err(error) => {
+                state.places.give_up(wanted);
+                return Err(error);
+            }
+        };
+        let id = state.places.add(wanted, writer);
+        Arc::get_mut(&mut extent.mapping).expect("a new extent has no slots").set_extent(id);
+        let mapping = extent.mapping.clone();
+        state.extents.insert(id, extent);
+        // Under the same lock, so that no other thread takes the new space first.
+        let offset = state.places.place_in(id, bytes);
+        Ok((id, mapping, offset.expect("an extent holds what it was made for")))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -243,28 +295,19 @@ impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl State {
-    fn insert(&mut self, mut extent: Extent) {
-        self.last_id += 1;
-        let id = ExtentId(self.last_id);
-        let mapping = Arc::get_mut(&mut extent.mapping).expect("a new extent has no slots");
-        mapping.set_extent(id);
-        self.extents.insert(id, extent);
-    }
-
-    /// Takes space in the tightest extent of the writer, so that long free ranges stay whole for long objects.
-    fn place(&mut self, bytes: u64, writer: Option<WriterId>) -> Option<Placed> {
-        let (&id, extent) = self
-            .extents
-            .iter_mut()
-            .filter(|(_, extent)| {
-                extent.writer == writer && extent.allocator.largest_free() >= bytes
-            })
-            .min_by_key(|(_, extent)| extent.allocator.largest_free())?;
-        let offset = extent.allocator.allocate(bytes, PAGE_BYTES)?;
-        Some((id, extent.mapping.clone(), offset))
+    /// Lets go of the memory of the extents that `choose` took out of the places.
+    fn let_go(&self, choose: impl FnOnce(&mut Places) -> Vec<ExtentId>) {
+        let mut state = self.state();
+        let gone = choose(&mut state.places);
+        let extents: Vec<Extent> = gone.iter().filter_map(|id| state.extents.remove(id)).collect();
+        // Unmapping takes a while: the lock is free meanwhile.
+        drop(state);
+        drop(extents);
+        if !gone.is_empty() {
+            // Only now: what no process maps may be taken for another extent at once.
+            self.state().gone.extend(gone);
+        }
     }
 }
 
@@ -294,14 +337,10 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // Without the arena the memory goes with the slot's own hold on the mapping.
         let Some(arena) = self.arena.upgrade() else { return };
-        let mut state = arena.state();
-        let Some(extent) = state.extents.get_mut(&self.extent) else { return };
-        extent.allocator.free(self.offset);
-        if extent.is_retired && extent.allocator.is_empty() {
-            let extent = state.extents.remove(&self.extent);
-            drop(state);
-            drop(extent);
-        }
+        arena.let_go(|places| {
+            let is_over = places.free(self.extent, self.offset);
+            if is_over { vec![self.extent] } else { Vec::new() }
+        });
     }
 }
 

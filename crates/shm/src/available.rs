@@ -4,72 +4,124 @@
 //! So the host's estimate and the limits of the control groups above this process are read first. What cannot be read
 //! does not limit.
 
+use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use rustix::process::{Resource, getrlimit};
+
+use crate::PAGE_BYTES;
 
 /// Left for what is not objects: page tables (2 MiB for each GiB that a process maps), buffers of connections, stacks, the
 /// interpreter around a node. Without it the next small thing after a large object would end the process.
 const RESERVED_BYTES: u64 = 32 << 20;
 
-/// Returns the bytes that could be committed now without swapping or a kill; a huge number where nothing is known.
-pub(crate) fn available_bytes() -> u64 {
-    let host = read("/proc/meminfo").and_then(|text| host_available(&text)).unwrap_or(u64::MAX);
-    let groups = read("/proc/self/cgroup").unwrap_or_default();
-    least(host, groups.lines().filter_map(group_available))
+/// What limits memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// The bound of the arena.
+    Bound,
+    /// The memory of the host.
+    Host,
+    /// The control group of this path, which this process is in.
+    Group(String),
+    /// What this process may map: `ulimit -v`, or the number of mappings that the kernel allows.
+    AddressSpace,
 }
 
-fn least(host: u64, groups: impl Iterator<Item = u64>) -> u64 {
-    groups.fold(host, u64::min).saturating_sub(RESERVED_BYTES)
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bound => f.write_str("the store"),
+            Self::Host => f.write_str("this host"),
+            Self::Group(path) => write!(f, "the control group {path}"),
+            Self::AddressSpace => {
+                f.write_str("the address space of this process (ulimit -v, vm.max_map_count)")
+            }
+        }
+    }
+}
+
+/// Returns the bytes that could be committed now without swapping or a kill, and what limits them; a huge number where
+/// nothing is known.
+pub(crate) fn available_bytes() -> (u64, Limit) {
+    let host = read("/proc/meminfo").and_then(|text| host_bytes(&text, "MemAvailable:"));
+    let (bytes, limit) = least(host, groups(group_room));
+    (bytes.saturating_sub(RESERVED_BYTES), limit)
+}
+
+/// Returns the bytes that this process and those it shares a limit with may use at most, and what limits them: the
+/// memory of the host, a control group that it is in or one above that, or what it may map.
+pub fn memory_limit() -> (u64, Limit) {
+    let host = read("/proc/meminfo").and_then(|text| host_bytes(&text, "MemTotal:"));
+    let mapped = getrlimit(Resource::As).current.map(|bytes| (bytes, Limit::AddressSpace));
+    least(host, groups(|dir, files| limit_of(&read(dir.join(files.0))?)).into_iter().chain(mapped))
+}
+
+fn least(host: Option<u64>, others: impl IntoIterator<Item = (u64, Limit)>) -> (u64, Limit) {
+    let host = (host.unwrap_or(u64::MAX), Limit::Host);
+    others.into_iter().fold(host, |least, other| if other.0 < least.0 { other } else { least })
 }
 
 fn read(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// `MemAvailable` of /proc/meminfo in bytes.
-fn host_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+/// A line of /proc/meminfo in bytes.
+fn host_bytes(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Files of a control group: (limit, usage, name in `memory.stat` of what the kernel can drop).
-const VERSION_2: (&str, &str, &str) = ("memory.max", "memory.current", "inactive_file");
-const VERSION_1: (&str, &str, &str) =
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
+type Files = (&'static str, &'static str, &'static str);
+const VERSION_2: Files = ("memory.max", "memory.current", "inactive_file");
+const VERSION_1: Files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
 
-/// The least that a group named in a line of /proc/self/cgroup and the groups above it still allow.
-fn group_available(line: &str) -> Option<u64> {
+/// What `bytes` finds in the directory of each control group that this process is in, and of those above.
+fn groups(bytes: impl Fn(&Path, Files) -> Option<u64>) -> Vec<(u64, Limit)> {
+    let lines = read("/proc/self/cgroup").unwrap_or_default();
+    let mut found = Vec::new();
+    for (root, path, files) in lines.lines().filter_map(group_of) {
+        let root = Path::new(root);
+        // Inside a container the path may be the host's and absent here; the root is then the container's own group.
+        let own = root.join(path.trim_start_matches('/'));
+        for dir in own.ancestors().take_while(|dir| dir.starts_with(root)) {
+            let name = || format!("/{}", dir.strip_prefix(root).unwrap_or(dir).display());
+            found.extend(bytes(dir, files).map(|bytes| (bytes, Limit::Group(name()))));
+        }
+    }
+    found
+}
+
+/// Where the memory of a group is limited that a line of /proc/self/cgroup names.
+fn group_of(line: &str) -> Option<(&'static str, &str, Files)> {
     // "0::/a/b" is version 2; "4:memory:/a/b" is version 1.
     let (_, rest) = line.split_once(':')?;
     let (controllers, path) = rest.split_once(':')?;
-    let (root, files) = match controllers {
-        "" => ("/sys/fs/cgroup", VERSION_2),
+    match controllers {
+        "" => Some(("/sys/fs/cgroup", path, VERSION_2)),
         list if list.split(',').any(|name| name == "memory") => {
-            ("/sys/fs/cgroup/memory", VERSION_1)
+            Some(("/sys/fs/cgroup/memory", path, VERSION_1))
         }
-        _ => return None,
-    };
-    let root = PathBuf::from(root);
-    // Inside a container the path may be the host's and absent here; the root is then the container's own group.
-    let own = root.join(path.trim_start_matches('/'));
-    own.ancestors()
-        .take_while(|dir| dir.starts_with(&root))
-        .filter_map(|dir| {
-            let text = |name| read(dir.join(name));
-            room(
-                &text(files.0)?,
-                &text(files.1)?,
-                &text("memory.stat").unwrap_or_default(),
-                files.2,
-            )
-        })
-        .min()
+        _ => None,
+    }
+}
+
+/// The least that a group still allows.
+fn group_room(dir: &Path, files: Files) -> Option<u64> {
+    let text = |name| read(dir.join(name));
+    room(&text(files.0)?, &text(files.1)?, &text("memory.stat").unwrap_or_default(), files.2)
+}
+
+/// The limit of a group. "max" does not parse: no limit. Version 1 says it by the largest number of whole pages.
+fn limit_of(text: &str) -> Option<u64> {
+    text.trim().parse().ok().filter(|limit| *limit < i64::MAX as u64 / PAGE_BYTES * PAGE_BYTES)
 }
 
 /// Limit less usage, counting as free the file pages that the kernel drops first. None without a limit.
 fn room(limit: &str, usage: &str, stat: &str, droppable: &str) -> Option<u64> {
-    // "max" does not parse: no limit.
-    let limit: u64 = limit.trim().parse().ok()?;
+    let limit = limit_of(limit)?;
     let usage: u64 = usage.trim().parse().ok()?;
     let dropped = stat
         .lines()
@@ -87,8 +139,9 @@ mod tests {
     #[test]
     fn the_host_counts_in_kib() {
         let text = "MemTotal:       24000000 kB\nMemAvailable:   23000000 kB\n";
-        assert_eq!(host_available(text), Some(23_000_000 * 1024));
-        assert_eq!(host_available("MemTotal: 1 kB\n"), None);
+        assert_eq!(host_bytes(text, "MemAvailable:"), Some(23_000_000 * 1024));
+        assert_eq!(host_bytes(text, "MemTotal:"), Some(24_000_000 * 1024));
+        assert_eq!(host_bytes("MemTotal: 1 kB\n", "MemAvailable:"), None);
     }
 
     #[test]
@@ -100,24 +153,32 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_other_controllers_do_not_limit() {
-        assert_eq!(group_available("7:blkio:/"), None);
-        assert_eq!(group_available("nonsense"), None);
+    fn a_group_without_a_limit_does_not_limit() {
+        assert_eq!(limit_of("max\n"), None);
+        assert_eq!(limit_of("9223372036854771712\n"), None);
+        assert_eq!(limit_of("419430400\n"), Some(400 << 20));
     }
 
     #[test]
-    fn the_tightest_limit_counts_and_something_is_left_for_the_process() {
-        const MIB: u64 = 1 << 20;
-        assert_eq!(
-            least(500 * MIB, [300 * MIB, 400 * MIB].into_iter()),
-            300 * MIB - RESERVED_BYTES
-        );
-        assert_eq!(least(500 * MIB, [RESERVED_BYTES / 2].into_iter()), 0);
-        assert!(least(u64::MAX, std::iter::empty()) > u64::MAX / 2);
+    fn a_line_names_a_group_if_its_controller_limits_memory() {
+        assert_eq!(group_of("7:blkio:/"), None);
+        assert_eq!(group_of("nonsense"), None);
+        assert_eq!(group_of("0::/a/b"), Some(("/sys/fs/cgroup", "/a/b", VERSION_2)));
+        let version_1 = Some(("/sys/fs/cgroup/memory", "/a", VERSION_1));
+        assert_eq!(group_of("4:cpu,memory:/a"), version_1);
+    }
+
+    #[test]
+    fn the_tightest_limit_counts() {
+        let groups = [(300, Limit::Group("/a".into())), (400, Limit::AddressSpace)];
+        assert_eq!(least(Some(500), groups.clone()), (300, Limit::Group("/a".into())));
+        assert_eq!(least(Some(200), groups), (200, Limit::Host));
+        assert_eq!(least(None, []), (u64::MAX, Limit::Host));
     }
 
     #[test]
     fn this_host_has_some_memory() {
-        assert!(available_bytes() > 1 << 20);
+        let (available, _) = available_bytes();
+        assert!(available > 1 << 20 && available <= memory_limit().0);
     }
 }

@@ -3,21 +3,24 @@
 use std::io;
 use std::ops::Range;
 
-use crate::ExtentId;
+use crate::{ExtentId, Limit};
 
 /// Why memory could not be had, opened or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShmError {
-    /// The host or the control group has too little memory left. Evict or free something, then try again.
+    /// There is too little memory left. Evict or free something, then try again.
     #[error(
-        "no memory for {wanted} bytes: {available} bytes are available; lower the capacity or free memory"
+        "{wanted} bytes of memory were asked for, and {limit} has {available} left: {}",
+        advice(limit)
     )]
     NoMemory {
-        /// Bytes asked of the system.
+        /// Bytes asked for.
         wanted: u64,
-        /// Bytes it could still give.
+        /// Bytes that it could still give.
         available: u64,
+        /// What has no more.
+        limit: Limit,
     },
     /// No address space holds such an object. The length is wrong; do not try again.
     #[error("an object of {len} bytes cannot be mapped; the largest possible is {max} bytes")]
@@ -106,4 +109,14 @@ pub enum ShmError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+/// What to do when there is no more memory.
+const fn advice(limit: &Limit) -> &'static str {
+    match limit {
+        Limit::Bound => "delete objects, or give the node a larger capacity",
+        Limit::Host => "free memory of the host, or lower the capacity of its nodes",
+        Limit::Group(_) => "raise the limit of the group, or lower the capacity of the node",
+        Limit::AddressSpace => "raise the limit of this process, or drop views of large objects",
+    }
 }

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 use crate::slot::Opened;
-use crate::{ExtentId, PAGE_BYTES, ShmError, available};
+use crate::{ExtentId, Limit, PAGE_BYTES, ShmError, available};
 
 /// A shared mapping of an extent's memory; unmapped on drop.
 #[derive(Debug)]
@@ -56,12 +56,13 @@ impl Mapping {
             Some(rounded) if rounded <= MAPPING_BYTES_MAX => rounded,
             _ => return Err(too_large),
         };
-        let available = available::available_bytes();
-        let no_memory = || ShmError::NoMemory { wanted: len, available };
+        let (available, limit) = available::available_bytes();
+        let no_memory = || ShmError::NoMemory { wanted: len, available, limit: limit.clone() };
         if len > available {
             return Err(no_memory());
         }
         let failed = |call| {
+            let no_memory = &no_memory;
             move |errno: Errno| match errno {
                 Errno::NOMEM | Errno::NOSPC | Errno::FBIG => no_memory(),
                 errno => ShmError::System { call, len, source: errno.into() },
@@ -161,7 +162,9 @@ impl Mapping {
 
     fn map(fd: &impl AsFd, len: u64, writable: bool) -> Result<Self, ShmError> {
         let failed = |errno: Errno| match errno {
-            Errno::NOMEM => ShmError::NoMemory { wanted: len, available: 0 },
+            Errno::NOMEM => {
+                ShmError::NoMemory { wanted: len, available: 0, limit: Limit::AddressSpace }
+            }
             errno => ShmError::System { call: "mmap", len, source: errno.into() },
         };
         let rights = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };

@@ -280,7 +280,7 @@ impl World {
         }
         let is_late = question.deadline.is_some_and(|deadline| deadline <= self.now);
         let is_leaving = self.hosts.get(&question.node).is_some_and(|host| host.is_leaving);
-        if matches!(error, Error::Timeout { .. } | Error::StoreFull { .. })
+        if matches!(error, Error::Timeout { .. } | Error::StoreFull { .. } | Error::NoMemory { .. })
             && (is_late || question.is_void)
             || matches!(error, Error::NodeDown(_)) && is_leaving
         {

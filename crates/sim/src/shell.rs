@@ -73,6 +73,8 @@ pub(crate) struct Slot {
     /// Its node knows that it is complete.
     pub(crate) is_complete: bool,
     pub(crate) is_freed: bool,
+    /// There was no memory for it when it was asked for last.
+    is_refused: bool,
     /// Flows and folds that read it.
     pub(crate) flows: BTreeSet<u64>,
     pub(crate) folds: BTreeSet<u64>,
@@ -215,6 +217,11 @@ impl World {
     }
 
     fn create_slot(&mut self, node: NodeId, instance: Instance, size: u64) {
+        let before = self.hosts.get(&node).and_then(|host| host.slots.get(&instance)).copied();
+        if let Some(slot) = before.filter(|slot| self.shell.slots[*slot].is_refused) {
+            self.shell.slots[slot].is_refused = false;
+            return self.take_slot(node, slot);
+        }
         let slot = self.shell.slots.len();
         self.shell.slots.push(Slot {
             host: node,
@@ -224,6 +231,7 @@ impl World {
             filled: 0,
             is_complete: false,
             is_freed: false,
+            is_refused: false,
             flows: BTreeSet::new(),
             folds: BTreeSet::new(),
         });
@@ -234,6 +242,10 @@ impl World {
         for flow in self.shell.early_copies.remove(&(node, instance)).unwrap_or_default() {
             self.flow_asked(flow);
         }
+        self.take_slot(node, slot);
+    }
+
+    fn take_slot(&mut self, node: NodeId, slot: SlotId) {
         let delay_ns = self.dice.below(50 * MICROSECOND);
         self.after(delay_ns, Happening::SlotTaken { node, slot });
     }
@@ -244,7 +256,13 @@ impl World {
         }
         let instance = self.shell.slots[slot].instance;
         let event = if self.dice.chance(self.plan.slot_failures) {
-            Event::SlotFailed { instance, detail: "the dice said so".into() }
+            let detail = "the dice said so".into();
+            if self.dice.chance(75) {
+                self.shell.slots[slot].is_refused = true;
+                Event::SlotRefused { instance, detail }
+            } else {
+                Event::SlotFailed { instance, detail }
+            }
         } else {
             Event::SlotReady { instance }
         };

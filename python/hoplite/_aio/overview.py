@@ -89,8 +89,9 @@ class AsyncOverview(Attachment):
             this node that differ from their checksums: they are fetched again, and after three of them the member sends
             only what no other has; and "via": None, or by way of which other member it is reached, if it can't be
             reached directly); "lost" (former members that are called again, with "seconds" and "reason"); "objects"
-            (number of local copies); "store" ("used" and "capacity", bytes); "counters" since the node's start, which
-            docs/counters.md explains.
+            (number of local copies); "store" (in bytes "capacity", "used", "mapped", which is what the node has from
+            the system, and "warm", what of that is free); "counters" since the node's start, which docs/counters.md
+            explains.
         """
         return await self._status_async()
 
@@ -99,15 +100,15 @@ class AsyncOverview(Attachment):
 
         Returns:
             "members", "objects", "waiting" (questions without an answer), "reduces" (under way), "store_used",
-            "store_capacity" and "store_mapped" (bytes), and every counter since the node's start; docs/counters.md
-            explains each.
+            "store_capacity", "store_mapped" and "store_warm" (bytes), and every counter since the node's start;
+            docs/counters.md explains each.
         """
         status = await self._status_async()
         store = status["store"]
         return {
             "members": len(status["members"]),
             **{name: status[name] for name in ("objects", "waiting", "reduces")},
-            **{f"store_{name}": store[name] for name in ("used", "capacity", "mapped")},
+            **{f"store_{name}": store[name] for name in ("used", "capacity", "mapped", "warm")},
             **status["counters"],
         }
 

@@ -351,7 +351,13 @@ impl Shared {
                 }
                 FromNode::Forget { extents } => {
                     let mut mapped = lock(&self.extents);
-                    extents.iter().for_each(|extent| drop(mapped.remove(extent)));
+                    let gone: Vec<Option<Arc<Mapping>>> =
+                        extents.iter().map(|extent| mapped.remove(extent)).collect();
+                    drop(mapped);
+                    drop(gone);
+                    for extent in extents {
+                        self.say(&ToNode::Unmapped { extent });
+                    }
                 }
                 // The end of the connection follows.
                 FromNode::Down { said } => drop(self.ended.set(said)),

@@ -47,6 +47,7 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
             "used": status.used,
             "capacity": status.capacity,
             "mapped": arena.mapped_bytes,
+            "warm": arena.warm_bytes,
             "extents": arena.extents,
         },
         "link": {

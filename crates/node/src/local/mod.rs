@@ -11,6 +11,7 @@ mod describe;
 pub(crate) mod fork;
 #[cfg(test)]
 mod hostile;
+mod leaving;
 mod limits;
 #[cfg(test)]
 mod overload;

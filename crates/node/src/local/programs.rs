@@ -18,7 +18,7 @@ use hoplite_proto::{
 use hoplite_shm::{ExtentId, WriterId};
 use tokio::{io::AsyncReadExt, net::unix::pipe};
 
-use super::describe;
+use super::{describe, leaving::Leaving};
 use crate::{
     engine::{facts::Facts, requests::Requests, task::Task},
     network::shared::Network,
@@ -28,7 +28,7 @@ use crate::{
 
 /// One attached process, as the rest of the node sees it.
 pub(crate) trait Attachment: Send + Sync {
-    /// The node let go of extents: the process may unmap them.
+    /// The node let go of extents: the process is to unmap those that it has.
     fn forget(&self, gone: &[ExtentId]);
     /// Ends the connection when what is queued was sent, and the reason.
     fn end(&self, reason: &str);
@@ -42,12 +42,14 @@ pub(crate) struct Programs {
     pub(crate) network: Arc<Network>,
     /// Those in other processes, which write their objects themselves, through shared memory.
     attached: Mutex<HashMap<ClientId, Weak<dyn Attachment>>>,
+    pub(super) leaving: Leaving,
 }
 
 impl Programs {
     pub(crate) fn new(requests: Requests, store: Arc<Store>, network: Arc<Network>) -> Self {
         let (facts, attached) = (network.facts.clone(), Mutex::default());
-        Self { facts, requests, store, network, attached }
+        let leaving = Leaving::new(store.arena.clone());
+        Self { facts, requests, store, network, attached, leaving }
     }
 
     /// A number for a program that begins to use the node.
@@ -71,9 +73,13 @@ impl Programs {
         lock(&self.attached).remove(&client);
     }
 
-    /// Tells all attached processes that the node let go of extents.
-    pub(crate) fn forget(&self, gone: &[ExtentId]) {
-        self.attachments().iter().for_each(|attachment| attachment.forget(gone));
+    /// Tells all attached processes which extents the node let go of.
+    pub(crate) fn forget_gone(&self) {
+        let gone = self.leaving.take();
+        if !gone.is_empty() {
+            self.attachments().iter().for_each(|attachment| attachment.forget(&gone));
+            gone.iter().for_each(|extent| self.leaving.unmapped(*extent));
+        }
     }
 
     /// Answers all questions with the end of the node.

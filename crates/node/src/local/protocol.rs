@@ -36,7 +36,7 @@ pub(crate) enum ToNode {
     Advanced { instance: Instance },
     /// A new extent is mapped; no other process may map it writable from now on.
     Mapped { extent: u64 },
-    /// An extent could not be mapped: its descriptor is wanted again.
+    /// An extent is not mapped: it was forgotten, or could not be, and its descriptor is wanted again.
     Unmapped { extent: u64 },
     /// How is the node? Answered with JSON.
     Describe { request: u64 },
@@ -58,7 +58,7 @@ pub(crate) enum FromNode {
     Answer { request: u64, answer: Result<Answer, CallError>, place: Option<Place> },
     /// The answer to `Describe`.
     Description { request: u64, json: Result<String, CallError> },
-    /// These extents are gone from the node; their memory is free when no process maps them.
+    /// These extents are gone from the node; their memory is free when no process maps them. Answered by `Unmapped` for each.
     Forget { extents: Vec<u64> },
     /// The node has ended itself, and why: it answers no question any more, also none that it has not read.
     Down { said: String },

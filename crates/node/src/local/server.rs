@@ -110,6 +110,7 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, _place: OwnedSemaph
     }
     programs.gone(client);
     programs.store.arena.retire(WriterId(client.0));
+    programs.forget_gone();
 }
 
 /// The process at the other end, if it lives and this one may open it.

@@ -41,6 +41,8 @@ pub(super) struct Session {
     answers: Arc<Answers>,
     /// Extents whose descriptors it has.
     known: Mutex<HashSet<ExtentId>>,
+    /// Extents that it is to unmap.
+    leaving: Mutex<HashSet<ExtentId>>,
     /// Its questions without an answer.
     asked: Mutex<Asked>,
     /// Copies that it reads while they arrive, by its question. Their memory is not used again meanwhile, whatever
@@ -67,6 +69,7 @@ impl Session {
             client,
             answers: answers.clone(),
             known: Mutex::default(),
+            leaving: Mutex::default(),
             asked: Mutex::default(),
             growing: Mutex::default(),
             forks: Arc::default(),
@@ -183,7 +186,11 @@ impl Session {
                 }
             }
             ToNode::Unmapped { extent } => {
-                lock(&self.known).remove(&ExtentId(extent));
+                let extent = ExtentId(extent);
+                lock(&self.known).remove(&extent);
+                if lock(&self.leaving).remove(&extent) {
+                    self.programs.leaving.unmapped(extent);
+                }
             }
             ToNode::Describe { request } => {
                 let begun = lock(&self.asked).begin(request, bytes)?;
@@ -335,6 +342,9 @@ impl Drop for Session {
     fn drop(&mut self) {
         // A panic may have ended the task that serves it: the connection ends all the same.
         self.answers.close();
+        for extent in lock(&self.leaving).drain() {
+            self.programs.leaving.unmapped(extent);
+        }
     }
 }
 
@@ -356,12 +366,15 @@ async fn answer_when_sealed(
 impl Attachment for Session {
     fn forget(&self, gone: &[ExtentId]) {
         let mut known = lock(&self.known);
-        let extents: Vec<u64> =
-            gone.iter().filter(|extent| known.remove(extent)).map(|extent| extent.0).collect();
+        let its: Vec<ExtentId> = gone.iter().copied().filter(|it| known.remove(it)).collect();
         drop(known);
-        if !extents.is_empty() {
-            self.say(&FromNode::Forget { extents }, None);
+        if its.is_empty() {
+            return;
         }
+        its.iter().for_each(|extent| self.programs.leaving.mapped(*extent));
+        lock(&self.leaving).extend(&its);
+        let extents = its.iter().map(|extent| extent.0).collect();
+        self.say(&FromNode::Forget { extents }, None);
     }
 
     fn end(&self, reason: &str) {

@@ -16,6 +16,7 @@ use crate::{
 
 impl Node {
     pub(super) fn slot_ready(&mut self, instance: Instance) {
+        self.has_memory(instance);
         match self.table.get(instance).map(|copy| copy.state) {
             Some(State::Filling(_)) => self.create_in_memory(instance),
             Some(State::Flowing(_)) => self.pull_in_memory(instance),
@@ -27,6 +28,7 @@ impl Node {
     }
 
     pub(super) fn slot_failed(&mut self, instance: Instance, detail: String) {
+        self.has_memory(instance);
         let Some(copy) = self.table.get(instance) else { return };
         let (id, needed) = (copy.id.clone(), copy.meta.size);
         let error = Error::NoMemory { needed, detail };
@@ -71,13 +73,18 @@ impl Node {
             Some(removed) => self.removed(&removed),
             // What is unpinned may be evicted for an object that waits for room.
             None if planted::has(Bug::GrantsNoRoomLater) => {}
-            None => self.grant_space(),
+            None => {
+                self.memory_freed();
+                self.grant_space();
+            }
         }
     }
 
     fn removed(&mut self, removed: &Removed) {
         if removed.has_slot {
             self.world.act(Action::FreeSlot { instance: removed.instance });
+            self.has_memory(removed.instance);
+            self.memory_freed();
         }
         self.grant_space();
     }

@@ -67,7 +67,14 @@ pub enum Event {
         /// Which.
         instance: Instance,
     },
-    /// There is no memory for a copy.
+    /// There is no memory for a copy now. What may go does, then the copy waits until some is free.
+    SlotRefused {
+        /// Which.
+        instance: Instance,
+        /// What has no more.
+        detail: String,
+    },
+    /// There can't be memory for a copy.
     SlotFailed {
         /// Which.
         instance: Instance,
@@ -240,7 +247,7 @@ pub enum Action {
     },
     /// Try to reach a node that was lost; answered by `PeerUp` or `CallFailed`.
     Call(Member),
-    /// Take memory for a copy; answered by `SlotReady` or `SlotFailed`, unless `FreeSlot` comes first.
+    /// Take memory for a copy; answered by `SlotReady`, `SlotRefused` or `SlotFailed`, unless `FreeSlot` comes first.
     CreateSlot {
         /// Which.
         instance: Instance,

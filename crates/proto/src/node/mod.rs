@@ -8,7 +8,7 @@
 //! | [`world`] | members, time, settings; the actions and messages that follow from the event at hand |
 //! | [`membership`] | who takes part; the failure detector, the redial |
 //! | [`requests`], [`watches`] | questions of clients; objects of which owners are to tell |
-//! | [`crate::table`], [`room`] | copies; what waits for room |
+//! | [`crate::table`], [`room`], [`shortage`] | copies; what waits for room, and for memory |
 //! | [`puts`], [`promise`] | objects that clients make, or said they would |
 //! | [`leases`] | leases that clients of this node have taken: of jobs, and of objects |
 //! | [`pulls`], [`readers`] | objects on their way to here; who waits for them, reads and receives copies |
@@ -53,6 +53,7 @@ mod route;
 mod scatter;
 mod scatters;
 mod serve;
+mod shortage;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -79,6 +80,7 @@ use self::{
     retell::Retelling,
     room::Queue,
     scatters::Scatters,
+    shortage::Shortage,
     watches::Watches,
     worker::Worker,
     world::World,
@@ -106,6 +108,7 @@ pub struct Node {
     watches: Watches,
     table: Table,
     space: Queue,
+    shortage: Shortage,
     puts: Puts,
     promises: Promises,
     leases: Leases,
@@ -132,6 +135,7 @@ impl Node {
             watches: Watches::default(),
             table: Table::new(config.capacity),
             space: Queue::default(),
+            shortage: Shortage::default(),
             puts: Puts::default(),
             promises: Promises::default(),
             leases: Leases::default(),
@@ -170,6 +174,7 @@ impl Node {
         let all = [
             self.requests.deadline(),
             self.pulls.deadline(),
+            self.shortage.deadline(),
             self.retelling.deadline(),
             self.watches.deadline(),
             self.coordinator.deadline(),

@@ -251,7 +251,11 @@ impl Node {
         let Some(create) = self.puts.end(instance) else {
             return Error::NodeDown(format!("instance {instance} vanished"));
         };
+        let without_memory = self.without_memory(instance);
         self.undo_create(&create, instance);
+        if let Some(error) = without_memory {
+            return error;
+        }
         let id = &create.id;
         let (what, state) = match create.phase {
             Phase::Room => return self.store_full(create.meta.size),

@@ -104,6 +104,7 @@ impl Node {
     }
 
     pub(super) fn store_full(&self, needed: u64) -> Error {
-        Error::StoreFull { needed, capacity: self.table.capacity(), pinned: self.table.pinned() }
+        let (capacity, pinned) = (self.table.capacity(), self.table.pinned());
+        Error::StoreFull { needed, capacity, pinned, largest: self.table.largest_held() }
     }
 }

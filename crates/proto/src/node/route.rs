@@ -24,6 +24,7 @@ impl Node {
             Event::ClientGone { client } => self.client_gone(client),
             Event::ClientForked { client, heir } => self.client_forked(client, heir),
             Event::SlotReady { instance } => self.slot_ready(instance),
+            Event::SlotRefused { instance, detail } => self.slot_refused(instance, detail),
             Event::SlotFailed { instance, detail } => self.slot_failed(instance, detail),
             Event::Message { from, message } => {
                 // A node that is no member (any more) has to introduce itself first.
@@ -253,6 +254,7 @@ impl Node {
         self.world.post(mail);
         self.expire_retelling();
         self.expire_pulls();
+        self.expire_shortage();
         self.watches.expire(&mut self.world);
         self.expire_reduces();
         self.leaving.expire(self.world.now());

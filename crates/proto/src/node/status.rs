@@ -22,6 +22,7 @@ impl Node {
             ("creates", self.puts.len()),
             ("promises", self.promises.len()),
             ("that wait for room", self.space.len()),
+            ("that wait for memory", self.shortage.len()),
             ("reduces", self.coordinator.len()),
             ("watches", self.watches.len()),
             ("reservations", self.names.len()),
@@ -63,9 +64,10 @@ impl Node {
         })
     }
 
-    /// The error of an object that has no room here, if that is what it waits for.
+    /// The error of an object that has no room or no memory here, if that is what it waits for.
     pub(super) fn without_room(&self, id: &ObjectId) -> Option<Error> {
-        self.bytes_without_room(id).map(|needed| self.store_full(needed))
+        let full = self.bytes_without_room(id).map(|needed| self.store_full(needed));
+        full.or_else(|| self.object_without_memory(id))
     }
 
     /// Why an object is not here, in words for a client that waited.

@@ -1,7 +1,9 @@
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::*;
-use crate::{BLOCK_BYTES, header_bytes, slot::slot_bytes};
+use crate::{BLOCK_BYTES, header_bytes};
 
 const EXTENT: u64 = 1 << 20;
 const WRITER: Option<WriterId> = Some(WriterId(1));
@@ -14,7 +16,8 @@ fn freed_space_is_used_again_and_starts_anew() {
     let slot = arena.allocate(3 * BLOCK_BYTES, None).unwrap();
     slot.copy_from(&vec![7; 3 * BLOCK_BYTES as usize], |_| {}).unwrap();
     let (extent, offset) = (slot.extent(), slot.offset());
-    let stats = ArenaStats { extents: 1, mapped_bytes: EXTENT, used_bytes: 4096 + 3 * BLOCK_BYTES };
+    let used_bytes = 4096 + 3 * BLOCK_BYTES;
+    let stats = ArenaStats { extents: 1, mapped_bytes: 64 << 10, used_bytes, warm_bytes: 0 };
     assert_eq!(arena.stats(), stats);
     let clone = slot.clone();
     drop(slot);
@@ -45,12 +48,91 @@ fn a_large_object_has_an_extent_of_its_own() {
     assert_ne!(large.extent(), small.extent());
     let (_, bytes) = arena.descriptor(large.extent(), READER).unwrap();
     assert_eq!(bytes, 5 * EXTENT + 4096 + header_bytes(5 * EXTENT + 1));
+    // It serves an object of nearly its size, and no other.
     drop(large);
-    // The tightest place is taken, and the long one stays for long objects.
-    let next = arena.allocate(EXTENT / 2, None).unwrap();
+    let smaller = arena.allocate(4 * EXTENT, None).unwrap();
+    assert_eq!(arena.stats().extents, 3);
+    let nearly = arena.allocate(5 * EXTENT - 4096, None).unwrap();
+    assert_eq!((arena.stats().extents, arena.stats().warm_bytes), (3, 0));
+    let next = arena.allocate(EXTENT / 64, None).unwrap();
     assert_eq!(next.extent(), small.extent());
-    arena.allocate(4 * EXTENT, None).unwrap();
-    assert_eq!(arena.stats().extents, 2);
+    drop((smaller, nearly));
+}
+
+#[test]
+fn the_bound_holds_and_what_is_free_goes_for_others() {
+    let arena = Arena::bounded(EXTENT, 40 * EXTENT, 4096);
+    let mut all_gone = Vec::new();
+    for writer in 1..100 {
+        let writer = WriterId(writer);
+        let mut slots = Vec::new();
+        while slots.len() < 9 {
+            let before = arena.lefts();
+            match arena.allocate(4 * EXTENT, Some(writer)) {
+                Ok(slot) => slots.push(slot),
+                Err(error) => {
+                    assert!(
+                        matches!(error, ShmError::NoMemory { limit: Limit::Bound, .. }),
+                        "{error}"
+                    );
+                    // It waits for those that map what goes for it.
+                    let gone = arena.take_gone();
+                    gone.iter().for_each(|extent| arena.left(*extent));
+                    all_gone.extend(gone);
+                    assert!(arena.wait_for_left(before, Duration::ZERO));
+                }
+            }
+        }
+        assert!(arena.stats().mapped_bytes <= 40 * EXTENT);
+        if writer == WriterId(2) {
+            let error = arena.allocate(4 * EXTENT, None).unwrap_err();
+            assert!(matches!(error, ShmError::NoMemory { limit: Limit::Bound, .. }), "{error}");
+        }
+        drop(slots);
+    }
+    assert!(all_gone.len() > 800);
+    assert!(!arena.wait_for_left(arena.lefts(), Duration::from_secs(60)), "none is leaving");
+    let first = WriterId(1);
+    assert!(all_gone.iter().all(|extent| arena.descriptor(*extent, first).is_none()));
+}
+
+#[test]
+fn threads_that_allocate_at_once_keep_to_the_bound() {
+    let arena = Arena::bounded(EXTENT, 20 * EXTENT, 4096);
+    let (made, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for writer in 1..=4 {
+            let (arena, made, refused) = (&arena, &made, &refused);
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    match arena.allocate(6 * EXTENT, Some(WriterId(writer))) {
+                        Ok(_slot) => made.fetch_add(1, Ordering::Relaxed),
+                        Err(_) => refused.fetch_add(1, Ordering::Relaxed),
+                    };
+                    assert!(arena.stats().mapped_bytes <= 20 * EXTENT);
+                }
+            });
+        }
+    });
+    assert_eq!(made.into_inner() + refused.into_inner(), 200);
+    assert_eq!(arena.stats().used_bytes, 0);
+}
+
+#[test]
+fn what_is_idle_for_five_rounds_goes() {
+    let arena = Arena::new(EXTENT);
+    let slot = arena.allocate(100 * EXTENT, None).unwrap();
+    let extent = slot.extent();
+    (0..9).for_each(|_| arena.trim_idle());
+    drop(slot);
+    (0..5).for_each(|_| arena.trim_idle());
+    assert_eq!(arena.stats().extents, 1);
+    arena.trim_idle();
+    assert_eq!((arena.stats().extents, arena.take_gone()), (0, vec![extent]));
+    // It counts until it has left, or must have.
+    assert_eq!(arena.stats().mapped_bytes, 100 * EXTENT + 4096);
+    (0..3).for_each(|_| arena.trim_idle());
+    assert_eq!(arena.stats(), ArenaStats::default());
 }
 
 #[test]
@@ -85,7 +167,7 @@ fn extents_of_a_writer_serve_only_that_writer() {
     drop((slot, of_node));
 
     // When it is gone a child that it forked may still write there: nothing else comes to lie in it.
-    let filler = arena.allocate(EXTENT - 4096, None).unwrap();
+    let filler = arena.allocate(EXTENT / 64, None).unwrap();
     assert_eq!(filler.extent(), node);
     arena.retire(WriterId(1));
     let others = [None, Some(WriterId(2)), Some(WriterId(3))];
@@ -119,14 +201,17 @@ fn trimming_returns_what_is_wholly_free() {
     let slots: Vec<Slot> = (0..2).map(|_| arena.allocate(EXTENT - 4096, None).unwrap()).collect();
     let large = arena.allocate(2 * EXTENT, None).unwrap();
     let of_writer = arena.allocate(1, WRITER).unwrap();
-    assert_eq!(arena.trim(), []);
+    arena.trim();
+    assert_eq!(arena.take_gone(), []);
     let kept = slots[0].extent();
     let gone = [slots[1].extent(), large.extent(), of_writer.extent()];
     let mappings: Vec<_> =
         gone.iter().map(|id| Arc::downgrade(&arena.state().extents[id].mapping)).collect();
     let first = slots[0].clone();
     drop((slots, large, of_writer));
-    assert_eq!(arena.trim(), gone);
+    arena.trim();
+    assert_eq!(arena.take_gone(), gone);
+    gone.iter().for_each(|extent| arena.left(*extent));
     assert!(mappings.iter().all(|mapping| mapping.strong_count() == 0));
     assert!(arena.descriptor(gone[0], READER).is_none());
     let error = arena.seal(gone[2], WriterId(1)).unwrap_err();
@@ -134,29 +219,6 @@ fn trimming_returns_what_is_wholly_free() {
     assert_eq!(arena.stats().mapped_bytes, EXTENT, "the used one");
     assert_eq!(first.extent(), kept);
     assert!(arena.allocate_warm(10, None).is_none());
-}
-
-#[test]
-fn extents_grow_with_what_there_is() {
-    let arena = Arena::new(64 << 20);
-    let mapped = |slots: &[Slot]| {
-        assert!(slots.iter().all(|slot| slot.len() == 1 << 20));
-        arena.stats().mapped_bytes >> 20
-    };
-    let mut slots = Vec::new();
-    let mut sizes = Vec::new();
-    while sizes.last() != Some(&64) {
-        slots.push(arena.allocate(1 << 20, None).unwrap());
-        sizes.push(mapped(&slots));
-    }
-    sizes.dedup();
-    assert_eq!(sizes, [4, 8, 16, 32, 64]);
-    let of_writer = arena.allocate(1, WRITER).unwrap();
-    assert_eq!(mapped(&slots), 68, "each writer begins anew");
-    drop((slots, of_writer));
-    arena.trim();
-    let large = arena.allocate(5 << 20, None).unwrap();
-    assert_eq!(arena.stats().mapped_bytes, slot_bytes(large.len()).unwrap());
 }
 
 /// Goal: who begins with many objects at once does not wait for memory for each of them.
@@ -167,13 +229,13 @@ fn several_that_want_a_little_at_once_share_an_extent() {
     let slots: Vec<Slot> = std::thread::scope(|scope| {
         let allocate = || {
             barrier.wait();
-            arena.allocate(400_000, None).unwrap()
+            arena.allocate(12_000, None).unwrap()
         };
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(allocate)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert_eq!(slots.len(), 8);
-    assert_eq!(arena.stats().mapped_bytes, 4 << 20);
+    assert_eq!((arena.stats().extents, arena.stats().mapped_bytes), (2, 128 << 10));
 }
 
 #[test]

@@ -53,6 +53,7 @@ def _print(facts: dict[str, Any]) -> None:
     click.echo(f"node     {facts['id']} {where}{rack}, of cluster {facts['cluster']}")
     click.echo(f"admits   by {facts['admission']}{_revocations(facts['revocations'])}")
     click.echo(f"objects  {facts['objects']} here, {write_size(store['used'])} of {write_size(store['capacity'])}")
+    click.echo(f"memory   {write_size(store['mapped'])} mapped, {write_size(store['warm'])} of it free and warm")
     click.echo()
     columns = ["member", "address"]
     if any(member["rack"] for member in facts["members"]):

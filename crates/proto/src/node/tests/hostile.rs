@@ -63,15 +63,7 @@ fn the_next_instance_of_a_node_can_not_be_given_to_it() {
         cluster.say(
             2,
             1,
-            Message::Adopt {
-                id,
-                instance,
-                meta: array(8),
-                inline,
-                lifetime: None,
-                may_wait,
-                lifetime: None,
-            },
+            Message::Adopt { id, instance, meta: array(8), inline, lifetime: None, may_wait },
         );
     }
     let id = cluster.put_small(1, None);

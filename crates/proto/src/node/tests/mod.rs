@@ -12,6 +12,7 @@ mod promise;
 mod retell;
 mod room;
 mod scatter;
+mod shortage;
 mod wait;
 
 use alloc::{
@@ -66,6 +67,9 @@ struct Cluster {
     deaf: Option<NodeId>,
     /// What waits before a node that is slow.
     slow: Option<(NodeId, VecDeque<Event>)>,
+    /// Nodes whose shell has no memory, and how many copies any shell has none for at first.
+    without_memory: BTreeSet<NodeId>,
+    refusals: u32,
     counted: u64,
     /// What was lost with nodes that left.
     lost: BTreeMap<NodeId, Lost>,
@@ -97,6 +101,8 @@ impl Cluster {
             done: Vec::new(),
             deaf: None,
             slow: None,
+            without_memory: BTreeSet::new(),
+            refusals: 0,
             counted: 0,
             lost: BTreeMap::new(),
         };
@@ -299,7 +305,15 @@ impl Cluster {
                 let result = inputs[0].clone();
                 Event::FoldedInline { reduce, epoch, result }
             }
-            Action::CreateSlot { instance, .. } => Event::SlotReady { instance },
+            Action::CreateSlot { instance, .. } => {
+                if self.without_memory.contains(&node) || self.refusals > 0 {
+                    self.refusals = self.refusals.saturating_sub(1);
+                    let detail = "the control group /a/group has no more".into();
+                    Event::SlotRefused { instance, detail }
+                } else {
+                    Event::SlotReady { instance }
+                }
+            }
             Action::Left { lost } => {
                 self.lost.insert(node, lost);
                 self.done.push(format!("{node:?} left"));
@@ -751,7 +765,7 @@ fn whatever_waits_for_room_in_vain_ends_with_store_full() {
     let inputs = cluster.ask_until(1, Ask::Inputs { id: results[1].clone() }, until);
     cluster.wait(SECOND);
     for request in [get, of_limited, of_patient, inputs] {
-        let Err(Error::StoreFull { needed, capacity, pinned }) = cluster.reply(request) else {
+        let Err(Error::StoreFull { needed, capacity, pinned, .. }) = cluster.reply(request) else {
             panic!("{:?}", cluster.reply(request));
         };
         assert_eq!((*needed, *capacity), (LARGE, LARGE + LARGE / 2));

@@ -1,0 +1,44 @@
+//! Names that were made and deleted leave nothing behind, however many there were.
+
+use hoplite_proto::{
+    ask::Ask,
+    id::{ClientId, NodeId, ObjectId, RequestId},
+    limits::REMEMBERED_MAX,
+    members::Member,
+    meta::Meta,
+    node::{Action, Config, Event, Node},
+    reduce::cost::Link,
+    time::Instant,
+};
+
+const NAMES: u64 = 600_000;
+
+#[test]
+fn six_hundred_thousand_names_made_and_deleted_leave_nothing() {
+    let address = ([127, 0, 0, 1], 1).into();
+    let me = Member { id: NodeId(1), address, rack: None };
+    let link = Link { latency_ns: 50_000, bytes_per_second: 1 << 30 };
+    let slice = Default::default();
+    let config = Config { capacity: 1 << 20, link, degree: None, detection_ns: None, slice };
+    let mut node = Node::new(me, config);
+    let (mut actions, mut answers) = (Vec::new(), 0);
+    let id = |number: u64| -> ObjectId { format!("of-{}/{number}", number % 7).parse().unwrap() };
+    let client = ClientId(1);
+    for number in 0..NAMES {
+        let name = id(number);
+        let put = Ask::Put { id: Some(name.clone()), meta: Meta::bytes(1), bytes: vec![7].into() };
+        for (step, ask) in [put, Ask::Delete { ids: vec![name] }].into_iter().enumerate() {
+            let request = RequestId(2 * number + step as u64 + 1);
+            let now = Instant(number * 100_000);
+            node.handle(now, Event::Asked { client, request, ask, deadline: None }, &mut actions);
+            let is_answer = |action: &Action| matches!(action, Action::Reply { answer: Ok(_), .. });
+            answers += actions.drain(..).filter(is_answer).count();
+        }
+    }
+    assert_eq!(answers as u64, 2 * NAMES);
+    let remembered = (0..NAMES).filter(|number| node.directory().why_gone(&id(*number)).is_some());
+    let remembered = remembered.count();
+    assert!((1..=REMEMBERED_MAX).contains(&remembered), "{remembered} deletions are remembered");
+    assert!(node.directory().is_empty());
+    assert!(node.table().is_empty() && node.unfinished().next().is_none());
+}

@@ -1,0 +1,467 @@
+//! Which extent an object lies in, and which free extents go. Pure: it knows lengths and writers, never touches memory.
+//!
+//! An extent serves one writer, or the node. Either several small objects share it, or it is one large object's own. A free
+//! one stays as warm memory until it is idle for a while, or until its bytes are needed for another within the bound.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{ArenaStats, ExtentId, WriterId, sizes::Sizes};
+use crate::{Allocator, PAGE_BYTES};
+
+/// Rounds that a free extent lasts beyond the one in which it became free, unless its bytes are needed.
+const IDLE_ROUNDS: u64 = 5;
+
+/// Rounds that the memory of an extent that is gone still counts beyond the one in which it went, at most: a process that is
+/// frozen unmaps nothing, and must not keep memory from others.
+const LEAVING_ROUNDS: u64 = 2;
+
+/// All extents of an arena, and what is free in them.
+#[derive(Debug)]
+pub(super) struct Places {
+    sizes: Sizes,
+    last_id: u64,
+    extents: BTreeMap<ExtentId, Extent>,
+    owners: BTreeMap<Option<WriterId>, Owner>,
+    /// The wholly free extents, the one that has been free for longest first.
+    idle: BTreeMap<u64, ExtentId>,
+    /// How many times an extent became free.
+    frees: u64,
+    /// How many times [`Places::take_idle_for_long`] was asked.
+    rounds: u64,
+    /// Bytes of extents that are gone and may still be mapped by processes, with the round in which they went.
+    leaving: BTreeMap<ExtentId, (u64, u64)>,
+    leaving_bytes: u64,
+    /// How many extents have left.
+    lefts: u64,
+    mapped: u64,
+    /// Bytes of extents that are being made.
+    reserved: u64,
+    used: u64,
+    idle_bytes: u64,
+    /// Bytes of large objects' extents beyond those objects.
+    wasted: u64,
+}
+
+#[derive(Debug)]
+struct Extent {
+    len: u64,
+    /// None: of the node.
+    writer: Option<WriterId>,
+    /// Whether it serves one object at a time.
+    is_own: bool,
+    allocator: Allocator,
+    /// Goes with its last object.
+    is_retired: bool,
+    /// While it is free: its place among the idle, and the round in which it became so.
+    idle: Option<(u64, u64)>,
+}
+
+/// The extents of one writer, or of the node.
+#[derive(Debug, Default)]
+struct Owner {
+    /// Those that several objects share, by their longest free range.
+    shared: BTreeSet<(u64, ExtentId)>,
+    /// Bytes of objects in them.
+    shared_used: u64,
+    /// The free ones of single objects, by length.
+    free: BTreeSet<(u64, ExtentId)>,
+    extents: u64,
+}
+
+/// An extent that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) len: u64,
+    pub(super) is_own: bool,
+}
+
+impl Places {
+    pub(super) fn new(sizes: Sizes) -> Self {
+        Self {
+            sizes,
+            last_id: 0,
+            extents: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            idle: BTreeMap::new(),
+            frees: 0,
+            rounds: 0,
+            leaving: BTreeMap::new(),
+            leaving_bytes: 0,
+            lefts: 0,
+            mapped: 0,
+            reserved: 0,
+            used: 0,
+            idle_bytes: 0,
+            wasted: 0,
+        }
+    }
+
+    pub(super) fn stats(&self) -> ArenaStats {
+        ArenaStats {
+            extents: self.extents.len() as u64,
+            mapped_bytes: self.mapped + self.leaving_bytes,
+            used_bytes: self.used,
+            warm_bytes: self.idle_bytes,
+        }
+    }
+
+    /// Bytes that all extents may have together.
+    pub(super) const fn bound(&self) -> u64 {
+        self.sizes.bound
+    }
+
+    /// Whether a new extent for an object of so many bytes would serve others of its writer too.
+    pub(super) fn is_shared(&self, bytes: u64, writer: Option<WriterId>) -> bool {
+        let wanted = self.wanted(bytes, writer);
+        !wanted.is_own && bytes < wanted.len
+    }
+
+    /// Takes space in an extent that there is, in the tightest, so that long free ranges stay whole for long objects.
+    pub(super) fn place(
+        &mut self,
+        bytes: u64,
+        writer: Option<WriterId>,
+    ) -> Option<(ExtentId, u64)> {
+        let is_own = bytes >= self.sizes.own_bytes();
+        let owner = self.owners.get(&writer)?;
+        let from = (bytes, ExtentId(0));
+        let id = if is_own {
+            let longest = (Sizes::longest_for(bytes), ExtentId(u64::MAX));
+            let (len, id) = *owner.free.range(from..=longest).next()?;
+            self.sizes.may_serve(len, bytes, self.wasted).then_some(id)?
+        } else {
+            owner.shared.range(from..).next()?.1
+        };
+        Some((id, self.place_in(id, bytes)?))
+    }
+
+    /// Takes space in an extent; the offset.
+    pub(super) fn place_in(&mut self, id: ExtentId, bytes: u64) -> Option<u64> {
+        self.change(id, |extent| extent.allocator.allocate(bytes, PAGE_BYTES))
+    }
+
+    /// Takes bytes of the bound for a new extent, for which the extents in `gone` have to go; none if that is not enough, or
+    /// not yet.
+    /// With `is_tight` it is as long as the object.
+    pub(super) fn reserve(
+        &mut self,
+        bytes: u64,
+        writer: Option<WriterId>,
+        is_tight: bool,
+        gone: &mut Vec<ExtentId>,
+    ) -> Option<Wanted> {
+        let mut wanted = self.wanted(bytes, writer);
+        let in_use = self.mapped.saturating_add(self.reserved) - self.idle_bytes;
+        let room = self.sizes.bound.saturating_sub(in_use);
+        if is_tight || wanted.len > room {
+            wanted.len = bytes;
+        }
+        if wanted.len > room {
+            return None;
+        }
+        while self.mapped + self.reserved > self.sizes.bound - wanted.len {
+            let (_, &id) = self.idle.first_key_value()?;
+            self.remove(id);
+            gone.push(id);
+        }
+        // What has gone is free when the processes that map it have unmapped it.
+        if self.mapped + self.reserved + self.leaving_bytes > self.sizes.bound - wanted.len {
+            return None;
+        }
+        self.reserved += wanted.len;
+        Some(wanted)
+    }
+
+    /// The extent that bytes were reserved for was not made.
+    pub(super) fn give_up(&mut self, wanted: Wanted) {
+        self.reserved -= wanted.len;
+    }
+
+    /// The extent that bytes were reserved for is there.
+    pub(super) fn add(&mut self, wanted: Wanted, writer: Option<WriterId>) -> ExtentId {
+        let Wanted { len, is_own } = wanted;
+        self.reserved -= len;
+        self.last_id += 1;
+        let id = ExtentId(self.last_id);
+        let (allocator, is_retired, idle) = (Allocator::new(len), false, None);
+        let extent = Extent { len, writer, is_own, allocator, is_retired, idle };
+        let owner = self.owners.entry(writer).or_default();
+        owner.extents += 1;
+        self.mapped += len;
+        self.extents.insert(id, extent);
+        self.list(id);
+        id
+    }
+
+    /// Gives back what [`Places::place`] took; whether the extent is gone with it.
+    pub(super) fn free(&mut self, id: ExtentId, offset: u64) -> bool {
+        let is_over = self.change(id, |extent| {
+            extent.allocator.free(offset);
+            Some(extent.is_retired && extent.allocator.is_empty())
+        });
+        let is_over = is_over == Some(true);
+        if is_over {
+            self.remove(id);
+        }
+        is_over
+    }
+
+    /// The writer is gone: no other object comes into its extents. Those that are free are gone.
+    pub(super) fn retire(&mut self, writer: WriterId) -> Vec<ExtentId> {
+        let its = self.extents.iter_mut().filter(|(_, extent)| extent.writer == Some(writer));
+        let mut free = Vec::new();
+        for (id, extent) in its {
+            extent.is_retired = true;
+            if extent.allocator.is_empty() {
+                free.push(*id);
+            }
+        }
+        free.iter().for_each(|id| self.remove(*id));
+        free
+    }
+
+    /// Takes all free extents out.
+    pub(super) fn take_idle(&mut self) -> Vec<ExtentId> {
+        let idle: Vec<ExtentId> = self.idle.values().copied().collect();
+        idle.iter().for_each(|id| self.remove(*id));
+        idle
+    }
+
+    /// A round is over. Takes out the extents that have been free for [`IDLE_ROUNDS`] and are more than what stays warm.
+    pub(super) fn take_idle_for_long(&mut self) -> Vec<ExtentId> {
+        self.rounds += 1;
+        let is_old = |since: u64| self.rounds - since > LEAVING_ROUNDS;
+        let old: Vec<ExtentId> =
+            self.leaving.iter().filter(|(_, it)| is_old(it.1)).map(|(id, _)| *id).collect();
+        old.iter().for_each(|id| self.left(*id));
+        let mut gone = Vec::new();
+        while let Some((_, &id)) = self.idle.first_key_value() {
+            let since =
+                self.extents.get(&id).and_then(|extent| extent.idle).map_or(0, |idle| idle.1);
+            let is_new = self.rounds - since <= IDLE_ROUNDS;
+            if is_new || self.idle_bytes <= Sizes::warm_bytes(self.used) {
+                break;
+            }
+            self.remove(id);
+            gone.push(id);
+        }
+        gone
+    }
+
+    /// No process maps an extent that is gone.
+    pub(super) fn left(&mut self, id: ExtentId) {
+        if let Some((bytes, _)) = self.leaving.remove(&id) {
+            self.leaving_bytes -= bytes;
+            self.lefts += 1;
+        }
+    }
+
+    /// How many extents have left, and whether any are about to.
+    pub(super) fn lefts(&self) -> (u64, bool) {
+        (self.lefts, !self.leaving.is_empty())
+    }
+
+    fn wanted(&self, bytes: u64, writer: Option<WriterId>) -> Wanted {
+        if bytes >= self.sizes.own_bytes() {
+            return Wanted { len: bytes, is_own: true };
+        }
+        let used = self.owners.get(&writer).map_or(0, |owner| owner.shared_used);
+        Wanted { len: self.sizes.shared_bytes(used).max(bytes), is_own: false }
+    }
+
+    /// Changes what is taken of an extent, and with it where it is listed.
+    fn change<R>(
+        &mut self,
+        id: ExtentId,
+        change: impl FnOnce(&mut Extent) -> Option<R>,
+    ) -> Option<R> {
+        self.unlist(id);
+        let result = self.extents.get_mut(&id).and_then(change);
+        self.list(id);
+        result
+    }
+
+    fn list(&mut self, id: ExtentId) {
+        let Some(extent) = self.extents.get_mut(&id) else { return };
+        let owner = self.owners.entry(extent.writer).or_default();
+        let is_free = extent.allocator.is_empty();
+        if !extent.is_own {
+            owner.shared.insert((extent.allocator.largest_free(), id));
+            owner.shared_used += extent.allocator.used();
+        } else if is_free {
+            owner.free.insert((extent.len, id));
+        } else {
+            self.wasted += extent.len - extent.allocator.used();
+        }
+        self.used += extent.allocator.used();
+        if is_free {
+            self.frees += 1;
+            extent.idle = Some((self.frees, self.rounds));
+            self.idle.insert(self.frees, id);
+            self.idle_bytes += extent.len;
+        }
+    }
+
+    fn unlist(&mut self, id: ExtentId) {
+        let Some(extent) = self.extents.get_mut(&id) else { return };
+        let owner = self.owners.entry(extent.writer).or_default();
+        let is_free = extent.allocator.is_empty();
+        if !extent.is_own {
+            owner.shared.remove(&(extent.allocator.largest_free(), id));
+            owner.shared_used -= extent.allocator.used();
+        } else if is_free {
+            owner.free.remove(&(extent.len, id));
+        } else {
+            self.wasted -= extent.len - extent.allocator.used();
+        }
+        self.used -= extent.allocator.used();
+        if let Some((place, _)) = extent.idle.take() {
+            self.idle.remove(&place);
+            self.idle_bytes -= extent.len;
+        }
+    }
+
+    fn remove(&mut self, id: ExtentId) {
+        self.unlist(id);
+        let Some(Extent { len, writer, .. }) = self.extents.remove(&id) else { return };
+        self.mapped -= len;
+        self.leaving.insert(id, (len, self.rounds));
+        self.leaving_bytes += len;
+        if let Some(owner) = self.owners.get_mut(&writer) {
+            owner.extents -= 1;
+            if owner.extents == 0 {
+                self.owners.remove(&writer);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn places(bound: u64) -> Places {
+        Places::new(Sizes { extent_bytes: 64 * MIB, bound, extents_max: 4096 })
+    }
+
+    /// Space for an object, in an extent that there is or in a new one; what had to go for it.
+    fn take(places: &mut Places, bytes: u64, writer: u64) -> Option<((ExtentId, u64), usize)> {
+        let writer = (writer > 0).then_some(WriterId(writer));
+        if let Some(place) = places.place(bytes, writer) {
+            return Some((place, 0));
+        }
+        let mut gone = Vec::new();
+        let mut wanted = places.reserve(bytes, writer, false, &mut gone);
+        gone.iter().for_each(|id| places.left(*id));
+        if !gone.is_empty() {
+            assert_eq!(wanted, None, "what has gone is free when it has left");
+            wanted = places.reserve(bytes, writer, false, &mut Vec::new());
+        }
+        let wanted = wanted?;
+        let id = places.add(wanted, writer);
+        let offset = places.place_in(id, bytes).expect("an extent serves what it was made for");
+        Some(((id, offset), gone.len()))
+    }
+
+    #[test]
+    fn what_is_free_goes_for_another_writer_and_the_bound_holds() {
+        let mut places = places(64 * MIB);
+        for writer in 1..200 {
+            let taken: Vec<_> =
+                (0..15).filter_map(|_| take(&mut places, 4 * MIB, writer)).collect();
+            assert!(places.stats().mapped_bytes <= 64 * MIB);
+            assert_eq!(taken.len(), 15, "writer {writer}");
+            taken.into_iter().for_each(|((id, offset), _)| assert!(!places.free(id, offset)));
+        }
+        assert_eq!(places.stats().used_bytes, 0);
+        let more = places.stats();
+        assert_eq!(more.warm_bytes, more.mapped_bytes);
+    }
+
+    #[test]
+    fn small_objects_of_many_writers_take_little_more_than_they_have() {
+        let mut places = places(80 * MIB);
+        for writer in 1..=200 {
+            assert!(take(&mut places, 40 << 10, writer).is_some());
+        }
+        let stats = places.stats();
+        assert!(stats.mapped_bytes < 2 * stats.used_bytes, "{} MiB", stats.mapped_bytes / MIB);
+    }
+
+    #[test]
+    fn extents_grow_with_what_is_used() {
+        let mut places = places(8192 * MIB);
+        let mut lengths = vec![0];
+        while *lengths.last().unwrap() < 4 * MIB {
+            take(&mut places, 64 << 10, 1).unwrap();
+            lengths.push(places.stats().mapped_bytes);
+        }
+        lengths.dedup();
+        let doubled: Vec<u64> = (0..7).map(|power| (64 << 10) << power).collect();
+        assert_eq!(lengths[1..], doubled, "each time as much again");
+        take(&mut places, 64 << 10, 2).unwrap();
+        assert_eq!(places.stats().mapped_bytes, (4 * MIB) + (64 << 10), "each writer begins anew");
+    }
+
+    #[test]
+    fn the_longest_idle_goes_first_and_some_stays_warm() {
+        let mut places = places(1024 * MIB);
+        let taken: Vec<_> = (0..10).map(|_| take(&mut places, 10 * MIB, 0).unwrap().0).collect();
+        assert_eq!(places.take_idle_for_long(), []);
+        for (id, offset) in &taken {
+            places.free(*id, *offset);
+        }
+        for _ in 0..IDLE_ROUNDS {
+            assert_eq!(places.take_idle_for_long(), []);
+        }
+        let gone = places.take_idle_for_long();
+        let ids: Vec<ExtentId> = taken.iter().map(|(id, _)| *id).collect();
+        assert_eq!(gone, ids[..7], "32 MiB stay");
+        assert_eq!(places.take_idle_for_long(), []);
+        gone.iter().for_each(|id| places.left(*id));
+        assert_eq!(places.take_idle().len(), 3);
+        assert_eq!(places.stats().mapped_bytes, 30 * MIB);
+        (0..=LEAVING_ROUNDS).for_each(|_| drop(places.take_idle_for_long()));
+        assert_eq!(places.stats(), ArenaStats::default());
+    }
+
+    #[test]
+    fn memory_in_use_is_not_idle() {
+        let mut places = places(1024 * MIB);
+        for _ in 0..50 {
+            // An object of 100 MiB comes and goes once in a round.
+            let ((id, offset), gone) = take(&mut places, 100 * MIB, 1).unwrap();
+            assert_eq!((id, gone), (ExtentId(1), 0));
+            places.free(id, offset);
+            assert_eq!(places.take_idle_for_long(), []);
+        }
+    }
+
+    #[test]
+    fn an_object_that_nearly_fills_the_bound_gets_all_that_is_free() {
+        let mut places = places(100 * MIB);
+        let small = take(&mut places, 50 << 10, 1).unwrap().0;
+        let ((id, offset), _) = take(&mut places, 60 * MIB, 2).unwrap();
+        assert!(take(&mut places, 60 * MIB, 3).is_none());
+        places.free(id, offset);
+        assert!(take(&mut places, 60 * MIB, 3).is_some());
+        places.free(small.0, small.1);
+        assert!(take(&mut places, 40 * MIB, 4).is_some());
+        assert_eq!(places.stats().mapped_bytes, 100 * MIB);
+        assert!(take(&mut places, 1, 0).is_none());
+    }
+
+    #[test]
+    fn a_retired_writer_leaves_with_its_last_object() {
+        let mut places = places(1024 * MIB);
+        let kept = take(&mut places, 50 << 10, 1).unwrap().0;
+        let large = take(&mut places, 5 * MIB, 1).unwrap().0;
+        places.free(large.0, large.1);
+        assert_eq!(places.retire(WriterId(1)), [large.0]);
+        assert!(places.free(kept.0, kept.1));
+        [kept.0, large.0].iter().for_each(|id| places.left(*id));
+        assert_eq!(places.stats(), ArenaStats::default());
+    }
+}

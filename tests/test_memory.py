@@ -1,0 +1,416 @@
+"""What a node takes from its host is bounded, whatever clients do, and given back when it is idle."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import hoplite
+from groups import limited
+from hoplite import testing
+from programs import go, kill, line, run, started
+from support import SOON, Later, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Self
+
+    from hoplite import Client
+
+MIB = 1 << 20
+IDLE_S = 10.0
+
+
+def extents_of(*pids: int | str) -> dict[int, int]:
+    """The extents of stores that processes have open or mapped, with their bytes.
+
+    An extent is committed as a whole, so that one that is only mapped takes what its longest mapping has.
+    """
+    extents: dict[int, int] = {}
+    for pid in pids:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if "memfd:hoplite" in str(descriptor.readlink()):
+                    facts = descriptor.stat()
+                    extents[facts.st_ino] = facts.st_blocks * 512
+        with contextlib.suppress(OSError):
+            for mapping in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                if "/memfd:hoplite" in mapping:
+                    place, _, _, _, inode, *_ = mapping.split()
+                    begin, end = (int(at, 16) for at in place.split("-"))
+                    extents[int(inode)] = max(extents.get(int(inode), 0), end - begin)
+    return extents
+
+
+def stored(*pids: int | str) -> int:
+    """Bytes of the shared memory of stores that processes have open or mapped, each extent once."""
+    return sum(extents_of(*pids).values())
+
+
+class Peak:
+    """The most that processes had of the memory of stores, looked at again and again while it is entered.
+
+    What two looks in a row see was there between them, all at once; a single look takes a while, and may see memory
+    that goes and then what comes in its place.
+    """
+
+    def __init__(self, *pids: int | str) -> None:
+        self.bytes = 0
+        self._pids = pids
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        before: dict[int, int] = {}
+        while not self._is_over.is_set():
+            now = extents_of(*self._pids)
+            self.bytes = max(self.bytes, sum(min(now[extent], before[extent]) for extent in now.keys() & before.keys()))
+            before = now
+
+
+def most(capacity: int) -> int:
+    """Bytes that a node with such a store may take."""
+    return capacity + capacity // 20 + 16 * MIB
+
+
+@pytest.mark.parametrize(
+    ("clients", "capacity", "kept"), [(20, 200_000_000, 4 * MIB), (60, 67_000_000, 40_000)], ids=["20", "60"]
+)
+def test_what_clients_delete_goes_back_to_the_host(clients: int, capacity: int, kept: int) -> None:
+    """Each puts 15 objects of 4 MiB, and deletes all but something small; 672 MiB and 3.8 GB stayed mapped."""
+    value, last = np.ones(4 * MIB, np.uint8), np.ones(kept, np.uint8)
+    with testing.node_process("--capacity", str(capacity)) as node, contextlib.ExitStack() as stack:
+        pids = (node.process.pid, os.getpid())
+        with Peak(*pids) as peak:
+            for _ in range(clients):
+                client = stack.enter_context(node.client())
+                refs = [client.put(value, timeout=SOON) for _ in range(15 if kept < MIB else 14)]
+                client.put(last, timeout=SOON)
+                client.delete(refs)
+        idle_since = time.monotonic()
+        used = client.status()["store"]["used"]
+        assert used < clients * (kept + 10_000)
+        eventually(lambda: stored(*pids) <= used + used // 10 + 64 * MIB)
+        assert time.monotonic() - idle_since < IDLE_S
+        assert peak.bytes <= most(capacity), f"{peak.bytes / MIB:.0f} MiB"
+        store = client.status()["store"]
+        assert store["mapped"] - store["warm"] >= store["used"]
+
+
+def test_small_objects_in_between_do_not_keep_large_ones_out() -> None:
+    """Every client keeps one of a hundred objects that it put: the pieces that are free between them are no room."""
+    capacity = 256 * MIB
+    with testing.node_process("--capacity", str(capacity)) as node, contextlib.ExitStack() as stack:
+        pids = (node.process.pid, os.getpid())
+        with Peak(*pids) as peak:
+            for _ in range(30):
+                client = stack.enter_context(node.client())
+                refs = [client.put(np.ones(200_000, np.uint8), timeout=SOON) for _ in range(100)]
+                client.delete(refs[:50] + refs[51:])
+            client.delete(client.put(np.ones(150 * MIB, np.uint8), timeout=SOON))
+        assert peak.bytes <= most(capacity), f"{peak.bytes / MIB:.0f} MiB"
+
+
+def test_memory_in_use_stays_warm() -> None:
+    """What is put again and again has the same memory, however long that goes on."""
+    value = np.ones(48 * MIB, np.uint8)
+    with testing.node_process("--capacity", "1GiB") as node, node.client() as client:
+        extents = set()
+        deadline = time.monotonic() + 8
+        while time.monotonic() < deadline:
+            ref = client.put(value)
+            extents.add(client.status()["store"]["extents"])
+            client.delete(ref)
+        # Another is made if the first is not free yet.
+        assert max(extents) <= 2
+        eventually(lambda: client.status()["store"]["warm"] == 0)
+
+
+def test_memory_of_a_client_that_is_gone_goes_also_from_those_that_read_it() -> None:
+    with testing.node_process("--capacity", "1GiB") as node, node.client() as reader:
+        with node.client() as putter:
+            ref = putter.put(np.ones(100 * MIB, np.uint8))
+        assert reader.get(ref)[-1] == 1
+        assert stored("self") >= 100 * MIB
+        reader.delete(ref)
+        eventually(lambda: stored("self", node.process.pid) <= 64 * MIB)
+
+
+@pytest.mark.faults("a store is full")
+def test_gets_of_more_than_half_of_the_store_each_end() -> None:
+    """Ten threads, of which one at a time finds room."""
+    size = 60 * MIB
+    with (
+        testing.cluster(2, capacity="700MiB") as nodes,
+        testing.node_process("--capacity", str(100 * MIB), "--join", nodes[0].address) as small,
+    ):
+        far = nodes[0].client()
+        refs = [far.put(np.full(size, number, np.uint8)) for number in range(10)]
+        clients = [small.client() for _ in refs]
+
+        def read(client: Client, ref: hoplite.Ref) -> int:
+            value = client.get(ref, timeout=SOON)
+            return int(value[0]) + int(value[-1])
+
+        with Peak(small.process.pid) as peak, ThreadPoolExecutor(10) as pool:
+            assert list(pool.map(read, clients, refs)) == [2 * number for number in range(10)]
+        assert peak.bytes <= most(100 * MIB)
+        for client in clients:
+            client.close()
+
+
+NODE_IN_GROUP = """
+import os, sys
+from pathlib import Path
+(Path(sys.argv[2]) / "cgroup.procs").write_text(str(os.getpid()))
+import hoplite
+node = hoplite.Node(socket=sys.argv[1], join=[sys.argv[3]] if sys.argv[3] else [], **eval(sys.argv[4]))
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextlib.contextmanager
+def node_in_group(tmp_path: Path, limit: int, *, join: str = "", **options: object) -> Iterator[Client]:
+    """A client of a node that a memory group allows so many bytes."""
+    path = str(tmp_path / "node.sock")
+    with (
+        limited(tmp_path.name[-20:], limit) as group,
+        started(NODE_IN_GROUP, path, str(group), join, repr(options)) as process,
+    ):
+        assert line(process) == "ready"
+        with hoplite.connect(path) as client:
+            yield client
+        assert process.poll() is None
+
+
+@pytest.mark.faults("a memory group has no more")
+def test_a_node_goes_on_for_ever_in_a_group_that_is_smaller_than_its_capacity(tmp_path: Path) -> None:
+    """What the node can get again goes when the group has no more; before, every put and get failed from then on."""
+    value = np.ones(30 * MIB, np.uint8)
+    with testing.cluster(1, capacity="2GiB") as nodes:
+        far = nodes[0].client()
+        refs = [far.put(value) for _ in range(40)]
+        with node_in_group(tmp_path, 400 * MIB, join=nodes[0].address, capacity="2GiB") as client:
+            for number in range(200):
+                assert client.get(refs[number % 40], timeout=SOON)[-1] == 1
+                if number % 4 == 0:
+                    client.delete(client.put(value, timeout=SOON))
+            assert client.stats()["evictions"] >= 150
+
+
+@pytest.mark.faults("a memory group has no more")
+def test_the_error_names_whose_limit_it_is_and_what_takes_most(tmp_path: Path) -> None:
+    value = np.ones(50 * MIB, np.uint8)
+    with node_in_group(tmp_path, 400 * MIB, capacity="2GiB") as client:
+        refs: list[hoplite.Ref] = []
+        with pytest.raises(hoplite.StoreFull) as raised:
+            refs.extend(client.put(value, timeout=0.5) for _ in range(100))
+        said = str(raised.value)
+        assert 4 <= len(refs) <= 7
+        assert "the control group /" in said, said
+        assert tmp_path.name[-20:] in said, said
+        assert any(f"{ref} of {50 * MIB} bytes (kept until it is deleted)" in said for ref in refs), said
+        # One that waits goes on when there is memory.
+        put = Later(client.put, value, timeout=SOON)
+        assert not put.done(within=0.3)
+        client.delete(refs[0])
+        assert client.get(put.result())[-1] == 1
+        with pytest.raises(hoplite.StoreFull, match="the control group"):
+            # Waiting would not help.
+            client.put(np.ones(500 * MIB, np.uint8))
+
+
+def test_the_default_capacity_follows_the_group(tmp_path: Path) -> None:
+    with node_in_group(tmp_path, 400 * MIB) as client:
+        assert client.status()["store"]["capacity"] == 400 * MIB // 100 * 30
+
+
+def test_the_default_capacity_follows_a_group_above(tmp_path: Path) -> None:
+    path = str(tmp_path / "node.sock")
+    with (
+        limited("above", 400 * MIB, 4096 * MIB) as group,
+        started(NODE_IN_GROUP, path, str(group), "", "{}") as process,
+    ):
+        assert line(process) == "ready"
+        with hoplite.connect(path) as client:
+            assert client.status()["store"]["capacity"] == 400 * MIB // 100 * 30
+
+
+MAPS_LITTLE = """
+import resource, sys
+import numpy as np
+import hoplite
+hp = hoplite.connect(sys.argv[1])
+small = hp.get("small/1")
+with open("/proc/self/statm") as file:
+    mapped = int(file.read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (100 << 20),) * 2)
+try:
+    hp.get("large/1", timeout=30)
+except hoplite.StoreFull as error:
+    print(error)
+print(small[-1], hp.get("small/1")[-1])
+"""
+
+
+def test_what_a_client_may_not_map_is_not_blamed_on_the_node() -> None:
+    with testing.node_process("--capacity", "1GiB") as node, node.client() as client:
+        client.put(np.ones(300 * MIB, np.uint8), name="large/1")
+        client.put(np.ones(MIB, np.uint8), name="small/1")
+        said, there = run(MAPS_LITTLE, node.socket).splitlines()
+        assert "ulimit -v" in said, said
+        assert "capacity" not in said, said
+        assert there == "1 1"
+        assert client.get("large/1")[-1] == 1
+
+
+@pytest.mark.parametrize("above", ["group", "host"])
+def test_a_capacity_that_will_never_be_there_is_warned_of(tmp_path: Path, above: str) -> None:
+    with (
+        limited("warned", 300 * MIB) as group,
+        started(WARNED, str(tmp_path / "node.sock"), str(group) if above == "group" else "") as process,
+    ):
+        said = line(process)
+    assert "less than the capacity" in said, said
+    assert ("the control group" if above == "group" else "this host") in said, said
+
+
+WARNED = """
+import os, sys
+from pathlib import Path
+os.dup2(1, 2)
+os.environ["HOPLITE_LOG"] = "warn"
+if sys.argv[2]:
+    (Path(sys.argv[2]) / "cgroup.procs").write_text(str(os.getpid()))
+import hoplite
+with hoplite.Node(socket=sys.argv[1], capacity="900TiB"):
+    pass
+"""
+
+WORK = """
+import sys, threading
+import numpy as np
+import hoplite
+counts = [0] * int(sys.argv[2])
+is_over = False
+def work(number):
+    size = (1 << 20) + number * 50_000
+    with hoplite.connect(sys.argv[1]) as hp:
+        kept = hp.put(np.full(size, 7, np.uint8), timeout=60)
+        while not is_over:
+            hp.delete(kept)
+            kept = hp.put(np.full(size, 7, np.uint8), timeout=60)
+            assert hp.get(kept)[-1] == 7
+            counts[number] += 1
+        hp.delete(kept)
+threads = [threading.Thread(target=work, args=(number,)) for number in range(len(counts))]
+for thread in threads:
+    thread.start()
+print("ready", flush=True)
+sys.stdin.readline()
+is_over = True
+for thread in threads:
+    thread.join()
+print(*counts, flush=True)
+"""
+
+
+@pytest.mark.faults("clients are killed")
+@pytest.mark.parametrize("seconds", [8, pytest.param(180, marks=[pytest.mark.long, pytest.mark.timeout(400)])])
+def test_no_client_of_a_full_store_gets_much_less_than_others(seconds: int) -> None:
+    """40 clients in eight processes want more than there is, and one process after the other is killed."""
+    capacity = 30 * MIB
+    with testing.node_process("--capacity", str(capacity)) as node, contextlib.ExitStack() as stack:
+        living = [stack.enter_context(started(WORK, node.socket, "5")) for _ in range(6)]
+        assert all(line(process) == "ready" for process in living)
+        with Peak(node.process.pid) as peak:
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                with started(WORK, node.socket, "10") as killed:
+                    assert line(killed) == "ready"
+                    Later(time.sleep, min(2.0, seconds / 4)).result()
+                    kill(killed)
+        counts: list[int] = []
+        for process in living:
+            go(process)
+        for process in living:
+            counts += map(int, line(process).split())
+        assert len(counts) == 30
+        assert min(counts) >= statistics.median(counts) / 2, sorted(counts)
+        assert peak.bytes <= most(capacity), f"{peak.bytes / MIB:.0f} MiB"
+
+
+def own_bytes(pid: int) -> int:
+    """What a process has in memory and shares with no other."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(row.split()[1]) for row in rollup if row.startswith(("Private_Dirty", "Private_Clean"))) * 1024
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_ten_thousand_rounds_leave_nothing() -> None:
+    """A put, a broadcast, a reduce and a deletion over three nodes: the last half takes no more memory."""
+    with contextlib.ExitStack() as stack:
+        nodes = [stack.enter_context(testing.node_process("--capacity", "256MiB"))]
+        nodes += [stack.enter_context(testing.node_process("--join", nodes[0].address)) for _ in range(2)]
+        clients = [stack.enter_context(node.client()) for node in nodes]
+        value = np.ones(100_000, np.uint8)
+        before: list[int] = []
+        for number in range(10_000):
+            names = [f"{number}/{place}" for place in range(3)]
+            for client, name in zip(clients, names, strict=True):
+                client.put(value, name=name)
+            assert all(client.get(names[0], timeout=SOON)[-1] == 1 for client in clients)
+            total = clients[number % 3].reduce(names, op="sum")
+            assert clients[0].get(total, timeout=SOON)[-1] == 3
+            clients[0].delete([total, *names])
+            if number == 5000:
+                before = [own_bytes(node.process.pid) for node in nodes]
+        after = [own_bytes(node.process.pid) for node in nodes]
+        grown = [(late - early) / MIB for early, late in zip(before, after, strict=True)]
+        assert max(grown) <= 4, grown
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_six_hundred_thousand_names_leave_nothing() -> None:
+    with testing.node_process("--capacity", "256MiB") as node, node.client() as client:
+        before = 0
+        for number in range(600):
+            names = [f"{number}/{place}" for place in range(1000)]
+            for name in names:
+                client.put(b"x", name=name)
+            client.delete(names)
+            if number == 100:
+                before = own_bytes(node.process.pid)
+        assert own_bytes(node.process.pid) <= before + 16 * MIB
+
+
+def test_status_tells_what_is_taken(client: Client) -> None:
+    ref = client.put(np.ones(40 * MIB, np.uint8))
+    store: dict[str, Any] = client.status()["store"]
+    assert store["warm"] < 8 * MIB < 40 * MIB < store["used"] < store["mapped"]
+    client.delete(ref)
+    store = client.status()["store"]
+    assert (store["used"], store["warm"]) == (0, store["mapped"])
+    stats = client.stats()
+    assert stats["store_warm"] == store["warm"]
+    assert stats["memory_refused"] == 0
