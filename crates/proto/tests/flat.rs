@@ -26,7 +26,12 @@ fn six_hundred_thousand_names_made_and_deleted_leave_nothing() {
     let client = ClientId(1);
     for number in 0..NAMES {
         let name = id(number);
-        let put = Ask::Put { id: Some(name.clone()), meta: Meta::bytes(1), bytes: vec![7].into() };
+        let put = Ask::Put {
+            id: Some(name.clone()),
+            meta: Meta::bytes(1),
+            bytes: vec![7].into(),
+            ttl_ns: None,
+        };
         for (step, ask) in [put, Ask::Delete { ids: vec![name] }].into_iter().enumerate() {
             let request = RequestId(2 * number + step as u64 + 1);
             let now = Instant(number * 100_000);
