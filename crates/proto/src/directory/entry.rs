@@ -440,8 +440,7 @@ impl Live {
         let slowness = |node: NodeId, holder: &Holder| {
             // What is sent to a host that is silent takes nothing of its sender's link.
             let is_silent = speeds.is_stalled(now, node);
-            let reported = || self.reported_slowness(now, node, holder, others, usual);
-            if is_silent { u64::MAX } else { reported().unwrap_or(1) }
+            if is_silent { u64::MAX } else { pace(node, holder).slowness }
         };
         let lineages = self.lineages(asker);
         let fed = self.fed(asker, movable_since, members, slowness);
