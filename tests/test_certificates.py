@@ -73,7 +73,8 @@ def test_nodes_of_one_ca_broadcast_reduce_and_say_how_members_are_admitted(three
 
 def test_status_says_how_members_are_admitted_in_any_case(ca: Path) -> None:
     for options, said in (
-        ({}, "by the secret of this user on this host"),
+        ({}, "by nothing: no other node can reach this one"),
+        ({"listen": "127.0.0.1:0"}, "by the secret of this user on this host"),
         ({"token": hoplite.new_token()}, "by a token"),
         ({"insecure": True}, "by nothing: every node that reaches this one is let in"),
         (shown(ca, "one", crl=False), f"by certificates of {ca / 'ca.crt'}"),
@@ -119,7 +120,10 @@ def test_who_is_of_another_ca_cluster_or_kind_is_refused_and_told(ca: Path, tmp_
             with pytest.raises(hoplite.JoinError, match=told):
                 Node(join=[node.address], **options)
         assert len(client.status()["members"]) == 1
-    with Node() as node, pytest.raises(hoplite.JoinError, match="give all nodes certificates, or all a token"):
+    with (
+        Node(insecure=True) as node,
+        pytest.raises(hoplite.JoinError, match="give all nodes certificates, or all a token"),
+    ):
         Node(join=[node.address], **shown(ca, "two"))
 
 

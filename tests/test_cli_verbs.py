@@ -126,10 +126,11 @@ def test_objects_of_the_whole_cluster_are_listed_once(nodes: list[Node]) -> None
     assert (found["other/1"]["dtype"], found["other/1"]["bytes"]) == (None, 100_000)
     lines = run("objects", "--all", "policy/", *at).stdout.splitlines()
     assert [line.split() for line in lines] == [
-        ["ref", "size", "copies", "dtype", "shape"],
-        ["policy/1", "234.4", "KiB", "2", "float32", "300", "x", "200"],
-        ["policy/2", "8", "B", lines[2].split()[3], "int64", "scalar"],
+        ["ref", "size", "age", "copies", "readers", "owner", "job", "ttl", "dtype", "shape"],
+        ["policy/1", "234.4", "KiB", *lines[1].split()[3:9], "float32", "300", "x", "200"],
+        ["policy/2", "8", "B", *lines[2].split()[3:9], "int64", "scalar"],
     ]
+    assert lines[1].split()[4] == "2"
     assert "pickle" in run("objects", "--all", minted, *at).stdout
     assert [row["ref"] for row in told("objects", "other/", "--socket", nodes[2].socket)] == ["other/1"]
 

@@ -117,8 +117,9 @@ def test_gradients_that_no_sum_takes_are_deleted(size: int) -> None:
             for process in workers:
                 process.kill()
                 process.communicate()
-        # Of each seat one that is waited for, one that was made since, and one that was promised; and as many names.
-        assert len(hp.objects()) <= 20
+        # Of each seat one that is waited for, some that were made since, and one that was promised; and as many names.
+        # There were 400 if none was deleted.
+        assert len(hp.objects()) <= 60
 
 
 @pytest.mark.faults("kills a node")

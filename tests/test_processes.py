@@ -319,7 +319,7 @@ def hello(version: int) -> bytes:
     return message(b"\x00" + bytes([version]))
 
 
-VERSION = 8
+VERSION = 9
 HELLO = hello(VERSION)
 
 STRANGERS: dict[str, bytes] = {

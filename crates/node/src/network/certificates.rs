@@ -262,9 +262,9 @@ impl Trust {
         let crl = self.files.crl.as_deref().unwrap_or(Path::new("")).display();
         match error {
             TlsError::NoCertificatesPresented => "is missing: give it --cert, --key and --ca".into(),
-            TlsError::InvalidCertRevocationList(error) => format!(
-                "can't be looked up in {crl} ({error:?}): the list has to be of version 2 and signed by the CA that \
-                 issued the certificate"
+            TlsError::InvalidCertRevocationList(_) => format!(
+                "can't be looked up in {crl}: the list has to be of version 2 and signed by the CA that issued the \
+                 certificate"
             ),
             TlsError::InvalidCertificate(error) => match error {
                 E::Expired | E::ExpiredContext { .. } => {
@@ -293,7 +293,7 @@ impl Trust {
     /// Why another node does not take this node's certificate.
     pub(super) fn refused(&self, alert: AlertDescription) -> Option<String> {
         use AlertDescription as A;
-        let why = match alert {
+        let why: String = match alert {
             A::CertificateExpired => {
                 "by its clock it has expired or is not valid yet: make another, or set the clocks"
                     .into()
@@ -307,9 +307,8 @@ impl Trust {
                     .into()
             }
             A::UnsupportedCertificate => "it is not for both serverAuth and clientAuth".into(),
-            A::BadCertificate | A::CertificateUnknown | A::AccessDenied => {
-                format!("it says {alert:?}")
-            }
+            A::BadCertificate | A::CertificateUnknown => "it can't use it".into(),
+            A::AccessDenied => "it admits no node that shows it".into(),
             _ => return None,
         };
         let own = self.files.certificate.display();

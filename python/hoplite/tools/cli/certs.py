@@ -39,7 +39,12 @@ def certs() -> None:
 @folder_argument
 @_days_option(certificates.CA_DAYS)
 def ca(folder: Path, days: int) -> None:
-    """Make a CA in DIR: ca.crt, ca.key, and crl.pem, which revokes nothing yet."""
+    """Make a CA in DIR: ca.crt, ca.key, and crl.pem, which revokes nothing yet.
+
+    \b
+    Example:
+      hoplite certs ca ~/ca
+    """  # noqa: D301
     with stepping({InvalidArgument: "another DIR, or hoplite certs list DIR for what is in this one"}):
         made = certificates.make_ca(folder, days=days)
     click.echo(f"made {made}, {made.with_suffix('.key')} and {made.with_name(certificates.CRL)}")
@@ -51,7 +56,12 @@ def ca(folder: Path, days: int) -> None:
 @click.argument("name")
 @_days_option(certificates.NODE_DAYS)
 def node(folder: Path, name: str, days: int) -> None:
-    """Make NAME.crt and NAME.key in DIR, the certificate of a node and its key."""
+    """Make NAME.crt and NAME.key in DIR, the certificate of a node and its key.
+
+    \b
+    Example:
+      hoplite certs node ~/ca gpu-17
+    """  # noqa: D301
     with stepping({InvalidArgument: "hoplite certs list DIR for the names that there are"}):
         made, key = certificates.make_certificate(folder, name, days=days)
     authority, revoked = made.with_name(f"{certificates.CA}.crt"), made.with_name(certificates.CRL)
@@ -65,7 +75,12 @@ def node(folder: Path, name: str, days: int) -> None:
 @folder_argument
 @click.argument("which", metavar="NAME|SERIAL")
 def revoke(folder: Path, which: str) -> None:
-    """Revoke the certificates of a node, or the one of a serial number: writes DIR/crl.pem anew."""
+    """Revoke the certificates of a node, or the one of a serial number: writes DIR/crl.pem anew.
+
+    \b
+    Example:
+      hoplite certs revoke ~/ca gpu-17
+    """  # noqa: D301
     with stepping({InvalidArgument: "hoplite certs list DIR for what can be revoked"}):
         revoked = certificates.revoke(folder, which)
     for entry in revoked:
@@ -77,7 +92,12 @@ def revoke(folder: Path, which: str) -> None:
 @folder_argument
 @json_option("Print a JSON list.")
 def list_(folder: Path, as_json: bool) -> None:
-    """List the certificates that the CA in DIR has issued."""
+    """List the certificates that the CA in DIR has issued.
+
+    \b
+    Example:
+      hoplite certs list ~/ca
+    """  # noqa: D301
     with stepping({InvalidArgument: "hoplite certs ca DIR"}):
         all_ = certificates.certificates(folder)
     if as_json:
