@@ -196,7 +196,9 @@ impl World {
             let client = self.client_of(node);
             let is_small = self.users.objects_of(id).any(|object| object.spec.meta.size <= 512);
             // What is read now may push other copies out; a small object is where it was put and at its owners.
-            let must = if self.is_tight() || is_small { vec![] } else { holders.clone() };
+            // And where memory is refused now and then, copies go for it.
+            let may_go = self.is_tight() || self.plan.slot_failures > 0;
+            let must = if may_go || is_small { vec![] } else { holders.clone() };
             let (known, changes) = (None, 0);
             let purpose = Purpose::Locations { id: id.clone(), known, changes, must };
             self.ask(node, client, Ask::Locations { id: id.clone(), known: None }, purpose, None);
