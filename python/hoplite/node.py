@@ -71,7 +71,7 @@ class Node:
         HopliteError: this process has no file descriptors left, or another user has this user's secret.
         InvalidArgument: an argument makes no sense, a file of certificates can't be used, or the node
             would be open to the network with no token and no certificate.
-        JoinError: nobody of the cluster answered, or with another cluster name, token, CA or protocol
+        JoinError: no node of the cluster answered, or with another cluster name, token, CA or protocol
             version.
     """
 

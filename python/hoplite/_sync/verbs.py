@@ -100,9 +100,9 @@ class Verbs(Overview):
             copies: how many nodes are to hold the object until `delete`, this one among them: so many less one may die.
                 Where there are fewer nodes, all do, and others as they join; a copy that is lost with its node is made
                 again elsewhere, as long as this node lives.
-            digest: announce the SHA-256 of the bytes with the object, so that each node which receives it checks what
-                came before a `get` there returns, and asks another node if it is something else. docs/security.md says
-                from whom that protects, and what it costs.
+            digest: whether this client announces the SHA-256 of the bytes with the object. Each node that receives the
+                object compares its bytes with that before a `get` there returns, and asks another node if they differ.
+                docs/security.md says which attackers that stops, and what it costs.
             ttl: seconds after which the object is deleted, counted by the monotonic clock of a node from when it is
                 complete, whichever nodes live by then; readers keep what they have got. None lets it live until
                 `delete`.

@@ -212,10 +212,7 @@ impl Client {
 
     /// Begins to delete the names that are older than `name`, but for the newest `keep - 1` of them.
     pub fn start_prune(&self, name: Name, keep: u64, timeout: Option<Duration>) -> Wait<()> {
-        self.start(Ask::Prune { name, keep }, timeout, |answer, _| match answer {
-            Answer::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        })
+        self.start_done(Ask::Prune { name, keep }, timeout)
     }
 
     /// Begins to ask who holds an object: at once, or as soon as that is not what is `known`.
@@ -251,35 +248,23 @@ impl Client {
 
     /// Begins to see to it that `copies` nodes hold an object that was put at this one.
     pub fn start_keep(&self, id: &ObjectId, copies: u32, timeout: Option<Duration>) -> Wait<()> {
-        self.start(Ask::Keep { id: id.clone(), copies }, timeout, |answer, _| match answer {
-            Answer::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        })
+        self.start_done(Ask::Keep { id: id.clone(), copies }, timeout)
     }
 
     /// Begins to say that what this client makes from now on is of a job.
     pub fn start_join(&self, job: Job) -> Wait<()> {
-        self.start(Ask::Join { job }, None, |answer, _| match answer {
-            Answer::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        })
+        self.start_done(Ask::Join { job }, None)
     }
 
     /// Begins to take a lease of an object: it lives as long as some client has one, and is deleted when the last one is
     /// returned or its client is gone.
     pub fn start_take_lease(&self, id: &ObjectId) -> Wait<()> {
-        self.start(Ask::TakeLease { id: id.clone() }, None, |answer, _| match answer {
-            Answer::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        })
+        self.start_done(Ask::TakeLease { id: id.clone() }, None)
     }
 
     /// Begins to return a lease.
     pub fn start_return_lease(&self, id: &ObjectId) -> Wait<()> {
-        self.start(Ask::ReturnLease { id: id.clone() }, None, |answer, _| match answer {
-            Answer::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        })
+        self.start_done(Ask::ReturnLease { id: id.clone() }, None)
     }
 
     /// Begins to ask which nodes keep where an object is.
@@ -342,10 +327,7 @@ impl Client {
 
     /// Begins to delete objects, all copies everywhere. Views of them stay valid.
     pub fn start_delete(&self, ids: Vec<ObjectId>, timeout: Option<Duration>) -> Wait<()> {
-        self.start(Ask::Delete { ids }, timeout, |answer, _| match answer {
-            Answer::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        })
+        self.start_done(Ask::Delete { ids }, timeout)
     }
 
     /// Begins to wait for the newest name under `prefix` with a number above `after`.
@@ -397,6 +379,14 @@ impl Client {
     /// Begins to ask how the node is; see [`Client::describe`].
     pub fn start_describe(&self, timeout: Option<Duration>) -> Wait<String> {
         question::describe(&self.connection, timeout)
+    }
+
+    /// Asks for what is answered with [`Answer::Done`].
+    fn start_done(&self, ask: Ask, timeout: Option<Duration>) -> Wait<()> {
+        self.start(ask, timeout, |answer, _| match answer {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        })
     }
 
     fn start<T>(

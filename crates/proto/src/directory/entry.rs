@@ -16,7 +16,7 @@ use super::{
     paces::{Reports, Speeds},
 };
 use crate::{
-    broadcast::{Candidate, Choice, choose_source},
+    broadcast::{Candidate, Choice, Pace, choose_source},
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
@@ -434,13 +434,11 @@ impl Live {
         speeds: &Speeds,
     ) -> Option<Choice> {
         let others = self.other_branches(now);
-        let usual = speeds.usual;
-        let pace =
-            |node: NodeId, holder: &Holder| self.pace_of(now, node, holder, others, usual, speeds);
+        let pace = |node: NodeId, holder: &Holder| self.pace_of(now, node, holder, others, speeds);
         let slowness = |node: NodeId, holder: &Holder| {
+            let Pace { slowness, is_stalled } = pace(node, holder);
             // What is sent to a host that is silent takes nothing of its sender's link.
-            let is_silent = speeds.is_stalled(now, node);
-            if is_silent { u64::MAX } else { pace(node, holder).slowness }
+            if is_stalled { u64::MAX } else { slowness }
         };
         let lineages = self.lineages(asker);
         let fed = self.fed(asker, movable_since, members, slowness);

@@ -220,11 +220,10 @@ impl Live {
         node: NodeId,
         holder: &Holder,
         others: Option<u64>,
-        usual: Option<u64>,
         speeds: &Speeds,
     ) -> Pace {
-        let (reported, known) =
-            (self.reported_slowness(now, node, holder, others, usual), speeds.slowness(now, node));
+        let reported = self.reported_slowness(now, node, holder, others, speeds.usual);
+        let known = speeds.slowness(now, node);
         let slowness = match reported {
             // What a slow node is used to is slow too: only other branches show that it is slow no more.
             Some(reported) if others.is_none() => reported.max(known),
@@ -236,7 +235,7 @@ impl Live {
     /// How many times less than others a receiver has reported to get, or less than this owner is used to receive; none if it
     /// has not reported, or gets what there is of a copy that grows. A receiver that was moved away from a sender that is well
     /// counts as slow until it reports of the next one.
-    pub(super) fn reported_slowness(
+    fn reported_slowness(
         &self,
         now: Instant,
         node: NodeId,

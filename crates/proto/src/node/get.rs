@@ -129,7 +129,7 @@ impl Node {
             Source::Holder { node, .. } if node == self.world.me() => {
                 self.pulls.pause(&id, self.world.now());
             }
-            // The owner is told whom to avoid, and knows of no other.
+            // This node told the owner which holders to avoid, and the owner knows of no other.
             Source::Holder { node, .. } if self.pulls.has_lied(&id, node) => {
                 self.pull_is_corrupt(&id);
             }

@@ -10,7 +10,7 @@ import click
 from hoplite.errors import GetTimeout, HopliteError
 from hoplite.sizes import write_size
 from hoplite.tools.cli.attach import attach, complete_ref
-from hoplite.tools.cli.options import json_option, seconds_option, socket_option
+from hoplite.tools.cli.options import UNITS_S, json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import print_json, print_table, stepping
 
 # Which number of a row each order goes by.
@@ -80,7 +80,7 @@ def _life(row: dict[str, Any]) -> list[str]:
 
 def _time(seconds: float) -> str:
     """A time in the largest unit of which it has two."""
-    for unit, length in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
+    for unit, length in sorted(UNITS_S.items(), key=lambda item: -item[1]):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f}{unit}"
     return f"{seconds:.0f}s"
