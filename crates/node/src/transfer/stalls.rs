@@ -25,7 +25,7 @@ use crate::{
     config::NodeConfig,
     error::LinkError,
     frame,
-    local::client::Value,
+    local::{client::Value, view::View, wait::Wait},
     network::{
         handshake::{self, Answered, Identity},
         tls::NodeKey,
@@ -152,15 +152,18 @@ impl Liar {
     }
 
     /// Says that it has an object, which the node's client gets; how the node asks for it.
-    fn offer(&mut self, id: &ObjectId) -> Asked {
+    fn offer(&mut self) -> (Wait<View>, Asked) {
+        self.is_met();
+        let instance = Instance { node: self.id(), serial: 7 };
+        let id = ObjectId::Minted { node: instance.node, serial: instance.serial };
+        let get = self.node.client().start_get(&id, Some(SOON));
         let of = id.clone();
         self.hear(move |message| {
             matches!(message, Message::Locate { id, .. } if id == of).then_some(())
         });
         let source = Source::Holder { node: self.id(), reason: Reason::OnlyHolder };
-        let (id, instance) = (id.clone(), Instance { node: self.id(), serial: 7 });
         let located = Message::Located { id, instance, meta: meta(), source, lifetime: None };
-        self.runtime.block_on(async {
+        let asked = self.runtime.block_on(async {
             self.says.say(FrameKind::Control, &located).await.unwrap();
             let mut channel = timeout(SOON, self.asked.recv()).await.unwrap().unwrap();
             let header = channel::read_header(&mut channel.stream).await.unwrap();
@@ -169,7 +172,8 @@ impl Liar {
             let body = channel::read_body(stream, open, &mut header).await.unwrap();
             let fetch: Fetch = wire::decode(&body).unwrap();
             Asked { channel, transfer: header.transfer, frame: fetch.frame }
-        })
+        });
+        (get, asked)
     }
 
     /// Of the copy of which this is the only one at the node: which instance, and how often it is held.
@@ -249,10 +253,7 @@ fn a_receiver_that_takes_nothing_is_left() {
 #[test]
 fn a_sender_that_gives_a_few_bytes_is_left() {
     let mut liar = Liar::new();
-    liar.is_met();
-    let id = ObjectId::Minted { node: liar.id(), serial: 7 };
-    let get = liar.node.client().start_get(&id, Some(SOON));
-    let mut asked = liar.offer(&id);
+    let (get, mut asked) = liar.offer();
     let header = Header::new(FrameKind::Blocks, asked.frame, 0);
     let few = Header { transfer: asked.transfer, ..header }.encode();
     liar.runtime.block_on(async {
@@ -302,10 +303,7 @@ fn a_receiver_of_what_does_not_grow_is_told_so() {
 #[test]
 fn a_sender_that_says_that_it_waits_is_not_left() {
     let mut liar = Liar::new();
-    liar.is_met();
-    let id = ObjectId::Minted { node: liar.id(), serial: 7 };
-    let get = liar.node.client().start_get(&id, Some(SOON));
-    let mut asked = liar.offer(&id);
+    let (get, mut asked) = liar.offer();
     liar.runtime.block_on(async {
         for _ in 0..8 {
             sleep(TURN / 5).await;
@@ -322,10 +320,7 @@ fn a_sender_that_says_that_it_waits_is_not_left() {
 #[test]
 fn a_sender_that_says_all_the_time_that_it_waits_is_left() {
     let mut liar = Liar::new();
-    liar.is_met();
-    let id = ObjectId::Minted { node: liar.id(), serial: 7 };
-    let get = liar.node.client().start_get(&id, Some(SOON));
-    let mut asked = liar.offer(&id);
+    let (get, mut asked) = liar.offer();
     liar.runtime.block_on(async {
         for _ in 0..10_000 {
             if asked.say_that_it_waits().await.is_err() {
