@@ -32,6 +32,12 @@ pub(crate) const HOLDS_MAX: usize = if cfg!(test) { 8 } else { 4096 };
 /// Processes that are attached at once, whatever descriptors there are: 4096, as many as a large host has threads.
 pub(crate) const ATTACHED_MAX: usize = if cfg!(test) { 64 } else { 4096 };
 
+/// Processes that wait for a place while as many are attached as may be: 8. Each takes a descriptor, and more would come again.
+pub(crate) const WAITING_MAX: usize = 8;
+
+/// How long such a process waits: 1 s. The node needs milliseconds to see that a process has left.
+pub(crate) const PLACE_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// Processes that are attached at once: [`ATTACHED_MAX`], or as many as take half of the descriptors that this process may open. Each
 /// takes two, and the other half is for nodes and memory.
 pub(crate) fn attached_max() -> usize {

@@ -31,24 +31,13 @@ use crate::{engine::task::Task, fork_safe};
 
 /// Accepts for ever.
 pub(crate) async fn accept(programs: Arc<Programs>, listener: UnixListener) {
-    let most = limits::attached_max();
-    let places = Arc::new(Semaphore::new(most));
+    let places = Places::new();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 fork_safe::note(&stream);
-                match admit(&stream, &places, most) {
-                    Ok(place) => {
-                        let attending = attend(programs.clone(), stream, place);
-                        programs.network.tasks.spawn(Task::Session, attending);
-                    }
-                    Err(said) => {
-                        programs.network.counters.strangers.add(1);
-                        info!(%said, "a process was not let in");
-                        // It fits a socket that nothing was written to.
-                        let _ = send_with_fds(&stream, &frame(&FromNode::Refused { said }), &[]);
-                    }
-                }
+                let admitted = admit(programs.clone(), stream, places.clone());
+                programs.network.tasks.spawn(Task::Session, admitted);
             }
             Err(error) => {
                 info!(%error, "could not accept a process");
@@ -58,12 +47,60 @@ pub(crate) async fn accept(programs: Arc<Programs>, listener: UnixListener) {
     }
 }
 
-/// Takes a place for a process, or says why it gets none.
-fn admit(
-    stream: &UnixStream,
-    places: &Arc<Semaphore>,
+/// How many processes may be attached, and how many may wait for one of them to leave.
+#[derive(Clone)]
+struct Places {
     most: usize,
-) -> Result<OwnedSemaphorePermit, String> {
+    free: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+}
+
+impl Places {
+    fn new() -> Self {
+        let most = limits::attached_max();
+        let waiting = Arc::new(Semaphore::new(limits::WAITING_MAX));
+        Self { most, free: Arc::new(Semaphore::new(most)), waiting }
+    }
+
+    /// A place for a process, or why it gets none. A process that has just left may have its place for a moment more, so
+    /// that a few wait for one.
+    async fn take(&self) -> Result<OwnedSemaphorePermit, String> {
+        if let Ok(place) = self.free.clone().try_acquire_owned() {
+            return Ok(place);
+        }
+        if let Ok(_waits) = self.waiting.try_acquire() {
+            let place = self.free.clone().acquire_owned();
+            if let Ok(Ok(place)) = tokio::time::timeout(limits::PLACE_WAIT_MAX, place).await {
+                return Ok(place);
+            }
+        }
+        Err(format!(
+            "this node serves {} processes already, as many as it may; each takes two of its descriptors, so that \
+             ulimit -n may allow more, up to {}",
+            self.most,
+            limits::ATTACHED_MAX
+        ))
+    }
+}
+
+/// Attends to a process of this user that gets a place, and tells any other why it is sent away.
+async fn admit(programs: Arc<Programs>, stream: UnixStream, places: Places) {
+    let place = match check_user(&stream) {
+        Ok(()) => places.take().await,
+        Err(said) => Err(said),
+    };
+    match place {
+        Ok(place) => attend(programs, stream, place).await,
+        Err(said) => {
+            programs.network.counters.strangers.add(1);
+            info!(%said, "a process was not let in");
+            // It fits a socket that nothing was written to.
+            let _ = send_with_fds(&stream, &frame(&FromNode::Refused { said }), &[]);
+        }
+    }
+}
+
+fn check_user(stream: &UnixStream) -> Result<(), String> {
     let user = stream.peer_cred().map_err(|error| error.to_string())?.uid();
     if socket::is_stranger(user) {
         return Err(format!(
@@ -71,13 +108,7 @@ fn admit(
             socket::own_user()
         ));
     }
-    places.clone().try_acquire_owned().map_err(|_| {
-        format!(
-            "this node serves {most} processes already, as many as it may; each takes two of its descriptors, so that \
-             ulimit -n may allow more, up to {}",
-            limits::ATTACHED_MAX
-        )
-    })
+    Ok(())
 }
 
 async fn attend(programs: Arc<Programs>, stream: UnixStream, _place: OwnedSemaphorePermit) {
