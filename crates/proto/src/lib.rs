@@ -36,6 +36,7 @@ extern crate alloc;
 
 pub mod ask;
 pub mod broadcast;
+pub mod credit;
 pub mod directory;
 pub mod error;
 pub mod id;

@@ -28,8 +28,13 @@ pub const CONTROL_BYTES_MAX: u32 = 8 * 1024 * 1024;
 /// Bytes of the largest object, 1 TiB: beyond it a size is a broken peer or a wrong shape, not data.
 pub const OBJECT_BYTES_MAX: u64 = 1 << 40;
 
-/// Bytes a receiver grants at first. 4 MiB covers 10 Gbit/s x 3 ms; more only fills the sender's kernel buffers.
+/// Bytes that a receiver lets a sender have under way at most. 4 MiB covers 10 Gbit/s x 3 ms; more only fills the sender's
+/// kernel buffers.
 pub const CREDIT_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Bytes that it grants before it knows how fast they come, and always grants. 512 KiB cover 1 Gbit/s x 4 ms, and take 84 ms at
+/// 50 Mbit/s; two of the longest frames.
+pub const FIRST_CREDIT_BYTES: u64 = 512 * 1024;
 
 /// Bytes of partial results that a position keeps between its children and its parent: 17 ms at 1 Gbit/s, longer than a
 /// busy host lets a process wait for its turn.

@@ -10,6 +10,7 @@ use std::{
 };
 
 use hoplite_proto::{
+    credit::Credit,
     id::{Instance, NodeId, ObjectId},
     limits::{CREDIT_BYTES, INLINE_BYTES_MAX, WINDOW_BYTES},
     message::FoldKey,
@@ -142,8 +143,9 @@ async fn receive_copy(
     let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone(), ordered };
     let mut pace = Pace::default();
     let mut growth = Growth::new(ranges.iter().map(|range| range.end - range.start).sum());
-    let (mut channel, transfer) = ask(transfers, source, what, CREDIT_BYTES, frame).await?;
-    let (mut arrivals, mut ungranted) = (Arrivals::default(), 0);
+    let mut credit = Credit::new(transfers.facts.now(), transfers.link.link().latency_ns);
+    let (mut channel, transfer) = ask(transfers, source, what, credit.window(), frame).await?;
+    let mut arrivals = Arrivals::default();
     let mut turn = Turn::new(&transfers.facts);
     for range in ranges {
         let Some(mut claim) = held.slot.claim_owned(range.clone()) else {
@@ -189,10 +191,8 @@ async fn receive_copy(
             growth.step(transfers, wanted, whole);
             permit.iter().for_each(Permit::moved);
             held.grew_in_turn().await;
-            ungranted += whole;
-            if ungranted >= CREDIT_BYTES / 4 {
-                channel.send(frame::bare(FrameKind::Credit, transfer, ungranted)).await?;
-                ungranted = 0;
+            if let Some(granted) = credit.received(transfers.facts.now(), whole) {
+                channel.send(frame::bare(FrameKind::Credit, transfer, granted)).await?;
             }
         }
     }

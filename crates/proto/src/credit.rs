@@ -1,0 +1,167 @@
+//! How many bytes a receiver lets its sender have under way.
+//!
+//! What is under way waits in the queue of the slowest link, and the control messages of that host wait behind it: 4 MiB to
+//! a host that gets 50 Mbit/s delay each of them by 0.7 s. So a transfer begins with little, and is granted more while
+//! what it is granted comes within a horizon of 25 ms: a fast link is granted 4 MiB after a few of its round trips, and a
+//! slow one stays at the first grant.
+//!
+//! Knows bytes and times of one transfer; does not know what is received, nor from which node.
+
+use crate::{
+    limits::{CREDIT_BYTES, FIRST_CREDIT_BYTES},
+    time::Instant,
+};
+
+/// How long what is under way may take to arrive, beside the way there and back: longer than a busy host lets a process
+/// wait for its turn.
+const HORIZON_NS: u64 = 25_000_000;
+
+/// What one receiver grants to one sender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credit {
+    horizon_ns: u64,
+    /// Bytes that may be under way.
+    window: u64,
+    /// Bytes that came and were not granted again.
+    owed: u64,
+    /// Bytes that came since then: a whole window is looked at, for part of it may have waited in the kernel and come as
+    /// fast as memory.
+    run: (Instant, u64),
+}
+
+impl Credit {
+    /// Of a transfer that begins, over a link of so many nanoseconds in one direction.
+    pub const fn new(now: Instant, latency_ns: u64) -> Self {
+        let horizon_ns = HORIZON_NS.saturating_add(latency_ns.saturating_mul(2));
+        Self { horizon_ns, window: FIRST_CREDIT_BYTES, owed: 0, run: (now, 0) }
+    }
+
+    /// Bytes that may be under way at once.
+    pub const fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// So many more bytes have come; how many more are to be granted, if it is time to say so.
+    pub fn received(&mut self, now: Instant, bytes: u64) -> Option<u64> {
+        self.owed += bytes;
+        self.run.1 += bytes;
+        if self.run.1 >= self.window {
+            self.adapt(now);
+        }
+        if self.owed < self.window / 4 {
+            return None;
+        }
+        Some(core::mem::take(&mut self.owed))
+    }
+
+    /// Changes the window by how fast the last one came.
+    fn adapt(&mut self, now: Instant) {
+        let took = u128::from(now.since(self.run.0).max(1));
+        let within_horizon = u128::from(self.run.1) * u128::from(self.horizon_ns) / took;
+        if within_horizon >= u128::from(self.window) {
+            let more = self.window.min(CREDIT_BYTES - self.window);
+            self.window += more;
+            self.owed += more;
+        } else if within_horizon < u128::from(self.window / 2) {
+            // Not what was granted already.
+            let less = (self.window - FIRST_CREDIT_BYTES).min(self.window / 2).min(self.owed);
+            self.window -= less;
+            self.owed -= less;
+        }
+        self.run = (now, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::limits::FRAME_BYTES_MAX;
+
+    const KIB: u64 = 1024;
+    const MS: u64 = 1_000_000;
+
+    /// What is under way at most after each frame of 64 KiB, while `total` bytes come at so many bytes a second.
+    fn under_way(credit: &mut Credit, from_ns: u64, rate: u64, total: u64) -> Vec<u64> {
+        let (mut open, mut came, mut seen) = (credit.window() - credit.owed, 0, Vec::new());
+        while came < total {
+            came += 64 * KIB;
+            open = open.checked_sub(64 * KIB).expect("the sender has credit");
+            let now = Instant(from_ns + came * 1000 * MS / rate);
+            open += credit.received(now, 64 * KIB).unwrap_or(0);
+            seen.push(open);
+        }
+        seen
+    }
+
+    #[test]
+    fn a_fast_link_is_granted_all_within_a_few_megabytes() {
+        let mut credit = Credit::new(Instant(0), 50_000);
+        assert_eq!(credit.window(), FIRST_CREDIT_BYTES);
+        under_way(&mut credit, 0, 1_250_000_000, 4 * CREDIT_BYTES);
+        assert_eq!(credit.window(), CREDIT_BYTES);
+    }
+
+    #[test]
+    fn a_slow_link_keeps_little_under_way() {
+        let mut credit = Credit::new(Instant(0), 50_000);
+        let seen = under_way(&mut credit, 0, 6_000_000, 16 * CREDIT_BYTES);
+        assert!(seen.into_iter().all(|open| open <= FIRST_CREDIT_BYTES));
+    }
+
+    #[test]
+    fn a_link_that_becomes_slow_is_granted_less() {
+        let mut credit = Credit::new(Instant(0), 50_000);
+        under_way(&mut credit, 0, 1_250_000_000, 4 * CREDIT_BYTES);
+        let later = 1_000_000 * MS;
+        let seen = under_way(&mut credit, later, 6_000_000, 4 * CREDIT_BYTES);
+        assert_eq!(credit.window(), FIRST_CREDIT_BYTES);
+        assert!(*seen.last().unwrap() <= FIRST_CREDIT_BYTES);
+    }
+
+    #[test]
+    fn what_waited_in_the_kernel_says_nothing_of_the_link() {
+        let mut credit = Credit::new(Instant(0), 50_000);
+        let mut now = 0;
+        for _ in 0..100 {
+            // The process sleeps until the window is full, and takes it at once.
+            now += 90 * MS;
+            for _ in 0..8 {
+                credit.received(Instant(now), 64 * KIB);
+            }
+        }
+        assert_eq!(credit.window(), FIRST_CREDIT_BYTES);
+    }
+
+    #[test]
+    fn a_link_that_is_long_and_fast_is_granted_all() {
+        // 512 KiB come each 100 ms at first: the window and not the link says how fast.
+        let latency_ns = 50 * MS;
+        let mut credit = Credit::new(Instant(0), latency_ns);
+        let mut now = 0;
+        while credit.window() < CREDIT_BYTES {
+            now += 100 * MS;
+            assert!(now < 3000 * MS, "{credit:?}");
+            let window = credit.window();
+            for quarter in 0..4 {
+                credit.received(Instant(now + quarter), window / 4);
+            }
+        }
+    }
+
+    #[test]
+    fn a_sender_always_has_credit_for_a_frame() {
+        let mut credit = Credit::new(Instant(0), 0);
+        let (mut now, mut open) = (0, credit.window());
+        for step in 0..100_000_u64 {
+            // Of any length, at any time.
+            let bytes = (step * 7919 % 256 + 1) * KIB;
+            now += step * 104_729 % (40 * MS);
+            assert!(open >= FRAME_BYTES_MAX, "{open} bytes after {step}");
+            open -= bytes.min(open);
+            open += credit.received(Instant(now), bytes).unwrap_or(0);
+            assert!(open <= CREDIT_BYTES);
+        }
+    }
+}
