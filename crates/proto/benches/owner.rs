@@ -13,7 +13,7 @@ use hoplite_proto::{
     directory::Slice,
     id::{Instance, NodeId, ObjectId, RequestId},
     members::{Member, Members},
-    message::{Announce, Message, Progress, Source},
+    message::{Announce, Message, Progress, Receives, Source},
     meta::{Dtype, Meta},
     node::{Action, Config, Event, Node},
     reduce::cost::Link,
@@ -118,8 +118,12 @@ impl Owner {
 
     fn locate(&mut self, id: &ObjectId) -> Duration {
         let asker = NodeId(NODES);
-        let message =
-            Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None, slowness: 1 };
+        let message = Message::Locate {
+            id: id.clone(),
+            avoid: Vec::new(),
+            not_here: None,
+            receives: Receives::default(),
+        };
         let (took, answers) = self.say(asker, &message);
         assert!(
             matches!(&answers[..], [(to, Message::Located { source: Source::Holder { .. }, .. })] if *to == asker),
@@ -165,8 +169,12 @@ impl Owner {
                 self.node.handle(self.now(), event, &mut self.actions);
                 self.actions.clear();
             }
-            let message =
-                Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None, slowness: 1 };
+            let message = Message::Locate {
+                id: id.clone(),
+                avoid: Vec::new(),
+                not_here: None,
+                receives: Receives::default(),
+            };
             let (_, answers) = self.say(NodeId(NODES), &message);
             assert!(answers.iter().any(|(to, _)| *to == NodeId(NODES)), "{answers:?}");
             longest = longest.max(before.elapsed());

@@ -75,8 +75,8 @@ pub enum Message {
         avoid: Vec<NodeId>,
         /// A sender that said it has no such copy.
         not_here: Option<(NodeId, Instance)>,
-        /// How many times slower than others the asker receives, as an owner has told it by [`Message::Slow`]; 1 if none has.
-        slowness: u64,
+        /// How fast the asker receives.
+        receives: Receives,
     },
     /// To the owner: the question is void.
     Unlocate {
@@ -464,6 +464,21 @@ pub struct Listed {
     pub age_ns: u64,
     /// How long it lives, if not until it is deleted.
     pub lifetime: Option<Box<Lifetime>>,
+}
+
+/// How fast a node receives, as it tells the owners of what it asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receives {
+    /// How many times slower than others, as an owner has told it by [`Message::Slow`]; 1 if none has.
+    pub slowness: u64,
+    /// Bytes per second that it is used to receive, if that was measured.
+    pub usual: Option<u64>,
+}
+
+impl Default for Receives {
+    fn default() -> Self {
+        Self { slowness: 1, usual: None }
+    }
 }
 
 /// How fast an object comes to a receiver.

@@ -3,8 +3,9 @@
 //! Knows bytes and times of one transfer; does not know who sends it, or what the owner does with a report.
 //!
 //! A receiver reports after 30 ms how fast the bytes have come since the first of them, and then each time that the
-//! transfer has taken twice as long: short transfers cost no message, long ones a few. When nothing arrives for 300 ms the
-//! receiver reports that it is stalled.
+//! transfer has taken twice as long: short transfers cost no message, long ones a few. One that is slow, or can't know, reports
+//! each 20 ms at first, so that those behind it are soon sent elsewhere. When nothing arrives for 300 ms the receiver
+//! reports that it is stalled.
 
 use crate::time::Instant;
 
@@ -24,8 +25,9 @@ pub const STALL_NS: u64 = 300_000_000;
 /// host that sends nothing.
 pub const STALL_ANSWER_NS: u64 = 120_000_000;
 
-/// The longest time between two reports of a transfer that is slower than usual.
+/// The longest time between two reports of a transfer that is slower than usual: 200 ms, and 20 ms until it has taken so long.
 const SLOW_REPORT_NS_MAX: u64 = 200_000_000;
+const EARLY_REPORT_NS: u64 = 20_000_000;
 
 /// How many times slower than usual a transfer is that counts as slow.
 pub const SLOW_TIMES: u64 = 3;
@@ -95,9 +97,14 @@ impl Pace {
         self.reported = (now, received);
         // Zero stands for a stalled transfer.
         let rate = rate(received - before, now.since(then)).max(1);
-        let is_slow = usual.is_some_and(|usual| rate.saturating_mul(SLOW_TIMES) < usual);
-        let most = if is_slow { SLOW_REPORT_NS_MAX } else { REPORT_NS_MAX };
-        self.next_report = now + now.since(self.since).min(most);
+        let is_slow = usual.map(|usual| rate.saturating_mul(SLOW_TIMES) < usual);
+        let taken = now.since(self.since);
+        let most = match is_slow {
+            Some(true) | None if taken < SLOW_REPORT_NS_MAX => EARLY_REPORT_NS,
+            Some(true) => SLOW_REPORT_NS_MAX,
+            _ => REPORT_NS_MAX,
+        };
+        self.next_report = now + taken.min(most);
         Some(rate)
     }
 
@@ -153,11 +160,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slower_than_usual_is_reported_each_200_ms() {
-        let mut pace = Pace::new(at(0));
-        let is_due = |ms: &u64| pace.grew(at(*ms), ms * 1000, Some(10_000_000)).is_some();
-        let due: alloc::vec::Vec<u64> = (1..=1000).filter(is_due).collect();
-        assert_eq!(due, [30, 59, 117, 233, 433, 633, 833]);
+    fn what_is_slower_than_usual_is_reported_each_20_and_then_each_200_ms() {
+        let early = [30, 50, 70, 90, 110, 130, 150, 170, 190];
+        for (usual, late) in
+            [(Some(10_000_000), &[210, 410, 610, 810][..]), (None, &[210, 419, 837])]
+        {
+            let mut pace = Pace::new(at(0));
+            let is_due = |ms: &u64| pace.grew(at(*ms), ms * 1000, usual).is_some();
+            let due: alloc::vec::Vec<u64> = (1..=1000).filter(is_due).collect();
+            assert_eq!(due, [&early[..], late].concat());
+        }
     }
 
     #[test]

@@ -393,7 +393,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::message::Message;
+    use crate::message::{Message, Receives};
 
     const HEADER: Header = Header {
         kind: FrameKind::Blocks,
@@ -456,7 +456,7 @@ mod tests {
                     id: ObjectId::Minted { node: NodeId(node), serial },
                     avoid: vec![NodeId(serial)],
                     not_here: Some((NodeId(node), instance)),
-                    slowness: serial,
+                    receives: Receives { slowness: serial, usual: Some(node) },
                 },
             ] {
                 prop_assert_eq!(decode::<Message>(&encode(&message)), Ok(message));

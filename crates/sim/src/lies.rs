@@ -14,7 +14,7 @@ use hoplite_proto::{
     members::Member,
     message::{
         Announce, ENDED, FoldKey, FoldOrder, Found, Holding, Listed, Message, Paced, Progress,
-        ScatterOrder, Source,
+        Receives, ScatterOrder, Source,
     },
     meta::{Meta, Op},
     node::Kind,
@@ -246,7 +246,9 @@ impl World {
             Kind::Withdraw => Message::Withdraw { id, instance },
             Kind::Locate => {
                 let (avoid, not_here) = (vec![other], yes.then_some((node, instance)));
-                Message::Locate { id, avoid, not_here, slowness: self.dice.below(9) }
+                let usual = yes.then(|| self.dice.below(1 << 40));
+                let receives = Receives { slowness: self.dice.below(9), usual };
+                Message::Locate { id, avoid, not_here, receives }
             }
             Kind::Unlocate => Message::Unlocate { id },
             Kind::Paced => {

@@ -434,7 +434,9 @@ impl Live {
         speeds: &Speeds,
     ) -> Option<Choice> {
         let others = self.other_branches(now);
-        let pace = |node: NodeId, holder: &Holder| self.pace_of(now, node, holder, others, speeds);
+        let pace = |node: NodeId, holder: &Holder| {
+            self.pace_of(now, (node, holder), asker, others, speeds)
+        };
         let slowness = |node: NodeId, holder: &Holder| {
             let Pace { slowness, is_stalled } = pace(node, holder);
             // What is sent to a host that is silent takes nothing of its sender's link.
@@ -493,6 +495,7 @@ impl Live {
         // Only the first owner knows who feeds whom at present; and who feeds somebody already would feed two.
         let is_feeding = self.holders.values().any(|holder| holder.source == Some(asker));
         let can_move = members.owners(id).first == members.me() && !is_feeding;
+        let link = speeds.link_of(asker, link);
         let since = can_move.then(|| self.movable_since(now, link));
         let size = self.meta.size;
         let Choice { node, reason, takes_over, .. } =

@@ -176,8 +176,8 @@ impl Directory {
                 self.keep_for_a_while(now, &announce.id, members);
             }
             Message::Withdraw { id, instance } => self.withdraw(now, from, id, *instance, members),
-            Message::Locate { id, avoid, not_here, slowness } => {
-                self.speeds.says(now, from, *slowness);
+            Message::Locate { id, avoid, not_here, receives } => {
+                self.speeds.says(now, from, *receives);
                 if let Some((holder, instance)) = not_here
                     && self.is_refusal_news(id, from, *holder)
                 {

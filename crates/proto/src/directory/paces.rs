@@ -24,7 +24,7 @@ use crate::{
     broadcast::Pace,
     id::{NodeId, ObjectId},
     members::Members,
-    message::{Message, Paced},
+    message::{Message, Paced, Receives},
     pace::{REMEMBERED_NS, SLOW_TIMES, STALL_NS},
     reduce::cost::Link,
     time::Instant,
@@ -85,6 +85,8 @@ struct Speed {
     up: Option<(u64, Instant)>,
     /// When a receiver of it was stalled and it said nothing.
     stalled: Option<Instant>,
+    /// Bytes per second that it says it is used to receive.
+    usual: Option<u64>,
 }
 
 impl Speeds {
@@ -95,12 +97,28 @@ impl Speeds {
         }
     }
 
-    /// A node says how many times slower than others it receives.
-    pub(super) fn says(&mut self, now: Instant, from: NodeId, slowness: u64) {
-        if slowness > 1 {
-            self.nodes.entry(from).or_default().down = Some((slowness, now));
+    /// A node says how fast it receives.
+    pub(super) fn says(&mut self, now: Instant, from: NodeId, receives: Receives) {
+        let Receives { slowness, usual } = receives;
+        if slowness > 1 || usual.is_some() {
+            let speed = self.nodes.entry(from).or_default();
+            speed.down = (slowness > 1).then_some((slowness, now));
+            speed.usual = usual;
         } else if let Some(speed) = self.nodes.get_mut(&from) {
-            speed.down = None;
+            (speed.down, speed.usual) = (None, None);
+        }
+    }
+
+    /// Bytes per second that a node, or this owner, is used to receive, if either was measured.
+    fn usual_of(&self, node: NodeId) -> Option<u64> {
+        self.nodes.get(&node).and_then(|speed| speed.usual).max(self.usual)
+    }
+
+    /// The link as this owner knows it; where it has received nothing yet, as the asker does.
+    pub(super) fn link_of(&self, asker: NodeId, link: Link) -> Link {
+        match self.usual_of(asker).filter(|_| self.usual.is_none()) {
+            Some(bytes_per_second) => Link { bytes_per_second, ..link },
+            None => link,
         }
     }
 
@@ -213,16 +231,17 @@ fn is_slow(rate: u64, typical: u64) -> bool {
 }
 
 impl Live {
-    /// What a holder is as a sender: how many times slower than others, and whether it is stalled.
+    /// What a holder is as a sender to an asker: how many times slower than others, and whether it is stalled.
     pub(super) fn pace_of(
         &self,
         now: Instant,
-        node: NodeId,
-        holder: &Holder,
+        (node, holder): (NodeId, &Holder),
+        asker: NodeId,
         others: Option<u64>,
         speeds: &Speeds,
     ) -> Pace {
-        let reported = self.reported_slowness(now, node, holder, others, speeds.usual);
+        let usual = speeds.usual_of(asker);
+        let reported = self.reported_slowness(now, node, holder, others, usual);
         let known = speeds.slowness(now, node);
         let slowness = match reported {
             // What a slow node is used to is slow too: only other branches show that it is slow no more.
@@ -232,8 +251,8 @@ impl Live {
         Pace { slowness, is_stalled: speeds.is_stalled(now, node) }
     }
 
-    /// How many times less than others a receiver has reported to get, or less than this owner is used to receive; none if it
-    /// has not reported, or gets what there is of a copy that grows. A receiver that was moved away from a sender that is well
+    /// How many times less than others a receiver has reported to get, or less than it, the owner or the asker is used to
+    /// receive; none if it has not reported, or gets what there is of a copy that grows. A receiver that was moved away from a sender that is well
     /// counts as slow until it reports of the next one.
     fn reported_slowness(
         &self,
@@ -249,7 +268,7 @@ impl Live {
         if report.rate == 0 || holder.complete {
             return None;
         }
-        // While there is one branch, half of what the receiver, or the owner, is used to.
+        // While there is one branch, half of what the receiver, the owner or the asker is used to.
         let usual = report.usual.max(usual).map(|usual| usual / 2);
         let typical = others.or(usual).filter(|_| !self.grows(node))?;
         if left.is_some_and(|left| !self.is_well(now, left, typical)) {

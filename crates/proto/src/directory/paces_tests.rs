@@ -4,7 +4,10 @@ use super::{
     tests::{Owner, SIZE, fed_by, instance, locate, minted, told},
     *,
 };
-use crate::message::{Paced, Progress};
+use crate::{
+    message::{Paced, Progress, Receives, Source},
+    reduce::cost::Link,
+};
 
 const MS: u64 = 1_000_000;
 /// Bytes per second that all get who are well, and a tenth of that.
@@ -26,6 +29,21 @@ fn joins(owner: &mut Owner, id: &ObjectId, receiver: u64) -> u64 {
     let source = owner.source_of(receiver, id).expect("a sender");
     owner.hears(receiver, told(id, instance(3, 1), false, fed_by(source)));
     source
+}
+
+/// Asks for a sender, and says how fast it receives.
+fn asks(owner: &mut Owner, asker: u64, id: &ObjectId, receives: Receives) -> Mail {
+    let (id, avoid, not_here) = (id.clone(), Vec::new(), None);
+    owner.hears(asker, Message::Locate { id, avoid, not_here, receives })
+}
+
+fn sent_to(mail: &Mail, asker: u64) -> Option<u64> {
+    mail.iter().find_map(|(to, message)| match message {
+        Message::Located { source: Source::Holder { node, .. }, .. } if *to == NodeId(asker) => {
+            Some(node.0)
+        }
+        _ => None,
+    })
 }
 
 /// A receiver's report; the sender that it is named in answer.
@@ -68,6 +86,30 @@ fn who_asks_is_not_sent_to_a_node_that_has_reported_to_be_slow() {
     );
     assert_eq!(joins(&mut owner, &id, 4), 3, "beside a slow receiver");
     assert_eq!(joins(&mut owner, &id, 5), 4, "the next takes it from the one that is well");
+}
+
+/// Goal: an owner that has received nothing yet, which may be the slow node itself, learns from the asker what is slow.
+#[test]
+fn what_an_asker_is_used_to_shows_that_a_relay_is_slow() {
+    for (usual, sender) in [(Some(WELL), 3), (Some(2 * SLOW), 2), (None, 2)] {
+        let (mut owner, id) = chain(&[2]);
+        owner.waits(50 * MS);
+        assert_eq!(reports(&mut owner, &id, (2, 3), SLOW, None), None);
+        let mail = asks(&mut owner, 4, &id, Receives { slowness: 1, usual });
+        assert_eq!(sent_to(&mail, 4), Some(sender), "{usual:?}");
+    }
+}
+
+#[test]
+fn the_link_is_what_the_owner_or_else_the_asker_has_measured() {
+    let assumed = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
+    let mut speeds = Speeds::default();
+    assert_eq!(speeds.link_of(NodeId(4), assumed), assumed);
+    speeds.says(Instant(0), NodeId(4), Receives { slowness: 1, usual: Some(WELL) });
+    assert_eq!(speeds.link_of(NodeId(4), assumed), Link { bytes_per_second: WELL, ..assumed });
+    assert_eq!(speeds.link_of(NodeId(5), assumed), assumed);
+    speeds.usual = Some(assumed.bytes_per_second);
+    assert_eq!(speeds.link_of(NodeId(4), assumed), assumed);
 }
 
 #[test]
@@ -137,8 +179,7 @@ fn a_slow_receiver_of_a_sender_that_feeds_another_well_stays_and_is_told() {
 fn a_node_that_says_that_it_is_slow_is_a_leaf() {
     for (slowness, sender) in [(10, 3), (1, 2)] {
         let (mut owner, id) = chain(&[]);
-        let (avoid, not_here) = (Vec::new(), None);
-        owner.hears(2, Message::Locate { id: id.clone(), avoid, not_here, slowness });
+        asks(&mut owner, 2, &id, Receives { slowness, usual: None });
         owner.hears(2, told(&id, instance(3, 1), false, fed_by(3)));
         assert_eq!(joins(&mut owner, &id, 4), sender, "node 2 is {slowness} times slower");
     }
@@ -147,8 +188,7 @@ fn a_node_that_says_that_it_is_slow_is_a_leaf() {
 #[test]
 fn a_slow_node_that_gets_what_it_is_used_to_is_a_leaf_still() {
     let (mut owner, id) = chain(&[]);
-    let (avoid, not_here) = (Vec::new(), None);
-    owner.hears(2, Message::Locate { id: id.clone(), avoid, not_here, slowness: 10 });
+    asks(&mut owner, 2, &id, Receives { slowness: 10, usual: None });
     owner.hears(2, told(&id, instance(3, 1), false, fed_by(3)));
     owner.waits(50 * MS);
     reports(&mut owner, &id, (2, 3), SLOW, Some(SLOW));

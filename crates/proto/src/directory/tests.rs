@@ -10,7 +10,7 @@ use crate::{
     inline::Inline,
     limits::REMEMBERED_MAX,
     members::Member,
-    message::{Found, Progress, Source},
+    message::{Found, Progress, Receives, Source},
     meta::Meta,
 };
 
@@ -145,7 +145,12 @@ fn claim(id: &ObjectId, instance: Instance) -> Message {
 }
 
 pub(super) fn locate(id: &ObjectId) -> Message {
-    Message::Locate { id: id.clone(), avoid: Vec::new(), not_here: None, slowness: 1 }
+    Message::Locate {
+        id: id.clone(),
+        avoid: Vec::new(),
+        not_here: None,
+        receives: Receives::default(),
+    }
 }
 
 pub(super) fn fed_by(node: u64) -> Progress {
@@ -298,8 +303,12 @@ fn nobody_is_moved_to_one_who_begins_too_late() {
 fn who_asks_again_takes_nobody_over_meanwhile() {
     let (mut owner, id) = with_a_far_receiver();
     owner.hears(2, locate(&id));
-    let again =
-        Message::Locate { id: id.clone(), avoid: vec![NodeId(1)], not_here: None, slowness: 1 };
+    let again = Message::Locate {
+        id: id.clone(),
+        avoid: vec![NodeId(1)],
+        not_here: None,
+        receives: Receives::default(),
+    };
     owner.hears(2, again);
     assert!(feeds(&owner).0.contains(&(1, 4)), "{:?}", feeds(&owner));
     let mail = owner.hears(2, told(&id, instance(1, 1), false, fed_by(4)));
@@ -338,7 +347,12 @@ fn who_failed_the_asker_is_named_last() {
     let id = minted();
     owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
     owner.hears(3, told(&id, instance(2, 1), false, Progress::Complete));
-    let again = |avoid| Message::Locate { id: id.clone(), avoid, not_here: None, slowness: 1 };
+    let again = |avoid| Message::Locate {
+        id: id.clone(),
+        avoid,
+        not_here: None,
+        receives: Receives::default(),
+    };
     let mail = owner.hears(4, again(vec![NodeId(2)]));
     assert!(matches!(
         mail[..],
@@ -353,8 +367,10 @@ fn a_refusal_corrects_a_stale_location() {
     owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
     assert_eq!(owner.source_of(3, &id), Some(2));
     let not_here = Some((NodeId(2), instance(2, 1)));
-    let mail =
-        owner.hears(3, Message::Locate { id: id.clone(), avoid: vec![], not_here, slowness: 1 });
+    let mail = owner.hears(
+        3,
+        Message::Locate { id: id.clone(), avoid: vec![], not_here, receives: Receives::default() },
+    );
     let doubted = Message::Doubted { id: id.clone(), instance: instance(2, 1) };
     let waiting = Message::Waiting { id: id.clone() };
     assert_eq!(mail, [(NodeId(2), doubted), (NodeId(3), waiting)]);
@@ -374,7 +390,12 @@ fn an_older_refusal_does_not_hide_a_copy_that_came_since() {
     let not_here = Some((NodeId(3), instance(2, 1)));
     owner.hears(
         4,
-        Message::Locate { id: id.clone(), avoid: vec![NodeId(3)], not_here, slowness: 1 },
+        Message::Locate {
+            id: id.clone(),
+            avoid: vec![NodeId(3)],
+            not_here,
+            receives: Receives::default(),
+        },
     );
     assert!(owner.holders(&id).contains(&3));
 }

@@ -49,8 +49,8 @@ impl Node {
             .chain(owners.second)
             .find(|owner| !self.pulls.has_lied(id, *owner));
         let Some(owner) = other else { return self.pull_is_corrupt(id) };
-        let (avoid, slowness) = (self.pulls.avoided(id), self.pulls.slowness(self.world.now()));
-        self.world.send(owner, Message::Locate { id: id.clone(), avoid, not_here: None, slowness });
+        let (avoid, receives) = (self.pulls.avoided(id), self.pulls.receives(self.world.now()));
+        self.world.send(owner, Message::Locate { id: id.clone(), avoid, not_here: None, receives });
     }
 
     /// Who has the object has sent other bytes.

@@ -71,8 +71,8 @@ impl Node {
         let is_here = owner == self.world.me();
         let second_at = (!is_here).then(|| self.world.now() + OWNER_PATIENCE_NS);
         let Some((avoid, not_here)) = self.pulls.ask(id, second_at) else { return };
-        let slowness = self.pulls.slowness(self.world.now());
-        self.world.send(owner, Message::Locate { id: id.clone(), avoid, not_here, slowness });
+        let receives = self.pulls.receives(self.world.now());
+        self.world.send(owner, Message::Locate { id: id.clone(), avoid, not_here, receives });
     }
 
     /// Asks the owners again, since they have changed.
@@ -495,8 +495,8 @@ impl Node {
                 Some(Overdue::Answer) => {
                     let avoid = self.pulls.avoided(&id);
                     if let Some(second) = self.world.members().owners(&id).second {
-                        let (not_here, slowness) = (None, self.pulls.slowness(self.world.now()));
-                        self.world.send(second, Message::Locate { id, avoid, not_here, slowness });
+                        let (not_here, receives) = (None, self.pulls.receives(self.world.now()));
+                        self.world.send(second, Message::Locate { id, avoid, not_here, receives });
                     }
                 }
                 Some(Overdue::Bytes) => self.report_stall(&id),

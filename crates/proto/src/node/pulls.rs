@@ -15,6 +15,7 @@ use crate::{
     id::{Instance, NodeId, ObjectId, ServeId},
     limits::CORRUPT_BLOCKS_MAX,
     members::Members,
+    message::Receives,
     pace::{Due, REMEMBERED_NS, SLOW_TIMES},
     planted::{self, Bug},
     time::Instant,
@@ -354,10 +355,10 @@ impl Pulls {
         self.slow = Some(Slow { times, bytes_per_second, at: now });
     }
 
-    /// How many times slower than others this node receives, as it tells the owners of what it asks for.
-    pub(super) fn slowness(&self, now: Instant) -> u64 {
+    /// How fast this node receives, as it tells the owners of what it asks for.
+    pub(super) fn receives(&self, now: Instant) -> Receives {
         let known = self.slow.filter(|slow| now.since(slow.at) < REMEMBERED_NS);
-        known.map_or(1, |slow| slow.times)
+        Receives { slowness: known.map_or(1, |slow| slow.times), usual: self.usual_rate }
     }
 
     /// Nothing has come for a while; which instance, and which owner is to hear of it.

@@ -13,7 +13,7 @@ use hoplite_proto::{
     limits::{BLOCK_BYTES, INLINE_BYTES_MAX},
     members::Member,
     message::{
-        Announce, FoldKey, FoldOrder, Found, Holding, Listed, Message, Paced, Progress,
+        Announce, FoldKey, FoldOrder, Found, Holding, Listed, Message, Paced, Progress, Receives,
         ScatterOrder, Source,
     },
     meta::{Digest, Dtype, Meta, Op},
@@ -280,8 +280,9 @@ impl Choices<'_> {
             }
             10 => {
                 let not_here = self.flag().then(|| (self.node(), instance));
-                let (avoid, slowness) = (self.many(Self::node), self.number());
-                Message::Locate { id, avoid, not_here, slowness }
+                let usual = self.flag().then(|| self.number());
+                let receives = Receives { slowness: self.number(), usual };
+                Message::Locate { id, avoid: self.many(Self::node), not_here, receives }
             }
             11 => Message::Paced(Paced {
                 id,

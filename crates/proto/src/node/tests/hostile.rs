@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     limits::{FOLDS_MAX, INLINE_BYTES_MAX},
-    message::{Announce, Found, Progress},
+    message::{Announce, Found, Progress, Receives},
 };
 
 impl Cluster {
@@ -182,7 +182,12 @@ fn what_is_too_long_or_of_another_maker_is_not_sound() {
         announce(&mine, other, Meta::bytes(8), sound.clone()),
         Message::Located { id: id.clone(), instance: instance(1, 1), meta, source, lifetime: None },
         Message::Remember { id: id.clone(), instances: vec![other], error: None },
-        Message::Locate { id, avoid: vec![], not_here: Some((NodeId(2), other)), slowness: 1 },
+        Message::Locate {
+            id,
+            avoid: vec![],
+            not_here: Some((NodeId(2), other)),
+            receives: Receives::default(),
+        },
         down(1000),
     ] {
         assert!(!message.is_sound(), "{message:?}");
@@ -357,8 +362,12 @@ fn a_member_withdraws_no_copy_of_another() {
     let id = cluster.put_large(3, Some(&name));
     let copy = cluster.nodes[&NodeId(3)].table().current(&id).unwrap();
     cluster.say(4, 1, Message::Withdraw { id: id.clone(), instance: copy });
-    let locate =
-        |not_here| Message::Locate { id: id.clone(), avoid: vec![], not_here, slowness: 1 };
+    let locate = |not_here| Message::Locate {
+        id: id.clone(),
+        avoid: vec![],
+        not_here,
+        receives: Receives::default(),
+    };
     cluster.say(4, 1, locate(None));
     cluster.say(4, 1, locate(Some((NodeId(3), copy))));
     assert!(cluster.holders(1, &id).contains(&3));
