@@ -347,20 +347,21 @@ async fn ended(
 struct Growth {
     received: u64,
     missing: u64,
-    /// When the machine was last told.
-    told: Instant,
+    /// When the machine was last told: of the first bytes at once, for a slow link brings the next ones much later.
+    told: Option<Instant>,
 }
 
 impl Growth {
     fn new(missing: u64) -> Self {
-        Self { received: 0, missing, told: Instant::now() }
+        Self { received: 0, missing, told: None }
     }
 
     fn step(&mut self, transfers: &Arc<Transfers>, wanted: &Wanted, bytes: u64) {
         self.received += bytes;
         self.missing = self.missing.saturating_sub(bytes);
-        if self.told.elapsed() >= Duration::from_nanos(GROWTH_NS) {
-            self.told = Instant::now();
+        let is_due = |told: Instant| told.elapsed() >= Duration::from_nanos(GROWTH_NS);
+        if self.missing > 0 && self.told.is_none_or(is_due) {
+            self.told = Some(Instant::now());
             let &Wanted { instance, source, .. } = wanted;
             let (received, missing) = (self.received, self.missing);
             transfers.facts.tell(Event::FetchGrew { instance, source, received, missing });
