@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use self::places::Places;
 use self::sizes::Sizes;
+use crate::available::Available;
 use crate::mapping::{self, MAPPING_BYTES_MAX, Mapping};
 use crate::slot::slot_bytes;
 use crate::{Limit, PAGE_BYTES, ShmError, Slot};
@@ -62,6 +63,8 @@ struct Inner {
     making: Mutex<()>,
     /// Memory of an extent that is gone counts no more.
     left: Condvar,
+    /// What the system has left.
+    available: Available,
 }
 
 #[derive(Debug)]
@@ -106,6 +109,7 @@ impl Arena {
             state: Mutex::new(state),
             making: Mutex::default(),
             left: Condvar::new(),
+            available: Available::default(),
         }))
     }
 
@@ -261,7 +265,7 @@ impl Arena {
             return Err(ShmError::NoMemory { wanted: bytes, available, limit: Limit::Bound });
         };
         // Not under the lock: committing the pages takes a while, and what others want may be there already.
-        let made = Mapping::create(wanted.len).and_then(|(mapping, fd)| {
+        let made = Mapping::create_of(wanted.len, &self.0.available).and_then(|(mapping, fd)| {
             let mut extent =
                 Extent { mapping: Arc::new(mapping), fd: Arc::new(fd), writer, sealed: false };
             if writer.is_none() {

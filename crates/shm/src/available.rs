@@ -7,6 +7,8 @@
 use std::fmt;
 use std::fs;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 
@@ -15,6 +17,13 @@ use crate::PAGE_BYTES;
 /// Left for what is not objects: page tables (2 MiB for each GiB that a process maps), buffers of connections, stacks, the
 /// interpreter around a node. Without it the next small thing after a large object would end the process.
 const RESERVED_BYTES: u64 = 32 << 20;
+
+/// How long a reading counts while there is [`PLENTY_BYTES`] beyond what is wanted: 10 ms. To read takes 30 us, as long as to
+/// make an extent of 40 KiB.
+const READING_KEPT: Duration = Duration::from_millis(10);
+
+/// More than all processes of a host take between two readings: 70 processors that each make 1.4 GiB of pages a second.
+const PLENTY_BYTES: u64 = 1 << 30;
 
 /// What limits memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +48,47 @@ impl fmt::Display for Limit {
                 f.write_str("the address space of this process (ulimit -v, vm.max_map_count)")
             }
         }
+    }
+}
+
+/// What is left of the memory of the system, read again when that may matter.
+#[derive(Debug, Default)]
+pub(crate) struct Available {
+    last: Mutex<Option<Reading>>,
+}
+
+#[derive(Clone, Debug)]
+struct Reading {
+    at: Instant,
+    /// What was left then, less what was taken since.
+    bytes: u64,
+}
+
+impl Available {
+    /// Counts `bytes` as taken, if there are so many; else says how many there are, and what limits them.
+    pub(crate) fn take(&self, bytes: u64) -> Result<(), (u64, Limit)> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if let Some(reading) = last.as_mut()
+            && reading.has_plenty_beyond(bytes, now)
+        {
+            reading.bytes -= bytes;
+            return Ok(());
+        }
+        let (left, limit) = available_bytes();
+        let Some(rest) = left.checked_sub(bytes) else {
+            *last = None;
+            return Err((left, limit));
+        };
+        *last = Some(Reading { at: now, bytes: rest });
+        Ok(())
+    }
+}
+
+impl Reading {
+    fn has_plenty_beyond(&self, bytes: u64, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) < READING_KEPT
+            && self.bytes >= bytes.saturating_add(PLENTY_BYTES)
     }
 }
 
@@ -174,6 +224,29 @@ mod tests {
         assert_eq!(least(Some(500), groups.clone()), (300, Limit::Group("/a".into())));
         assert_eq!(least(Some(200), groups), (200, Limit::Host));
         assert_eq!(least(None, []), (u64::MAX, Limit::Host));
+    }
+
+    #[test]
+    fn a_reading_counts_for_a_while_where_there_is_plenty() {
+        let at = Instant::now();
+        let reading = |bytes| Reading { at, bytes };
+        let plenty = PLENTY_BYTES + 5;
+        assert!(reading(plenty).has_plenty_beyond(5, at + READING_KEPT / 2));
+        assert!(!reading(plenty).has_plenty_beyond(6, at));
+        assert!(!reading(plenty).has_plenty_beyond(5, at + READING_KEPT));
+        assert!(!reading(plenty).has_plenty_beyond(u64::MAX, at));
+    }
+
+    #[test]
+    fn what_was_taken_counts_until_the_next_reading() {
+        let available = Available::default();
+        let refused = available.take(u64::MAX).unwrap_err().0;
+        assert!(refused < u64::MAX, "{refused}");
+        let at = Instant::now();
+        *available.last.lock().unwrap() = Some(Reading { at, bytes: PLENTY_BYTES * 3 });
+        assert_eq!(available.take(PLENTY_BYTES), Ok(()));
+        let left = available.last.lock().unwrap().clone().unwrap();
+        assert!(left.at > at || left.bytes == PLENTY_BYTES * 2, "{left:?}");
     }
 
     #[test]

@@ -15,8 +15,9 @@ use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
+use crate::available::{Available, available_bytes};
 use crate::slot::Opened;
-use crate::{ExtentId, Limit, PAGE_BYTES, ShmError, available};
+use crate::{ExtentId, Limit, PAGE_BYTES, ShmError};
 
 /// A shared mapping of an extent's memory; unmapped on drop.
 #[derive(Debug)]
@@ -38,6 +39,10 @@ unsafe impl Sync for Mapping {}
 /// anything.
 const POPULATE_BYTES: usize = 4 << 20;
 
+/// Bytes of fresh memory that are taken by one call, 64 MiB: of what is longer it is read again and again what is left, for
+/// others take memory too in the second that a GiB takes.
+const COMMIT_BYTES: u64 = 64 << 20;
+
 /// The longest mapping that pointers can address.
 pub(crate) const MAPPING_BYTES_MAX: u64 = isize::MAX as u64;
 
@@ -50,28 +55,38 @@ impl Mapping {
     /// # Errors
     /// [`ShmError::NoMemory`] when the host or the control group cannot give that much.
     pub fn create(len: u64) -> Result<(Self, OwnedFd), ShmError> {
+        Self::create_of(len, &Available::default())
+    }
+
+    /// The same out of what is left of the system's memory.
+    pub(crate) fn create_of(len: u64, left: &Available) -> Result<(Self, OwnedFd), ShmError> {
         let too_large = ShmError::TooLarge { len, max: MAPPING_BYTES_MAX };
         let len = match len.checked_next_multiple_of(PAGE_BYTES) {
             Some(0) => return Err(ShmError::Empty),
             Some(rounded) if rounded <= MAPPING_BYTES_MAX => rounded,
             _ => return Err(too_large),
         };
-        let (available, limit) = available::available_bytes();
-        let no_memory = || ShmError::NoMemory { wanted: len, available, limit: limit.clone() };
-        if len > available {
-            return Err(no_memory());
-        }
+        let no_memory = |(available, limit)| ShmError::NoMemory { wanted: len, available, limit };
+        left.take(len).map_err(no_memory)?;
         let failed = |call| {
-            let no_memory = &no_memory;
             move |errno: Errno| match errno {
-                Errno::NOMEM | Errno::NOSPC | Errno::FBIG => no_memory(),
+                Errno::NOMEM | Errno::NOSPC | Errno::FBIG => no_memory(available_bytes()),
                 errno => ShmError::System { call, len, source: errno.into() },
             }
         };
         let fd = fs::memfd_create("hoplite", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(failed("memfd_create"))?;
-        rustix::io::retry_on_intr(|| fs::fallocate(&fd, FallocateFlags::empty(), 0, len))
-            .map_err(failed("fallocate"))?;
+        for begin in (0..len).step_by(COMMIT_BYTES as usize) {
+            let bytes = (len - begin).min(COMMIT_BYTES);
+            if begin > 0 {
+                let (rest, limit) = available_bytes();
+                if rest < len - begin {
+                    return Err(no_memory((begin + rest, limit)));
+                }
+            }
+            rustix::io::retry_on_intr(|| fs::fallocate(&fd, FallocateFlags::empty(), begin, bytes))
+                .map_err(failed("fallocate"))?;
+        }
         fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(failed("fcntl"))?;
         let mapping = Self::map(&fd, len, true)?;
         mapping.populate();
