@@ -171,6 +171,11 @@ pub enum Ask {
     Status,
     /// The copies that the node has.
     Objects,
+    /// I read no more, since I have copied the object: of the copies that may go this is the first. Not answered.
+    ReleaseCopied {
+        /// As answered to `Get`.
+        instance: Instance,
+    },
 }
 
 /// The answer to an [`Ask`].

@@ -81,6 +81,8 @@ pub struct Table {
     used: u64,
     capacity: u64,
     uses: u64,
+    /// How many copies were passed over.
+    passed: u64,
     evictable: Evictable,
 }
 
@@ -94,6 +96,9 @@ struct Evictable {
     held: BTreeSet<(u64, Instance)>,
 }
 
+/// From here on uses are counted; what was passed over has lower numbers.
+const FIRST_USE: u64 = 1 << 63;
+
 /// What a copy costs beside its bytes: entries here and in the directory.
 pub const COPY_OVERHEAD_BYTES: u64 = 256;
 
@@ -105,7 +110,8 @@ impl Table {
             current: BTreeMap::new(),
             used: 0,
             capacity,
-            uses: 0,
+            uses: FIRST_USE,
+            passed: 0,
             evictable: Evictable::default(),
         }
     }
@@ -290,6 +296,18 @@ impl Table {
         });
     }
 
+    /// The one that holds a copy fast needs it no more once it lets go: of those that may go it is then behind those that
+    /// were passed over before, and before all others. Not so if another holds it too.
+    pub fn pass_over(&mut self, instance: Instance) {
+        self.passed += 1;
+        let passed = self.passed;
+        self.change(instance, |copy| {
+            if copy.pins == 1 {
+                copy.last_use = passed;
+            }
+        });
+    }
+
     /// Takes a pin away; the copy if it was doomed and this was the last pin.
     pub fn unpin(&mut self, instance: Instance) -> Option<Removed> {
         let is_over = self.change(instance, |copy| {
@@ -417,6 +435,24 @@ mod tests {
     }
 
     #[test]
+    fn what_its_only_reader_has_copied_goes_first() {
+        let mut table = table_with_three_copies();
+        table.insert(instance(3), id(3), Meta::bytes(1000), None, State::Complete, false);
+        let copied = |table: &mut Table, serial| {
+            table.pass_over(instance(serial));
+            table.unpin(instance(serial));
+        };
+        // Another reads the second too, and the last is read again.
+        [2, 2, 3, 1].iter().for_each(|serial| table.pin(instance(*serial)));
+        [2, 3, 1].iter().for_each(|serial| copied(&mut table, *serial));
+        table.unpin(instance(2));
+        table.pin(instance(3));
+        table.unpin(instance(3));
+        let gone: Vec<_> = (0..3).flat_map(|_| table.shed(1)).map(|gone| gone.instance).collect();
+        assert_eq!(gone, [1, 2, 3].map(instance));
+    }
+
+    #[test]
     fn what_is_shed_is_no_more_than_may_go() {
         let mut table = table_with_three_copies();
         let shed = [1, u64::MAX, 1].map(|bytes| table.shed(bytes).len());
@@ -484,7 +520,11 @@ mod tests {
                 }
                 2 => table.set_state(which, State::Complete),
                 3 => drop(table.set_origin(which, dice(2) == 0)),
-                4 | 5 => table.pin(which),
+                4 => table.pin(which),
+                5 => {
+                    table.pin(which);
+                    table.pass_over(which);
+                }
                 6 if table.get(which).is_some_and(|copy| copy.pins > 0) => {
                     table.unpin(which);
                 }

@@ -332,6 +332,7 @@ impl Copier {
             let fits = bytes.len() == out.len();
             if fits {
                 out[start..].copy_from_slice(&bytes[start..]);
+                view.0.note_copied();
             }
             fits
         });

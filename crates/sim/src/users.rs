@@ -529,7 +529,12 @@ impl World {
                     self.users.reads.remove(&(node, instance, client));
                 }
                 let request = RequestId(self.users.count());
-                let ask = Ask::Release { instance };
+                // Every second object was copied by its readers.
+                let ask = if instance.serial.is_multiple_of(2) {
+                    Ask::Release { instance }
+                } else {
+                    Ask::ReleaseCopied { instance }
+                };
                 self.tell(node, Event::Asked { client, request, ask, deadline: None });
             }
             Later::Locations { node, client, id, known, changes } => {

@@ -124,6 +124,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         Ask::Seal { instance },
         Ask::Abort { instance },
         Ask::Release { instance },
+        Ask::ReleaseCopied { instance },
         Ask::Get { id: id.clone() },
         Ask::Follow { id: id.clone() },
         Ask::Delete { ids: vec![id.clone()] },

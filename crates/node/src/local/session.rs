@@ -156,9 +156,9 @@ impl Session {
             ToNode::Hello { .. } | ToNode::Hold => {}
             ToNode::LetGo { request } => drop(lock(&self.growing).remove(&request)),
             // A release has no answer, however it is said.
-            ToNode::Ask { ask: ask @ Ask::Release { .. }, .. } => {
-                self.programs.requests.tell(self.client, ask)
-            }
+            ToNode::Ask {
+                ask: ask @ (Ask::Release { .. } | Ask::ReleaseCopied { .. }), ..
+            } => self.programs.requests.tell(self.client, ask),
             ToNode::Ask { request, ask, timeout_ns } => {
                 let begun = lock(&self.asked).begin(request, bytes)?;
                 match begun {
@@ -173,7 +173,14 @@ impl Session {
                 }
             }
             ToNode::Tell { ask } => {
-                if matches!(ask, Ask::Release { .. } | Ask::Abort { .. } | Ask::BreakPromises) {
+                let has_no_answer = matches!(
+                    ask,
+                    Ask::Release { .. }
+                        | Ask::ReleaseCopied { .. }
+                        | Ask::Abort { .. }
+                        | Ask::BreakPromises
+                );
+                if has_no_answer {
                     self.programs.requests.tell(self.client, ask);
                 }
             }

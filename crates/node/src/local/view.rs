@@ -1,6 +1,9 @@
 //! Memory that a program was given to read. Dropping it tells the node.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use hoplite_proto::{
     ask::{Answer, Ask},
@@ -18,6 +21,8 @@ pub(crate) struct Guard {
     pub(crate) instance: Instance,
     pub(crate) slot: Option<Slot>,
     pub(crate) at_end: AtEnd,
+    /// Its reader has copied it.
+    pub(crate) is_copied: AtomicBool,
 }
 
 /// What the node is told when a guard is dropped.
@@ -47,7 +52,8 @@ impl Guard {
             }
             _ => AtEnd::Abort,
         };
-        Some(Self { connection: connection.clone(), instance, slot, at_end })
+        let (connection, is_copied) = (connection.clone(), AtomicBool::new(false));
+        Some(Self { connection, instance, slot, at_end, is_copied })
     }
 }
 
@@ -65,6 +71,9 @@ impl Drop for Guard {
         // Before the node is told: it may give the memory to another object at once.
         self.slot = None;
         match self.at_end {
+            AtEnd::Release if *self.is_copied.get_mut() => {
+                self.connection.tell(Ask::ReleaseCopied { instance });
+            }
             AtEnd::Release => self.connection.tell(Ask::Release { instance }),
             AtEnd::Abort => self.connection.tell(Ask::Abort { instance }),
             AtEnd::LetGo(request) => self.connection.let_go(request),
@@ -97,6 +106,13 @@ impl View {
     /// What it is.
     pub const fn meta(&self) -> &Meta {
         &self.meta
+    }
+
+    /// Its reader has copied all of it: once nothing else reads it, the node lets go of it before other copies.
+    pub fn note_copied(&self) {
+        if let Body::Slot(guard) = &self.body {
+            guard.is_copied.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Its bytes.

@@ -43,8 +43,12 @@ impl Node {
         Ok(Answer::Got { id, meta, instance, inline })
     }
 
-    pub(super) fn release(&mut self, client: ClientId, instance: Instance) {
+    /// A client reads no more. What it has copied, and no other reads, goes before all that may go.
+    pub(super) fn release(&mut self, client: ClientId, instance: Instance, is_copied: bool) {
         if self.readers.end(client, instance) {
+            if is_copied {
+                self.table.pass_over(instance);
+            }
             self.unpin(instance);
         }
     }

@@ -79,6 +79,7 @@ impl Node {
             ask,
             Ask::Seal { .. }
                 | Ask::Release { .. }
+                | Ask::ReleaseCopied { .. }
                 | Ask::Abort { .. }
                 | Ask::BreakPromises
                 | Ask::ReturnLease { .. }
@@ -107,7 +108,11 @@ impl Node {
             Ask::Get { id } => self.get(&asked, id),
             Ask::Keep { id, copies } => self.keep(&asked, id, copies),
             Ask::Release { instance } => {
-                self.release(client, instance);
+                self.release(client, instance, false);
+                return;
+            }
+            Ask::ReleaseCopied { instance } => {
+                self.release(client, instance, true);
                 return;
             }
             Ask::Follow { id } => self.follow(&asked, id),

@@ -33,6 +33,24 @@ fn copies_that_may_go_make_way_when_the_system_has_no_memory() {
 }
 
 #[test]
+fn what_its_reader_has_copied_makes_way_first() {
+    let mut cluster = Cluster::new(2);
+    let ids: Vec<ObjectId> = (0..3).map(|_| cluster.put_large(1, None)).collect();
+    for (number, id) in ids.iter().enumerate() {
+        let request = cluster.get(2, id);
+        let instance = got(cluster.reply(request));
+        let release =
+            if number == 1 { Ask::ReleaseCopied { instance } } else { Ask::Release { instance } };
+        cluster.ask(2, release);
+    }
+    cluster.refusals = 1;
+    let (_, instance) = cluster.create(2, None);
+    cluster.ask(2, Ask::Seal { instance });
+    let left: Vec<bool> = ids.iter().map(|id| cluster.has(2, id)).collect();
+    assert_eq!(left, [true, false, true]);
+}
+
+#[test]
 fn puts_gets_and_results_wait_for_memory_and_go_on_when_there_is_some() {
     let mut cluster = Cluster::new(2);
     let there = cluster.put_large(2, None);
