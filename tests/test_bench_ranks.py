@@ -12,6 +12,7 @@ import pytest
 
 from hoplite import testing
 from hoplite.tools.bench.systems.base import OPS, RANKS
+from hoplite.tools.bench.systems.hoplite import Hoplite
 
 # The programs import each other by the names of their files.
 sys.path.insert(0, str(RANKS))
@@ -95,6 +96,15 @@ def run(
     ranks: list[Any], op: str, *, number: int = 1, arrival_s: float = 0.0, inputs: int = 1
 ) -> list[tuple[int, int] | None]:
     """One round of all ranks, each in a thread; the times that they say."""
+    tasks, times = call_all(ranks, op, number=number, arrival_s=arrival_s, inputs=inputs)
+    assert [rank.check(one) for rank, one in zip(ranks, tasks, strict=True)] == [""] * len(ranks)
+    return times
+
+
+def call_all(
+    ranks: list[Any], op: str, *, number: int = 1, arrival_s: float = 0.0, inputs: int = 1
+) -> tuple[list[Task], list[tuple[int, int] | None]]:
+    """A round that is not checked."""
     tasks = [task(op, rank, number=number, arrival_s=arrival_s, inputs=inputs) for rank in range(len(ranks))]
     tokens = [rank.prepare(one) for rank, one in zip(ranks, tasks, strict=True)]
     times: list[tuple[int, int] | None] = [None] * len(ranks)
@@ -109,8 +119,7 @@ def run(
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert [rank.check(one) for rank, one in zip(ranks, tasks, strict=True)] == [""] * len(ranks)
-    return times
+    return tasks, times
 
 
 @pytest.mark.parametrize("op", ["reduce", "allreduce"])
@@ -142,6 +151,16 @@ def test_hoplite_does_every_operation(ranks: list[Any], op: str) -> None:
     run(ranks, op)
     # Twice, so that what the first left would be found.
     run(ranks, op, number=2)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_all_that_hoplite_has_is_there_once(ranks: list[Any], op: str) -> None:
+    """What the bench makes room for is what lies in the stores, but for what a round trip sends."""
+    tasks, _ = call_all(ranks, op)
+    used = sum(rank.client.status()["store"]["used"] for rank in ranks)
+    expected = Hoplite().memory(op, RANKS_OF_A_TEST, tasks[0].nbytes) - (tasks[0].nbytes if op == "rtt" else 0)
+    assert expected <= used < expected + 2**16
+    assert [rank.check(one) for rank, one in zip(ranks, tasks, strict=True)] == [""] * len(ranks)
 
 
 @pytest.mark.parametrize("op", ["gather", "reduce", "allreduce"])

@@ -35,40 +35,36 @@ class HopliteRank(Rank):
         self.counters = client.status()["counters"]
 
     def prepare(self, task: Task) -> str:
-        """Makes this rank's input, if the operation has one of it, and puts it: it is there before all call.
+        """Makes this rank's input, if the operation has one of it, in the store: it is there before all call, and once.
 
         Of a sum that all get, the ref is promised by the root and goes to all with the refs of the inputs.
-        Where ranks call one after another it is made in the store and named, but sealed at the call; and for a round
-        trip it is put in the round, under a ref that the other side was told before, as of a task that is to answer.
+        Where ranks call one after another it is named, and sealed at the call; and for a round trip it is put in the
+        round, under a ref that the other side was told before, as of a task that is to answer.
         """
         self.own = None
         if (task.rank > 1 and task.op == "rtt") or (task.rank > 0 and task.op == "broadcast"):
             return ""
+        count = task.nbytes // DTYPE.itemsize
         if task.op == "rtt":
             self.promised = self.client.promise()
             self.made.append(self.promised)
-            if task.rank == 1:
-                return str(self.promised)
-        count = task.nbytes // DTYPE.itemsize
+            if task.rank == 0:
+                self.own = np.empty(count, DTYPE)
+                fill(self.own, rank=0, seed=task.seed)
+            return str(self.promised)
         # Each further input is as if of a rank of its own.
         numbers = [task.rank + task.ranks * further for further in range(task.inputs)]
-        if task.op != "rtt" and task.arrival_ns:
-            names = [f"in/{task.round}/{number}" for number in numbers]
-            self.own = [self.client.create(count, DTYPE, name=name) for name in names]
-            for number, buffer in zip(numbers, self.own, strict=True):
-                fill(buffer.array, rank=number, seed=task.seed)
-            self.made += names
-            return self._with_result(task, NEXT.join(names))
-        array = np.empty(count, DTYPE)
-        refs = []
-        for number in numbers:
-            fill(array, rank=number, seed=task.seed)
-            if task.op == "rtt":
-                self.own = array
-                return str(self.promised)
-            refs.append(self.client.put(array))
-        self.made += refs
-        return self._with_result(task, NEXT.join(map(str, refs)))
+        names = [f"in/{task.round}/{number}" if task.arrival_ns else None for number in numbers]
+        buffers = [self.client.create(count, DTYPE, name=name) for name in names]
+        for number, buffer in zip(numbers, buffers, strict=True):
+            fill(buffer.array, rank=number, seed=task.seed)
+        if task.arrival_ns:
+            self.own = buffers
+        else:
+            names = [str(buffer.seal()) for buffer in buffers]
+        inputs = [name for name in names if name is not None]
+        self.made += inputs
+        return self._with_result(task, NEXT.join(inputs))
 
     def _with_result(self, task: Task, token: str) -> str:
         """Adds to the root's ref that of the sum, if all get it."""

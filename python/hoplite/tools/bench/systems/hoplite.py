@@ -72,8 +72,8 @@ class Hoplite(System):
             )
 
     def memory(self, op: str, hosts: int, nbytes: int) -> int:
-        """Every array lies once in a store, results and copies too; while it is put, also in the program's memory."""
-        arrays = {"rtt": 4, "broadcast": hosts, "gather": 2 * hosts, "reduce": 2 * hosts, "allreduce": 2 * hosts}
+        """Every array lies once in a store, results and copies too; of a round trip also in the program's memory."""
+        arrays = {"rtt": 5, "broadcast": hosts, "gather": 2 * hosts - 1, "reduce": hosts + 1, "allreduce": 2 * hosts}
         return arrays[op] * nbytes
 
 
