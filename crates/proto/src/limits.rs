@@ -40,6 +40,10 @@ pub const FIRST_CREDIT_BYTES: u64 = 512 * 1024;
 /// busy host lets a process wait for its turn.
 pub const WINDOW_BYTES: u64 = 2 * 1024 * 1024;
 
+/// Bytes of frames that are being sent, or are on their way through folds, 64 MiB: what a dozen folds at work use. While there are
+/// more, each stream keeps one frame where it keeps several else.
+pub const FRAMES_BYTES: u64 = 64 * 1024 * 1024;
+
 /// Inputs of one reduce.
 pub const REDUCE_INPUTS_MAX: usize = 65_536;
 

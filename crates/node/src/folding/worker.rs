@@ -16,6 +16,7 @@ use hoplite_proto::{
     message::{FoldKey, FoldOrder},
     meta::{Dtype, Op},
     node::{Event, FOLD_WAITED_NS},
+    reduce::scatter::{PART_BYTES_MAX, UNIT_BYTES},
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -28,7 +29,7 @@ use crate::{
     transfer::{
         receive,
         shared::Transfers,
-        streams::{Frame, ORDER_PATIENCE, Piece},
+        streams::{Frame, ORDER_PATIENCE, Piece, Streams},
     },
 };
 
@@ -120,8 +121,16 @@ const FRAMES_PER_TURN: u64 = 2;
 /// may first have to be done with others.
 fn window_frames(order: &FoldOrder) -> usize {
     let part = order.part.end - order.part.start;
-    let window = if part < order.size { part.max(WINDOW_BYTES) } else { WINDOW_BYTES };
+    let window = if is_scattered(order) {
+        part.clamp(WINDOW_BYTES, PART_BYTES_MAX + UNIT_BYTES)
+    } else {
+        WINDOW_BYTES
+    };
     window.div_ceil(u64::from(order.frame)) as usize
+}
+
+fn is_scattered(order: &FoldOrder) -> bool {
+    order.part.end - order.part.start < order.size
 }
 
 async fn memory_of(transfers: &Transfers, instance: Instance) -> Result<Arc<Held>, String> {
@@ -190,7 +199,7 @@ async fn run(
             }
         }
         let bytes = sum.ok_or_else(|| "nothing to fold".to_string())?;
-        if !put(&sink, order, range, bytes).await? {
+        if !put(&transfers.streams, &sink, order, range, bytes).await? {
             return Ok(());
         }
         at = (at + frame).min(order.part.end);
@@ -261,6 +270,7 @@ async fn local_partial(
 /// A parent that ends early says why itself: its node reports the failure, or the coordinator has stopped it. A report
 /// from here would only hide that reason.
 async fn put(
+    streams: &Streams,
     sink: &Sink,
     order: &FoldOrder,
     range: std::ops::Range<u64>,
@@ -268,6 +278,9 @@ async fn put(
 ) -> Result<bool, String> {
     match sink {
         Sink::Parent(parent) => {
+            if !is_scattered(order) {
+                streams.wait_for_room(parent).await;
+            }
             let frame = Frame::Bytes { offset: range.start, bytes };
             Ok(parent.send(frame).await.is_ok())
         }

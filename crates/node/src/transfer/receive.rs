@@ -255,7 +255,8 @@ async fn receive_partial(
     // Memory for frames that have not come whole.
     let mut waiting: VecDeque<Piece> = VecDeque::new();
     while at < part.end {
-        while asked < part.end && waiting.len() < FRAMES_AT_ONCE {
+        let most = if transfers.streams.is_short() { 1 } else { FRAMES_AT_ONCE };
+        while asked < part.end && waiting.len() < most {
             let length = frame.min(part.end - asked);
             waiting.push_back(transfers.streams.piece(length as usize));
             asked += length;
@@ -278,6 +279,7 @@ async fn receive_partial(
             count_opened(transfers, child, opened)?;
             let length = piece.len() as u64;
             transfers.counters.bytes_partial_received.add(length);
+            transfers.streams.wait_for_room(window).await;
             if window.send(Ok(piece)).await.is_err() {
                 // The fold is over; closing the connection tells the child.
                 return Ok(());

@@ -328,7 +328,11 @@ async fn send_ranges(
                     return Ok(Some(Unavailable::Dropped));
                 }
             }
-            let batch = ready_run(held, first.clone(), range.end, frame);
+            let batch = if transfers.streams.is_short() {
+                first.clone()
+            } else {
+                ready_run(held, first.clone(), range.end, frame)
+            };
             let least = first.end - first.start;
             let most = batch.end - batch.start;
             let granted = turn.expect("took", credit.take(least, most)).await?;
@@ -383,6 +387,7 @@ async fn send_partial(
     let mut batch = Vec::with_capacity(most);
     loop {
         batch.clear();
+        let most = if transfers.streams.is_short() { 1 } else { most };
         if frames.recv_many(&mut batch, most).await == 0 {
             return Ok(Some(Unavailable::Stopped));
         }

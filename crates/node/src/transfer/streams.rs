@@ -12,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use hoplite_proto::{limits::WINDOW_BYTES, message::FoldKey};
+use hoplite_proto::{
+    limits::{FRAMES_BYTES, WINDOW_BYTES},
+    message::FoldKey,
+};
 use tokio::sync::{Notify, mpsc};
 
 use crate::sync::lock;
@@ -44,7 +47,7 @@ struct Spare {
     pieces: Vec<Vec<u8>>,
     /// What the pieces take together.
     bytes: usize,
-    /// Pieces that hold frames; and whether any did since [`Streams::give_back`] was last called.
+    /// Bytes of pieces that hold frames; and whether any did since [`Streams::give_back`] was last called.
     used: usize,
     was_used: bool,
 }
@@ -53,15 +56,15 @@ struct Spare {
 const SPARE_BYTES_MAX: usize = 4 * WINDOW_BYTES as usize;
 
 impl Spare {
-    fn take(&mut self) -> Vec<u8> {
-        (self.used, self.was_used) = (self.used + 1, true);
+    fn take(&mut self, length: usize) -> Vec<u8> {
+        (self.used, self.was_used) = (self.used + length, true);
         let piece = self.pieces.pop().unwrap_or_default();
         self.bytes -= piece.capacity();
         piece
     }
 
     fn put(&mut self, piece: Vec<u8>) {
-        self.used -= 1;
+        self.used -= piece.len();
         if self.bytes + piece.capacity() <= SPARE_BYTES_MAX {
             self.bytes += piece.capacity();
             self.pieces.push(piece);
@@ -142,9 +145,22 @@ impl Streams {
 
     /// Memory for `length` bytes, which are what it held before.
     pub(crate) fn piece(&self, length: usize) -> Piece {
-        let mut bytes = lock(&self.spare).take();
+        let mut bytes = lock(&self.spare).take(length);
         bytes.resize(length, 0);
         Piece { bytes, spare: self.spare.clone() }
+    }
+
+    /// Whether there are so many frames that each stream keeps one only.
+    pub(crate) fn is_short(&self) -> bool {
+        lock(&self.spare).used as u64 > FRAMES_BYTES
+    }
+
+    /// Waits, if there are so many frames, until the others of a stream were taken.
+    pub(crate) async fn wait_for_room<T>(&self, window: &mpsc::Sender<T>) {
+        if self.is_short() {
+            // An error says that nothing is taken any more, as the next frame is told.
+            let _ = window.reserve_many(window.max_capacity()).await;
+        }
     }
 
     /// Gives memory back that no frame needed since this was called before.
@@ -169,10 +185,36 @@ impl Streams {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Waker};
+
     use super::*;
 
     fn spare(streams: &Streams) -> usize {
         lock(&streams.spare).bytes
+    }
+
+    #[tokio::test]
+    async fn of_many_frames_a_stream_keeps_one() {
+        let (streams, (window, mut frames)) = (Streams::default(), mpsc::channel(8));
+        let send = async |length: usize| {
+            streams.wait_for_room(&window).await;
+            window.send(streams.piece(length)).await.unwrap();
+        };
+        let large = FRAMES_BYTES as usize;
+        send(large).await;
+        send(1).await;
+        assert!(streams.is_short());
+        let third = send(1);
+        tokio::pin!(third);
+        let first = frames.recv().await.unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(third.as_mut().poll(&mut context).is_pending(), "the second is there");
+        drop(frames.recv().await.unwrap());
+        third.await;
+        drop(first);
+        assert!(!streams.is_short());
+        send(1).await;
+        assert_eq!(frames.len(), 2);
     }
 
     #[test]

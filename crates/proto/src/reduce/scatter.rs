@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// Parts begin at multiples of so many bytes: a whole number of blocks and of elements of any type.
-const UNIT_BYTES: u64 = 64 * 1024;
+pub const UNIT_BYTES: u64 = 64 * 1024;
 
 /// Below it a part costs its streams more than its bytes: 2 ms at 1 Gbit/s.
 const PART_BYTES_MIN: u64 = 256 * 1024;
