@@ -1,4 +1,5 @@
-//! What goes out to one attached process: whole frames in order, some with a descriptor. Knows no message.
+//! What goes out to one attached process: whole frames in order, some with a descriptor. Of messages it knows only which bring
+//! a small object, whose bytes they share with the store while they wait.
 //!
 //! As long as the socket has room a frame goes out on the thread that has it: a task to write it would wake up later.
 
@@ -9,10 +10,14 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use hoplite_proto::ask::Answer;
 use hoplite_shm::send_with_fds;
 use tokio::{io::Interest, net::UnixStream, sync::Notify};
 
-use super::limits::UNREAD_BYTES_MAX;
+use super::{
+    limits::UNREAD_BYTES_MAX,
+    protocol::{FromNode, frame},
+};
 use crate::sync::lock;
 
 /// The way out to one process.
@@ -29,13 +34,46 @@ pub(super) struct Unread;
 /// What waits for room in the socket.
 #[derive(Default)]
 struct Queue {
-    frames: VecDeque<Outgoing>,
+    frames: VecDeque<Waiting>,
     /// Bytes of the queued frames and of the frame that is being written.
     bytes: usize,
     /// Whether a frame waits or is being written.
     is_busy: bool,
     /// Nothing comes behind what is there.
     is_closed: bool,
+}
+
+enum Waiting {
+    Frame(Outgoing),
+    /// Its frame has not begun, and goes without a descriptor.
+    Message(FromNode),
+}
+
+/// Small objects of so many bytes are not copied while they wait: 1 KiB, several times what an answer takes beside them.
+const SHARED_BYTES_MIN: u64 = 1024;
+
+impl Waiting {
+    fn new(message: FromNode, outgoing: Outgoing) -> Self {
+        match &message {
+            FromNode::Answer { answer: Ok(Answer::Got { inline: Some(bytes), .. }), .. }
+                if bytes.len() >= SHARED_BYTES_MIN && !outgoing.has_begun =>
+            {
+                Self::Message(message)
+            }
+            _ => Self::Frame(outgoing),
+        }
+    }
+
+    const fn has_begun(&self) -> bool {
+        matches!(self, Self::Frame(Outgoing { has_begun: true, .. }))
+    }
+
+    fn into_outgoing(self) -> Outgoing {
+        match self {
+            Self::Frame(outgoing) => outgoing,
+            Self::Message(message) => Outgoing::new(frame(&message), None),
+        }
+    }
 }
 
 struct Outgoing {
@@ -46,6 +84,10 @@ struct Outgoing {
 }
 
 impl Outgoing {
+    const fn new(bytes: Vec<u8>, descriptor: Option<Arc<OwnedFd>>) -> Self {
+        Self { bytes, descriptor, has_begun: false }
+    }
+
     /// Writes some of it, as far as there is room.
     fn send(&mut self, stream: &UnixStream) -> io::Result<()> {
         let descriptors: Vec<_> = self.descriptor.iter().map(|fd| fd.as_fd()).collect();
@@ -63,9 +105,10 @@ impl Answers {
         Self { stream, queue: Mutex::default(), changed: Notify::new() }
     }
 
-    /// Sends a frame after all others, and never waits.
+    /// Sends a message, whose frame this is, after all others, and never waits.
     pub(super) fn send(
         &self,
+        message: FromNode,
         bytes: Vec<u8>,
         descriptor: Option<Arc<OwnedFd>>,
     ) -> Result<(), Unread> {
@@ -73,7 +116,7 @@ impl Answers {
         if queue.is_closed {
             return Ok(());
         }
-        let mut outgoing = Outgoing { bytes, descriptor, has_begun: false };
+        let mut outgoing = Outgoing::new(bytes, descriptor);
         if !queue.is_busy {
             // A process that is gone is noticed by the task that reads.
             let _ = self.stream.try_io(Interest::WRITABLE, || outgoing.send(&self.stream));
@@ -84,7 +127,8 @@ impl Answers {
         if queue.bytes + outgoing.bytes.len() > UNREAD_BYTES_MAX && queue.is_busy {
             return Err(Unread);
         }
-        queue.push(outgoing);
+        let length = outgoing.bytes.len();
+        queue.push(Waiting::new(message, outgoing), length);
         self.changed.notify_one();
         Ok(())
     }
@@ -95,8 +139,9 @@ impl Answers {
         if queue.is_closed {
             return;
         }
-        queue.frames.retain(|frame| frame.has_begun);
-        queue.push(Outgoing { bytes: last, descriptor: None, has_begun: false });
+        queue.frames.retain(Waiting::has_begun);
+        let length = last.len();
+        queue.push(Waiting::Frame(Outgoing::new(last, None)), length);
         queue.is_closed = true;
         self.changed.notify_one();
     }
@@ -132,15 +177,15 @@ impl Answers {
 }
 
 impl Queue {
-    fn push(&mut self, outgoing: Outgoing) {
-        self.bytes = self.bytes.saturating_add(outgoing.bytes.len());
+    fn push(&mut self, waiting: Waiting, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes);
         self.is_busy = true;
-        self.frames.push_back(outgoing);
+        self.frames.push_back(waiting);
     }
 
     /// The next frame to be written, and whether none follows when there is none.
     fn next(&mut self) -> (Option<Outgoing>, bool) {
-        let next = self.frames.pop_front();
+        let next = self.frames.pop_front().map(Waiting::into_outgoing);
         self.is_busy = next.is_some();
         (next, self.is_closed)
     }

@@ -106,7 +106,7 @@ impl Session {
             },
         };
         if let Err(error) = &result {
-            self.say(&FromNode::Refused { said: error.to_string() }, None);
+            self.say(FromNode::Refused { said: error.to_string() }, None);
         }
         result
     }
@@ -130,14 +130,14 @@ impl Session {
                     "this node speaks version {LOCAL_VERSION} to processes of its host, not {version}: install the \
                      same release in both"
                 );
-                self.say(&FromNode::Refused { said }, None);
+                self.say(FromNode::Refused { said }, None);
                 return Ok(());
             }
             Some(_) => return Err(invalid("no greeting")),
         }
         let identity = &self.programs.network.identity;
         let (member, is_authenticated) = (identity.member, identity.is_authenticated());
-        self.say(&FromNode::Welcome { member, is_authenticated }, None);
+        self.say(FromNode::Welcome { member, is_authenticated }, None);
         while let Some((message, bytes)) = arriving.next(stream).await? {
             match message {
                 ToNode::Hold => {
@@ -202,13 +202,13 @@ impl Session {
             ToNode::Describe { request } => {
                 let begun = lock(&self.asked).begin(request, bytes)?;
                 if let Err(excess) = begun {
-                    self.say(&FromNode::Description { request, json: Err(excess) }, None);
+                    self.say(FromNode::Description { request, json: Err(excess) }, None);
                     return Ok(());
                 }
                 let session = self.clone();
                 self.programs.describe(self.client, move |json| {
                     lock(&session.asked).end(request);
-                    session.say(&FromNode::Description { request, json }, None);
+                    session.say(FromNode::Description { request, json }, None);
                 });
             }
         }
@@ -320,20 +320,21 @@ impl Session {
         descriptor: Option<Arc<OwnedFd>>,
     ) {
         lock(&self.asked).end(request);
-        self.say(&FromNode::Answer { request, answer, place }, descriptor);
+        self.say(FromNode::Answer { request, answer, place }, descriptor);
     }
 
-    fn say(&self, message: &FromNode, descriptor: Option<Arc<OwnedFd>>) {
-        let mut bytes = frame(message);
+    fn say(&self, mut message: FromNode, descriptor: Option<Arc<OwnedFd>>) {
+        let mut bytes = frame(&message);
         if let FromNode::Answer { request, .. } = message
             && bytes.len() > FRAME_BYTES_MAX
         {
             let said =
                 format!("the answer of {} bytes is longer than {FRAME_BYTES_MAX}", bytes.len());
             let answer = Err(CallError::InvalidArgument(said));
-            bytes = frame(&FromNode::Answer { request: *request, answer, place: None });
+            message = FromNode::Answer { request, answer, place: None };
+            bytes = frame(&message);
         }
-        if let Err(Unread) = self.answers.send(bytes, descriptor) {
+        if let Err(Unread) = self.answers.send(message, bytes, descriptor) {
             let said = format!(
                 "it left {} MiB of answers unread, as many as a process may",
                 limits::UNREAD_BYTES_MAX >> 20
@@ -381,11 +382,11 @@ impl Attachment for Session {
         its.iter().for_each(|extent| self.programs.leaving.mapped(*extent));
         lock(&self.leaving).extend(&its);
         let extents = its.iter().map(|extent| extent.0).collect();
-        self.say(&FromNode::Forget { extents }, None);
+        self.say(FromNode::Forget { extents }, None);
     }
 
     fn end(&self, reason: &str) {
-        self.say(&FromNode::Down { said: reason.into() }, None);
+        self.say(FromNode::Down { said: reason.into() }, None);
         self.ended.notify_one();
     }
 }

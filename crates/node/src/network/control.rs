@@ -176,6 +176,7 @@ impl Connection {
             return Ok(());
         }
         loop {
+            control.facts.wait_while_crowded();
             unread.bytes.reserve(READ_BYTES);
             let room = unread.bytes.capacity() - unread.bytes.len();
             match rustix::io::read(&self.stream, spare_capacity(&mut unread.bytes)) {
@@ -183,6 +184,10 @@ impl Connection {
                 Ok(count) => {
                     let taken = self.take_whole(control, &mut unread)?;
                     unread.bytes.drain(..taken);
+                    if unread.bytes.len() < READ_BYTES {
+                        // After a message of megabytes.
+                        unread.bytes.shrink_to(2 * READ_BYTES);
+                    }
                     if count < room && !is_last {
                         // That was all; the next byte is another event.
                         return Ok(());

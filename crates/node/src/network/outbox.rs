@@ -9,9 +9,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use hoplite_proto::{message::Message, wire::FrameKind};
 use tokio::{net::TcpStream, sync::Notify};
 
-use crate::{sealing::Seal, sync::lock};
+use crate::{frame, sealing::Seal, sync::lock};
 
 /// What is to be sent to a member.
 #[derive(Debug, Default)]
@@ -24,7 +25,11 @@ pub(crate) struct Outbox {
 #[derive(Debug, Default)]
 struct Queue {
     /// Not sealed: the next connection may be another.
-    frames: VecDeque<Vec<u8>>,
+    frames: VecDeque<Queued>,
+    /// What they take, without the bytes of small objects that the store has.
+    bytes: usize,
+    /// It was too much.
+    is_full: bool,
     /// The first frames as they are sent, sealed for the connection.
     sealed: Vec<u8>,
     /// Bytes of these that the socket has taken; and of the first frame.
@@ -44,17 +49,82 @@ struct Connection {
     seal: Seal,
 }
 
-/// Frames that are written with one system call.
+/// A message that waits for the socket.
+#[derive(Debug)]
+struct Queued {
+    /// Of its frame.
+    length: usize,
+    said: Said,
+}
+
+#[derive(Debug)]
+enum Said {
+    Frame(Vec<u8>),
+    /// It brings a small object, whose bytes it shares with the store.
+    Message(Box<Message>),
+}
+
+/// Frames that are written with one system call, and the bytes from which on no other joins them.
 const BATCH_FRAMES: usize = 64;
+const BATCH_BYTES: usize = 256 * 1024;
+
+/// Bytes of what waits for a member, 256 MiB: what a node says of two million objects to one that it meets. A member that takes
+/// nothing is given up before there is so much; of one that takes too little the connection is made anew, and what matters is
+/// said again.
+const OUTBOX_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
+
+/// Small objects of so many bytes are not copied while they wait: 1 KiB, several times what a message takes beside them.
+const SHARED_BYTES_MIN: u64 = 1024;
+
+impl Queued {
+    fn new(frame: Vec<u8>, message: &Message) -> Self {
+        let shared = message.small_object().map_or(0, |(_, bytes)| bytes.len());
+        let length = frame.len();
+        let said = if shared < SHARED_BYTES_MIN {
+            Said::Frame(frame)
+        } else {
+            Said::Message(Box::new(message.clone()))
+        };
+        Self { length, said }
+    }
+
+    /// What it takes.
+    fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + match &self.said {
+                Said::Frame(frame) => frame.capacity(),
+                Said::Message(_) => size_of::<Message>(),
+            }
+    }
+
+    /// Adds its frame to others.
+    fn append_to(&self, frames: &mut Vec<u8>) {
+        match &self.said {
+            Said::Frame(frame) => frames.extend_from_slice(frame),
+            Said::Message(message) => {
+                frames.extend_from_slice(&frame::frame(FrameKind::Control, 0, message));
+            }
+        }
+    }
+}
 
 impl Outbox {
-    /// Queues a frame; says whether the caller has to flush, now or, if the frame can wait, in a moment.
-    pub(super) fn push(&self, frame: Vec<u8>, can_wait: bool) -> Push {
+    /// Queues the frame of a message; says whether the caller has to flush, now or, if the message can wait, in a moment.
+    pub(super) fn push(&self, frame: Vec<u8>, message: &Message) -> Push {
+        let can_wait = message.can_wait();
         let mut queue = lock(&self.queue);
-        if queue.is_closed {
+        if queue.is_closed || queue.is_full {
             return Push::Done;
         }
-        queue.frames.push_back(frame);
+        let queued = Queued::new(frame, message);
+        queue.bytes += queued.bytes();
+        queue.frames.push_back(queued);
+        if queue.bytes > OUTBOX_BYTES_MAX && queue.connection.is_some() {
+            queue.clear();
+            queue.is_full = true;
+            self.changed.notify_one();
+            return Push::Done;
+        }
         let is_due = queue.is_due;
         queue.is_due |= !can_wait;
         match (is_due, can_wait, queue.frames.len()) {
@@ -89,9 +159,8 @@ impl Outbox {
     /// What is queued is not sent.
     pub(super) fn forget(&self) {
         let mut queue = lock(&self.queue);
-        queue.frames.clear();
+        queue.clear();
         queue.connect(None);
-        queue.is_due = false;
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -132,14 +201,22 @@ impl Outbox {
 const SEALED_BYTES_KEPT: usize = 16 * 1024;
 
 impl Queue {
+    fn clear(&mut self) {
+        (self.frames, self.bytes, self.is_due) = (VecDeque::new(), 0, false);
+    }
+
     /// Has another connection, or none. Of what the last one has not taken whole nothing is sent there.
     fn connect(&mut self, connection: Option<Connection>) {
         self.sealed = Vec::new();
+        self.is_full = false;
         (self.written, self.taken, self.connection) = (0, 0, connection);
     }
 
     /// Writes what the socket takes without waiting; whether that is all.
     fn flush(&mut self) -> io::Result<bool> {
+        if self.is_full {
+            return Err(io::Error::other("it takes less than there is to be said"));
+        }
         let Some(Connection { stream, seal }) = &mut self.connection else {
             return Ok(self.frames.is_empty());
         };
@@ -147,10 +224,13 @@ impl Queue {
             if self.written == self.sealed.len() {
                 self.sealed.clear();
                 self.written = 0;
-                for frame in self.frames.iter().take(BATCH_FRAMES) {
+                for queued in self.frames.iter().take(BATCH_FRAMES) {
                     let begin = self.sealed.len();
-                    self.sealed.extend_from_slice(frame);
+                    queued.append_to(&mut self.sealed);
                     seal.seal_whole(&mut self.sealed[begin..]);
+                    if self.sealed.len() >= BATCH_BYTES {
+                        break;
+                    }
                 }
             }
             let written = match stream.try_write(&self.sealed[self.written..]) {
@@ -160,8 +240,11 @@ impl Queue {
             };
             self.written += written;
             self.taken += written;
-            while self.frames.front().is_some_and(|first| first.len() <= self.taken) {
-                self.taken -= self.frames.pop_front().map_or(0, |first| first.len());
+            while self.frames.front().is_some_and(|first| first.length <= self.taken)
+                && let Some(first) = self.frames.pop_front()
+            {
+                self.taken -= first.length;
+                self.bytes -= first.bytes();
             }
         }
         self.sealed.clear();
@@ -180,4 +263,97 @@ pub(super) enum Push {
     Due,
     /// It is the first of those that can wait.
     Later,
+}
+
+#[cfg(test)]
+mod tests {
+    use hoplite_proto::{
+        id::{Instance, NodeId, ObjectId},
+        limits::INLINE_BYTES_MAX,
+        message::Source,
+        meta::Meta,
+        wire::{HEADER_BYTES, Header},
+    };
+    use tokio::{io::AsyncReadExt, net::TcpListener};
+
+    use super::*;
+
+    const OWNER: NodeId = NodeId(1);
+
+    /// The answer to a question for a small object.
+    fn located(bytes: &[u8]) -> Message {
+        Message::Located {
+            id: ObjectId::Minted { node: OWNER, serial: 1 },
+            instance: Instance { node: OWNER, serial: 2 },
+            meta: Meta::bytes(bytes.len() as u64),
+            source: Source::Inline(bytes.into()),
+            lifetime: None,
+        }
+    }
+
+    fn push(outbox: &Outbox, message: &Message) -> usize {
+        let frame = frame::frame(FrameKind::Control, 0, message);
+        let length = frame.len();
+        outbox.push(frame, message);
+        length
+    }
+
+    async fn connected() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (near.unwrap(), far.unwrap().0)
+    }
+
+    /// Goal: answers to a member that reads slowly take little memory, and come whole and in order.
+    #[tokio::test]
+    async fn small_objects_that_wait_are_not_copied() {
+        let outbox = Arc::new(Outbox::default());
+        let large = vec![7; INLINE_BYTES_MAX as usize];
+        let sent: usize = (0..1000)
+            .map(|number| push(&outbox, &located(if number % 2 == 0 { &large } else { b"x" })))
+            .sum();
+        assert!(sent > 15 << 20 && lock(&outbox.queue).bytes < 1 << 20);
+        outbox.close();
+        let (near, mut far) = connected().await;
+        let pumping = {
+            let outbox = outbox.clone();
+            tokio::spawn(async move { outbox.pump(Arc::new(near), Seal::new(None)).await })
+        };
+        let mut came = vec![0; sent];
+        far.read_exact(&mut came).await.unwrap();
+        pumping.await.unwrap().unwrap();
+        let mut rest = &came[..];
+        for number in 0..1000 {
+            let (header, behind) = rest.split_first_chunk::<HEADER_BYTES>().unwrap();
+            let header = Header::decode(header).unwrap();
+            let (body, behind) = behind.split_at(header.length as usize);
+            frame::check(&header, body).unwrap();
+            assert_eq!(body.len() > large.len(), number % 2 == 0);
+            rest = behind;
+        }
+        let queue = lock(&outbox.queue);
+        assert!((rest.len(), queue.bytes, queue.frames.len()) == (0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_connection_ends_over_which_too_little_is_taken() {
+        let outbox = Arc::new(Outbox::default());
+        let (near, _far) = connected().await;
+        let pumping = {
+            let outbox = outbox.clone();
+            tokio::spawn(async move { outbox.pump(Arc::new(near), Seal::new(None)).await })
+        };
+        while !pumping.is_finished() {
+            push(&outbox, &located(&[7; 1000]));
+            outbox.flush();
+            assert!(lock(&outbox.queue).bytes <= OUTBOX_BYTES_MAX);
+            tokio::task::yield_now().await;
+        }
+        let said = pumping.await.unwrap().unwrap_err().to_string();
+        assert!(said.contains("less than there is to be said"), "{said}");
+        // The next connection begins with what is said then.
+        outbox.disconnect();
+        assert_eq!(push(&outbox, &located(b"x")) > 0, lock(&outbox.queue).frames.len() == 1);
+    }
 }

@@ -148,7 +148,7 @@ impl Peers {
             error!(node = %to, bytes = frame.len(), "a message is too long to be sent");
             return;
         }
-        match outbox.push(frame, message.can_wait()) {
+        match outbox.push(frame, message) {
             Push::Done => {}
             // News that no request waits for leave last.
             Push::Due if matches!(message, Message::Announce(news) if !news.claim) => {
