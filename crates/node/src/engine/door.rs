@@ -4,13 +4,11 @@
 //! a while follow when the door is free again, and come back as facts. Does not know how an order is carried out.
 
 use std::{
-    collections::VecDeque,
     sync::{Arc, Mutex, TryLockError},
     time::Duration,
 };
 
 use hoplite_proto::{
-    message::Message,
     node::{Action, Event, Node as Machine},
     time::Instant,
 };
@@ -18,6 +16,7 @@ use tokio::sync::Notify;
 
 use super::{
     facts::{Fact, Facts, Hear},
+    inbox::Inbox,
     task::Task,
     tasks::Tasks,
 };
@@ -44,7 +43,7 @@ pub(crate) struct Engine<P: Perform> {
     facts: Facts,
     tasks: Tasks,
     door: Mutex<Door<P>>,
-    inbox: Mutex<VecDeque<Fact>>,
+    inbox: Mutex<Inbox>,
     /// The deadline that the timer sleeps for, which is not after the machine's.
     armed: Mutex<Option<Instant>>,
     timer: Notify,
@@ -56,8 +55,8 @@ struct Door<P: Perform> {
     rest: P::Rest,
 }
 
-/// Room for facts and for orders that is kept when they are done: after a change of members there may be very many.
-const QUEUE_KEPT: usize = 1024;
+/// Room for orders that is kept when they are done: after a change of members there may be very many.
+const ORDERS_KEPT: usize = 1024;
 
 impl<P: Perform> Engine<P> {
     /// Makes the loop of a machine; `make` makes those who carry out its orders of the handle by which they tell it facts.
@@ -80,15 +79,7 @@ impl<P: Perform> Engine<P> {
 
     /// Takes all facts that there are through the door, and returns the orders that take a while.
     fn pass(&self, fact: Fact) -> Vec<Action> {
-        {
-            let mut inbox = lock(&self.inbox);
-            // Who lives must not wait behind all that is told when many have come back: they would be lost again.
-            if matches!(fact.event, Event::Message { message: Message::Rumour(_), .. }) {
-                inbox.push_front(fact);
-            } else {
-                inbox.push_back(fact);
-            }
-        }
+        lock(&self.inbox).push(fact);
         let mut slow = Vec::new();
         while self.tasks.failure().is_none() {
             match self.door.try_lock() {
@@ -107,12 +98,7 @@ impl<P: Perform> Engine<P> {
     }
 
     fn next_fact(&self) -> Option<Fact> {
-        let mut inbox = lock(&self.inbox);
-        let fact = inbox.pop_front();
-        if fact.is_none() {
-            inbox.shrink_to(QUEUE_KEPT);
-        }
-        fact
+        lock(&self.inbox).pop()
     }
 
     fn drain(&self, door: &mut Door<P>, slow: &mut Vec<Action>) {
@@ -126,7 +112,7 @@ impl<P: Perform> Engine<P> {
                 slow.extend(self.shell.perform(action, &mut door.rest));
             }
         }
-        actions.shrink_to(QUEUE_KEPT);
+        actions.shrink_to(ORDERS_KEPT);
         door.actions = actions;
         self.shell.finish(&mut door.rest);
         let deadline = door.machine.deadline();
@@ -162,6 +148,10 @@ impl<P: Perform> Engine<P> {
 }
 
 impl<P: Perform> Hear for Engine<P> {
+    fn is_crowded(&self) -> bool {
+        lock(&self.inbox).is_crowded() && !self.tasks.is_closed()
+    }
+
     fn hear(self: Arc<Self>, fact: Fact, may_wait: bool) {
         for order in self.pass(fact) {
             let engine = self.clone();

@@ -6,10 +6,14 @@ use std::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant as Clock,
+    thread,
+    time::{Duration, Instant as Clock},
 };
 
 use hoplite_proto::{node::Event, time::Instant};
+
+/// Between two looks whether facts may be told again: 1 ms, in which the machine takes a hundred or more.
+const CROWDED_PAUSE: Duration = Duration::from_millis(1);
 
 /// Something that the machine is told.
 pub(crate) struct Fact {
@@ -26,6 +30,9 @@ pub(crate) trait Hear: Send + Sync {
     /// also while it carries out an order. Orders that take a while are carried out by the calling thread if it
     /// `may_wait`, else by another one.
     fn hear(self: Arc<Self>, fact: Fact, may_wait: bool);
+
+    /// Whether so many facts wait for their turn that those who read more off sockets are to wait.
+    fn is_crowded(&self) -> bool;
 }
 
 /// Tells the machine of a node facts. Facts that are told after the end of the node are dropped.
@@ -60,6 +67,24 @@ impl Facts {
         if let Some(machine) = self.machine.upgrade() {
             machine.hear(fact, may_wait);
         }
+    }
+
+    /// Waits until facts that are read off a socket may be told. Not for a thread that carries out an order.
+    pub(crate) fn wait_while_crowded(&self) {
+        while self.is_crowded() {
+            thread::sleep(CROWDED_PAUSE);
+        }
+    }
+
+    /// The same for a task.
+    pub(crate) async fn while_crowded(&self) {
+        while self.is_crowded() {
+            tokio::time::sleep(CROWDED_PAUSE).await;
+        }
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.machine.upgrade().is_some_and(|machine| machine.is_crowded())
     }
 
     /// Now, in the machine's time.

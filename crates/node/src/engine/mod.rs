@@ -4,6 +4,7 @@
 
 pub(crate) mod door;
 pub(crate) mod facts;
+mod inbox;
 pub(crate) mod requests;
 pub(crate) mod task;
 pub(crate) mod tasks;

@@ -1,16 +1,27 @@
 //! The questions of one attached process that have no answer yet: as it numbers them, and as its node does.
 
-use std::{collections::HashMap, io};
+use std::{
+    collections::HashMap,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use hoplite_proto::{error::Error as CallError, id::RequestId};
 
-use super::limits::{QUESTION_BYTES_MAX, QUESTIONS_MAX};
+use super::limits::{
+    QUESTION_BYTES_MAX, QUESTION_BYTES_OF_ALL_MAX, QUESTION_COST_BYTES, QUESTION_SHARE_BYTES,
+    QUESTIONS_MAX,
+};
 
 /// The open questions of one process.
-#[derive(Default)]
 pub(super) struct Asked {
     open: HashMap<u64, Question>,
     bytes: usize,
+    /// What those of all processes take.
+    of_all: Arc<AtomicUsize>,
 }
 
 struct Question {
@@ -20,6 +31,11 @@ struct Question {
 }
 
 impl Asked {
+    /// None yet, of a process among those whose questions take `of_all`.
+    pub(super) fn new(of_all: Arc<AtomicUsize>) -> Self {
+        Self { open: HashMap::new(), bytes: 0, of_all }
+    }
+
     /// Notes a question of so many bytes. With an error inside it is one too many, to be answered with that.
     ///
     /// # Errors
@@ -42,9 +58,24 @@ impl Asked {
             );
             return Ok(Err(CallError::InvalidArgument(said)));
         }
+        let (cost, own) = (bytes + QUESTION_COST_BYTES, self.cost());
+        let of_all = self.of_all.fetch_add(cost, Ordering::Relaxed);
+        if of_all + cost > QUESTION_BYTES_OF_ALL_MAX && own + cost > QUESTION_SHARE_BYTES {
+            self.of_all.fetch_sub(cost, Ordering::Relaxed);
+            let said = format!(
+                "the processes of this host have questions at their node that are not answered and take {of_all} bytes of \
+                 {QUESTION_BYTES_OF_ALL_MAX}, {own} of them those of this one: let some of its calls end first"
+            );
+            return Ok(Err(CallError::InvalidArgument(said)));
+        }
         self.open.insert(request, Question { ours: None, bytes });
         self.bytes += bytes;
         Ok(Ok(()))
+    }
+
+    /// What its questions take.
+    fn cost(&self) -> usize {
+        self.bytes + self.open.len() * QUESTION_COST_BYTES
     }
 
     /// Says which number the node gave a question, unless it was answered meanwhile.
@@ -63,6 +94,13 @@ impl Asked {
     pub(super) fn end(&mut self, request: u64) {
         if let Some(question) = self.open.remove(&request) {
             self.bytes -= question.bytes;
+            self.of_all.fetch_sub(question.bytes + QUESTION_COST_BYTES, Ordering::Relaxed);
         }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.of_all.fetch_sub(self.cost(), Ordering::Relaxed);
     }
 }

@@ -17,6 +17,17 @@ pub(crate) const QUESTIONS_MAX: usize = if cfg!(test) { 1000 } else { 1 << 18 };
 /// inside messages.
 pub(crate) const QUESTION_BYTES_MAX: usize = if cfg!(test) { 4 << 20 } else { 256 << 20 };
 
+/// What a question takes beside its bytes, half a kilobyte.
+pub(crate) const QUESTION_COST_BYTES: usize = 512;
+
+/// What the questions of all processes take, 512 MiB: twice what one may have. A process with less than
+/// [`QUESTION_SHARE_BYTES`] may ask whatever others do.
+pub(crate) const QUESTION_BYTES_OF_ALL_MAX: usize = if cfg!(test) { 6 << 20 } else { 512 << 20 };
+
+/// What the questions of each process may take whatever those of others do, 64 KiB: 128 short ones, or two with the largest objects
+/// that travel inside messages.
+pub(crate) const QUESTION_SHARE_BYTES: usize = 64 << 10;
+
 /// Bytes of answers that the process has not read, 1 GiB: 32 768 of the largest objects that travel inside messages, which
 /// may all be answered at once. A process that reads takes that much in a second.
 pub(crate) const UNREAD_BYTES_MAX: usize = if cfg!(test) { 4 << 20 } else { 1 << 30 };

@@ -101,6 +101,44 @@ fn questions_have_a_limit_of_bytes_too() {
 }
 
 #[test]
+fn questions_of_all_processes_have_a_limit_and_each_has_its_share() {
+    let node = node();
+    let ids: Vec<ObjectId> =
+        (0..1000).map(|number| name(&format!("{}/{number}", "x".repeat(1000)))).collect();
+    let wait = |count: usize| Ask::Wait { ids: ids[..count].to_vec(), count: 1 };
+    let mut greedy: Vec<Raw> = (0..2).map(|_| Raw::attach(&node)).collect();
+    for number in 0..limits::QUESTION_BYTES_OF_ALL_MAX / (1000 * 1010) {
+        greedy[number % 2].ask(wait(1000));
+    }
+    greedy.iter_mut().for_each(Raw::pause);
+    // Taken back at once, so that only what is refused is answered with this.
+    let is_refused = |process: &mut Raw, count| {
+        let asked = process.ask(wait(count));
+        process.say(&ToNode::Cancel { request: asked });
+        let refusal = "the processes of this host have questions";
+        process.answer(asked).0.is_err_and(|error| error.to_string().contains(refusal))
+    };
+    assert!(is_refused(&mut greedy[0], 1000));
+    while !is_refused(&mut greedy[0], 10) {
+        greedy[0].ask(wait(10));
+    }
+    let mut modest = Raw::attach(&node);
+    assert!(is_refused(&mut modest, 100));
+    for _ in 0..limits::QUESTION_SHARE_BYTES / (2 * limits::QUESTION_COST_BYTES) {
+        modest.ask(never());
+    }
+    modest.pause();
+    // What one that is gone had asked is room for others.
+    greedy.pop();
+    let until = Instant::now() + SOON.unwrap();
+    while is_refused(&mut modest, 100) {
+        assert!(Instant::now() < until);
+        thread::sleep(Duration::from_millis(5));
+    }
+    end(&node);
+}
+
+#[test]
 fn a_number_of_an_open_question_is_not_given_to_another() {
     let node = node();
     let mut broken = Raw::attach(&node);

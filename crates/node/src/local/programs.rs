@@ -6,7 +6,7 @@ use std::{
     collections::HashMap,
     fmt,
     os::fd::OwnedFd,
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Mutex, Weak, atomic::AtomicUsize},
 };
 
 use hoplite_proto::{
@@ -43,13 +43,16 @@ pub(crate) struct Programs {
     /// Those in other processes, which write their objects themselves, through shared memory.
     attached: Mutex<HashMap<ClientId, Weak<dyn Attachment>>>,
     pub(super) leaving: Leaving,
+    /// What the questions of attached processes take that are not answered.
+    pub(super) asked: Arc<AtomicUsize>,
 }
 
 impl Programs {
     pub(crate) fn new(requests: Requests, store: Arc<Store>, network: Arc<Network>) -> Self {
         let (facts, attached) = (network.facts.clone(), Mutex::default());
         let leaving = Leaving::new(store.arena.clone());
-        Self { facts, requests, store, network, attached, leaving }
+        let asked = Arc::default();
+        Self { facts, requests, store, network, attached, leaving, asked }
     }
 
     /// A number for a program that begins to use the node.

@@ -70,7 +70,7 @@ impl Session {
             answers: answers.clone(),
             known: Mutex::default(),
             leaving: Mutex::default(),
-            asked: Mutex::default(),
+            asked: Mutex::new(Asked::new(programs.asked.clone())),
             growing: Mutex::default(),
             forks: Arc::default(),
             ended: Notify::new(),
@@ -139,6 +139,7 @@ impl Session {
         let (member, is_authenticated) = (identity.member, identity.is_authenticated());
         self.say(FromNode::Welcome { member, is_authenticated }, None);
         while let Some((message, bytes)) = arriving.next(stream).await? {
+            self.programs.facts.while_crowded().await;
             match message {
                 ToNode::Hold => {
                     let end = arriving.descriptor().ok_or_else(|| invalid("no descriptor"))?;

@@ -1,0 +1,102 @@
+//! Facts that wait for their turn at the door, and what they take. Does not know the machine.
+
+use std::collections::VecDeque;
+
+use hoplite_proto::{ask::Ask, message::Message, node::Event};
+
+use super::facts::Fact;
+
+/// Bytes of facts from which on no more is read from other nodes and processes, 64 MiB: what the machine takes a second for.
+const BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
+
+/// Room for facts that is kept when they are done: after a change of members there may be very many.
+const FACTS_KEPT: usize = 1024;
+
+#[derive(Default)]
+pub(super) struct Inbox {
+    facts: VecDeque<Fact>,
+    bytes: usize,
+}
+
+impl Inbox {
+    pub(super) fn push(&mut self, fact: Fact) {
+        self.bytes += cost(&fact.event);
+        // Who lives must not wait behind all that is told when many have come back: they would be lost again.
+        if matches!(fact.event, Event::Message { message: Message::Rumour(_), .. }) {
+            self.facts.push_front(fact);
+        } else {
+            self.facts.push_back(fact);
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Fact> {
+        let fact = self.facts.pop_front();
+        match &fact {
+            Some(fact) => self.bytes -= cost(&fact.event),
+            None => self.facts.shrink_to(FACTS_KEPT),
+        }
+        fact
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.facts.is_empty()
+    }
+
+    /// Whether those who read facts off sockets are to wait.
+    pub(super) const fn is_crowded(&self) -> bool {
+        self.bytes > BYTES_MAX
+    }
+}
+
+/// What a fact takes, about: itself and the bytes of a small object.
+fn cost(event: &Event) -> usize {
+    let small = match event {
+        Event::Message { message, .. } => {
+            message.small_object().map_or(0, |(_, bytes)| bytes.len())
+        }
+        Event::Asked { ask: Ask::Put { bytes, .. }, .. } => bytes.len(),
+        _ => 0,
+    };
+    size_of::<Fact>() + usize::try_from(small).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use hoplite_proto::{
+        id::{ClientId, RequestId},
+        limits::INLINE_BYTES_MAX,
+        meta::Meta,
+    };
+
+    use super::*;
+
+    fn put(bytes: u64) -> Fact {
+        let ask = Ask::Put {
+            id: None,
+            meta: Meta::bytes(bytes),
+            bytes: vec![7; bytes as usize].into(),
+            ttl_ns: None,
+        };
+        let (client, request, deadline) = (ClientId(1), RequestId(1), None);
+        Fact { event: Event::Asked { client, request, ask, deadline }, is_current: None }
+    }
+
+    #[test]
+    fn it_is_crowded_while_what_waits_takes_much() {
+        let mut inbox = Inbox::default();
+        let count = BYTES_MAX / INLINE_BYTES_MAX as usize;
+        (0..count - 1).for_each(|_| inbox.push(put(INLINE_BYTES_MAX)));
+        assert!(!inbox.is_crowded());
+        inbox.push(put(INLINE_BYTES_MAX));
+        assert!(inbox.is_crowded());
+        inbox.pop();
+        assert!(!inbox.is_crowded());
+        while inbox.pop().is_some() {}
+        assert!(inbox.is_empty() && inbox.bytes == 0);
+        // Of those without bytes there may be many.
+        (0..BYTES_MAX / size_of::<Fact>()).for_each(|_| inbox.push(put(0)));
+        assert!(!inbox.is_crowded());
+        (0..2).for_each(|_| inbox.push(put(0)));
+        assert!(inbox.is_crowded());
+    }
+}
