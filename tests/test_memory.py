@@ -7,7 +7,6 @@ import os
 import statistics
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,27 +152,49 @@ def test_memory_of_a_client_that_is_gone_goes_also_from_those_that_read_it() -> 
         eventually(lambda: stored("self", node.process.pid) <= 64 * MIB)
 
 
+GETS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import hoplite
+how, where, capacity, *refs = sys.argv[1:]
+if how == "embedded":
+    node = hoplite.Node(listen="127.0.0.1:0", join=[where], capacity=int(capacity))
+    clients = [node.client() for _ in refs]
+else:
+    clients = [hoplite.connect(where) for _ in refs]
+
+def read(client, ref):
+    value = client.get(ref, timeout=30)
+    return int(value[0]) + int(value[-1])
+
+print("ready", flush=True)
+sys.stdin.readline()
+with ThreadPoolExecutor(len(refs)) as pool:
+    print(*pool.map(read, clients, refs), flush=True)
+sys.stdin.readline()
+"""
+
+
 @pytest.mark.faults("a store is full")
-def test_gets_of_more_than_half_of_the_store_each_end() -> None:
+@pytest.mark.parametrize("how", ["embedded", "attached"])
+def test_gets_of_more_than_half_of_the_store_each_end(how: str) -> None:
     """Ten threads, of which one at a time finds room."""
-    size = 60 * MIB
-    with (
-        testing.cluster(2, capacity="700MiB") as nodes,
-        testing.node_process("--capacity", str(100 * MIB), "--join", nodes[0].address) as small,
-    ):
+    size, capacity = 60 * MIB, 100 * MIB
+    with testing.cluster(2, capacity="700MiB") as nodes, contextlib.ExitStack() as stack:
         far = nodes[0].client()
-        refs = [far.put(np.full(size, number, np.uint8)) for number in range(10)]
-        clients = [small.client() for _ in refs]
-
-        def read(client: Client, ref: hoplite.Ref) -> int:
-            value = client.get(ref, timeout=SOON)
-            return int(value[0]) + int(value[-1])
-
-        with Peak(small.process.pid) as peak, ThreadPoolExecutor(10) as pool:
-            assert list(pool.map(read, clients, refs)) == [2 * number for number in range(10)]
-        assert peak.bytes <= most(100 * MIB)
-        for client in clients:
-            client.close()
+        refs = [str(far.put(np.full(size, number, np.uint8))) for number in range(10)]
+        where, pid = nodes[0].address, None
+        if how == "attached":
+            small = stack.enter_context(testing.node_process("--capacity", str(capacity), "--join", where))
+            where, pid = small.socket, small.process.pid
+        process = stack.enter_context(started(GETS, how, where, str(capacity), *refs))
+        assert line(process) == "ready"
+        with Peak(pid or process.pid) as peak:
+            go(process)
+            assert line(process).split() == [str(2 * number) for number in range(10)]
+        assert peak.bytes <= most(capacity)
+        go(process)
+        assert process.wait(SOON) == 0
 
 
 NODE_IN_GROUP = """
@@ -367,12 +388,20 @@ def own_bytes(pid: int) -> int:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_ten_thousand_rounds_leave_nothing() -> None:
-    """A put, a broadcast, a reduce and a deletion over three nodes: the last half takes no more memory."""
+    """A put, a broadcast, a reduce and a deletion over three nodes: the last half takes no more memory.
+
+    What owners remember of deletions, which is bounded, is filled before: they have deleted more than they remember.
+    """
     with contextlib.ExitStack() as stack:
         nodes = [stack.enter_context(testing.node_process("--capacity", "256MiB"))]
         nodes += [stack.enter_context(testing.node_process("--join", nodes[0].address)) for _ in range(2)]
         clients = [stack.enter_context(node.client()) for node in nodes]
         value = np.ones(100_000, np.uint8)
+        for number in range(60):
+            deleted = [f"deleted-{place}/{number}" for place in range(1000)]
+            for name in deleted:
+                clients[number % 3].put(b"x", name=name)
+            clients[number % 3].delete(deleted)
         before: list[int] = []
         for number in range(10_000):
             names = [f"{number}/{place}" for place in range(3)]
