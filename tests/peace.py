@@ -36,7 +36,7 @@ class Watch:
     """Takes note of what nodes count, from the moment when their methods are replaced.
 
     Args:
-        note: called with the "counters" of each "node", before it closes.
+        note: called with the "counters" of each "node", and the "limits" that it met, before it closes.
     """
 
     def __init__(self, note: Callable[[dict[str, Any]], None]) -> None:
@@ -108,7 +108,9 @@ class Watch:
     def _take(self, node: str, status: dict[str, Any]) -> None:
         from hoplite.tools.peace import of
 
-        self._note({"node": node, "counters": of(status["counters"])})
+        # Bytes of small objects that find no room at their owner are no fault, and cost their readers a round trip.
+        limits = [row for row in status["limits"] if row["member"] and row["limit"] != "SMALL_SHARE"]
+        self._note({"node": node, "counters": of(status["counters"]), "limits": limits})
 
 
 def watch_script() -> None:
@@ -132,4 +134,5 @@ def disturbances(noted: list[dict[str, Any]], file: Path) -> list[str]:
 
     lines = file.read_text().splitlines() if file.exists() else []
     told = [*noted, *(json.loads(line) for line in lines)]
-    return [f"node {counted['node']}: {said}" for counted in told for said in moved(counted["counters"])]
+    said = [f"node {counted['node']}: {said}" for counted in told for said in moved(counted["counters"])]
+    return said + [f"node {counted['node']}: {row}" for counted in told for row in counted["limits"]]

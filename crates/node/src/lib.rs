@@ -27,6 +27,7 @@ mod fork_safe;
 mod frame;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzzed;
+mod limited;
 mod link;
 mod local;
 pub mod mutants;

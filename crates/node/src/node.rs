@@ -26,6 +26,7 @@ use crate::{
     engine::{door::Engine, requests::Requests, task::Task, tasks::Tasks},
     error::Error,
     fork_safe,
+    limited::Limited,
     link::LinkMeter,
     local::{client::Client, programs::Programs, server, socket},
     network::{
@@ -238,7 +239,7 @@ async fn begin(
     }
     let detection_ns = u64::try_from(config.detection.as_nanos()).ok();
     let (link, degree, slice) = (config.link, config.degree, Slice::default());
-    let machine = Config { capacity, link, degree, detection_ns, slice };
+    let machine = Config { capacity, link, degree, detection_ns, slice, small: None };
     info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "begins");
     let tasks = Tasks::new(tokio::runtime::Handle::current());
     let engine = assemble(identity, machine, epoll, tasks.clone());
@@ -334,6 +335,7 @@ fn assemble(
             peers: Peers::default(),
             control: Arc::new(Control::new(epoll, facts.clone(), counters.clone(), tasks.clone())),
             counters,
+            limited: Limited::default(),
             facts: facts.clone(),
             link: Arc::new(LinkMeter::new(facts.clone(), machine.link)),
             tasks: tasks.clone(),

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use hoplite_proto::{
     inline::Inline,
-    node::{Action, Event, Lost, Note},
+    node::{self, Action, Event, Lost, Note},
 };
 use hoplite_shm::{ShmError, memory_limit};
 use tokio::sync::SetOnce;
@@ -16,6 +16,7 @@ use crate::{
     counters::Counters,
     engine::{door::Perform, facts::Facts, tasks::Tasks},
     folding::worker::{self, Folding},
+    limited::Whose,
     local::programs::Programs,
     mutants,
     network::{outbox::Outbox, redial, shared::Network},
@@ -114,6 +115,14 @@ impl Shell {
             Note::MessageRefused { from, kind } => {
                 self.counters.messages_refused.add(1);
                 debug!(%from, ?kind, "a message is not listened to: its sender may not say it");
+            }
+            Note::Limited { whose, limit } => {
+                let whose = match whose {
+                    node::Whose::Member(node) => Whose::Member(*node),
+                    node::Whose::Client(client) => Whose::Process(self.programs.process(*client)),
+                };
+                self.network.limited.note(whose, limit);
+                debug!(?whose, limit, "a limit turned something away");
             }
             Note::Evicted { copies } => {
                 self.counters.evictions.add(*copies as u64);

@@ -77,6 +77,7 @@ impl Owner {
             degree: None,
             detection_ns: None,
             slice: Slice::default(),
+            small: None,
         };
         let (mut node, mut members) = (Node::new(member(1), config), Members::new(member(1)));
         let (begun, mut actions) = (Clock::now(), Vec::new());

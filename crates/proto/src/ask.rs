@@ -288,6 +288,8 @@ pub struct Status {
     pub copies: u64,
     /// Living objects in this node's part of the directory.
     pub owned: u64,
+    /// Bytes of small objects of other members that live in that part, and that may.
+    pub small: (u64, u64),
     /// Bytes of copies here.
     pub used: u64,
     /// Bytes that may be here.

@@ -1,5 +1,14 @@
 //! Every limit and default: its unit, why that number, what breaks beyond it.
 
+/// The name of a limit, as the status of a node has it where the limit turned something away.
+macro_rules! limit_name {
+    ($limit:ident) => {{
+        let _ = $crate::limits::$limit;
+        stringify!($limit)
+    }};
+}
+pub(crate) use limit_name;
+
 /// Bytes of a block: the unit of progress, of which every frame of payload has a whole number.
 ///
 /// 16 KiB takes 0.13 ms at 1 Gbit/s, less than a hop of a chain takes anyway; see [`crate::pipeline::frame_bytes`].
@@ -15,6 +24,14 @@ pub const FRAME_BYTES_MAX: u64 = 256 * 1024;
 /// Half of the papers' threshold. All of them go out of their owner's link one by one, and delay the control messages
 /// behind them: of more than a hop's time, relays are sooner (decision 16).
 pub const INLINE_BYTES_MAX: u64 = 32 * 1024;
+
+/// Of a node's capacity, what the small objects of other members may take beside it, whose bytes live at their owners: a
+/// quarter. Where the capacity is 30 % of 8 GiB that is 600 MB, or 18 000 of the largest. Of what comes beyond it the owner
+/// keeps the entry, and asks a holder for the bytes whenever they are wanted: one round trip more.
+pub const SMALL_SHARE: u64 = 4;
+
+/// Of that, what one member may take: half. One that puts ever more leaves as much to all others.
+pub const SMALL_SHARE_OF_ONE: u64 = 2;
 
 /// Axes of an array. NumPy allows 64; a frame must not make us allocate more.
 pub const AXES_MAX: usize = 64;
@@ -102,8 +119,8 @@ pub const OWNER_PATIENCE_NS: u64 = 1_000_000_000;
 pub const REASON_BYTES_MAX: usize = 256;
 
 /// Announcements of one member that an owner keeps until the makers of those objects have told of them. After a change of
-/// members the makers tell a new owner in the same milliseconds as the other holders; each takes half a kilobyte, and the
-/// bytes of a small object.
+/// members the makers tell a new owner in the same milliseconds as the other holders; each takes half a kilobyte. The bytes
+/// of small objects among them count as [`SMALL_SHARE`] says.
 pub const EARLY_MAX: usize = 4096;
 
 /// Members of a cluster: a node believes no member that tells of more. Simulated with 1024; every two have a connection.

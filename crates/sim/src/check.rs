@@ -37,6 +37,10 @@ impl World {
                 table.capacity()
             ));
         }
+        let (small, most) = host.node.directory().small_bytes();
+        if small > most {
+            broken = Some(format!("{small} bytes of small objects live at {node:?}, of {most}"));
+        }
         if let Some(cycle) = self.directory_cycle(node) {
             broken = Some(cycle);
         }

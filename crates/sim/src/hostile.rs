@@ -77,7 +77,7 @@ fn plan(dice: &mut Dice) -> Plan {
         nodes: dice.between(4, 8),
         apart_until: None,
         has_jobs: false,
-        config: Config { capacity: 1 << 34, link, degree: None, detection_ns, slice },
+        config: Config { capacity: 1 << 34, link, degree: None, detection_ns, slice, small: None },
         slot_failures: 0,
         objects: Vec::new(),
         acts: Vec::new(),
@@ -122,6 +122,7 @@ fn plan(dice: &mut Dice) -> Plan {
         plan.add(dice.below(LIES_NS), Act::Latest { after, at, patience_ns });
     }
     plan.acts.sort_by_key(|(at, _)| *at);
+    plan.limit_small(dice);
     plan
 }
 

@@ -168,6 +168,7 @@ impl Rounds {
             degree: None,
             detection_ns,
             slice: Slice::default(),
+            small: None,
         };
         let plan = Plan {
             nodes,

@@ -97,6 +97,7 @@ fn plan(dice: &mut Dice) -> Plan {
         degree: None,
         detection_ns: None,
         slice: Slice::default(),
+        small: None,
     };
     Plan {
         nodes,

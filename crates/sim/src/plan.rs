@@ -238,6 +238,7 @@ impl Plan {
         plan.add_lifetimes(horizon, dice);
         plan.limit_capacity(dice);
         plan.acts.sort_by_key(|(at, _)| *at);
+        plan.limit_small(dice);
         plan
     }
 
@@ -570,6 +571,13 @@ impl Plan {
             self.config.capacity = (largest + 4096) * dice.between(10, 60) / 10;
         }
     }
+
+    /// In half of the clusters owners have no room for the bytes of all small objects, or for none.
+    pub(crate) fn limit_small(&mut self, dice: &mut Dice) {
+        if dice.chance(50) {
+            self.config.small = Some(dice.below(9) * SMALL_BYTES);
+        }
+    }
 }
 
 fn horizon_of(plan: &Plan) -> u64 {
@@ -586,6 +594,7 @@ fn config(dice: &mut Dice) -> Config {
         degree: dice.pick(&degrees).flatten(),
         detection_ns: Some(DETECTION_NS),
         slice: Slice { entries: 2, pause_ns: 2 * latency_ns },
+        small: None,
     }
 }
 

@@ -125,6 +125,7 @@ fn plan(what: Collective, nodes: u64, bytes: u64, link: Link) -> Plan {
         degree: None,
         detection_ns: None,
         slice: Slice::default(),
+        small: None,
     };
     let end = HEAD_START + 1000 * SECOND;
     let (apart_until, has_jobs) = (None, false);

@@ -194,6 +194,11 @@ impl World {
             Action::Note(Note::MessageRefused { from, kind }) => {
                 self.look_at_refusal(node, from, kind);
             }
+            Action::Note(Note::Limited { whose, limit })
+                if self.hostile.is_none() && limit != "SMALL_SHARE" =>
+            {
+                self.fail(format!("{whose:?} meets the limit {limit} at {node:?}"));
+            }
             Action::Note(_) => {}
             Action::Send { .. }
             | Action::AddPeer(_)

@@ -53,9 +53,10 @@ fn without_acts(mut case: Case, failing: &impl Fn(&Case) -> Option<Case>) -> Cas
 
 /// Fewer nodes, fewer objects, room for everything.
 fn simpler(mut case: Case, failing: &impl Fn(&Case) -> Option<Case>) -> Case {
-    let simpler: [fn(&mut Case); 5] = [
+    let simpler: [fn(&mut Case); 6] = [
         Case::forget_unused_objects,
         |case| case.plan.config.capacity = 1 << 34,
+        |case| case.plan.config.small = None,
         |case| case.plan.slot_failures = 0,
         |case| case.plan.nodes = 1 + case.plan.nodes / 2,
         |case| case.plan.nodes = (case.plan.nodes - 1).max(1),

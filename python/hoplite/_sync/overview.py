@@ -86,10 +86,12 @@ class Overview(Attachment):
             was last known to answer and "by", the node that found so; "blocks_corrupt", how many blocks it has sent to
             this node that differ from their checksums: they are fetched again, and after three of them the member sends
             only what no other has; and "via": None, or by way of which other member it is reached, if it can't be
-            reached directly); "lost" (former members that are called again, with "seconds" and "reason"); "objects"
-            (number of local copies); "store" (in bytes "capacity", "used", "mapped", which is what the node has from
-            the system, and "warm", what of that is free); "counters" since the node's start, which docs/counters.md
-            explains.
+            reached directly); "lost" (former members that are called again, with "seconds" and "reason"); "limits" (a
+            list, with a "count" for each "limit" that turned away something of a "member", by id, or of a "process" of
+            this host, by number: docs/security.md has all of them); "objects" (number of local copies); "store" (in
+            bytes "capacity", "used", "mapped", which is what the node has from the system, "warm", what of that is
+            free, and "small" and "small_capacity", what small objects of other members take here as their owner, and
+            may take); "counters" since the node's start, which docs/counters.md explains.
         """
         return self._status()
 
@@ -98,15 +100,15 @@ class Overview(Attachment):
 
         Returns:
             "members", "objects", "waiting" (questions without an answer), "reduces" (under way), "store_used",
-            "store_capacity", "store_mapped" and "store_warm" (bytes), and every counter since the node's start;
-            docs/counters.md explains each.
+            "store_capacity", "store_mapped", "store_warm" and "store_small" (bytes), and every counter since the node's
+            start; docs/counters.md explains each.
         """
         status = self._status()
         store = status["store"]
         return {
             "members": len(status["members"]),
             **{name: status[name] for name in ("objects", "waiting", "reduces")},
-            **{f"store_{name}": store[name] for name in ("used", "capacity", "mapped", "warm")},
+            **{f"store_{name}": store[name] for name in ("used", "capacity", "mapped", "warm", "small")},
             **status["counters"],
         }
 

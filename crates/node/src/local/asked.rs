@@ -30,21 +30,25 @@ struct Question {
     bytes: usize,
 }
 
+/// A question that is one too many.
+pub(super) struct Excess {
+    /// The limit that it is beyond.
+    pub(super) limit: &'static str,
+    /// What the process is told.
+    pub(super) error: CallError,
+}
+
 impl Asked {
     /// None yet, of a process among those whose questions take `of_all`.
     pub(super) fn new(of_all: Arc<AtomicUsize>) -> Self {
         Self { open: HashMap::new(), bytes: 0, of_all }
     }
 
-    /// Notes a question of so many bytes. With an error inside it is one too many, to be answered with that.
+    /// Notes a question of so many bytes. With an [`Excess`] inside it is one too many, to be answered with that.
     ///
     /// # Errors
     /// A question of that number is open: the process is broken.
-    pub(super) fn begin(
-        &mut self,
-        request: u64,
-        bytes: usize,
-    ) -> io::Result<Result<(), CallError>> {
+    pub(super) fn begin(&mut self, request: u64, bytes: usize) -> io::Result<Result<(), Excess>> {
         if self.open.contains_key(&request) {
             let said = format!("it asked question {request} again before that was answered");
             return Err(io::Error::new(io::ErrorKind::InvalidData, said));
@@ -56,7 +60,9 @@ impl Asked {
                 self.open.len(),
                 self.bytes
             );
-            return Ok(Err(CallError::InvalidArgument(said)));
+            let is_many = self.open.len() >= QUESTIONS_MAX;
+            let limit = if is_many { "QUESTIONS_MAX" } else { "QUESTION_BYTES_MAX" };
+            return Ok(Err(Excess { limit, error: CallError::InvalidArgument(said) }));
         }
         let (cost, own) = (bytes + QUESTION_COST_BYTES, self.cost());
         let of_all = self.of_all.fetch_add(cost, Ordering::Relaxed);
@@ -66,7 +72,8 @@ impl Asked {
                 "the processes of this host have questions at their node that are not answered and take {of_all} bytes of \
                  {QUESTION_BYTES_OF_ALL_MAX}, {own} of them those of this one: let some of its calls end first"
             );
-            return Ok(Err(CallError::InvalidArgument(said)));
+            let error = CallError::InvalidArgument(said);
+            return Ok(Err(Excess { limit: "QUESTION_BYTES_OF_ALL_MAX", error }));
         }
         self.open.insert(request, Question { ours: None, bytes });
         self.bytes += bytes;

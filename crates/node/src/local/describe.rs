@@ -37,6 +37,7 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
         "cluster": network.identity.cluster,
         "admission": network.identity.admission,
         "revocations": network.identity.key.trust().and_then(|trust| revocations(trust)),
+        "limits": network.limited.describe(),
         "members": members.collect::<Vec<_>>(),
         "lost": lost.collect::<Vec<_>>(),
         "objects": status.copies,
@@ -46,6 +47,8 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
         "store": {
             "used": status.used,
             "capacity": status.capacity,
+            "small": status.small.0,
+            "small_capacity": status.small.1,
             "mapped": arena.mapped_bytes,
             "warm": arena.warm_bytes,
             "extents": arena.extents,

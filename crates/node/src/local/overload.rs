@@ -22,11 +22,24 @@ use super::{
 };
 use crate::node::Node;
 
+fn status(node: &Node) -> serde_json::Value {
+    serde_json::from_str(&node.client().describe().unwrap()).unwrap()
+}
+
 /// A number of a node's status.
 fn counter(node: &Node, counter: &str) -> u64 {
-    let status: serde_json::Value =
-        serde_json::from_str(&node.client().describe().unwrap()).unwrap();
-    status["counters"][counter].as_u64().unwrap()
+    status(node)["counters"][counter].as_u64().unwrap()
+}
+
+/// The limits that have turned away something of this process.
+fn limits_met(node: &Node) -> Vec<String> {
+    let status = status(node);
+    let met = status["limits"].as_array().unwrap().iter().map(|row| {
+        assert_eq!(row["process"].as_u64(), Some(u64::from(std::process::id())));
+        assert!(row["count"].as_u64().unwrap() > 0);
+        row["limit"].as_str().unwrap().to_string()
+    });
+    met.collect()
 }
 
 fn eventually(what: impl Fn() -> bool) {
@@ -41,10 +54,11 @@ fn never() -> Ask {
     Ask::Get { id: name("never/1") }
 }
 
-/// The end of a test: the node served others as before, and refused no copy.
-fn end(node: &Node) {
+/// The end of a test: the node served others as before, refused no copy, and says which limit this process met.
+fn end(node: &Node, met: &[&str]) {
     Raw::attach(node).pause();
     assert_eq!(counter(node, "refusals"), 0);
+    assert_eq!(limits_met(node), met);
     node.close(SOON);
 }
 
@@ -58,7 +72,7 @@ fn a_process_that_says_nothing_is_sent_away() {
     half.say_half(&ToNode::Hello { version: LOCAL_VERSION });
     half.refused();
     eventually(|| counter(&node, "strangers") == 2);
-    end(&node);
+    end(&node, &["GREETING_MAX"]);
 }
 
 #[test]
@@ -76,7 +90,7 @@ fn questions_without_an_answer_have_a_limit() {
     greedy.say(&ToNode::Cancel { request: 1 });
     assert!(greedy.answer(1).0.is_err());
     greedy.pause();
-    end(&node);
+    end(&node, &["QUESTIONS_MAX"]);
 }
 
 #[test]
@@ -97,7 +111,7 @@ fn questions_have_a_limit_of_bytes_too() {
         other => panic!("{other:?}"),
     };
     assert!(refused.0 + 1 >= one_more && refused.1.contains("let some of its calls end first"));
-    end(&node);
+    end(&node, &["QUESTION_BYTES_MAX"]);
 }
 
 #[test]
@@ -135,7 +149,7 @@ fn questions_of_all_processes_have_a_limit_and_each_has_its_share() {
         assert!(Instant::now() < until);
         thread::sleep(Duration::from_millis(5));
     }
-    end(&node);
+    end(&node, &["QUESTION_BYTES_OF_ALL_MAX"]);
 }
 
 #[test]
@@ -146,7 +160,7 @@ fn a_number_of_an_open_question_is_not_given_to_another() {
         broken.say(&ToNode::Ask { request: 7, ask: never(), timeout_ns: None });
     }
     assert!(broken.refused().contains("question 7 again"));
-    end(&node);
+    end(&node, &[]);
 }
 
 #[test]
@@ -166,7 +180,7 @@ fn answers_that_are_not_read_end_the_attachment() {
         read += 1;
     }
     assert!(read < gets, "all {read} were sent");
-    end(&node);
+    end(&node, &["UNREAD_BYTES_MAX"]);
 }
 
 #[test]
@@ -195,7 +209,7 @@ fn what_is_followed_has_a_limit() {
     reader.say(&ToNode::LetGo { request: followed[0].0 });
     let asked = reader.ask(Ask::Follow { id: last.clone() });
     assert!(matches!(reader.answer(asked).0, Ok(Answer::Growing { .. })));
-    end(&node);
+    end(&node, &["FOLLOWED_MAX"]);
 }
 
 #[test]
@@ -214,7 +228,7 @@ fn forks_that_read_have_a_limit() {
     parent.pause();
     parent.say_with(&ToNode::Hold, &fork());
     assert!(parent.refused().contains("forks"));
-    end(&node);
+    end(&node, &["HOLDS_MAX"]);
 }
 
 #[test]
@@ -231,5 +245,6 @@ fn a_node_serves_so_many_processes_and_no_more() {
     drop(attached);
     drop(Client::attach(node.socket().unwrap(), SOON).unwrap());
     assert!(counter(&node, "strangers") >= 1);
+    assert_eq!(limits_met(&node), ["ATTACHED_MAX"]);
     node.close(SOON);
 }

@@ -32,6 +32,8 @@ pub(crate) trait Attachment: Send + Sync {
     fn forget(&self, gone: &[ExtentId]);
     /// Ends the connection when what is queued was sent, and the reason.
     fn end(&self, reason: &str);
+    /// Its number, if the kernel tells.
+    fn process(&self) -> Option<u32>;
 }
 
 /// The programs that use one node.
@@ -68,6 +70,15 @@ impl Programs {
     /// As whom a client writes to shared memory, if it does so itself.
     pub(crate) fn writer(&self, client: ClientId) -> Option<WriterId> {
         lock(&self.attached).contains_key(&client).then_some(WriterId(client.0))
+    }
+
+    /// The process of a client: that of the node, if it is not attached.
+    pub(crate) fn process(&self, client: ClientId) -> Option<u32> {
+        let attached = lock(&self.attached).get(&client).cloned();
+        match attached {
+            Some(attached) => attached.upgrade()?.process(),
+            None => Some(std::process::id()),
+        }
     }
 
     /// A program is gone.

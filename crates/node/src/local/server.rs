@@ -24,10 +24,10 @@ use super::{
     limits,
     programs::Programs,
     protocol::{FromNode, frame},
-    session::Session,
+    session::{Session, process_number},
     socket,
 };
-use crate::{engine::task::Task, fork_safe};
+use crate::{engine::task::Task, fork_safe, limited::Whose};
 
 /// Accepts for ever.
 pub(crate) async fn accept(programs: Arc<Programs>, listener: UnixListener) {
@@ -86,7 +86,10 @@ impl Places {
 /// Attends to a process of this user that gets a place, and tells any other why it is sent away.
 async fn admit(programs: Arc<Programs>, stream: UnixStream, places: Places) {
     let place = match check_user(&stream) {
-        Ok(()) => places.take().await,
+        Ok(()) => places.take().await.inspect_err(|_| {
+            let process = Whose::Process(process_number(&stream));
+            programs.network.limited.note(process, "ATTACHED_MAX");
+        }),
         Err(said) => Err(said),
     };
     match place {

@@ -19,13 +19,14 @@ use tokio::{io::Interest, net::UnixStream, sync::Notify};
 
 use super::{
     answers::{Answers, Unread},
-    asked::Asked,
+    asked::{Asked, Excess},
     limits,
     programs::{Attachment, Programs},
     protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
 };
 use crate::{
     engine::{requests::Sink, task::Task},
+    limited::Whose,
     mutants::{self, Bug},
     store::Held,
     sync::lock,
@@ -38,6 +39,8 @@ const UNCLAIMED_MAX: usize = 8;
 pub(super) struct Session {
     programs: Arc<Programs>,
     client: ClientId,
+    /// Its number, if the kernel tells.
+    process: Option<u32>,
     answers: Arc<Answers>,
     /// Extents whose descriptors it has.
     known: Mutex<HashSet<ExtentId>>,
@@ -63,10 +66,12 @@ impl Session {
         stream: Arc<UnixStream>,
     ) -> (Arc<Self>, Arc<Answers>) {
         let client = programs.next_client();
+        let process = process_number(&stream);
         let answers = Arc::new(Answers::new(stream));
         let session = Arc::new(Self {
             programs: programs.clone(),
             client,
+            process,
             answers: answers.clone(),
             known: Mutex::default(),
             leaving: Mutex::default(),
@@ -96,6 +101,11 @@ impl Session {
         !lock(&self.known).is_empty()
     }
 
+    /// A limit of the node turned away what it wanted.
+    fn turned_away(&self, limit: &'static str) {
+        self.programs.network.limited.note(Whose::Process(self.process), limit);
+    }
+
     /// Serves it until it or the node ends the connection. What it did wrong, it is told.
     pub(super) async fn attend(self: &Arc<Self>, stream: &UnixStream) -> io::Result<()> {
         let result = tokio::select! {
@@ -116,6 +126,7 @@ impl Session {
         let greeting = tokio::time::timeout(limits::GREETING_MAX, arriving.next(stream)).await;
         let Ok(greeting) = greeting else {
             let seconds = limits::GREETING_MAX.as_secs();
+            self.turned_away("GREETING_MAX");
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 format!("it said nothing for {seconds} s"),
@@ -164,7 +175,10 @@ impl Session {
                 let begun = lock(&self.asked).begin(request, bytes)?;
                 match begun {
                     Ok(()) => self.ask(request, ask, timeout_ns),
-                    Err(excess) => self.tell(request, Err(excess), None, None),
+                    Err(Excess { limit, error }) => {
+                        self.turned_away(limit);
+                        self.tell(request, Err(error), None, None);
+                    }
                 }
             }
             ToNode::Cancel { request } => {
@@ -202,8 +216,9 @@ impl Session {
             }
             ToNode::Describe { request } => {
                 let begun = lock(&self.asked).begin(request, bytes)?;
-                if let Err(excess) = begun {
-                    self.say(FromNode::Description { request, json: Err(excess) }, None);
+                if let Err(Excess { limit, error }) = begun {
+                    self.turned_away(limit);
+                    self.say(FromNode::Description { request, json: Err(error) }, None);
                     return Ok(());
                 }
                 let session = self.clone();
@@ -223,6 +238,7 @@ impl Session {
                 "{} of its forks read what it read, as many as one process may have",
                 limits::HOLDS_MAX
             );
+            self.turned_away("HOLDS_MAX");
             return Err(io::Error::other(said));
         }
         self.programs.hold(self.client, end, self.forks.clone());
@@ -295,6 +311,7 @@ impl Session {
         let is_too_much = bytes.saturating_add(held.slot.len()) > self.programs.store.capacity();
         // One object of any size.
         if growing.len() >= limits::FOLLOWED_MAX || !growing.is_empty() && is_too_much {
+            self.turned_away("FOLLOWED_MAX");
             return false;
         }
         growing.insert(request, held);
@@ -340,6 +357,7 @@ impl Session {
                 "it left {} MiB of answers unread, as many as a process may",
                 limits::UNREAD_BYTES_MAX >> 20
             );
+            self.turned_away("UNREAD_BYTES_MAX");
             self.answers.cut(frame(&FromNode::Refused { said: said.clone() }));
             *lock(&self.fault) = Some(said);
             self.ended.notify_one();
@@ -390,6 +408,15 @@ impl Attachment for Session {
         self.say(FromNode::Down { said: reason.into() }, None);
         self.ended.notify_one();
     }
+
+    fn process(&self) -> Option<u32> {
+        self.process
+    }
+}
+
+/// The number of the process at the other end, if the kernel tells.
+pub(super) fn process_number(stream: &UnixStream) -> Option<u32> {
+    u32::try_from(stream.peer_cred().ok()?.pid()?).ok()
 }
 
 fn invalid(said: &str) -> io::Error {

@@ -6,6 +6,7 @@ use super::{control::Control, handshake::Identity, peers::Peers};
 use crate::{
     counters::Counters,
     engine::{facts::Facts, tasks::Tasks},
+    limited::Limited,
     link::LinkMeter,
 };
 
@@ -16,6 +17,7 @@ pub(crate) struct Network {
     pub(crate) peers: Peers,
     pub(crate) control: Arc<Control>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) limited: Limited,
     pub(crate) facts: Facts,
     pub(crate) link: Arc<LinkMeter>,
     pub(crate) tasks: Tasks,

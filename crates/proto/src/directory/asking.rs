@@ -51,6 +51,7 @@ impl Directory {
         waiters.retain(|(waiter, _)| *waiter != asker);
         waiters.push((asker, avoid.to_vec()));
         mail.push((asker, Message::Waiting { id: id.clone() }));
+        entry.seek_bytes(id, mail);
         self.check_orphan(now, id, members);
     }
 
@@ -80,8 +81,11 @@ impl Directory {
             return;
         }
         entry.asking_mut().watchers.insert(from);
-        let found = entry.live.as_ref().and_then(|live| live.found(from, members));
-        mail.push((from, Message::Found { id: id.clone(), found }));
+        // Of a small object the watcher hears when its bytes come: until then it would take it for one that is not there.
+        if !entry.live.as_mut().is_some_and(|live| live.seek_bytes(id, mail)) {
+            let found = entry.live.as_ref().and_then(|live| live.found(from, members));
+            mail.push((from, Message::Found { id: id.clone(), found }));
+        }
         self.check_orphan(now, id, members);
     }
 

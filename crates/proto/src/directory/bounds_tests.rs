@@ -6,7 +6,7 @@ use super::{tests::Owner, *};
 use crate::{
     id::{Instance, Name, RequestId},
     limits::{BURIED_MAX, DELETERS_MAX, LATEST_MAX, REMEMBERED_WORDS_BYTES},
-    message::{Paced, Progress},
+    message::{Announce, Paced, Progress},
     meta::Meta,
 };
 

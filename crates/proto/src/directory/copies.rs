@@ -5,20 +5,36 @@
 
 use super::{
     Directory, Mail,
-    entry::{Entry, Holder, Live},
+    accounts::{Charge, Kept},
+    entry::Entry,
+    live::{Holder, Live},
 };
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
     lifetime::Terms,
-    limits::PARKED_MAX,
+    limits::{PARKED_MAX, limit_name},
     members::Members,
     message::{Announce, Message, Progress},
     planted::{self, Bug},
     reduce::cost::Link,
     time::Instant,
 };
+
+/// An announcement that waits, since what it is of may have been deleted meanwhile.
+#[derive(Debug)]
+pub(super) struct Parked {
+    pub(super) from: NodeId,
+    pub(super) announce: Announce,
+    _charge: Option<Charge>,
+}
+
+impl Parked {
+    fn is(&self, from: NodeId, instance: Instance) -> bool {
+        (self.from, self.announce.instance) == (from, instance)
+    }
+}
 
 impl Directory {
     /// A node has a copy, or part of one; or claims a name for what it is going to have.
@@ -48,7 +64,7 @@ impl Directory {
     }
 
     fn is_parked(&self, from: NodeId, instance: Instance) -> bool {
-        self.parked.iter().any(|(node, parked)| (*node, parked.instance) == (from, instance))
+        self.parked.iter().any(|parked| parked.is(from, instance))
     }
 
     fn announce_one(
@@ -86,13 +102,15 @@ impl Directory {
         let knows_it = |live: &Live| {
             let is_small = matches!(announce.progress, Progress::Inline(_));
             let is_older = live.instance.node == instance.node && live.instance > *instance;
-            is_older || live.instance == *instance && (!is_small || live.inline.is_some())
+            let is_told = !live.lacks_bytes() || live.holders.contains_key(&instance.node);
+            is_older || live.instance == *instance && (!is_small || is_told)
         };
-        if !is_maker
-            && members.contains(instance.node)
-            && !entry.live.as_ref().is_some_and(knows_it)
-        {
-            self.early.keep(now + self.stray_ns, from, announce);
+        let is_believed = is_maker || !members.contains(instance.node);
+        if !is_believed && !entry.live.as_ref().is_some_and(knows_it) {
+            let (held, charge) = self.accounts.hold(from, announce);
+            if !self.early.keep(now + self.stray_ns, from, held, charge) {
+                self.limited.push((from, limit_name!(EARLY_MAX)));
+            }
             return self.forget_if_empty(id);
         }
         entry.reuse(now, id, mail);
@@ -109,10 +127,13 @@ impl Directory {
             entry.kept_until = Instant::default();
         }
         let is_rival = entry.live.as_ref().is_some_and(|live| live.instance.node != instance.node);
-        if is_rival && now < self.catching_up_until && self.parked.len() < PARKED_MAX {
-            self.parked.retain(|(node, parked)| (*node, parked.instance) != (from, *instance));
-            self.parked.push((from, announce.clone()));
-            return;
+        if is_rival && now < self.catching_up_until {
+            self.parked.retain(|parked| !parked.is(from, *instance));
+            if self.parked.len() < PARKED_MAX {
+                let (announce, charge) = self.accounts.hold(from, announce);
+                return self.parked.push(Parked { from, announce, _charge: charge });
+            }
+            self.limited.push((from, limit_name!(PARKED_MAX)));
         }
         entry.lost.take_if(|lost| lost.0 == *instance);
         let was_lost = entry.is_lost();
@@ -129,6 +150,20 @@ impl Directory {
         let meta = || announce.meta.clone();
         let live = entry.live.get_or_insert_with(|| Live::new(*instance, meta(), now));
         live.take(now, from, announce, is_first, mail);
+        let (mut is_brought, mut has_room) = (false, true);
+        if let Progress::Inline(bytes) = &announce.progress
+            && is_believed
+            && live.small.is_none()
+        {
+            // What this node made is in its store for as long as the entry has it.
+            let is_mine = instance.node == members.me();
+            let charge = (!is_mine).then(|| self.accounts.charge(from, bytes.len())).flatten();
+            (is_brought, has_room) = (true, is_mine || charge.is_some());
+            if !core::mem::take(&mut live.is_asked) && !has_room {
+                self.limited.push((from, limit_name!(SMALL_SHARE)));
+            }
+            live.small = Some(Kept::new(bytes.clone(), charge));
+        }
         live.move_receivers(now, from, id, link, mail);
         if live.is_fed() {
             entry.orphan_since = None;
@@ -138,7 +173,8 @@ impl Directory {
         }
         let is_complete = live.is_complete();
         // Until now it was only at nodes that leave, where no reduce folds it any more.
-        let is_news = is_new || is_complete && !was_complete || !stayed && stays(live);
+        let is_better = is_complete && !was_complete || !stayed && stays(live);
+        let is_news = is_new || is_brought || is_better;
         // The result that the name was reserved for is there. A reader may have all of an attempt that its maker gave up.
         let is_made = announce.progress.is_complete() && from == instance.node;
         entry.reserved.take_if(|reserved| is_made && reserved.node == from);
@@ -147,6 +183,28 @@ impl Directory {
         }
         self.check_orphan(now, id, members);
         self.wake(now, id, is_news, members, link, mail);
+        self.keep_bytes(id, *instance, from, has_room, mail);
+    }
+
+    /// Those who wait for the bytes of a small object have them. Without room for them they go, and a holder is asked for them
+    /// when they are wanted; what went before, or came without them, is asked for when there is room.
+    fn keep_bytes(
+        &mut self,
+        id: &ObjectId,
+        instance: Instance,
+        from: NodeId,
+        has_room: bool,
+        mail: &mut Mail,
+    ) {
+        let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
+        let Some(live) = live.filter(|live| live.instance == instance) else { return };
+        let maker = instance.node;
+        let teller = if live.holders.contains_key(&maker) { maker } else { from };
+        if !has_room {
+            live.small = None;
+        } else if live.lacks_bytes() && self.accounts.has_room(teller, live.meta.size) {
+            live.seek_bytes(id, mail);
+        }
     }
 
     /// Hears what was told of copies whose makers are gone since. A holder of what its maker has never told of has nothing.
@@ -175,18 +233,19 @@ impl Directory {
         id: &ObjectId,
         instance: Instance,
         members: &Members,
+        mail: &mut Mail,
     ) {
-        self.parked
-            .retain(|(node, parked)| (*node, &parked.id, parked.instance) != (from, id, instance));
+        self.parked.retain(|parked| parked.announce.id != *id || !parked.is(from, instance));
         self.early.withdraw(from, instance);
         if let Some(entry) = self.entries.get_mut(id) {
             entry.reserved.take_if(|reserved| *reserved == instance && instance.node == from);
             let mut live = entry.live.as_mut().filter(|live| live.instance == instance);
             if let Some(live) = live.as_mut().filter(|_| instance.node == from) {
                 // Given up by its maker before its name was confirmed.
-                live.inline = None;
+                live.small = None;
             }
             if live.is_some_and(|live| live.remove_holder(from)) {
+                entry.seek_bytes(id, mail);
                 self.check_orphan(now, id, members);
             }
         }
@@ -208,6 +267,9 @@ impl Directory {
         let live = live.filter(|live| live.instance == instance);
         if live.is_some_and(|live| live.remove_holder(holder)) {
             mail.push((holder, Message::Doubted { id: id.clone(), instance }));
+            if let Some(entry) = self.entries.get_mut(id) {
+                entry.seek_bytes(id, mail);
+            }
             self.check_orphan(now, id, members);
             self.forget_if_empty(id);
         }
@@ -316,7 +378,7 @@ impl Entry {
 impl Live {
     /// Whether what is told of goes by the same instance and is not the same.
     fn is_another(&self, told: &Announce) -> bool {
-        let differ = |bytes: &Inline| self.inline.as_ref().is_some_and(|known| known != bytes);
+        let differ = |told: &Inline| self.small.as_ref().is_some_and(|small| small.bytes != *told);
         let is_same = self.meta == told.meta
             && !matches!(&told.progress, Progress::Inline(bytes) if differ(bytes));
         self.instance == told.instance && !is_same
@@ -340,11 +402,7 @@ impl Live {
         mail: &mut Mail,
     ) {
         let (complete, source) = match &announce.progress {
-            Progress::Inline(bytes) => {
-                self.inline = Some(bytes.clone());
-                (true, None)
-            }
-            Progress::Complete => (true, None),
+            Progress::Inline(_) | Progress::Complete => (true, None),
             Progress::Partial { source } => (false, *source),
             Progress::Parts => (false, None),
         };

@@ -8,14 +8,11 @@
 
 use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 
-use super::{
-    Directory, Mail,
-    entry::{Live, Tombstone},
-};
+use super::{Directory, Mail, entry::Tombstone, live::Live};
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
-    limits::{DELETERS_MAX, REMEMBERED_MAX, TOMBSTONE_NS},
+    limits::{DELETERS_MAX, REMEMBERED_MAX, TOMBSTONE_NS, limit_name},
     members::Members,
     message::Message,
     time::Instant,
@@ -47,6 +44,7 @@ impl Directory {
                 gone.askers.push((from, request));
             } else {
                 mail.push((from, Message::Deleted { id: id.clone(), request }));
+                self.limited.push((from, limit_name!(DELETERS_MAX)));
             }
             gone.answer(id, mail);
         } else {

@@ -6,6 +6,7 @@
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
+use super::accounts::Charge;
 use crate::{
     id::{Instance, NodeId, ObjectId},
     limits::EARLY_MAX,
@@ -17,10 +18,13 @@ use crate::{
 /// What members have told.
 type Told = Vec<(NodeId, Announce)>;
 
+/// An announcement that waits until a time at most, with what its bytes cost the member that told it.
+type Waiting = (Instant, Announce, Option<Charge>);
+
 /// Announcements that wait for that of the maker.
 #[derive(Debug, Default)]
 pub(super) struct Early {
-    all: BTreeMap<(Instance, NodeId), (Instant, Announce)>,
+    all: BTreeMap<(Instance, NodeId), Waiting>,
     /// How many each member has told.
     by: BTreeMap<NodeId, usize>,
     /// When they are to be looked at: the first was told too long ago, or a maker is gone.
@@ -28,26 +32,34 @@ pub(super) struct Early {
 }
 
 impl Early {
-    /// Keeps what a member tells until its maker has told, until `until` at most.
-    pub(super) fn keep(&mut self, until: Instant, from: NodeId, announce: &Announce) {
+    /// Keeps what a member tells until its maker has told, until `until` at most; false if the member has told too much.
+    pub(super) fn keep(
+        &mut self,
+        until: Instant,
+        from: NodeId,
+        announce: Announce,
+        charge: Option<Charge>,
+    ) -> bool {
         let key = (announce.instance, from);
         if let Some(before) = self.all.get_mut(&key) {
-            *before = (until, announce.clone());
-            return;
+            *before = (until, announce, charge);
+            return true;
         }
         let count = self.by.entry(from).or_default();
-        if *count < EARLY_MAX {
-            *count += 1;
-            self.all.insert(key, (until, announce.clone()));
-            self.due = Some(self.due.map_or(until, |due| due.min(until)));
+        if *count >= EARLY_MAX {
+            return false;
         }
+        *count += 1;
+        self.all.insert(key, (until, announce, charge));
+        self.due = Some(self.due.map_or(until, |due| due.min(until)));
+        true
     }
 
     pub(super) const fn deadline(&self) -> Option<Instant> {
         self.due
     }
 
-    fn remove(&mut self, key: (Instance, NodeId)) -> Option<(Instant, Announce)> {
+    fn remove(&mut self, key: (Instance, NodeId)) -> Option<Announce> {
         let removed = self.all.remove(&key)?;
         if let Some(count) = self.by.get_mut(&key.1) {
             *count -= 1;
@@ -55,15 +67,15 @@ impl Early {
                 self.by.remove(&key.1);
             }
         }
-        Some(removed)
+        Some(removed.1)
     }
 
     /// The maker has told of its object: who else has.
     pub(super) fn take(&mut self, id: &ObjectId, instance: Instance) -> Told {
         let all = (instance, NodeId(0))..=(instance, NodeId(u64::MAX));
-        let its = self.all.range(all).filter(|(_, (_, announce))| announce.id == *id);
+        let its = self.all.range(all).filter(|(_, (_, announce, _))| announce.id == *id);
         let keys: Vec<(Instance, NodeId)> = its.map(|(key, _)| *key).collect();
-        keys.into_iter().filter_map(|key| Some((key.1, self.remove(key)?.1))).collect()
+        keys.into_iter().filter_map(|key| Some((key.1, self.remove(key)?))).collect()
     }
 
     /// A holder has the copy no more.
@@ -94,11 +106,11 @@ impl Early {
         }
         let has_maker = |announce: &Announce| members.contains(announce.instance.node);
         let over = self.all.iter();
-        let over = over.filter(|(_, (until, announce))| *until <= now || !has_maker(announce));
+        let over = over.filter(|(_, (until, announce, _))| *until <= now || !has_maker(announce));
         let over: Vec<(Instance, NodeId)> = over.map(|(key, _)| *key).collect();
-        let over = over.into_iter().filter_map(|key| Some((key.1, self.remove(key)?.1)));
+        let over = over.into_iter().filter_map(|key| Some((key.1, self.remove(key)?)));
         let (void, heard) = over.partition(|(_, announce)| has_maker(announce));
-        self.due = self.all.values().map(|(until, _)| *until).min();
+        self.due = self.all.values().map(|(until, ..)| *until).min();
         (heard, void)
     }
 }
@@ -126,7 +138,7 @@ mod tests {
         (2..=4).for_each(|number| assert!(members.insert(member(number))));
         let (mut early, until) = (Early::default(), Instant(100));
         for serial in 1..=2 {
-            early.keep(until, NodeId(3), &announce(2, serial));
+            assert!(early.keep(until, NodeId(3), announce(2, serial), None));
         }
         let first = announce(2, 1);
         assert_eq!(early.take(&first.id, first.instance), [(NodeId(3), first.clone())]);
@@ -144,8 +156,11 @@ mod tests {
         (2..=4).for_each(|number| assert!(members.insert(member(number))));
         let (mut early, until) = (Early::default(), Instant(100));
         let most = EARLY_MAX as u64;
-        (0..=most).for_each(|serial| early.keep(until, NodeId(3), &announce(2, serial)));
-        early.keep(until, NodeId(4), &announce(2, most));
+        for serial in 0..=most {
+            let is_kept = early.keep(until, NodeId(3), announce(2, serial), None);
+            assert_eq!(is_kept, serial < most);
+        }
+        assert!(early.keep(until, NodeId(4), announce(2, most), None));
         let last = announce(2, most);
         assert_eq!(early.take(&last.id, last.instance).len(), 1, "only of the other member");
         let (heard, void) = early.expire(until, &members);

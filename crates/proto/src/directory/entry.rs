@@ -1,6 +1,6 @@
-//! What the directory knows of one object: the living instance and its holders, or why it is gone; who waits.
+//! What the directory knows of one object: whether it lives, or why it is gone; who waits.
 //!
-//! Knows who feeds whom, and so who may feed an asker; does not know messages in or time.
+//! Does not know messages in or time, nor who feeds whom.
 
 use alloc::{
     boxed::Box,
@@ -8,25 +8,13 @@ use alloc::{
     vec::Vec,
 };
 
-use litemap::LiteMap;
-
-use super::{
-    Mail,
-    feeds::{Fed, Lineage},
-    paces::{Reports, Speeds},
-};
+use super::{Mail, live::Live};
 use crate::{
-    broadcast::{Candidate, Choice, Pace, choose_source},
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
-    inline::Inline,
-    lifetime::Terms,
     limits::{BURIED_MAX, REMEMBERED_WORDS_BYTES},
-    members::Members,
-    message::{Found, Holding, Message, Source},
-    meta::Meta,
+    message::{Holding, Message},
     planted::{self, Bug},
-    reduce::cost::Link,
     time::Instant,
 };
 
@@ -63,40 +51,6 @@ pub(super) struct Asking {
     pub(super) watchers: BTreeSet<NodeId>,
     /// Who wants to know of the next change of holders.
     pub(super) locators: Vec<Locator>,
-}
-
-#[derive(Debug)]
-pub(super) struct Live {
-    pub(super) instance: Instance,
-    pub(super) meta: Meta,
-    pub(super) inline: Option<Inline>,
-    /// Whether others than its maker, who do not tell of it, may have all of an attempt that comes to nothing.
-    pub(super) by_parts: bool,
-    pub(super) holders: LiteMap<NodeId, Holder>,
-    /// How long it lives, if not until it is deleted.
-    pub(super) terms: Option<Box<Terms>>,
-    /// When this owner first heard of it.
-    pub(super) since: Instant,
-    /// The last node that left without another one for its original.
-    pub(super) abandoned_by: Option<NodeId>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Holder {
-    pub(super) complete: bool,
-    /// Pinned there: put, reduced or adopted.
-    pub(super) origin: bool,
-    /// Who feeds it while it is partial.
-    pub(super) source: Option<NodeId>,
-    /// When it last told of itself, and when it was last sent to somebody.
-    pub(super) told: Option<Instant>,
-    pub(super) located: Option<Instant>,
-    /// When it first told that it receives.
-    pub(super) began: Option<Instant>,
-    /// Who feeds it until `source` has begun to receive; then it is told.
-    pub(super) moving_from: Option<NodeId>,
-    /// How fast it last reported to receive.
-    pub(super) reports: Option<Box<Reports>>,
 }
 
 /// One of as many as are remembered: what few have is boxed.
@@ -216,7 +170,7 @@ impl Entry {
     /// Whether what it was can't be completed any more, so that another instance may take its place.
     pub(super) fn is_lost(&self) -> bool {
         // A name that is kept for a reduce is no orphan, though nobody has what it was before.
-        let is_void = |live: &Live| live.inline.is_none() && live.holders.is_empty();
+        let is_void = |live: &Live| live.small.is_none() && live.holders.is_empty();
         self.orphan_since.is_some() || self.live.as_ref().is_some_and(is_void)
     }
 
@@ -311,6 +265,15 @@ impl Entry {
         self.asking.take_if(|asking| asking.is_empty());
     }
 
+    /// Asks for the bytes of a small object that are not here, if others wait for them.
+    pub(super) fn seek_bytes(&mut self, id: &ObjectId, mail: &mut Mail) {
+        let waits = |asking: &Asking| !asking.waiters.is_empty() || !asking.watchers.is_empty();
+        let is_wanted = self.asking().is_some_and(waits);
+        if let Some(live) = self.live.as_mut().filter(|_| is_wanted) {
+            live.seek_bytes(id, mail);
+        }
+    }
+
     /// Answers those to whom the holders are news.
     pub(super) fn answer_locators(&mut self, id: &ObjectId, mail: &mut Mail) {
         let Some(asking) = &mut self.asking else { return };
@@ -350,203 +313,5 @@ impl Entry {
 impl Asking {
     fn is_empty(&self) -> bool {
         self.waiters.is_empty() && self.watchers.is_empty() && self.locators.is_empty()
-    }
-}
-
-impl Live {
-    /// Nobody has it yet.
-    pub(super) fn new(instance: Instance, meta: Meta, since: Instant) -> Self {
-        // Most objects have one holder for all their lives.
-        let holders = LiteMap::with_capacity(1);
-        let (inline, by_parts, terms, abandoned_by) = (None, false, None, None);
-        Self { instance, meta, inline, by_parts, holders, terms, since, abandoned_by }
-    }
-
-    /// Removes a holder, whom nobody waits for to step in any more; false if it was none.
-    pub(super) fn remove_holder(&mut self, node: NodeId) -> bool {
-        let was_holder = self.holders.remove(&node).is_some();
-        if was_holder {
-            for (_, holder) in self.holders.iter_mut() {
-                holder.lose_source(node);
-            }
-        }
-        was_holder
-    }
-
-    /// Every holder is to drop it; readers who wait are told why, or wait on if there is no error.
-    pub(super) fn drop_copies(&self, id: &ObjectId, error: Option<&Error>, mail: &mut Mail) {
-        self.tell_holders(mail, || {
-            let (id, instance, error) = (id.clone(), self.instance, error.cloned());
-            Message::Drop { id, instance, error }
-        });
-    }
-
-    /// Every holder of a part is to drop it, for nobody has the rest.
-    pub(super) fn strand_copies(&self, id: &ObjectId, error: &Error, mail: &mut Mail) {
-        self.tell_holders(mail, || {
-            let (id, instance, error) = (id.clone(), self.instance, error.clone());
-            Message::Stranded { id, instance, error }
-        });
-    }
-
-    fn tell_holders(&self, mail: &mut Mail, message: impl Fn() -> Message) {
-        mail.extend(self.holders.keys().map(|holder| (*holder, message())));
-    }
-
-    /// All holders, by node.
-    fn holdings(&self) -> Vec<Holding> {
-        let holding =
-            |(node, holder): (&NodeId, &Holder)| Holding { node: *node, complete: holder.complete };
-        self.holders.iter().map(holding).collect()
-    }
-
-    /// Whether a copy is known that is pinned where it is.
-    pub(super) fn has_original(&self) -> bool {
-        self.holders.values().any(|holder| holder.origin)
-    }
-
-    /// Whether all bytes are somewhere.
-    pub(super) fn is_complete(&self) -> bool {
-        self.inline.is_some() || self.holders.values().any(|holder| holder.complete)
-    }
-
-    /// Whether some copy is complete, or will be; the bytes of a small object are here, whoever else is gone.
-    pub(super) fn is_fed(&self) -> bool {
-        self.inline.is_some() || self.holders.keys().any(|node| self.depth(*node).is_some())
-    }
-
-    /// Whether what a holder has is given to others: not if it makes a part itself.
-    fn is_readable(&self, holder: &Holder) -> bool {
-        !self.by_parts || holder.told.is_some()
-    }
-
-    /// `movable_since`: see [`Live::movable_since`]; none lets nobody be moved.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn choose(
-        &self,
-        now: Instant,
-        asker: NodeId,
-        bytes: u64,
-        avoid: &[NodeId],
-        movable_since: Option<Instant>,
-        members: &Members,
-        link: Link,
-        speeds: &Speeds,
-    ) -> Option<Choice> {
-        let others = self.other_branches(now);
-        let pace = |node: NodeId, holder: &Holder| {
-            self.pace_of(now, (node, holder), asker, others, speeds)
-        };
-        let slowness = |node: NodeId, holder: &Holder| {
-            let Pace { slowness, is_stalled } = pace(node, holder);
-            // What is sent to a host that is silent takes nothing of its sender's link.
-            if is_stalled { u64::MAX } else { slowness }
-        };
-        let lineages = self.lineages(asker);
-        let fed = self.fed(asker, movable_since, members, slowness);
-        let candidates: Vec<Candidate> = self
-            .holders
-            .iter()
-            .filter(|(node, holder)| {
-                **node != asker && members.contains(**node) && self.is_readable(holder)
-            })
-            .filter_map(|(node, holder)| {
-                let lineage = *lineages.get(node)?;
-                let Lineage { depth, is_behind: false } = as_planted(lineage) else { return None };
-                let Fed { thousandths, far: feeds_far } =
-                    fed.get(node).copied().unwrap_or_default();
-                let (load, pace) = (((thousandths + 500) / 1000) as u32, pace(*node, holder));
-                let (node, depth, complete, origin) =
-                    (*node, depth?, holder.complete, holder.origin);
-                let (avoided, far) = (avoid.contains(&node), members.are_apart(node, asker));
-                Some(Candidate {
-                    node,
-                    depth,
-                    load,
-                    complete,
-                    origin,
-                    avoided,
-                    far,
-                    feeds_far,
-                    pace,
-                })
-            })
-            .collect();
-        choose_source(&candidates, bytes, link)
-    }
-
-    /// Where an asker takes the object from, and who is fed by whom from then on.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn assign(
-        &mut self,
-        now: Instant,
-        asker: NodeId,
-        id: &ObjectId,
-        avoid: &[NodeId],
-        members: &Members,
-        link: Link,
-        speeds: &Speeds,
-    ) -> Option<Source> {
-        if let Some(inline) = &self.inline {
-            return Some(Source::Inline(inline.clone()));
-        }
-        // Whoever asks again may be sent to another sender than that of those who were to follow it.
-        self.cancel_moves(asker);
-        // Only the first owner knows who feeds whom at present; and who feeds somebody already would feed two.
-        let is_feeding = self.holders.values().any(|holder| holder.source == Some(asker));
-        let can_move = members.owners(id).first == members.me() && !is_feeding;
-        let link = speeds.link_of(asker, link);
-        let since = can_move.then(|| self.movable_since(now, link));
-        let size = self.meta.size;
-        let Choice { node, reason, takes_over, .. } =
-            self.choose(now, asker, size, avoid, since, members, link, speeds)?;
-        let before = Holder { reports: None, ..self.holders.remove(&asker).unwrap_or_default() };
-        let (complete, origin, source, located) = (false, false, Some(node), Some(now));
-        let moving_from = None;
-        let holder = Holder { complete, origin, source, located, moving_from, ..before };
-        self.holders.insert(asker, holder);
-        if let Some(moved) = takes_over.and_then(|receiver| self.holders.get_mut(&receiver)) {
-            moved.moving_from = moved.moving_from.or(moved.source);
-            moved.source = Some(asker);
-        }
-        Some(Source::Holder { node, reason })
-    }
-
-    /// What a watcher is told: itself as the holder if it is one, else the best copy to fold at.
-    pub(super) fn found(&self, watcher: NodeId, members: &Members) -> Option<Found> {
-        let rank = |(node, holder): &(&NodeId, &Holder)| {
-            let is_leaving = members.is_leaving(**node);
-            let (is_other, is_partial) = (**node != watcher, !holder.complete);
-            (is_leaving, is_other, is_partial, !holder.origin, self.load(**node), **node)
-        };
-        let fed =
-            |(node, holder): &(&NodeId, &Holder)| self.is_foldable_at(**node, holder, members);
-        let best = self.holders.iter().filter(fed).min_by_key(rank);
-        // Small bytes come with the answer, whoever holds them besides.
-        let holder = best.map(|(node, _)| *node).or(self.inline.as_ref().map(|_| watcher))?;
-        let (instance, meta) = (self.instance, self.meta.clone());
-        let complete = self.is_complete();
-        Some(Found { instance, meta, holder, inline: self.inline.clone(), complete })
-    }
-
-    /// Whether a member that stays holds it, so that a reduce can be told to fold it there.
-    pub(super) fn is_at_a_node_that_stays(&self, members: &Members) -> bool {
-        let stays = |(node, holder): (&NodeId, &Holder)| {
-            !members.is_leaving(*node) && self.is_foldable_at(*node, holder, members)
-        };
-        self.holders.iter().any(stays)
-    }
-
-    fn is_foldable_at(&self, node: NodeId, holder: &Holder, members: &Members) -> bool {
-        members.contains(node) && self.depth(node).is_some() && self.is_readable(holder)
-    }
-}
-
-/// Where a holder's bytes come from, unless it is a mistake that a test wants.
-fn as_planted(lineage: Lineage) -> Lineage {
-    if planted::has(Bug::NamesDescendants) {
-        Lineage { depth: lineage.depth.or(Some(0)), is_behind: false }
-    } else {
-        lineage
     }
 }

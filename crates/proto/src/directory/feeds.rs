@@ -6,7 +6,7 @@ use alloc::{collections::BTreeMap, vec::Vec};
 
 use super::{
     Mail,
-    entry::{Holder, Live},
+    live::{Holder, Live},
 };
 use crate::{
     id::{NodeId, ObjectId},

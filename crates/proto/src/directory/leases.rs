@@ -82,10 +82,11 @@ impl Leases {
         self.all.deadline().into_iter().chain(resumed).min()
     }
 
-    fn change(&mut self, now: Instant, lease: Lease, change: impl FnOnce(&mut Record)) {
+    /// False if there are too many already.
+    fn change(&mut self, now: Instant, lease: Lease, change: impl FnOnce(&mut Record)) -> bool {
         if !self.all.contains_key(&lease) {
             if self.all.len() >= LEASES_MAX {
-                return;
+                return false;
             }
             self.all.insert(lease.clone(), Record::default());
         }
@@ -93,28 +94,36 @@ impl Leases {
             change(record);
             record.ends_if_untaken(now);
         });
+        true
     }
 
-    /// Clients of a member have taken a lease, or have it no more.
-    pub(super) fn leased(&mut self, now: Instant, from: NodeId, lease: &Lease, is_taken: bool) {
+    /// Clients of a member have taken a lease, or have it no more; false if there are too many leases already.
+    pub(super) fn leased(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        lease: &Lease,
+        is_taken: bool,
+    ) -> bool {
         self.change(now, lease.clone(), |record| {
             if is_taken {
                 record.takers.insert(from);
             } else {
                 record.takers.remove(&from);
             }
-        });
+        })
     }
 
-    /// A member owns objects of a job, or none any more.
-    pub(super) fn covers(&mut self, now: Instant, from: NodeId, job: &Name, covers: bool) {
+    /// A member owns objects of a job, or none any more; false if there are too many leases already.
+    pub(super) fn covers(&mut self, now: Instant, from: NodeId, job: &Name, covers: bool) -> bool {
         let lease = Lease::Job(job.clone());
         if covers {
             self.change(now, lease, |record| {
                 record.coverers.insert(from);
-            });
+            })
         } else {
             self.all.update(&lease, |record| record.coverers.remove(&from));
+            true
         }
     }
 

@@ -16,6 +16,7 @@
 //!      +---------------- gone (askers are told why at once)
 //! ```
 
+mod accounts;
 mod asking;
 #[cfg(test)]
 mod bounds_tests;
@@ -26,10 +27,15 @@ mod entry;
 mod feeds;
 mod leases;
 mod list;
+mod live;
 mod names;
 mod paces;
 #[cfg(test)]
 mod paces_tests;
+#[cfg(test)]
+mod small_tests;
+mod speeds;
+mod status;
 mod sweep;
 #[cfg(test)]
 mod sweep_tests;
@@ -46,11 +52,14 @@ use alloc::{
 };
 
 use self::{
+    accounts::Accounts,
+    copies::Parked,
     early::Early,
-    entry::{Asking, Entry, Live, Locator},
+    entry::{Entry, Locator},
     leases::Leases,
+    live::Live,
     names::LatestWaiter,
-    paces::Speeds,
+    speeds::Speeds,
     sweep::Entries,
     unknown::Unknown,
 };
@@ -59,9 +68,9 @@ use crate::{
     error::Error,
     id::{NodeId, ObjectId},
     lifetime::Lease,
-    limits::{MERGE_NS, ORPHAN_GRACE_NS, STRAY_NS, TOMBSTONE_NS},
+    limits::{MERGE_NS, ORPHAN_GRACE_NS, STRAY_NS, TOMBSTONE_NS, limit_name},
     members::Members,
-    message::{Announce, Message},
+    message::Message,
     planted::{self, Bug},
     reduce::cost::Link,
     time::Instant,
@@ -101,9 +110,13 @@ pub struct Directory {
     /// Members were met again, and may not have told everything before then.
     merging_until: Instant,
     /// Announcements of other instances than those that are known here, which wait until then.
-    parked: Vec<(NodeId, Announce)>,
+    parked: Vec<Parked>,
     /// Announcements of copies of which the maker has not told.
     early: Early,
+    /// What the bytes of small objects cost the members that told them.
+    accounts: Accounts,
+    /// Limits that have turned away what members said since this was last asked.
+    limited: Vec<(NodeId, &'static str)>,
     /// How many entries members have had opened.
     unknown: Unknown,
     /// How fast nodes are.
@@ -119,13 +132,14 @@ pub struct Directory {
 
 impl Default for Directory {
     fn default() -> Self {
-        Self::new(None, Slice::default())
+        Self::new(None, Slice::default(), u64::MAX)
     }
 }
 
 impl Directory {
     /// One that knows nothing. `detection_ns`: for how long members may take one for alive whose end others know of.
-    pub fn new(detection_ns: Option<u64>, slice: Slice) -> Self {
+    /// `small`: how many bytes of small objects of other members there is room for.
+    pub fn new(detection_ns: Option<u64>, slice: Slice, small: u64) -> Self {
         let stray_ns = detection_ns.unwrap_or(0).saturating_mul(2).max(STRAY_NS);
         Self {
             entries: Entries::default(),
@@ -141,6 +155,8 @@ impl Directory {
             merging_until: Instant::default(),
             parked: Vec::new(),
             early: Early::default(),
+            accounts: Accounts::new(small),
+            limited: Vec::new(),
             unknown: Unknown::default(),
             speeds: Speeds::default(),
             leases: Leases::default(),
@@ -167,6 +183,7 @@ impl Directory {
             let is_its = |(_, entry): &(&ObjectId, &Entry)| entry.is_only_asked_for_by(from);
             let count = || self.entries.iter().filter(is_its).count();
             if !self.unknown.may_open(now, from, count) {
+                self.limited.push((from, limit_name!(UNKNOWN_MAX)));
                 return Taken::Yes;
             }
         }
@@ -175,7 +192,9 @@ impl Directory {
                 self.announce(now, from, announce, members, link, mail);
                 self.keep_for_a_while(now, &announce.id, members);
             }
-            Message::Withdraw { id, instance } => self.withdraw(now, from, id, *instance, members),
+            Message::Withdraw { id, instance } => {
+                self.withdraw(now, from, id, *instance, members, mail);
+            }
             Message::Locate { id, avoid, not_here, receives } => {
                 self.speeds.says(now, from, *receives);
                 if let Some((holder, instance)) = not_here
@@ -233,11 +252,15 @@ impl Directory {
                 }
             }
             Message::Leased { lease, is_taken } => {
-                self.leases.leased(now, from, lease, *is_taken);
+                if !self.leases.leased(now, from, lease, *is_taken) {
+                    self.limited.push((from, limit_name!(LEASES_MAX)));
+                }
                 self.leases.keep_for_a_while(now, lease, self.stray_ns, members);
             }
             Message::Covers { job, covers } => {
-                self.leases.covers(now, from, job, *covers);
+                if !self.leases.covers(now, from, job, *covers) {
+                    self.limited.push((from, limit_name!(LEASES_MAX)));
+                }
                 let lease = Lease::Job(job.clone());
                 self.leases.keep_for_a_while(now, &lease, self.stray_ns, members);
             }
@@ -328,7 +351,7 @@ impl Directory {
             self.work_off(now, members, mail);
         }
         if self.catching_up_until <= now {
-            for (from, announce) in core::mem::take(&mut self.parked) {
+            for Parked { from, announce, .. } in core::mem::take(&mut self.parked) {
                 if members.contains(from) {
                     self.settle(now, &announce.id, members, mail);
                     self.announce(now, from, &announce, members, link, mail);
@@ -423,70 +446,6 @@ impl Directory {
             }
         }
         self.forget_if_empty(id);
-    }
-
-    /// Whether a node has asked for an object that is not there yet.
-    pub fn is_awaited(&self, id: &ObjectId, by: NodeId) -> bool {
-        let Some(entry) = self.entries.get(id) else { return false };
-        let asks = |asking: &Asking| asking.waiters.iter().any(|(asker, _)| *asker == by);
-        entry.asking().is_some_and(asks) && !self.entries.is_void(entry, by)
-    }
-
-    /// Why an object can't come, if that is remembered.
-    pub fn why_gone(&self, id: &ObjectId) -> Option<Error> {
-        Some(self.entries.get(id)?.gone.as_ref()?.error(id))
-    }
-
-    /// How many objects are known to exist.
-    pub fn len(&self) -> usize {
-        self.entries.iter().filter(|(_, entry)| entry.is_alive()).count()
-    }
-
-    /// How many nodes that are no members are remembered for their pace; for checkers.
-    pub fn strangers(&self, members: &Members) -> usize {
-        self.speeds.strangers(members)
-    }
-
-    /// What others wait for or listen to here; for checkers. Questions that came here before a change of members, or while
-    /// the members did not agree, may stay where nobody asks any more.
-    pub fn questions(&self, members: &Members) -> usize {
-        let of = |(id, asking): (&ObjectId, &Asking)| {
-            let owners = members.owners(id);
-            let is_first = owners.first == members.me();
-            let waiting = if is_first { asking.waiters.len() } else { 0 };
-            let listening = asking.watchers.len() + asking.locators.len();
-            if owners.contains(members.me()) { waiting + listening } else { 0 }
-        };
-        let is_mine =
-            |waiter: &&LatestWaiter| prefix_owner(&waiter.prefix, members) == Some(members.me());
-        let latest = self.latest.iter().filter(is_mine).count();
-        let asked = self.entries.iter().filter_map(|(id, entry)| Some((id, entry.asking()?)));
-        latest + asked.map(of).sum::<usize>()
-    }
-
-    /// Names that are kept for reduces; for checkers.
-    pub fn reservations(&self) -> usize {
-        self.entries.iter().filter(|(_, entry)| entry.reserved.is_some()).count()
-    }
-
-    /// Whether none is.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Who holds a living object; for checkers.
-    pub fn holders(&self, id: &ObjectId) -> Vec<NodeId> {
-        let Some(entry) = self.entries.get(id) else { return Vec::new() };
-        let holders = entry.live.iter().flat_map(|live| live.holders.keys().copied());
-        holders.filter(|node| !self.entries.is_void(entry, *node)).collect()
-    }
-
-    /// For each partial copy of each object, who feeds it; for checkers.
-    pub fn feeds(&self) -> impl Iterator<Item = (&ObjectId, NodeId, NodeId)> {
-        self.entries.iter().flat_map(|(id, entry)| {
-            let holders = entry.live.iter().flat_map(|live| live.holders.iter());
-            holders.filter_map(move |(node, holder)| Some((id, *node, holder.source?)))
-        })
     }
 
     /// Starts the grace after which those who wait are told of the loss, if nobody is left who could have it.

@@ -9,7 +9,7 @@ use super::{Directory, Mail, entry::Entry};
 use crate::{
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, RequestId},
-    limits::LATEST_MAX,
+    limits::{LATEST_MAX, limit_name},
     members::Members,
     message::Message,
     time::Instant,
@@ -39,7 +39,7 @@ impl Directory {
         // Asked again after a change of members: the older question is the same one.
         self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, request));
         if self.latest.iter().filter(|waiter| waiter.node == from).count() >= LATEST_MAX {
-            return;
+            return self.limited.push((from, limit_name!(LATEST_MAX)));
         }
         self.latest.push(LatestWaiter { node: from, request, prefix: prefix.into(), after });
         let newest = self.living(prefix).max_by_key(|(version, _)| *version);

@@ -1,7 +1,7 @@
 //! How fast nodes receive and send, as receivers report it, and who is moved to another sender for it.
 //!
 //! Receivers report how fast an object comes ([`crate::pace`]). The first owner keeps the last report of each holder and
-//! remembers, from object to object, which nodes are slow. It tells a node that receives slowly, and that node says so to
+//! remembers, from object to object, which nodes are slow ([`super::speeds`]). It tells a node that receives slowly, and that node says so to
 //! the owner of each object that it asks for. A slow node is given to an asker only if no other holder can
 //! send ([`crate::broadcast`]); a receiver behind one is moved to a better sender and keeps what it has.
 //!
@@ -11,21 +11,19 @@
 //!
 //! Knows rates; does not know how they were measured.
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    vec::Vec,
-};
+use alloc::{collections::BTreeSet, vec::Vec};
 
 use super::{
     Directory, Mail,
-    entry::{Holder, Live},
+    live::{Holder, Live},
+    speeds::Speeds,
 };
 use crate::{
     broadcast::Pace,
     id::{NodeId, ObjectId},
     members::Members,
-    message::{Message, Paced, Receives},
-    pace::{REMEMBERED_NS, SLOW_TIMES, STALL_NS},
+    message::{Message, Paced},
+    pace::{SLOW_TIMES, STALL_NS},
     reduce::cost::Link,
     time::Instant,
 };
@@ -42,9 +40,6 @@ const JUDGE_NS: u64 = 60_000_000;
 
 /// How long a report says something of the present: receivers report every 2 s at least.
 const FRESH_NS: u64 = 2_500_000_000;
-
-/// How long a node counts as stalled that has said nothing since.
-const STALLED_NS: u64 = 5_000_000_000;
 
 /// What moving to another sender costs beside the bytes: a round trip to the owner, a new connection.
 const MOVE_NS: u64 = 20_000_000;
@@ -67,94 +62,6 @@ struct Report {
     missing: u64,
     /// What the receiver has received from others, if that was measured.
     usual: Option<u64>,
-}
-
-/// What is remembered of nodes.
-#[derive(Debug, Default)]
-pub(super) struct Speeds {
-    nodes: BTreeMap<NodeId, Speed>,
-    /// Bytes per second that this owner itself is used to receive, once that was measured.
-    pub(super) usual: Option<u64>,
-}
-
-#[derive(Debug, Default)]
-struct Speed {
-    /// How many times slower than others it received, and when that was found.
-    down: Option<(u64, Instant)>,
-    /// How many times less it sent to a receiver than that got elsewhere, and when that was found.
-    up: Option<(u64, Instant)>,
-    /// When a receiver of it was stalled and it said nothing.
-    stalled: Option<Instant>,
-    /// Bytes per second that it says it is used to receive.
-    usual: Option<u64>,
-}
-
-impl Speeds {
-    /// A node has said something: it is not stalled.
-    pub(super) fn heard(&mut self, from: NodeId) {
-        if let Some(speed) = self.nodes.get_mut(&from) {
-            speed.stalled = None;
-        }
-    }
-
-    /// A node says how fast it receives.
-    pub(super) fn says(&mut self, now: Instant, from: NodeId, receives: Receives) {
-        let Receives { slowness, usual } = receives;
-        if slowness > 1 || usual.is_some() {
-            let speed = self.nodes.entry(from).or_default();
-            speed.down = (slowness > 1).then_some((slowness, now));
-            speed.usual = usual;
-        } else if let Some(speed) = self.nodes.get_mut(&from) {
-            (speed.down, speed.usual) = (None, None);
-        }
-    }
-
-    /// Bytes per second that a node, or this owner, is used to receive, if either was measured.
-    fn usual_of(&self, node: NodeId) -> Option<u64> {
-        self.nodes.get(&node).and_then(|speed| speed.usual).max(self.usual)
-    }
-
-    /// The link as this owner knows it; where it has received nothing yet, as the asker does.
-    pub(super) fn link_of(&self, asker: NodeId, link: Link) -> Link {
-        match self.usual_of(asker).filter(|_| self.usual.is_none()) {
-            Some(bytes_per_second) => Link { bytes_per_second, ..link },
-            None => link,
-        }
-    }
-
-    /// A member is gone.
-    pub(super) fn forget(&mut self, node: NodeId) {
-        self.nodes.remove(&node);
-    }
-
-    /// Of how many nodes that are no members something is remembered; for checkers.
-    pub(super) fn strangers(&self, members: &Members) -> usize {
-        self.nodes.keys().filter(|node| !members.contains(**node)).count()
-    }
-
-    /// Whether a receiver of a node was stalled a moment ago, and the node has said nothing since.
-    pub(super) fn is_stalled(&self, now: Instant, node: NodeId) -> bool {
-        let stalled = self.nodes.get(&node).and_then(|speed| speed.stalled);
-        stalled.is_some_and(|at| now.since(at) < STALLED_NS)
-    }
-
-    /// How many times slower than others a node was found to receive, or says that it does; 1 if neither.
-    fn received_slowness(&self, now: Instant, node: NodeId) -> u64 {
-        let speed = self.nodes.get(&node);
-        speed.and_then(|speed| remembered(now, speed.down)).unwrap_or(1)
-    }
-
-    /// How many times slower than others a node was found to be; 1 if it was not.
-    fn slowness(&self, now: Instant, node: NodeId) -> u64 {
-        let speed = self.nodes.get(&node);
-        let found =
-            speed.and_then(|speed| remembered(now, speed.up).max(remembered(now, speed.down)));
-        found.unwrap_or(1)
-    }
-}
-
-fn remembered(now: Instant, found: Option<(u64, Instant)>) -> Option<u64> {
-    found.filter(|(_, at)| now.since(*at) < REMEMBERED_NS).map(|(times, _)| times)
 }
 
 impl Directory {
@@ -318,11 +225,11 @@ impl Live {
         let least_ns = if is_plain { PROBATION_NS } else { 2 * PROBATION_NS };
         let is_long = holder.located.is_some_and(|located| now.since(located) > least_ns);
         if !is_slow(report.rate, typical) {
-            speeds.nodes.get_mut(&node)?.down = None;
+            speeds.is_quick(node);
             None
         } else if is_long && self.is_well(now, holder.source?, typical) {
             let times = typical / report.rate.max(1);
-            speeds.nodes.entry(node).or_default().down = Some((times, now));
+            speeds.receives_slowly(now, node, times);
             Some(times)
         } else {
             None
@@ -359,7 +266,7 @@ impl Live {
             if members.contains(*left) && self.is_well(now, *left, typical) {
                 let times = typical / report.rate.max(1);
                 if times >= SLOW_TIMES {
-                    speeds.nodes.entry(*left).or_default().up = Some((times, now));
+                    speeds.sends_slowly(now, *left, times);
                 }
             }
         }
@@ -441,10 +348,10 @@ impl Live {
                 return None;
             }
             if of_late.is_none() && is_member {
-                speeds.nodes.entry(source).or_default().stalled = Some(now);
+                speeds.stalls(now, source);
             }
         } else if is_member && !self.feeds_others(now, source, node) {
-            speeds.nodes.entry(source).or_default().stalled = Some(now);
+            speeds.stalls(now, source);
         }
         let avoid = self.senders_to_avoid(node, source);
         let choice = self.choose(now, node, report.missing, &avoid, None, members, link, speeds)?;

@@ -164,8 +164,9 @@ impl Directory {
     /// Forgets a member: its copies, its questions. [`Directory::members_changed`] follows.
     pub fn member_gone(&mut self, now: Instant, node: NodeId, members: &Members) {
         self.latest.retain(|waiter| waiter.node != node);
-        self.parked.retain(|(from, _)| *from != node);
+        self.parked.retain(|parked| parked.from != node);
         self.early.forget_node(node);
+        self.accounts.sort_out();
         self.speeds.forget(node);
         self.unknown.forget(node);
         self.leases.member_gone(now, node);
@@ -306,6 +307,9 @@ impl Directory {
             // After the grace, so that those who ask the next owner instead of one that died are told too.
             entry.orphan_since = Some(now);
             self.alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
+        }
+        if held {
+            entry.seek_bytes(id, mail);
         }
         if held || reserved || id.minter() == Some(node) {
             self.check_orphan(now, id, members);

@@ -6,13 +6,17 @@ use super::{
     tests::{Owner, fed_by, instance, locate, told},
     *,
 };
-use crate::{id::RequestId, members::Member, message::Progress};
+use crate::{
+    id::RequestId,
+    members::Member,
+    message::Progress,
+};
 
 const ONE_AT_A_TIME: Slice = Slice { entries: 1, pause_ns: 1 };
 
 /// Slices that come only when they are asked for.
 fn sliced() -> Owner {
-    Owner { directory: Directory::new(None, ONE_AT_A_TIME), ..Owner::new() }
+    Owner { directory: Directory::new(None, ONE_AT_A_TIME, u64::MAX), ..Owner::new() }
 }
 
 fn minted_by(node: u64, serial: u64) -> ObjectId {

@@ -10,7 +10,7 @@ use crate::{
     inline::Inline,
     limits::REMEMBERED_MAX,
     members::Member,
-    message::{Found, Progress, Receives, Source},
+    message::{Announce, Found, Progress, Receives, Source},
     meta::Meta,
 };
 

@@ -5,14 +5,14 @@
 
 use alloc::{boxed::Box, collections::BTreeMap, format, vec::Vec};
 
-use super::{Node, replicas::Replicas, requests::Asked, room::SpaceFor, world::World};
+use super::{Node, Whose, replicas::Replicas, requests::Asked, room::SpaceFor, world::World};
 use crate::{
     ask::Answer,
     error::Error,
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
     lifetime::Terms,
-    limits::{ADOPTIONS_MAX, INLINE_BYTES_MAX},
+    limits::{ADOPTIONS_MAX, INLINE_BYTES_MAX, limit_name},
     message::Message,
     meta::Meta,
     table::{Copy, State, Table},
@@ -248,6 +248,9 @@ impl Node {
         // What is here of another instance is not it, and keeps it from being received.
         let is_other = self.table.current(&id).is_some_and(|current| current != instance);
         let is_full = self.adoptions.coming() >= ADOPTIONS_MAX;
+        if is_full {
+            self.world.turned_away(Whose::Member(asker), limit_name!(ADOPTIONS_MAX));
+        }
         if self.leaving.has_begun() || is_wrong || is_void || is_other || is_full {
             return answer(&id, adoption, false, &mut self.world);
         }

@@ -329,6 +329,15 @@ pub enum Action {
     },
 }
 
+/// What a limit is one of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// A member of the cluster.
+    Member(NodeId),
+    /// A client of this node.
+    Client(ClientId),
+}
+
 /// A decision and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
@@ -389,6 +398,13 @@ pub enum Note {
         /// What it was.
         kind: Kind,
     },
+    /// A limit turned away what a member said, or what a client asked for.
+    Limited {
+        /// Whose it was.
+        whose: Whose,
+        /// The name of the limit in [`crate::limits`].
+        limit: &'static str,
+    },
     /// Copies were evicted.
     Evicted {
         /// How many.
@@ -410,4 +426,8 @@ pub struct Config {
     /// How much of what a change of members touches is worked off in one go.
     #[serde(default)]
     pub slice: Slice,
+    /// Bytes of small objects of other members that live here beside that; none for a share of the capacity,
+    /// [`crate::limits::SMALL_SHARE`].
+    #[serde(default)]
+    pub small: Option<u64>,
 }

@@ -3,10 +3,10 @@
 
 use alloc::{format, string::String};
 
-use super::{Action, Node, worker::Ended};
+use super::{Action, Node, Whose, worker::Ended};
 use crate::{
     id::{Instance, NodeId, ReduceId},
-    limits::FOLDS_MAX,
+    limits::{FOLDS_MAX, limit_name},
     message::{FoldKey, FoldOrder, Message},
 };
 
@@ -23,6 +23,7 @@ impl Node {
                 Some(format!("node {} is closing", self.world.me()))
             }
             _ if self.worker.ordered_by(from) >= FOLDS_MAX => {
+                self.world.turned_away(Whose::Member(from), limit_name!(FOLDS_MAX));
                 Some(format!("node {} folds {FOLDS_MAX} orders of yours", self.world.me()))
             }
             Some(missing) => Some(format!("node {} holds no instance {missing}", self.world.me())),

@@ -9,10 +9,10 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Action, change::Change, world::World};
+use super::{Action, Whose, change::Change, world::World};
 use crate::{
     id::NodeId,
-    limits::{MEMBERS_MAX, UNMET_MAX},
+    limits::{MEMBERS_MAX, UNMET_MAX, limit_name},
     members::Member,
     message::{ENDED, Message},
     planted::{self, Bug},
@@ -87,6 +87,11 @@ impl Membership {
         self.swim.deadline().into_iter().chain(self.redial.deadline()).min()
     }
 
+    /// Members that asked this node about others too often, since this was last asked.
+    pub(super) fn take_limited(&mut self) -> Vec<NodeId> {
+        self.swim.take_limited()
+    }
+
     pub(super) fn suspicions(&self) -> Vec<(NodeId, Suspicion)> {
         self.swim.suspicions().collect()
     }
@@ -148,6 +153,11 @@ impl Membership {
         // by those that are met.
         let calls = UNMET_MAX.saturating_sub(self.unmet.len());
         let places = MEMBERS_MAX.saturating_sub(before.len());
+        if new.len() > calls.min(places) {
+            let is_large = places < calls;
+            let limit = if is_large { limit_name!(MEMBERS_MAX) } else { limit_name!(UNMET_MAX) };
+            world.turned_away(Whose::Member(from), limit);
+        }
         let new: Vec<Member> = new.into_values().take(calls.min(places)).collect();
         if new.is_empty() {
             return None;

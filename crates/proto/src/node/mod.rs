@@ -86,12 +86,13 @@ use self::{
     world::World,
 };
 pub use self::{
-    event::{Action, Config, Event, FOLD_WAITED_NS, GROWTH_NS, Note},
+    event::{Action, Config, Event, FOLD_WAITED_NS, GROWTH_NS, Note, Whose},
     leave::{LEAVE_PATIENCE_NS, Lost},
     permit::{Kind, Speaker},
 };
 use crate::{
     directory::Directory,
+    limits::{SMALL_SHARE, limit_name},
     members::{Member, Members},
     table::Table,
     time::Instant,
@@ -126,10 +127,11 @@ pub struct Node {
 impl Node {
     /// A node alone in its cluster.
     pub fn new(me: Member, config: Config) -> Self {
+        let small = config.small.unwrap_or(config.capacity / SMALL_SHARE);
         Self {
             world: World::new(me, config),
             membership: Membership::new(me.id, config.detection_ns),
-            directory: Directory::new(config.detection_ns, config.slice),
+            directory: Directory::new(config.detection_ns, config.slice, small),
             retelling: Retelling::default(),
             requests: Requests::default(),
             watches: Watches::default(),
@@ -160,7 +162,18 @@ impl Node {
         self.hear_itself();
         self.unseat();
         self.leave_when_empty();
+        self.note_limits();
         self.world.end(actions);
+    }
+
+    /// Says which limits have turned away what members said.
+    fn note_limits(&mut self) {
+        for (member, limit) in self.directory.take_limited() {
+            self.world.turned_away(Whose::Member(member), limit);
+        }
+        for member in self.membership.take_limited() {
+            self.world.turned_away(Whose::Member(member), limit_name!(ERRANDS_MAX));
+        }
     }
 
     fn hear_itself(&mut self) {

@@ -5,8 +5,8 @@
 use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
 use super::{
-    Action, Asked, Node, Note, Waiting, coordinator::Target, put::no_time, requests::Subject,
-    room::SpaceFor, watches::Listener,
+    Action, Asked, Node, Note, Waiting, Whose, coordinator::Target, put::no_time,
+    requests::Subject, room::SpaceFor, watches::Listener,
 };
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     id::{Instance, NodeId, ObjectId, ReduceId},
     inline::Inline,
     lifetime::Terms,
-    limits::REDUCE_INPUTS_MAX,
+    limits::{REDUCE_INPUTS_MAX, limit_name},
     message::{FoldKey, FoldOrder, Found, Message},
     meta::Op,
     planted::{self, Bug},
@@ -45,6 +45,7 @@ impl Node {
                 inputs.len()
             )
         } else if inputs.len() > REDUCE_INPUTS_MAX {
+            self.world.turned_away(Whose::Client(asked.client), limit_name!(REDUCE_INPUTS_MAX));
             format!(
                 "{} inputs are more than {REDUCE_INPUTS_MAX}, the most of one reduce",
                 inputs.len()

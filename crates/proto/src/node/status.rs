@@ -100,6 +100,7 @@ impl Node {
             corrupt: self.pulls.corrupt(),
             copies: self.table.len() as u64,
             owned: self.directory.len() as u64,
+            small: self.directory.small_bytes(),
             used: self.table.used(),
             capacity: self.table.capacity(),
             waiting: self.requests.len() as u64,

@@ -5,7 +5,7 @@
 
 use alloc::{collections::VecDeque, vec::Vec};
 
-use super::{Action, Config, Note};
+use super::{Action, Config, Note, Whose};
 use crate::{
     ask::Answer,
     error::Error,
@@ -95,6 +95,11 @@ impl World {
         self.act(Action::Note(note));
     }
 
+    /// A limit turned away what a member said, or what a client asked for.
+    pub(super) fn turned_away(&mut self, whose: Whose, limit: &'static str) {
+        self.note(Note::Limited { whose, limit });
+    }
+
     pub(super) fn reply(
         &mut self,
         client: ClientId,
@@ -156,7 +161,8 @@ impl World {
     pub(super) fn of(count: u64) -> Self {
         let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
         let (capacity, degree, slice) = (1 << 20, None, crate::directory::Slice::default());
-        let config = Config { capacity, link, degree, detection_ns: Some(3_000_000_000), slice };
+        let detection_ns = Some(3_000_000_000);
+        let config = Config { capacity, link, degree, detection_ns, slice, small: None };
         let mut world = Self::new(Self::member(1), config);
         (2..=count).for_each(|number| assert!(world.members.insert(Self::member(number))));
         world

@@ -105,6 +105,8 @@ pub(crate) struct Swim {
     counted: u64,
     probes: BTreeMap<NodeId, Probe>,
     suspicions: BTreeMap<NodeId, Suspicion>,
+    /// Members for which one errand more was not run, since this was last asked.
+    limited: Vec<NodeId>,
     /// Asked on behalf of others: by own sequence, whom, for whom, by what sequence, until when.
     errands: BTreeMap<u64, Errand>,
 }
@@ -149,8 +151,14 @@ impl Swim {
             counted: 0,
             probes: BTreeMap::new(),
             suspicions: BTreeMap::new(),
+            limited: Vec::new(),
             errands: BTreeMap::new(),
         }
+    }
+
+    /// Members for which one errand more was not run, since this was last asked.
+    pub(crate) fn take_limited(&mut self) -> Vec<NodeId> {
+        core::mem::take(&mut self.limited)
     }
 
     /// Who is suspected, by id.
@@ -353,7 +361,7 @@ impl Swim {
             return;
         }
         if self.errands.len() >= ERRANDS_MAX {
-            return;
+            return self.limited.push(asker);
         }
         let sequence = self.count();
         let until = now + self.detection_ns.unwrap_or_default() / PARTS;

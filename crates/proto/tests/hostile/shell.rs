@@ -39,7 +39,8 @@ impl Shell {
         let link = Link { latency_ns: 100_000, bytes_per_second: 125_000_000 };
         let detection_ns = Some(3_000_000_000);
         let slice = Slice { entries: 2, pause_ns: 1_000_000 };
-        let config = Config { capacity: CAPACITY, link, degree: None, detection_ns, slice };
+        let config =
+            Config { capacity: CAPACITY, link, degree: None, detection_ns, slice, small: None };
         let mut shell = Self {
             node: Node::new(member(ME), config),
             now: Instant(1),
@@ -67,6 +68,8 @@ impl Shell {
             "{} bytes in a store of {CAPACITY}",
             table.used()
         );
+        let (small, most) = self.node.directory().small_bytes();
+        assert!(small <= most, "{small} bytes of small objects, of {most}");
     }
 
     fn perform(&mut self, action: Action) {

@@ -54,6 +54,9 @@ def _print(facts: dict[str, Any]) -> None:
     click.echo(f"admits   by {facts['admission']}{_revocations(facts['revocations'])}")
     click.echo(f"objects  {facts['objects']} here, {write_size(store['used'])} of {write_size(store['capacity'])}")
     click.echo(f"memory   {write_size(store['mapped'])} mapped, {write_size(store['warm'])} of it free and warm")
+    if store["small"]:
+        most = write_size(store["small_capacity"])
+        click.echo(f"small    {write_size(store['small'])} of {most}, objects of other members that live here")
     click.echo()
     columns = ["member", "address"]
     if any(member["rack"] for member in facts["members"]):
@@ -68,6 +71,9 @@ def _print(facts: dict[str, Any]) -> None:
         rows = [[*row, state] for row, state in zip(rows, states, strict=True)]
     print_table(columns, rows)
     click.echo()
+    if facts["limits"]:
+        print_table(["limit", "of", "turned away"], [_limit(row) for row in facts["limits"]])
+        click.echo()
     print_table(
         ["counter", "value"],
         [
@@ -75,6 +81,11 @@ def _print(facts: dict[str, Any]) -> None:
             for name, value in facts["counters"].items()
         ],
     )
+
+
+def _limit(row: dict[str, Any]) -> list[str]:
+    process = "a process" if row["process"] is None else f"process {row['process']}"
+    return [row["limit"], f"member {row['member']}" if row["member"] else process, str(row["count"])]
 
 
 def _revocations(facts: dict[str, Any] | None) -> str:

@@ -11,8 +11,9 @@ use crate::{
     ask::Answer,
     error::Error,
     id::{ObjectId, RequestId},
-    limits::WAIT_OBJECTS_MAX,
+    limits::{WAIT_OBJECTS_MAX, limit_name},
     node::{
+        Whose,
         watches::{Listener, Watches},
         world::World,
     },
@@ -74,6 +75,7 @@ impl Requests {
     ) -> Option<Result<Answer, Error>> {
         let places = ids.len();
         if places > WAIT_OBJECTS_MAX {
+            world.turned_away(Whose::Client(asked.client), limit_name!(WAIT_OBJECTS_MAX));
             let said =
                 format!("a wait for {places} objects: at most {WAIT_OBJECTS_MAX} in one call");
             return Some(Err(Error::InvalidArgument(said)));

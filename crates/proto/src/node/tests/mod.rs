@@ -108,7 +108,8 @@ impl Cluster {
         };
         let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
         for id in 1..=size {
-            let config = Config { capacity, link, degree: None, detection_ns: None, slice };
+            let config =
+                Config { capacity, link, degree: None, detection_ns: None, slice, small: None };
             cluster.nodes.insert(NodeId(id), Node::new(member(id), config));
             if id > 1 {
                 cluster.tell(id, Event::PeerUp { member: member(1) });
@@ -883,7 +884,7 @@ fn alone(id: u64) -> Node {
     let slice = Slice::default();
     Node::new(
         member(id),
-        Config { capacity: 1 << 30, link, degree: None, detection_ns: None, slice },
+        Config { capacity: 1 << 30, link, degree: None, detection_ns: None, slice, small: None },
     )
 }
 

@@ -1,0 +1,79 @@
+//! What limits turned away, by the member or the process whose it was. For users it is explained in docs/security.md.
+//!
+//! Does not know what the limits are.
+
+use std::{collections::BTreeMap, sync::Mutex};
+
+use hoplite_proto::id::NodeId;
+use serde_json::{Value, json};
+
+use crate::sync::lock;
+
+/// Rows that are kept: of more members and processes, the one with the lowest count is forgotten.
+const ROWS_MAX: usize = 1024;
+
+/// What a limit is one of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Whose {
+    /// A member of the cluster.
+    Member(NodeId),
+    /// A process of this host; none if the kernel does not say which.
+    Process(Option<u32>),
+}
+
+/// How often each limit turned something away.
+#[derive(Debug, Default)]
+pub(crate) struct Limited {
+    all: Mutex<BTreeMap<(Whose, &'static str), u64>>,
+}
+
+impl Limited {
+    /// A limit of this name turned something away.
+    pub(crate) fn note(&self, whose: Whose, limit: &'static str) {
+        let mut all = lock(&self.all);
+        if all.len() >= ROWS_MAX
+            && !all.contains_key(&(whose, limit))
+            && let Some(least) = all.iter().min_by_key(|(_, count)| **count).map(|(key, _)| *key)
+        {
+            all.remove(&least);
+        }
+        *all.entry((whose, limit)).or_default() += 1;
+    }
+
+    /// A row for each limit that turned something of a member or a process away.
+    pub(crate) fn describe(&self) -> Vec<Value> {
+        let all = lock(&self.all);
+        let row = |((whose, limit), count): (&(Whose, &str), &u64)| {
+            let (member, process) = match whose {
+                Whose::Member(node) => (Some(node.to_string()), None),
+                Whose::Process(pid) => (None, *pid),
+            };
+            json!({"member": member, "process": process, "limit": limit, "count": count})
+        };
+        all.iter().map(row).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_is_counted_for_each_and_the_rows_do_not_grow_for_ever() {
+        let limited = Limited::default();
+        for _ in 0..3 {
+            limited.note(Whose::Member(NodeId(1)), "A");
+            limited.note(Whose::Process(Some(7)), "B");
+        }
+        for pid in 0..2 * ROWS_MAX as u32 {
+            limited.note(Whose::Process(Some(pid)), "A");
+        }
+        let rows = limited.describe();
+        assert_eq!(rows.len(), ROWS_MAX);
+        let member = NodeId(1).to_string();
+        assert!(
+            rows.contains(&json!({"member": member, "process": null, "limit": "A", "count": 3}))
+        );
+        assert!(rows.contains(&json!({"member": null, "process": 7, "limit": "B", "count": 3})));
+    }
+}

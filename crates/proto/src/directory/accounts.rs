@@ -1,0 +1,136 @@
+//! Bytes of small objects that an owner keeps for other members: how many they are, and whether there is room for more.
+//!
+//! Each member has an account, which is charged for the bytes that it has told. A [`Charge`] is given back when it is dropped,
+//! however that comes about: by a deletion, a loss, or another object of the name. Does not know entries.
+
+use alloc::{collections::BTreeMap, sync::Arc};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::{
+    id::NodeId,
+    inline::Inline,
+    limits::SMALL_SHARE_OF_ONE,
+    message::{Announce, Progress},
+};
+
+/// What each member has at this owner.
+#[derive(Debug)]
+pub(super) struct Accounts {
+    /// Bytes that all may have together.
+    most: u64,
+    total: Arc<AtomicU64>,
+    by: BTreeMap<NodeId, Arc<Account>>,
+}
+
+/// What one member has. One thread at a time counts.
+#[derive(Debug)]
+struct Account {
+    bytes: AtomicU64,
+    total: Arc<AtomicU64>,
+}
+
+/// Bytes that are kept for a member.
+#[derive(Debug)]
+pub(super) struct Charge {
+    bytes: u64,
+    account: Arc<Account>,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.bytes.fetch_sub(self.bytes, Relaxed);
+        self.account.total.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// The bytes of a small object. What this node itself made is in its store already, and is charged to no account.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) bytes: Inline,
+    _charge: Option<Charge>,
+}
+
+impl Kept {
+    pub(super) const fn new(bytes: Inline, charge: Option<Charge>) -> Self {
+        Self { bytes, _charge: charge }
+    }
+}
+
+impl Accounts {
+    /// With room for `most` bytes.
+    pub(super) fn new(most: u64) -> Self {
+        Self { most, total: Arc::default(), by: BTreeMap::new() }
+    }
+
+    /// Bytes that are kept, and that may be.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        (self.total.load(Relaxed), self.most)
+    }
+
+    /// Whether there is room for so many bytes of a member.
+    pub(super) fn has_room(&self, from: NodeId, bytes: u64) -> bool {
+        let of_one = self.by.get(&from).map_or(0, |account| account.bytes.load(Relaxed));
+        bytes <= (self.most / SMALL_SHARE_OF_ONE).saturating_sub(of_one)
+            && bytes <= self.most.saturating_sub(self.total.load(Relaxed))
+    }
+
+    /// Charges a member for bytes that it has told; none if there is no room for them.
+    pub(super) fn charge(&mut self, from: NodeId, bytes: u64) -> Option<Charge> {
+        if !self.has_room(from, bytes) {
+            return None;
+        }
+        let total = &self.total;
+        let new = || Arc::new(Account { bytes: AtomicU64::new(0), total: total.clone() });
+        let account = self.by.entry(from).or_insert_with(new).clone();
+        account.bytes.fetch_add(bytes, Relaxed);
+        account.total.fetch_add(bytes, Relaxed);
+        Some(Charge { bytes, account })
+    }
+
+    /// An announcement that is to be heard later: without its bytes if there is no room for them.
+    pub(super) fn hold(&mut self, from: NodeId, announce: &Announce) -> (Announce, Option<Charge>) {
+        let mut held = announce.clone();
+        let mut charge = None;
+        if let Progress::Inline(bytes) = &announce.progress {
+            charge = self.charge(from, bytes.len());
+            if charge.is_none() {
+                held.progress = Progress::Complete;
+            }
+        }
+        (held, charge)
+    }
+
+    /// Forgets the accounts in which nothing is.
+    pub(super) fn sort_out(&mut self) {
+        self.by.retain(|_, account| Arc::strong_count(account) > 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: no member has more than its share, all have no more than the whole, and what goes is given back.
+    #[test]
+    fn a_charge_is_given_back_when_it_is_dropped() {
+        let mut accounts = Accounts::new(100);
+        let [a, b, c] = [2, 3, 4].map(NodeId);
+        let first = accounts.charge(a, 30).unwrap();
+        let second = accounts.charge(a, 20).unwrap();
+        assert!(accounts.charge(a, 1).is_none(), "half of all is the most of one");
+        let third = accounts.charge(b, 45).unwrap();
+        assert!(accounts.charge(c, 6).is_none(), "there is room for five");
+        assert!(accounts.charge(a, 0).is_some(), "no bytes always fit");
+        assert_eq!(accounts.bytes(), (95, 100));
+        drop(first);
+        drop(third);
+        assert_eq!(accounts.bytes(), (20, 100));
+        accounts.sort_out();
+        assert_eq!(accounts.by.keys().copied().collect::<alloc::vec::Vec<_>>(), [a]);
+        assert!(accounts.charge(a, 31).is_none(), "what is left of its own stays charged");
+        drop(second);
+        accounts.sort_out();
+        assert!(accounts.by.is_empty());
+        assert!(accounts.charge(c, 50).is_some());
+    }
+}

@@ -1,0 +1,42 @@
+"""Limits of what a member or a process may cost a node: which bite is seen in the status."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import hoplite
+from commands import run
+
+if TYPE_CHECKING:
+    from hoplite import Client, Node
+
+TOP = Path(__file__).parent.parent
+
+
+def test_the_page_on_security_names_each_limit_that_is_counted() -> None:
+    page = (TOP / "docs" / "security.md").read_text()
+    table = page.partition("\n## Limits\n")[2].partition("\n## ")[0]
+    said = set(re.findall(r"`([A-Z_]+)`", table))
+    sources = [path.read_text() for crate in ("proto", "node") for path in (TOP / "crates" / crate).glob("src/**/*.rs")]
+    counted = {name for text in sources for name in re.findall(r"limit_name!\((\w+)\)|\"([A-Z_]{4,}_MAX)\"", text)}
+    assert said == {one or other for one, other in counted}
+    limits = "".join((TOP / "crates" / each / "limits.rs").read_text() for each in ("proto/src", "node/src/local"))
+    assert said <= set(re.findall(r"const (\w+):", limits))
+
+
+def test_the_command_shows_limits_only_where_one_turned_something_away(node: Node, client: Client) -> None:
+    said = run("status", "--socket", node.socket).stdout
+    assert "turned away" not in said
+    with pytest.raises(hoplite.InvalidArgument):
+        client.wait([f"none/{number}" for number in range(65_537)], timeout=0)
+    row: dict[str, Any] = client.status()["limits"][0]
+    assert (row["member"], row["limit"], row["count"]) == (None, "WAIT_OBJECTS_MAX", 1)
+    told = json.loads(run("status", "--json", "--socket", node.socket).stdout)
+    assert told["limits"] == [row]
+    said = run("status", "--socket", node.socket).stdout
+    assert f"WAIT_OBJECTS_MAX  process {row['process']}" in said
