@@ -270,8 +270,9 @@ async fn begin(
             }
         }
     });
-    let serve: Serve =
-        Arc::new(move |node, channel, shown| send::start(&transfers, node, channel, shown));
+    let serve: Serve = Arc::new(move |node, channel, shown, place| {
+        send::start(&transfers, node, channel, shown, place);
+    });
     let mut accepting = Vec::new();
     if let Some(listener) = listener {
         let listening = listen::accept(network.clone(), listener, serve);
@@ -336,6 +337,7 @@ fn assemble(
             control: Arc::new(Control::new(epoll, facts.clone(), counters.clone(), tasks.clone())),
             counters,
             limited: Limited::default(),
+            places: Arc::default(),
             facts: facts.clone(),
             link: Arc::new(LinkMeter::new(facts.clone(), machine.link)),
             tasks: tasks.clone(),

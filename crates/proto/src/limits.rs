@@ -178,6 +178,12 @@ pub const LEASES_MAX: usize = 1 << 20;
 /// Names of lost objects that a node which leaves tells its user.
 pub const LOST_NAMED_MAX: usize = 20;
 
+/// Payload connections, and connections by way of this node to others, that one member may have open to it: 4096. A copy and a
+/// stream of a reduce take one each. Four coordinators with [`FOLDS_MAX`] folds each take that many streams from one node to
+/// another, and of copies a few dozen come from one sender at a time ([`crate::limiter`]). A node that may open few
+/// descriptors lets each member have half of them.
+pub const PAYLOAD_CONNECTIONS_MAX: usize = 4096;
+
 /// Folds that one coordinator may have at a node at a time; more fail. Each takes a task and, until its parent fetches it, a
 /// window of [`WINDOW_BYTES`].
 pub const FOLDS_MAX: usize = 1024;

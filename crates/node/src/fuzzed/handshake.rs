@@ -20,7 +20,8 @@ use super::{frames::run, pieces::Pieces};
 use crate::{
     frame,
     network::{
-        handshake::{self, Identity, SILENCE_MAX},
+        handshake::{self, Identity, SILENCE_MAX, called},
+        places::Places,
         proofs::Token,
         tls::NodeKey,
     },
@@ -95,7 +96,8 @@ fn is_let_in(bytes: &[u8]) -> bool {
             let node = async {
                 if is_called {
                     // It has admitted no node.
-                    handshake::answer(node, far, |_, _, _| None).await.is_ok()
+                    let place = |node| Arc::<Places>::default().take(node, 1);
+                    called::answer(node, far, |_, _, _| None, place).await.is_ok()
                 } else {
                     handshake::call_over(node, far, Role::Meet, None).await.is_ok()
                 }

@@ -10,7 +10,8 @@
 //! The token never crosses the wire. The caller proves first that it knows it, and the called says nothing of itself before.
 //! The proofs hold for this TLS connection alone ([`super::proofs`]), and the id of each node is that of its key
 //! ([`super::tls`]). With certificates both are proved in TLS: the body of Secure is the number of a node's start, the called
-//! shows its certificate first, and says no more of itself before it has looked at that of the caller. What follows are frames that are sealed with keys of this connection ([`crate::sealing`]).
+//! shows its certificate first, and says no more of itself before it has looked at that of the caller. What follows are frames
+//! that are sealed with keys of this connection ([`crate::sealing`]).
 //!
 //! A control connection leaves a [`Session`]. Its caller need not wait on its payload connections to the same node, on each
 //! of which a transfer would begin two round trips later:
@@ -20,6 +21,8 @@
 //!     <-------------------------- Resumed, and what is wanted, sealed likewise
 //! ```
 //! A nonce passes once, so that a listener does not get in by saying the same again.
+//!
+//! Here is the side of the caller; that of the called is in [`called`].
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -32,28 +35,27 @@ use std::{
 };
 
 use hoplite_proto::{
-    error::Quoted,
     id::NodeId,
     members::Member,
-    wire::{FrameKind, Greeting, Header, Hello, MacBytes, Resume, Role, Welcome, WireError},
+    wire::{FrameKind, Greeting, Hello, MacBytes, Resume, Role},
 };
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    io::AsyncWriteExt,
     net::TcpStream,
     time::{Instant, timeout},
 };
 
+use self::greeting::{hear, hear_secure, refuse, say, secure, unexpected, unlike};
 use super::{
+    places::Place,
     proofs::{Claim, Session, Side, Token, nonce},
-    tls::{NodeKey, Secured, Start},
+    tls::NodeKey,
 };
-use crate::{
-    channel::{self, Channel},
-    error::LinkError,
-    fork_safe, frame,
-    sealing::Open,
-};
+use crate::{channel::Channel, error::LinkError, fork_safe, frame};
+
+pub(crate) mod called;
+mod greeting;
 
 /// What a node says of itself, and shows that it knows.
 #[derive(Clone, Debug)]
@@ -120,15 +122,8 @@ pub(crate) struct Met {
     pub(crate) round_trip: Option<Duration>,
     /// For the caller's further connections.
     pub(crate) session: Session,
-}
-
-/// A connection that was answered.
-#[derive(Debug)]
-pub(crate) enum Answered {
-    /// After a handshake.
-    Met(Met),
-    /// A payload connection of a node that was admitted before.
-    Resumed(NodeId, Channel, Session),
+    /// At the called, of a connection for payload or by way of it.
+    pub(crate) place: Option<Place>,
 }
 
 /// Calls a node that has admitted this one, and says at once what it wants of it: `first` is a frame that is not sealed.
@@ -244,7 +239,7 @@ async fn introduce(
         Role::Control | Role::ControlAgain => Some(time_round_trip(&mut channel).await?),
         _ => None,
     };
-    Ok(Met { channel, member: welcome.member, role, turn, round_trip, session })
+    Ok(Met { channel, member: welcome.member, role, turn, round_trip, session, place: None })
 }
 
 async fn time_round_trip(channel: &mut Channel) -> Result<Duration, LinkError> {
@@ -254,125 +249,6 @@ async fn time_round_trip(channel: &mut Channel) -> Result<Duration, LinkError> {
         Greeting::Pong => Ok(begun.elapsed()),
         other => Err(unexpected(other)),
     }
-}
-
-/// Answers a caller. `admit` looks at the nonce and the pass of a node that called before, and gives the secret of both.
-///
-/// # Errors
-/// Why the caller was not let in; it was told.
-pub(crate) async fn answer(
-    me: &Identity,
-    mut stream: TcpStream,
-    admit: impl Fn(NodeId, &[u8; 16], &MacBytes) -> Option<Session>,
-) -> Result<Answered, LinkError> {
-    prepare(&stream)?;
-    let meeting = async {
-        let header = match channel::read_header(&mut stream).await {
-            Ok(header) => {
-                header.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?
-            }
-            Err(error @ LinkError::Wire(WireError::OtherVersion { .. })) => {
-                return Err(refuse(&mut stream, error.to_string()).await);
-            }
-            Err(error) => return Err(error),
-        };
-        match header.kind {
-            FrameKind::Secure => {
-                let start = read_start(&mut stream, header).await?;
-                if let Some(said) = unlike(&me.key, start.as_ref()) {
-                    return Err(refuse(&mut stream, said).await);
-                }
-                stream.write_all(&secure(&me.key)).await?;
-                let secured = me.key.answer(stream, start.as_ref()).await?;
-                admit_caller(me, secured).await.map(Answered::Met)
-            }
-            FrameKind::Greeting => {
-                let mut header = header;
-                let body =
-                    channel::read_body(&mut stream, &mut Open::new(None), &mut header).await?;
-                match hoplite_proto::wire::decode(&body)? {
-                    Greeting::Resume(resume) => admit_again(me, stream, &resume, admit).await,
-                    other => Err(unexpected(other)),
-                }
-            }
-            other => Err(WireError::Unexpected(other.to_string()).into()),
-        }
-    };
-    in_time(PATIENCE, meeting).await
-}
-
-/// Lets a node in that has introduced itself inside TLS, or refuses it.
-async fn admit_caller(me: &Identity, mut secured: Secured) -> Result<Met, LinkError> {
-    let hello = match hear(&mut secured.stream).await? {
-        Greeting::Hello(hello) => hello,
-        other => return Err(unexpected(other)),
-    };
-    let (caller, role, cluster) = (secured.peer, hello.role, hello.cluster.as_str());
-    let binding = secured.binding;
-    let claim = Claim { binding: &binding, caller, called: me.member.id, role, cluster };
-    let known = me.tokens.iter().find(|token| {
-        let mut proofs = hello.proofs.iter().take(hoplite_proto::wire::TOKENS_MAX);
-        proofs.any(|proof| claim.is_proof(token, Side::Caller, proof))
-    });
-    let refusal = if known.is_none() && !me.tokens.is_empty() {
-        Some("the cluster has a token, and the caller does not know it".to_string())
-    } else if me.tokens.is_empty() && !hello.proofs.is_empty() {
-        Some("the node does not know this cluster's token: it has none".to_string())
-    } else if hello.cluster != me.cluster {
-        let (ours, theirs) = (Quoted(&me.cluster), Quoted(&hello.cluster));
-        Some(format!("this is a node of cluster {ours}, not {theirs}"))
-    } else if let Some(callee) = hello.callee.filter(|callee| *callee != me.member.id) {
-        Some(format!("this is node {}, not {callee}, whose place it has taken", me.member.id))
-    } else if hello.member.id != caller {
-        Some(format!(
-            "the caller says it is node {}, and its key is that of {caller}",
-            hello.member.id
-        ))
-    } else if hello.is_plain != me.is_plain {
-        let [plain, sealed] = ["sends without encryption (--plain)", "encrypts"];
-        let (ours, theirs) = if me.is_plain { (plain, sealed) } else { (sealed, plain) };
-        Some(format!("this node {ours}, and the caller {theirs}: say the same to all nodes"))
-    } else {
-        None
-    };
-    if let Some(said) = refusal {
-        return Err(refuse(&mut secured.stream, said).await);
-    }
-    let proof = known.map(|token| claim.prove(token, Side::Called));
-    let welcome = Welcome { member: me.member, proof };
-    say(&mut secured.stream, &Greeting::Welcome(welcome)).await?;
-    let session = Session::new(secured.secret, secured.shown.clone());
-    let (seal, open) = session.keys(Side::Called, None, me.is_plain);
-    let mut channel = Channel { stream: secured.into_inner(), seal, open };
-    if matches!(role, Role::Control | Role::ControlAgain) {
-        match channel.hear(FrameKind::Greeting).await? {
-            Greeting::Ping => channel.say(FrameKind::Greeting, &Greeting::Pong).await?,
-            other => return Err(unexpected(other)),
-        }
-    }
-    let Hello { member, role, turn, .. } = hello;
-    Ok(Met { channel, member, role, turn, round_trip: None, session })
-}
-
-/// Lets a node go on that was admitted before, or refuses it.
-async fn admit_again(
-    me: &Identity,
-    mut stream: TcpStream,
-    resume: &Resume,
-    admit: impl Fn(NodeId, &[u8; 16], &MacBytes) -> Option<Session>,
-) -> Result<Answered, LinkError> {
-    let Resume { caller, callee, nonce, pass } = resume;
-    if *callee != me.member.id {
-        let said = format!("this is node {}, not {callee}, whose place it has taken", me.member.id);
-        return Err(refuse(&mut stream, said).await);
-    }
-    let Some(session) = admit(*caller, nonce, pass) else {
-        let said = "the pass is not known here: shake hands".to_string();
-        return Err(refuse(&mut stream, said).await);
-    };
-    say(&mut stream, &Greeting::Resumed(session.prove(Side::Called, nonce))).await?;
-    let (seal, open) = session.keys(Side::Called, Some(nonce), me.is_plain);
-    Ok(Answered::Resumed(*caller, Channel { stream, seal, open }, session))
 }
 
 /// Has a node that has admitted this one pass on what is said to a member, and what that answers.
@@ -391,20 +267,6 @@ pub(crate) async fn ask_to_pass_on(
         }
     };
     in_time(PATIENCE, asking).await
-}
-
-/// To whom a node that this one has admitted wants to be passed on.
-///
-/// # Errors
-/// It did not say.
-pub(crate) async fn asked_to_pass_on(channel: &mut Channel) -> Result<NodeId, LinkError> {
-    let hearing = async {
-        match channel.hear(FrameKind::Greeting).await? {
-            Greeting::PassOn(to) => Ok(to),
-            other => Err(unexpected(other)),
-        }
-    };
-    in_time(PATIENCE, hearing).await
 }
 
 async fn in_time<T>(
@@ -458,90 +320,6 @@ fn prepare(stream: &TcpStream) -> Result<(), LinkError> {
 /// Breaks a connection whose other side acknowledges nothing for so long.
 pub(crate) fn expect_answers(stream: &TcpStream, silence: Duration) -> Result<(), LinkError> {
     Ok(SockRef::from(stream).set_tcp_user_timeout(Some(silence))?)
-}
-
-/// Says something before frames are sealed.
-async fn say<W>(writer: &mut W, greeting: &Greeting) -> Result<(), LinkError>
-where
-    W: AsyncWrite + Unpin,
-{
-    writer.write_all(&frame::frame(FrameKind::Greeting, 0, greeting)).await?;
-    Ok(writer.flush().await?)
-}
-
-/// Hears what is said before frames are sealed.
-async fn hear<R: AsyncRead + Unpin>(reader: &mut R) -> Result<Greeting, LinkError> {
-    channel::read_frame(reader, &mut Open::new(None), FrameKind::Greeting).await
-}
-
-/// What a node says before TLS.
-fn secure(key: &NodeKey) -> Vec<u8> {
-    match key.start() {
-        Some(start) => frame::frame(FrameKind::Secure, 0, start),
-        None => frame::bare(FrameKind::Secure, 0, 0),
-    }
-}
-
-/// The number of the other node's start; none if it shows no certificate.
-async fn read_start(
-    stream: &mut TcpStream,
-    mut header: Header,
-) -> Result<Option<Start>, LinkError> {
-    if header.length == 0 {
-        return Ok(None);
-    }
-    let body = channel::read_body(stream, &mut Open::new(None), &mut header).await?;
-    Ok(Some(hoplite_proto::wire::decode(&body)?))
-}
-
-/// Why a node does not go on with one that proves itself in another way.
-fn unlike(key: &NodeKey, other: Option<&Start>) -> Option<String> {
-    match (key.start(), other) {
-        (Some(_), None) => Some(
-            "nodes of this cluster show certificates, and one has none: start it with --cert, --key and --ca".into(),
-        ),
-        (None, Some(_)) => Some(
-            "nodes of this cluster show no certificates, and one does: give all nodes certificates, or all a token"
-                .into(),
-        ),
-        _ => None,
-    }
-}
-
-/// Hears that TLS follows, and the number of the other node's start; or why not.
-async fn hear_secure(stream: &mut TcpStream) -> Result<Option<Start>, LinkError> {
-    let header = channel::read_header(stream).await?;
-    let mut header =
-        header.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?;
-    match header.kind {
-        FrameKind::Secure => read_start(stream, header).await,
-        FrameKind::Greeting => {
-            let body = channel::read_body(stream, &mut Open::new(None), &mut header).await?;
-            Err(unexpected(hoplite_proto::wire::decode(&body)?))
-        }
-        other => Err(WireError::Unexpected(other.to_string()).into()),
-    }
-}
-
-async fn refuse<W: AsyncWrite + Unpin>(writer: &mut W, said: String) -> LinkError {
-    // It may be gone already; that it was refused is what matters here.
-    let _ = say(writer, &Greeting::Refused(said.clone())).await;
-    LinkError::Refused(said)
-}
-
-fn unexpected(greeting: Greeting) -> LinkError {
-    let what = match greeting {
-        Greeting::Refused(said) => return LinkError::Refused(said),
-        Greeting::Hello(_) => "a caller's greeting",
-        Greeting::Welcome(_) => "a welcome",
-        Greeting::Resume(_) => "a pass",
-        Greeting::Resumed(_) => "the answer to a pass",
-        Greeting::Admitted => "an admission",
-        Greeting::PassOn(_) => "a request to pass on",
-        Greeting::Ping => "a ping",
-        Greeting::Pong => "a pong",
-    };
-    WireError::Unexpected(what.into()).into()
 }
 
 #[cfg(test)]

@@ -15,14 +15,18 @@ use tracing::{debug, info};
 use super::{
     admission::{Callers, callers_max},
     certificates::Shown,
-    handshake::{self, Answered, Met},
+    handshake::{
+        Met,
+        called::{self, Answered},
+    },
+    places::{Place, places_max},
     relay,
     shared::Network,
 };
-use crate::{channel::Channel, engine::task::Task, error::LinkError, fork_safe};
+use crate::{channel::Channel, engine::task::Task, error::LinkError, fork_safe, limited::Whose};
 
-/// Takes a payload connection that a node has made, and the certificate that it has shown.
-pub(crate) type Serve = Arc<dyn Fn(NodeId, Channel, Option<Arc<Shown>>) + Send + Sync>;
+/// Takes a payload connection that a node has made, the certificate that it has shown, and the place of the connection.
+pub(crate) type Serve = Arc<dyn Fn(NodeId, Channel, Option<Arc<Shown>>, Place) + Send + Sync>;
 
 /// Accepts for ever.
 pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: Serve) {
@@ -35,7 +39,13 @@ pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: 
                     let welcoming = network.tasks.spawn(Task::Welcome, async move {
                         let _calling = calling;
                         if let Err(error) = welcome(&called, stream, &serve).await {
-                            called.counters.strangers.add(1);
+                            match error {
+                                LinkError::Full(node, _) => {
+                                    let limit = "PAYLOAD_CONNECTIONS_MAX";
+                                    called.limited.note(Whose::Member(node), limit);
+                                }
+                                _ => called.counters.strangers.add(1),
+                            }
                             info!(%address, %error, "a connection was not let in");
                         }
                     });
@@ -61,14 +71,16 @@ async fn welcome(
     serve: &Serve,
 ) -> Result<(), LinkError> {
     let admit = |node, nonce: &[u8; 16], pass: &MacBytes| network.peers.admit(node, nonce, pass);
-    let met = match handshake::answer(&network.identity, stream, admit).await? {
+    let most = places_max();
+    let place = |node| network.places.take(node, most);
+    let met = match called::answer(&network.identity, stream, admit, place).await? {
         Answered::Met(met) => met,
-        Answered::Resumed(node, channel, session) => {
-            serve(node, channel, session.shown);
+        Answered::Resumed(node, channel, session, place) => {
+            serve(node, channel, session.shown, place);
             return Ok(());
         }
     };
-    let Met { channel, member, role, turn, session, .. } = met;
+    let Met { channel, member, role, turn, session, place, .. } = met;
     match role {
         Role::Control | Role::ControlAgain => {
             // Kept first: the node may be lost again before its first message is taken.
@@ -87,6 +99,7 @@ async fn welcome(
         Role::Detour => {
             let helper = network.clone();
             network.tasks.spawn(Task::Relay, async move {
+                let _place = place;
                 if let Err(error) =
                     relay::pass_on(&helper, channel, member.id, session.shown.as_deref()).await
                 {
@@ -94,7 +107,11 @@ async fn welcome(
                 }
             });
         }
-        Role::Payload => serve(member.id, channel, session.shown),
+        Role::Payload => {
+            if let Some(place) = place {
+                serve(member.id, channel, session.shown, place);
+            }
+        }
     }
     Ok(())
 }

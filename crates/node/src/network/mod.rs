@@ -13,6 +13,7 @@ pub(crate) mod outbox;
 mod own_ca;
 pub(crate) mod payload;
 pub(crate) mod peers;
+pub(crate) mod places;
 pub(crate) mod proofs;
 pub(crate) mod redial;
 mod relay;

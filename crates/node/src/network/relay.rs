@@ -23,7 +23,7 @@ use tracing::{debug, info};
 
 use super::{
     certificates::Shown,
-    handshake::{self, Met},
+    handshake::{self, Met, called},
     shared::Network,
 };
 use crate::{channel::Channel, error::LinkError};
@@ -92,7 +92,7 @@ pub(crate) async fn pass_on(
     from: NodeId,
     shown: Option<&Shown>,
 ) -> Result<(), LinkError> {
-    let to = handshake::asked_to_pass_on(&mut channel).await?;
+    let to = called::asked_to_pass_on(&mut channel).await?;
     let connected = match network.peers.address(to).filter(|_| network.peers.is_member(from)) {
         Some(address) => handshake::connect(address).await,
         None => Err(LinkError::NotMember(to)),

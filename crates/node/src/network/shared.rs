@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{control::Control, handshake::Identity, peers::Peers};
+use super::{control::Control, handshake::Identity, peers::Peers, places::Places};
 use crate::{
     counters::Counters,
     engine::{facts::Facts, tasks::Tasks},
@@ -18,6 +18,7 @@ pub(crate) struct Network {
     pub(crate) control: Arc<Control>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) limited: Limited,
+    pub(crate) places: Arc<Places>,
     pub(crate) facts: Facts,
     pub(crate) link: Arc<LinkMeter>,
     pub(crate) tasks: Tasks,

@@ -39,7 +39,7 @@ use crate::{
     engine::task::Task,
     error::LinkError,
     frame, mutants,
-    network::certificates::Shown,
+    network::{certificates::Shown, places::Place},
     sealing::{Open, Seal},
     store::Held,
 };
@@ -117,9 +117,11 @@ pub(crate) fn start(
     node: NodeId,
     channel: Channel,
     shown: Option<Arc<Shown>>,
+    place: Place,
 ) {
     let serving = transfers.clone();
     transfers.tasks.spawn(Task::Send, async move {
+        let _place = place;
         tokio::select! {
             result = serve(&serving, channel) => if let Err(error) = result {
                 serving.note_slow(node, &error);

@@ -27,7 +27,11 @@ use crate::{
     frame,
     local::{client::Value, view::View, wait::Wait},
     network::{
-        handshake::{self, Answered, Identity},
+        handshake::{
+            self, Identity,
+            called::{self, Answered},
+        },
+        places::Places,
         tls::NodeKey,
     },
     node::Node,
@@ -83,12 +87,13 @@ impl Liar {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let (key, address) = (NodeKey::new().unwrap(), listener.local_addr().unwrap());
             let member = Member { id: key.id(), address, rack: None };
-            let called = identity(key, member);
-            let key = called.key.clone();
+            let listening = identity(key, member);
+            let key = listening.key.clone();
             tokio::spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
+                    let place = |node| Arc::<Places>::default().take(node, 1);
                     let Ok(Answered::Met(met)) =
-                        handshake::answer(&called, stream, |_, _, _| None).await
+                        called::answer(&listening, stream, |_, _, _| None, place).await
                     else {
                         continue;
                     };

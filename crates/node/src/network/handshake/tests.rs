@@ -8,8 +8,11 @@ use hoplite_proto::{
 };
 use tokio::{io::AsyncReadExt, net::TcpListener};
 
-use super::*;
-use crate::network::proofs::Admitted;
+use super::{
+    called::{Answered, answer},
+    *,
+};
+use crate::network::{places::Places, proofs::Admitted};
 
 mod certified;
 
@@ -28,6 +31,11 @@ fn identity(token: Option<&str>) -> Identity {
     }
 }
 
+/// Places for as many connections as there may be.
+fn place(node: NodeId) -> Result<Place, LinkError> {
+    Arc::<Places>::default().take(node, 1)
+}
+
 /// What both ends say of a handshake for a role.
 async fn meet(
     one: &Identity,
@@ -39,7 +47,7 @@ async fn meet(
     let address = listener.local_addr().unwrap();
     let called = async {
         let (stream, _) = listener.accept().await.unwrap();
-        answer(two, stream, |_, _, _| None).await
+        answer(two, stream, |_, _, _| None, place).await
     };
     tokio::join!(call(one, address, role, callee), called)
 }
@@ -70,7 +78,7 @@ async fn again(
     let first = frame::frame(FrameKind::Fetch, 5, &question());
     let called = async {
         let (stream, _) = listener.accept().await.unwrap();
-        answer(two, stream, admit).await
+        answer(two, stream, admit, place).await
     };
     let stream = connect(address).await.unwrap();
     tokio::join!(resume(one, stream, two.member.id, session, &first), called)
@@ -107,10 +115,55 @@ async fn who_was_admitted_says_at_once_what_it_wants() {
         };
         let (near, far) = again(&one, &two, &calling.session, admit).await;
         near.unwrap();
-        let Ok(Answered::Resumed(node, mut channel, _)) = far else { panic!("{far:?}") };
+        let Ok(Answered::Resumed(node, mut channel, ..)) = far else { panic!("{far:?}") };
         assert_eq!(node, one.member.id);
         assert_eq!(channel.hear::<Fetch>(FrameKind::Fetch).await.unwrap(), question());
     }
+}
+
+/// Goal: a member that has its share of connections open is told so, whether it shakes hands or was admitted before.
+#[tokio::test]
+async fn one_connection_too_many_is_refused_with_the_reason() {
+    let (one, two) = (identity(Some("secret")), identity(Some("secret")));
+    let (calling, called) = met(&one, &two, Role::Control).await;
+    let admitted = Mutex::new(Admitted::new(called.session));
+    let admit = |_, nonce: &[u8; 16], pass: &MacBytes| admitted.lock().unwrap().admit(nonce, pass);
+    let places = Arc::<Places>::default();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let first = frame::frame(FrameKind::Fetch, 5, &question());
+    let mut held = Vec::new();
+    for is_full in [false, true] {
+        for is_resumed in [false, true] {
+            let near = async {
+                if is_resumed {
+                    let stream = connect(address).await.unwrap();
+                    resume(&one, stream, two.member.id, &calling.session, &first).await.map(drop)
+                } else {
+                    call(&one, address, Role::Payload, None).await.map(drop)
+                }
+            };
+            let far = async {
+                let (stream, _) = listener.accept().await.unwrap();
+                answer(&two, stream, admit, |node| places.take(node, 2)).await
+            };
+            let (near, far) = tokio::join!(near, far);
+            if is_full {
+                assert!(refusal(near).contains("as many connections open to this one"));
+                assert!(matches!(far, Err(LinkError::Full(node, 2)) if node == one.member.id));
+            } else {
+                near.unwrap();
+                held.push(far.unwrap());
+            }
+        }
+    }
+    held.clear();
+    assert!(
+        places.take(one.member.id, 1).is_ok(),
+        "each connection that ends gives its place back"
+    );
+    let (met, _) = met(&one, &two, Role::Control).await;
+    assert!(met.place.is_none(), "messages take no place");
 }
 
 #[tokio::test]
@@ -223,7 +276,7 @@ async fn proofs_can_be_neither_reflected_nor_relayed() {
             };
             let called = async {
                 let (stream, _) = listener.accept().await.unwrap();
-                answer(target, stream, |_, _, _| None).await
+                answer(target, stream, |_, _, _| None, place).await
             };
             let (told, result) = tokio::join!(calling, called);
             assert!(matches!(told, Greeting::Refused(_)), "nothing is told but that");

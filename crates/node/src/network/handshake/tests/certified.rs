@@ -33,7 +33,7 @@ async fn two_nodes_of_one_ca_meet_and_go_on_by_what_they_share() {
             |_, nonce: &[u8; 16], pass: &MacBytes| admitted.lock().unwrap().admit(nonce, pass);
         let (near, far) = again(&one, &two, &calling.session, admit).await;
         near.unwrap();
-        let Ok(Answered::Resumed(node, _, session)) = far else { panic!("{far:?}") };
+        let Ok(Answered::Resumed(node, _, session, _)) = far else { panic!("{far:?}") };
         assert_eq!(node, one.member.id);
         assert!(session.shown.is_some(), "what was shown is known on later connections too");
     }

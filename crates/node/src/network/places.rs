@@ -1,0 +1,82 @@
+//! The connections that each member has open to this node for payload, or by way of it to others, and how many they may be:
+//! one member must not take the descriptors that all others need. Does not know what goes over them.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use hoplite_proto::{id::NodeId, limits::PAYLOAD_CONNECTIONS_MAX};
+use rustix::process::{Resource, getrlimit};
+
+use crate::{error::LinkError, sync::lock};
+
+/// The share of this process's descriptors that one member may take, if it may not open many.
+const DESCRIPTORS_SHARE: u64 = 2;
+
+/// How many connections each member has open.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    taken: Mutex<HashMap<NodeId, usize>>,
+}
+
+/// The place of one connection, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    places: Arc<Places>,
+    node: NodeId,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = lock(&self.places.taken);
+        if let Some(count) = taken.get_mut(&self.node) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.node);
+            }
+        }
+    }
+}
+
+/// How many connections one member may have open: as many as this process has descriptors for.
+pub(crate) fn places_max() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let share = usize::try_from(descriptors / DESCRIPTORS_SHARE).unwrap_or(usize::MAX);
+    share.min(PAYLOAD_CONNECTIONS_MAX)
+}
+
+impl Places {
+    /// Takes a place for one more connection of a member.
+    ///
+    /// # Errors
+    /// [`LinkError::Full`] if it has `most`.
+    pub(crate) fn take(self: &Arc<Self>, node: NodeId, most: usize) -> Result<Place, LinkError> {
+        let mut taken = lock(&self.taken);
+        let count = taken.entry(node).or_default();
+        if *count >= most {
+            return Err(LinkError::Full(node, most));
+        }
+        *count += 1;
+        Ok(Place { places: self.clone(), node })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_has_so_many_places_and_gets_one_back_with_each_connection_that_ends() {
+        let places = Arc::<Places>::default();
+        let [one, other] = [1, 2].map(NodeId);
+        let mut held: Vec<Place> = (0..3).map(|_| places.take(one, 3).unwrap()).collect();
+        let said = places.take(one, 3).unwrap_err().to_string();
+        assert!(said.contains("as many as one member may have, 3"), "{said}");
+        assert!(places.take(other, 3).is_ok(), "each has its own");
+        held.pop();
+        held.push(places.take(one, 3).unwrap());
+        drop(held);
+        assert!(lock(&places.taken).is_empty());
+    }
+}
