@@ -172,8 +172,40 @@ def test_a_list_that_is_damaged_is_told_and_the_one_before_stays_in_force(ca: Pa
         eventually(lambda: client.status()["revocations"]["problem"] is not None)
         assert "holds no list" in client.status()["revocations"]["problem"]
         assert "; what was last read of " in run("status", "--socket", node.socket).stdout
-        certificates.revoke(ca, "one")
+        shown(ca, "two")
+        certificates.revoke(ca, "two")
         eventually(lambda: client.status()["revocations"]["problem"] is None)
+        assert client.status()["barred"] is None
+
+
+@REVOKED
+def test_a_node_that_is_revoked_by_its_own_list_says_so_and_ends(ca: Path) -> None:
+    with Node(**shown(ca, "one")) as node, node.client() as client:
+        waiting = Later(client.get, "none", timeout=SOON)
+        certificates.revoke(ca, "one")
+        eventually(lambda: client.status()["barred"] is not None)
+        said = f"certificate revoked: {ca}/crl.pem names {ca}/one.crt, that of this node"
+        assert said in client.status()["barred"]
+        assert f"barred   {said}" in run("status", "--socket", node.socket).stdout
+        with pytest.raises(hoplite.NodeDown, match="certificate revoked"):
+            waiting.result()
+        assert node.failure is not None
+        assert said in node.failure
+
+
+@REVOKED
+def test_a_node_without_a_list_hears_from_the_others_that_it_is_revoked(ca: Path) -> None:
+    with Node(**shown(ca, "one")) as node, Node(join=[node.address], **shown(ca, "two", crl=False)) as revoked:
+        testing.wait_for_members([node, revoked], 2)
+        with revoked.client() as client:
+            certificates.revoke(ca, "two")
+            eventually(lambda: client.status()["barred"] is not None)
+            barred = client.status()["barred"]
+            assert f"certificate revoked: so says node {node.id}" in barred
+            assert str(ca / "two.crt") in barred
+            # One member may lie: what is here stays.
+            client.put(b"x", name="here")
+            assert client.get("here", timeout=SOON) == b"x"
 
 
 def made(ca: Path, odd: str, begin: int, end: int) -> dict[str, Any]:

@@ -76,6 +76,8 @@ pub(crate) enum LinkError {
     Wire(#[from] WireError),
     #[error("the peer refused: {0}")]
     Refused(String),
+    #[error("the peer refused: {0}")]
+    Revoked(String),
     #[error(
         "node {0} has as many connections open to this one as one member may have, {1}: let some of its transfers end \
          first, or raise ulimit -n there"

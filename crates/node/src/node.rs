@@ -30,6 +30,7 @@ use crate::{
     link::LinkMeter,
     local::{client::Client, programs::Programs, server, socket},
     network::{
+        barred::Barred,
         certificates,
         control::Control,
         handshake::{self, Identity, NO_ADDRESS, address_of},
@@ -338,6 +339,7 @@ fn assemble(
             counters,
             limited: Limited::default(),
             places: Arc::default(),
+            barred: Barred::default(),
             facts: facts.clone(),
             link: Arc::new(LinkMeter::new(facts.clone(), machine.link)),
             tasks: tasks.clone(),

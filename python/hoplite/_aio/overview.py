@@ -84,6 +84,7 @@ class AsyncOverview(Attachment):
             "id", "address" (None of a node that no other can join) and "rack" (None if none was told) of the node;
             "admission" (what members prove, in words); "revocations" (None, or of the list of revoked certificates the
             "file", how often it was "renewed", and "problem": None, or why what the file holds now is not in force);
+            "barred" (None, or why other nodes do not let this one in any more: its certificate is revoked);
             "members" (a list of such triples, this node among them, each with "suspected": None, or "seconds" since it
             was last known to answer and "by", the node that found so; "blocks_corrupt", how many blocks it has sent to
             this node that differ from their checksums: they are fetched again, and after three of them the member sends

@@ -1,7 +1,7 @@
 //! The threads and tasks of a node, and its end when one of them panics.
 //!
 //! A panic leaves data half changed. The node goes no further then: the first panic is logged and kept as the reason
-//! that every client is told. Does not know what the tasks do.
+//! that every client is told. A task may also end the node for another reason. Does not know what the tasks do.
 
 use std::{
     any::Any,
@@ -128,12 +128,18 @@ impl Tasks {
         }
     }
 
+    /// Ends the node, for a reason that its clients are told.
+    pub(crate) fn end(&self, reason: String) {
+        // The first reason holds.
+        let _ = self.life.failure.set(reason);
+    }
+
     /// Why the node ended itself, if it did.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.life.failure.get().map(String::as_str)
     }
 
-    /// Ends when a panic has ended the node.
+    /// Ends when the node has ended itself.
     pub(crate) async fn failed(&self) {
         self.life.failure.wait().await;
     }

@@ -37,6 +37,7 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
         "cluster": network.identity.cluster,
         "admission": network.identity.admission,
         "revocations": network.identity.key.trust().and_then(|trust| revocations(trust)),
+        "barred": network.barred.reason(),
         "limits": network.limited.describe(),
         "members": members.collect::<Vec<_>>(),
         "lost": lost.collect::<Vec<_>>(),

@@ -190,6 +190,18 @@ impl Trust {
         self.check(&self.own[0], &self.own[1..], UnixTime::now())
     }
 
+    /// Why other nodes will not let this one in: the list that is in force names its own certificate.
+    pub(super) fn own_revocation(&self) -> Option<String> {
+        let is_revoked = matches!(
+            self.check_own(),
+            Err(TlsError::InvalidCertificate(CertificateError::Revoked))
+        );
+        let (own, crl) = (self.files.certificate.display(), self.files.crl.as_ref()?.display());
+        is_revoked.then(|| {
+            format!("certificate revoked: {crl} names {own}, that of this node: make another (hoplite certs node)")
+        })
+    }
+
     /// Reads the list of revocations again. One that is none, or not of the CA of this node, does not come into force.
     pub(super) fn read_again(&self) {
         let Some(crl) = &self.files.crl else { return };
@@ -206,13 +218,6 @@ impl Trust {
                 drop(list);
                 self.changes.send_modify(|number| *number += 1);
                 info!(file = %crl.display(), "another list of revocations is in force");
-                if let Err(TlsError::InvalidCertificate(CertificateError::Revoked)) =
-                    self.check_own()
-                {
-                    error!(
-                        "the certificate of this node is revoked: other nodes end their connections to it"
-                    );
-                }
             }
             Err(problem) => {
                 error!("{problem}; the list that was read before stays in force");

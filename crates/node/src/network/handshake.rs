@@ -279,8 +279,8 @@ async fn in_time<T>(
 /// Whether the process that was called is not there: its host says that no process listens, another node answers, or one of
 /// them does not take the other for a member.
 pub(crate) fn is_elsewhere(error: &LinkError) -> bool {
-    use LinkError::{Certificate, Refused, Stranger};
-    is_refused(error) || matches!(error, Stranger | Refused(_) | Certificate(_))
+    use LinkError::{Certificate, Refused, Revoked, Stranger};
+    is_refused(error) || matches!(error, Stranger | Refused(_) | Revoked(_) | Certificate(_))
 }
 
 /// Whether the host is there, but no process listens at the port.

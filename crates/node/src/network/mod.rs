@@ -3,6 +3,7 @@
 //! Knows addresses and members; not what an object is.
 
 mod admission;
+pub(crate) mod barred;
 pub(crate) mod certificates;
 pub(crate) mod control;
 pub(crate) mod handshake;

@@ -14,7 +14,7 @@ use hoplite_proto::{
     wire::Role,
 };
 use tokio::time::sleep;
-use tracing::{debug, info};
+use tracing::{debug, error, info};
 
 use super::{handshake, outbox::Outbox, relay, shared::Network};
 use crate::{channel::Channel, engine::task::Task, error::LinkError};
@@ -35,6 +35,7 @@ pub(crate) fn call(network: &Arc<Network>, member: Member) {
             Ok((met, _)) => Event::PeerUp { member: met.member },
             Err(error) => {
                 debug!(node = %member.id, %error, "is still lost");
+                note_revoked(&caller, member.id, &error);
                 let is_refused = handshake::is_elsewhere(&error);
                 Event::CallFailed { node: member.id, is_refused }
             }
@@ -52,6 +53,7 @@ async fn talk(network: Arc<Network>, member: Member, outbox: Arc<Outbox>) {
         let (channel, via) = match connect(&network, member, role).await {
             Ok(connected) => connected,
             Err(error) => {
+                note_revoked(&network, member.id, &error);
                 let next = reconnect.failed(failure(&error));
                 if next == Next::Try {
                     debug!(node = %member.id, %error, "no connection");
@@ -98,6 +100,15 @@ async fn talk(network: Arc<Network>, member: Member, outbox: Arc<Outbox>) {
     }
 }
 
+/// A member that does not take this node's certificate any more says why. It may lie, so that this node goes on.
+fn note_revoked(network: &Network, node: NodeId, error: &LinkError) {
+    if let LinkError::Revoked(said) = error
+        && network.barred.note_by(node, said)
+    {
+        error!(%node, said, "the certificate of this node is revoked, as another node says");
+    }
+}
+
 fn failure(error: &LinkError) -> Failure {
     if handshake::is_elsewhere(error) {
         Failure::Elsewhere
@@ -119,6 +130,7 @@ async fn connect(
         network.link.round_trip(round_trip);
     }
     handshake::expect_answers(&met.channel.stream, network.identity.silence)?;
+    network.barred.let_in_by(member.id);
     network.peers.note_reached(member.id, via);
     network.peers.note_call(member.id, met.session);
     Ok((met.channel, via))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{control::Control, handshake::Identity, peers::Peers, places::Places};
+use super::{barred::Barred, control::Control, handshake::Identity, peers::Peers, places::Places};
 use crate::{
     counters::Counters,
     engine::{facts::Facts, tasks::Tasks},
@@ -19,6 +19,8 @@ pub(crate) struct Network {
     pub(crate) counters: Arc<Counters>,
     pub(crate) limited: Limited,
     pub(crate) places: Arc<Places>,
+    /// Why other nodes do not let this one in any more, as far as it knows.
+    pub(crate) barred: Barred,
     pub(crate) facts: Facts,
     pub(crate) link: Arc<LinkMeter>,
     pub(crate) tasks: Tasks,

@@ -10,7 +10,8 @@ use std::{io, sync::Arc, time::Duration};
 
 use hoplite_proto::{id::NodeId, wire::START_BYTES};
 use rustls::{
-    ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
+    AlertDescription, ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig,
+    SignatureScheme,
     client::{
         AlwaysResolvesClientRawPublicKeys, ResolvesClientCert, Resumption,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -257,9 +258,13 @@ impl NodeKey {
         let LinkError::Io(told) = &error else { return error };
         let told = told.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         match told {
-            Some(rustls::Error::AlertReceived(alert)) => {
-                trust.refused(*alert).map_or(error, LinkError::Refused)
-            }
+            Some(rustls::Error::AlertReceived(alert)) => match trust.refused(*alert) {
+                Some(said) if *alert == AlertDescription::CertificateRevoked => {
+                    LinkError::Revoked(said)
+                }
+                Some(said) => LinkError::Refused(said),
+                None => error,
+            },
             Some(
                 wrong @ (rustls::Error::InvalidCertificate(_)
                 | rustls::Error::InvalidCertRevocationList(_)

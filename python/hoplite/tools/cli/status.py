@@ -52,6 +52,8 @@ def _print(facts: dict[str, Any]) -> None:
     where = f"at {facts['address']}" if facts["address"] else "that no other can join"
     click.echo(f"node     {facts['id']} {where}{rack}, of cluster {facts['cluster']}")
     click.echo(f"admits   by {facts['admission']}{_revocations(facts['revocations'])}")
+    if facts["barred"]:
+        click.echo(f"barred   {facts['barred']}")
     click.echo(f"objects  {facts['objects']} here, {write_size(store['used'])} of {write_size(store['capacity'])}")
     click.echo(f"memory   {write_size(store['mapped'])} mapped, {write_size(store['warm'])} of it free and warm")
     if store["small"]:

@@ -61,7 +61,7 @@ async fn met(one: &Identity, two: &Identity, role: Role) -> (Met, Met) {
 
 fn refusal<T: std::fmt::Debug>(result: Result<T, LinkError>) -> String {
     match result.unwrap_err() {
-        LinkError::Refused(said) => said,
+        LinkError::Refused(said) | LinkError::Revoked(said) => said,
         other => panic!("{other}"),
     }
 }
