@@ -68,6 +68,10 @@ def page() -> str:
         and isinstance(member, griffe.Class | griffe.Function)
     ]
     lab = [target(package["tools.lab"][name]) for name in ("Lab", "hosts.Link", "Host", "Rack", "Moved")]
+    on_dask = [
+        *(target(package["dask"][name]) for name in ("install", "uninstall", "scatter", "replicate", "reduce", "ref")),
+        target(package["dask.installation.Installation"]),
+    ]
     body = [
         *(block for member in (*functions, *classes) for block in document(member, "hoplite.", 2)),
         "## asyncio",
@@ -78,6 +82,12 @@ def page() -> str:
         "## `hoplite.testing`",
         text(package["testing"]),
         *(block for member in testing for block in document(member, "hoplite.testing.", 3)),
+        "## `hoplite.dask`",
+        text(package["dask"]),
+        *(block for member in on_dask for block in document(member, "hoplite.dask.", 3)),
+        "## `hoplite.proxystore`",
+        text(package["proxystore"]),
+        *document(package["proxystore.HopliteConnector"], "hoplite.proxystore.", 3),
         "## `hoplite.tools.lab`",
         text(package["tools.lab"]),
         *(block for member in lab for block in document(member, "hoplite.tools.lab.", 3)),

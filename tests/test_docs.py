@@ -5,6 +5,7 @@ A page's ```python blocks are one program. Its ```console blocks are typed into 
 
     <!-- example: file NAME -->         the block is written to that file, for a console block to run
     <!-- example: torch -->             the block needs torch; run by `make test-frameworks`
+    <!-- example: dask -->              the block needs Dask; run by `make test-dask`
     <!-- example: not run: REASON -->
 """
 
@@ -170,7 +171,7 @@ def test_the_commands_of_the_pages_print_what_they_say(page: Path, tmp_path: Pat
 
 
 def test_only_what_needs_more_than_this_machine_is_not_run() -> None:
-    allowed = re.compile(r"|torch|file [\w.]+|not run: .+")
+    allowed = re.compile(r"|torch|dask|file [\w.]+|not run: .+")
     for page in PAGES:
         for block in blocks(page):
             assert allowed.fullmatch(block.how), f"{page.name}:{block.line}: {block.how}"
@@ -222,8 +223,11 @@ def test_the_reference_has_every_public_name() -> None:
     assert missing == []
 
 
+# What needs Dask can't be imported here, and has no examples.
 MODULES = [
-    module.name for module in pkgutil.walk_packages(hoplite.__path__, "hoplite.") if "__main__" not in module.name
+    module.name
+    for module in pkgutil.walk_packages(hoplite.__path__, "hoplite.")
+    if "__main__" not in module.name and not module.name.startswith("hoplite.dask")
 ]
 
 

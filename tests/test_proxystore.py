@@ -1,0 +1,190 @@
+"""ProxyStore with Hoplite below: its own tests of connectors, and its client for Dask on real workers."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hoplite.errors import InvalidArgument, NameTaken
+from hoplite.proxystore import HopliteConnector, HopliteKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import hoplite
+
+pytestmark = [pytest.mark.dask, pytest.mark.timeout(120)]
+
+if importlib.util.find_spec("proxystore") is None:
+    pytest.skip("needs ProxyStore; make test-dask has it", allow_module_level=True)
+
+SDIST = "PROXYSTORE_SDIST"
+SUITE = "tests/connectors/connector_test.py"
+
+FIXTURE = """
+import os
+import pytest
+from hoplite.proxystore import HopliteConnector
+
+@pytest.fixture(scope="session")
+def connectors():
+    with HopliteConnector(os.environ["HOPLITE_ADDRESS"]) as connector:
+        yield connector
+"""
+
+
+def held(found: memoryview | None) -> bytes | None:
+    """What was got, as bytes."""
+    return None if found is None else bytes(found)
+
+
+@pytest.fixture
+def connector(node: hoplite.Node) -> Iterator[HopliteConnector]:
+    with HopliteConnector(f"unix:{node.socket}") as connector:
+        yield connector
+
+
+def test_the_suite_of_proxystore_passes(node: hoplite.Node, tmp_path: Path) -> None:
+    if SDIST not in os.environ:
+        pytest.skip(f"{SDIST} does not name the sdist; make test-dask has it")
+    with tarfile.open(os.environ[SDIST]) as archive:
+        (member,) = [name for name in archive.getnames() if name.endswith(SUITE)]
+        suite = archive.extractfile(member)
+        assert suite is not None
+        (tmp_path / "test_suite.py").write_bytes(suite.read())
+    (tmp_path / "conftest.py").write_text(FIXTURE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "HOPLITE_ADDRESS": f"unix:{node.socket}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed" in done.stdout, done.stdout
+
+
+def test_it_has_the_methods_of_both_protocols(connector: HopliteConnector) -> None:
+    from proxystore.connectors.protocols import Connector, DeferrableConnector
+
+    assert isinstance(connector, Connector)
+    assert isinstance(connector, DeferrableConnector)
+
+
+@pytest.mark.parametrize("size", [0, 5, 2**20])
+def test_bytes_come_back_in_shared_memory(connector: HopliteConnector, size: int) -> None:
+    data = os.urandom(size)
+    key = connector.put(data)
+    found = connector.get(key)
+    assert isinstance(found, memoryview)
+    assert found.readonly
+    assert found == data
+    connector.evict(key)
+    # What was got stays valid.
+    assert found == data
+    assert connector.get(key) is None
+    assert not connector.exists(key)
+
+
+def test_a_key_that_never_was_is_answered_at_once(connector: HopliteConnector) -> None:
+    key = connector.new_key()
+    assert connector.get(key) is None
+    assert connector.get_batch([key, HopliteKey("proxystore/none")]) == [None, None]
+    connector.evict(key)
+    connector.set(key, b"now")
+    assert held(connector.get(key)) == b"now"
+
+
+def test_a_key_has_one_value(connector: HopliteConnector) -> None:
+    key = connector.new_key()
+    connector.set(key, b"x" * 2**20)
+    connector.set(key, bytearray(b"x" * 2**20))
+    with pytest.raises(NameTaken, match="other bytes already; evict it"):
+        connector.set(key, b"y")
+    connector.evict(key)
+    connector.set(key, b"y")
+    assert held(connector.get(key)) == b"y"
+
+
+def test_another_node_gets_what_this_one_has(nodes: list[hoplite.Node]) -> None:
+    connectors = [HopliteConnector(f"unix:{node.socket}") for node in nodes]
+    for data in (b"small", os.urandom(2**20)):
+        keys = connectors[0].put_batch([data, data])
+        assert all(one.exists(key) for one in connectors for key in keys)
+        assert [held(one.get(keys[0])) for one in connectors] == [data] * 3
+        deferred = connectors[1].new_key()
+        assert connectors[2].get(deferred) is None
+        connectors[1].set(deferred, data)
+        assert held(connectors[2].get(deferred)) == data
+        for key in (*keys, deferred):
+            connectors[2].evict(key)
+            assert connectors[0].get(key) is None
+    for connector in connectors:
+        connector.close()
+        connector.close()
+
+
+def test_a_connector_clears_what_it_has_put(node: hoplite.Node) -> None:
+    with HopliteConnector(f"unix:{node.socket}", clear=True) as connector:
+        connector.put(b"x" * 2**20)
+        connector.set(connector.new_key(), b"y")
+    with node.client() as client:
+        assert client.objects() == []
+
+
+def test_a_prefix_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="prefix is '@1'"):
+        HopliteConnector(prefix="@1")
+
+
+def test_it_is_made_by_one_line_of_configuration(node: hoplite.Node) -> None:
+    from proxystore.store.config import ConnectorConfig
+
+    configured = ConnectorConfig(kind="hoplite.proxystore.HopliteConnector", options={"address": f"unix:{node.socket}"})
+    with configured.get_connector() as connector:
+        assert connector.get(connector.put(b"x")) == b"x"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_client_of_proxystore_runs_on_dask_workers(tmp_path: Path) -> None:
+    import numpy as np
+    from distributed import LocalCluster
+    from proxystore.store import Store
+    from proxystore_ex.plugins.distributed import Client
+
+    import dask_tasks
+    import hoplite.dask as hd
+    from dask_clusters import eventually_none_is_left
+
+    with (
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            dashboard_address=None,
+            memory_limit=0,
+            env={"XDG_RUNTIME_DIR": str(tmp_path)},
+        ) as cluster,
+        Client(cluster) as plain,
+    ):
+        installation = hd.install(plain, memory="256MiB")
+        (node,) = installation.nodes
+        connector = HopliteConnector(f"unix:{node['socket']}")
+        with Store("hoplite", connector, register=True) as store, Client(cluster, ps_store=store) as client:
+            arrays = [np.full(2**17, float(value)) for value in range(3)]
+            assert client.submit(np.sum, arrays[1]).result() == 2**17
+            assert client.gather(client.map(np.sum, arrays)) == [0.0, 2.0**17, 2.0**18]
+            large = client.submit(dask_tasks.make, 2**17, 2.0, pure=False)
+            # A proxy too, which is resolved here; its bytes were put by a worker, at the node that it found.
+            assert large.result().sum() == 2**18
+        # Arguments go when the tasks are done, results of tasks that are not pure when they are resolved.
+        eventually_none_is_left(installation)
