@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench_pair import prepared
 from bench_smoke import smoke
+from hoplite.tools.bench import dask_scatter
+from hoplite.tools.bench.environments import Environments
 from hoplite.tools.bench.systems import OPS
 from hoplite.tools.bench.systems.base import RANKS
 from hoplite.tools.bench.systems.dask import REPLICATE, Dask
+from hoplite.tools.lab import Lab
 from labs import needs_lab
 from test_bench_ray import Installed, Spawns
 
@@ -98,3 +102,28 @@ def test_of_sums_only_the_last_is_held(driver: Any) -> None:  # noqa: ANN401 - a
 @pytest.mark.timeout(600)
 def test_every_operation_between_two_hosts() -> None:
     smoke(Dask())
+
+
+def test_the_words_of_a_comparison_name_both_and_how_many_times_as_fast() -> None:
+    found = {
+        "settings": {"bytes": 2**26, "hosts": 8, "repeats": 2},
+        "dask": {"seconds": [3.0, 4.0], "median": 3.5, "used": 3.6},
+        "hoplite": {"seconds": [0.6, 0.8], "median": 0.7, "used": 0.75},
+        "faster": 5.0,
+    }
+    first, dask, own, last = dask_scatter.summary(found).splitlines()
+    assert "scatter of 64 MiB to 8 workers" in first
+    assert "3.500 s (3.000 to 4.000), 3.600 s until every worker had used it" in dask
+    assert "hoplite.dask.scatter" in own
+    assert last == "5.0 times as fast"
+
+
+@needs_lab
+@pytest.mark.peers
+@pytest.mark.timeout(600)
+def test_scatter_is_compared_between_two_hosts() -> None:
+    prepared(Dask())
+    with Lab(hosts=2) as lab:
+        found = dask_scatter.measure(lab, Environments(), nbytes=2**20, repeats=2)
+    assert [len(found[system]["seconds"]) for system in ("dask", "hoplite")] == [2, 2]
+    assert found["faster"] == found["dask"]["median"] / found["hoplite"]["median"]
