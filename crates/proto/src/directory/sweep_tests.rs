@@ -6,11 +6,7 @@ use super::{
     tests::{Owner, fed_by, instance, locate, told},
     *,
 };
-use crate::{
-    id::RequestId,
-    members::Member,
-    message::Progress,
-};
+use crate::{id::RequestId, members::Member, message::Progress};
 
 const ONE_AT_A_TIME: Slice = Slice { entries: 1, pause_ns: 1 };
 
