@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from distributed import get_worker, secede
+from distributed.protocol.serialize import Serialize, Serialized, deserialize
 
 from hoplite.dask import arrays, process
 from hoplite.dask.plugins import MEETING, NAME
@@ -115,8 +116,17 @@ def fold(installation: str, texts: Sequence[str], keys: Sequence[Hashable], op: 
         failure = _answer(worker, worker.scheduler.hoplite_settled(keys=list(keys), count=count))
         if failure is not None:
             client.delete(total)
-            raise failure["exception"] or HopliteError(failure["why"])
+            raise _raised(failure["exception"]) or HopliteError(failure["why"])
     return arrays.view(client, installation, total, None)
+
+
+def _raised(exception: Any) -> BaseException | None:  # noqa: ANN401 - Dask has no types here
+    """What a task raised, out of what the scheduler keeps of it."""
+    if isinstance(exception, Serialize):
+        exception = exception.data
+    elif isinstance(exception, Serialized):
+        exception = deserialize(exception.header, exception.frames)
+    return exception if isinstance(exception, BaseException) else None
 
 
 def _answer(worker: Any, question: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - Dask has no types here
