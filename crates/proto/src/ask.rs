@@ -46,7 +46,10 @@ pub enum Ask {
         id: ObjectId,
     },
     /// Give me the id of an object that I will make, so that others can wait for it.
-    Promise,
+    Promise {
+        /// What it is to be: a name that no object has, or none for a new id.
+        name: Option<Name>,
+    },
     /// I make none of what I promised and have not made. Not answered.
     BreakPromises,
     /// Give me space to fill.
@@ -176,6 +179,21 @@ pub enum Ask {
         /// As answered to `Get`.
         instance: Instance,
     },
+}
+
+impl Ask {
+    /// Whether it begins nothing: a node that leaves still takes it.
+    pub const fn ends_something(&self) -> bool {
+        matches!(
+            self,
+            Self::Seal { .. }
+                | Self::Release { .. }
+                | Self::ReleaseCopied { .. }
+                | Self::Abort { .. }
+                | Self::BreakPromises
+                | Self::ReturnLease { .. }
+        )
+    }
 }
 
 /// The answer to an [`Ask`].

@@ -127,6 +127,9 @@ pub enum Error {
     /// The node is closed or its process is gone. Attach to another, or start it again.
     #[error("node down: {0}")]
     NodeDown(String),
+    /// The client's capability does not allow it, has expired, or is none that this cluster has given out.
+    #[error("{0}")]
+    NotAllowed(String),
 }
 
 impl Error {
@@ -142,7 +145,8 @@ impl Error {
             | Self::StoreFull { largest: text, .. }
             | Self::Unreducible { advice: text, .. }
             | Self::InvalidArgument(text)
-            | Self::NodeDown(text) => shorten(text, bytes),
+            | Self::NodeDown(text)
+            | Self::NotAllowed(text) => shorten(text, bytes),
             Self::ObjectCorrupt { senders, .. } => senders.truncate(10),
             // As many as a reduce names that fails.
             Self::TooFewInputs { gone, .. } => gone.truncate(10),

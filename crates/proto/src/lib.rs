@@ -23,7 +23,7 @@
 //! | [`reconnect`] | when a broken control connection is made again, and when not |
 //! | [`members`], [`rack`] | who owns an object's directory entry, who stands near whom |
 //! | [`message`], [`wire`] | what nodes say to each other, and its bytes |
-//! | [`ask`] | what clients ask of a node |
+//! | [`ask`], [`capability`] | what clients ask of a node, and which of them may ask what |
 //! | [`limiter`] | how many copies are received from one sender at a time |
 //! | [`pace`], [`patience`] | when a transfer is worth a report, and when it has moved too little and ends |
 //! | [`link`] | what samples of transfers say of the link |
@@ -36,6 +36,7 @@ extern crate alloc;
 
 pub mod ask;
 pub mod broadcast;
+pub mod capability;
 pub mod credit;
 pub mod directory;
 pub mod error;

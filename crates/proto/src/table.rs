@@ -102,6 +102,9 @@ const FIRST_USE: u64 = 1 << 63;
 /// What a copy costs beside its bytes: entries here and in the directory.
 pub const COPY_OVERHEAD_BYTES: u64 = 256;
 
+/// Before the names of the largest copies, in an error that says what fills a store.
+pub(crate) const LARGEST: &str = "the largest are ";
+
 impl Table {
     /// An empty store that may hold `capacity` bytes.
     pub fn new(capacity: u64) -> Self {
@@ -229,7 +232,7 @@ impl Table {
             .collect();
         match named[..] {
             [] => "nothing in it is pinned".into(),
-            _ => format!("the largest are {}", named.join(", ")),
+            _ => format!("{LARGEST}{}", named.join(", ")),
         }
     }
 

@@ -119,7 +119,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         Ask::Create { id: Some(id.clone()), meta: Meta::bytes(100_000), ttl_ns: None },
         Ask::Create { id: None, meta: Meta::array(Dtype::Float32, vec![4]).unwrap(), ttl_ns: None },
         Ask::Create { id: None, meta: Meta::bytes(u64::MAX), ttl_ns: None },
-        Ask::Promise,
+        Ask::Promise { name: None },
         Ask::BreakPromises,
         Ask::Seal { instance },
         Ask::Abort { instance },

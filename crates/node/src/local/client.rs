@@ -102,7 +102,7 @@ impl Client {
     /// Begins to ask for the id of an object that this client will put, create or reduce, for others to wait for
     /// meanwhile. When the client goes without having made it, those that wait get [`CallError::ObjectLost`].
     pub fn start_promise(&self) -> Wait<ObjectId> {
-        self.start(Ask::Promise, None, |answer, _| match answer {
+        self.start(Ask::Promise { name: None }, None, |answer, _| match answer {
             Answer::Promised { id } => Ok(id),
             other => Err(unexpected(&other)),
         })

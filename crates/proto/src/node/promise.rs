@@ -5,7 +5,8 @@
 //!      |
 //!      +-------> broken (its client is gone), or deleted: those who wait are told
 //! ```
-//! This node owns the ids that it mints, so a get of one waits here, and what is small goes to it in one message.
+//! This node owns the ids that it mints, so a get of one waits here, and what is small goes to it in one message. What is
+//! promised to a client that has a capability is a name below its prefix, which its owner hears of when the promise ends.
 
 use alloc::{collections::BTreeMap, format, vec::Vec};
 
@@ -13,7 +14,7 @@ use super::Node;
 use crate::{
     ask::Answer,
     error::Error,
-    id::{ClientId, ObjectId},
+    id::{ClientId, Name, ObjectId},
     message::Message,
 };
 
@@ -35,13 +36,17 @@ impl Promises {
 
     /// A client makes what it promised; false if it did not promise that.
     fn keep(&mut self, id: &ObjectId, client: ClientId) -> bool {
-        let is_its = self.all.get(id) == Some(&client);
-        is_its && self.all.remove(id).is_some()
+        self.has(id, client) && self.forget(id)
     }
 
-    /// What was promised is deleted: it will not be made.
-    pub(super) fn forget(&mut self, id: &ObjectId) {
-        self.all.remove(id);
+    /// Whether a client has promised that, and not made it.
+    pub(super) fn has(&self, id: &ObjectId, client: ClientId) -> bool {
+        self.all.get(id) == Some(&client)
+    }
+
+    /// What was promised is deleted, or another client makes it; whether it was promised.
+    pub(super) fn forget(&mut self, id: &ObjectId) -> bool {
+        self.all.remove(id).is_some()
     }
 
     /// A client makes nothing any more; what it had promised.
@@ -54,8 +59,8 @@ impl Promises {
 }
 
 impl Node {
-    pub(super) fn promise(&mut self, client: ClientId) -> Answer {
-        let id = self.world.mint();
+    pub(super) fn promise(&mut self, client: ClientId, name: Option<Name>) -> Answer {
+        let id = name.map_or_else(|| self.world.mint(), ObjectId::Named);
         self.promises.give(id.clone(), client);
         Answer::Promised { id }
     }
@@ -68,6 +73,8 @@ impl Node {
     ) -> Result<ObjectId, Error> {
         let Some(id) = id else { return Ok(self.world.mint()) };
         if id.minter().is_none() {
+            // Whichever client makes it: the end of the promise must not end the object.
+            self.promises.forget(&id);
             return Ok(id);
         }
         if let Some(error) = self.directory.why_gone(&id) {
@@ -89,6 +96,14 @@ impl Node {
             let detail = "its client promised it and has closed".into();
             let error = Error::ObjectLost { id: id.clone(), detail };
             self.world.send_owners(&id, &Message::Fail { id: id.clone(), error });
+        }
+    }
+
+    /// A name is about to be deleted: its owner can't tell those who wait that it was promised.
+    pub(super) fn take_promise_back(&mut self, id: &ObjectId) {
+        if id.minter().is_none() && self.promises.forget(id) {
+            let error = Error::ObjectDeleted { id: id.clone() };
+            self.world.send_owners(id, &Message::Fail { id: id.clone(), error });
         }
     }
 

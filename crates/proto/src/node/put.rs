@@ -71,7 +71,7 @@ impl Node {
         if !self.table.could_hold(meta.size) {
             return Some(Err(self.store_full(meta.size)));
         }
-        let is_promised = id.as_ref().is_some_and(|id| id.minter().is_some());
+        let is_promised = id.as_ref().is_some_and(|id| self.promises.has(id, asked.client));
         let id = match self.id_for(asked.client, id) {
             Ok(id) => id,
             Err(error) => return Some(Err(error)),
@@ -238,8 +238,9 @@ impl Node {
                 }
             };
             self.world.send_owners(&create.id, &message);
-        } else if create.is_promised {
-            // No other node has heard of it: its client may try again.
+        }
+        if create.is_promised && (create.id.minter().is_none() || !create.is_announced()) {
+            // What other nodes have heard of it is taken back, if anything: its client may try again.
             self.promises.give(create.id.clone(), create.client);
         }
         // Gets that found the object growing here look elsewhere now.

@@ -75,16 +75,7 @@ impl Node {
     }
 
     fn ask(&mut self, client: ClientId, request: RequestId, ask: Ask, deadline: Option<Instant>) {
-        let ends_something = matches!(
-            ask,
-            Ask::Seal { .. }
-                | Ask::Release { .. }
-                | Ask::ReleaseCopied { .. }
-                | Ask::Abort { .. }
-                | Ask::BreakPromises
-                | Ask::ReturnLease { .. }
-        );
-        if self.leaving.has_begun() && !ends_something {
+        if self.leaving.has_begun() && !ask.ends_something() {
             let error = Error::NodeDown(format!("node {} is closing", self.world.me()));
             self.world.reply(client, request, Err(error));
             return;
@@ -97,7 +88,7 @@ impl Node {
             Ask::Join { job } => Some(Ok(self.join_job(client, job))),
             Ask::TakeLease { id } => Some(Ok(self.take_lease(client, id))),
             Ask::ReturnLease { id } => Some(Ok(self.return_lease(client, id))),
-            Ask::Promise => Some(Ok(self.promise(client))),
+            Ask::Promise { name } => Some(Ok(self.promise(client, name))),
             Ask::BreakPromises => {
                 self.break_promises(client);
                 return;
@@ -126,7 +117,10 @@ impl Node {
             Ask::Inputs { id } => self.inputs(&asked, id),
             Ask::Lost { id } => Some(self.lost(&id)),
             Ask::Delete { ids } => {
-                ids.iter().for_each(|id| self.tell_before_deletion(id));
+                ids.iter().for_each(|id| {
+                    self.tell_before_deletion(id);
+                    self.take_promise_back(id);
+                });
                 self.requests.delete(&asked, ids, &mut self.world)
             }
             Ask::Latest { prefix, after } => {

@@ -211,7 +211,7 @@ impl Choices<'_> {
                 Ask::Put { id, bytes: bytes(meta.size), meta, ttl_ns: None }
             }
             0..=2 => Ask::Create { id, meta, ttl_ns: None },
-            3 => Ask::Promise,
+            3 => Ask::Promise { name: None },
             4 => Ask::Seal { instance: self.instance() },
             5 => Ask::Abort { instance: self.instance() },
             6 | 7 => Ask::Get { id: self.id() },

@@ -391,7 +391,7 @@ fn a_name_that_is_kept_for_a_reduce_is_given_up_by_its_coordinator_only() {
     assert_eq!(cluster.nodes[&NodeId(1)].directory().reservations(), 1);
     let reserve = Message::Reserve { id: id.clone(), instance: instance(3, 99) };
     cluster.assert_refused(4, 1, reserve);
-    let promised = cluster.ask(3, Ask::Promise);
+    let promised = cluster.ask(3, Ask::Promise { name: None });
     let Ok(Answer::Promised { id }) = cluster.reply(promised).clone() else { panic!("it is") };
     cluster.assert_refused(4, 3, Message::Fail { id: id.clone(), error: deleted(&id) });
 }

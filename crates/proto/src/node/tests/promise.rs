@@ -3,7 +3,7 @@
 use super::*;
 
 fn promised(cluster: &mut Cluster, node: u64) -> ObjectId {
-    let request = cluster.ask(node, Ask::Promise);
+    let request = cluster.ask(node, Ask::Promise { name: None });
     let Ok(Answer::Promised { id }) = cluster.reply(request) else {
         panic!("{:?}", cluster.replies)
     };
@@ -115,4 +115,53 @@ fn a_promise_for_which_there_was_no_room_can_be_kept_later() {
     assert!(
         matches!(cluster.reply(request), Ok(Answer::Created { id: created, .. }) if *created == id)
     );
+}
+
+/// A promise of a name, as a client asks for that has a capability.
+fn promised_name(cluster: &mut Cluster, node: u64, text: &str) -> ObjectId {
+    let request = cluster.ask(node, Ask::Promise { name: Some(text.parse().unwrap()) });
+    let Ok(Answer::Promised { id }) = cluster.reply(request) else {
+        panic!("{:?}", cluster.replies)
+    };
+    assert_eq!(id.to_string(), text);
+    id.clone()
+}
+
+#[test]
+fn a_promised_name_is_kept_by_whichever_client_puts_it() {
+    for node in [1, 2] {
+        let mut cluster = Cluster::new(3);
+        let id = promised_name(&mut cluster, 1, "team-a/@1/1");
+        let get = cluster.get(3, &id);
+        assert!(!cluster.replies.contains_key(&get));
+        let request = cluster.ask(node, put(&id));
+        assert_eq!(cluster.reply(request), &Ok(Answer::Put { id: id.clone() }));
+        // The end of the promise is not that of the object.
+        cluster.ask(1, Ask::BreakPromises);
+        got(cluster.reply(get));
+        let again = cluster.get(2, &id);
+        got(cluster.reply(again));
+        cluster.assert_at_rest();
+    }
+}
+
+#[test]
+fn who_waits_for_a_promised_name_is_told_that_it_will_not_come() {
+    for is_deleted in [false, true] {
+        let mut cluster = Cluster::new(3);
+        let id = promised_name(&mut cluster, 1, "team-a/@1/1");
+        let gets = [1, 2, 3].map(|node| cluster.get(node, &id));
+        assert!(gets.iter().all(|get| !cluster.replies.contains_key(get)));
+        let ask =
+            if is_deleted { Ask::Delete { ids: vec![id.clone()] } } else { Ask::BreakPromises };
+        cluster.ask(1, ask);
+        for get in gets {
+            match cluster.reply(get) {
+                Err(Error::ObjectDeleted { .. }) if is_deleted => {}
+                Err(Error::ObjectLost { .. }) if !is_deleted => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        cluster.assert_at_rest();
+    }
 }

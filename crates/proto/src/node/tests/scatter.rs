@@ -19,7 +19,7 @@ impl Sum {
             cluster.put_large(node, Some(&name))
         };
         let inputs: Vec<ObjectId> = seats.map(&mut put).collect();
-        let request = cluster.ask(1, Ask::Promise);
+        let request = cluster.ask(1, Ask::Promise { name: None });
         let Ok(Answer::Promised { id }) = cluster.reply(request) else { panic!() };
         let result = id.clone();
         let gets = (1..=nodes).map(|node| (node, cluster.get(node, &result))).collect();

@@ -1,0 +1,418 @@
+//! What a client may ask that has a capability: some verbs, of objects whose names begin with a prefix, until a time.
+//!
+//! ```text
+//!   prefix=team-a/     verbs=get,put     prefix=team-a/runs/     expires=1790000000
+//!   `-- of the grant --------------'     `-- narrowed by a holder ----------------'
+//! ```
+//! Each caveat leaves less than those before it. Decides each question of such a client; does not know the key that proves a
+//! capability.
+
+use alloc::{
+    borrow::Cow,
+    collections::BTreeSet,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::{fmt, str::FromStr};
+
+use crate::{
+    ask::{Answer, Ask},
+    error::Error,
+    id::{BadRef, Name, ObjectId},
+    limits::NAME_BYTES_MAX,
+    quoted::Quoted,
+    table,
+};
+
+/// Bytes of the longest prefix: below it there is room for the refs that are made for a client, and for short names.
+pub const PREFIX_BYTES_MAX: usize = NAME_BYTES_MAX - 64;
+
+/// What a client may do with the objects below its prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verb {
+    /// Make objects, promise them, and keep more copies of them.
+    Put,
+    /// Read objects, and wait for them.
+    Get,
+    /// End objects: delete them, prune older ones, hold them, since what is held is deleted after that.
+    Delete,
+    /// Fold objects into a new one.
+    Reduce,
+    /// See which objects there are.
+    List,
+}
+
+impl Verb {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Put, Self::Get, Self::Delete, Self::Reduce, Self::List];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::Delete => "delete",
+            Self::Reduce => "reduce",
+            Self::List => "list",
+        }
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Verb {
+    type Err = BadRef;
+
+    fn from_str(text: &str) -> Result<Self, BadRef> {
+        let found = Self::ALL.into_iter().find(|verb| verb.name() == text);
+        found.ok_or_else(|| {
+            BadRef(format!("{} is no verb: there are {}", Quoted(text), listed(&Self::ALL.into())))
+        })
+    }
+}
+
+fn listed(verbs: &BTreeSet<Verb>) -> String {
+    let names: Vec<&str> = verbs.iter().map(|verb| verb.name()).collect();
+    names.join(",")
+}
+
+/// One line of a capability: it leaves less than the lines before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Caveat {
+    /// Only names that begin so; ends in `/`. An empty one takes every name and every id.
+    Prefix(String),
+    /// Only these.
+    Verbs(BTreeSet<Verb>),
+    /// Only until then, in seconds since 1970.
+    Expires(u64),
+}
+
+impl fmt::Display for Caveat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Prefix(prefix) => write!(f, "prefix={prefix}"),
+            Self::Verbs(verbs) => write!(f, "verbs={}", listed(verbs)),
+            Self::Expires(until) => write!(f, "expires={until}"),
+        }
+    }
+}
+
+impl FromStr for Caveat {
+    type Err = BadRef;
+
+    fn from_str(text: &str) -> Result<Self, BadRef> {
+        let unknown = || BadRef(format!("{} is no prefix, verbs or expires", Quoted(text)));
+        let (what, value) = text.split_once('=').ok_or_else(unknown)?;
+        match what {
+            "prefix" => Ok(Self::Prefix(value.into())),
+            "verbs" => value.split(',').map(str::parse).collect::<Result<_, _>>().map(Self::Verbs),
+            "expires" => value.parse().map(Self::Expires).map_err(|_| unknown()),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+/// What a client may ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capability {
+    prefix: String,
+    verbs: BTreeSet<Verb>,
+    until: Option<u64>,
+}
+
+impl Capability {
+    /// What a chain of caveats leaves.
+    ///
+    /// # Errors
+    /// [`BadRef`] if one of them would allow more than those before it, or none names a prefix.
+    pub fn of(caveats: &[Caveat]) -> Result<Self, BadRef> {
+        let all = Self { prefix: String::new(), verbs: Verb::ALL.into(), until: None };
+        let left = caveats.iter().try_fold(all, Self::narrowed)?;
+        // Everything has to be said too.
+        if !caveats.iter().any(|caveat| matches!(caveat, Caveat::Prefix(_))) {
+            return Err(BadRef("a capability needs a prefix, such as team-a/".into()));
+        }
+        Ok(left)
+    }
+
+    fn narrowed(mut self, caveat: &Caveat) -> Result<Self, BadRef> {
+        match caveat {
+            Caveat::Prefix(prefix) => {
+                check_prefix(prefix)?;
+                if !prefix.starts_with(&self.prefix) {
+                    let (prefix, own) = (Quoted(prefix), Quoted(&self.prefix));
+                    return Err(BadRef(format!("the prefix {prefix} is not below {own}")));
+                }
+                self.prefix.clone_from(prefix);
+            }
+            Caveat::Verbs(verbs) => {
+                if verbs.is_empty() || !verbs.is_subset(&self.verbs) {
+                    let (verbs, own) = (listed(verbs), listed(&self.verbs));
+                    return Err(BadRef(format!("the verbs {verbs} are not among {own}")));
+                }
+                self.verbs.clone_from(verbs);
+            }
+            Caveat::Expires(until) => {
+                if self.until.is_some_and(|own| own < *until) {
+                    return Err(BadRef("it would expire later than before".into()));
+                }
+                self.until = Some(*until);
+            }
+        }
+        Ok(self)
+    }
+
+    /// What the names begin with.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// What may be done with them.
+    pub const fn verbs(&self) -> &BTreeSet<Verb> {
+        &self.verbs
+    }
+
+    /// Until when, in seconds since 1970; none for ever.
+    pub const fn until(&self) -> Option<u64> {
+        self.until
+    }
+
+    /// Whether it is over, in seconds since 1970.
+    pub fn has_expired(&self, now: u64) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
+
+    /// The question as it is asked of the node at `now`, in seconds since 1970: what has no name gets one below the prefix,
+    /// whose end is `unique`, and a listing is one of the prefix.
+    ///
+    /// # Errors
+    /// [`Error::NotAllowed`] if the client may not ask that, or not any more.
+    pub fn admit(&self, ask: Ask, now: u64, unique: impl FnOnce() -> String) -> Result<Ask, Error> {
+        self.judge(&ask, now)?;
+        let fresh = || {
+            let name = format!("{}{}", self.prefix, unique()).parse::<Name>();
+            name.map_err(|error| Error::InvalidArgument(error.to_string()))
+        };
+        Ok(match ask {
+            other if self.prefix.is_empty() => other,
+            Ask::Put { id: None, meta, bytes, ttl_ns } => {
+                Ask::Put { id: Some(ObjectId::Named(fresh()?)), meta, bytes, ttl_ns }
+            }
+            Ask::Create { id: None, meta, ttl_ns } => {
+                Ask::Create { id: Some(ObjectId::Named(fresh()?)), meta, ttl_ns }
+            }
+            Ask::Reduce { inputs, op, count, id: None, ttl_ns } => {
+                Ask::Reduce { inputs, op, count, id: Some(ObjectId::Named(fresh()?)), ttl_ns }
+            }
+            Ask::Promise { name: None } => Ask::Promise { name: Some(fresh()?) },
+            Ask::List { owner, prefix, after } if prefix.len() < self.prefix.len() => {
+                Ask::List { owner, prefix: self.prefix.clone(), after }
+            }
+            other => other,
+        })
+    }
+
+    /// What a question takes.
+    fn claim<'a>(&self, ask: &'a Ask) -> Claim<'a> {
+        match ask {
+            Ask::Put { id, .. } | Ask::Create { id, .. } => Claim::of(Verb::Put, id),
+            Ask::Keep { id, .. } => Claim::of(Verb::Put, [id]),
+            Ask::Promise { name: None } => Claim::of(Verb::Put, []),
+            // It may be that of an object, which the end of the promise would end.
+            Ask::Promise { name: Some(name) } => Claim::of_text(Verb::Delete, name.as_str()),
+            Ask::Join { job } => Claim::of_text(Verb::Put, job.name.as_str()),
+            Ask::Get { id } | Ask::Follow { id } => Claim::of(Verb::Get, [id]),
+            Ask::Wait { ids, .. } => Claim::of(Verb::Get, ids),
+            Ask::Latest { prefix, .. } => Claim::of_text(Verb::Get, prefix),
+            Ask::Reduce { inputs, id, .. } => Claim::of(Verb::Reduce, inputs.iter().chain(id)),
+            Ask::Inputs { id } | Ask::Lost { id } => Claim::of(Verb::Reduce, [id]),
+            Ask::Delete { ids } => Claim::of(Verb::Delete, ids),
+            // What was held is deleted after that.
+            Ask::TakeLease { id } => Claim::of(Verb::Delete, [id]),
+            // The older names of its group begin with the prefix too, which ends in a slash.
+            Ask::Prune { name, .. } => Claim::of_text(Verb::Delete, name.as_str()),
+            // Whether and where there is something each verb tells.
+            Ask::Locations { id, .. } | Ask::Explain { id } | Ask::Owners { id } => {
+                Claim { what: "locations", verb: None, ..Claim::of(Verb::Get, [id]) }
+            }
+            Ask::List { prefix, .. } if self.prefix.starts_with(prefix.as_str()) => {
+                Claim::of(Verb::List, [])
+            }
+            Ask::List { prefix, .. } => Claim::of_text(Verb::List, prefix),
+            Ask::Objects => Claim::of(Verb::List, []),
+            Ask::ReturnLease { id } => {
+                Claim { what: "release", verb: None, ..Claim::of(Verb::Delete, [id]) }
+            }
+            // It tells of no object.
+            Ask::Status => Claim { what: "status", verb: None, names: Vec::new() },
+            // Of what the client has begun itself, which the machine looks at.
+            Ask::Seal { .. }
+            | Ask::Abort { .. }
+            | Ask::Release { .. }
+            | Ask::ReleaseCopied { .. }
+            | Ask::BreakPromises => Claim { what: "end", verb: None, names: Vec::new() },
+        }
+    }
+
+    fn judge(&self, ask: &Ask, now: u64) -> Result<(), Error> {
+        let Claim { what, verb, names } = self.claim(ask);
+        let is_outside = |name: &&Cow<'_, str>| !name.starts_with(&self.prefix);
+        // What was begun in time is ended at any time.
+        let (name, advice) = if self.has_expired(now) && !ask.ends_something() {
+            (names.first(), "it has expired: get another (hoplite token grant)".into())
+        } else if let Some(verb) = verb.filter(|verb| !self.verbs.contains(verb)) {
+            (names.first(), format!("get one with {verb} (hoplite token grant)"))
+        } else if let Some(name) = names.iter().find(is_outside) {
+            (Some(name), format!("use names that begin with {}", Quoted(&self.prefix)))
+        } else {
+            return Ok(());
+        };
+        let of = name.map_or_else(String::new, |name| format!(" of {}", Quoted(name)));
+        let said =
+            format!("{what}{of} is not allowed: this client has a capability {self}; {advice}");
+        Err(Error::NotAllowed(said))
+    }
+
+    /// Whether an object is below the prefix.
+    fn has(&self, id: &ObjectId) -> bool {
+        match id {
+            ObjectId::Named(name) => name.as_str().starts_with(&self.prefix),
+            ObjectId::Minted { .. } => self.prefix.is_empty(),
+        }
+    }
+
+    /// An answer as the client may hear it: without names of objects that are not below its prefix.
+    pub fn shown(&self, answer: Result<Answer, Error>) -> Result<Answer, Error> {
+        match answer {
+            all if self.prefix.is_empty() => all,
+            Ok(Answer::Objects(mut rows)) => {
+                rows.retain(|row| self.has(&row.id));
+                Ok(Answer::Objects(rows))
+            }
+            Ok(Answer::List { mut rows, next }) => {
+                rows.retain(|row| self.has(&row.id));
+                Ok(Answer::List { rows, next: next.filter(|id| self.has(id)) })
+            }
+            Ok(Answer::Inputs { mut ids }) => {
+                ids.retain(|id| self.has(id));
+                Ok(Answer::Inputs { ids })
+            }
+            Ok(Answer::Explained { mut state, lacks }) => {
+                hide_largest(&mut state);
+                Ok(Answer::Explained { state, lacks })
+            }
+            Ok(
+                same @ (Answer::Put { .. }
+                | Answer::Promised { .. }
+                | Answer::Created { .. }
+                | Answer::Got { .. }
+                | Answer::Growing { .. }
+                | Answer::Waited { .. }
+                | Answer::Reducing { .. }
+                | Answer::Done
+                | Answer::Latest { .. }
+                | Answer::Locations(_)
+                | Answer::Owners(_)
+                | Answer::Status(_)),
+            ) => Ok(same),
+            Err(mut error) => {
+                match &mut error {
+                    Error::StoreFull { largest: text, .. }
+                    | Error::NoMemory { detail: text, .. }
+                    | Error::Timeout { state: text, .. } => hide_largest(text),
+                    Error::TooFewInputs { gone, .. } => gone.retain(|id| self.has(id)),
+                    _ => {}
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// What a question takes: a verb, and names that begin with the prefix.
+struct Claim<'a> {
+    /// In words.
+    what: &'static str,
+    /// None: any.
+    verb: Option<Verb>,
+    names: Vec<Cow<'a, str>>,
+}
+
+impl<'a> Claim<'a> {
+    fn of(verb: Verb, ids: impl IntoIterator<Item = &'a ObjectId>) -> Self {
+        let text = |id: &'a ObjectId| match id {
+            ObjectId::Named(name) => Cow::Borrowed(name.as_str()),
+            // It begins with no prefix but the empty one.
+            minted @ ObjectId::Minted { .. } => Cow::Owned(minted.to_string()),
+        };
+        let names = ids.into_iter().map(text).collect();
+        Self { what: verb.name(), verb: Some(verb), names }
+    }
+
+    fn of_text(verb: Verb, name: &'a str) -> Self {
+        Self { names: [Cow::Borrowed(name)].into(), ..Self::of(verb, []) }
+    }
+}
+
+/// The words for what a capability leaves.
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "for {} ", listed(&self.verbs))?;
+        match self.prefix.as_str() {
+            "" => f.write_str("of every object"),
+            prefix => write!(f, "below {}", Quoted(prefix)),
+        }?;
+        self.until.map_or(Ok(()), |until| write!(f, " until {}", Utc(until)))
+    }
+}
+
+/// Takes the names of what fills a store out of a text; they are the last that it says.
+fn hide_largest(text: &mut String) {
+    if let Some(at) = text.find(table::LARGEST) {
+        text.truncate(at);
+        text.push_str("which objects take the most is told to clients without a capability");
+    }
+}
+
+fn check_prefix(prefix: &str) -> Result<(), BadRef> {
+    if prefix.is_empty() {
+        return Ok(());
+    }
+    if !prefix.ends_with('/') {
+        return Err(BadRef(format!("the prefix {} does not end in /", Quoted(prefix))));
+    }
+    if prefix.len() > PREFIX_BYTES_MAX {
+        return Err(BadRef(format!(
+            "a prefix of {} bytes: at most {PREFIX_BYTES_MAX}",
+            prefix.len()
+        )));
+    }
+    prefix.parse::<Name>().map(drop)
+}
+
+/// Seconds since 1970, written as a date.
+struct Utc(u64);
+
+impl fmt::Display for Utc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (days, second) = (self.0 / 86_400, self.0 % 86_400);
+        // Years that begin in March, in cycles of 400 years, so that the leap day is the last of each.
+        let days = days + 719_468;
+        let (era, day) = (days / 146_097, days % 146_097);
+        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let day = day - (153 * month + 2) / 5 + 1;
+        let month = if month < 10 { month + 3 } else { month - 9 };
+        let year = era * 400 + year + u64::from(month <= 2);
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        write!(f, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,366 @@
+//! Every question inside and outside a prefix, with and without its verb; and that no chain of caveats widens.
+
+use alloc::vec;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    ask::ObjectRow,
+    id::{Instance, NodeId},
+    lifetime::Job,
+    message::Listed,
+    meta::{Meta, Op},
+};
+
+const NOW: u64 = 1_790_000_000;
+
+fn capability(caveats: &[&str]) -> Result<Capability, BadRef> {
+    let caveats: Result<Vec<Caveat>, BadRef> = caveats.iter().map(|text| text.parse()).collect();
+    Capability::of(&caveats?)
+}
+
+fn object(text: &str) -> ObjectId {
+    text.parse().unwrap()
+}
+
+/// Every question about an object, with the verb that it takes, if any.
+fn of_object(id: &ObjectId) -> Vec<(Ask, Option<Verb>)> {
+    let (meta, put, large) = (Meta::bytes(1), Some(id.clone()), Meta::bytes(1 << 20));
+    let small = Ask::Put { id: put.clone(), meta, bytes: vec![0].into(), ttl_ns: None };
+    let (mut inputs, id) = (vec![object("team-a/1")], id.clone());
+    inputs.push(id.clone());
+    let into = |id| Ask::Reduce {
+        inputs: vec![object("team-a/1")],
+        op: Op::Sum,
+        count: 1,
+        id: Some(id),
+        ttl_ns: None,
+    };
+    let ids = inputs.clone();
+    vec![
+        (small, Some(Verb::Put)),
+        (Ask::Create { id: put, meta: large, ttl_ns: None }, Some(Verb::Put)),
+        (Ask::Keep { id: id.clone(), copies: 2 }, Some(Verb::Put)),
+        (Ask::Get { id: id.clone() }, Some(Verb::Get)),
+        (Ask::Follow { id: id.clone() }, Some(Verb::Get)),
+        (Ask::Wait { ids: ids.clone(), count: 1 }, Some(Verb::Get)),
+        (Ask::Reduce { inputs, op: Op::Sum, count: 2, id: None, ttl_ns: None }, Some(Verb::Reduce)),
+        (into(id.clone()), Some(Verb::Reduce)),
+        (Ask::Inputs { id: id.clone() }, Some(Verb::Reduce)),
+        (Ask::Lost { id: id.clone() }, Some(Verb::Reduce)),
+        (Ask::Delete { ids }, Some(Verb::Delete)),
+        (Ask::TakeLease { id: id.clone() }, Some(Verb::Delete)),
+        (Ask::ReturnLease { id: id.clone() }, None),
+        (Ask::Locations { id: id.clone(), known: None }, None),
+        (Ask::Explain { id: id.clone() }, None),
+        (Ask::Owners { id }, None),
+    ]
+}
+
+/// Every question about a text that a name is, or begins with.
+fn of_text(text: &str) -> Vec<(Ask, Option<Verb>)> {
+    let name: Name = text.parse().unwrap();
+    let (owner, prefix) = (NodeId(1), String::from(text));
+    vec![
+        (Ask::Join { job: Job { name: name.clone(), cleanup: true } }, Some(Verb::Put)),
+        (Ask::Latest { prefix: prefix.clone(), after: None }, Some(Verb::Get)),
+        (Ask::Prune { name: name.clone(), keep: 1 }, Some(Verb::Delete)),
+        (Ask::Promise { name: Some(name) }, Some(Verb::Delete)),
+        (Ask::List { owner, prefix, after: None }, Some(Verb::List)),
+    ]
+}
+
+/// Those that name no object.
+fn of_nothing() -> Vec<(Ask, Option<Verb>)> {
+    let instance = Instance { node: NodeId(1), serial: 1 };
+    let put = Ask::Put { id: None, meta: Meta::bytes(1), bytes: vec![0].into(), ttl_ns: None };
+    vec![
+        (put, Some(Verb::Put)),
+        (Ask::Promise { name: None }, Some(Verb::Put)),
+        (Ask::List { owner: NodeId(1), prefix: String::new(), after: None }, Some(Verb::List)),
+        (Ask::Objects, Some(Verb::List)),
+        (Ask::Status, None),
+        (Ask::Seal { instance }, None),
+        (Ask::Abort { instance }, None),
+        (Ask::Release { instance }, None),
+        (Ask::BreakPromises, None),
+    ]
+}
+
+fn said(result: Result<Ask, Error>) -> Option<String> {
+    match result {
+        Ok(_) => None,
+        Err(Error::NotAllowed(said)) => Some(said),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+fn unique() -> String {
+    "@1/1".into()
+}
+
+#[test]
+fn each_question_takes_its_verb_and_names_below_the_prefix() {
+    for allowed in Verb::ALL {
+        let verbs = format!("verbs={allowed}");
+        let capability = capability(&["prefix=team-a/", &verbs]).unwrap();
+        let refused = |ask| said(capability.admit(ask, NOW, unique));
+        let inside = of_object(&object("team-a/x")).into_iter().chain(of_text("team-a/x"));
+        for (ask, verb) in inside.chain(of_nothing()) {
+            let is_allowed = verb.is_none_or(|verb| verb == allowed);
+            let refused = refused(ask.clone());
+            assert_eq!(refused.is_none(), is_allowed, "{allowed}: {ask:?}: {refused:?}");
+            let verb = verb.unwrap_or(Verb::Put);
+            let missing = format!("get one with {verb}");
+            assert!(refused.is_none_or(|said| said.contains(&missing)), "{ask:?}");
+        }
+        for outside in ["team-b/x", "team-a", "team-ab/x", "@0000000000000001.1", "x/team-a/x"] {
+            let asks = of_object(&object(outside)).into_iter();
+            let is_text = !outside.starts_with('@') && outside != "team-a";
+            for (ask, verb) in asks.chain(if is_text { of_text(outside) } else { vec![] }) {
+                let said = refused(ask.clone()).unwrap_or_else(|| panic!("{ask:?} was let in"));
+                if verb.is_none_or(|verb| verb == allowed) {
+                    let names = format!("of {outside:?} is not allowed");
+                    assert!(said.contains(&names), "{ask:?}: {said}");
+                    assert!(said.contains("begin with \"team-a/\""), "{ask:?}: {said}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_has_no_name_gets_one_below_the_prefix() {
+    let capability = capability(&["prefix=team-a/"]).unwrap();
+    let made = Some(object("team-a/@1/1"));
+    let meta = Meta::bytes(1);
+    let asks = [
+        Ask::Put { id: None, meta: meta.clone(), bytes: vec![0].into(), ttl_ns: None },
+        Ask::Create { id: None, meta, ttl_ns: None },
+        Ask::Reduce {
+            inputs: vec![object("team-a/1")],
+            op: Op::Sum,
+            count: 1,
+            id: None,
+            ttl_ns: None,
+        },
+        Ask::Promise { name: None },
+    ];
+    for ask in asks {
+        match capability.admit(ask, NOW, unique) {
+            Ok(Ask::Put { id, .. } | Ask::Create { id, .. } | Ask::Reduce { id, .. }) => {
+                assert_eq!(id, made);
+            }
+            Ok(Ask::Promise { name }) => assert_eq!(name.map(ObjectId::Named), made),
+            other => panic!("{other:?}"),
+        }
+    }
+    let list = |prefix: &str| {
+        let ask = Ask::List { owner: NodeId(1), prefix: prefix.into(), after: None };
+        match capability.admit(ask, NOW, unique) {
+            Ok(Ask::List { prefix, .. }) => prefix,
+            other => panic!("{other:?}"),
+        }
+    };
+    for (asked, listed) in [("", "team-a/"), ("team", "team-a/"), ("team-a/runs", "team-a/runs")] {
+        assert_eq!(list(asked), listed);
+    }
+}
+
+#[test]
+fn an_empty_prefix_takes_everything_as_it_is() {
+    let capability = capability(&["prefix="]).unwrap();
+    for id in ["team-a/x", "x", "@0000000000000001.1"].map(object) {
+        for (ask, _) in of_object(&id).into_iter().chain(of_nothing()) {
+            assert_eq!(capability.admit(ask.clone(), NOW, unique), Ok(ask));
+        }
+    }
+    let answer = Ok(Answer::Inputs { ids: vec![object("x"), object("@0000000000000001.1")] });
+    assert_eq!(capability.shown(answer.clone()), answer);
+    assert!(capability.to_string().ends_with("of every object"));
+}
+
+#[test]
+fn what_has_expired_ends_what_it_began_and_begins_nothing() {
+    let capability = capability(&["prefix=team-a/", "expires=1790000000"]).unwrap();
+    let asks = || of_object(&object("team-a/x")).into_iter().chain(of_nothing());
+    for (ask, _) in asks() {
+        assert_eq!(said(capability.admit(ask, NOW - 1, unique)), None);
+    }
+    for (ask, _) in asks() {
+        let refused = said(capability.admit(ask.clone(), NOW, unique));
+        assert_eq!(refused.is_none(), ask.ends_something(), "{ask:?}");
+        let words = ["until 2026-09-21 14:13:20 UTC", "it has expired"];
+        assert!(refused.is_none_or(|said| words.iter().all(|word| said.contains(word))));
+    }
+}
+
+#[test]
+fn a_refusal_says_what_is_allowed_and_what_to_do() {
+    let narrow = capability(&["prefix=team-a/", "verbs=get,put"]).unwrap();
+    let delete = Ask::Delete { ids: vec![object("team-a/1")] };
+    assert_eq!(
+        said(narrow.admit(delete, NOW, unique)).unwrap(),
+        "delete of \"team-a/1\" is not allowed: this client has a capability for put,get below \"team-a/\"; get one \
+         with delete (hoplite token grant)"
+    );
+    let get = Ask::Get { id: object("team-b/1") };
+    assert_eq!(
+        said(narrow.admit(get, NOW, unique)).unwrap(),
+        "get of \"team-b/1\" is not allowed: this client has a capability for put,get below \"team-a/\"; use names that \
+         begin with \"team-a/\""
+    );
+}
+
+#[test]
+fn dates_are_those_of_the_calendar() {
+    for (seconds, date) in [
+        (0, "1970-01-01 00:00:00 UTC"),
+        (951_782_400, "2000-02-29 00:00:00 UTC"),
+        (1_709_251_199, "2024-02-29 23:59:59 UTC"),
+        (1_709_251_200, "2024-03-01 00:00:00 UTC"),
+        (4_102_444_799, "2099-12-31 23:59:59 UTC"),
+        (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+    ] {
+        assert_eq!(Utc(seconds).to_string(), date);
+    }
+}
+
+#[test]
+fn an_answer_names_no_other_tenants_object() {
+    let capability = capability(&["prefix=team-a/"]).unwrap();
+    let (own, other) = (object("team-a/1"), object("team-b/1"));
+    let row = |id: &ObjectId| ObjectRow {
+        id: id.clone(),
+        instance: Instance { node: NodeId(1), serial: 1 },
+        meta: Meta::bytes(1),
+        state: "complete".into(),
+        origin: true,
+        pins: 0,
+        lifetime: None,
+    };
+    let listed = |id: &ObjectId| Listed {
+        id: id.clone(),
+        meta: Meta::bytes(1),
+        complete: 1,
+        partial: 0,
+        age_ns: 0,
+        lifetime: None,
+    };
+    let full = "it is full: the largest are team-b/1 of 9 bytes (being put)";
+    let lost =
+        Error::TooFewInputs { count: 2, possible: 0, gone: vec![own.clone(), other.clone()] };
+    let answers: Vec<Result<Answer, Error>> = vec![
+        Ok(Answer::Objects(vec![row(&own), row(&other)])),
+        Ok(Answer::List { rows: vec![listed(&own), listed(&other)], next: Some(other.clone()) }),
+        Ok(Answer::Inputs { ids: vec![own.clone(), other] }),
+        Ok(Answer::Explained { state: full.into(), lacks: Some((1, 2)) }),
+        Err(Error::StoreFull { needed: 1, capacity: 1, pinned: 1, largest: full.into() }),
+        Err(Error::NoMemory { needed: 1, detail: full.into() }),
+        Err(Error::Timeout { what: "x".into(), waited_ns: 1, state: full.into() }),
+        Err(lost),
+    ];
+    for answer in answers {
+        let shown = capability.shown(answer.clone());
+        assert_ne!(shown, answer);
+        let text = format!("{shown:?}");
+        assert!(!text.contains("team-b"), "{text}");
+        let has_own = !matches!(
+            answer,
+            Ok(Answer::Explained { .. })
+                | Err(Error::StoreFull { .. } | Error::NoMemory { .. } | Error::Timeout { .. })
+        );
+        assert!(!has_own || text.contains("team-a/1"), "{text}");
+    }
+    let same = Ok(Answer::Put { id: own });
+    assert_eq!(capability.shown(same.clone()), same);
+}
+
+#[test]
+fn a_chain_that_widens_or_says_nothing_is_none() {
+    for (caveats, why) in [
+        (&["prefix=team-a/", "prefix=team-b/"][..], "is not below"),
+        (&["prefix=team-a/x/", "prefix=team-a/"], "is not below"),
+        (&["verbs=get", "prefix=a/", "verbs=get,put"], "are not among get"),
+        (&["prefix=a/", "expires=5", "expires=6"], "later"),
+        (&["verbs=get"], "needs a prefix"),
+        (&[], "needs a prefix"),
+        (&["prefix=team-a"], "does not end in /"),
+        (&["prefix=@1/"], "begins with @"),
+        (&["prefix=a\n/"], "control character"),
+        (&["prefix=a/", "verbs="], "is no verb"),
+        (&["prefix=a/", "verbs=get,look"], "\"look\" is no verb: there are put,get,delete"),
+        (&["prefix=a/", "expires=soon"], "no prefix, verbs or expires"),
+        (&["prefix=a/", "expires=-1"], "no prefix, verbs or expires"),
+        (&["prefix=a/", "host=b"], "no prefix, verbs or expires"),
+        (&["prefix=a/", ""], "no prefix, verbs or expires"),
+    ] {
+        let error = capability(caveats).unwrap_err().to_string();
+        assert!(error.contains(why), "{caveats:?}: {error}");
+    }
+    let long = |bytes: usize| capability(&[&format!("prefix={}/", "x".repeat(bytes - 1))]);
+    assert!(long(PREFIX_BYTES_MAX).is_ok() && long(PREFIX_BYTES_MAX + 1).is_err());
+}
+
+fn prefix() -> impl Strategy<Value = String> {
+    prop::collection::vec("[ab]/", 1..4).prop_map(|parts| parts.concat())
+}
+
+fn caveat() -> impl Strategy<Value = Caveat> {
+    let verbs = prop::collection::btree_set(prop::sample::select(Verb::ALL.to_vec()), 0..=5);
+    prop_oneof![
+        prefix().prop_map(Caveat::Prefix),
+        verbs.prop_map(Caveat::Verbs),
+        (NOW - 2..NOW + 3).prop_map(Caveat::Expires),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_caveat_never_widens(
+        caveats in prop::collection::vec(caveat(), 0..5),
+        more in caveat(),
+        name in "[ab]/([ab]/){0,2}[ab]",
+        now in NOW - 3..NOW + 3,
+    ) {
+        let narrower: Vec<Caveat> = caveats.iter().cloned().chain([more]).collect();
+        // Of chains that are none there is nothing to allow.
+        if let (Ok(wide), Ok(narrow)) = (Capability::of(&caveats), Capability::of(&narrower)) {
+            let asks = of_object(&object(&name)).into_iter().chain(of_text(&name));
+            for (ask, _) in asks.chain(of_nothing()) {
+                let is_allowed = narrow.admit(ask.clone(), now, unique).is_ok();
+                prop_assert!(!is_allowed || wide.admit(ask.clone(), now, unique).is_ok(), "{ask:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_admitted_names_nothing_outside(caveats in prop::collection::vec(caveat(), 1..4), name in "[ab]/[ab]") {
+        if let Ok(capability) = Capability::of(&caveats) {
+            let asks = of_object(&object(&name)).into_iter().chain(of_text(&name));
+            for (ask, _) in asks.chain(of_nothing()) {
+                if let Ok(ask) = capability.admit(ask, 0, unique) {
+                    let claim = capability.claim(&ask);
+                    prop_assert!(claim.names.iter().all(|name| name.starts_with(capability.prefix())), "{ask:?}");
+                    let is_new = |id: &Option<ObjectId>| id.as_ref().is_some_and(|id| capability.has(id));
+                    if let Ask::Put { id, .. } | Ask::Create { id, .. } | Ask::Reduce { id, .. } = &ask {
+                        prop_assert!(is_new(id), "{ask:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn caveats_read_back(caveat in caveat()) {
+        let text = caveat.to_string();
+        let empty = matches!(&caveat, Caveat::Verbs(verbs) if verbs.is_empty());
+        prop_assert_eq!(text.parse::<Caveat>().ok(), (!empty).then_some(caveat));
+    }
+
+    #[test]
+    fn any_text_is_read_or_refused(text in ".*") {
+        let _ = text.parse::<Caveat>().map(|caveat| Capability::of(&[caveat]));
+    }
+}
