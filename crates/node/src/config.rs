@@ -31,6 +31,8 @@ pub struct NodeConfig {
     pub is_plain: bool,
     /// Whether a node without a token or certificates may listen where other hosts can reach it.
     pub insecure: bool,
+    /// Whether a process that attaches has to have a capability. That needs `tokens`.
+    pub confine: bool,
     /// Bytes of objects the node may hold; none takes 30 % of what this process may use at most.
     pub capacity: Option<u64>,
     /// Path of the Unix socket for other processes of this host; none opens no socket.
@@ -70,6 +72,7 @@ impl Default for NodeConfig {
             admission: String::new(),
             is_plain: false,
             insecure: false,
+            confine: false,
             capacity: None,
             socket: None,
             rack: None,

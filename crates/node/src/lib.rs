@@ -1,6 +1,6 @@
 //! A Hoplite node: the shell that turns the decisions of `hoplite-proto` into bytes and back. It decides nothing.
 //!
-//! [`local`] has what programs use; [`network`] connects nodes; [`transfer`] moves copies between them; [`folding`] runs the
+//! [`local`] has what programs use, and [`capability`] what one of them may be given; [`network`] connects nodes; [`transfer`] moves copies between them; [`folding`] runs the
 //! positions of a reduce; [`store`] has the memory. They tell the state machine what has happened by the handles of
 //! [`engine`], and [`shell`] hands them what it orders. [`node`] puts a node together.
 //!
@@ -16,6 +16,7 @@
 //! # Ok::<(), hoplite_node::Error>(())
 //! ```
 
+pub mod capability;
 mod channel;
 mod config;
 mod counters;

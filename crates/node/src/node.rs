@@ -243,7 +243,7 @@ async fn begin(
     let machine = Config { capacity, link, degree, detection_ns, slice, small: None };
     info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "begins");
     let tasks = Tasks::new(tokio::runtime::Handle::current());
-    let engine = assemble(identity, machine, epoll, tasks.clone());
+    let engine = assemble(identity, machine, epoll, config.confine, tasks.clone());
     let shell = &engine.shell;
     let (network, transfers) = (shell.network.clone(), shell.transfers.clone());
     tasks.spawn(Task::Late, {
@@ -327,6 +327,7 @@ fn assemble(
     identity: Identity,
     machine: Config,
     epoll: Arc<SharedEpoll>,
+    confine: bool,
     tasks: Tasks,
 ) -> Arc<Engine<Shell>> {
     let node = Machine::new(identity.member, machine);
@@ -347,7 +348,7 @@ fn assemble(
         let store = Arc::new(Store::new(machine.capacity));
         let transfers = Arc::new(Transfers::new(network.clone(), store.clone()));
         let requests = Requests::new(facts.clone(), tasks);
-        Shell::new(transfers, Arc::new(Programs::new(requests, store, network)))
+        Shell::new(transfers, Arc::new(Programs::new(requests, store, network, confine)))
     })
 }
 

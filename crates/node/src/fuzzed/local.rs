@@ -147,6 +147,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         .collect();
     said.extend([
         ToNode::Hello { version: 1 },
+        ToNode::Confined { version: LOCAL_VERSION, capability: "hoplite capability 1\n".into() },
         ToNode::Cancel { request: 9 },
         ToNode::Tell { ask: Ask::BreakPromises },
         ToNode::Advanced { instance },

@@ -98,11 +98,16 @@ impl Outgoing {
 const GREETING_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Attached {
-    /// Attaches to the node that serves `path`.
+    /// Attaches to the node that serves `path`, to ask no more than a capability allows, if there is one.
     ///
     /// # Errors
-    /// [`Error::Attach`] if no node answers there, or one of another release.
-    pub(crate) fn connect(path: &Path, timeout: Option<Duration>) -> Result<Self, Error> {
+    /// [`Error::Attach`] if no node answers there, or one of another release; [`CallError::NotAllowed`] if it does not take the
+    /// capability, or takes no process without one.
+    pub(crate) fn connect(
+        path: &Path,
+        capability: Option<String>,
+        timeout: Option<Duration>,
+    ) -> Result<Self, Error> {
         let fail = |detail: String| Error::Attach { path: path.display().to_string(), detail };
         let io_fail = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => {
@@ -131,12 +136,20 @@ impl Attached {
         let patience = timeout.unwrap_or(GREETING_PATIENCE).max(Duration::from_millis(1));
         stream.set_read_timeout(Some(patience)).map_err(io_fail)?;
         // One that refuses at once has closed the connection by now, and said why.
-        let _ = send_with_fds(&stream, &frame(&ToNode::Hello { version: LOCAL_VERSION }), &[]);
+        let version = LOCAL_VERSION;
+        let hello = match capability {
+            None => ToNode::Hello { version },
+            Some(capability) => ToNode::Confined { version, capability },
+        };
+        let _ = send_with_fds(&stream, &frame(&hello), &[]);
         let mut incoming = Incoming::default();
         let (member, is_authenticated) =
             match incoming.next(&stream, recv_with_fds).map_err(io_fail)? {
                 Some(FromNode::Welcome { member, is_authenticated }) => (member, is_authenticated),
                 Some(FromNode::Refused { said }) => return Err(fail(said)),
+                Some(FromNode::NotAllowed { said }) => {
+                    return Err(CallError::NotAllowed(said).into());
+                }
                 Some(_) => {
                     return Err(fail(
                         "what serves it answered before it greeted; is it a node?".into(),
@@ -367,7 +380,7 @@ impl Shared {
                     );
                     drop(self.ended.set(said));
                 }
-                FromNode::Welcome { .. } => {}
+                FromNode::Welcome { .. } | FromNode::NotAllowed { .. } => {}
             }
         }
         drop(incoming);

@@ -64,9 +64,22 @@ impl Client {
     /// Attaches to the node of this host that serves the Unix socket `path`.
     ///
     /// # Errors
-    /// [`Error::Attach`] if no node answers there.
+    /// [`Error::Attach`] if no node answers there; [`CallError::NotAllowed`] if it takes no process without a capability.
     pub fn attach(path: &Path, timeout: Option<Duration>) -> Result<Self, Error> {
-        Ok(Self { connection: Connection::attach(path, timeout)?, may_wait: true })
+        Ok(Self { connection: Connection::attach(path, None, timeout)?, may_wait: true })
+    }
+
+    /// The same to ask no more than a capability allows, which is given as its text.
+    ///
+    /// # Errors
+    /// As [`Client::attach`]; [`CallError::NotAllowed`] also if the node does not take the capability.
+    pub fn attach_confined(
+        path: &Path,
+        capability: String,
+        timeout: Option<Duration>,
+    ) -> Result<Self, Error> {
+        let connection = Connection::attach(path, Some(capability), timeout)?;
+        Ok(Self { connection, may_wait: true })
     }
 
     /// Pins what all clients of this process read once more, until no process has the other end of the pipe whose reading

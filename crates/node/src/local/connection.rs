@@ -70,9 +70,13 @@ impl Connection {
     /// Attaches to the node that serves `path`.
     ///
     /// # Errors
-    /// [`Error::Attach`] if no node answers there.
-    pub(crate) fn attach(path: &Path, timeout: Option<Duration>) -> Result<Arc<Self>, Error> {
-        Ok(Self::new(Link::Attached(Attached::connect(path, timeout)?)))
+    /// As [`Attached::connect`].
+    pub(crate) fn attach(
+        path: &Path,
+        capability: Option<String>,
+        timeout: Option<Duration>,
+    ) -> Result<Arc<Self>, Error> {
+        Ok(Self::new(Link::Attached(Attached::connect(path, capability, timeout)?)))
     }
 
     fn new(link: Link) -> Arc<Self> {

@@ -6,6 +6,7 @@ mod answers;
 mod asked;
 mod attach;
 pub(crate) mod client;
+mod confined;
 mod connection;
 mod describe;
 pub(crate) mod fork;

@@ -42,6 +42,8 @@ pub(crate) struct Programs {
     pub(crate) requests: Requests,
     pub(crate) store: Arc<Store>,
     pub(crate) network: Arc<Network>,
+    /// Whether an attached process has to have a capability.
+    pub(super) confine: bool,
     /// Those in other processes, which write their objects themselves, through shared memory.
     attached: Mutex<HashMap<ClientId, Weak<dyn Attachment>>>,
     pub(super) leaving: Leaving,
@@ -50,11 +52,16 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    pub(crate) fn new(requests: Requests, store: Arc<Store>, network: Arc<Network>) -> Self {
+    pub(crate) fn new(
+        requests: Requests,
+        store: Arc<Store>,
+        network: Arc<Network>,
+        confine: bool,
+    ) -> Self {
         let (facts, attached) = (network.facts.clone(), Mutex::default());
         let leaving = Leaving::new(store.arena.clone());
         let asked = Arc::default();
-        Self { facts, requests, store, network, attached, leaving, asked }
+        Self { facts, requests, store, network, confine, attached, leaving, asked }
     }
 
     /// A number for a program that begins to use the node.

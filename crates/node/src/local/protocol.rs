@@ -45,6 +45,8 @@ pub(crate) enum ToNode {
     /// The process is about to fork. What it reads is pinned once more until the pipe whose reading end comes with this
     /// frame has no other end any more.
     Hold,
+    /// First of all in place of `Hello`, of a process that has a capability.
+    Confined { version: u32, capability: String },
 }
 
 /// What a node says to a process.
@@ -62,6 +64,8 @@ pub(crate) enum FromNode {
     Forget { extents: Vec<u64> },
     /// The node has ended itself, and why: it answers no question any more, also none that it has not read.
     Down { said: String },
+    /// Instead of `Welcome`: not with that capability, or not without one, and why.
+    NotAllowed { said: String },
 }
 
 /// Where an object is in shared memory.

@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     os::fd::OwnedFd,
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Mutex, OnceLock, Weak},
     time::Duration,
 };
 
@@ -16,10 +16,12 @@ use hoplite_proto::{
 };
 use hoplite_shm::{ExtentId, ShmError, WriterId, recv_with_fds};
 use tokio::{io::Interest, net::UnixStream, sync::Notify};
+use tracing::info;
 
 use super::{
     answers::{Answers, Unread},
     asked::{Asked, Excess},
+    confined::Confined,
     limits,
     programs::{Attachment, Programs},
     protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
@@ -42,6 +44,8 @@ pub(super) struct Session {
     /// Its number, if the kernel tells.
     process: Option<u32>,
     answers: Arc<Answers>,
+    /// Set by its greeting if it has a capability.
+    confined: OnceLock<Confined>,
     /// Extents whose descriptors it has.
     known: Mutex<HashSet<ExtentId>>,
     /// Extents that it is to unmap.
@@ -73,6 +77,7 @@ impl Session {
             client,
             process,
             answers: answers.clone(),
+            confined: OnceLock::new(),
             known: Mutex::default(),
             leaving: Mutex::default(),
             asked: Mutex::new(Asked::new(programs.asked.clone())),
@@ -132,19 +137,29 @@ impl Session {
                 format!("it said nothing for {seconds} s"),
             ));
         };
-        match greeting? {
+        let (version, capability) = match greeting? {
             // A look whether the node lives.
             None => return Ok(()),
-            Some((ToNode::Hello { version: LOCAL_VERSION }, _)) => {}
-            Some((ToNode::Hello { version }, _)) => {
-                let said = format!(
-                    "this node speaks version {LOCAL_VERSION} to processes of its host, not {version}: install the \
-                     same release in both"
-                );
-                self.say(FromNode::Refused { said }, None);
+            Some((ToNode::Hello { version }, _)) => (version, None),
+            Some((ToNode::Confined { version, capability }, _)) => (version, Some(capability)),
+            Some(_) => return Err(invalid("no greeting")),
+        };
+        if version != LOCAL_VERSION {
+            let said = format!(
+                "this node speaks version {LOCAL_VERSION} to processes of its host, not {version}: install the same \
+                 release in both"
+            );
+            self.say(FromNode::Refused { said }, None);
+            return Ok(());
+        }
+        match Confined::admit(&self.programs, capability.as_deref()) {
+            Ok(None) => {}
+            Ok(Some(confined)) => drop(self.confined.set(confined)),
+            Err(said) => {
+                info!(%said, "a process was not let in");
+                self.say(FromNode::NotAllowed { said }, None);
                 return Ok(());
             }
-            Some(_) => return Err(invalid("no greeting")),
         }
         let identity = &self.programs.network.identity;
         let (member, is_authenticated) = (identity.member, identity.is_authenticated());
@@ -165,22 +180,16 @@ impl Session {
     /// Takes what it says, in a frame of so many bytes.
     fn take(self: &Arc<Self>, message: ToNode, bytes: usize) -> io::Result<()> {
         match message {
-            ToNode::Hello { .. } | ToNode::Hold => {}
+            ToNode::Hello { .. } | ToNode::Confined { .. } | ToNode::Hold => {}
             ToNode::LetGo { request } => drop(lock(&self.growing).remove(&request)),
             // A release has no answer, however it is said.
             ToNode::Ask {
                 ask: ask @ (Ask::Release { .. } | Ask::ReleaseCopied { .. }), ..
-            } => self.programs.requests.tell(self.client, ask),
-            ToNode::Ask { request, ask, timeout_ns } => {
-                let begun = lock(&self.asked).begin(request, bytes)?;
-                match begun {
-                    Ok(()) => self.ask(request, ask, timeout_ns),
-                    Err(Excess { limit, error }) => {
-                        self.turned_away(limit);
-                        self.tell(request, Err(error), None, None);
-                    }
-                }
-            }
+            } => self.end(ask),
+            ToNode::Ask { request, ask, timeout_ns } => match self.note_question(request, bytes, ask)? {
+                Ok(ask) => self.ask(request, ask, timeout_ns),
+                Err(error) => self.tell(request, Err(error), None, None),
+            },
             ToNode::Cancel { request } => {
                 let ours = lock(&self.asked).ours(request);
                 if let Some(ours) = ours {
@@ -196,7 +205,7 @@ impl Session {
                         | Ask::BreakPromises
                 );
                 if has_no_answer {
-                    self.programs.requests.tell(self.client, ask);
+                    self.end(ask);
                 }
             }
             ToNode::Advanced { instance } => self.programs.advanced(instance),
@@ -208,6 +217,9 @@ impl Session {
                 }
             }
             ToNode::Unmapped { extent } => {
+                if let Some(confined) = self.confined.get() {
+                    confined.unmapped(extent);
+                }
                 let extent = ExtentId(extent);
                 lock(&self.known).remove(&extent);
                 if lock(&self.leaving).remove(&extent) {
@@ -215,9 +227,8 @@ impl Session {
                 }
             }
             ToNode::Describe { request } => {
-                let begun = lock(&self.asked).begin(request, bytes)?;
-                if let Err(Excess { limit, error }) = begun {
-                    self.turned_away(limit);
+                if let Err(error) = self.note_question(request, bytes, Ask::Status)? {
+                    lock(&self.asked).end(request);
                     self.say(FromNode::Description { request, json: Err(error) }, None);
                     return Ok(());
                 }
@@ -229,6 +240,36 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Notes a question of so many bytes; what is asked of the node, or why nothing is.
+    fn note_question(&self, request: u64, bytes: usize, ask: Ask) -> io::Result<Result<Ask, CallError>> {
+        match lock(&self.asked).begin(request, bytes)? {
+            Ok(()) => Ok(self.asks(ask)),
+            Err(Excess { limit, error }) => {
+                self.turned_away(limit);
+                Ok(Err(error))
+            }
+        }
+    }
+
+    /// What it asks, as it is asked of the node: the one place at which a process is kept to its capability.
+    fn asks(&self, ask: Ask) -> Result<Ask, CallError> {
+        match self.confined.get() {
+            None => Ok(ask),
+            Some(confined) => confined.asks(ask),
+        }
+    }
+
+    /// Tells the node what has no answer, and ends what the process has begun itself.
+    fn end(&self, ask: Ask) {
+        if let Some(confined) = self.confined.get()
+            && let Ask::Release { instance } | Ask::ReleaseCopied { instance } = &ask
+            && let Some(extent) = confined.released(*instance)
+        {
+            self.say(FromNode::Forget { extents: vec![extent] }, None);
+        }
+        self.programs.requests.tell(self.client, ask);
     }
 
     /// Pins what it reads once more, for a fork.
@@ -269,6 +310,44 @@ impl Session {
     }
 
     fn answer(self: &Arc<Self>, request: u64, answer: Result<Answer, CallError>) {
+        if let Some(confined) = self.confined.get() {
+            return self.answer_confined(request, confined.hears(answer));
+        }
+        self.answer_freely(request, answer);
+    }
+
+    /// Answers a process that has a capability: it gets copies of objects, and follows none.
+    fn answer_confined(self: &Arc<Self>, request: u64, answer: Result<Answer, CallError>) {
+        let instance = match &answer {
+            Ok(Answer::Growing { .. }) => return self.tell(request, Ok(Answer::Done), None, None),
+            Ok(Answer::Got { instance, inline: None, .. }) => *instance,
+            _ => return self.answer_freely(request, answer),
+        };
+        let session = self.clone();
+        let copying = move || session.answer_with_copy(request, answer, instance);
+        drop(self.programs.network.tasks.spawn_blocking(Task::Orders, copying));
+    }
+
+    fn answer_with_copy(
+        &self,
+        request: u64,
+        answer: Result<Answer, CallError>,
+        instance: Instance,
+    ) {
+        let (held, confined) = (self.programs.store.get(instance), self.confined.get());
+        let Some((held, confined)) = held.zip(confined) else {
+            let answer = Err(CallError::NodeDown("the memory of the object is gone".into()));
+            return self.tell(request, answer, None, None);
+        };
+        let tell = |place, descriptor| self.tell(request, answer, Some(place), descriptor);
+        if let Err(error) = confined.lend(instance, &held.slot, tell) {
+            self.programs.requests.tell(self.client, Ask::Release { instance });
+            let (needed, detail) = (held.slot.len(), format!("to copy the object: {error}"));
+            self.tell(request, Err(CallError::NoMemory { needed, detail }), None, None);
+        }
+    }
+
+    fn answer_freely(self: &Arc<Self>, request: u64, answer: Result<Answer, CallError>) {
         let instance = match &answer {
             Ok(Answer::Created { instance, .. } | Answer::Got { instance, inline: None, .. }) => {
                 *instance

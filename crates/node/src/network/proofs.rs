@@ -26,6 +26,13 @@ impl std::fmt::Debug for Token {
     }
 }
 
+impl Token {
+    /// What capabilities are made of.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
 impl From<String> for Token {
     fn from(text: String) -> Self {
         Self(text)

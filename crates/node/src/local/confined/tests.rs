@@ -1,0 +1,158 @@
+//! A process with a capability that speaks as it likes: which memory it gets, and which greetings are taken.
+
+use std::{fs::File, os::unix::fs::FileExt};
+
+use hoplite_proto::meta::Meta;
+
+use super::super::{
+    client::{Client, Value},
+    hostile::{LEN, Raw, SOON, name},
+    protocol::{FromNode, LOCAL_VERSION, ToNode},
+};
+use super::*;
+use crate::{capability::Bounds, config::NodeConfig, node::Node};
+
+const TOKEN: &str = "the token";
+
+fn node(confine: bool) -> Node {
+    let number = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
+    let socket = std::env::temp_dir().join(format!("hoplite-confined-{number}"));
+    let tokens = vec![TOKEN.into()];
+    let config = NodeConfig { socket: Some(socket), tokens, confine, ..NodeConfig::default() };
+    Node::start(config).unwrap()
+}
+
+fn granted(prefix: &str, until: Option<u64>) -> String {
+    let bounds = Bounds { prefix: Some(prefix.into()), verbs: None, until };
+    capability::grant(TOKEN, &bounds).unwrap()
+}
+
+/// What a node says to a greeting.
+fn greeted(node: &Node, greeting: &ToNode) -> FromNode {
+    let mut raw = Raw::silent(node);
+    raw.say(greeting);
+    raw.hear().unwrap()
+}
+
+fn confined(capability: String) -> ToNode {
+    ToNode::Confined { version: LOCAL_VERSION, capability }
+}
+
+#[test]
+fn a_process_is_lent_no_memory_in_which_other_objects_lie() {
+    let node = node(false);
+    let writer = Client::attach(node.socket().unwrap(), SOON).unwrap();
+    // Small ones of one writer lie in one extent.
+    for (text, byte) in [("team-a/1", 1), ("team-b/1", 2), ("team-a/2", 3)] {
+        let bytes = vec![byte; LEN as usize];
+        writer.put(Some(name(text)), Value::bytes(&bytes), SOON).unwrap();
+    }
+    let mut raw = Raw::silent(&node);
+    raw.say(&confined(granted("team-a/", None)));
+    assert!(matches!(raw.hear(), Some(FromNode::Welcome { .. })));
+    let get = raw.ask(Ask::Get { id: name("team-a/1") });
+    let (answer, memory) = raw.answer(get);
+    let Ok(Answer::Got { instance, .. }) = answer else { panic!("{answer:?}") };
+    let (place, descriptor) = memory.unwrap();
+    let mut all = vec![0; place.extent_len as usize];
+    let file = File::from(descriptor);
+    file.read_exact_at(&mut all, 0).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), place.extent_len);
+    assert!(!all.contains(&2) && !all.contains(&3), "it holds other objects");
+    assert_eq!(all.iter().filter(|byte| **byte == 1).count() as u64 / LEN, 1);
+    assert!(file.write_at(&[7], 0).is_err());
+
+    // Read once more it is the same memory, which goes with the last of the two; then it is new memory.
+    let get = raw.ask(Ask::Get { id: name("team-a/1") });
+    match raw.hear() {
+        Some(FromNode::Answer { request, place: Some(again), .. }) if request == get => {
+            assert!(again.extent == place.extent && !again.has_descriptor);
+        }
+        other => panic!("{other:?}"),
+    }
+    raw.say(&ToNode::Tell { ask: Ask::Release { instance } });
+    raw.pause();
+    raw.say(&ToNode::Tell { ask: Ask::Release { instance } });
+    match raw.hear() {
+        Some(FromNode::Forget { extents }) => assert_eq!(extents, [place.extent]),
+        other => panic!("{other:?}"),
+    }
+    let get = raw.ask(Ask::Get { id: name("team-a/1") });
+    let (answer, memory) = raw.answer(get);
+    assert!(answer.is_ok() && memory.unwrap().0.extent != place.extent);
+
+    // What grows is not followed.
+    let get = raw.ask(Ask::Get { id: name("team-a/3") });
+    let follow = raw.ask(Ask::Follow { id: name("team-a/3") });
+    let space = writer.start_create(Some(name("team-a/3")), Meta::bytes(LEN), None, SOON);
+    let space = space.join().unwrap();
+    assert!(matches!(raw.answer(follow), (Ok(Answer::Done), None)));
+    space.write_all(&vec![9; LEN as usize]).unwrap();
+    space.seal().unwrap().join().unwrap();
+    assert!(matches!(raw.answer(get), (Ok(Answer::Got { .. }), Some(_))));
+    node.close(SOON);
+}
+
+#[test]
+fn what_a_process_asks_in_any_form_is_kept_to_its_capability() {
+    let node = node(true);
+    let full = node.client();
+    full.put(Some(name("team-b/1")), Value::bytes(b"theirs"), SOON).unwrap();
+    let minted = full.put(None, Value::bytes(b"minted"), SOON).unwrap();
+    let mut raw = Raw::silent(&node);
+    raw.say(&confined(granted("team-a/", None)));
+    assert!(matches!(raw.hear(), Some(FromNode::Welcome { .. })));
+    for id in [name("team-b/1"), minted.clone(), name("team-a")] {
+        let inside = name("team-a/1");
+        for ask in [
+            Ask::Get { id: id.clone() },
+            Ask::Delete { ids: vec![inside.clone(), id.clone()] },
+            Ask::Wait { ids: vec![inside, id.clone()], count: 1 },
+            Ask::TakeLease { id: id.clone() },
+            Ask::Explain { id: id.clone() },
+        ] {
+            let asked = raw.ask(ask.clone());
+            let (answer, memory) = raw.answer(asked);
+            assert!(matches!(answer, Err(CallError::NotAllowed(_))), "{ask:?}: {answer:?}");
+            assert!(memory.is_none());
+        }
+        // What has no answer: nothing but what ends something is heard of it.
+        raw.say(&ToNode::Tell { ask: Ask::Delete { ids: vec![id] } });
+    }
+    let asked = raw.ask(Ask::Promise { name: Some("team-b/1".parse().unwrap()) });
+    assert!(matches!(raw.answer(asked).0, Err(CallError::NotAllowed(_))));
+    // A second greeting changes nothing.
+    raw.say(&confined(granted("team-b/", None)));
+    raw.say(&ToNode::Hello { version: LOCAL_VERSION });
+    let asked = raw.ask(Ask::Get { id: name("team-b/1") });
+    assert!(matches!(raw.answer(asked).0, Err(CallError::NotAllowed(_))));
+    assert_eq!(full.get(&name("team-b/1"), SOON).unwrap().as_bytes(), b"theirs");
+    assert_eq!(full.get(&minted, SOON).unwrap().as_bytes(), b"minted");
+    node.close(SOON);
+}
+
+#[test]
+fn a_node_takes_the_greetings_that_it_should() {
+    let (free, strict) = (node(false), node(true));
+    let hello = || ToNode::Hello { version: LOCAL_VERSION };
+    assert!(matches!(greeted(&free, &hello()), FromNode::Welcome { .. }));
+    let said = |node: &Node, greeting: &ToNode| match greeted(node, greeting) {
+        FromNode::NotAllowed { said } => said,
+        other => panic!("{other:?}"),
+    };
+    assert!(said(&strict, &hello()).contains("takes no process without a capability"));
+    for node in [&free, &strict] {
+        let good = confined(granted("team-a/", Some(now() + 100)));
+        assert!(matches!(greeted(node, &good), FromNode::Welcome { .. }));
+        let expired = confined(granted("team-a/", Some(now())));
+        assert!(said(node, &expired).contains("has expired"));
+        let bounds = Bounds { prefix: Some("a/".into()), ..Bounds::default() };
+        let other = capability::grant("another token", &bounds).unwrap();
+        assert!(said(node, &confined(other)).contains("token of another cluster"));
+        assert!(said(node, &confined("x".repeat(100_000))).contains("too long"));
+        let old = ToNode::Confined { version: 1, capability: granted("a/", None) };
+        assert!(matches!(greeted(node, &old), FromNode::Refused { .. }));
+    }
+    free.close(SOON);
+    strict.close(SOON);
+}
