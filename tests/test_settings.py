@@ -37,6 +37,8 @@ SAID: dict[str, tuple[str, str, Any]] = {
     "crl": ("/run/crl.pem", '"/run/crl.pem"', "/run/crl.pem"),
     "insecure": ("yes", "true", True),
     "plain": ("yes", "true", True),
+    "confine": ("yes", "true", True),
+    "capability_file": ("/run/x.capability", '"/run/x.capability"', "/run/x.capability"),
     "capacity": ("1 GiB", "1073741824", 1 << 30),
     "socket": ("/run/x.sock", '"/run/x.sock"', "/run/x.sock"),
     "detection_timeout": ("1.5", "1.5", 1.5),

@@ -51,8 +51,19 @@ def admission(values: Values, listen: str | None) -> Admission:
     Raises:
         HopliteError: another user has this user's secret, or may read it.
         InvalidArgument: other hosts can reach the node, and its settings have no token, no certificate and no insecure;
-            or they contradict each other, or have a file of tokens that can't be used.
+            or they contradict each other, or have a file of tokens that can't be used, or want capabilities without a
+            token.
     """
+    found = _admission(values, listen)
+    if values["confine"] and not found.tokens:
+        raise InvalidArgument(
+            f"confine ({values.origin('confine')}) is said, and the node has no token to verify capabilities with: "
+            f"give it one by token_file ({MAKE_ONE})"
+        )
+    return found
+
+
+def _admission(values: Values, listen: str | None) -> Admission:
     files = _certificates(values)
     if files is not None:
         return Admission([], files, f"certificates of {files[2]}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hoplite import _native, forks, values
 from hoplite._loop import is_in_loop
-from hoplite.errors import ForkedClient, HopliteError, InvalidArgument, NodeDown
+from hoplite.errors import ForkedClient, HopliteError, InvalidArgument, NodeDown, NotAllowed
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -44,9 +44,11 @@ class Attachment:
         reconnect: bool = False,
         job: str | None = None,
         cleanup: bool = True,
+        capability: str | None = None,
     ) -> None:
         self._node = node
         self._path = path
+        self._capability = capability
         # As the maker of the client said it; None said nothing.
         self._said_pickle = allow_pickle
         self._use(native)
@@ -123,8 +125,11 @@ class Attachment:
             try:
                 while self._native.is_node_gone() and not self._closed:
                     try:
-                        native = _native.connect(self._path, max(0.0, until - time.monotonic()))
+                        native = _native.connect(self._path, max(0.0, until - time.monotonic()), self._capability)
                         self._enter(native)
+                    except NotAllowed:
+                        # It has expired, or the next node has another token.
+                        raise
                     except HopliteError as error:
                         why = str(error)
                         if time.monotonic() >= until:
@@ -148,7 +153,7 @@ class Attachment:
                 "or run hoplite.init(embedded=True) here"
             )
         try:
-            native = _native.connect(self._path, 10.0)
+            native = _native.connect(self._path, 10.0, self._capability)
             self._enter(native)
         except HopliteError as error:
             raise ForkedClient(

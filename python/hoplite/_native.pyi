@@ -25,10 +25,13 @@ __all__ = [
     "check_name",
     "connect",
     "digest",
+    "grant_capability",
     "hold_all",
     "issue_certificate",
     "log_to_stderr",
     "make_authority",
+    "narrow_capability",
+    "read_capability",
     "revoke_certificates",
 ]
 
@@ -151,6 +154,7 @@ class Node:
         admission: str = "",
         plain: bool = False,
         insecure: bool = False,
+        confine: bool = False,
         advertise: str | None = None,
         rack: str | None = None,
         degree: str | None = None,
@@ -177,7 +181,12 @@ def issue_certificate(
 def revoke_certificates(
     authority: tuple[str, str], number: int, revoked: list[tuple[bytes, int]], begin: int, end: int
 ) -> str: ...
-def connect(path: str, timeout: float | None = None) -> Client: ...
+def grant_capability(token: str, prefix: str, verbs: list[str] | None = None, until: int | None = None) -> str: ...
+def narrow_capability(
+    text: str, prefix: str | None = None, verbs: list[str] | None = None, until: int | None = None
+) -> str: ...
+def read_capability(text: str) -> tuple[str, list[str], int | None]: ...
+def connect(path: str, timeout: float | None = None, capability: str | None = None) -> Client: ...
 def before_fork() -> list[tuple[int, int]]: ...
 def after_fork() -> None: ...
 def check_name(text: str) -> None: ...

@@ -29,6 +29,8 @@ class Shared:
         # Of the last client, for that of a child made by fork.
         self.allow_pickle: Allowed | None = None
         self.reconnect = False
+        # What it may do at its node; None is everything.
+        self.capability: str | None = None
         # Its job, and whether the objects of that go with its last client.
         self.job: tuple[str | None, bool] = (None, True)
         # Of the node that `client` is attached to.

@@ -195,7 +195,9 @@ class Buffer:
 
     def _take_back(self) -> None:
         """Tells those who wait for a small object that there will be none; of a large one the node does."""
-        if self._small is not None and self._name is not None and self._name.startswith("@") and self._is_mine():
+        if self._small is None or self._name is None or not self._is_mine():
+            return
+        if self._promised or self._name.startswith("@"):
             self._client._discard(self._name)
 
     def _check_open(self) -> None:

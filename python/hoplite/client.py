@@ -28,5 +28,6 @@ class Client(Verbs, AsyncVerbs):
             says nothing: those of a node whose members have all proved who they are.
         job: what the objects that it makes are of; see `hoplite.init`.
         cleanup: whether they are deleted when the last client of the job is gone.
+        capability: the text of the capability that it has, to attach anew with; None is none.
         reconnect: whether to attach to the next node that serves the path when this one is gone; see `hoplite.init`.
     """

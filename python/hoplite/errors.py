@@ -56,6 +56,13 @@ class NodeDown(HopliteError, ConnectionError):
     """The node of this client has closed, died or can't be reached. Connect to another one."""
 
 
+class NotAllowed(HopliteError, PermissionError):
+    """The capability of this client does not allow it, has expired or is refused; or its node takes no client without.
+
+    Use names below the prefix that the message tells, or get another capability.
+    """
+
+
 class ForkedClient(HopliteError):
     """A client was used in a child made by fork, and the parent's node can't be attached to from there.
 

@@ -54,6 +54,8 @@ class Node:
             certificates are members no more.
         plain: send to other nodes without encryption; all nodes of a cluster have to say the same.
         insecure: do without a token or certificates: let every node in that reaches this one.
+        confine: take no process of this host without a capability, which the token verifies. Clients of `client` are of
+            this process, and need none.
         advertise: the address that others should use, where it is not the one listened on: in containers, or with
             0.0.0.0.
         rack: where the host stands, by any name that its neighbours are told too: objects go from rack to rack once,
@@ -90,6 +92,7 @@ class Node:
         crl: str | os.PathLike[str] | None = None,
         plain: bool | None = None,
         insecure: bool | None = None,
+        confine: bool | None = None,
         advertise: str | None = None,
         rack: str | None = None,
         degree: str | int | None = None,
@@ -111,6 +114,7 @@ class Node:
             crl=crl,
             plain=plain,
             insecure=insecure,
+            confine=confine,
             advertise=advertise,
             rack=rack,
             degree=degree,
@@ -141,6 +145,7 @@ class Node:
                         admission=admission.words,
                         plain=values["plain"],
                         insecure=values["insecure"],
+                        confine=values["confine"],
                         advertise=values["advertise"],
                         rack=values["rack"],
                         degree=values["degree"],

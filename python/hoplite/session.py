@@ -8,7 +8,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from hoplite import _native, log, settings, sockets
+from hoplite import _native, capabilities, log, settings, sockets
 from hoplite._arguments import check_job, check_text, check_timeout
 from hoplite._shared import shared
 from hoplite.addresses import split_address
@@ -65,6 +65,7 @@ def init(
     reconnect: bool = False,
     job: str | None = None,
     cleanup: bool = True,
+    capability: str | os.PathLike[str] | None = None,
 ) -> Client:
     """Attaches this process to a node, and starts one here if there is none.
 
@@ -106,15 +107,19 @@ def init(
         cleanup: delete all objects of the job, wherever they are, 5 s after its last client has closed or died, or its
             node has. A client that begins within these 5 s goes on with them; values that `get` returned stay valid.
             Without it the job only names them in `objects`.
+        capability: what the client may do, as the path of a file that `hoplite token grant` has made, or its text; the
+            default is the file that HOPLITE_CAPABILITY_FILE names, or else everything. It is for a node that runs
+            already: with one no node is started.
 
     Returns:
         A client; `client.node` is the node if it is embedded in this process.
 
     Raises:
-        ConnectError: no node serves the given socket.
+        ConnectError: no node serves the given socket; or none runs, and there is a capability.
         InvalidArgument: the address is not understood, options of an embedded node are given where a running node is
             used, or the running node is of another cluster.
         JoinError: no node at the given address answered.
+        NotAllowed: the node does not take the capability, or takes no client without one.
     """
     limit = check_timeout(timeout)
     values = settings.load(
@@ -138,9 +143,12 @@ def init(
         log=None,
         allow_pickle=allow_pickle,
         job=job,
+        capability_file=None,
     )
     log.start(values["log"])
+    text = _capability(capability, values)
     with shared.lock:
+        shared.capability = text
         shared.reconnect = reconnect
         shared.job = (check_job(values["job"]), cleanup)
         return _find(values, embedded, limit, functools.partial(_start, values, config), reconnect)
@@ -154,6 +162,7 @@ def connect(
     reconnect: bool = False,
     job: str | None = None,
     cleanup: bool = True,
+    capability: str | os.PathLike[str] | None = None,
 ) -> Client:
     """Attaches this process to a node of this host.
 
@@ -165,11 +174,14 @@ def connect(
         reconnect: whether to go on with the next node that serves the socket; see `init`.
         job: a name that objects of this client are of; see `init`. The default is none, whatever HOPLITE_JOB says.
         cleanup: whether they are deleted with the last client of the job; see `init`.
+        capability: what the client may do, as a path or a text; see `init`. The default is the file that
+            HOPLITE_CAPABILITY_FILE names, or else everything.
 
     Raises:
         ConnectError: no node serves that socket.
         HopliteError: this process has no file descriptors left.
-        InvalidArgument: the address is that of another kind.
+        InvalidArgument: the address is that of another kind, or the capability is none.
+        NotAllowed: the node does not take the capability, or takes no client without one.
     """
     text = check_text("address", address)
     path = text.removeprefix(UNIX)
@@ -177,8 +189,9 @@ def connect(
         raise InvalidArgument(
             f'{text!r} is no socket: connect takes "unix:/path"; hoplite.init({text!r}) joins a cluster'
         )
-    of = (check_job(job), cleanup)
-    return _attach(path, check_timeout(timeout), settings.may_pickle(allow_pickle), reconnect, of)
+    of, allowed = (check_job(job), cleanup), settings.may_pickle(allow_pickle)
+    held = _capability(capability, settings.load(capability_file=None))
+    return _attach(path, check_timeout(timeout), allowed, reconnect, of, held)
 
 
 last_client = shared.last_client
@@ -205,7 +218,8 @@ def default_client() -> Client:
         if path is None:
             return init()
         try:
-            return shared.keep(_attach(path, 10.0, shared.allow_pickle, shared.reconnect, shared.job), path)
+            of = shared.allow_pickle, shared.reconnect, shared.job, shared.capability
+            return shared.keep(_attach(path, 10.0, *of), path)
         except ConnectError:
             raise ForkedClient(
                 f"this process was forked from one whose node, {UNIX}{path}, is gone: call hoplite.init() here to find "
@@ -240,7 +254,7 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
         because = f"a node of yours runs on this host already ({UNIX}{path})"
         if is_path:
             because = f"{UNIX}{path} is a running node"
-        client = _attach(path, limit, allowed, reconnect, shared.job)
+        client = _attach(path, limit, allowed, reconnect, shared.job, shared.capability)
         try:
             _refuse(values, because)
             _check_cluster(client, values, path)
@@ -253,6 +267,16 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
         return attached(address.removeprefix(UNIX))
 
     join = [] if address is None or is_path else [part.strip() for part in address.split(",")]
+    inherited = shared.inherited
+    if shared.capability is not None:
+        # A node of this process would let it do everything.
+        if join or embedded:
+            raise InvalidArgument(
+                "a capability is for a node that runs already, and this one is to be started here: leave out the "
+                "capability, or the cluster's address and embedded"
+            )
+        is_inherited = inherited is not None and sockets.is_served(inherited)
+        return attached(inherited if is_inherited else values["socket"] or str(sockets.default_socket()))
     own = shared.own()
     if own is not None and not (values.given(*NODE_OPTIONS) and (join or embedded)):
         _refuse(values, f"this process has a node already ({own._where}), which init() started")
@@ -269,7 +293,6 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
         node = start(join=join or None)
         return shared.keep(node._client(allowed, *shared.job), node.socket)
 
-    inherited = shared.inherited
     if inherited is not None and sockets.is_served(inherited):
         return attached(inherited)
     return _meet(values["socket"] or str(sockets.default_socket()), limit, attached, start, allowed)
@@ -334,15 +357,31 @@ def _attach(
     allowed: Allowed | None,
     reconnect: bool = False,
     job: tuple[str | None, bool] = (None, True),
+    capability: str | None = None,
 ) -> Client:
     if not path:
         raise InvalidArgument('the address "unix:" has no path')
     with sockets.needs_descriptors(f"attach to {path}"):
         if not sockets.is_served(path):
-            raise ConnectError(f"no node serves {path}")
-        native = _native.connect(path, timeout)
+            advice = "" if capability is None else ", and a capability is for one that runs: start it by hoplite node"
+            raise ConnectError(f"no node serves {path}{advice}")
+        native = _native.connect(path, timeout, capability)
     name, cleanup = job
-    return Client(native, path=path, allow_pickle=allowed, reconnect=reconnect, job=name, cleanup=cleanup)
+    return Client(
+        native,
+        path=path,
+        allow_pickle=allowed,
+        reconnect=reconnect,
+        job=name,
+        cleanup=cleanup,
+        capability=capability,
+    )
+
+
+def _capability(said: str | os.PathLike[str] | None, values: Values) -> str | None:
+    """The text of the capability that a client is to have, as its maker says, else as the settings say."""
+    capability = values["capability_file"] if said is None else said
+    return None if capability is None else capabilities.text_of(capability)
 
 
 def _refuse(values: Values, because: str) -> None:

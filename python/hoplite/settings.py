@@ -342,6 +342,13 @@ SETTINGS = (
         default_text="false",
     ),
     Setting(
+        "confine",
+        FLAG,
+        False,
+        "Take no process of this host without a capability (`hoplite token grant`), which the node's token verifies.",
+        default_text="false",
+    ),
+    Setting(
         "capacity",
         SIZE,
         None,
@@ -402,6 +409,15 @@ SETTINGS = (
         "not all who may put are trusted, or to a list of the classes and functions that pickles may use, by name or "
         "by pattern.",
         default_text="false for clients of a node whose cluster is `plain` or has no token; true for others",
+        of_node=False,
+    ),
+    Setting(
+        "capability_file",
+        PATH,
+        None,
+        "A file of a capability (`hoplite token grant`), which only its owner can read: what a process may do at its "
+        "node. The argument is `capability`, of `init` and `connect`, and takes the text too.",
+        default_text="none: everything",
         of_node=False,
     ),
     Setting(

@@ -92,22 +92,21 @@ def read_tokens(path: str | os.PathLike[str]) -> list[str]:
     return tokens
 
 
-def check_private(file: Path, facts: os.stat_result) -> None:
-    """Refuses a file with a token that other users can read or write.
+def check_private(file: Path, facts: os.stat_result, what: str = "a token") -> None:
+    """Refuses a file with a secret that other users can read or write.
 
     Args:
         file: names it in the error.
         facts: its owner and mode.
+        what: the secret, in words.
 
     Raises:
         InvalidArgument: says what to do.
     """
     if facts.st_uid not in (0, os.getuid()):
-        raise InvalidArgument(
-            f"{file} has a token and belongs to another user ({facts.st_uid}): chown and chmod 600 it"
-        )
+        raise InvalidArgument(f"{file} has {what} and belongs to another user ({facts.st_uid}): chown and chmod 600 it")
     if stat.S_IMODE(facts.st_mode) & (CLOSED if facts.st_uid != 0 else CLOSED_OF_ROOT):
-        raise InvalidArgument(f"{file} has a token and others can read or write it: chmod 600 {file}")
+        raise InvalidArgument(f"{file} has {what} and others can read or write it: chmod 600 {file}")
 
 
 def _written(secret: bytes) -> str:

@@ -50,13 +50,22 @@ impl Client {
     }
 }
 
-/// Attaches to the node of this host that serves the Unix socket at `path`.
+/// Attaches to the node of this host that serves the Unix socket at `path`, to ask no more than a capability allows, if there
+/// is one.
 #[pyfunction]
-#[pyo3(signature = (path, timeout=None))]
-pub(crate) fn connect(py: Python<'_>, path: &str, timeout: Option<f64>) -> PyResult<Client> {
+#[pyo3(signature = (path, timeout=None, capability=None))]
+pub(crate) fn connect(
+    py: Python<'_>,
+    path: &str,
+    timeout: Option<f64>,
+    capability: Option<String>,
+) -> PyResult<Client> {
     let timeout = arguments::timeout(py, timeout)?;
     let path = PathBuf::from(path);
-    let attached = aside(py, "hoplite-attach", move || Native::attach(&path, timeout))?;
+    let attached = aside(py, "hoplite-attach", move || match capability {
+        None => Native::attach(&path, timeout),
+        Some(text) => Native::attach_confined(&path, text, timeout),
+    })?;
     attached.map(Client::new).map_err(|error| errors::of(py, &error))
 }
 

@@ -22,6 +22,7 @@ pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
             CallError::Unreducible { .. } => "UnsupportedDtype",
             CallError::InvalidArgument(_) => "InvalidArgument",
             CallError::NodeDown(_) => "NodeDown",
+            CallError::NotAllowed(_) => "NotAllowed",
             _ => "HopliteError",
         },
         Error::AddressInUse { .. } => "AddressInUse",

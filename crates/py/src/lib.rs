@@ -4,6 +4,7 @@
 
 mod arguments;
 mod buffer;
+mod capabilities;
 mod certificates;
 mod client;
 mod errors;
@@ -20,6 +21,7 @@ mod native {
     use super::{
         arguments::check_name,
         buffer::{Copier, Growing, Space, View},
+        capabilities::{grant_capability, narrow_capability, read_capability},
         certificates::{issue_certificate, make_authority, revoke_certificates},
         client::{Client, connect, digest, hold_all},
         log::log_to_stderr,

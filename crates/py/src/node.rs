@@ -32,7 +32,7 @@ impl Node {
     #[new]
     #[pyo3(signature = (
         *, listen=None, join=Vec::new(), capacity=None, cluster="default", tokens=Vec::new(), certificates=None,
-        admission="", plain=false, insecure=false, advertise=None, socket=None, rack=None, degree=None, detection_timeout=3.0
+        admission="", plain=false, insecure=false, confine=false, advertise=None, socket=None, rack=None, degree=None, detection_timeout=3.0
     ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -46,6 +46,7 @@ impl Node {
         admission: &str,
         plain: bool,
         insecure: bool,
+        confine: bool,
         advertise: Option<String>,
         socket: Option<PathBuf>,
         rack: Option<&str>,
@@ -70,6 +71,7 @@ impl Node {
             admission: admission.into(),
             is_plain: plain,
             insecure,
+            confine,
             capacity,
             socket,
             rack,

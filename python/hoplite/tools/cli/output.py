@@ -31,6 +31,7 @@ class Failure(Exception):
 NEXT_STEP = {
     errors.AddressInUse: "choose another port with --listen (127.0.0.1:0 takes any free one) or another --socket",
     errors.ConnectError: "start a node on this host with: hoplite node",
+    errors.NotAllowed: "another capability, in HOPLITE_CAPABILITY_FILE; what it allows tells: hoplite token show FILE",
     errors.JoinError: "check that address, --cluster and the token or CA are those of the node to join: hoplite status",
     errors.NodeDown: "look whether the node still runs: hoplite status",
     errors.GetTimeout: "a longer --timeout, or look at what is there: hoplite objects --all",

@@ -1,0 +1,541 @@
+"""Capabilities: a client that has one does its verbs, below its prefix, until it expires, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import hoplite
+import programs
+from commands import run
+from hoplite import Node, NotAllowed, _native, testing
+from hoplite.capabilities import grant, narrow, read, text_of
+from support import SOON, Later, eventually, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from hoplite import Client
+
+TOKEN = hoplite.new_token()
+VERBS = ("put", "get", "delete", "reduce", "list")
+
+# More than travels inside messages.
+LARGE = 100_000
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
+    """Two nodes of one cluster, which has a token."""
+    options = {"token": TOKEN, "capacity": "64MiB"}
+    with (
+        Node(listen="127.0.0.1:0", socket=tmp_path / "a.sock", **options) as first,
+        Node(join=[first.address], socket=tmp_path / "b.sock", **options) as second,
+    ):
+        yield first, second
+
+
+@pytest.fixture
+def full(pair: tuple[Node, Node]) -> Client:
+    """A client of the first node that may do everything."""
+    return pair[0].client()
+
+
+def confined(
+    node: Node, prefix: str = "team-a/", *, verbs: list[str] | None = None, seconds: float | None = None
+) -> Client:
+    """A client of a node that has a capability."""
+    return hoplite.connect(node.socket, capability=grant(TOKEN, prefix, verbs=verbs, seconds=seconds))
+
+
+class Call(NamedTuple):
+    """A verb of a client and the one of a capability that it takes; None takes any.
+
+    Attributes:
+        method: of the client.
+        verb: of the capability.
+        arguments: given the ref of an object.
+    """
+
+    method: str
+    verb: str | None
+    arguments: Callable[[str], tuple[list[Any], dict[str, Any]]]
+
+
+def folder(ref: str) -> str:
+    """The text of a name before its last part."""
+    return ref.rpartition("/")[0] + "/"
+
+
+CALLS = {
+    "put": Call("put", "put", lambda ref: ([b"x"], {"name": ref + "-new"})),
+    "put large": Call("put", "put", lambda ref: ([bytes(LARGE)], {"name": ref + "-large"})),
+    "create": Call("create", "put", lambda ref: ([LARGE], {"name": ref + "-created"})),
+    "get": Call("get", "get", lambda ref: ([ref], {})),
+    "get out": Call("get", "get", lambda ref: ([ref], {"out": np.empty(LARGE, "float32")})),
+    "get several": Call("get", "get", lambda ref: ([["team-a/1", ref]], {})),
+    "wait": Call("wait", "get", lambda ref: ([["team-a/2", ref]], {"count": 1})),
+    "latest": Call("latest", "get", lambda ref: ([folder(ref)], {})),
+    "reduce": Call("reduce", "reduce", lambda ref: ([[ref, "team-a/2"]], {})),
+    "reduce into": Call("reduce", "reduce", lambda ref: ([["team-a/1", "team-a/2"]], {"name": ref + "-sum"})),
+    "inputs": Call("inputs", "reduce", lambda ref: ([ref], {})),
+    "lost": Call("lost", "reduce", lambda ref: ([ref], {})),
+    "hold": Call("hold", "delete", lambda ref: ([ref], {})),
+    "locations": Call("locations", None, lambda ref: ([ref], {})),
+    "delete": Call("delete", "delete", lambda ref: ([ref], {})),
+    "delete several": Call("delete", "delete", lambda ref: ([["team-a/9", ref]], {})),
+}
+
+
+def refusal(call: Call, client: Client, ref: str, *, is_async: bool) -> str | None:
+    """Calls; what is said against it, None if it is allowed."""
+    arguments, options = call.arguments(ref)
+
+    async def ask() -> object:
+        result: object = await getattr(client, call.method + "_async")(*arguments, **options, timeout=SOON)
+        return result
+
+    try:
+        result = asyncio.run(ask()) if is_async else getattr(client, call.method)(*arguments, **options, timeout=SOON)
+    except NotAllowed as error:
+        return str(error)
+    except hoplite.InvalidArgument:
+        # Of what is no reduce: it was looked for.
+        if call.method in ("inputs", "lost"):
+            return None
+        raise
+    if isinstance(result, hoplite.Buffer):
+        result.discard()
+    return None
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
+@pytest.mark.parametrize("name", CALLS)
+def test_each_verb_inside_and_outside_the_prefix(
+    pair: tuple[Node, Node], full: Client, name: str, *, is_async: bool
+) -> None:
+    call = CALLS[name]
+    for ref in ("team-a/1", "team-a/2", "team-b/1"):
+        full.put(numbers(LARGE), name=ref)
+    everything = confined(pair[1])
+    said = refusal(call, everything, "team-b/1", is_async=is_async)
+    assert said is not None
+    assert f"{call.verb or 'locations'} of " in said
+    assert "is not allowed: this client has a capability for put,get,delete,reduce,list" in said
+    assert 'use names that begin with "team-a/"' in said
+    for verb in VERBS:
+        only = confined(pair[1], verbs=[verb], seconds=3600)
+        said = refusal(call, only, "team-b/1", is_async=is_async)
+        assert said is not None
+        assert " UTC; " in said
+        if call.verb not in (None, verb):
+            assert f"get one with {call.verb}" in said
+            said = refusal(call, only, "team-a/1", is_async=is_async)
+            assert said is not None
+            assert f"get one with {call.verb}" in said
+            assert f'a capability for {verb} below "team-a/" until 2' in said
+    # What was refused did nothing: the objects are as they were.
+    assert {each["ref"] for each in full.objects(everywhere=True)} == {"team-a/1", "team-a/2", "team-b/1"}
+    only = everything if call.verb is None else confined(pair[1], verbs=[call.verb])
+    assert refusal(call, only, "team-a/1", is_async=is_async) is None
+
+
+def test_what_has_no_name_is_a_ref_below_the_prefix(pair: tuple[Node, Node], full: Client) -> None:
+    """Two clients of a tenant, at two nodes, hand each other refs; another tenant can't use them."""
+    mine, ours, theirs = confined(pair[0]), confined(pair[1]), confined(pair[1], "team-b/")
+    array = numbers(LARGE)
+    refs = [mine.put(b"small"), mine.put(array), mine.reduce([mine.put(array, name="team-a/1")])]
+    with mine.create(LARGE, "float32") as buffer:
+        buffer[...] = array
+    refs.append(buffer.ref)
+    assert all(str(ref).startswith("team-a/@") for ref in refs)
+    assert len(set(refs)) == len(refs)
+    assert ours.get(refs[0], timeout=SOON) == b"small"
+    for ref in refs[1:]:
+        same(ours.get(str(ref), timeout=SOON), array)
+        same(full.get(ref, timeout=SOON), array)
+    total = ours.reduce(refs[1:3])
+    same(mine.get(total, timeout=SOON), array * 2)
+    assert set(total.inputs(timeout=SOON)) == set(refs[1:3])
+    for ref in refs:
+        for verb in ("get", "delete", "locations", "hold"):
+            with pytest.raises(NotAllowed, match="team-b/"):
+                getattr(theirs, verb)(ref)
+    # Nor those that have no name at all, which a client with all rights has put.
+    minted = full.put(array)
+    for client in (mine, theirs):
+        with pytest.raises(NotAllowed, match=str(minted)):
+            client.get(minted, timeout=SOON)
+
+
+def test_a_promise_is_a_ref_below_the_prefix(pair: tuple[Node, Node]) -> None:
+    mine, ours, theirs = confined(pair[0]), confined(pair[1]), confined(pair[1], "team-b/")
+    ref = mine.promise()
+    assert str(ref).startswith("team-a/@")
+    got = Later(ours.get, ref, timeout=SOON)
+    assert mine.put(b"as I said", name=ref) == ref
+    assert got.result() == b"as I said"
+    with pytest.raises(NotAllowed):
+        theirs.put(b"another", name=ref)
+    # Those who wait hear that it will not come: the client closes, takes it back, or gives the buffer up.
+    ref = mine.promise()
+    got = Later(ours.get, ref, timeout=SOON)
+    mine.delete(ref)
+    with pytest.raises(hoplite.ObjectDeleted):
+        got.result()
+    with mine.create(3) as buffer:
+        ref = buffer.ref
+        got = Later(ours.get, ref, timeout=SOON)
+        buffer.discard()
+    with pytest.raises(hoplite.ObjectDeleted):
+        got.result()
+    ref = mine.promise()
+    got = Later(ours.get, ref, timeout=SOON)
+    mine.close()
+    with pytest.raises(hoplite.ObjectLost):
+        got.result()
+
+
+def test_a_listing_has_the_objects_below_the_prefix_alone(pair: tuple[Node, Node], full: Client) -> None:
+    mine = confined(pair[0], verbs=["list", "put"])
+    names = [f"team-{team}/{number}" for team in ("a", "ab", "b") for number in range(3)]
+    for name in names:
+        full.put(b"x" * LARGE, name=name)
+    full.put(b"x")
+    own = {f"team-a/{number}" for number in range(3)}
+    for everywhere in (False, True):
+        for prefix in ("", "team", "team-a/"):
+            assert {each["ref"] for each in mine.objects(prefix, everywhere=everywhere)} == own
+        assert [each["ref"] for each in mine.objects("team-a/1", everywhere=everywhere)] == ["team-a/1"]
+    assert mine.objects("team-b/") == []
+    with pytest.raises(NotAllowed, match='list of "team-b/"'):
+        mine.objects("team-b/", everywhere=True)
+    with pytest.raises(NotAllowed, match="get one with list"):
+        confined(pair[0], verbs=["get"]).objects()
+    assert "team-" not in json.dumps([mine.status(), mine.stats()])
+
+
+def test_copies_older_names_and_jobs_keep_to_the_prefix(pair: tuple[Node, Node], full: Client) -> None:
+    mine = confined(pair[0])
+    mine.put(b"x", name="team-a/7", copies=2, timeout=SOON)
+    full.put(b"x", name="team-b/7")
+    full.put(b"x", name="team-a/6")
+    mine.put(b"x", name="team-a/8", keep=1, timeout=SOON)
+    eventually(lambda: [each["ref"] for each in mine.objects(everywhere=True)] == ["team-a/8"])
+    assert full.get("team-b/7", timeout=SOON) == b"x"
+    with pytest.raises(NotAllowed, match="delete of"):
+        confined(pair[0], verbs=["put"]).put(b"x", name="team-a/9", keep=1)
+    capability = grant(TOKEN, "team-a/")
+    with pytest.raises(NotAllowed, match='put of "run-7"'):
+        hoplite.connect(pair[0].socket, capability=capability, job="run-7")
+    job = hoplite.connect(pair[0].socket, capability=capability, job="team-a/run-7")
+    job.put(b"x", name="team-a/10")
+    assert [each["job"] for each in full.objects("team-a/10")] == ["team-a/run-7"]
+    watched = mine.locations("team-b/7", watch=True, timeout=SOON)
+    with pytest.raises(NotAllowed, match="locations of"):
+        next(iter(watched))
+    with mine.hold("team-a/8"):
+        pass
+
+
+def test_an_error_names_no_object_of_another_tenant(tmp_path: Path) -> None:
+    with Node(listen="127.0.0.1:0", token=TOKEN, socket=tmp_path / "a.sock", capacity="1MiB") as node:
+        node.client().put(bytes(800_000), name="team-b/secret")
+        mine = confined(node)
+        with pytest.raises(hoplite.StoreFull) as caught:
+            mine.put(bytes(500_000), name="team-a/1", timeout=0.1)
+        assert "team-b" not in str(caught.value)
+        assert "told to clients without a capability" in str(caught.value)
+        with pytest.raises(hoplite.StoreFull, match="team-b/secret"):
+            node.client().put(bytes(500_000), name="team-a/1", timeout=0.1)
+
+
+def test_an_expired_capability_begins_nothing(pair: tuple[Node, Node], full: Client) -> None:
+    past = _native.grant_capability(TOKEN, "team-a/", None, int(time.time()) - 1)
+    with pytest.raises(NotAllowed, match=r"until .* UTC has expired: get another"):
+        hoplite.connect(pair[0].socket, capability=past)
+    full.put(b"x", name="team-a/1")
+    mine = hoplite.connect(
+        pair[0].socket, capability=_native.grant_capability(TOKEN, "team-a/", None, int(time.time()) + 4)
+    )
+    buffer = mine.create(LARGE)
+    lease = mine.hold("team-a/1")
+    waiting = Later(mine.get, "team-a/later", timeout=SOON)
+
+    said: list[str] = []
+
+    def is_refused() -> bool:
+        try:
+            mine.get("team-a/1", timeout=SOON)
+        except NotAllowed as error:
+            said.append(str(error))
+        return bool(said)
+
+    eventually(is_refused)
+    assert 'get of "team-a/1" is not allowed' in said[0]
+    assert "it has expired: get another (hoplite token grant)" in said[0]
+    for method, verb in {"promise": "put", "objects": "list", "stats": "status", "status": "status"}.items():
+        with pytest.raises(NotAllowed, match=f"^{verb} is not allowed: .*it has expired"):
+            getattr(mine, method)()
+    # What was begun in time ends.
+    buffer[...] = 7
+    assert str(buffer.seal()).startswith("team-a/@")
+    lease.release()
+    full.put(b"late", name="team-a/later")
+    assert waiting.result() == b"late"
+
+
+def test_a_text_that_was_changed_is_refused(pair: tuple[Node, Node]) -> None:
+    text = narrow(grant(TOKEN, "team-a/", verbs=["get", "put"], seconds=3600), verbs=["get"])
+    _native.connect(pair[0].socket, SOON, text).close()
+    for place in range(len(text)):
+        changed = text[:place] + chr(ord(text[place]) ^ 1) + text[place + 1 :]
+        with pytest.raises(NotAllowed, match="this node does not take the capability"):
+            _native.connect(pair[0].socket, SOON, changed)
+    lines = text.split("\n")
+    for line in range(1, len(lines)):
+        with pytest.raises(NotAllowed):
+            _native.connect(pair[0].socket, SOON, "\n".join(lines[:line] + lines[line + 1 :]))
+
+
+def test_a_holder_narrows_and_never_widens(pair: tuple[Node, Node], full: Client) -> None:
+    wide = grant(TOKEN, "team-a/", verbs=["get", "put"], seconds=3600)
+    less = narrow(wide, prefix="team-a/runs/", verbs=["get"], seconds=60)
+    before, after = read(wide), read(less)
+    assert after.prefix == "team-a/runs/"
+    assert (before.verbs, after.verbs) == (["put", "get"], ["get"])
+    assert before.until is not None
+    assert after.until is not None
+    assert after.until < before.until
+    full.put(b"x", name="team-a/1")
+    full.put(b"x", name="team-a/runs/1")
+    client = hoplite.connect(pair[0].socket, capability=less)
+    assert client.get("team-a/runs/1", timeout=SOON) == b"x"
+    for call in (lambda: client.get("team-a/1"), lambda: client.put(b"x", name="team-a/runs/2")):
+        with pytest.raises(NotAllowed, match="team-a/runs/"):
+            call()
+    wider: list[dict[str, Any]] = [
+        {"prefix": "team-b/"},
+        {"prefix": "team-a/"},
+        {"verbs": ["put"]},
+        {"seconds": 3000},
+        {},
+    ]
+    for wrong in wider:
+        with pytest.raises(hoplite.InvalidArgument):
+            narrow(less, **wrong)
+    none: list[dict[str, Any]] = [
+        {"prefix": "team-a"},
+        {"prefix": "@x/"},
+        {"verbs": ["look"]},
+        {"verbs": []},
+        {"verbs": "get"},
+    ]
+    for wrong in none:
+        with pytest.raises(hoplite.InvalidArgument):
+            grant(TOKEN, **{"prefix": "team-a/", **wrong})
+    with pytest.raises(hoplite.InvalidArgument, match="number above 0"):
+        grant(TOKEN, "team-a/", seconds=0)
+    with pytest.raises(hoplite.InvalidArgument, match="was not made by hoplite"):
+        grant("choose-your-own", "team-a/")
+
+
+def test_of_another_cluster_or_at_a_node_without_a_token(pair: tuple[Node, Node], tmp_path: Path) -> None:
+    other = grant(hoplite.new_token(), "team-a/")
+    with pytest.raises(NotAllowed, match="made of the token of another cluster"):
+        hoplite.connect(pair[0].socket, capability=other)
+    with Node(socket=tmp_path / "alone.sock") as alone, pytest.raises(NotAllowed, match="has no token"):
+        hoplite.connect(alone.socket, capability=other)
+
+
+def test_while_a_token_is_replaced_both_are_taken(tmp_path: Path) -> None:
+    tokens = [hoplite.new_token(), TOKEN]
+    file = tmp_path / "hoplite.token"
+    file.touch(mode=0o600)
+    file.write_text("\n".join(tokens))
+    with Node(listen="127.0.0.1:0", token_file=file, socket=tmp_path / "a.sock") as node:
+        for token in tokens:
+            hoplite.connect(node.socket, capability=grant(token, "team-a/")).close()
+
+
+def test_a_node_that_confines_takes_no_client_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    socket = tmp_path / "a.sock"
+    with pytest.raises(hoplite.InvalidArgument, match=r"confine \(argument\) is said, and the node has no token"):
+        Node(confine=True)
+    monkeypatch.setenv("HOPLITE_CONFINE", "1")
+    with Node(listen="127.0.0.1:0", token=TOKEN, socket=socket) as node:
+        monkeypatch.delenv("HOPLITE_CONFINE")
+        for attach in (lambda: hoplite.connect(str(socket)), lambda: hoplite.init(f"unix:{socket}")):
+            with pytest.raises(NotAllowed, match=r"takes no process without a capability: .*hoplite token grant"):
+                attach()
+        assert confined(node).get(confined(node).put(b"x"), timeout=SOON) == b"x"
+        # The program of the node has its memory, and so all rights; so has a capability of everything.
+        ref = node.client().put(b"y")
+        assert confined(node, "").get(ref, timeout=SOON) == b"y"
+        assert str(confined(node, "").put(b"z")).startswith("@")
+
+
+def test_init_finds_the_capability_and_starts_no_node(
+    pair: tuple[Node, Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "team-a.capability"
+    file.touch(mode=0o600)
+    file.write_text(grant(TOKEN, "team-a/") + "\n")
+    monkeypatch.setenv("HOPLITE_CAPABILITY_FILE", str(file))
+    with pytest.raises(hoplite.ConnectError, match="a capability is for one that runs"):
+        hoplite.init()
+    for start in (lambda: hoplite.init(embedded=True), lambda: hoplite.init(pair[0].address)):
+        with pytest.raises(hoplite.InvalidArgument, match="a node that runs already"):
+            start()
+    monkeypatch.setenv("HOPLITE_SOCKET", pair[0].socket)
+    try:
+        for client in (hoplite.init(), hoplite.connect(pair[0].socket), hoplite.init(capability=file)):
+            assert client.node is None
+            assert str(client.put(b"x")).startswith("team-a/@")
+            with pytest.raises(NotAllowed):
+                client.get("team-b/1")
+        # What the caller says comes before the variable.
+        other = hoplite.init(capability=grant(TOKEN, "team-b/"))
+        assert str(other.put(b"x")).startswith("team-b/@")
+        assert str(hoplite.put(b"x")).startswith("team-b/@")
+    finally:
+        hoplite.shutdown()
+
+
+def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "team-a.capability"
+    file.write_text(grant(TOKEN, "team-a/"))
+    file.chmod(0o640)
+    with pytest.raises(hoplite.InvalidArgument, match="has a capability and others can read or write it"):
+        text_of(file)
+    for text, said in {
+        "": "does not begin with",
+        "hoplite capability 1\n": "not whole",
+        "hoplite capability 2\nprefix=a/\n" + "0" * 64: "does not begin with",
+        "hoplite capability 1\nprefix=a/\n" + "A" * 64: "64 hex digits",
+    }.items():
+        file.chmod(0o600)
+        file.write_text(text)
+        with pytest.raises(hoplite.InvalidArgument, match=said):
+            text_of(file)
+    with pytest.raises(hoplite.InvalidArgument, match="can't be read: No such file"):
+        text_of(tmp_path / "nowhere")
+
+
+def test_a_client_that_reconnects_stays_confined(tmp_path: Path) -> None:
+    socket = tmp_path / "node.sock"
+    options: dict[str, Any] = {"listen": "127.0.0.1:0", "socket": socket}
+    with Node(token=TOKEN, **options):
+        client = hoplite.connect(str(socket), capability=grant(TOKEN, "team-a/"), reconnect=True)
+        client.put(b"x", name="team-a/1")
+    with Node(token=TOKEN, **options) as again:
+        client.put(b"x", name="team-a/1", timeout=SOON)
+        with pytest.raises(NotAllowed, match="team-a/"):
+            client.put(b"x", name="team-b/1")
+        assert [each["ref"] for each in again.client().objects()] == ["team-a/1"]
+    with Node(token=hoplite.new_token(), **options), pytest.raises(NotAllowed, match="another cluster"):
+        client.put(b"x", name="team-a/1", timeout=SOON)
+
+
+FORKS = """
+import os, sys
+import hoplite
+from hoplite.session import default_client
+
+with open(sys.argv[2]) as file:
+    client = hoplite.init("unix:" + sys.argv[1], capability=file.read())
+view = client.get("team-a/1", timeout=30)
+pid = os.fork()
+if pid == 0:
+    assert bytes(view[:1]) == b"x"
+    for each in (client, default_client()):
+        assert str(each.put(b"y")).startswith("team-a/@")
+        try:
+            each.get("team-b/1", timeout=0)
+        except hoplite.NotAllowed:
+            continue
+        os._exit(1)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
+
+
+def test_a_child_made_by_fork_stays_confined(pair: tuple[Node, Node], full: Client, tmp_path: Path) -> None:
+    full.put(b"x" * LARGE, name="team-a/1")
+    file = tmp_path / "capability"
+    file.write_text(grant(TOKEN, "team-a/"))
+    programs.run(FORKS, pair[0].socket, str(file))
+
+
+def test_values_outlive_what_they_were_read_from(pair: tuple[Node, Node], full: Client) -> None:
+    """Each is a copy in memory of its own: of one object at a time, and of several."""
+    mine = confined(pair[1])
+    arrays = [numbers(LARGE, seed=seed) for seed in range(4)]
+    refs = [full.put(array, name=f"team-a/{place}") for place, array in enumerate(arrays)]
+    values = [mine.get(refs[0], timeout=SOON) for _ in range(3)] + mine.get(refs, timeout=SOON)
+    full.delete(refs)
+    for place in range(4):
+        full.put(np.zeros(LARGE, "float32"), name=f"team-b/{place}")
+    for value, array in zip(values, [*arrays[:1] * 3, *arrays], strict=True):
+        same(value, array)
+    mine.close()
+    same(values[0], arrays[0])
+    del values
+    eventually(lambda: sum(each["readers"] for each in full.objects()) == 0)
+
+
+def test_what_is_cancelled_by_a_client_that_may_not_delete(pair: tuple[Node, Node]) -> None:
+    """It is put or not, and nothing is broken."""
+    client = confined(pair[0], verbs=["put", "get"])
+
+    async def cancel() -> None:
+        task = asyncio.create_task(client.put_async(bytes(LARGE), name="team-a/1"))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert client.get(client.put(b"x"), timeout=SOON) == b"x"
+
+
+def test_the_command_grants_narrows_and_shows(tmp_path: Path) -> None:
+    token, wide, less = tmp_path / "hoplite.token", tmp_path / "wide", tmp_path / "less"
+    run("token", "new", "--out", token)
+    given = ("--prefix", "team-a/", "--verbs", "get,put,list")
+    assert run("token", "grant", "--token-file", token, *given, "--for", "12h", "--out", wide).stdout == ""
+    run("token", "narrow", "--in", wide, "--verbs", "get,list", "--out", less)
+    assert (wide.stat().st_mode & 0o777, less.stat().st_mode & 0o777) == (0o600, 0o600)
+    shown = run("token", "show", less).stdout
+    assert shown.startswith("prefix   team-a/\nverbs    get,list\nexpires  2")
+    assert less.read_text().splitlines()[-1] not in shown + run("token", "show", less, "--json").stdout
+    assert json.loads(run("token", "show", wide, "--json").stdout)["verbs"] == ["put", "get", "list"]
+    assert "is not below" in run("token", "narrow", "--in", wide, "--prefix", "b/", code=1).stderr
+    assert "the cluster's token, and there is none" in run("token", "grant", *given, code=1).stderr
+    assert f"{wide} exists" in run("token", "grant", "--token-file", token, *given, "--out", wide, code=1).stderr
+
+
+def test_the_commands_use_the_capability_of_the_environment(tmp_path: Path) -> None:
+    token = tmp_path / "hoplite.token"
+    token.touch(mode=0o600)
+    token.write_text(TOKEN)
+    (tmp_path / "in").write_bytes(b"content")
+    for name, verbs in (("wide", None), ("less", ["list"])):
+        file = tmp_path / name
+        file.touch(mode=0o600)
+        file.write_text(grant(TOKEN, "team-a/", verbs=verbs))
+    wide, less = ({"HOPLITE_CAPABILITY_FILE": str(tmp_path / name)} for name in ("wide", "less"))
+    with testing.node_process("--token-file", str(token), "--confine") as node:
+        at = ("--socket", node.socket)
+        assert "takes no process without a capability" in run("status", *at, code=1).stderr
+        refused = run("put", tmp_path / "in", "--name", "team-a/1", *at, code=1, **less).stderr
+        assert "get one with put" in refused
+        assert "try: another capability" in refused
+        run("put", tmp_path / "in", "--name", "team-a/1", *at, **wide)
+        assert "team-a/1" in run("objects", "--all", *at, **less).stdout
