@@ -411,12 +411,12 @@ def test_init_finds_the_capability_and_starts_no_node(
 def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "team-a.capability"
     file.write_text(grant(TOKEN, "team-a/"))
-    file.chmod(0o640)
+    file.chmod(0o644)
     with pytest.raises(hoplite.InvalidArgument, match="has a capability and others can read or write it"):
         text_of(file)
     for text, said in {
         "": "does not begin with",
-        "hoplite capability 1\n": "not whole",
+        "hoplite capability 1\nprefix=a/": "not whole",
         "hoplite capability 2\nprefix=a/\n" + "0" * 64: "does not begin with",
         "hoplite capability 1\nprefix=a/\n" + "A" * 64: "64 hex digits",
     }.items():

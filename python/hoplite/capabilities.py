@@ -93,11 +93,15 @@ def text_of(capability: str | os.PathLike[str]) -> str:
         InvalidArgument: it is none, or the file can't be read, or others can read it.
     """
     if isinstance(capability, str) and capability.startswith(HEADER):
-        text = capability
+        what, text = "the capability", capability
     else:
-        text = _read_file(Path(check_text("capability", capability)).expanduser())
+        file = Path(check_text("capability", capability)).expanduser()
+        what, text = str(file), _read_file(file)
     text = text.rstrip("\n")
-    read(text)
+    try:
+        _native.read_capability(text)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{what} can't be used: {error}") from None
     return text
 
 
