@@ -33,7 +33,7 @@ LARGE = 100_000
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
     """Two nodes of one cluster, which has a token."""
-    options = {"token": TOKEN, "capacity": "64MiB"}
+    options: dict[str, Any] = {"token": TOKEN, "capacity": "64MiB"}
     with (
         Node(listen="127.0.0.1:0", socket=tmp_path / "a.sock", **options) as first,
         Node(join=[first.address], socket=tmp_path / "b.sock", **options) as second,
@@ -371,7 +371,11 @@ def test_a_node_that_confines_takes_no_client_without(tmp_path: Path, monkeypatc
     monkeypatch.setenv("HOPLITE_CONFINE", "1")
     with Node(listen="127.0.0.1:0", token=TOKEN, socket=socket) as node:
         monkeypatch.delenv("HOPLITE_CONFINE")
-        for attach in (lambda: hoplite.connect(str(socket)), lambda: hoplite.init(f"unix:{socket}")):
+        attaches: list[Callable[[], Client]] = [
+            lambda: hoplite.connect(str(socket)),
+            lambda: hoplite.init(f"unix:{socket}"),
+        ]
+        for attach in attaches:
             with pytest.raises(NotAllowed, match=r"takes no process without a capability: .*hoplite token grant"):
                 attach()
         assert confined(node).get(confined(node).put(b"x"), timeout=SOON) == b"x"
@@ -390,7 +394,11 @@ def test_init_finds_the_capability_and_starts_no_node(
     monkeypatch.setenv("HOPLITE_CAPABILITY_FILE", str(file))
     with pytest.raises(hoplite.ConnectError, match="a capability is for one that runs"):
         hoplite.init()
-    for start in (lambda: hoplite.init(embedded=True), lambda: hoplite.init(pair[0].address)):
+    starts: list[Callable[[], Client]] = [
+        lambda: hoplite.init(embedded=True),
+        lambda: hoplite.init(pair[0].address),
+    ]
+    for start in starts:
         with pytest.raises(hoplite.InvalidArgument, match="a node that runs already"):
             start()
     monkeypatch.setenv("HOPLITE_SOCKET", pair[0].socket)
@@ -530,7 +538,8 @@ def test_the_commands_use_the_capability_of_the_environment(tmp_path: Path) -> N
         file = tmp_path / name
         file.touch(mode=0o600)
         file.write_text(grant(TOKEN, "team-a/", verbs=verbs))
-    wide, less = ({"HOPLITE_CAPABILITY_FILE": str(tmp_path / name)} for name in ("wide", "less"))
+    wide: dict[str, Any] = {"HOPLITE_CAPABILITY_FILE": str(tmp_path / "wide")}
+    less: dict[str, Any] = {"HOPLITE_CAPABILITY_FILE": str(tmp_path / "less")}
     with testing.node_process("--token-file", str(token), "--confine") as node:
         at = ("--socket", node.socket)
         assert "takes no process without a capability" in run("status", *at, code=1).stderr

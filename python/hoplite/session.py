@@ -275,8 +275,9 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
                 "a capability is for a node that runs already, and this one is to be started here: leave out the "
                 "capability, or the cluster's address and embedded"
             )
-        is_inherited = inherited is not None and sockets.is_served(inherited)
-        return attached(inherited if is_inherited else values["socket"] or str(sockets.default_socket()))
+        if inherited is not None and sockets.is_served(inherited):
+            return attached(inherited)
+        return attached(values["socket"] or str(sockets.default_socket()))
     own = shared.own()
     if own is not None and not (values.given(*NODE_OPTIONS) and (join or embedded)):
         _refuse(values, f"this process has a node already ({own._where}), which init() started")
