@@ -18,6 +18,16 @@ from support import SOON, eventually, numbers
 TELL = 'import hoplite; hp = hoplite.init(); print(hp.status()["id"], hp.node is not None)'
 
 
+# Tells why it found none.
+FAILING = """
+try:
+    hoplite.init()
+except hoplite.HopliteError as error:
+    print(type(error).__name__, error)
+    raise SystemExit
+"""
+
+
 def run(script: str, **environment: str) -> str:
     """Runs a script in another process of this test's runtime folder; returns what it printed."""
     done = subprocess.run(
@@ -63,6 +73,24 @@ def test_an_address_in_the_environment_comes_first() -> None:
         assert int(joined.splitlines()[1]) >= 2
         both = ",".join(node.address for node in nodes)
         assert run(TELL, HOPLITE_ADDRESS=both).endswith("True")
+
+
+def test_worker_of_ray_finds_the_node_of_its_raylet_and_no_other() -> None:
+    """Where several raylets share a host; a worker knows its own by the pid that Ray tells it."""
+    ours, theirs = (sockets.runtime_dir() / f"ray-{pid}.sock" for pid in (4711, 4712))
+    with Node() as of_user, Node(socket=ours) as first, Node(socket=theirs) as second:
+        assert run(TELL, RAY_RAYLET_PID="4711") == f"{first.id} False"
+        assert run(TELL, RAY_RAYLET_PID="4712") == f"{second.id} False"
+        # A raylet without one; no raylet; and what is said comes first.
+        assert run(TELL, RAY_RAYLET_PID="4713") == f"{of_user.id} False"
+        assert run(TELL) == f"{of_user.id} False"
+        assert run(TELL, RAY_RAYLET_PID="../4711") == f"{of_user.id} False"
+        assert run(TELL, RAY_RAYLET_PID="4711", HOPLITE_ADDRESS=f"unix:{theirs}") == f"{second.id} False"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(ours))
+    # One that has died is not replaced by one of the worker's own, which would be alone.
+    said = run("import hoplite" + FAILING, RAY_RAYLET_PID="4711")
+    assert said == f"ConnectError no node serves {ours}"
 
 
 def test_twice_in_a_process_is_one_node() -> None:

@@ -69,10 +69,11 @@ def init(
 ) -> Client:
     """Attaches this process to a node, and starts one here if there is none.
 
-    Looks, in this order, at `address` or else the settings' (HOPLITE_ADDRESS); at this user's running node on this
-    host; and starts an embedded node otherwise. An embedded node serves this user's default socket, so that the next
-    script on the host finds it; of several that look at once, one starts it and the others attach. It leaves at the end
-    of the process, by `hoplite.shutdown()`, or by `client.node.close()`.
+    Looks, in this order, at `address` or else the settings' (HOPLITE_ADDRESS); in a worker process of Ray, at the node
+    that `hoplite.ray.start` runs for its Ray node; at this user's running node on this host; and starts an embedded
+    node otherwise. An embedded node serves this user's default socket, so that the next script on the host finds it; of
+    several that look at once, one starts it and the others attach. It leaves at the end of the process, by
+    `hoplite.shutdown()`, or by `client.node.close()`.
 
     An argument that is None is looked for in the environment and in a file, as docs/settings.md says.
 
@@ -296,6 +297,10 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
 
     if inherited is not None and sockets.is_served(inherited):
         return attached(inherited)
+    # Also if it is not served at this moment: a node of one's own would be alone.
+    of_ray = sockets.raylet_socket()
+    if of_ray is not None and of_ray.exists() and values["socket"] is None:
+        return attached(str(of_ray))
     return _meet(values["socket"] or str(sockets.default_socket()), limit, attached, start, allowed)
 
 

@@ -24,6 +24,9 @@ PATH_BYTES_MAX = 107
 # Where the folder of a user without XDG_RUNTIME_DIR is made: there on every host, and of no one user.
 SHARED_FOLDER = Path("/tmp")
 
+# Set by Ray for its worker processes.
+RAYLET_VARIABLE = "RAY_RAYLET_PID"
+
 # Between two looks at a lock that another process holds.
 LOCK_POLL_S = 0.01
 
@@ -55,6 +58,15 @@ def runtime_dir() -> Path:
 def default_socket() -> Path:
     """The path at which scripts of this user look for the host's node."""
     return runtime_dir() / "node.sock"
+
+
+def raylet_socket() -> Path | None:
+    """The path of the node that `hoplite.ray` runs for a Ray node, in a worker process of that; None elsewhere.
+
+    A host has several Ray nodes where clusters of Ray share it: each has a raylet, whose pid its workers know.
+    """
+    pid = os.environ.get(RAYLET_VARIABLE, "")
+    return runtime_dir() / f"ray-{pid}.sock" if pid.isascii() and pid.isdigit() else None
 
 
 def is_served(path: str | Path) -> bool:
