@@ -146,12 +146,12 @@ sim-scale: ## How collectives of 8 to 1024 nodes grow, simulated: the tables of 
 
 # Each runner's words go to a log too, from which .ci/count makes the closing line. All runners run, even after one
 # failed; any failure fails the target.
-test: ## Everything that CI runs: lint, Rust, loom, 2000 simulated clusters, Python, lab, faults, peers, wheel, torch, Dask; and a count
+test: ## Everything that CI runs: lint, Rust, loom, 2000 simulated clusters, Python, lab, faults, peers, wheel, torch, Dask, Ray; and a count
 	@rm -rf $(LOGS); mkdir -p $(LOGS)
 	@failed=0; $(MAKE) -k -j1 lint test-rust test-loom test-sim test-python test-lab test-faults test-peers test-wheel \
-	    test-frameworks test-dask || \
+	    test-frameworks test-dask test-ray || \
 	    failed=1; \
-	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel frameworks dask) || failed=1; \
+	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel frameworks dask ray) || failed=1; \
 	exit $$failed
 
 lint: lint-python lint-rust audit ## ruff, mypy, import-linter, rustfmt, clippy, circles of files, what is depended on
@@ -230,6 +230,10 @@ test-dask: build ## Python tests with Dask and ProxyStore, which are installed f
 	@mkdir -p $(LOGS)
 	.ci/dask 2>&1 | tee $(LOGS)/dask
 
+test-ray: wheel ## hoplite.ray on clusters of Ray, which it installs from PyPI, else skips
+	@mkdir -p $(LOGS)
+	.ci/ray $(BIN)/python 2>&1 | tee $(LOGS)/ray
+
 test-long: build ## Tests of minutes or many gigabytes, the sdist, 20000 simulated clusters, a hostile member of a new seed
 	timeout --kill-after=10 3600 $(BIN)/pytest -m long --timeout 900
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds 20000
@@ -252,4 +256,4 @@ help: ## This list
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build wheel twins docs demo fuzz bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-soak sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
-    test-sim test-python test-lab test-faults test-peers test-wheel test-frameworks test-dask test-long format clean help
+    test-sim test-python test-lab test-faults test-peers test-wheel test-frameworks test-dask test-ray test-long format clean help

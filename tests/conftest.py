@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
     from typing import Any
+
+
+# Ray is in the environment of `make test-ray` alone.
+HAS_RAY = importlib.util.find_spec("ray") is not None
+pytest_plugins = ["rays"] if HAS_RAY else []
+collect_ignore_glob = [] if HAS_RAY else ["test_ray_*.py"]
 
 
 @pytest.fixture(autouse=True)

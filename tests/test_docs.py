@@ -223,11 +223,11 @@ def test_the_reference_has_every_public_name() -> None:
     assert missing == []
 
 
-# What needs Dask can't be imported here, and has no examples.
+# What needs Dask or Ray can't be imported here.
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(hoplite.__path__, "hoplite.")
-    if "__main__" not in module.name and not module.name.startswith("hoplite.dask")
+    if "__main__" not in module.name and not module.name.startswith(("hoplite.dask", "hoplite.ray"))
 ]
 
 

@@ -1,0 +1,34 @@
+"""Hoplite at home on Ray: a node for each Ray node, and ObjectRefs whose values Hoplite moves and adds up.
+
+import ray
+import hoplite.ray
+
+ray.init()
+hoplite.ray.start()
+ref = hoplite.ray.put(array)
+total = hoplite.ray.reduce([ref, *(gradient.remote(seed) for seed in range(8))], "sum", count=5)
+array = ray.get(total)
+
+It is a user of the library, as any program is: `import hoplite` never imports it.
+"""
+
+from hoplite.ray._versions import UnknownRay
+from hoplite.ray.cluster import Cluster, start, status, stop
+from hoplite.ray.objects import get, put, ref, wait
+from hoplite.ray.place import client
+from hoplite.ray.sums import inputs, reduce
+
+__all__ = [
+    "Cluster",
+    "UnknownRay",
+    "client",
+    "get",
+    "inputs",
+    "put",
+    "reduce",
+    "ref",
+    "start",
+    "status",
+    "stop",
+    "wait",
+]

@@ -1,0 +1,12 @@
+"""What Hoplite calls the tensors that methods of actors return, and Ray the transports that move them."""
+
+from __future__ import annotations
+
+# In upper case, as ObjectRefs tell theirs: for tensors, and for NumPy arrays.
+TENSORS = "HOPLITE"
+ARRAYS = "HOPLITE_NUMPY"
+
+
+def name_of(obj_id: str, place: int) -> str:
+    """What the tensor at a place of an ObjectRef's value is called in Hoplite."""
+    return f"ray/{obj_id}/{place}"

@@ -1,0 +1,222 @@
+"""`reduce` over what Hoplite has and over what tasks of Ray return, and which of them were folded.
+
+What Ray has is brought into Hoplite by a small task on the node where it lies, under a name that the reduce waits
+for from the beginning: so tasks that are still running count as inputs.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from hoplite import HopliteError, InvalidArgument, Ref
+from hoplite.ray._versions import get_object_locations
+from hoplite.ray.again import put_again
+from hoplite.ray.lifetime import DELETE_S, Kept, lifetimes
+from hoplite.ray.names import ARRAYS, TENSORS, name_of
+from hoplite.ray.objects import Stored, behind, get
+from hoplite.ray.place import client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hoplite import Client, Lease
+
+logger = logging.getLogger("hoplite.ray")
+
+# What Ray has of an object of Hoplite is smaller; what it stores inside of the process that owns it is not on a node.
+STORED_BYTES_MAX = 4096
+
+# A worker process that dies under it is the fault of no input.
+BRING_RETRIES = 3
+
+
+class _Inputs:
+    """The inputs of one reduce that Ray has, on their way into Hoplite.
+
+    Args:
+        hp: the client of this process.
+        given: the inputs, as the caller gave them.
+        count: how many the reduce needs; None means all.
+    """
+
+    def __init__(self, hp: Client, given: list[Any], count: int | None) -> None:
+        self._hp = hp
+        self._count = len(given) if count is None else count
+        self._prefix = f"ray-input/{uuid.uuid4().hex}"
+        # Referred to from here until the result is complete.
+        self.given = given
+        self._to_bring: dict[str, Any] = {}
+        self._leases: list[Lease] = []
+        self._tasks: dict[Any, str] = {}
+        self._failed: set[str] = set()
+        self.texts = [self._text(place, each) for place, each in enumerate(given)]
+
+    def _text(self, place: int, each: Any) -> str:
+        if not isinstance(each, ray.ObjectRef):
+            if not isinstance(each, (Ref, str)):
+                raise InvalidArgument(
+                    f"input {place} of the reduce is no ObjectRef, no ref and no name but a {type(each).__name__}: "
+                    "put it first, by hoplite.ray.put"
+                )
+            return str(each)
+        kept = lifetimes.of(each)
+        if kept is not None:
+            return kept.text
+        if each.tensor_transport() in (TENSORS, ARRAYS):
+            return name_of(each.hex(), 0)
+        stored = behind(each) if _may_be_stored(each) else None
+        if stored is not None:
+            return str(stored)
+        name = f"{self._prefix}/{place}"
+        self._to_bring[name] = each
+        return name
+
+    def hold(self) -> None:
+        """Takes leases of what is to be brought: it goes with this process, if that dies."""
+        self._leases = [self._hp.hold(name) for name in self._to_bring]
+
+    def bring(self) -> None:
+        """Sends tasks for what Ray has. Ray runs each where most of its argument lies."""
+        task = ray.remote(bring).options(num_cpus=0, max_retries=BRING_RETRIES)
+        self._tasks = {task.remote(each, name): name for name, each in self._to_bring.items()}
+
+    def look(self, kept: Kept) -> bool:
+        """Hears what has become of the tasks; lets go of all inputs when the result is there.
+
+        Args:
+            kept: the result.
+
+        Returns:
+            Whether there is more to wait for.
+        """
+        ready, _ = ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0) if self._tasks else ([], [])
+        for task in ready:
+            name = self._tasks.pop(task)
+            try:
+                ray.get(task)
+            except ray.exceptions.RayError as error:
+                logger.warning("input %s of a reduce can't be had: %s", name, error)
+                self._failed.add(name)
+                kept.failure = error
+        came, _ = self._hp.wait([kept.text], timeout=0)
+        if not came and self._failed and self._is_short(kept.text):
+            # Hoplite would wait for ever for what was never put.
+            self._hp.delete(kept.text, timeout=DELETE_S)
+            came = [Ref(kept.text)]
+        if came:
+            self.release()
+        return not came
+
+    def _is_short(self, result: str) -> bool:
+        """Whether too few inputs can still come, where neither Ray nor Hoplite has lost so many alone."""
+        lost = {str(each) for each in self._hp.lost(result, timeout=DELETE_S)}
+        return len(self.texts) - len(lost | self._failed) < self._count
+
+    def release(self) -> None:
+        """Lets go of the inputs, and deletes those that were brought for this reduce alone."""
+        for task in self._tasks:
+            ray.cancel(task)
+        names, self.given = list(self._to_bring), []
+        self._tasks, self._to_bring = {}, {}
+        try:
+            self._hp.delete(names, timeout=DELETE_S)
+        except HopliteError as error:
+            logger.debug("inputs were not deleted: %s", error)
+        # A task that puts one after that loses it with these.
+        for lease in self._leases:
+            lease.release()
+
+
+def reduce(
+    refs: Iterable[Any],
+    op: str = "sum",
+    *,
+    count: int | None = None,
+    name: str | None = None,
+    timeout: float | None = None,
+) -> Any:
+    """Folds the first `count` inputs to arrive, as `hoplite.reduce` does, and returns a Ray ObjectRef of the result.
+
+    It returns at once. `ray.get` of the result, or a task that has it as an argument, waits for it; `wait` and `get` of
+    this module do so with a timeout. The result and what was brought into Hoplite for it live as `put` says.
+
+    Args:
+        refs: the inputs: refs of Hoplite, names, and ObjectRefs of Ray, whether of `put`, of arrays in Ray's
+            store, of tasks that return an array and may still run, or of actor methods with the tensor
+            transport "hoplite".
+        op: see `hoplite.reduce`.
+        count: how many inputs to fold; None means all. A task that raises, or whose worker has died for good, is an
+            input that does not come. If too few can still come, `get` of the result raises `ObjectLost`.
+        name: what to call the result; None mints an id.
+        timeout: seconds until the inputs must have arrived and the result be folded.
+
+    Raises:
+        ConnectError: Hoplite does not run on this Ray node.
+        InvalidArgument: an input is of none of these kinds; or as `hoplite.reduce`.
+        HopliteError: as `hoplite.reduce`.
+    """
+    hp = client()
+    taken = _Inputs(hp, list(refs), count)
+    result = hp.promise() if name is None else Ref(name)
+    lease = hp.hold(result)
+    try:
+        taken.hold()
+        hp.reduce(taken.texts, op, count=count, name=result, timeout=timeout)
+        anchor = ray.put(Stored(str(result)))
+        taken.bring()
+    except BaseException:
+        lease.release()
+        taken.release()
+        raise
+    kept = Kept(hp, str(result), lease, is_named=name is not None, pending=taken.look, inputs=taken.texts)
+    lifetimes.keep(anchor, kept)
+    return anchor
+
+
+def inputs(result: Any, *, timeout: float | None = None) -> list[int]:
+    """Tells which inputs a reduce of this process has folded.
+
+    Args:
+        result: what `reduce` returned.
+        timeout: seconds to wait until that is decided.
+
+    Returns:
+        The places of the inputs in what `reduce` was given, in the order in which they were folded.
+
+    Raises:
+        GetTimeout: too few have arrived in time.
+        InvalidArgument: it is no result of a reduce of this process.
+        ObjectLost: too few can still arrive.
+    """
+    kept = lifetimes.of(result) if isinstance(result, ray.ObjectRef) else None
+    if kept is None or not kept.inputs:
+        raise InvalidArgument(f"{result} is no result of a hoplite.ray.reduce of this process")
+    return [kept.inputs.index(str(each)) for each in kept.client.inputs(kept.text, timeout=timeout)]
+
+
+def bring(value: Any, name: str) -> None:
+    """A task of Ray: puts what Ray has brought here into Hoplite.
+
+    Args:
+        value: an array; or what a task returned in place of one, a ref of Hoplite or an ObjectRef.
+        name: what to call it.
+    """
+    if isinstance(value, (Ref, ray.ObjectRef)):
+        value = get(value)
+    hp = client()
+    # Who asked may have died, or want it no more: then it goes with this lease.
+    with hp.hold(name):
+        put_again(hp, value, name)
+
+
+def _may_be_stored(each: Any) -> bool:
+    """Whether Ray has the value already, and it may be of Hoplite: so small that bringing it here costs nothing."""
+    ready, _ = ray.wait([each], num_returns=1, timeout=0, fetch_local=False)
+    if not ready:
+        return False
+    known = get_object_locations([each]).get(each, {})
+    return not known.get("node_ids") or (known.get("object_size") or 0) <= STORED_BYTES_MAX

@@ -1,0 +1,172 @@
+"""Clusters of Ray on this machine for tests: several raylets, each of which is a node to Ray. Needs Ray.
+
+A plug-in of pytest, named by conftest where Ray is installed. A test that leaves a process of Ray behind fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+import hoplite
+import hoplite.ray
+from hoplite.tools import peace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# Ray's processes start in seconds, on a busy machine in many.
+RAY_SOON = 60.0
+STORE_BYTES = 100_000_000
+HOPLITE_BYTES = 256 * 1024 * 1024
+
+# Workers are started when they are needed, and end when they have been idle for some seconds: two cores have no room
+# for those of three raylets and of all tests. A transfer that hangs is a failed test, and soon.
+QUIET = {
+    "RAY_enable_worker_prestart": "0",
+    "RAY_idle_worker_killing_time_threshold_ms": "2000",
+    # Ray would make a token in the home of the user.
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_rdt_fetch_fail_timeout_milliseconds": "30000",
+    "RAY_health_check_initial_delay_ms": "2000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+}
+
+
+@contextlib.contextmanager
+def raylets(count: int, *, connect: bool = True) -> Iterator[Cluster]:
+    """Runs a cluster of so many raylets; the first has the head, and the resource "r0", the next "r1".
+
+    Args:
+        count: how many.
+        connect: whether this process becomes its driver.
+    """
+    # Ray's sockets have long paths below this.
+    folder = Path(tempfile.mkdtemp(prefix="hray-", dir="/tmp"))
+    (folder / "ray").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in QUIET.items():
+            patch.setenv(name, value)
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+        patch.setenv("RAY_TMPDIR", str(folder))
+        # Workers find functions of test modules by their names.
+        path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        patch.setenv("PYTHONPATH", os.pathsep.join(path))
+        for name in ("RAY_ADDRESS", "RAY_RAYLET_PID"):
+            patch.delenv(name, raising=False)
+        cluster = Cluster(
+            initialize_head=True,
+            head_node_args={**_options(0), "include_dashboard": False},
+        )
+        try:
+            for number in range(1, count):
+                add(cluster, number)
+            if connect:
+                ray.init(address=cluster.address, log_to_driver=False, namespace="tests")
+            yield cluster
+        finally:
+            if connect:
+                hoplite.ray.stop()
+                ray.shutdown()
+            cluster.shutdown()
+            wait_until(lambda: not _processes(folder), "the processes of Ray end")
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def add(cluster: Cluster, number: int) -> Any:
+    """Adds a raylet with the resource "r" and its number."""
+    return cluster.add_node(**_options(number))
+
+
+def wait_until(holds: Callable[[], Any], what: str, timeout: float = RAY_SOON) -> None:
+    """Waits for what only a look can tell.
+
+    Args:
+        holds: the look.
+        what: names it in the error.
+        timeout: seconds.
+    """
+    until = time.monotonic() + timeout
+    while not holds():
+        assert time.monotonic() < until, f"it took more than {timeout:g} s until {what}"
+        time.sleep(0.05)
+
+
+def node_id(number: int) -> str:
+    """Of the Ray node with the resource "r" and this number."""
+    found = [node["NodeID"] for node in ray.nodes() if node["Alive"] and f"r{number}" in node["Resources"]]
+    assert len(found) == 1, f"{len(found)} Ray nodes have the resource r{number}"
+    return str(found[0])
+
+
+def on(number: int, **options: Any) -> dict[str, Any]:
+    """The options of a task or actor that runs on a Ray node."""
+    return {"resources": {f"r{number}": 0.001}, "num_cpus": 0, **options}
+
+
+def objects() -> dict[str, int]:
+    """All objects of Hoplite and how many nodes have them."""
+    return {each["ref"]: each["copies"] for each in hoplite.ray.client().objects(everywhere=True, timeout=RAY_SOON)}
+
+
+def _options(number: int) -> dict[str, Any]:
+    return {"num_cpus": 2, "object_store_memory": STORE_BYTES, "resources": {f"r{number}": 100}}
+
+
+def _processes(folder: Path) -> list[str]:
+    """The processes with this folder on their command line."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+            if str(folder) in words and int(process.name) != os.getpid():
+                found.append(words)
+    return found
+
+
+def _counters() -> dict[str, dict[str, int]]:
+    counters = {}
+    for node in hoplite.ray.status()["nodes"].values():
+        with hoplite.connect(f"unix:{node['socket']}") as hp:
+            counters[node["id"]] = hp.stats()
+    return counters
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Cluster]:
+    """Three raylets; this process is the driver, on the first."""
+    with raylets(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def started(ray_cluster: Cluster) -> Cluster:
+    """The same, with Hoplite; a test may break it."""
+    hoplite.ray.start(HOPLITE_BYTES)
+    return ray_cluster
+
+
+@pytest.fixture
+def peaceful(started: Cluster) -> Iterator[Cluster]:
+    """The same; nothing restarts, fails or is refused in the test, and its store is empty at the end."""
+    before = _counters()
+    yield started
+    try:
+        wait_until(lambda: not objects(), "the store is empty", timeout=20)
+    finally:
+        # The next test has no part in it.
+        hoplite.ray.client().delete(list(objects()))
+    after = _counters()
+    assert after.keys() == before.keys(), "a node was replaced"
+    moved = [line for node in after for line in peace.disturbances(after[node], before[node])]
+    assert not moved, f"{'; '.join(moved)}: without a fault this is wrong"

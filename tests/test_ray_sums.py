@@ -1,0 +1,166 @@
+"""`hoplite.ray.reduce` over everything that it takes, and what it does when inputs fail."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import hoplite
+import hoplite.ray
+from hoplite.ray.sums import bring
+from rays import RAY_SOON, objects, on, wait_until
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(180), pytest.mark.usefixtures("peaceful")]
+
+SIZE = 300_000
+
+
+@ray.remote
+def made(number: int, size: int = SIZE) -> Any:
+    """An array in Ray's store."""
+    return np.full(size, float(number))
+
+
+def test_sum_of_every_kind_of_input() -> None:
+    @ray.remote
+    def in_hoplite(number: int) -> Any:
+        return hoplite.ray.put(np.full(SIZE, float(number)))
+
+    hp = hoplite.ray.client()
+    plain = hp.put(np.full(SIZE, 1.0))
+    inputs = [
+        plain,
+        "sums/named",
+        hoplite.ray.put(np.full(SIZE, 4.0)),
+        made.options(**on(1)).remote(8),
+        ray.put(np.full(SIZE, 16.0)),
+        # An ObjectRef of an ObjectRef: what a task returns that puts.
+        in_hoplite.options(**on(2)).remote(32),
+    ]
+    total = hoplite.ray.reduce(inputs, "sum")
+    hp.put(np.full(SIZE, 2.0), name="sums/named")
+    assert (hoplite.ray.get(total, timeout=RAY_SOON) == 63).all()
+    assert sorted(hoplite.ray.inputs(total)) == list(range(6))
+
+    @ray.remote
+    def first(value: Any) -> float:
+        return float(value[0])
+
+    assert ray.get(first.options(**on(2)).remote(total), timeout=RAY_SOON) == 63
+    hp.delete([plain, "sums/named"])
+
+
+def test_reduce_returns_before_its_inputs_are_there_and_takes_the_first() -> None:
+    @ray.remote
+    def late(gate: str) -> Any:
+        hoplite.ray.client().get(gate)
+        return np.full(SIZE, 100.0)
+
+    slow = late.options(**on(1)).remote("gate/sum")
+    total = hoplite.ray.reduce([slow, made.options(**on(2)).remote(1), made.options(**on(1)).remote(2)], count=2)
+    assert (hoplite.ray.get(total, timeout=RAY_SOON) == 3).all()
+    assert sorted(hoplite.ray.inputs(total)) == [1, 2]
+    gate = hoplite.ray.put(b"open", name="gate/sum")
+    assert ray.get(slow, timeout=RAY_SOON)[0] == 100
+    del gate
+
+
+def test_temporary_inputs_live_until_the_sum_is_there() -> None:
+    def begun() -> Any:
+        return hoplite.ray.reduce([hoplite.ray.put(np.full(SIZE, 1.0)), hoplite.ray.put(np.full(SIZE, 2.0)), "late/1"])
+
+    total = begun()
+    gc.collect()
+    passing = hoplite.ray.put(np.zeros(SIZE))
+    text = str(hoplite.ray.ref(passing))
+    del passing
+    gc.collect()
+    wait_until(lambda: text not in objects(), "the thread that counts has looked")
+    last = hoplite.ray.put(np.full(SIZE, 4.0), name="late/1")
+    assert (hoplite.ray.get(total, timeout=RAY_SOON) == 7).all()
+    wait_until(lambda: set(objects()) == {str(hoplite.ray.ref(total)), "late/1"}, "the inputs are gone")
+    del last
+
+
+def test_what_ray_has_is_put_on_the_node_where_it_lies() -> None:
+    where = made.options(**on(2)).remote(1)
+    ray.wait([where], timeout=RAY_SOON, fetch_local=False)
+
+    @ray.remote(num_cpus=0)
+    def brought(value: Any) -> str:
+        bring(value, "brought/1")
+        return str(ray.get_runtime_context().get_node_id())
+
+    node = ray.get(brought.remote(where), timeout=RAY_SOON)
+    hp = hoplite.ray.client()
+    assert [location.node for location in hp.locations("brought/1")] == [hoplite.ray.status()["nodes"][node]["id"]]
+    assert [node] == ray.experimental.get_object_locations([where])[where]["node_ids"]
+
+
+def test_task_that_raises_is_an_input_that_does_not_come() -> None:
+    @ray.remote(max_retries=0)
+    def broken() -> Any:
+        raise RuntimeError("no gradient today")
+
+    good = [made.options(**on(number)).remote(number) for number in (1, 2)]
+    bad = broken.options(**on(1)).remote()
+    total = hoplite.ray.reduce([*good, bad], count=2)
+    assert (hoplite.ray.get(total, timeout=RAY_SOON) == 3).all()
+    short = hoplite.ray.reduce([*good, bad])
+    with pytest.raises(hoplite.ObjectLost, match="no gradient today"):
+        hoplite.ray.get(short, timeout=RAY_SOON)
+
+    @ray.remote
+    def asks(refs: list[Any]) -> str:
+        try:
+            ray.get(refs[0])
+        except ray.exceptions.RaySystemError as error:
+            return str(error)
+        return "it came"
+
+    # Another process knows no more than that.
+    assert "was deleted" in ray.get(asks.options(**on(1)).remote([short]), timeout=RAY_SOON)
+
+
+def test_task_that_dies_is_tried_again_and_counts_once(tmp_path: Any) -> None:
+    """It has put its gradient under its name, and dies: the try that Ray makes puts it again."""
+
+    @ray.remote(max_retries=2)
+    def dies_once(marker: str) -> Any:
+        import os
+        from pathlib import Path
+
+        kept = hoplite.ray.put(np.full(SIZE, 5.0), name="retried/1")
+        if not Path(marker).exists():
+            Path(marker).touch()
+            os._exit(1)
+        return [kept]
+
+    total = hoplite.ray.reduce(["retried/1", "retried/2"])
+    result = dies_once.options(**on(1)).remote(str(tmp_path / "died"))
+    kept = ray.get(result, timeout=RAY_SOON)
+    assert (tmp_path / "died").exists()
+    second = hoplite.ray.put(np.full(SIZE, 1.0), name="retried/2")
+    assert (hoplite.ray.get(total, timeout=RAY_SOON) == 6).all()
+    del kept, second, result
+
+
+def test_reduce_names_an_input_that_it_can_not_take() -> None:
+    with pytest.raises(hoplite.InvalidArgument, match="input 1 of the reduce"):
+        hoplite.ray.reduce(["a/1", np.ones(3)])
+    with pytest.raises(hoplite.InvalidArgument):
+        hoplite.ray.reduce([])
+    with pytest.raises(hoplite.UnknownOp):
+        hoplite.ray.reduce(["a/1"], "median")
+    with pytest.raises(hoplite.InvalidArgument, match="no result"):
+        hoplite.ray.inputs(ray.put(1))
+
+
+def test_reduce_that_is_given_up_names_what_is_missing() -> None:
+    total = hoplite.ray.reduce(["missing/1"], timeout=0.2)
+    with pytest.raises(hoplite.GetTimeout, match="missing/1"):
+        hoplite.ray.get(total, timeout=RAY_SOON)

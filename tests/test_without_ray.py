@@ -1,0 +1,53 @@
+"""`hoplite.ray` where Ray is not installed, or is another Ray than it knows."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOADED = "import hoplite, sys; hoplite.put; assert not [name for name in sys.modules if name.startswith('hoplite.ray')]"
+
+# A Ray of another version: it has what each Ray has had, and nothing that is new.
+OTHER = """
+__version__ = "1.13.0"
+
+class exceptions:
+    class RayError(Exception):
+        pass
+"""
+
+
+def run(program: str, *path: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a program that finds the modules of some folders first."""
+    before = "".join(f"import sys; sys.path.insert(0, {str(each)!r})\n" for each in path)
+    return subprocess.run(
+        [sys.executable, "-c", before + program], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_hoplite_alone_does_not_import_it() -> None:
+    assert run(LOADED).returncode == 0
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed here")
+def test_missing_ray_is_an_error_that_names_the_extra() -> None:
+    done = run("import hoplite.ray")
+    assert done.returncode == 1
+    assert "pip install 'hoplite-collectives[ray]'" in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError")
+
+
+def test_other_ray_is_an_error_that_names_the_versions(tmp_path: Path) -> None:
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text(OTHER)
+    done = run("import hoplite.ray", tmp_path)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "UnknownRay: hoplite.ray knows Ray 2.60, and this is Ray 1.13.0, which has no " in last
