@@ -146,6 +146,7 @@ def _counters() -> dict[str, dict[str, int]]:
 def ray_cluster() -> Iterator[Cluster]:
     """Three raylets; this process is the driver, on the first."""
     with raylets(3) as cluster:
+        hoplite.ray.register()
         yield cluster
 
 

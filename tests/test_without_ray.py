@@ -51,3 +51,43 @@ def test_other_ray_is_an_error_that_names_the_versions(tmp_path: Path) -> None:
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert "UnknownRay: hoplite.ray knows Ray 2.60, and this is Ray 1.13.0, which has no " in last
+
+
+DIFFERENT = {
+    "has no ray.experimental.rdt.tensor_transport_manager": """
+sys.modules["ray.experimental.rdt.tensor_transport_manager"] = None
+""",
+    "asks a tensor transport for more methods (renamed)": """
+import abc
+from ray.experimental.rdt.tensor_transport_manager import TensorTransportManager
+TensorTransportManager.renamed = abc.abstractmethod(lambda self: None)
+abc.update_abstractmethods(TensorTransportManager)
+TensorTransportManager.__abstractmethods__ |= {"renamed"}
+""",
+    "has no ray.util.collective": """
+sys.modules["ray.util.collective.backend_registry"] = None
+""",
+    "asks a collective group for more operations (alltoall)": """
+from ray.util.collective.collective_group.base_collective_group import BaseGroup
+BaseGroup.alltoall = lambda self: None
+BaseGroup.alltoall.__isabstractmethod__ = True
+BaseGroup.__abstractmethods__ |= {"alltoall"}
+""",
+}
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_interfaces_that_differ_are_named_when_they_are_asked_for(what: str) -> None:
+    """The rest of the package goes on."""
+    done = run(f"import sys\nimport ray\n{DIFFERENT[what]}\nimport hoplite.ray\nhoplite.ray.register()")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "UnknownRay: hoplite.ray knows Ray 2.60, and this is Ray 2." in last
+    assert what in last
+
+
+@pytest.mark.ray
+def test_registering_twice_is_fine() -> None:
+    done = run("import hoplite.ray\nhoplite.ray.register()\nhoplite.ray.register()")
+    assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ from hoplite.ray._versions import UnknownRay
 from hoplite.ray.cluster import Cluster, start, status, stop
 from hoplite.ray.objects import get, put, ref, wait
 from hoplite.ray.place import client
+from hoplite.ray.registration import register
 from hoplite.ray.sums import inputs, reduce
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "put",
     "reduce",
     "ref",
+    "register",
     "start",
     "status",
     "stop",

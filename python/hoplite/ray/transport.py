@@ -1,0 +1,226 @@
+"""The tensor transport "hoplite": what methods of actors return goes from actor to actor through Hoplite.
+
+Each tensor is an object of Hoplite, put when the method returns, under a name that follows from the ObjectRef: so it
+can be the input of a reduce before the method has run. The receiver gets it by that name; the sender takes no part. Ray
+says when the last reference is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from hoplite import Client, GetTimeout, HopliteError, NodeDown, UnsupportedDtype
+from hoplite.ray import place
+from hoplite.ray._versions import unknown
+from hoplite.ray.again import put_again
+from hoplite.ray.names import ARRAYS, TENSORS, name_of
+
+try:
+    from ray.experimental.rdt.tensor_transport_manager import (
+        CommunicatorMetadata,
+        FetchRequest,
+        TensorTransportManager,
+        TensorTransportMetadata,
+    )
+except ImportError:
+    raise unknown("has no ray.experimental.rdt.tensor_transport_manager with the classes of a transport") from None
+
+DELETE_S = 10.0
+
+
+@dataclass
+class HopliteMetadata(TensorTransportMetadata):  # type: ignore[misc] # Ray is not there when types are checked
+    """What the receiver is told of the tensors of an ObjectRef.
+
+    Attributes:
+        names: of their objects, in order.
+    """
+
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass
+class HopliteFetch(FetchRequest):  # type: ignore[misc] # as above
+    """A fetch for `ray.get`, done when it is waited for.
+
+    Attributes:
+        names: of the objects.
+        targets: memory of the caller to fill, if any.
+    """
+
+    names: list[str] = field(default_factory=list)
+    targets: list[Any] | None = None
+
+
+class HopliteTransport(TensorTransportManager):  # type: ignore[misc] # as above
+    """Ray makes one in each process that uses the transport."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Of the objects that this process has put, by the id of the ObjectRef.
+        self._leases: dict[str, list[Any]] = {}
+        # The clients of transfers under way, which are closed to abort them.
+        self._receiving: dict[str, list[Client]] = {}
+
+    def tensor_transport_backend(self) -> str:
+        """The name of the transport."""
+        return TENSORS
+
+    @staticmethod
+    def is_one_sided() -> bool:
+        """The receiver gets what it needs by itself."""
+        return True
+
+    @staticmethod
+    def can_abort_transport() -> bool:
+        """A transfer ends with its client, without harm to either actor."""
+        return True
+
+    def actor_has_tensor_transport(self, actor: Any) -> bool:  # noqa: ARG002 - Ray's signature
+        """Each actor has it that runs where `hoplite.ray.start` has started a node: all of them."""
+        return True
+
+    def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> HopliteMetadata:
+        """Puts the tensors of an ObjectRef; of a task that is tried again, what it has put before stays.
+
+        Raises:
+            UnsupportedDtype: a tensor is not in the memory of the host.
+            HopliteError: as `hoplite.put`.
+        """
+        for tensor in rdt_object:
+            device = getattr(getattr(tensor, "device", None), "type", "cpu")
+            if device != "cpu":
+                raise UnsupportedDtype(f"a tensor is on {device}: the transport hoplite takes those of the CPU")
+        hp = place.client()
+        names = [name_of(obj_id, number) for number in range(len(rdt_object))]
+        leases = [hp.hold(name) for name in names]
+        try:
+            for name, tensor in zip(names, rdt_object, strict=True):
+                put_again(hp, tensor.detach() if hasattr(tensor, "detach") else tensor, name)
+        except BaseException:
+            for lease in leases:
+                lease.release()
+            raise
+        with self._lock:
+            self._leases.setdefault(obj_id, []).extend(leases)
+        meta = [(tensor.shape, tensor.dtype) for tensor in rdt_object]
+        return HopliteMetadata(tensor_meta=meta, tensor_device="cpu", names=names)
+
+    def get_communicator_metadata(
+        self,
+        src_actor: Any,  # noqa: ARG002 - Ray's signature
+        dst_actor: Any,  # noqa: ARG002
+        backend: str | None = None,  # noqa: ARG002
+    ) -> Any:
+        """Nothing: the names say all."""
+        return CommunicatorMetadata()
+
+    def recv_multiple_tensors(
+        self,
+        obj_id: str,
+        tensor_transport_metadata: HopliteMetadata,
+        communicator_metadata: Any,  # noqa: ARG002 - Ray's signature
+        target_buffers: list[Any] | None = None,
+    ) -> list[Any]:
+        """Gets the tensors of an ObjectRef.
+
+        Raises:
+            HopliteError: Ray has aborted the transfer; or as `hoplite.get`.
+        """
+        # A client of its own, so that closing it ends this transfer alone.
+        with place.another() as hp:
+            with self._lock:
+                self._receiving.setdefault(obj_id, []).append(hp)
+            try:
+                return _received(hp, tensor_transport_metadata.names, target_buffers, None)
+            except NodeDown:
+                if hp.closed:
+                    raise HopliteError(f"Ray has aborted the transfer of {obj_id}") from None
+                raise
+            finally:
+                with self._lock:
+                    self._receiving[obj_id].remove(hp)
+                    if not self._receiving[obj_id]:
+                        del self._receiving[obj_id]
+
+    def fetch_multiple_tensors(
+        self,
+        obj_id: str,
+        tensor_transport_metadata: HopliteMetadata,
+        communicator_metadata: Any,  # noqa: ARG002 - Ray's signature
+        target_buffers: list[Any] | None = None,
+    ) -> HopliteFetch:
+        """Takes note of what `ray.get` wants."""
+        names = tensor_transport_metadata.names
+        return HopliteFetch(obj_id=obj_id, tensors=[], names=names, targets=target_buffers)
+
+    def wait_fetch_complete(self, fetch_request: HopliteFetch, timeout: float = -1) -> list[Any]:
+        """Gets the tensors for `ray.get`.
+
+        Raises:
+            TimeoutError: they were not here in time.
+        """
+        limit = None if timeout < 0 else timeout
+        return _received(place.client(), fetch_request.names, fetch_request.targets, limit)
+
+    def send_multiple_tensors(
+        self, tensors: list[Any], tensor_transport_metadata: Any, communicator_metadata: Any
+    ) -> None:
+        """Is not called of a transport with one side."""
+        raise NotImplementedError("Hoplite's receivers get what they need by themselves")
+
+    def garbage_collect(
+        self,
+        obj_id: str,
+        tensor_transport_meta: HopliteMetadata,
+        tensors: list[Any],  # noqa: ARG002 - Ray's signature
+    ) -> None:
+        """Deletes the tensors of an ObjectRef that is gone."""
+        with self._lock:
+            leases = self._leases.pop(obj_id, [])
+        try:
+            place.client().delete(tensor_transport_meta.names, timeout=DELETE_S)
+        finally:
+            for lease in leases:
+                lease.release()
+
+    def abort_transport(self, obj_id: str, communicator_metadata: Any) -> None:  # noqa: ARG002 - Ray's signature
+        """Ends the transfers of an ObjectRef to this process."""
+        with self._lock:
+            receiving = list(self._receiving.get(obj_id, []))
+        for hp in receiving:
+            hp.close()
+
+
+class HopliteArrayTransport(HopliteTransport):
+    """The same for NumPy arrays, of which Ray wants to know apart; what is received is read-only."""
+
+    def tensor_transport_backend(self) -> str:
+        """The name of the transport."""
+        return ARRAYS
+
+
+def check_transport() -> None:
+    """Refuses a Ray whose transports have other methods.
+
+    Raises:
+        UnknownRay: names them.
+    """
+    missing = sorted(getattr(HopliteTransport, "__abstractmethods__", ()))
+    if missing:
+        raise unknown(f"asks a tensor transport for more methods ({', '.join(missing)})")
+    if not hasattr(ray.experimental, "register_tensor_transport"):
+        raise unknown("has no ray.experimental.register_tensor_transport")
+
+
+def _received(hp: Client, names: list[str], targets: list[Any] | None, limit: float | None) -> list[Any]:
+    if not names:
+        return []
+    try:
+        return hp.get(names, out=targets, timeout=limit)
+    except GetTimeout as error:
+        raise TimeoutError(str(error)) from None

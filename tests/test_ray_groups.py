@@ -1,0 +1,214 @@
+"""Groups of `ray.util.collective` with the backend "hoplite": every operation, and members that die or leave."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import ray
+import ray.util.collective
+from ray.util.collective.types import ReduceOp
+
+import hoplite.ray
+from rays import RAY_SOON, objects, on, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(180), pytest.mark.usefixtures("peaceful")]
+
+SIZE = 100_000
+KINDS = ["numpy", *(["torch"] if importlib.util.find_spec("torch") else [])]
+
+
+def members(count: int) -> list[Any]:
+    """Actors that do as they are told with their rank and the module of collectives."""
+
+    @ray.remote(max_concurrency=2)
+    class Member:
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+            hoplite.ray.register()
+
+        def pid(self) -> int:
+            import os
+
+            return os.getpid()
+
+        def run(self, program: Callable[[Any, int], Any]) -> Any:
+            return program(ray.util.collective, self.rank)
+
+    return [Member.options(**on(rank % 3)).remote(rank) for rank in range(count)]
+
+
+@pytest.fixture
+def group() -> Iterator[list[Any]]:
+    """Four members of the group "four", on three Ray nodes."""
+    found = members(4)
+    ray.util.collective.create_collective_group(found, 4, list(range(4)), backend="hoplite", group_name="four")
+    yield found
+    end(found)
+    ray.kill(ray.get_actor("info_four"))
+
+
+def end(found: list[Any]) -> None:
+    """Ends actors, and waits until their objects are gone."""
+    for member in found:
+        ray.kill(member)
+    wait_until(lambda: not objects(), "the objects of the group are gone")
+
+
+def everywhere(found: list[Any], program: Callable[[Any, int], Any]) -> list[Any]:
+    """Runs a program in all members at once."""
+    return list(ray.get([member.run.remote(program) for member in found], timeout=2 * RAY_SOON))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_operation(group: list[Any], kind: str) -> None:
+    def program(collective: Any, rank: int) -> dict[str, Any]:
+        def tensor(value: float) -> Any:
+            if kind == "numpy":
+                return np.full(SIZE, value, "float32")
+            import torch
+
+            return torch.full((SIZE,), float(value), dtype=torch.float32)
+
+        said: dict[str, Any] = {}
+        for name, op in (("sum", ReduceOp.SUM), ("product", ReduceOp.PRODUCT), ("min", ReduceOp.MIN)):
+            mine = tensor(rank + 1)
+            collective.allreduce(mine, "four", op)
+            said[name] = {float(each) for each in (mine[0], mine[SIZE - 1])}
+        mine = tensor(rank)
+        collective.broadcast(mine, 2, "four")
+        said["broadcast"] = float(mine[0])
+        mine = tensor(rank + 1)
+        collective.reduce(mine, 1, "four", ReduceOp.MAX)
+        said["reduce"] = float(mine[0])
+        gathered = [tensor(0) for _ in range(4)]
+        collective.allgather(gathered, tensor(rank), "four")
+        said["allgather"] = [float(each[5]) for each in gathered]
+        mine = tensor(0)
+        collective.reducescatter(mine, [tensor(10 * rank + place) for place in range(4)], "four")
+        said["reducescatter"] = float(mine[0])
+        # Round a ring, twice, so that the second of each pair is not mixed up with the first.
+        for turn in range(2):
+            collective.send(tensor(100 * turn + rank), (rank + 1) % 4, "four")
+        got = []
+        for _ in range(2):
+            mine = tensor(0)
+            collective.recv(mine, (rank - 1) % 4, "four")
+            got.append(float(mine[0]))
+        said["ring"] = got
+        collective.barrier("four")
+        return said
+
+    for rank, said in enumerate(everywhere(group, program)):
+        assert said == {
+            "sum": {10.0},
+            "product": {24.0},
+            "min": {1.0},
+            "broadcast": 2.0,
+            "reduce": 4.0 if rank == 1 else rank + 1.0,
+            "allgather": [0.0, 1.0, 2.0, 3.0],
+            "reducescatter": 60.0 + 4 * rank,
+            "ring": [(rank - 1) % 4, 100.0 + (rank - 1) % 4],
+        }
+
+
+def test_operations_leave_nothing_behind_but_the_last(group: list[Any]) -> None:
+    def program(collective: Any, rank: int) -> int:
+        mine = np.full(SIZE, float(rank))
+        for _ in range(10):
+            collective.allreduce(mine, "four", ReduceOp.MAX)
+            collective.broadcast(mine, 0, "four")
+        return int(mine[0])
+
+    assert everywhere(group, program) == [3, 3, 3, 3]
+    large = [each for each in objects() if "/ended-" not in each and not each.startswith("@")]
+    # Of the last two operations alone: inputs, results and what was broadcast.
+    assert len(large) <= 2 * 5, large
+
+
+def test_strided_tensors(group: list[Any]) -> None:
+    def program(collective: Any, rank: int) -> list[float]:
+        whole = np.full((4, 6), float(rank))
+        collective.allreduce(whole[:, 1], "four")
+        return list(whole[0, :3])
+
+    assert everywhere(group, program) == [[float(rank), 6.0, float(rank)] for rank in range(4)]
+
+
+def test_death_of_a_member_is_an_error_for_the_others(group: list[Any]) -> None:
+    def warm(collective: Any, rank: int) -> None:
+        del rank
+        collective.barrier("four")
+
+    def program(collective: Any, rank: int) -> str:
+        try:
+            collective.allreduce(np.full(SIZE, float(rank)), "four")
+        except hoplite.HopliteError as error:
+            return str(error)
+        return "it came"
+
+    everywhere(group, warm)
+    waiting = [member.run.remote(program) for member in group[:3]]
+    ray.kill(group[3])
+    for said in ray.get(waiting, timeout=RAY_SOON):
+        assert "rank 3 is gone" in said
+    # And so is the next operation, at once.
+    for said in ray.get([member.run.remote(program) for member in group[:3]], timeout=RAY_SOON):
+        assert "rank 3 is gone" in said
+
+
+def test_member_that_leaves_is_missed_only_by_operations_that_need_it(group: list[Any]) -> None:
+    def leaves(collective: Any, rank: int) -> str:
+        mine = np.full(SIZE, float(rank))
+        collective.allreduce(mine, "four")
+        if rank == 3:
+            collective.send(np.full(SIZE, 7.0), 0, "four")
+            ray.util.collective.collective._group_mgr.get_group_by_name("four").destroy_group()
+            return str(mine[0])
+        if rank == 0:
+            collective.recv(mine, 3, "four")
+        try:
+            collective.barrier("four")
+        except hoplite.HopliteError as error:
+            return f"{mine[0]}, {'rank 3 is gone' in str(error)}"
+        return "the barrier passed"
+
+    assert everywhere(group, leaves) == ["7.0, True", "6.0, True", "6.0, True", "6.0"]
+
+
+def test_group_that_is_not_complete_names_who_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    del monkeypatch
+    (only,) = members(1)
+
+    def program(collective: Any, rank: int) -> str:
+        from hoplite.ray import groups
+
+        groups.MEET_S = 0.5
+        try:
+            collective.init_collective_group(3, rank, backend="hoplite", group_name="three")
+        except hoplite.GetTimeout as error:
+            return str(error)
+        return "complete"
+
+    (said,) = everywhere([only], program)
+    assert "rank 1, 2 did not come" in said
+    ray.kill(only)
+
+
+def test_group_of_a_name_can_be_made_again() -> None:
+    for round_ in range(2):
+        found = members(2)
+
+        def program(collective: Any, rank: int, add: int = round_) -> float:
+            collective.init_collective_group(2, rank, backend="hoplite", group_name="again")
+            mine = np.full(SIZE, float(rank + add))
+            collective.allreduce(mine, "again")
+            return float(mine[0])
+
+        assert everywhere(found, program) == [1.0 + 2 * round_] * 2
+        end(found)

@@ -1,0 +1,162 @@
+"""The tensor transport "hoplite" between actors: what comes, when it goes, and how a transfer fails."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import hoplite
+import hoplite.ray
+from rays import RAY_SOON, objects, on, wait_until
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(180), pytest.mark.usefixtures("peaceful")]
+
+SIZE = 300_000
+
+
+def arrays() -> tuple[Any, Any]:
+    """The classes of a source and of a sink of arrays."""
+
+    @ray.remote
+    class Source:
+        @ray.method(tensor_transport="hoplite_numpy")
+        def make(self, number: int) -> Any:
+            return {"big": np.full(SIZE, float(number)), "small": [np.arange(number)], "note": "as it is"}
+
+        @ray.method(tensor_transport="hoplite_numpy")
+        def one(self, number: int) -> Any:
+            return np.full(SIZE, float(number))
+
+    @ray.remote
+    class Sink:
+        def take(self, value: Any) -> tuple[float, list[int], str]:
+            return float(value["big"].sum()), value["small"][0].tolist(), value["note"]
+
+    return Source, Sink
+
+
+def test_arrays_go_from_actor_to_actor_through_hoplite() -> None:
+    source_class, sink_class = arrays()
+    source = source_class.options(**on(1)).remote()
+    sinks = [sink_class.options(**on(number)).remote() for number in (1, 2)]
+    ref = source.make.remote(4)
+    got = ray.get([sink.take.remote(ref) for sink in sinks], timeout=RAY_SOON)
+    assert got == [(4.0 * SIZE, [0, 1, 2, 3], "as it is")] * 2
+    assert set(objects()) == {f"ray/{ref.hex()}/0", f"ray/{ref.hex()}/1"}
+    # The driver gets it too.
+    assert float(ray.get(ref)["big"][7]) == 4
+    del ref
+    gc.collect()
+    wait_until(lambda: not objects(), "the tensors are gone")
+    for actor in (source, *sinks):
+        ray.kill(actor)
+
+
+def test_results_of_actors_are_inputs_of_a_reduce_before_they_are_there() -> None:
+    source_class, _ = arrays()
+    sources = [source_class.options(**on(number)).remote() for number in range(3)]
+    refs = [source.one.remote(10**number) for number, source in enumerate(sources)]
+    total = hoplite.ray.reduce(refs)
+    assert (hoplite.ray.get(total, timeout=RAY_SOON) == 111).all()
+    # Nothing was put twice.
+    assert set(objects()) <= {f"ray/{ref.hex()}/0" for ref in refs} | {str(hoplite.ray.ref(total))}
+    for source in sources:
+        ray.kill(source)
+
+
+def test_tensors_go_with_the_actor_that_made_them() -> None:
+    source_class, sink_class = arrays()
+    source, sink = source_class.options(**on(1)).remote(), sink_class.options(**on(2)).remote()
+    ref = source.make.remote(2)
+    assert ray.get(sink.take.remote(ref), timeout=RAY_SOON)[1] == [0, 1]
+    ray.kill(source)
+    wait_until(lambda: not objects(), "the tensors are gone")
+    # A transfer that can't succeed any more fails, and the receiver lives.
+    with pytest.raises(ray.exceptions.RayError):
+        ray.get(sink.take.remote(ref), timeout=RAY_SOON)
+    other = source_class.options(**on(1)).remote()
+    again = other.make.remote(3)
+    # Ray was seen not to begin the transfer to an actor that runs already of what is not made yet.
+    ray.wait([again], timeout=RAY_SOON)
+    assert ray.get(sink.take.remote(again), timeout=RAY_SOON)[1] == [0, 1, 2]
+    for actor in (other, sink):
+        ray.kill(actor)
+    del again
+
+
+def test_put_with_the_transport() -> None:
+    ref = ray.put([np.full(SIZE, 3.0)], _tensor_transport="hoplite_numpy")
+    assert set(objects()) == {f"ray/{ref.hex()}/0"}
+
+    @ray.remote(enable_tensor_transport=True)
+    class Reader:
+        def first(self, value: Any) -> float:
+            return float(value[0][0])
+
+    reader = Reader.options(**on(2)).remote()
+    assert ray.get(reader.first.remote(ref), timeout=RAY_SOON) == 3
+    ray.kill(reader)
+    del ref
+
+
+def test_aborted_transfer_ends_and_the_actor_goes_on() -> None:
+    """What Ray does when a transfer fails or takes too long."""
+    from ray.experimental.rdt.tensor_transport_manager import CommunicatorMetadata
+
+    from hoplite.ray.transport import HopliteMetadata, HopliteTransport
+
+    @ray.remote(max_concurrency=2)
+    class Receiver:
+        def __init__(self) -> None:
+            self.transport = HopliteTransport()
+            self.never = HopliteMetadata(tensor_meta=[], tensor_device="cpu", names=["ray/never/0"])
+
+        def receive(self) -> str:
+            try:
+                self.transport.recv_multiple_tensors("never", self.never, CommunicatorMetadata())
+            except hoplite.HopliteError as error:
+                return str(error)
+            return "it came"
+
+        def abort(self) -> int:
+            under_way = len(self.transport._receiving)
+            self.transport.abort_transport("never", CommunicatorMetadata())
+            return under_way
+
+    receiver = Receiver.options(**on(1)).remote()
+    waiting = receiver.receive.remote()
+    wait_until(lambda: ray.get(receiver.abort.remote(), timeout=RAY_SOON), "the transfer is under way")
+    assert "aborted" in ray.get(waiting, timeout=RAY_SOON)
+    ray.kill(receiver)
+
+
+def test_tensors_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+
+    @ray.remote
+    class Source:
+        @ray.method(tensor_transport="hoplite")
+        def make(self) -> Any:
+            import torch
+
+            return {"weights": torch.arange(SIZE, dtype=torch.float32), "bias": torch.ones(3, dtype=torch.bfloat16)}
+
+    @ray.remote
+    class Sink:
+        def take(self, value: Any) -> tuple[str, str, float]:
+            # A tensor of one's own: it may be written.
+            value["weights"] += 1
+            return type(value["weights"]).__name__, str(value["bias"].dtype), float(value["weights"][10])
+
+    source, sink = Source.options(**on(1)).remote(), Sink.options(**on(2)).remote()
+    ref = source.make.remote()
+    for _ in range(2):
+        assert ray.get(sink.take.remote(ref), timeout=RAY_SOON) == ("Tensor", "torch.bfloat16", 11.0)
+    assert torch.equal(ray.get(ref)["weights"], torch.arange(SIZE, dtype=torch.float32))
+    del ref
+    for actor in (source, sink):
+        ray.kill(actor)
