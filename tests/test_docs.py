@@ -6,6 +6,7 @@ A page's ```python blocks are one program. Its ```console blocks are typed into 
     <!-- example: file NAME -->         the block is written to that file, for a console block to run
     <!-- example: torch -->             the block needs torch; run by `make test-frameworks`
     <!-- example: dask -->              the block needs Dask; run by `make test-dask`
+    <!-- example: ray -->               the block needs Ray; run by `make test-ray` (test_ray_docs.py)
     <!-- example: not run: REASON -->
 """
 
@@ -171,7 +172,7 @@ def test_the_commands_of_the_pages_print_what_they_say(page: Path, tmp_path: Pat
 
 
 def test_only_what_needs_more_than_this_machine_is_not_run() -> None:
-    allowed = re.compile(r"|torch|dask|file [\w.]+|not run: .+")
+    allowed = re.compile(r"|torch|dask|ray|file [\w.]+|not run: .+")
     for page in PAGES:
         for block in blocks(page):
             assert allowed.fullmatch(block.how), f"{page.name}:{block.line}: {block.how}"

@@ -1,0 +1,65 @@
+"""What README.md and docs/ray.md say of Ray runs as it stands there, in a cluster of one node."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rays import QUIET, RAY_SOON
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"^<!-- example: ray -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+# No cluster that runs already, a store that this machine has room for, and workers that do not talk.
+INIT = "ray.init(address='local', num_cpus=2, object_store_memory=100_000_000, log_to_driver=False)"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/ray.md"])
+def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    blocks = BLOCK.findall((ROOT / page).read_text())
+    assert blocks
+    program, count = re.subn(r"^ray\.init\(\)", INIT, "".join(blocks), flags=re.MULTILINE)
+    assert count == 1
+    for name, value in QUIET.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    # Tasks are found by their module, as those of a user's program are.
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=2 * RAY_SOON,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_parameter_server_of_the_examples_is_right_with_both() -> None:
+    init = {"address": "local", "num_cpus": 4, "object_store_memory": 100_000_000, "log_to_driver": False}
+    sizes = ["--size", "100000", "--workers", "3", "--count", "2", "--steps", "5"]
+    done = subprocess.run(
+        [sys.executable, "run.py", *sizes, "--init", json.dumps(init)],
+        cwd=ROOT / "examples" / "ray_parameter_server",
+        env={**os.environ, **QUIET},
+        capture_output=True,
+        text=True,
+        timeout=2 * RAY_SOON,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    plain, ours, changed = done.stdout.splitlines()
+    assert plain.startswith("plain Ray: ")
+    assert ours.startswith("Ray with Hoplite: ")
+    assert plain.endswith("the weights are right") and ours.endswith("the weights are right")  # noqa: PT018
+    # What docs/ray.md says.
+    assert f"{changed}." in (ROOT / "docs" / "ray.md").read_text()
