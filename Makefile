@@ -81,6 +81,9 @@ bench-matrix: build bench-packages ## The rows and the report of docs/benchmarks
 bench-kernels: build ## How fast one core folds blocks of each element type
 	cargo bench $(CARGO_FLAGS) -p hoplite-node --bench fold
 
+bench-topology: ## How good orders of 512 machines are after how long, and how far from the best: five minutes of a quiet machine
+	cargo bench $(CARGO_FLAGS) -p hoplite-topology
+
 bench-owner: ## What an owner of a million objects does a second on one core, and what clients of a full store wait for: 10 GB
 	cargo bench $(CARGO_FLAGS) -p hoplite-proto --bench owner
 	cargo bench $(CARGO_FLAGS) -p hoplite-node --bench full_store
@@ -255,5 +258,5 @@ help: ## This list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel twins docs demo fuzz bench-smoke bench-matrix bench-kernels bench-owner bench-packages sim sim-soak sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel twins docs demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages sim sim-soak sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
     test-sim test-python test-lab test-faults test-peers test-wheel test-frameworks test-dask test-ray test-long format clean help

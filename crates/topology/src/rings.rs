@@ -1,0 +1,260 @@
+//! A short ring and a proof of how short rings can be.
+//!
+//! First a quick ring, then prices (see [`crate::onetree`]), then a better ring among the edges that these make likely,
+//! then the proof on the edges that are left.
+
+use crate::{
+    branch::{self, Scratch, Sparse},
+    matrix::Matrix,
+    onetree::{self, Ascent},
+    random::Random,
+    tour::{self, Graph},
+};
+
+/// How hard a ring is looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Kicks of the search.
+    pub kicks: u64,
+    /// Steps of the bound on the whole matrix.
+    pub steps: usize,
+    /// Cases of the proof.
+    pub cases: usize,
+    /// The search ends when the ring is within this of the bound.
+    pub gap: f64,
+}
+
+/// A ring and what is known of it.
+#[derive(Clone, Debug)]
+pub struct Ring {
+    /// The nodes in their order.
+    pub order: Vec<u32>,
+    /// What it costs.
+    pub cost: f64,
+    /// No ring costs less.
+    pub bound: f64,
+}
+
+/// A short ring of all nodes of a matrix.
+pub fn solve(
+    matrix: &Matrix,
+    effort: &Effort,
+    random: &mut Random,
+    is_over: &dyn Fn() -> bool,
+) -> Ring {
+    let len = matrix.len();
+    let costs = matrix.cells();
+    let start = tour::nearest_neighbours(len, costs);
+    let near = matrix.nearest(10);
+    let graph = Graph { len, costs, near: &near };
+    if len <= 3 {
+        let cost = graph.cost(&start);
+        return Ring { order: start, cost, bound: cost };
+    }
+    let quick = effort.kicks.min(len as u64);
+    let order = tour::shorten(graph, &start, quick, random, is_over);
+    let cost = graph.cost(&order);
+    let mut ring = Ring { order, cost, bound: 0.0 };
+
+    let (ascent, edges) = climb(matrix, &mut ring, effort.steps, is_over);
+    if is_near(&ring, effort) {
+        return ring;
+    }
+    let priced: Vec<f64> = (0..len * len)
+        .map(|at| costs[at] + ascent.prices[at / len] + ascent.prices[at % len])
+        .collect();
+    let mut near = onetree::likely(len, &edges, 8);
+    for (node, near) in near.iter_mut().enumerate() {
+        near.sort_by(|&a, &b| {
+            priced[node * len + a as usize].total_cmp(&priced[node * len + b as usize])
+        });
+    }
+    let graph = Graph { len, costs: &priced, near: &near };
+    let mut prices = ascent.prices;
+    let mut proof_cases = 0;
+    let mut left = effort.kicks - quick;
+    let mut portion = 4 * len as u64;
+    while !is_near(&ring, effort) && !is_over() {
+        let kicks = portion.min(left);
+        left -= kicks;
+        portion = portion.saturating_mul(3).min(1 << 40);
+        let order = tour::shorten(graph, &ring.order, kicks, random, is_over);
+        take(matrix, &mut ring, order);
+        let cases = (50 * portion as usize / len).min(effort.cases.saturating_sub(proof_cases));
+        if !is_over() && cases > 0 {
+            proof_cases += prove(matrix, &mut prices, &mut ring, (cases, effort.gap), is_over);
+            proof_cases += 1;
+        }
+        if kicks == 0 && proof_cases >= effort.cases {
+            break;
+        }
+    }
+    ring
+}
+
+fn is_near(ring: &Ring, effort: &Effort) -> bool {
+    ring.cost - ring.bound <= effort.gap.max(1e-9) * ring.bound
+}
+
+fn take(matrix: &Matrix, ring: &mut Ring, order: Vec<u32>) {
+    let cost = Graph { len: matrix.len(), costs: matrix.cells(), near: &[] }.cost(&order);
+    if cost < ring.cost {
+        (ring.cost, ring.order) = (cost, order);
+    }
+}
+
+/// Raises the bound on the whole matrix; gives the prices, and the edges that a shorter ring can have.
+fn climb(
+    matrix: &Matrix,
+    ring: &mut Ring,
+    steps: usize,
+    is_over: &dyn Fn() -> bool,
+) -> (Ascent, Vec<(f64, u32, u32)>) {
+    let len = matrix.len();
+    let mut ascent = Ascent::new(vec![0.0; len], 1.0);
+    for step in 0..steps.max(1) {
+        if step > 0 && is_over() {
+            break;
+        }
+        let tree = onetree::cheapest(len, matrix.cells(), ascent.now());
+        ascent.hear(&tree, ring.cost, 8);
+        if ascent.is_done() || ring.cost - ascent.bound <= 1e-9 * ring.cost {
+            break;
+        }
+    }
+    ring.bound = ring.bound.max(ascent.bound);
+    let tree = onetree::cheapest(len, matrix.cells(), &ascent.prices);
+    let room = (ring.cost - tree.bound) + 1e-9 * ring.cost;
+    let edges = onetree::worthwhile(len, matrix.cells(), &ascent.prices, &tree, room);
+    (ascent, edges)
+}
+
+/// Proves on fewer and fewer edges; gives how many cases that took.
+fn prove(
+    matrix: &Matrix,
+    prices: &mut Vec<f64>,
+    ring: &mut Ring,
+    (cases, gap): (usize, f64),
+    is_over: &dyn Fn() -> bool,
+) -> usize {
+    let len = matrix.len();
+    let mut scratch = Scratch::default();
+    let mut graph = None;
+    for _ in 0..4 {
+        // With what the whole matrix says of these prices, edges can be left out for good.
+        let tree = onetree::cheapest(len, matrix.cells(), prices);
+        ring.bound = ring.bound.max(tree.bound.min(ring.cost));
+        let room = (ring.cost - tree.bound) + 1e-9 * ring.cost;
+        let edges = onetree::worthwhile(len, matrix.cells(), prices, &tree, room);
+        let sparse = Sparse::new(len, matrix.cells(), &edges);
+        let mut climb = Ascent::new(prices.clone(), 0.5);
+        for _ in 0..2000 {
+            let Some(tree) = sparse.cheapest(climb.now(), &mut scratch) else { break };
+            climb.hear(&tree, ring.cost, 20);
+            if climb.is_done() || is_over() {
+                break;
+            }
+        }
+        let is_better = climb.bound > tree.bound + 1e-7 * tree.bound;
+        *prices = climb.prices;
+        graph = Some(sparse);
+        if !is_better || is_over() {
+            break;
+        }
+    }
+    let Some(graph) = graph else { return 0 };
+    let proof = branch::prove(&graph, prices, ring.cost, gap, cases, is_over);
+    ring.bound = ring.bound.max(proof.bound.min(proof.cost));
+    if let Some(order) = proof.order {
+        take(matrix, ring, order);
+    }
+    proof.cases
+}
+
+/// A ring from one that was good before a few machines changed.
+pub fn mend(matrix: &Matrix, order: &[u32], kicks: u64, random: &mut Random) -> Vec<u32> {
+    let near = matrix.nearest(8);
+    let graph = Graph { len: matrix.len(), costs: matrix.cells(), near: &near };
+    tour::shorten(graph, order, kicks, random, &|| false)
+}
+
+/// A long ring of all nodes.
+pub fn longest(matrix: &Matrix, random: &mut Random, is_over: &dyn Fn() -> bool) -> Vec<u32> {
+    let most = matrix.max();
+    let turned = Matrix::of(matrix.len(), |a, b| most - matrix.at(a, b));
+    let near = turned.nearest(10);
+    let graph = Graph { len: turned.len(), costs: turned.cells(), near: &near };
+    let start = tour::nearest_neighbours(turned.len(), turned.cells());
+    tour::shorten(graph, &start, 2 * turned.len() as u64, random, is_over)
+}
+
+/// What the shortest ring costs, by trying all; for tests.
+pub fn brute_force(matrix: &Matrix) -> f64 {
+    fn visit(matrix: &Matrix, order: &mut Vec<usize>, cost: f64, best: &mut f64) {
+        let last = order[order.len() - 1];
+        if order.len() == matrix.len() {
+            *best = best.min(cost + matrix.at(last, 0));
+            return;
+        }
+        for next in 1..matrix.len() {
+            if !order.contains(&next) {
+                order.push(next);
+                visit(matrix, order, cost + matrix.at(last, next), best);
+                order.pop();
+            }
+        }
+    }
+    let mut best = f64::INFINITY;
+    visit(matrix, &mut vec![0], 0.0, &mut best);
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::synthetic::{DataCentre, data_centre};
+
+    const EFFORT: Effort = Effort { kicks: 20_000, steps: 300, cases: 2000, gap: 0.0 };
+
+    #[test]
+    fn small_rings_are_the_shortest_and_proven() {
+        let mut random = Random::new(5);
+        for round in 0..60 {
+            let len = 1 + round % 8;
+            let matrix = match round % 2 {
+                0 => Matrix::of(len, |_, _| random.unit()),
+                _ => Matrix::of(len, |_, _| 1.0 + random.below(3) as f64),
+            };
+            let shortest = if len == 1 { 0.0 } else { brute_force(&matrix) };
+            let ring = solve(&matrix, &EFFORT, &mut random, &|| false);
+            assert!((ring.cost - shortest).abs() < 1e-9, "{len}: {} not {shortest}", ring.cost);
+            assert!((ring.bound - shortest).abs() < 1e-6, "{len}: {} not {shortest}", ring.bound);
+        }
+    }
+
+    #[test]
+    fn a_ring_of_64_is_proven_and_the_seed_decides() {
+        let (matrix, _) = data_centre(&DataCentre { machines: 64, ..DataCentre::default() }, 1);
+        let one = solve(&matrix, &EFFORT, &mut Random::new(1), &|| false);
+        assert!(one.cost - one.bound <= 1e-6 * one.cost, "{} above {}", one.cost, one.bound);
+        assert_eq!(solve(&matrix, &EFFORT, &mut Random::new(1), &|| false).order, one.order);
+    }
+
+    #[test]
+    fn a_mended_ring_is_as_good_as_a_new_one() {
+        let (matrix, _) = data_centre(&DataCentre { machines: 96, ..DataCentre::default() }, 2);
+        let before =
+            solve(&matrix, &Effort { cases: 20, ..EFFORT }, &mut Random::new(1), &|| false);
+        // Machine 5 goes to where machine 80 is.
+        let moved = Matrix::of(96, |a, b| {
+            let [a, b] = [a, b].map(|machine| if machine == 5 { 80 } else { machine });
+            if a == b { 10.0 } else { matrix.at(a, b) }
+        });
+        // Two machines in one place make many shortest rings; here none is to be proven.
+        let effort = Effort { cases: 20, ..EFFORT };
+        let fresh = solve(&moved, &effort, &mut Random::new(1), &|| false);
+        let mended = mend(&moved, &before.order, 2000, &mut Random::new(1));
+        let graph = Graph { len: 96, costs: moved.cells(), near: &[] };
+        assert!(graph.cost(&mended) <= 1.01 * fresh.cost);
+    }
+}
