@@ -1,7 +1,7 @@
 """What the Rust extension offers. Private: `hoplite.Client` and `hoplite.Node` are the documented faces of it."""
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 from typing_extensions import Buffer
 
@@ -18,11 +18,13 @@ __all__ = [
     "Node",
     "Pending",
     "Space",
+    "Topology",
     "View",
     "__version__",
     "after_fork",
     "before_fork",
     "check_name",
+    "collective_pairs",
     "connect",
     "digest",
     "grant_capability",
@@ -30,6 +32,7 @@ __all__ = [
     "issue_certificate",
     "log_to_stderr",
     "make_authority",
+    "make_data_centre",
     "narrow_capability",
     "read_capability",
     "revoke_certificates",
@@ -174,6 +177,23 @@ class Node:
     def client(self) -> Client: ...
     def close(self, timeout: float | None = None) -> bool: ...
 
+# For hoplite.tools.topology alone, which has the classes of what is wanted and searched.
+@final
+class Topology:
+    def __new__(
+        cls, rtt: list[float], machines: int, cluster: list[int], nic: float, uplinks: list[float]
+    ) -> Topology: ...
+    def clusters_by_gaps(self) -> list[list[int]]: ...
+    def clusters_by_means(self, seed: int) -> list[int]: ...
+    def plan(self, wanted: object, search: object) -> dict[str, Any]: ...
+    def cost(self, wanted: object, name: str, order: list[int]) -> float: ...
+    def reason(self, wanted: object, cluster: list[int], before: list[int], after: list[int]) -> str: ...
+    def simulate(
+        self, wanted: object, links: tuple[int, float, float], seed: int, orders: list[list[int]]
+    ) -> list[float]: ...
+
+def make_data_centre(machines: int, seed: int) -> tuple[list[float], list[int]]: ...
+def collective_pairs(wanted: object, ranks: int) -> list[list[tuple[int, int]]]: ...
 def make_authority(name: str, serial: bytes, begin: int, end: int) -> tuple[str, str]: ...
 def issue_certificate(
     authority: tuple[str, str], name: str, serial: bytes, begin: int, end: int

@@ -10,6 +10,7 @@ mod client;
 mod errors;
 mod log;
 mod node;
+mod topology;
 mod wait;
 
 use pyo3::prelude::*;
@@ -26,6 +27,7 @@ mod native {
         client::{Client, connect, digest, hold_all},
         log::log_to_stderr,
         node::{Node, after_fork, before_fork},
+        topology::{Topology, collective_pairs, make_data_centre},
         wait::{Inbox, Pending},
     };
 

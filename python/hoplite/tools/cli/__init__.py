@@ -15,7 +15,7 @@ import click
 from hoplite import __version__
 from hoplite.errors import HopliteError
 from hoplite.settings import SettingsWarning, closest
-from hoplite.tools.cli import bench, certs, completion, demo, files, lab, node, objects, status, token, verbs
+from hoplite.tools.cli import bench, certs, completion, demo, files, lab, node, objects, status, token, topology, verbs
 from hoplite.tools.cli.output import Failure, fail
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ for _command in (
     demo.demo,
     bench.bench,
     lab.lab,
+    topology.topology,
     completion.completion,
 ):
     hoplite.add_command(_command)

@@ -1,0 +1,6 @@
+"""Which machine gets which rank of a collective: from the times between them to the file that a launcher reads.
+
+The search is Rust's (`crates/topology`); here is what people write and read. `matrix` and `hosts` read files, `problem`
+says what is asked, `planning` asks it, `launchers` writes it down for MPI, torch, NCCL, LightGBM and others, `verify`
+runs a launcher and looks, `heat` draws, `smt` is the paper's second stage, `study` simulates many orders.
+"""

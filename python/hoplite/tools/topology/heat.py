@@ -1,0 +1,124 @@
+"""Draws round-trip times as a heat map: the machines as they were given, and in the order that was found.
+
+A PNG of a pixel, or some, for each pair, or an SVG with two of them and words. Dark is near. Needs no library.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import struct
+import zlib
+from typing import TYPE_CHECKING
+
+from hoplite.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# From near to far: dark violet to yellow, as of viridis, whose steps are even for the eye and without colours too.
+COLOURS = [
+    (68, 1, 84), (71, 44, 122), (59, 81, 139), (44, 113, 142), (33, 144, 141), (39, 173, 129), (92, 200, 99),
+    (170, 220, 50), (253, 231, 37),
+]  # fmt: skip
+SIDE = 384
+GAP = 16
+
+
+def draw(path: Path, rows: list[list[float]], order: list[int], caption: str) -> None:
+    """Writes the picture.
+
+    Args:
+        path: of the file, which ends with .svg or .png.
+        rows: round-trip times.
+        order: the machine of each rank.
+        caption: what is to be said below it.
+
+    Raises:
+        InvalidArgument: the file ends with neither, or can't be written.
+    """
+    given = _png(rows, list(range(len(rows))))
+    found = _png(rows, order)
+    if path.suffix == ".svg":
+        content = _svg(given, found, rows, caption).encode()
+    elif path.suffix == ".png":
+        content = _png(rows, list(range(len(rows))), order)
+    else:
+        raise InvalidArgument(f"a picture is a .svg or a .png, not {path.name}")
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise InvalidArgument(f"can't write {path}: {error}") from None
+
+
+def _scale(rows: list[list[float]]) -> tuple[float, float]:
+    """The times that get the first and the last colour: outliers would make all others look alike."""
+    times = sorted(time for row, cells in enumerate(rows) for column, time in enumerate(cells) if row != column)
+    if not times:
+        return 0.0, 1.0
+    return times[len(times) // 100], times[len(times) - 1 - len(times) // 100]
+
+
+def _colour(part: float) -> bytes:
+    place = min(max(part, 0.0), 1.0) * (len(COLOURS) - 1)
+    low = min(int(place), len(COLOURS) - 2)
+    rest = place - low
+    return bytes(round(a + (b - a) * rest) for a, b in zip(COLOURS[low], COLOURS[low + 1], strict=True))
+
+
+def _png(rows: list[list[float]], *orders: list[int]) -> bytes:
+    """A picture of each order, side by side."""
+    least, most = _scale(rows)
+    table = [_colour(step / 255) for step in range(256)]
+    factor = 255 / (most - least) if most > least else 0.0
+    cell = max(1, SIDE // len(rows))
+    height = max(map(len, orders)) * cell
+    lines = []
+    for line in range(height):
+        parts = []
+        for order in orders:
+            if line // cell >= len(order):
+                parts.append(b"\xff\xff\xff" * (len(order) * cell))
+                continue
+            row = order[line // cell]
+            parts += [
+                table[min(255, max(0, round((rows[row][column] - least) * factor)))] * cell if row != column else
+                b"\xff\xff\xff" * cell
+                for column in order
+            ]  # fmt: skip
+            parts.append(b"\xff\xff\xff" * GAP)
+        lines.append(b"\0" + b"".join(parts[:-1]))
+    width = (len(lines[0]) - 1) // 3
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = zlib.compress(b"".join(lines), 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def _svg(given: bytes, found: bytes, rows: list[list[float]], caption: str) -> str:
+    least, most = _scale(rows)
+    stops = "".join(
+        f'<stop offset="{at / (len(COLOURS) - 1):.3f}" stop-color="rgb{colour}"/>' for at, colour in enumerate(COLOURS)
+    )
+
+    def image(content: bytes, x: int, title: str) -> str:
+        data = base64.b64encode(content).decode()
+        return (
+            f'<text x="{x}" y="20">{title}</text><image x="{x}" y="30" width="{SIDE}" height="{SIDE}" '
+            f'style="image-rendering: pixelated" href="data:image/png;base64,{data}"/>'
+        )
+
+    width, top = 2 * SIDE + 3 * GAP, SIDE + 30
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top + 70}" font-family="sans-serif" '
+        f'font-size="13"><title>{html.escape(caption)}</title><rect width="100%" height="100%" fill="white"/>'
+        f'<defs><linearGradient id="times">{stops}</linearGradient></defs>'
+        + image(given, GAP, "as given")
+        + image(found, SIDE + 2 * GAP, "by rank")
+        + f'<rect x="{GAP}" y="{top + 12}" width="160" height="12" fill="url(#times)"/>'
+        f'<text x="{GAP + 168}" y="{top + 23}">{least:.3g} to {most:.3g} us between two machines</text>'
+        f'<text x="{GAP}" y="{top + 52}">{html.escape(caption)}</text></svg>\n'
+    )

@@ -1,0 +1,188 @@
+"""What `hoplite topology plan --format` writes for each launcher, and what a launcher can't take."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hoplite
+from commands import run
+from hoplite.tools.topology import launchers
+from hoplite.tools.topology.hosts import Host, read_hosts
+from hoplite.tools.topology.problem import Wanted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOSTS = [Host("10.0.0.3"), Host("10.0.0.1"), Host("10.0.0.2")]
+PAIRS = [Host("b", 2), Host("a", 2)]
+RING = Wanted("ring")
+TREE = Wanted("double-tree")
+HALVING = Wanted("halving-doubling", library="lightgbm")
+
+# What each launcher reads: the lines, then how it is run.
+GOLDEN = {
+    "openmpi4": (
+        "rank 0=b slot=0\nrank 1=b slot=1\nrank 2=a slot=0\nrank 3=a slot=1\n",
+        "mpirun --hostfile HOSTS --rankfile FILE --bind-to none -np 4 PROGRAM",
+    ),
+    "openmpi5": ("b\nb\na\na\n", "mpirun --map-by seq:file=FILE --bind-to none -n 4 PROGRAM"),
+    "mpich": ("b:2\na:2\n", "mpiexec -f FILE -n 4 -ppn 2 PROGRAM"),
+    "slurm": ("b\nb\na\na\n", "SLURM_HOSTFILE=FILE srun -m arbitrary -n 4 PROGRAM"),
+    "torchrun": (
+        (
+            "b: torchrun --nnodes=2 --nproc-per-node=2 --node-rank=0 --master-addr=b --master-port=29500 PROGRAM\n"
+            "a: torchrun --nnodes=2 --nproc-per-node=2 --node-rank=1 --master-addr=b --master-port=29500 PROGRAM\n"
+        ),
+        "",
+    ),
+    "env": (
+        (
+            "b: RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 MASTER_ADDR=b MASTER_PORT=29500\n"
+            "b: RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=b MASTER_PORT=29500\n"
+            "a: RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 MASTER_ADDR=b MASTER_PORT=29500\n"
+            "a: RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=b MASTER_PORT=29500\n"
+        ),
+        "",
+    ),
+    "horovod": ("b slots=2\na slots=2\n", "horovodrun -np 4 --hostfile FILE PROGRAM"),
+}
+
+
+@pytest.mark.parametrize("form", GOLDEN)
+def test_each_launcher_gets_its_syntax(form: str) -> None:
+    launch = launchers.write(form, PAIRS, RING)
+    assert (launch.text, launch.run) == GOLDEN[form]
+
+
+def test_gloo_nccl_and_lightgbm_get_their_algorithm() -> None:
+    gloo = launchers.write("gloo", HOSTS, Wanted("bcube", base=4)).text.splitlines()
+    assert gloo[0] == (
+        "10.0.0.3: benchmark --size 3 --rank 0 --shared-path DIR --prefix RUN --transport tcp --tcp-device eth0 "
+        "--elements 25000000 --iteration-count 20 --base 4 allreduce_bcube"
+    )
+    assert (
+        launchers.write("gloo", HOSTS, RING)
+        .text.splitlines()[2]
+        .endswith("--iteration-count 20 allreduce_ring_chunked")
+    )
+    assert launchers.write("nccl", PAIRS, TREE).text.splitlines()[2] == (
+        "a: RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 MASTER_ADDR=b MASTER_PORT=29500 NCCL_ALGO=allreduce:Tree"
+    )
+    assert launchers.write("lightgbm", HOSTS, HALVING).text == "10.0.0.3 12400\n10.0.0.1 12400\n10.0.0.2 12400\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "hosts", "wanted", "said"),
+    [
+        ("lightgbm", [Host("gpu-1")], HALVING, "dotted address"),
+        ("lightgbm", [Host("::1")], HALVING, "dotted address"),
+        ("lightgbm", [Host("10.0.0.1", 2)], HALVING, "one process on each host"),
+        ("lightgbm", HOSTS, TREE, "LightGBM has no double-tree"),
+        ("lightgbm", HOSTS, Wanted("halving-doubling"), "--library lightgbm"),
+        ("mpich", [Host("fe80::1")], RING, "a colon"),
+        ("openmpi4", [Host("fe80::1")], RING, "a colon"),
+        ("horovod", [Host("fe80::1")], RING, "a colon"),
+        ("torchrun", [Host("a", 2), Host("b")], RING, "as many processes on each host"),
+        ("nccl", HOSTS, HALVING, "NCCL has no halving-doubling"),
+        ("gloo", HOSTS, TREE, "Gloo's benchmark has no double-tree"),
+        ("gloo", PAIRS, RING, "one process on each host"),
+    ],
+)
+def test_what_a_launcher_cant_take_is_refused(form: str, hosts: list[Host], wanted: Wanted, said: str) -> None:
+    with pytest.raises(hoplite.InvalidArgument, match=said):
+        launchers.write(form, hosts, wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no host"),
+        ("# none\n", "has no host"),
+        ("a\nb\na\n", "lines 1 and 3 of .* are the same host"),
+        ("a\nA.\n", "are the same host"),
+        ("::1\n0:0::1\n", "are the same host"),
+        ("a b\n", "not a host and perhaps slots=N"),
+        ("a slots=0\n", "not a host and perhaps slots=N"),
+        ("a:7000\n", "no name and no address"),
+        ("-f\n", "no name and no address"),
+    ],
+)
+def test_a_file_of_hosts_that_cant_be_meant_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(text)
+    with pytest.raises(hoplite.InvalidArgument, match=said):
+        read_hosts(path)
+
+
+def test_a_plan_is_printed_for_a_launcher(tmp_path: Path) -> None:
+    matrix, hosts = tmp_path / "m.csv", tmp_path / "hosts"
+    matrix.write_text("0,9,1,9\n9,0,9,1\n1,9,0,8\n9,1,8,0\n")
+    hosts.write_text("".join(f"10.0.0.{number}\n" for number in range(4)))
+    plan = ("topology", "plan", "--matrix", matrix, "--algorithm", "ring", "--hosts", hosts)
+    done = run(*plan, "--format", "mpich")
+    lines = done.stdout.splitlines()
+    assert sorted(lines) == [f"10.0.0.{number}:1" for number in range(4)]
+    assert "run: mpiexec -f FILE -n 4 -ppn 1 PROGRAM" in done.stderr
+    document = json.loads(run(*plan, "--format", "mpich", "--json").stdout)
+    assert [f"{host}:1" for host in document["hosts"]] == lines
+    assert document["launch"]["text"] == done.stdout
+    # LightGBM's farthest ranks exchange most, which the order is then for.
+    halving = ("topology", "plan", "--matrix", matrix, "--algorithm", "halving-doubling", "--hosts", hosts)
+    assert json.loads(run(*halving, "--format", "lightgbm", "--json").stdout)["library"] == "lightgbm"
+    hosts.write_text("one\ntwo\n")
+    assert "has 2 hosts, the matrix 4 machines" in run(*plan, code=1).stderr
+    assert "say --hosts FILE" in run(*plan[:6], "--format", "mpich", code=2).stderr
+
+
+def agent(path: Path) -> Path:
+    """Stands for ssh: the command runs here, and knows which host it was for."""
+    path.write_text(
+        '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nexport HOPLITE_HOST="$1"\nshift\nexec sh -c "$*"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+def test_mpich_keeps_the_order(tmp_path: Path) -> None:
+    mpiexec = shutil.which("mpiexec")
+    if mpiexec is None or "hydra" not in run_text(mpiexec, "--version").lower():
+        pytest.skip("needs MPICH's mpiexec")
+    hosts = tmp_path / "hosts"
+    hosts.write_text("rack-b-2\nrack-a-1\nrack-a-2\nrack-b-1\n")
+    launcher = f"{mpiexec} -launcher ssh -launcher-exec {agent(tmp_path / 'agent')}"
+    said = run("topology", "verify", "--format", "mpich", "--hosts", hosts, "--launcher", launcher, "--json").stdout
+    assert json.loads(said) == {
+        "format": "mpich",
+        "ranks": 4,
+        "kept": True,
+        "hosts": ["rack-b-2", "rack-a-1", "rack-a-2", "rack-b-1"],
+    }
+
+
+def run_text(*command: str) -> str:
+    """What a program prints."""
+    import subprocess
+
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+
+
+def test_a_launcher_that_gives_ranks_otherwise_is_caught(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("one\ntwo\n")
+    fake = tmp_path / "fake"
+    fake.write_text("#!/bin/sh\necho hoplite-rank 0 two\necho hoplite-rank 1 one\n")
+    fake.chmod(0o755)
+    verify = ("topology", "verify", "--format", "mpich", "--hosts", hosts)
+    said = run(*verify, "--launcher", fake, code=1).stderr
+    assert "rank 0 ran on two, not on one; 2 of 2 ranks are wrong" in said
+    fake.write_text("#!/bin/sh\necho hoplite-rank 0 one\necho hoplite-rank 1 two\n")
+    assert "each of 2 ranks" in run(*verify, "--launcher", fake).stdout
+    fake.write_text("#!/bin/sh\necho no route to two >&2\nexit 3\n")
+    assert "no route to two" in run(*verify, "--launcher", fake, code=1).stderr
+    said = run(*verify, "--launcher", tmp_path / "none", code=1).stderr
+    assert "is not installed" in said
+    assert "verify knows mpich" in run("topology", "verify", "--format", "slurm", "--hosts", hosts, code=2).stderr
