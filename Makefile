@@ -82,7 +82,7 @@ bench-kernels: build ## How fast one core folds blocks of each element type
 	cargo bench $(CARGO_FLAGS) -p hoplite-node --bench fold
 
 bench-topology: ## How good orders of 512 machines are after how long, and how far from the best: five minutes of a quiet machine
-	cargo bench $(CARGO_FLAGS) -p hoplite-topology
+	cargo bench $(CARGO_FLAGS) -p hoplite-topology --bench topology
 
 bench-owner: ## What an owner of a million objects does a second on one core, and what clients of a full store wait for: 10 GB
 	cargo bench $(CARGO_FLAGS) -p hoplite-proto --bench owner
