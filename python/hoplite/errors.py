@@ -32,7 +32,7 @@ class NameTaken(HopliteError):
 class StoreFull(HopliteError):
     """The node's store had no room for this object in time, or never will; or the machine has no memory for it.
 
-    Delete objects, drop views of them, or give the node more capacity.
+    Delete objects, drop views of them, give the node more capacity, or a folder to spill to.
     """
 
 

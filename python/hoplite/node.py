@@ -43,6 +43,12 @@ class Node:
             among them is ignored.
         capacity: most bytes the store may take, a number or text such as "8GiB"; the default is 30 % of the memory of
             the host or cgroup.
+        spill: a folder on a disk, for this node alone, made if it is missing: objects that were put here and not used
+            for long go there when others need their memory, and are read back when they are used. The default is none:
+            puts wait for room instead.
+        spill_limit: most bytes of files there, a number or text; the default is 80 % of what is free there now.
+        spill_keep: leave what no other node has in the folder when this node ends; the next node that spills there and
+            says the same begins with it.
         cluster: the cluster's name; only nodes of one name join. The default is "default".
         token: the cluster's secret, never sent, made by `hoplite.new_token()`. The default, on loopback, is a secret of
             this user: nodes of one user on one host are let in, those of other users are not.
@@ -71,8 +77,8 @@ class Node:
     Raises:
         AddressInUse: another process has the port, or the socket.
         HopliteError: this process has no file descriptors left, or another user has this user's secret.
-        InvalidArgument: an argument makes no sense, a file of certificates can't be used, or the node
-            would be open to the network with no token and no certificate.
+        InvalidArgument: an argument makes no sense, a file of certificates or the folder to spill to can't be used, or
+            the node would be open to the network with no token and no certificate.
         JoinError: no node of the cluster answered, or with another cluster name, token, CA or protocol
             version.
     """
@@ -83,6 +89,9 @@ class Node:
         listen: str | None = None,
         join: Iterable[str] | None = None,
         capacity: int | str | None = None,
+        spill: str | os.PathLike[str] | None = None,
+        spill_limit: int | str | None = None,
+        spill_keep: bool | None = None,
         cluster: str | None = None,
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
@@ -105,6 +114,9 @@ class Node:
             listen=listen,
             join=join,
             capacity=capacity,
+            spill=spill,
+            spill_limit=spill_limit,
+            spill_keep=spill_keep,
             cluster=cluster,
             token=token,
             token_file=token_file,
@@ -139,6 +151,9 @@ class Node:
                         listen=listen,
                         join=self._seeds,
                         capacity=values["capacity"],
+                        spill=values["spill"],
+                        spill_limit=values["spill_limit"],
+                        spill_keep=values["spill_keep"],
                         cluster=values["cluster"],
                         tokens=admission.tokens,
                         certificates=admission.certificates,

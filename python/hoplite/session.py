@@ -30,6 +30,9 @@ NODE_OPTIONS = (
     "advertise",
     "rack",
     "capacity",
+    "spill",
+    "spill_limit",
+    "spill_keep",
     "token",
     "token_file",
     "certificate",
@@ -52,6 +55,9 @@ def init(
     advertise: str | None = None,
     rack: str | None = None,
     capacity: int | str | None = None,
+    spill: str | os.PathLike[str] | None = None,
+    spill_limit: int | str | None = None,
+    spill_keep: bool | None = None,
     cluster: str | None = None,
     token: str | None = None,
     token_file: str | os.PathLike[str] | None = None,
@@ -87,6 +93,9 @@ def init(
         advertise: of an embedded node, as for `Node`.
         rack: of an embedded node, as for `Node`.
         capacity: of an embedded node, as for `Node`.
+        spill: of an embedded node, as for `Node`.
+        spill_limit: of an embedded node, as for `Node`.
+        spill_keep: of an embedded node, as for `Node`.
         cluster: of an embedded node, as for `Node`; a running node must be of that cluster.
         token: of an embedded node, as for `Node`.
         token_file: of an embedded node, as for `Node`.
@@ -130,6 +139,9 @@ def init(
         advertise=advertise,
         rack=rack,
         capacity=capacity,
+        spill=spill,
+        spill_limit=spill_limit,
+        spill_keep=spill_keep,
         cluster=cluster,
         token=token,
         token_file=token_file,

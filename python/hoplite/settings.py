@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hoplite._arguments import a_type, check_text, check_timeout
 from hoplite.addresses import check_address, is_ip
 from hoplite.errors import InvalidArgument
-from hoplite.sizes import check_capacity
+from hoplite.sizes import check_capacity, check_size
 from hoplite.tokens import check_private, check_token
 from hoplite.values import check_allowed
 
@@ -241,6 +241,7 @@ ADDRESSES = Kind(
 )
 PLACE = Kind("ADDRESS", '"unix:/path" or "host:port,host:port"', (str,), str, _check_place)
 SIZE = Kind("SIZE", '"8GiB", "500MB" or a number of bytes', (str, int), str, lambda _, value: check_capacity(value))
+LIMIT = SIZE._replace(check=check_size)
 SECONDS = Kind("SECONDS", "a number of seconds, as 30", (int, float), float, _check_seconds)
 DETECTION = Kind("SECONDS", "a number of seconds, as 3", (int, float), float, _check_detection)
 FLAG = Kind("BOOL", "true or false; also 1 or 0 in a variable", (bool,), _parse_flag, _check_flag)
@@ -354,6 +355,29 @@ SETTINGS = (
         None,
         "Most memory that the store may take, at least 1 MiB.",
         default_text="30 % of the memory of the host or cgroup",
+    ),
+    Setting(
+        "spill",
+        PATH,
+        None,
+        "A folder on a disk, for this node alone: objects that were put here and not used for long go there when "
+        "others need their memory, and are read back when they are used.",
+        default_text="none: puts wait for room instead",
+    ),
+    Setting(
+        "spill_limit",
+        LIMIT,
+        None,
+        "Most bytes of files in the folder `spill`.",
+        default_text="80 % of what is free there at the start",
+    ),
+    Setting(
+        "spill_keep",
+        FLAG,
+        False,
+        "Leave what no other node has in the folder `spill` when this node ends: the next node that spills there and "
+        "says the same begins with it.",
+        default_text="false",
     ),
     Setting(
         "degree",

@@ -35,6 +35,8 @@ pub struct NodeConfig {
     pub confine: bool,
     /// Bytes of objects the node may hold; none takes 30 % of what this process may use at most.
     pub capacity: Option<u64>,
+    /// Where originals go that were not used for long when others need their room; none keeps all in memory.
+    pub spill: Option<SpillConfig>,
     /// Path of the Unix socket for other processes of this host; none opens no socket.
     pub socket: Option<PathBuf>,
     /// Where the node stands; objects go from rack to rack once, and on from there.
@@ -45,6 +47,17 @@ pub struct NodeConfig {
     pub detection: Duration,
     /// Latency and bandwidth that are assumed until transfers have shown them.
     pub link: Link,
+}
+
+/// Where a node spills to.
+#[derive(Clone, Debug)]
+pub struct SpillConfig {
+    /// A folder on a disk, for this node alone. It is made if it is missing.
+    pub folder: PathBuf,
+    /// Bytes of files; none takes 80 % of what is free there at the start.
+    pub limit: Option<u64>,
+    /// Whether what is in it when the node ends is there again at the next start.
+    pub keep: bool,
 }
 
 /// The files of a node that shows a certificate, as PEM.
@@ -74,6 +87,7 @@ impl Default for NodeConfig {
             insecure: false,
             confine: false,
             capacity: None,
+            spill: None,
             socket: None,
             rack: None,
             degree: None,

@@ -65,6 +65,12 @@ counters! {
     evictions,
     /// How often there was no memory for a copy, though the capacity had room for it.
     memory_refused,
+    /// Originals written to disk.
+    spills,
+    /// Originals that came back from disk.
+    unspills,
+    /// Originals that could not be written to disk, and files that could not be read.
+    spill_failures,
     /// Attempts of reduces that had to begin again.
     reduces_restarted,
     /// Connections that did not speak the protocol, or were refused: of other nodes, and of processes of this host.

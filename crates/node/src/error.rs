@@ -38,6 +38,9 @@ pub enum Error {
     /// A file of certificates can't be used; says which, why, and what to do.
     #[error("{0}")]
     Certificates(String),
+    /// A folder can't be spilled to; says which, why, and what to do.
+    #[error("{0}")]
+    Spill(String),
     /// Nobody who was named let this node in.
     #[error("could not join the cluster: {0}")]
     Join(String),

@@ -1,7 +1,8 @@
 //! A Hoplite node: the shell that turns the decisions of `hoplite-proto` into bytes and back. It decides nothing.
 //!
-//! [`local`] has what programs use, and [`capability`] what one of them may be given; [`network`] connects nodes; [`transfer`] moves copies between them; [`folding`] runs the
-//! positions of a reduce; [`store`] has the memory. They tell the state machine what has happened by the handles of
+//! [`local`] has what programs use, and [`capability`] what one of them may be given; [`network`] connects nodes; [`transfer`]
+//! moves copies between them; [`folding`] runs the
+//! positions of a reduce; [`store`] has the memory and [`disk`] the files. They tell the state machine what has happened by the handles of
 //! [`engine`], and [`shell`] hands them what it orders. [`node`] puts a node together.
 //!
 //! ```no_run
@@ -21,6 +22,7 @@ mod channel;
 mod config;
 mod counters;
 mod digest;
+mod disk;
 mod engine;
 mod error;
 pub mod folding;
@@ -42,7 +44,7 @@ mod sync;
 mod transfer;
 
 pub use self::{
-    config::{CertificateFiles, NodeConfig},
+    config::{CertificateFiles, NodeConfig, SpillConfig},
     counters::CounterValues,
     digest::digest,
     engine::task::Task,

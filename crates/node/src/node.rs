@@ -9,9 +9,10 @@ use std::{
 
 use hoplite_proto::{
     directory::Slice,
-    id::NodeId,
+    id::{Instance, NodeId},
     members::Member,
-    node::{Config, LEAVE_PATIENCE_NS, Node as Machine},
+    node::{Config, Event, Kept, LEAVE_PATIENCE_NS, Node as Machine},
+    table::file_bytes,
 };
 use tokio::{
     net::{TcpListener, TcpSocket},
@@ -23,6 +24,7 @@ use tracing::{info, warn};
 use crate::{
     config::{NodeConfig, default_capacity, excess},
     counters::Counters,
+    disk::{Disk, file::Written, folder::Folder},
     engine::{door::Engine, requests::Requests, task::Task, tasks::Tasks},
     error::Error,
     fork_safe,
@@ -82,7 +84,8 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::AddressInUse`], [`Error::Certificates`], [`Error::Listen`] for an address that can't be used or is reachable
-    /// by others without a token or certificates, [`Error::Join`] if no named member lets this node in.
+    /// by others without a token or certificates, [`Error::Spill`] for a folder that can't be spilled to, [`Error::Join`] if
+    /// no named member lets this node in.
     pub fn start(config: NodeConfig) -> Result<Self, Error> {
         let listen = config.listen.as_deref().map(|said| checked(&config, said)).transpose()?;
         if listen.is_none() && !config.join.is_empty() {
@@ -229,6 +232,7 @@ async fn begin(
         turns: Arc::default(),
     };
     let epoll = Arc::new(SharedEpoll::new().map_err(failed)?);
+    let (folder, left) = config.spill.as_ref().map(Folder::take).transpose()?.unzip();
     // Last of what can fail before there is something to be ended, so that a node that does not start leaves no socket behind.
     let local_listener = match &config.socket {
         Some(path) => Some(socket::bind(path)?),
@@ -243,8 +247,29 @@ async fn begin(
     let machine = Config { capacity, link, degree, detection_ns, slice, small: None };
     info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "begins");
     let tasks = Tasks::new(tokio::runtime::Handle::current());
-    let engine = assemble(identity, machine, epoll, config.confine, tasks.clone());
+    let mut node = Machine::new(identity.member, machine);
+    let (kept, files): (Vec<_>, Vec<_>) = left.unwrap_or_default().into_iter().unzip();
+    let spilling = folder.map(|folder| {
+        let there: u64 = kept.iter().map(|kept: &Kept| file_bytes(kept.meta.size)).sum();
+        let said = config.spill.as_ref().and_then(|spill| spill.limit);
+        let limit = said.unwrap_or_else(|| there + folder.usual_limit());
+        node.spill(limit, folder.is_kept());
+        info!(folder = %folder.path().display(), limit, kept = kept.len(), "spills");
+        let instances = kept.iter().map(|kept| kept.instance);
+        (folder, instances.zip(files).collect())
+    });
+    let engine = assemble(identity, node, machine, spilling, epoll, config.confine, tasks.clone());
     let shell = &engine.shell;
+    if let Some(disk) = &shell.disk {
+        if let Err(error) = disk.start(&tasks) {
+            shell.close();
+            if let Some(socket) = &config.socket {
+                let _ = std::fs::remove_file(socket);
+            }
+            return Err(failed(error));
+        }
+        shell.network.facts.tell(Event::Kept { all: kept });
+    }
     let (network, transfers) = (shell.network.clone(), shell.transfers.clone());
     tasks.spawn(Task::Late, {
         let network = network.clone();
@@ -325,12 +350,13 @@ async fn end_if_failed(
 /// Puts the parts of a node together.
 fn assemble(
     identity: Identity,
+    node: Machine,
     machine: Config,
+    spilling: Option<(Folder, Vec<(Instance, Written)>)>,
     epoll: Arc<SharedEpoll>,
     confine: bool,
     tasks: Tasks,
 ) -> Arc<Engine<Shell>> {
-    let node = Machine::new(identity.member, machine);
     Engine::new(node, tasks.clone(), |facts| {
         let counters = Arc::new(Counters::default());
         let network = Arc::new(Network {
@@ -347,8 +373,11 @@ fn assemble(
         });
         let store = Arc::new(Store::new(machine.capacity));
         let transfers = Arc::new(Transfers::new(network.clone(), store.clone()));
+        let disk = spilling.map(|(folder, there)| {
+            Arc::new(Disk::new(folder, there, network.counters.clone(), facts.clone()))
+        });
         let requests = Requests::new(facts.clone(), tasks);
-        Shell::new(transfers, Arc::new(Programs::new(requests, store, network, confine)))
+        Shell::new(transfers, Arc::new(Programs::new(requests, store, network, confine)), disk)
     })
 }
 

@@ -14,6 +14,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     counters::Counters,
+    disk::Disk,
     engine::{door::Perform, facts::Facts, tasks::Tasks},
     folding::worker::{self, Folding},
     limited::Whose,
@@ -34,6 +35,7 @@ pub(crate) struct Shell {
     pub(crate) programs: Arc<Programs>,
     folding: Arc<Folding>,
     store: Arc<Store>,
+    pub(crate) disk: Option<Arc<Disk>>,
     counters: Arc<Counters>,
     facts: Facts,
     pub(crate) tasks: Tasks,
@@ -52,10 +54,15 @@ const WARM_BYTES_MAX: u64 = 4 << 30;
 const LEAVE_SLACK: Duration = Duration::from_millis(500);
 
 impl Shell {
-    pub(crate) fn new(transfers: Arc<Transfers>, programs: Arc<Programs>) -> Self {
+    pub(crate) fn new(
+        transfers: Arc<Transfers>,
+        programs: Arc<Programs>,
+        disk: Option<Arc<Disk>>,
+    ) -> Self {
         let network = transfers.network.clone();
         Self {
-            folding: Arc::new(Folding::new(transfers.clone())),
+            folding: Arc::new(Folding::new(transfers.clone(), disk.clone())),
+            disk,
             store: transfers.store.clone(),
             counters: network.counters.clone(),
             facts: network.facts.clone(),
@@ -89,6 +96,9 @@ impl Shell {
         self.network.control.close();
         self.folding.close();
         self.store.clear();
+        if let Some(disk) = &self.disk {
+            disk.close();
+        }
     }
 
     fn note(&self, note: &Note) {
@@ -164,6 +174,22 @@ impl Perform for Shell {
                 // What was received into it is no news of whatever comes into its place.
                 self.transfers.stop_fetch(instance);
                 self.store.free(instance);
+            }
+            Action::Spill { kept } => {
+                if let Some(disk) = &self.disk {
+                    let held = self.store.get(kept.instance);
+                    disk.spill(kept, held);
+                }
+            }
+            Action::Unspill { instance } => {
+                if let (Some(disk), Some(held)) = (&self.disk, self.store.get(instance)) {
+                    disk.unspill(instance, held);
+                }
+            }
+            Action::DropSpilled { instance } => {
+                if let Some(disk) = &self.disk {
+                    disk.drop_file(instance);
+                }
             }
             Action::Fetch { id, instance, source, parts, digest } => {
                 receive::start(&self.transfers, Wanted { id, instance, source, parts, digest });

@@ -91,12 +91,17 @@ impl Held {
             if let Some(bytes) = self.slot.ready(range.clone()) {
                 return Ok(bytes);
             }
-            if self.abandoned.load(Ordering::Acquire) {
+            if self.is_abandoned() {
                 return Err(Abandoned);
             }
             let _following = Following::new(&self.followers);
             changed.await;
         }
+    }
+
+    /// Whether the rest of it will not come.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire)
     }
 
     /// Waits until something is so that comes with word of growth; false if the rest of the copy will not come.
@@ -108,7 +113,7 @@ impl Held {
             if is_so() {
                 return true;
             }
-            if self.abandoned.load(Ordering::Acquire) {
+            if self.is_abandoned() {
                 return false;
             }
             changed.await;

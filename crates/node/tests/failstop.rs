@@ -12,7 +12,7 @@ use std::{
 
 use hoplite_certs::{Authority, Subject};
 use hoplite_node::{
-    CertificateFiles, Client, Node, NodeConfig, Task, Value,
+    CertificateFiles, Client, Node, NodeConfig, SpillConfig, Task, Value,
     proto::{
         id::ObjectId,
         meta::{Dtype, Meta, Op},
@@ -82,7 +82,15 @@ impl Scene {
         let certificates = (task == Task::Revocation).then(|| certificates(&socket));
         let with = |config| NodeConfig { certificates: certificates.clone(), ..config };
         let other = Node::start(with(NodeConfig::default())).unwrap();
-        let failing = with(NodeConfig { socket: Some(socket.clone()), ..join(&other) });
+        // Only a node without room writes to disk.
+        let spill = (task == Task::Disk).then(|| SpillConfig {
+            folder: socket.with_extension("spill"),
+            limit: None,
+            keep: false,
+        });
+        let capacity = spill.as_ref().map(|_| 4 << 20);
+        let failing = NodeConfig { socket: Some(socket.clone()), capacity, spill, ..join(&other) };
+        let failing = with(failing);
         Self { failing: Node::start(failing).unwrap(), other, socket }
     }
 
@@ -128,6 +136,12 @@ impl Scene {
                 let attached = Client::attach(&self.socket, Some(PAUSE));
                 drop(attached.map(|client| client.start_objects(None).wait_for(PAUSE)));
             }
+            Task::Disk => (0..6).for_each(|_| {
+                let meta = Meta::array(Dtype::UInt8, vec![LARGE as u64]).unwrap();
+                let value = vec![1; LARGE];
+                let value = Value::with_meta(&value, meta).unwrap();
+                drop(mine.put(None, value, Some(PAUSE)));
+            }),
             Task::Fork => {
                 let view = put(&mine, LARGE).map(|id| mine.get(&id, SOON));
                 let (end, _held) = pipe().unwrap();
@@ -217,4 +231,5 @@ tests! {
     a_session: Session,
     the_writer_of_answers: Answers,
     the_pins_of_a_fork: Fork,
+    the_disk: Disk,
 }

@@ -312,6 +312,10 @@ pub struct Status {
     pub used: u64,
     /// Bytes that may be here.
     pub capacity: u64,
+    /// Bytes of files of copies.
+    pub spilled: u64,
+    /// Bytes that such files may take; zero if the node has no folder for them.
+    pub spill_limit: u64,
     /// Gets, puts and other questions that wait.
     pub waiting: u64,
     /// Reduces that this node coordinates and that are not over.
@@ -327,7 +331,7 @@ pub struct ObjectRow {
     pub instance: Instance,
     /// What it is.
     pub meta: Meta,
-    /// `filling`, `flowing`, `folding` or `complete`.
+    /// `filling`, `flowing`, `folding`, `complete`, `spilled` (on disk alone) or `returning` (from disk).
     pub state: String,
     /// Whether it is an original, pinned until deletion.
     pub origin: bool,

@@ -66,13 +66,15 @@ pub enum Bug {
     BelievesAnyHolder,
     /// An owner does not end what has had its time.
     ForgetsTimes,
+    /// An original whose file could not be written counts as written.
+    BelievesFailedWrites,
     /// Leases that clients of a dead member had taken count as taken.
     KeepsLeasesOfTheDead,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::AnswersGetsTooEarly,
         Self::IgnoresEpochs,
         Self::KeepsVoidAttempts,
@@ -104,6 +106,7 @@ impl Bug {
         Self::BelievesAnyHolder,
         Self::ForgetsTimes,
         Self::KeepsLeasesOfTheDead,
+        Self::BelievesFailedWrites,
     ];
 }
 

@@ -5,7 +5,14 @@
 //! ```text
 //!   growing --------> complete --------> (evicted: unpinned, not an original)
 //!      |                  |
-//!      +--- doomed -------+   deleted or replaced while somebody reads it: goes with its last pin
+//!      +--- doomed -------+   deleted or replaced while it is read: goes with its last pin
+//! ```
+//! Where the bytes of a complete original are, if the node has a disk for them ([`Place`], [`Filed`]):
+//!
+//! ```text
+//!   in memory --> in memory, being written --> in memory and on disk --> on disk alone --> coming back --+
+//!                                                        ^                                                |
+//!                                                        +------------------------------------------------+
 //! ```
 
 use alloc::{
@@ -41,8 +48,16 @@ pub struct Copy {
     pub origin: bool,
     /// Readers, transfers and folds that use it.
     pub pins: u32,
+    /// Folds that will use it and have no room so far: it may go to disk until then, and is there until then.
+    pub holds: u32,
     /// Deleted or replaced: nobody new may use it.
     pub doomed: bool,
+    /// Where its bytes are.
+    pub place: Place,
+    /// Whether they are in a file.
+    pub filed: Filed,
+    /// It was left in a file by a node of before: what was put under its name meanwhile goes before it.
+    pub returned: bool,
     /// How long the object lives, if not until it is deleted.
     pub terms: Option<Box<Terms>>,
     /// Grows with each use; the smallest goes first.
@@ -62,6 +77,28 @@ pub enum State {
     Complete,
 }
 
+/// Where the bytes of a copy are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In memory, or on their way there for the first time.
+    Memory,
+    /// In a file alone.
+    Disk,
+    /// In a file, and on their way back into memory, which they take already.
+    Returning,
+}
+
+/// Whether the bytes of a copy are in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filed {
+    /// They are not.
+    No,
+    /// They are being written.
+    Writing,
+    /// All of them are. They never change, so the file stays right when they come back.
+    Written,
+}
+
 /// A copy that was removed; its memory may be freed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Removed {
@@ -71,6 +108,24 @@ pub struct Removed {
     pub instance: Instance,
     /// Whether the shell has a slot for it.
     pub has_slot: bool,
+    /// Whether the shell has a file for it, or writes one.
+    pub has_file: bool,
+}
+
+/// What went so that others have room.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Shed {
+    /// Copies that are no more.
+    pub evicted: Vec<Removed>,
+    /// Originals that are on disk alone from now on.
+    pub spilled: Vec<Instance>,
+}
+
+impl Shed {
+    /// Whether nothing went.
+    pub fn is_empty(&self) -> bool {
+        self.evicted.is_empty() && self.spilled.is_empty()
+    }
 }
 
 /// All copies of one node.
@@ -83,24 +138,46 @@ pub struct Table {
     uses: u64,
     /// How many copies were passed over.
     passed: u64,
+    /// Bytes of files that are there or being written.
+    on_disk: u64,
     evictable: Evictable,
 }
 
 /// Which copies may go and which may not, so that neither the next of them nor what they take has to be looked for.
 #[derive(Debug, Default)]
 struct Evictable {
-    /// No two copies have a last use in common.
+    /// Copies that are had again elsewhere. No two copies have a last use in common.
     by_last_use: BTreeMap<u64, Instance>,
+    /// Originals that are in memory and in a file.
+    filed: BTreeMap<u64, Instance>,
+    /// Bytes of all of these.
     bytes: u64,
-    /// All others, by what they take.
+    /// Originals that could be written to a file, and their bytes.
+    unfiled: BTreeMap<u64, Instance>,
+    unfiled_bytes: u64,
+    /// All that may not go now, by what they take.
     held: BTreeSet<(u64, Instance)>,
 }
 
 /// From here on uses are counted; what was passed over has lower numbers.
 const FIRST_USE: u64 = 1 << 63;
 
+/// Whether a copy may leave memory, and when it goes among those that do so alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Evictable(u64),
+    Filed(u64),
+    Unfiled(u64),
+    Held,
+}
+
 /// What a copy costs beside its bytes: entries here and in the directory.
 pub const COPY_OVERHEAD_BYTES: u64 = 256;
+
+/// Bytes of the file of a copy of `size` bytes: what it says of the copy is a page or two; of each MiB it has a checksum.
+pub const fn file_bytes(size: u64) -> u64 {
+    size.saturating_add(8192).saturating_add(size >> 18)
+}
 
 /// Before the names of the largest copies, in an error that says what fills a store.
 pub(crate) const LARGEST: &str = "the largest are ";
@@ -115,6 +192,7 @@ impl Table {
             capacity,
             uses: FIRST_USE,
             passed: 0,
+            on_disk: 0,
             evictable: Evictable::default(),
         }
     }
@@ -132,6 +210,22 @@ impl Table {
     /// Bytes that can't be evicted.
     pub const fn pinned(&self) -> u64 {
         self.used - self.evictable.bytes
+    }
+
+    /// Bytes of files that are there or being written.
+    pub const fn on_disk(&self) -> u64 {
+        self.on_disk
+    }
+
+    /// Bytes in memory of originals that could be written to a file.
+    pub const fn unfiled(&self) -> u64 {
+        self.evictable.unfiled_bytes
+    }
+
+    /// The originals that could be written to a file, the least recently used first.
+    pub fn to_file(&self) -> impl Iterator<Item = (Instance, &Copy)> {
+        let all = self.evictable.unfiled.values();
+        all.filter_map(|instance| Some((*instance, self.copies.get(instance)?)))
     }
 
     /// How many copies there are.
@@ -152,6 +246,19 @@ impl Table {
     /// More of a copy is there, or it comes from another node.
     pub fn set_state(&mut self, instance: Instance, state: State) {
         self.change(instance, |copy| copy.state = state);
+    }
+
+    /// Where the bytes of a copy are from now on.
+    pub fn set_place(&mut self, instance: Instance, place: Place) {
+        self.change(instance, |copy| copy.place = place);
+    }
+
+    /// Whether the bytes of a copy are in a file from now on.
+    pub fn set_filed(&mut self, instance: Instance, filed: Filed) {
+        let before = self.get(instance).map_or(0, Copy::file_bytes);
+        self.change(instance, |copy| copy.filed = filed);
+        self.on_disk += self.get(instance).map_or(0, Copy::file_bytes);
+        self.on_disk -= before;
     }
 
     /// Whether a copy is pinned until deletion from now on; whether it was before, none if there is no such copy.
@@ -192,9 +299,9 @@ impl Table {
         self.copies.range((begin, Bound::Unbounded)).map(|(instance, _)| *instance)
     }
 
-    /// Makes room for `size` more bytes by evicting, least recently used first; all that was evicted, or none if
-    /// that would not be enough.
-    pub fn make_room(&mut self, size: u64) -> Option<Vec<Removed>> {
+    /// Makes room for `size` more bytes: copies that are had again elsewhere go first, then what is on disk too, of each the
+    /// least recently used first. All that went, or none if that would not be enough.
+    pub fn make_room(&mut self, size: u64) -> Option<Shed> {
         if self.missing_for(size) > 0 {
             return None;
         }
@@ -202,16 +309,28 @@ impl Table {
         Some(self.shed(self.used.saturating_add(needed).saturating_sub(self.capacity)))
     }
 
-    /// Evicts `bytes` or more, if so much may go, least recently used first; all that was evicted.
-    pub fn shed(&mut self, bytes: u64) -> Vec<Removed> {
+    /// The same for `bytes` or more, if so much may go.
+    pub fn shed(&mut self, bytes: u64) -> Shed {
         let enough = self.used.saturating_sub(bytes);
-        let mut evicted = Vec::new();
-        while self.used > enough
-            && let Some(victim) = self.evictable.least_recently_used()
-        {
-            evicted.extend(self.remove(victim));
+        let mut shed = Shed::default();
+        while self.used > enough {
+            if let Some(victim) = self.evictable.least_recently_used() {
+                shed.evicted.extend(self.remove(victim));
+            } else if let Some(victim) = self.evictable.least_recently_used_on_disk() {
+                self.set_place(victim, Place::Disk);
+                shed.spilled.push(victim);
+            } else {
+                break;
+            }
         }
-        evicted
+        shed
+    }
+
+    /// Removes a copy that is on disk alone and is no original any more, if it is not read: it is had again elsewhere.
+    pub fn evict_from_disk(&mut self, instance: Instance) -> Option<Removed> {
+        let copy = self.get(instance)?;
+        let is_spare = copy.place == Place::Disk && !copy.origin && !copy.is_used();
+        if is_spare { self.remove(instance) } else { None }
     }
 
     /// The three largest copies that can't be evicted, and what holds them, in words.
@@ -219,13 +338,15 @@ impl Table {
         let largest = self.evictable.held.iter().rev().take(3);
         let named: Vec<String> = largest
             .filter_map(|(_, instance)| {
-                let Copy { id, meta, state, origin, pins, .. } = self.copies.get(instance)?;
+                let Copy { id, meta, state, origin, pins, holds, place, .. } =
+                    self.copies.get(instance)?;
                 let why = match (state, origin) {
                     (State::Filling(_), _) => "being put".into(),
                     (State::Flowing(_), _) => "arriving".into(),
                     (State::Folding, _) => "being reduced".into(),
+                    (State::Complete, _) if *place == Place::Returning => "read from disk".into(),
                     (State::Complete, true) if *pins == 0 => "kept until it is deleted".into(),
-                    (State::Complete, _) => format!("read by {pins}"),
+                    (State::Complete, _) => format!("read by {}", pins + holds),
                 };
                 Some(format!("{id} of {} bytes ({why})", meta.size))
             })
@@ -274,12 +395,48 @@ impl Table {
     ) {
         self.uses += 1;
         let last_use = self.uses;
-        let (pins, doomed, terms) = (0, false, None);
-        let copy = Copy { id, meta, inline, state, origin, pins, doomed, terms, last_use };
+        let (pins, holds, doomed, terms) = (0, 0, false, None);
+        let (place, filed, returned) = (Place::Memory, Filed::No, false);
+        let copy = Copy {
+            id,
+            meta,
+            inline,
+            state,
+            origin,
+            pins,
+            holds,
+            doomed,
+            place,
+            filed,
+            returned,
+            terms,
+            last_use,
+        };
         self.used += copy.cost();
         self.evictable.insert(instance, &copy);
         let before = self.copies.insert(instance, copy);
         assert!(before.is_none(), "instance {instance} was put into the table twice");
+    }
+
+    /// Adds a complete original that a node of before has left in a file.
+    ///
+    /// # Panics
+    /// If the instance is there already.
+    pub fn insert_returned(
+        &mut self,
+        instance: Instance,
+        id: ObjectId,
+        meta: Meta,
+        inline: Option<Inline>,
+    ) {
+        let place = if inline.is_some() { Place::Memory } else { Place::Disk };
+        // Its room is given back before it counts.
+        self.insert(instance, id, meta, inline, State::Complete, true);
+        self.set_filed(instance, Filed::Written);
+        self.set_place(instance, place);
+        if let Some(copy) = self.copies.get_mut(&instance) {
+            copy.returned = true;
+        }
     }
 
     /// Makes a copy the one that a get of its object uses.
@@ -311,43 +468,61 @@ impl Table {
         });
     }
 
-    /// Takes a pin away; the copy if it was doomed and this was the last pin.
+    /// Takes a pin away; the copy if it was doomed and this was the last use of it.
     pub fn unpin(&mut self, instance: Instance) -> Option<Removed> {
         let is_over = self.change(instance, |copy| {
             assert!(copy.pins > 0, "instance {instance} was unpinned more often than pinned");
             copy.pins -= 1;
-            copy.pins == 0 && copy.doomed
+            !copy.is_used() && copy.doomed
+        })?;
+        if is_over { self.remove(instance) } else { None }
+    }
+
+    /// A copy will be pinned later: it is not removed until then.
+    pub fn hold(&mut self, instance: Instance) {
+        self.change(instance, |copy| copy.holds += 1);
+    }
+
+    /// What was to be pinned later is not any more, or is now; the copy if it was doomed and this was the last use of it.
+    pub fn unhold(&mut self, instance: Instance) -> Option<Removed> {
+        let is_over = self.change(instance, |copy| {
+            assert!(copy.holds > 0, "instance {instance} was let go of more often than held");
+            copy.holds -= 1;
+            !copy.is_used() && copy.doomed
         })?;
         if is_over { self.remove(instance) } else { None }
     }
 
     /// Takes a copy out of use: at once if nobody uses it, else with its last pin.
     pub fn doom(&mut self, instance: Instance) -> Option<Removed> {
-        let copy = self.copies.get_mut(&instance)?;
-        copy.doomed = true;
+        self.change(instance, |copy| copy.doomed = true)?;
+        let copy = self.copies.get(&instance)?;
         if self.current.get(&copy.id) == Some(&instance) {
             self.current.remove(&copy.id);
         }
-        if copy.pins == 0 { self.remove(instance) } else { None }
+        if copy.is_used() { None } else { self.remove(instance) }
     }
 
     fn remove(&mut self, instance: Instance) -> Option<Removed> {
         let copy = self.copies.remove(&instance)?;
         self.used -= copy.cost();
+        self.on_disk -= copy.file_bytes();
         self.evictable.remove(instance, copy.turn(), copy.cost());
         if self.current.get(&copy.id) == Some(&instance) {
             self.current.remove(&copy.id);
         }
-        Some(Removed { id: copy.id, instance, has_slot: copy.inline.is_none() })
+        let has_slot = copy.inline.is_none() && copy.place != Place::Disk;
+        Some(Removed { id: copy.id, instance, has_slot, has_file: copy.filed != Filed::No })
     }
 
-    /// Changes a copy, and with it whether it may go.
+    /// Changes a copy, and with it whether it may go and what it takes.
     fn change<R>(&mut self, instance: Instance, change: impl FnOnce(&mut Copy) -> R) -> Option<R> {
         let copy = self.copies.get_mut(&instance)?;
-        let before = copy.turn();
+        let (turn, cost) = (copy.turn(), copy.cost());
         let result = change(copy);
-        if copy.turn() != before {
-            self.evictable.remove(instance, before, copy.cost());
+        if (copy.turn(), copy.cost()) != (turn, cost) {
+            self.used = self.used - cost + copy.cost();
+            self.evictable.remove(instance, turn, cost);
             self.evictable.insert(instance, copy);
         }
         Some(result)
@@ -356,26 +531,51 @@ impl Table {
 
 impl Evictable {
     fn insert(&mut self, instance: Instance, copy: &Copy) {
-        if let Some(turn) = copy.turn() {
-            self.by_last_use.insert(turn, instance);
-            self.bytes += copy.cost();
-        } else {
-            self.held.insert((copy.cost(), instance));
+        let cost = copy.cost();
+        match copy.turn() {
+            Turn::Evictable(turn) => {
+                self.by_last_use.insert(turn, instance);
+                self.bytes += cost;
+            }
+            Turn::Filed(turn) => {
+                self.filed.insert(turn, instance);
+                self.bytes += cost;
+            }
+            Turn::Unfiled(turn) => {
+                self.unfiled.insert(turn, instance);
+                self.unfiled_bytes += cost;
+                self.held.insert((cost, instance));
+            }
+            Turn::Held => drop(self.held.insert((cost, instance))),
         }
     }
 
     /// Takes a copy out that was put in when it had this turn.
-    fn remove(&mut self, instance: Instance, turn: Option<u64>, cost: u64) {
-        if let Some(turn) = turn {
-            self.by_last_use.remove(&turn);
-            self.bytes -= cost;
-        } else {
-            self.held.remove(&(cost, instance));
+    fn remove(&mut self, instance: Instance, turn: Turn, cost: u64) {
+        match turn {
+            Turn::Evictable(turn) => {
+                self.by_last_use.remove(&turn);
+                self.bytes -= cost;
+            }
+            Turn::Filed(turn) => {
+                self.filed.remove(&turn);
+                self.bytes -= cost;
+            }
+            Turn::Unfiled(turn) => {
+                self.unfiled.remove(&turn);
+                self.unfiled_bytes -= cost;
+                self.held.remove(&(cost, instance));
+            }
+            Turn::Held => drop(self.held.remove(&(cost, instance))),
         }
     }
 
     fn least_recently_used(&self) -> Option<Instance> {
         self.by_last_use.first_key_value().map(|(_, instance)| *instance)
+    }
+
+    fn least_recently_used_on_disk(&self) -> Option<Instance> {
+        self.filed.first_key_value().map(|(_, instance)| *instance)
     }
 }
 
@@ -390,15 +590,56 @@ impl Copy {
         self.terms.as_ref().map(|terms| terms.tell(now))
     }
 
-    /// What it takes of the capacity.
+    /// Whether all of it is there, and in memory.
+    pub fn is_readable(&self) -> bool {
+        self.is_complete() && self.place == Place::Memory
+    }
+
+    /// Whether a reader, a transfer or a fold uses it, or will.
+    pub fn is_used(&self) -> bool {
+        self.pins > 0 || self.holds > 0
+    }
+
+    /// Whether it waits for memory or fills it.
+    pub fn is_growing(&self) -> bool {
+        !self.is_complete() || self.place == Place::Returning
+    }
+
+    /// What it takes of the capacity: nothing if it is on disk alone, where it takes of the limit of the files.
     pub fn cost(&self) -> u64 {
+        match self.place {
+            Place::Disk => 0,
+            Place::Memory | Place::Returning => self.bytes(),
+        }
+    }
+
+    /// What it takes of the capacity of a node that has it in memory.
+    pub fn bytes(&self) -> u64 {
         self.meta.size.saturating_add(COPY_OVERHEAD_BYTES)
     }
 
+    fn file_bytes(&self) -> u64 {
+        match self.filed {
+            Filed::No => 0,
+            Filed::Writing | Filed::Written => file_bytes(self.meta.size),
+        }
+    }
+
     /// When it goes among those that may, if it may.
-    fn turn(&self) -> Option<u64> {
+    fn turn(&self) -> Turn {
         let is_read = self.pins > 0 && !planted::has(Bug::EvictsWhatIsRead);
-        (self.is_complete() && !self.origin && !is_read).then_some(self.last_use)
+        if !self.is_readable() || is_read {
+            return Turn::Held;
+        }
+        match (self.origin, self.filed) {
+            (false, _) if self.holds > 0 => Turn::Held,
+            (false, _) => Turn::Evictable(self.last_use),
+            // The few bytes of a small one stay.
+            (true, _) if self.inline.is_some() || self.doomed => Turn::Held,
+            (true, Filed::Written) => Turn::Filed(self.last_use),
+            (true, Filed::No) => Turn::Unfiled(self.last_use),
+            (true, Filed::Writing) => Turn::Held,
+        }
     }
 }
 
@@ -430,7 +671,7 @@ mod tests {
         let mut table = table_with_three_copies();
         table.pin(instance(1));
         table.unpin(instance(1));
-        let evicted = table.make_room(2000).unwrap();
+        let evicted = table.make_room(2000).unwrap().evicted;
         assert_eq!(evicted.len(), 1);
         assert_eq!(evicted[0].instance, instance(2));
         assert!(table.make_room(4000).is_none(), "the original stays");
@@ -451,14 +692,15 @@ mod tests {
         table.unpin(instance(2));
         table.pin(instance(3));
         table.unpin(instance(3));
-        let gone: Vec<_> = (0..3).flat_map(|_| table.shed(1)).map(|gone| gone.instance).collect();
+        let gone: Vec<_> =
+            (0..3).flat_map(|_| table.shed(1).evicted).map(|gone| gone.instance).collect();
         assert_eq!(gone, [1, 2, 3].map(instance));
     }
 
     #[test]
     fn what_is_shed_is_no_more_than_may_go() {
         let mut table = table_with_three_copies();
-        let shed = [1, u64::MAX, 1].map(|bytes| table.shed(bytes).len());
+        let shed = [1, u64::MAX, 1].map(|bytes| table.shed(bytes).evicted.len());
         assert_eq!(shed, [1, 1, 0], "the original stays");
     }
 

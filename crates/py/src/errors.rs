@@ -26,9 +26,10 @@ pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
             _ => "HopliteError",
         },
         Error::AddressInUse { .. } => "AddressInUse",
-        Error::Listen { .. } | Error::Advertise { .. } | Error::Certificates(_) => {
-            "InvalidArgument"
-        }
+        Error::Listen { .. }
+        | Error::Advertise { .. }
+        | Error::Certificates(_)
+        | Error::Spill(_) => "InvalidArgument",
         Error::Join(_) => "JoinError",
         Error::Attach { .. } => "ConnectError",
         Error::Closed => "NodeDown",

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use hoplite_node::{CertificateFiles, Node as Native, NodeConfig};
+use hoplite_node::{CertificateFiles, Node as Native, NodeConfig, SpillConfig};
 use pyo3::prelude::*;
 
 use crate::{arguments, client::Client, errors, wait::aside};
@@ -31,7 +31,7 @@ pub(crate) struct Node {
 impl Node {
     #[new]
     #[pyo3(signature = (
-        *, listen=None, join=Vec::new(), capacity=None, cluster="default", tokens=Vec::new(), certificates=None,
+        *, listen=None, join=Vec::new(), capacity=None, spill=None, spill_limit=None, spill_keep=false, cluster="default", tokens=Vec::new(), certificates=None,
         admission="", plain=false, insecure=false, confine=false, advertise=None, socket=None, rack=None, degree=None, detection_timeout=3.0
     ))]
     #[allow(clippy::too_many_arguments)]
@@ -40,6 +40,9 @@ impl Node {
         listen: Option<String>,
         join: Vec<String>,
         capacity: Option<u64>,
+        spill: Option<PathBuf>,
+        spill_limit: Option<u64>,
+        spill_keep: bool,
         cluster: &str,
         tokens: Vec<String>,
         certificates: Option<(PathBuf, PathBuf, PathBuf, Option<PathBuf>)>,
@@ -61,6 +64,8 @@ impl Node {
             ca,
             crl,
         });
+        let spill =
+            spill.map(|folder| SpillConfig { folder, limit: spill_limit, keep: spill_keep });
         let config = NodeConfig {
             listen,
             advertise,
@@ -73,6 +78,7 @@ impl Node {
             insecure,
             confine,
             capacity,
+            spill,
             socket,
             rack,
             degree,

@@ -9,10 +9,12 @@ use hoplite_proto::{
     message::{Message, Progress},
     meta::{Kind, Meta},
     node::Action,
+    table::{Place, Table, file_bytes},
     time::Instant,
 };
 
 use crate::{
+    disk::Disk,
     payload::{Content, Tag},
     plan::{Fate, Make, SECOND},
     users::{Object, Purpose},
@@ -29,7 +31,8 @@ impl World {
         let Some(host) = self.hosts.get(&node) else { return };
         let table = host.node.table();
         let mut broken = None;
-        let bytes: u64 = table.iter().map(|(_, copy)| copy.meta.size).sum();
+        let in_memory = table.iter().filter(|(_, copy)| copy.place != Place::Disk);
+        let bytes: u64 = in_memory.map(|(_, copy)| copy.meta.size).sum();
         if bytes > table.used() || table.used() > table.capacity() {
             broken = Some(format!(
                 "{bytes} bytes at {node:?}: {} accounted of {}",
@@ -41,6 +44,7 @@ impl World {
         if small > most {
             broken = Some(format!("{small} bytes of small objects live at {node:?}, of {most}"));
         }
+        broken = broken.or_else(|| self.check_disk(node));
         if let Some(cycle) = self.directory_cycle(node) {
             broken = Some(cycle);
         }
@@ -532,7 +536,10 @@ impl World {
                     let holder = self.hosts[&existing[id][0]].node.table();
                     let copy = holder.current(id).and_then(|instance| holder.get(instance));
                     let size = copy.map_or(0, |copy| copy.meta.size) + 4096;
-                    if table.pinned() + size <= table.capacity() {
+                    let can_be_sent = copy.is_none_or(|copy| copy.place == Place::Memory);
+                    if has_room(table, size, self.plan.disk)
+                        && (can_be_sent || has_room(holder, size, self.plan.disk))
+                    {
                         stuck = Some(format!(
                             "{request:?} at {:?} waits for {id:?}; {} of {} bytes are used, {} pinned",
                             asked.node,
@@ -617,6 +624,7 @@ impl World {
             let unfinished = host.node.unfinished().filter(|what| !is_stale(what));
             left.extend(unfinished.map(|what| format!("{what} at {node:?}")));
             left.extend(host.slots.keys().map(|slot| format!("slot {slot} at {node:?}")));
+            left.extend(host.files.keys().map(|file| format!("a file of {file} at {node:?}")));
             for id in self.users.by_id.keys() {
                 for holder in host.node.directory().holders(id) {
                     left.push(format!("{holder:?} as a holder of {id:?} at {node:?}"));
@@ -631,6 +639,16 @@ impl World {
             self.fail(format!("left over when all is deleted: {}", left.join("; ")));
         }
     }
+}
+
+/// Whether a node has room for a copy, or can make some by writing others to its disk.
+fn has_room(table: &Table, size: u64, disk: Option<Disk>) -> bool {
+    let disk = disk.filter(|disk| disk.failures == 0);
+    let largest = table.iter().map(|(_, copy)| file_bytes(copy.meta.size)).max().unwrap_or(0);
+    let files = table.unfiled() + (table.unfiled() >> 3) + 8192 * table.len() as u64;
+    let taken = table.on_disk() + files + 2 * largest;
+    let spillable = if disk.is_some_and(|disk| taken <= disk.limit) { table.unfiled() } else { 0 };
+    table.pinned() - spillable + size <= table.capacity()
 }
 
 /// Whether `tags` are one content each of `count` of `candidates`.

@@ -187,6 +187,8 @@ impl World {
             Happening::Arrive { to: node, .. }
             | Happening::Tell { node, .. }
             | Happening::SlotTaken { node, .. }
+            | Happening::FileWritten { node, .. }
+            | Happening::BlockRead { node, .. }
             | Happening::Alarm { node, .. }
             | Happening::FetchOver { node, .. }
             | Happening::FoldOver { node, .. } => *node,

@@ -76,8 +76,13 @@ impl World {
             return self.fail(format!("node {node:?} starts the fold {key:?} twice"));
         }
         let Some(host) = self.hosts.get(&node) else { return };
-        let slots: Option<Vec<SlotId>> =
-            inputs.iter().map(|input| host.slots.get(input).copied()).collect();
+        let slot = |input: &Instance| {
+            let in_memory = host.slots.get(input).copied();
+            // One that comes back may be left on disk again.
+            let is_whole = in_memory.is_some_and(|slot| self.shell.slots[slot].is_full());
+            self.file_of(node, *input).filter(|_| !is_whole).or(in_memory)
+        };
+        let slots: Option<Vec<SlotId>> = inputs.iter().map(slot).collect();
         let target = target.map(|(instance, _)| host.slots.get(&instance).copied());
         let (Some(slots), false) = (slots, target == Some(None)) else {
             return self

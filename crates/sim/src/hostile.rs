@@ -79,6 +79,7 @@ fn plan(dice: &mut Dice) -> Plan {
         has_jobs: false,
         config: Config { capacity: 1 << 34, link, degree: None, detection_ns, slice, small: None },
         slot_failures: 0,
+        disk: None,
         objects: Vec::new(),
         acts: Vec::new(),
         end: Instant(LIES_NS + SECOND),

@@ -176,6 +176,7 @@ impl Rounds {
             has_jobs: false,
             config,
             slot_failures: 0,
+            disk: None,
             objects: Vec::new(),
             acts: Vec::new(),
             end: begin_of(9),

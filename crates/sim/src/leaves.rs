@@ -103,6 +103,7 @@ fn plan(dice: &mut Dice) -> Plan {
         nodes,
         config,
         slot_failures: 0,
+        disk: None,
         objects,
         acts,
         end: Instant(100 * SECOND),

@@ -16,6 +16,7 @@
 mod case;
 mod check;
 mod dice;
+mod disk;
 mod faults;
 mod fold;
 mod halves;

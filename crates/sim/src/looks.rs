@@ -8,6 +8,7 @@ use hoplite_proto::{
     id::{ClientId, Instance, Name, NodeId, ObjectId, RequestId},
     message::Holding,
     meta::Meta,
+    table::Place,
 };
 
 use crate::{
@@ -228,6 +229,8 @@ impl World {
             }
             Purpose::Follow { id } => {
                 let current = host.node.table().current(id)?;
+                // What is on disk is not on its way.
+                host.node.table().get(current).filter(|copy| copy.place != Place::Disk)?;
                 Some(format!("{current} is here"))
             }
             Purpose::Locations { id, known, .. } => {

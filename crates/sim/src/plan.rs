@@ -13,7 +13,7 @@ use hoplite_proto::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{dice::Dice, faults::Fault, payload::SMALL_BYTES, shell::BLOCK_BYTES};
+use crate::{dice::Dice, disk::Disk, faults::Fault, payload::SMALL_BYTES, shell::BLOCK_BYTES};
 
 pub(crate) const MICROSECOND: u64 = 1_000;
 pub(crate) const MILLISECOND: u64 = 1_000_000;
@@ -36,6 +36,9 @@ pub(crate) struct Plan {
     pub(crate) config: Config,
     /// How often a slot can't be had, in percent.
     pub(crate) slot_failures: u64,
+    /// The disk of each node, if they have one.
+    #[serde(default)]
+    pub(crate) disk: Option<Disk>,
     pub(crate) objects: Vec<Spec>,
     pub(crate) acts: Vec<(Instant, Act)>,
     /// Whether some clients are of a job.
@@ -213,6 +216,7 @@ impl Plan {
             has_jobs: false,
             config: config(dice),
             slot_failures: if dice.chance(10) { 4 } else { 0 },
+            disk: None,
             objects: Vec::new(),
             acts: Vec::new(),
             end: Instant(horizon * 2),
@@ -237,6 +241,7 @@ impl Plan {
         plan.add_changes(horizon, dice);
         plan.add_lifetimes(horizon, dice);
         plan.limit_capacity(dice);
+        plan.add_disks(dice);
         plan.acts.sort_by_key(|(at, _)| *at);
         plan.limit_small(dice);
         plan

@@ -129,7 +129,7 @@ fn plan(what: Collective, nodes: u64, bytes: u64, link: Link) -> Plan {
     };
     let end = HEAD_START + 1000 * SECOND;
     let (apart_until, has_jobs) = (None, false);
-    Plan { nodes, apart_until, has_jobs, config, slot_failures: 0, objects, acts, end }
+    Plan { nodes, apart_until, has_jobs, config, slot_failures: 0, disk: None, objects, acts, end }
 }
 
 /// A world to watch grow, without checks after each event: they look at everything.

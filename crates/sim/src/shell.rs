@@ -81,6 +81,28 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    /// One without a byte, which is complete.
+    pub(crate) fn empty(host: NodeId, instance: Instance) -> Self {
+        Self {
+            host,
+            instance,
+            size: 0,
+            blocks: Vec::new(),
+            filled: 0,
+            is_complete: true,
+            is_freed: false,
+            is_refused: false,
+            flows: BTreeSet::new(),
+            folds: BTreeSet::new(),
+        }
+    }
+
+    /// The same blocks elsewhere.
+    pub(crate) fn copied(&self) -> Self {
+        let (blocks, filled, size) = (self.blocks.clone(), self.filled, self.size);
+        Self { blocks, filled, size, ..Self::empty(self.host, self.instance) }
+    }
+
     /// How many blocks it will have.
     pub(crate) fn end(&self) -> u32 {
         blocks_of(self.size)
@@ -177,6 +199,9 @@ impl World {
             }
             Action::CreateSlot { instance, size, .. } => self.create_slot(node, instance, size),
             Action::FreeSlot { instance } => self.free_slot(node, instance),
+            Action::Spill { kept } => self.spill(node, *kept),
+            Action::Unspill { instance } => self.unspill(node, instance),
+            Action::DropSpilled { instance } => self.drop_spilled(node, instance),
             Action::Fetch { id, instance, source, parts, .. } => {
                 self.fetch(node, id, instance, source, parts);
             }

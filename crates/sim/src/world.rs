@@ -13,6 +13,7 @@ use hoplite_proto::{
 use crate::{
     Case, Sabotage,
     dice::Dice,
+    disk::File,
     hostile::Hostile,
     net::{Net, Racks},
     payload::Piece,
@@ -63,6 +64,8 @@ pub(crate) struct Host {
     /// It stands still.
     pub(crate) frozen_until: Option<Instant>,
     pub(crate) slots: BTreeMap<Instance, SlotId>,
+    /// Copies on its disk.
+    pub(crate) files: BTreeMap<Instance, File>,
     /// Copies that it receives: which attempt.
     pub(crate) fetches: BTreeMap<Instance, u64>,
     /// Messages of others.
@@ -88,6 +91,18 @@ pub(crate) enum Happening {
     SlotTaken {
         node: NodeId,
         slot: SlotId,
+    },
+    /// A file is written, or can't be.
+    FileWritten {
+        node: NodeId,
+        instance: Instance,
+        number: u64,
+    },
+    /// A block of a copy comes back from disk.
+    BlockRead {
+        node: NodeId,
+        slot: SlotId,
+        index: u32,
     },
     CheckFeeds {
         start: NodeId,
@@ -212,6 +227,9 @@ impl World {
         let seeds = self.hosts.iter().filter(|(_, host)| host.is_up && !host.is_leaving);
         let mut seeds: Vec<NodeId> = seeds.map(|(id, _)| *id).collect();
         let id = self.add_stranger(before).id;
+        if let Some(before) = before {
+            self.begin_with_files(id, before.id);
+        }
         seeds.retain(|seed| !self.are_apart || seed.0 % 2 == id.0 % 2);
         if let Some(seed) = self.dice.pick(&seeds) {
             self.dial(id, seed);
@@ -242,13 +260,18 @@ impl World {
                 Member { id, address, rack: self.racks.next() }
             }
         };
+        let mut node = Node::new(member, self.plan.config);
+        if let Some(disk) = self.plan.disk {
+            node.spill(disk.limit, disk.keep);
+        }
         let host = Host {
-            node: Node::new(member, self.plan.config),
+            node,
             member,
             is_up: true,
             is_leaving: false,
             frozen_until: None,
             slots: BTreeMap::new(),
+            files: BTreeMap::new(),
             fetches: BTreeMap::new(),
             heard: 0,
             alarm: None,
@@ -328,6 +351,10 @@ impl World {
                 self.fold_ended(node, key, failure, target);
             }
             Happening::SlotTaken { node, slot } => self.slot_taken(node, slot),
+            Happening::FileWritten { node, instance, number } => {
+                self.file_written(node, instance, number);
+            }
+            Happening::BlockRead { node, slot, index } => self.block_read(node, slot, index),
             Happening::LeadRound { one, other } => self.lead_round(one, other),
             Happening::CheckFeeds { start, instance } => self.check_feeds(start, instance, false),
             Happening::Meet => self.meet(),
@@ -523,6 +550,7 @@ impl World {
             }
         }
         self.stop_flows_of(node);
+        self.stop_disk(node);
         self.users_of_host_gone(node);
     }
 

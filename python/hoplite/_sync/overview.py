@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from hoplite.ref import Ref
 
+# Of the store, what `stats` tells.
+STORE_NUMBERS = ("used", "capacity", "mapped", "warm", "small", "spilled", "spill_limit")
+
 
 class Overview(Attachment):
     """What `Client` inherits."""
@@ -101,15 +104,15 @@ class Overview(Attachment):
 
         Returns:
             "members", "objects", "waiting" (questions without an answer), "reduces" (under way), "store_used",
-            "store_capacity", "store_mapped", "store_warm" and "store_small" (bytes), and every counter since the node's
-            start; docs/counters.md explains each.
+            "store_capacity", "store_mapped", "store_warm", "store_small", "store_spilled" and "store_spill_limit" (bytes),
+            and every counter since the node's start; docs/counters.md explains each.
         """
         status = self._status()
         store = status["store"]
         return {
             "members": len(status["members"]),
             **{name: status[name] for name in ("objects", "waiting", "reduces")},
-            **{f"store_{name}": store[name] for name in ("used", "capacity", "mapped", "warm", "small")},
+            **{f"store_{name}": store[name] for name in STORE_NUMBERS},
             **status["counters"],
         }
 
@@ -130,9 +133,10 @@ class Overview(Attachment):
         Returns:
             Of each "ref", "bytes", "dtype" and "shape" (None of what is no array), "what" (both in words), "form",
             "job" and "ttl" (seconds that it is to live still, or None). "readers" is how many readers, transfers and
-            folds use the copy of this node. Of a copy of this node also "state", "pinned" and "instance"; of an object
-            of the cluster "owner" (the id of the node that listed it), "age" (seconds since that node first heard of
-            it) and "copies" and "partial", how many nodes have all of it and a part of it, in the order of the refs.
+            folds use the copy of this node. Of a copy of this node also "state" ("filling", "flowing", "folding",
+            "complete", "spilled" on disk, or "returning" from there), "pinned" and "instance"; of an object of the
+            cluster "owner" (the id of the node that listed it), "age" (seconds since that node first heard of it) and
+            "copies" and "partial", how many nodes have all of it and a part of it, in the order of the refs.
 
         Raises:
             GetTimeout: a node did not answer in time.

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-COUNTERS = ("reduces_restarted", "fetches_failed", "transfers_slow", "blocks_corrupt", "copies_corrupt", "refusals")
+COUNTERS = (
+    *("reduces_restarted", "fetches_failed", "transfers_slow", "blocks_corrupt", "copies_corrupt", "refusals"),
+    "spill_failures",
+)
 
 
 def of(counters: Mapping[str, int]) -> dict[str, int]:

@@ -50,11 +50,13 @@ pub enum Task {
     Answers,
     /// Keeps the pins of a forked process.
     Fork,
+    /// Writes and reads files of objects.
+    Disk,
 }
 
 impl Task {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Machine,
         Self::Orders,
         Self::Timer,
@@ -77,6 +79,7 @@ impl Task {
         Self::Session,
         Self::Answers,
         Self::Fork,
+        Self::Disk,
     ];
 }
 

@@ -2,5 +2,6 @@
 //!
 //! Knows streams and copies; not the shape of the tree.
 
+mod input;
 pub mod kernels;
 pub(crate) mod worker;

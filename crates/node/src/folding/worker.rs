@@ -1,4 +1,4 @@
-//! A position of a reduce at work: its own inputs and its children's streams, folded frame by frame.
+//! A position of a reduce at work: its own inputs, in memory or on disk, and its children's streams, folded frame by frame.
 //!
 //! A position that has a parent keeps its stream in a bounded window until the parent fetches it; the caller's own
 //! folds into the copy of the result, which is read by others while it grows. Arithmetic is in [`crate::folding::kernels`].
@@ -20,8 +20,9 @@ use hoplite_proto::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::kernels;
+use super::{input::Input, kernels};
 use crate::{
+    disk::Disk,
     engine::task::Task,
     mutants::{self, Bug},
     store::Held,
@@ -36,6 +37,7 @@ use crate::{
 /// The folds of a node that are at work.
 pub(crate) struct Folding {
     transfers: Arc<Transfers>,
+    disk: Option<Arc<Disk>>,
     /// Dropping an entry stops the fold.
     stops: Mutex<HashMap<FoldKey, oneshot::Sender<()>>>,
 }
@@ -47,8 +49,8 @@ enum Sink {
 }
 
 impl Folding {
-    pub(crate) fn new(transfers: Arc<Transfers>) -> Self {
-        Self { transfers, stops: Mutex::default() }
+    pub(crate) fn new(transfers: Arc<Transfers>, disk: Option<Arc<Disk>>) -> Self {
+        Self { transfers, disk, stops: Mutex::default() }
     }
 
     /// Stops a fold, if it is not over already.
@@ -98,7 +100,11 @@ pub(crate) fn start(folding: &Arc<Folding>, order: FoldOrder, target: Option<(In
             };
             let mut inputs = Vec::with_capacity(order.inputs.len());
             for input in &order.inputs {
-                inputs.push(memory_of(&transfers, *input).await?);
+                inputs.push(match this.disk.as_ref().and_then(|disk| disk.written(*input)) {
+                    // Also one that is coming back: nothing says for whom, and it may be left on disk.
+                    Some(file) if !is_in_memory(&transfers, *input) => Input::open(file, *input)?,
+                    _ => Input::Memory(memory_of(&transfers, *input).await?),
+                });
             }
             run(&transfers, &order, inputs, sink).await
         };
@@ -138,10 +144,14 @@ async fn memory_of(transfers: &Transfers, instance: Instance) -> Result<Arc<Held
     held.map_err(|_| format!("instance {instance} has no memory"))
 }
 
+fn is_in_memory(transfers: &Transfers, instance: Instance) -> bool {
+    transfers.store.get(instance).is_some_and(|held| held.slot.is_complete())
+}
+
 async fn run(
     transfers: &Arc<Transfers>,
     order: &FoldOrder,
-    inputs: Vec<Arc<Held>>,
+    mut inputs: Vec<Input>,
     sink: Sink,
 ) -> Result<(), String> {
     let (frame, mut at, mut frames) = (u64::from(order.frame), order.part.start, 0_u64);
@@ -180,9 +190,8 @@ async fn run(
                 }
             }
         }
-        for input in &inputs {
-            let bytes =
-                input.wait(range.clone()).await.map_err(|_| "an input was dropped".to_string())?;
+        for input in &mut inputs {
+            let bytes = input.bytes(transfers, range.clone()).await?;
             match &mut sum {
                 None => {
                     let mut first = transfers.streams.piece(bytes.len());

@@ -53,6 +53,8 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
             "mapped": arena.mapped_bytes,
             "warm": arena.warm_bytes,
             "extents": arena.extents,
+            "spilled": status.spilled,
+            "spill_limit": status.spill_limit,
         },
         "link": {
             "latency_ns": link.latency_ns,

@@ -186,10 +186,12 @@ impl Session {
             ToNode::Ask {
                 ask: ask @ (Ask::Release { .. } | Ask::ReleaseCopied { .. }), ..
             } => self.end(ask),
-            ToNode::Ask { request, ask, timeout_ns } => match self.note_question(request, bytes, ask)? {
-                Ok(ask) => self.ask(request, ask, timeout_ns),
-                Err(error) => self.tell(request, Err(error), None, None),
-            },
+            ToNode::Ask { request, ask, timeout_ns } => {
+                match self.note_question(request, bytes, ask)? {
+                    Ok(ask) => self.ask(request, ask, timeout_ns),
+                    Err(error) => self.tell(request, Err(error), None, None),
+                }
+            }
             ToNode::Cancel { request } => {
                 let ours = lock(&self.asked).ours(request);
                 if let Some(ours) = ours {
@@ -243,7 +245,12 @@ impl Session {
     }
 
     /// Notes a question of so many bytes; what is asked of the node, or why nothing is.
-    fn note_question(&self, request: u64, bytes: usize, ask: Ask) -> io::Result<Result<Ask, CallError>> {
+    fn note_question(
+        &self,
+        request: u64,
+        bytes: usize,
+        ask: Ask,
+    ) -> io::Result<Result<Ask, CallError>> {
         match lock(&self.asked).begin(request, bytes)? {
             Ok(()) => Ok(self.asks(ask)),
             Err(Excess { limit, error }) => {

@@ -411,7 +411,10 @@ impl Directory {
             if let Some(live) = lost.as_ref()
                 && let Some(node) = live.abandoned_by
             {
-                let detail = format!("node {node} left, and no other node had room for it");
+                let detail = match members.contains(node) {
+                    true => format!("node {node} can't read it from its disk, and no other has it"),
+                    false => format!("node {node} left, and no other node had room for it"),
+                };
                 let error = Error::ObjectLost { id: id.clone(), detail };
                 live.strand_copies(id, &error, mail);
                 entry.lost = None;
@@ -453,7 +456,11 @@ impl Directory {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let can_come = match id.minter() {
             // As long as it lives it has the object, makes it, or says that it can't: a reduce may begin again.
-            Some(minter) => members.contains(minter),
+            Some(minter) => {
+                let gave_it_up =
+                    entry.live.as_ref().is_some_and(|live| live.abandoned_by == Some(minter));
+                members.contains(minter) && !gave_it_up
+            }
             // A name that nobody has put yet, or that a reduce will be the result of.
             None => entry.live.is_none() || entry.reserved.is_some(),
         };

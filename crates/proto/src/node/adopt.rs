@@ -79,6 +79,20 @@ impl Held {
         }
     }
 
+    /// What an original takes of the capacity from now on.
+    fn weigh(&mut self, instance: Instance, bytes: u64) {
+        let held = [
+            (&mut self.kept, &mut self.kept_bytes),
+            (&mut self.given_back, &mut self.given_back_bytes),
+        ];
+        for (originals, sum) in held {
+            if let Some(original) = originals.get_mut(&instance) {
+                *sum = *sum - original.bytes + bytes;
+                original.bytes = bytes;
+            }
+        }
+    }
+
     fn give_back(&mut self, instance: Instance) {
         if let Some(kept) = self.kept.remove(&instance) {
             self.kept_bytes -= kept.bytes;
@@ -197,7 +211,7 @@ impl Adoptions {
             if covered >= missing {
                 break;
             }
-            let copy = table.get(*instance).filter(|copy| copy.is_complete() && copy.pins == 0);
+            let copy = table.get(*instance).filter(|copy| copy.is_readable() && copy.pins == 0);
             let can_go = world.members().contains(kept.asker) && !replicas.contains(*instance);
             if let Some(copy) = copy.filter(|_| can_go) {
                 covered += kept.bytes;
@@ -279,10 +293,10 @@ impl Node {
         bytes: Inline,
         terms: Option<Box<Terms>>,
     ) {
-        let Some(evicted) = self.table.make_room(meta.size) else {
+        let Some(shed) = self.table.make_room(meta.size) else {
             return answer(&id, adoption, false, &mut self.world);
         };
-        self.evicted(evicted);
+        self.evicted(shed);
         let instance = adoption.instance;
         self.table.insert(instance, id.clone(), meta, Some(bytes), State::Complete, true);
         if let Some(terms) = terms {
@@ -309,6 +323,12 @@ impl Node {
             return answer(id, adoption, false, &mut self.world);
         }
         self.adopt_small(id.clone(), adoption, meta.clone(), bytes.clone(), terms);
+    }
+
+    /// An original has left memory or comes back: it takes something else of the capacity.
+    pub(super) fn weigh_adoption(&mut self, instance: Instance) {
+        let bytes = self.table.get(instance).map_or(0, Copy::cost);
+        self.adoptions.held.weigh(instance, bytes);
     }
 
     fn hold(&mut self, adoption: Adoption, was_original: bool) {
@@ -378,6 +398,7 @@ impl Node {
         }
         if self.table.set_origin(instance, false).is_some() {
             self.announce(instance);
+            self.leave_disk(instance);
             self.grant_space();
         }
     }

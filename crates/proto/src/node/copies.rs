@@ -1,9 +1,9 @@
 //! The life of a copy, however it came to be: its slot, what owners are told of it, the pins of those that use it, its end.
 //!
 //! What a copy is, and which may be evicted, is in [`crate::table`]; how it comes to be in [`super::put`], [`super::get`],
-//! [`super::reduce`] and [`super::adopt`].
+//! [`super::reduce`] and [`super::adopt`]; how it goes to disk and comes back in [`super::spill`].
 
-use alloc::{string::String, vec::Vec};
+use alloc::string::String;
 
 use super::{Action, Node, Note};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     id::{Instance, NodeId},
     message::{Announce, Message, Progress},
     planted::{self, Bug},
-    table::{Removed, State},
+    table::{Removed, Shed, State},
 };
 
 impl Node {
@@ -21,7 +21,7 @@ impl Node {
             Some(State::Filling(_)) => self.create_in_memory(instance),
             Some(State::Flowing(_)) => self.pull_in_memory(instance),
             Some(State::Folding) => self.result_in_memory(instance),
-            Some(State::Complete) => {}
+            Some(State::Complete) => self.unspill_in_memory(instance),
             // The copy went while its memory was being made.
             None => self.world.act(Action::FreeSlot { instance }),
         }
@@ -36,7 +36,7 @@ impl Node {
             State::Filling(_) => self.fail_create(instance, error),
             State::Flowing(_) => self.pull_failed(&id, &error),
             State::Folding => self.result_failed(instance, error),
-            State::Complete => {}
+            State::Complete => self.unspill_without_memory(instance, &error),
         }
     }
 
@@ -59,6 +59,7 @@ impl Node {
         if matches!(state, Some(State::Flowing(_) | State::Folding)) {
             self.world.act(Action::FreeSlot { instance });
         }
+        self.doom_at_disk(instance);
         if let Some(removed) = self.table.doom(instance) {
             self.removed(&removed);
         }
@@ -74,6 +75,22 @@ impl Node {
             // What is unpinned may be evicted for an object that waits for room.
             None if planted::has(Bug::GrantsNoRoomLater) => {}
             None => {
+                self.leave_disk(instance);
+                self.memory_freed();
+                self.grant_space();
+            }
+        }
+    }
+
+    /// A copy that was to be pinned later is not any more.
+    pub(super) fn unhold(&mut self, instance: Instance) {
+        if self.table.get(instance).is_none() {
+            return;
+        }
+        match self.table.unhold(instance) {
+            Some(removed) => self.removed(&removed),
+            None => {
+                self.leave_disk(instance);
                 self.memory_freed();
                 self.grant_space();
             }
@@ -81,23 +98,39 @@ impl Node {
     }
 
     fn removed(&mut self, removed: &Removed) {
+        self.free(removed);
         if removed.has_slot {
-            self.world.act(Action::FreeSlot { instance: removed.instance });
             self.has_memory(removed.instance);
             self.memory_freed();
         }
         self.grant_space();
     }
 
-    pub(super) fn evicted(&mut self, evicted: Vec<Removed>) {
+    /// Lets go of the memory and of the file of a copy that is no more.
+    fn free(&mut self, removed: &Removed) {
+        let Removed { instance, has_slot, has_file, .. } = *removed;
+        if has_slot {
+            self.world.act(Action::FreeSlot { instance });
+        }
+        if has_file {
+            self.spills.forget(instance);
+            self.world.act(Action::DropSpilled { instance });
+        }
+    }
+
+    /// Carries out what others need room for.
+    pub(super) fn evicted(&mut self, Shed { evicted, spilled }: Shed) {
+        for instance in spilled {
+            self.world.act(Action::FreeSlot { instance });
+            self.weigh_adoption(instance);
+        }
         if evicted.is_empty() {
             return;
         }
         self.world.note(Note::Evicted { copies: evicted.len() });
-        for Removed { id, instance, has_slot } in evicted {
-            if has_slot {
-                self.world.act(Action::FreeSlot { instance });
-            }
+        for removed in evicted {
+            self.free(&removed);
+            let Removed { id, instance, .. } = removed;
             self.world.send_owners(&id, &Message::Withdraw { id: id.clone(), instance });
         }
     }
@@ -119,7 +152,8 @@ impl Node {
             None if self.scatters.contains(instance) => Progress::Parts,
             None => Progress::Partial { source },
         };
-        let (id, meta, origin) = (copy.id.clone(), copy.meta.clone(), copy.origin);
+        let (id, meta, origin) =
+            (copy.id.clone(), copy.meta.clone(), copy.origin && !copy.returned);
         let (claim, lifetime) = (false, copy.lifetime(self.world.now()));
         Some(Announce { id, instance, meta, origin, progress, claim, lifetime })
     }

@@ -1,11 +1,11 @@
 //! The language between a node's decisions and its shell: facts that go in, orders that come out.
 
-use alloc::{string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use core::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{leave::Lost, permit::Kind};
+use super::{leave::Lost, permit::Kind, spill::Kept};
 use crate::{
     ask::{Answer, Ask},
     broadcast::Reason,
@@ -79,6 +79,35 @@ pub enum Event {
         /// Which.
         instance: Instance,
         /// What the operating system said.
+        detail: String,
+    },
+    /// A node of before has left these originals in files. Told before everything else.
+    Kept {
+        /// What the files say; of two instances under one name the later one last.
+        all: Vec<Kept>,
+    },
+    /// A copy is in a file as a whole.
+    Spilled {
+        /// Which.
+        instance: Instance,
+    },
+    /// A copy is in no file, and can't be now.
+    SpillFailed {
+        /// Which.
+        instance: Instance,
+        /// In which folder, and what the operating system said.
+        detail: String,
+    },
+    /// A copy is in memory again as a whole.
+    Unspilled {
+        /// Which.
+        instance: Instance,
+    },
+    /// The file of a copy can't be read, or is not what was written.
+    UnspillFailed {
+        /// Which.
+        instance: Instance,
+        /// Which file, and what is wrong with it.
         detail: String,
     },
     /// A member says something.
@@ -261,6 +290,23 @@ pub enum Action {
         /// Which.
         instance: Instance,
     },
+    /// Write a complete copy to a file; answered by `Spilled` or `SpillFailed`, unless `DropSpilled` comes first. It may lose its
+    /// memory meanwhile.
+    Spill {
+        /// What the file is to say of it.
+        kept: Box<Kept>,
+    },
+    /// Read a copy from its file into its slot, from front to end; answered by `Unspilled` or `UnspillFailed`, unless `FreeSlot`
+    /// comes first.
+    Unspill {
+        /// Which.
+        instance: Instance,
+    },
+    /// Remove the file of a copy, also if it is being written.
+    DropSpilled {
+        /// Which.
+        instance: Instance,
+    },
     /// Receive what is missing of a copy; answered by `Fetched`, `FetchFailed` or `CopyDiffers`. Ends the transfer of that copy before
     /// it, which is not answered then.
     Fetch {
@@ -295,7 +341,7 @@ pub enum Action {
         /// To which question.
         serve: ServeId,
     },
-    /// Fold; ends with `FoldEnded`.
+    /// Fold; ends with `FoldEnded`. Inputs that have no slot are in files.
     StartFold {
         /// The order.
         order: FoldOrder,

@@ -94,9 +94,10 @@ impl Node {
 
     /// Lets go of the inputs of a fold; whether it had been told to stop.
     pub(super) fn end_fold(&mut self, key: FoldKey) -> bool {
-        let Some(Ended { inputs, was_stopped }) = self.worker.end(&key) else { return true };
+        let Some(ended) = self.worker.end(&key) else { return true };
+        let Ended { inputs, was_waiting, was_stopped } = ended;
         for input in inputs {
-            self.unpin(input);
+            if was_waiting { self.unhold(input) } else { self.unpin(input) }
         }
         was_stopped
     }

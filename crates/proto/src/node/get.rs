@@ -456,6 +456,7 @@ impl Node {
         }
         self.end_pull(id);
         self.end_following(id);
+        let error = self.with_file(id, error);
         for request in self.readers.take_waiting(id) {
             self.requests.reply(request, Err(error.clone()), &mut self.world);
         }
@@ -471,6 +472,7 @@ impl Node {
 
     /// Gives up an object that no client here waits for, nor a receiver behind here, unless it is arriving.
     pub(super) fn end_if_unwanted(&mut self, id: &ObjectId) {
+        self.leave_on_disk_if_unwanted(id);
         let is_arriving = self.pulls.is_arriving(id);
         let is_in_room = self.pulls.awaits_room(id).is_some();
         let has_parked = self.pulls.has_parked(id);

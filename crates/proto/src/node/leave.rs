@@ -3,7 +3,9 @@
 //! Clients are told at once that it is closing; but what they are filling in that moment, and others may be reading while
 //! it grows, they may still seal.
 //!
-//! What no other member takes, though one stays, is lost: the owners are told ([`Message::Abandon`]), and the user of this node.
+//! What no other member takes stays on disk, if this node leaves files for the next one: all originals are written while
+//! others are asked, and the files of those that were taken go. Else it is lost, if a member stays: the owners are told
+//! ([`Message::Abandon`]), and the user of this node.
 //!
 //! A reduce that folds here would have to begin again, so this node asks every member ([`Message::Leaving`]). From then on
 //! the member's reduces take no seat here: an input that only this node holds they take from the node that adopts it. A
@@ -12,7 +14,7 @@
 //! their result would be lost with this node.
 //!
 //! ```text
-//!   told to leave --> adopted, unseated, folds over --> good-bye
+//!   told to leave --> adopted or on disk, unseated, folds over --> good-bye
 //!         |                                                ^
 //!         +--------------- its time is over ---------------+  what it still folds begins again without it
 //! ```
@@ -28,7 +30,7 @@ use crate::{
     id::{Instance, NodeId, ObjectId},
     limits::LOST_NAMED_MAX,
     message::Message,
-    table::Table,
+    table::{Copy, Filed, Table, file_bytes},
     time::Instant,
 };
 
@@ -70,6 +72,8 @@ struct Work {
     open: BTreeMap<Instance, BTreeSet<NodeId>>,
     /// Originals that no other node can take.
     homeless: BTreeSet<Instance>,
+    /// Originals that were to be written to disk.
+    filed: BTreeSet<Instance>,
     /// Originals that clients are filling, and until when they are waited for.
     filling: BTreeSet<Instance>,
     filling_until: Instant,
@@ -151,7 +155,8 @@ impl Leaving {
         let until = world.now() + patience_ns;
         let filling_until = until.min(world.now() + FILL_PATIENCE_NS);
         let (open, homeless, seated_by) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        let work = Work { open, homeless, filling, filling_until, seated_by, until };
+        let filed = BTreeSet::new();
+        let work = Work { open, homeless, filed, filling, filling_until, seated_by, until };
         self.stage = Stage::Leaves(work);
         let me = world.me();
         world.members_mut().begin_to_leave(me);
@@ -254,6 +259,20 @@ impl Leaving {
         }
     }
 
+    /// Originals that no other node has taken, and that were not to be written to disk so far.
+    fn take_unfiled(&mut self) -> Vec<Instance> {
+        let Some(work) = self.work() else { return Vec::new() };
+        let here = work.homeless.iter().chain(work.open.keys()).copied();
+        let new: Vec<Instance> = here.filter(|instance| !work.filed.contains(instance)).collect();
+        work.filed.extend(&new);
+        new
+    }
+
+    /// Whether something is so of each original that no other node can take.
+    fn is_so_of_the_homeless(&mut self, is_so: impl Fn(Instance) -> bool) -> bool {
+        self.work().is_none_or(|work| work.homeless.iter().all(|instance| is_so(*instance)))
+    }
+
     /// Members that leave hear when no reduce of this node has a seat there.
     fn unseat(&mut self, seats: &BTreeSet<NodeId>, world: &mut World) {
         for node in self.unseating.difference(seats).copied().collect::<Vec<_>>() {
@@ -334,8 +353,13 @@ impl Node {
     /// said before.
     pub(super) fn leave_when_empty(&mut self) {
         let has_folded = self.worker.is_done() && self.scatters.len() == 0;
-        let Some(lost) = self.leaving.end(has_folded, self.world.now()) else { return };
-        let lost = self.abandon(&lost);
+        let has_written = !self.spills.is_keeping() || self.has_filed();
+        let is_done = has_folded && has_written;
+        let Some(homeless) = self.leaving.end(is_done, self.world.now()) else { return };
+        let lost = self.abandon(&homeless);
+        if self.spills.is_keeping() {
+            self.drop_files_but(&homeless);
+        }
         let mut mail = Vec::new();
         let mut without_me = self.world.members().clone();
         without_me.resign();
@@ -347,17 +371,51 @@ impl Node {
         self.world.act(Action::Left { lost });
     }
 
+    /// Has what no other node has taken written to disk, as far as there is room; whether that is done of what none takes.
+    fn has_filed(&mut self) -> bool {
+        for instance in self.leaving.take_unfiled() {
+            let copy = self.table.get(instance);
+            let Some(copy) = copy.filter(|copy| copy.filed == Filed::No && !copy.doomed) else {
+                continue;
+            };
+            if file_bytes(copy.meta.size) <= self.spills.left(self.table.on_disk()) {
+                self.write(instance);
+            }
+        }
+        let Self { leaving, table, .. } = self;
+        leaving.is_so_of_the_homeless(|instance| {
+            table.get(instance).is_none_or(|copy| copy.filed != Filed::Writing)
+        })
+    }
+
+    /// What other nodes have taken over is not to come back with the next node: it may be deleted by then.
+    fn drop_files_but(&mut self, homeless: &BTreeSet<Instance>) {
+        let is_filed = |(instance, copy): &(Instance, &Copy)| {
+            copy.filed != Filed::No
+                && !(copy.filed == Filed::Written && homeless.contains(instance) && !copy.doomed)
+        };
+        let void = self.table.iter().filter(is_filed).map(|(instance, _)| instance);
+        for instance in void.collect::<Vec<Instance>>() {
+            self.world.act(Action::DropSpilled { instance });
+        }
+    }
+
     /// Tells the owners of originals that no other node has. Where no member stays nothing is lost to one; and the bytes of
-    /// a small object are at its owners too.
+    /// a small object are at its owners too. What is on disk for the next node is not lost, and comes back with it.
     fn abandon(&mut self, originals: &BTreeSet<Instance>) -> Lost {
         let mut lost = Lost::default();
         let members = self.world.members();
-        if self.world.others().into_iter().all(|other| members.is_leaving(other)) {
+        let is_last = self.world.others().into_iter().all(|other| members.is_leaving(other));
+        if is_last && !self.spills.is_keeping() {
             return lost;
         }
         for instance in originals {
             let copy = self.table.get(*instance);
             let Some(copy) = copy.filter(|copy| copy.inline.is_none()) else { continue };
+            if self.spills.is_keeping() && copy.filed == Filed::Written {
+                // It comes back.
+                continue;
+            }
             let id = copy.id.clone();
             self.world.send_owners(&id, &Message::Abandon { id: id.clone(), instance: *instance });
             lost.count += 1;

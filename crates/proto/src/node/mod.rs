@@ -9,6 +9,7 @@
 //! | [`membership`] | who takes part; the failure detector, the redial |
 //! | [`requests`], [`watches`] | questions of clients; objects of which owners are to tell |
 //! | [`crate::table`], [`room`], [`shortage`] | copies; what waits for room, and for memory |
+//! | [`spills`] | originals on their way to disk and back |
 //! | [`puts`], [`promise`] | objects that clients make, or said they would |
 //! | [`leases`] | leases that clients of this node have taken: of jobs, and of objects |
 //! | [`pulls`], [`readers`] | objects on their way to here; who waits for them, reads and receives copies |
@@ -18,7 +19,7 @@
 //! | [`retell`], [`crate::directory`] | what owners are to hear after a change of members; what this node owns |
 //!
 //! [`permit`] says who may say what, and [`route`] which machine hears of it. What concerns several machines is a method of [`Node`] that calls them by
-//! name, in a file for each part of the journey of an object: [`put`], [`read`], [`get`], [`pace`], [`serve`], [`copies`], [`reduce`],
+//! name, in a file for each part of the journey of an object: [`put`], [`read`], [`get`], [`pace`], [`serve`], [`copies`], [`spill`], [`reduce`],
 //! [`fold`], [`scatter`], [`delete`], [`timeout`], [`meet`] and [`status`].
 
 mod adopt;
@@ -54,6 +55,8 @@ mod scatter;
 mod scatters;
 mod serve;
 mod shortage;
+mod spill;
+mod spills;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -81,6 +84,7 @@ use self::{
     room::Queue,
     scatters::Scatters,
     shortage::Shortage,
+    spills::Spills,
     watches::Watches,
     worker::Worker,
     world::World,
@@ -89,6 +93,7 @@ pub use self::{
     event::{Action, Config, Event, FOLD_WAITED_NS, GROWTH_NS, Note, Whose},
     leave::{LEAVE_PATIENCE_NS, Lost},
     permit::{Kind, Speaker},
+    spill::Kept,
 };
 use crate::{
     directory::Directory,
@@ -110,6 +115,7 @@ pub struct Node {
     table: Table,
     space: Queue,
     shortage: Shortage,
+    spills: Spills,
     puts: Puts,
     promises: Promises,
     leases: Leases,
@@ -138,6 +144,7 @@ impl Node {
             table: Table::new(config.capacity),
             space: Queue::default(),
             shortage: Shortage::default(),
+            spills: Spills::default(),
             puts: Puts::default(),
             promises: Promises::default(),
             leases: Leases::default(),
@@ -188,6 +195,7 @@ impl Node {
             self.requests.deadline(),
             self.pulls.deadline(),
             self.shortage.deadline(),
+            self.spills.deadline(),
             self.retelling.deadline(),
             self.watches.deadline(),
             self.coordinator.deadline(),

@@ -13,20 +13,26 @@ use crate::{
     error::Error,
     id::{ClientId, Instance, ObjectId},
     planted::{self, Bug},
-    table::{Copy, State},
+    table::{Copy, Place, State},
 };
 
 impl Node {
     pub(super) fn get(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
         let current = self.table.current(&id);
-        let is_usable = |copy: &Copy| copy.is_complete() || planted::has(Bug::AnswersGetsTooEarly);
+        let is_usable = |copy: &Copy| {
+            copy.is_readable()
+                || planted::has(Bug::AnswersGetsTooEarly) && copy.place == Place::Memory
+        };
         let complete = current.filter(|instance| self.table.get(*instance).is_some_and(is_usable));
         if let Some(instance) = complete {
             return Some(self.give(asked.client, instance));
         }
         self.requests.remember(asked, Waiting::Object(id.clone()), &self.world);
         self.readers.wait(&id, asked.request);
-        self.pull_if_wanted(&id);
+        match current {
+            Some(instance) => self.bring_back(instance),
+            None => self.pull_if_wanted(&id),
+        }
         None
     }
 
@@ -57,7 +63,7 @@ impl Node {
     pub(super) fn follow(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
         let current = self.table.current(&id);
         if let Some((instance, copy)) = current.and_then(|i| Some((i, self.table.get(i)?))) {
-            if copy.is_complete() {
+            if copy.is_readable() {
                 return Some(Ok(Answer::Done));
             }
             if copy.state == State::Filling(asked.client) {
@@ -68,7 +74,7 @@ impl Node {
                 // What is here of it may turn out to be void.
                 return Some(Ok(Answer::Done));
             }
-            if !self.pulls.awaits_memory(&id) {
+            if !self.pulls.awaits_memory(&id) && !self.lacks_slot(instance, copy) {
                 let meta = copy.meta.clone();
                 return Some(Ok(Answer::Growing { meta, instance }));
             }
@@ -109,8 +115,11 @@ impl Node {
     /// A copy is complete: all clients here that waited for the object get it now.
     pub(super) fn completed(&mut self, instance: Instance) {
         let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
-        let id = copy.id.clone();
+        let (id, is_readable) = (copy.id.clone(), copy.is_readable());
         self.end_pull(&id);
+        if !is_readable {
+            return self.bring_back(instance);
+        }
         self.end_following(&id);
         for request in self.readers.take_waiting(&id) {
             if let Some(client) = self.requests.client(request) {

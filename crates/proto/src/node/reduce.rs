@@ -242,8 +242,9 @@ impl Node {
             return self.reduce_failed(key, epoch, failure, false);
         }
         // The inputs wait with the result: what a client deletes meanwhile is folded all the same.
-        local.iter().for_each(|input| self.table.pin(*input));
-        self.worker.begin(FoldKey::result(key, epoch), local.clone());
+        // They may go to disk meanwhile: pinned, they might keep the result from having room.
+        local.iter().for_each(|input| self.table.hold(*input));
+        self.worker.begin_to_wait(FoldKey::result(key, epoch), local.clone());
         let instance = self.world.next_instance();
         self.await_result(instance, key, local, children);
     }
@@ -287,6 +288,11 @@ impl Node {
             return self.begin_parts(instance);
         }
         let Target { meta, key, local, children, count, op, frame, .. } = target;
+        for input in self.worker.end_waiting(&key) {
+            self.table.pin(input);
+            // It is pinned: it is not the last use of it.
+            self.table.unhold(input);
+        }
         if !local.iter().all(|input| self.is_foldable(*input)) {
             let failure = Some("an input at the caller was lost".into());
             return self.fold_ended(key, failure);

@@ -84,7 +84,7 @@ impl Replicated {
             meta: copy.meta.clone(),
             inline: copy.inline.clone(),
             terms: copy.terms.clone(),
-            bytes: copy.cost(),
+            bytes: copy.bytes(),
             copies: 0,
             requests: Vec::new(),
             asked: BTreeSet::new(),

@@ -3,12 +3,13 @@
 //! In order of asking, but none waits behind one that does not fit. Those who wait are kept by their size, so that a
 //! change of what is free costs the same however many wait.
 
-use alloc::collections::BTreeMap;
+use alloc::{collections::BTreeMap, format, string::String};
 
 use super::Node;
 use crate::{
     error::Error,
     id::{Instance, ObjectId, ReduceId},
+    table::{COPY_OVERHEAD_BYTES, file_bytes},
 };
 
 /// Who waits for room.
@@ -16,6 +17,8 @@ use crate::{
 pub(super) enum SpaceFor {
     Create(Instance),
     Pull(ObjectId),
+    /// An original that is on disk alone.
+    Unspill(Instance),
     Result(Instance),
     SmallResult(ReduceId),
 }
@@ -28,6 +31,8 @@ pub(super) struct Queue {
     /// The size and the ticket of each.
     places: BTreeMap<SpaceFor, (u64, u64)>,
     last_ticket: u64,
+    /// What those take that are on disk alone.
+    returning: u64,
     /// Whether room is being given to them.
     is_granting: bool,
 }
@@ -44,12 +49,18 @@ impl Queue {
     fn push(&mut self, who: SpaceFor, size: u64) {
         self.remove(&who);
         self.last_ticket += 1;
+        if let SpaceFor::Unspill(_) = who {
+            self.returning += size.saturating_add(COPY_OVERHEAD_BYTES);
+        }
         self.places.insert(who.clone(), (size, self.last_ticket));
         self.by_size.entry(size).or_default().insert(self.last_ticket, who);
     }
 
     pub(super) fn remove(&mut self, who: &SpaceFor) {
         let Some((size, ticket)) = self.places.remove(who) else { return };
+        if let SpaceFor::Unspill(_) = who {
+            self.returning -= size.saturating_add(COPY_OVERHEAD_BYTES);
+        }
         let Some(same) = self.by_size.get_mut(&size) else { return };
         same.remove(&ticket);
         if same.is_empty() {
@@ -63,6 +74,20 @@ impl Queue {
         let firsts = firsts.filter_map(|(size, same)| Some((same.first_key_value()?, *size)));
         let first = firsts.min_by_key(|((ticket, _), _)| **ticket);
         first.map(|((_, who), size)| (who.clone(), size))
+    }
+
+    /// What all those would take that `size` bytes are enough for, each alone, less what one copy costs beside its bytes.
+    pub(super) fn bytes_within(&self, size: u64) -> u64 {
+        let sizes = self.by_size.range(..=size);
+        let bytes = sizes.map(|(size, same)| {
+            size.saturating_add(COPY_OVERHEAD_BYTES).saturating_mul(same.len() as u64)
+        });
+        bytes.fold(0, u64::saturating_add).saturating_sub(COPY_OVERHEAD_BYTES)
+    }
+
+    /// The same of all that are on disk alone and are to come back.
+    pub(super) const fn returning_bytes(&self) -> u64 {
+        self.returning.saturating_sub(COPY_OVERHEAD_BYTES)
     }
 
     /// From the largest on of those that `size` bytes are enough for.
@@ -90,21 +115,35 @@ impl Node {
             self.table.room().and_then(|room| self.space.first_within(room))
         {
             self.space.remove(&who);
-            let evicted = self.table.make_room(size).unwrap_or_default();
-            self.evicted(evicted);
+            let shed = self.table.make_room(size).unwrap_or_default();
+            self.evicted(shed);
             match who {
                 SpaceFor::Create(instance) => self.create_in_room(instance),
                 SpaceFor::Pull(id) => self.pull_in_room(&id),
+                SpaceFor::Unspill(instance) => self.unspill_in_room(instance),
                 SpaceFor::Result(instance) => self.result_in_room(instance),
                 SpaceFor::SmallResult(key) => self.small_result_in_room(key),
             }
         }
         self.space.is_granting = false;
-        self.give_back();
+        self.spill_for_room();
+        // What other nodes want kept here goes when this node can make no room by itself.
+        if !self.spills.is_writing() {
+            self.give_back();
+        }
     }
 
     pub(super) fn store_full(&self, needed: u64) -> Error {
         let (capacity, pinned) = (self.table.capacity(), self.table.pinned());
-        Error::StoreFull { needed, capacity, pinned, largest: self.table.largest_held() }
+        Error::StoreFull { needed, capacity, pinned, largest: self.what_is_held(needed) }
+    }
+
+    /// What keeps an object of `needed` bytes out, in words: the largest copies that can't go, and why they don't go to disk.
+    pub(super) fn what_is_held(&self, needed: u64) -> String {
+        let largest = self.table.largest_held();
+        match self.spills.problem(self.table.on_disk(), file_bytes(needed)) {
+            Some(problem) => format!("{largest}; {problem}"),
+            None => largest,
+        }
     }
 }

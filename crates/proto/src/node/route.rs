@@ -26,6 +26,11 @@ impl Node {
             Event::SlotReady { instance } => self.slot_ready(instance),
             Event::SlotRefused { instance, detail } => self.slot_refused(instance, detail),
             Event::SlotFailed { instance, detail } => self.slot_failed(instance, detail),
+            Event::Kept { all } => self.adopt_kept(all),
+            Event::Spilled { instance } => self.spilled(instance),
+            Event::SpillFailed { instance, detail } => self.spill_failed(instance, detail),
+            Event::Unspilled { instance } => self.unspilled(instance),
+            Event::UnspillFailed { instance, detail } => self.unspill_failed(instance, detail),
             Event::Message { from, message } => {
                 // A node that is no member (any more) has to introduce itself first.
                 if self.world.members().contains(from) {
@@ -254,6 +259,7 @@ impl Node {
         self.expire_retelling();
         self.expire_pulls();
         self.expire_shortage();
+        self.expire_spills();
         self.watches.expire(&mut self.world);
         self.expire_reduces();
         self.leaving.expire(self.world.now());

@@ -19,6 +19,7 @@ impl Node {
     pub(super) fn serve_or_refuse(&mut self, serve: ServeId, instance: Instance) {
         let copy = self.table.get(instance);
         match copy.filter(|copy| !copy.doomed && copy.inline.is_none()) {
+            Some(copy) if self.lacks_slot(instance, copy) => self.park_at_disk(serve, instance),
             Some(copy) => {
                 let is_made_here = matches!(copy.state, State::Filling(_) | State::Complete);
                 let relayed =
@@ -34,7 +35,9 @@ impl Node {
     pub(super) fn serve_ended(&mut self, serve: ServeId) {
         let Some(instance) = self.readers.end_serve(serve) else {
             // A receiver that was parked here has hung up.
-            if let Some(id) = self.pulls.unpark(serve) {
+            let at_disk = self.spills.unpark(serve);
+            let at_disk = at_disk.and_then(|instance| Some(self.table.get(instance)?.id.clone()));
+            if let Some(id) = at_disk.or_else(|| self.pulls.unpark(serve)) {
                 self.end_if_unwanted(&id);
             }
             return;

@@ -3,17 +3,18 @@
 //! ```text
 //! refused -> copies are evicted -> asked again
 //!         -> nothing may go     -> waits -> asked again, one after the other, when memory was freed and every 250 ms
+//!                                  originals are written to disk meanwhile, and may go then
 //! ```
 //! The shell may have less memory than the capacity allows: the host or a control group has no more, or what is free lies
 //! in pieces between objects. Does not know which, nor how much there is.
 
 use alloc::{collections::BTreeMap, format, string::String};
 
-use super::{Action, Node, world::World};
+use super::{Action, Node, spills::Phase, world::World};
 use crate::{
     error::Error,
     id::{Instance, ObjectId},
-    table::State,
+    table::{Copy, State},
     time::Instant,
 };
 
@@ -121,15 +122,21 @@ impl Shortage {
 impl Node {
     /// The shell has no memory for a copy now.
     pub(super) fn slot_refused(&mut self, instance: Instance, said: String) {
-        let Some(copy) = self.table.get(instance).filter(|copy| !copy.is_complete()) else {
+        let lacks_memory = |copy: &&Copy| {
+            !copy.is_complete() || self.spills.phase(instance) == Some(Phase::Memory)
+        };
+        let Some(copy) = self.table.get(instance).filter(lacks_memory) else {
             return self.has_memory(instance);
         };
-        let evicted = self.table.shed(copy.cost());
-        if evicted.is_empty() {
+        let bytes = copy.cost();
+        let shed = self.table.shed(bytes);
+        if shed.is_empty() {
             let next = self.shortage.refused(instance, said, self.world.now());
+            // When some are written they may go.
+            self.spill_bytes(bytes, true);
             return self.ask_for_memory(next);
         }
-        self.evicted(evicted);
+        self.evicted(shed);
         self.ask_for_memory(Some(instance));
     }
 
@@ -153,7 +160,7 @@ impl Node {
     pub(super) fn without_memory(&self, instance: Instance) -> Option<Error> {
         let said = self.shortage.reason(instance)?;
         let needed = self.table.get(instance)?.meta.size;
-        let detail = format!("{said}; {}", self.table.largest_held());
+        let detail = format!("{said}; {}", self.what_is_held(needed));
         Some(Error::NoMemory { needed, detail })
     }
 
@@ -177,8 +184,8 @@ impl Node {
 }
 
 /// Asks the shell for the memory of a copy; false if it needs none.
-fn order_slot(copy: Option<&crate::table::Copy>, instance: Instance, world: &mut World) -> bool {
-    let Some(copy) = copy.filter(|copy| !copy.is_complete() && !copy.doomed) else { return false };
+fn order_slot(copy: Option<&Copy>, instance: Instance, world: &mut World) -> bool {
+    let Some(copy) = copy.filter(|copy| copy.is_growing() && !copy.doomed) else { return false };
     let writer = if let State::Filling(client) = copy.state { Some(client) } else { None };
     world.act(Action::CreateSlot { instance, size: copy.meta.size, writer });
     true

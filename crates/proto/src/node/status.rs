@@ -11,7 +11,7 @@ use crate::{
     ask::{Answer, ObjectRow, Status},
     error::Error,
     id::{Instance, ObjectId},
-    table::{Copy, State},
+    table::{Copy, Place, State},
 };
 
 impl Node {
@@ -37,9 +37,9 @@ impl Node {
             ("leases", self.leases.len()),
             ("leases of others", self.directory.leases()),
         ];
-        self.readers
-            .counts()
-            .into_iter()
+        let readers = self.readers.counts().into_iter();
+        readers
+            .chain(self.spills.counts())
             .chain(counts)
             .filter(|(_, count)| *count > 0)
             .map(|(what, count)| format!("{count} {what}"))
@@ -54,7 +54,7 @@ impl Node {
     /// Bytes of an object that clients wait for and that has no room here: a copy, or the result of a reduce.
     fn bytes_without_room(&self, id: &ObjectId) -> Option<u64> {
         let pulled = self.pulls.awaits_room(id).map(|place| place.meta.size);
-        pulled.or_else(|| {
+        pulled.or_else(|| self.bytes_on_disk_without_room(id)).or_else(|| {
             let waits = |who: SpaceFor| self.space.contains(&who);
             let key = self.coordinator.maker(id)?;
             let result = self.coordinator.instance_of(id);
@@ -84,7 +84,11 @@ impl Node {
                 State::Flowing(Some(source)) => format!("it is arriving from node {source}"),
                 State::Flowing(None) => "its sender was lost and no other is known yet".to_string(),
                 State::Folding => "a reduce is still folding it".to_string(),
-                State::Complete => "it is here".to_string(),
+                State::Complete => match copy.place {
+                    Place::Memory => "it is here".to_string(),
+                    Place::Disk => "it is on the disk of this node".to_string(),
+                    Place::Returning => "it is being read from the disk of this node".to_string(),
+                },
             };
         }
         let state = self.pulls.state(id, self.world.members());
@@ -103,23 +107,29 @@ impl Node {
             small: self.directory.small_bytes(),
             used: self.table.used(),
             capacity: self.table.capacity(),
+            spilled: self.table.on_disk(),
+            spill_limit: self.spills.limit(),
             waiting: self.requests.len() as u64,
             reduces: self.coordinator.len() as u64,
         }
     }
 
     pub(super) fn objects(&self) -> Vec<ObjectRow> {
-        let name = |state| match state {
+        let name = |copy: &Copy| match copy.state {
             State::Filling(_) => "filling",
             State::Flowing(_) => "flowing",
             State::Folding => "folding",
-            State::Complete => "complete",
+            State::Complete => match copy.place {
+                Place::Memory => "complete",
+                Place::Disk => "spilled",
+                Place::Returning => "returning",
+            },
         };
         let row = |(instance, copy): (Instance, &Copy)| ObjectRow {
             id: copy.id.clone(),
             instance,
             meta: copy.meta.clone(),
-            state: name(copy.state).to_string(),
+            state: name(copy).to_string(),
             origin: copy.origin,
             pins: copy.pins,
             lifetime: copy.lifetime(self.world.now()),

@@ -1,6 +1,6 @@
 //! Folds that run at this node, for its own reduces or those of others, and what each reads.
 //!
-//! Does not know copies: the caller pins and unpins the inputs.
+//! Does not know copies: the caller pins the inputs, or holds those of a fold that waits for room.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
@@ -19,12 +19,15 @@ pub(super) struct Worker {
 #[derive(Debug)]
 struct Fold {
     inputs: Vec<Instance>,
+    /// Whether it has no room for its result yet: its inputs are held, and not pinned.
+    is_waiting: bool,
     is_stopped: bool,
 }
 
 /// A fold that is over.
 pub(super) struct Ended {
     pub(super) inputs: Vec<Instance>,
+    pub(super) was_waiting: bool,
     pub(super) was_stopped: bool,
 }
 
@@ -58,7 +61,21 @@ impl Worker {
     }
 
     pub(super) fn begin(&mut self, key: FoldKey, inputs: Vec<Instance>) {
-        self.folds.insert(key, Fold { inputs, is_stopped: false });
+        self.folds.insert(key, Fold { inputs, is_waiting: false, is_stopped: false });
+    }
+
+    /// A fold waits for room for its result.
+    pub(super) fn begin_to_wait(&mut self, key: FoldKey, inputs: Vec<Instance>) {
+        self.folds.insert(key, Fold { inputs, is_waiting: true, is_stopped: false });
+    }
+
+    /// A fold that waited for room goes on; its inputs are to be pinned now.
+    pub(super) fn end_waiting(&mut self, key: &FoldKey) -> Vec<Instance> {
+        let waiting = self.folds.get_mut(key).filter(|fold| fold.is_waiting);
+        waiting.map_or_else(Vec::new, |fold| {
+            fold.is_waiting = false;
+            fold.inputs.clone()
+        })
     }
 
     /// A fold shall stop; whether it runs and was not told so before.
@@ -73,8 +90,8 @@ impl Worker {
     }
 
     pub(super) fn end(&mut self, key: &FoldKey) -> Option<Ended> {
-        let Fold { inputs, is_stopped } = self.folds.remove(key)?;
-        Some(Ended { inputs, was_stopped: is_stopped })
+        let Fold { inputs, is_waiting, is_stopped } = self.folds.remove(key)?;
+        Some(Ended { inputs, was_waiting: is_waiting, was_stopped: is_stopped })
     }
 }
 
@@ -85,6 +102,18 @@ mod tests {
 
     fn key() -> FoldKey {
         FoldKey::result(ReduceId { node: NodeId(1), serial: 1 }, 0)
+    }
+
+    #[test]
+    fn inputs_are_pinned_once_there_is_room_and_let_go_of_as_they_were_taken() {
+        let mut worker = Worker::default();
+        let inputs = Vec::from([Instance { node: NodeId(1), serial: 7 }]);
+        worker.begin_to_wait(key(), inputs.clone());
+        assert_eq!(worker.end_waiting(&key()), inputs);
+        assert!(worker.end_waiting(&key()).is_empty(), "once");
+        assert!(worker.end(&key()).is_some_and(|ended| !ended.was_waiting));
+        worker.begin_to_wait(key(), inputs);
+        assert!(worker.end(&key()).is_some_and(|ended| ended.was_waiting));
     }
 
     #[test]

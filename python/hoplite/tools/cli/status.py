@@ -59,6 +59,8 @@ def _print(facts: dict[str, Any]) -> None:
     if store["small"]:
         most = write_size(store["small_capacity"])
         click.echo(f"small    {write_size(store['small'])} of {most}, objects of other members that live here")
+    if store["spill_limit"]:
+        click.echo(f"disk     {write_size(store['spilled'])} of {write_size(store['spill_limit'])} spilled")
     click.echo()
     columns = ["member", "address"]
     if any(member["rack"] for member in facts["members"]):

@@ -13,6 +13,7 @@ mod retell;
 mod room;
 mod scatter;
 mod shortage;
+mod spill;
 mod wait;
 
 use alloc::{
@@ -70,6 +71,8 @@ struct Cluster {
     /// Nodes whose shell has no memory, and how many copies any shell has none for at first.
     without_memory: BTreeSet<NodeId>,
     refusals: u32,
+    /// What disks do.
+    disk: spill::Disk,
     counted: u64,
     /// What was lost with nodes that left.
     lost: BTreeMap<NodeId, Lost>,
@@ -103,6 +106,7 @@ impl Cluster {
             slow: None,
             without_memory: BTreeSet::new(),
             refusals: 0,
+            disk: spill::Disk::default(),
             counted: 0,
             lost: BTreeMap::new(),
         };
@@ -314,6 +318,10 @@ impl Cluster {
                 } else {
                     Event::SlotReady { instance }
                 }
+            }
+            Action::Spill { .. } | Action::Unspill { .. } | Action::DropSpilled { .. } => {
+                let Some(event) = self.disk.carry_out(node, action) else { return };
+                event
             }
             Action::Left { lost } => {
                 self.lost.insert(node, lost);

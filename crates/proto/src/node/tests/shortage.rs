@@ -3,12 +3,12 @@
 use super::*;
 
 impl Cluster {
-    fn lack_memory(&mut self, node: u64) {
+    pub(super) fn lack_memory(&mut self, node: u64) {
         self.without_memory.insert(NodeId(node));
     }
 
     /// From now on there is memory; time passes until what waits is tried again.
-    fn has_memory_again(&mut self, node: u64) {
+    pub(super) fn has_memory_again(&mut self, node: u64) {
         self.without_memory.remove(&NodeId(node));
         self.wait(SECOND);
     }

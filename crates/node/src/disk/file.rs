@@ -1,0 +1,480 @@
+//! One original in a file: what it is, its bytes, and checksums of them by which each read finds what was changed.
+//!
+//! ```text
+//! 0          magic, version, length and checksum of the head; the head
+//! a page     the bytes
+//! then       the CRC-32C of each MiB of them; magic, how many there are, and the CRC-32C of those
+//! ```
+//! All numbers are little-endian. A file without the end was not written to its end, and is of no use. Knows the folder by
+//! the path that it is given.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, ErrorKind},
+    ops::Range,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use hoplite_proto::{
+    id::{Instance, ObjectId},
+    inline::Inline,
+    lifetime::Lifetime,
+    limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
+    meta::Meta,
+    node::Kept,
+    wire,
+};
+use hoplite_shm::Slot;
+use rustix::fs::{Advice, FallocateFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::{frame::crc, store::Held};
+
+const MAGIC: [u8; 8] = *b"HOPSPILL";
+const END_MAGIC: [u8; 8] = *b"HOPSEND.";
+const VERSION: u32 = 1;
+
+/// Bytes before the head, and behind the checksums.
+const BEGIN_BYTES: usize = 20;
+const END_BYTES: u64 = 16;
+
+/// Bytes of the longest head: a name, a shape and a job, all as long as they may be.
+const HEAD_BYTES_MAX: u32 = 16 * 1024;
+
+/// What begins on a page is read without a copy by more file systems.
+const PAGE_BYTES: u64 = 4096;
+
+/// Bytes that are written and read as one, and have one checksum: 1 MiB, which a disk takes a millisecond for.
+pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
+
+/// What a file says of its object.
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    id: ObjectId,
+    instance: Instance,
+    meta: Meta,
+    lifetime: Option<Lifetime>,
+    /// When it was written, by the clock of the host: the time to live runs while no node does.
+    written_ns: u64,
+}
+
+/// Where the bytes of a copy are.
+pub(super) enum Source<'a> {
+    Slot(&'a Slot),
+    Bytes(&'a [u8]),
+}
+
+impl Source<'_> {
+    fn chunk(&self, range: Range<u64>) -> Option<&[u8]> {
+        match self {
+            Self::Slot(slot) => slot.ready(range),
+            Self::Bytes(bytes) => bytes.get(range.start as usize..range.end as usize),
+        }
+    }
+}
+
+/// A file that was written as a whole.
+#[derive(Debug)]
+pub(crate) struct Written {
+    path: PathBuf,
+    /// Where its bytes begin, and how many they are.
+    at: u64,
+    length: u64,
+    sums: Vec<u32>,
+}
+
+/// Writes a copy to a new file, down to the disk; none if `is_void` said meanwhile that it is not wanted. What was written
+/// of a file that fails is removed.
+///
+/// The bytes are copied before they are written: a client may have the memory mapped for writing, and a file whose checksum
+/// is of other bytes would be lost.
+///
+/// # Errors
+/// That of the operating system.
+pub(super) fn write(
+    path: &Path,
+    kept: &Kept,
+    source: Source<'_>,
+    buffer: &mut Vec<u8>,
+    is_void: impl Fn() -> bool,
+) -> io::Result<Option<Written>> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let written = fill(&file, path, kept, &source, buffer, is_void);
+    if !matches!(written, Ok(Some(_))) {
+        let _ = std::fs::remove_file(path);
+    }
+    written
+}
+
+fn fill(
+    file: &File,
+    path: &Path,
+    kept: &Kept,
+    source: &Source<'_>,
+    buffer: &mut Vec<u8>,
+    is_void: impl Fn() -> bool,
+) -> io::Result<Option<Written>> {
+    let (begin, length) = (begin_of(kept), kept.meta.size);
+    let at = (begin.len() as u64).next_multiple_of(PAGE_BYTES);
+    let chunks = length.div_ceil(CHUNK_BYTES);
+    let end = at + length;
+    // A disk that has no room says so before anything is written.
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, end + 4 * chunks + END_BYTES) {
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    file.write_all_at(&begin, 0)?;
+    let mut sums = Vec::with_capacity(chunks as usize);
+    for range in chunks_of(length) {
+        if is_void() {
+            return Ok(None);
+        }
+        let missing = || io::Error::new(ErrorKind::UnexpectedEof, "its bytes are not there");
+        let bytes = source.chunk(range.clone()).ok_or_else(missing)?;
+        buffer.clear();
+        buffer.extend_from_slice(bytes);
+        sums.push(crc(buffer));
+        file.write_all_at(buffer, at + range.start)?;
+    }
+    let table: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+    let mut rest = table.clone();
+    rest.extend_from_slice(&END_MAGIC);
+    rest.extend_from_slice(&(sums.len() as u32).to_le_bytes());
+    rest.extend_from_slice(&crc(&table).to_le_bytes());
+    file.write_all_at(&rest, end)?;
+    // A disk that fails says so while the copy is still in memory.
+    file.sync_data()?;
+    Ok(Some(Written { path: path.into(), at, length, sums }))
+}
+
+fn begin_of(kept: &Kept) -> Vec<u8> {
+    let written_ns = now_ns();
+    let Kept { id, instance, meta, lifetime, .. } = kept.clone();
+    let lifetime = lifetime.map(|told| *told);
+    let head = wire::encode(&Head { id, instance, meta, lifetime, written_ns });
+    let mut begin = Vec::with_capacity(BEGIN_BYTES + head.len());
+    begin.extend_from_slice(&MAGIC);
+    begin.extend_from_slice(&VERSION.to_le_bytes());
+    begin.extend_from_slice(&(head.len() as u32).to_le_bytes());
+    begin.extend_from_slice(&crc(&head).to_le_bytes());
+    begin.extend_from_slice(&head);
+    begin
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn chunks_of(length: u64) -> impl Iterator<Item = Range<u64>> {
+    (0..length.div_ceil(CHUNK_BYTES))
+        .map(move |chunk| chunk * CHUNK_BYTES..((chunk + 1) * CHUNK_BYTES).min(length))
+}
+
+impl Written {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads what another node has left: the file, and what it says of its object.
+    ///
+    /// # Errors
+    /// That of the operating system, and [`ErrorKind::InvalidData`] for what is no such file, or no whole one.
+    pub(super) fn open(path: &Path) -> io::Result<(Self, Kept)> {
+        let file = open(path)?;
+        let bytes = file.metadata()?.len();
+        let mut begin = [0; BEGIN_BYTES];
+        file.read_exact_at(&mut begin, 0)?;
+        if begin[..8] != MAGIC || u32_at(&begin, 8) != VERSION {
+            return Err(wrong("it is no file of this version"));
+        }
+        let head_bytes = u32_at(&begin, 12);
+        if head_bytes > HEAD_BYTES_MAX {
+            return Err(wrong("its head is too long"));
+        }
+        let mut head = vec![0; head_bytes as usize];
+        file.read_exact_at(&mut head, BEGIN_BYTES as u64)?;
+        if crc(&head) != u32_at(&begin, 16) {
+            return Err(wrong("its head has another checksum"));
+        }
+        let head: Head = wire::decode(&head).map_err(|error| wrong(&error.to_string()))?;
+        let Head { id, instance, meta, lifetime, written_ns } = head;
+        let length = meta.size;
+        if length > OBJECT_BYTES_MAX || !meta.is_consistent() {
+            return Err(wrong("its head makes no sense"));
+        }
+        let at = (BEGIN_BYTES as u64 + u64::from(head_bytes)).next_multiple_of(PAGE_BYTES);
+        let chunks = length.div_ceil(CHUNK_BYTES);
+        if bytes != at + length + 4 * chunks + END_BYTES {
+            return Err(wrong("it was not written to its end"));
+        }
+        let mut rest = vec![0; (4 * chunks + END_BYTES) as usize];
+        file.read_exact_at(&mut rest, at + length)?;
+        let (table, end) = rest.split_at((4 * chunks) as usize);
+        let is_end = end[..8] == END_MAGIC
+            && u64::from(u32_at(end, 8)) == chunks
+            && u32_at(end, 12) == crc(table);
+        if !is_end {
+            return Err(wrong("it was not written to its end"));
+        }
+        let sums = table.chunks_exact(4).map(|sum| u32_at(sum, 0)).collect();
+        let this = Self { path: path.into(), at, length, sums };
+        let inline = match length {
+            0 => Some(Inline::from(Vec::new())),
+            1..=INLINE_BYTES_MAX => {
+                let mut bytes = Vec::new();
+                this.chunk(&file, 0, &mut bytes)?;
+                Some(Inline::from(bytes))
+            }
+            _ => None,
+        };
+        let lifetime = lifetime.map(|told| Box::new(passed(told, written_ns)));
+        Ok((this, Kept { id, instance, meta, lifetime, inline }))
+    }
+
+    /// Reads the file into the memory of a copy, of which each MiB can be read by others as soon as it is found right; false
+    /// if the memory was let go of.
+    ///
+    /// # Errors
+    /// That of the operating system, and [`ErrorKind::InvalidData`] for bytes that are not what was written.
+    pub(super) fn read_into(&self, held: &Held) -> io::Result<bool> {
+        if held.slot.len() != self.length {
+            return Err(wrong("it is of another length"));
+        }
+        let file = open(&self.path)?;
+        for (range, sum) in chunks_of(self.length).zip(&self.sums) {
+            if held.is_abandoned() {
+                return Ok(false);
+            }
+            let Some(mut bytes) = held.slot.claim(range.clone()) else {
+                return Err(wrong("its memory is written by another thread"));
+            };
+            file.read_exact_at(&mut bytes, self.at + range.start)?;
+            if crc(&bytes) != *sum {
+                return Err(changed(&range));
+            }
+            bytes.commit();
+            held.grew();
+        }
+        Ok(true)
+    }
+
+    /// Reads a chunk.
+    fn chunk(&self, file: &File, number: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
+        let start = number * CHUNK_BYTES;
+        let end = (start + CHUNK_BYTES).min(self.length);
+        let sum = self.sums.get(number as usize).ok_or_else(|| wrong("it ends before that"))?;
+        bytes.resize((end - start) as usize, 0);
+        file.read_exact_at(bytes, self.at + start)?;
+        if crc(bytes) == *sum { Ok(()) } else { Err(changed(&(start..end))) }
+    }
+}
+
+/// A file that is being read from front to end.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    written: Arc<Written>,
+    file: File,
+    /// The chunk that was read last, and its number.
+    bytes: Vec<u8>,
+    number: Option<u64>,
+}
+
+impl Reading {
+    /// # Errors
+    /// That of the operating system.
+    pub(crate) fn open(written: Arc<Written>) -> io::Result<Self> {
+        let file = open(&written.path)?;
+        Ok(Self { written, file, bytes: Vec::new(), number: None })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.written.path
+    }
+
+    /// The bytes from `at` on that were read already, up to `end`; none if they have to be read.
+    pub(crate) fn there(&self, at: u64, end: u64) -> Option<&[u8]> {
+        let start = self.number.filter(|number| at / CHUNK_BYTES == *number)? * CHUNK_BYTES;
+        let end = (end - start).min(self.bytes.len() as u64);
+        self.bytes.get((at - start) as usize..end as usize).filter(|bytes| !bytes.is_empty())
+    }
+
+    /// Reads the chunk in which a byte is.
+    ///
+    /// # Errors
+    /// That of the operating system, and [`ErrorKind::InvalidData`] for bytes that are not what was written.
+    pub(crate) fn read(&mut self, at: u64) -> io::Result<()> {
+        let number = at / CHUNK_BYTES;
+        self.number = None;
+        self.written.chunk(&self.file, number, &mut self.bytes)?;
+        self.number = Some(number);
+        Ok(())
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let file = File::open(path)?;
+    // Only advice: the kernel reads further ahead.
+    let _ = rustix::fs::fadvise(&file, 0, None, Advice::Sequential);
+    Ok(file)
+}
+
+/// What is left of a lifetime that was told then.
+fn passed(told: Lifetime, written_ns: u64) -> Lifetime {
+    let passed = now_ns().saturating_sub(written_ns);
+    Lifetime { left_ns: told.left_ns.map(|left| left.saturating_sub(passed)), ..told }
+}
+
+fn wrong(said: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, said)
+}
+
+fn changed(range: &Range<u64>) -> io::Error {
+    wrong(&format!("bytes {} to {} have another checksum than was written", range.start, range.end))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use hoplite_proto::id::NodeId;
+
+    use super::*;
+    use crate::store::Store;
+
+    const INSTANCE: Instance = Instance { node: NodeId(7), serial: 3 };
+    const LENGTH: u64 = 2 * CHUNK_BYTES + 100_000;
+
+    /// A folder of this test alone.
+    struct Scene(PathBuf);
+
+    impl Scene {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("hoplite-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn file(&self) -> PathBuf {
+            self.0.join("file")
+        }
+
+        /// Writes an object of this many bytes.
+        fn write(&self, bytes: &[u8], lifetime: Option<Lifetime>) -> Written {
+            let kept = Kept {
+                id: "group/name".parse().unwrap(),
+                instance: INSTANCE,
+                meta: Meta::bytes(bytes.len() as u64),
+                lifetime: lifetime.map(Box::new),
+                inline: None,
+            };
+            let source = Source::Bytes(bytes);
+            write(&self.file(), &kept, source, &mut Vec::new(), || false).unwrap().unwrap()
+        }
+
+        /// Changes one byte.
+        fn spoil(&self, at: u64) {
+            let file = OpenOptions::new().read(true).write(true).open(self.file()).unwrap();
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at).unwrap();
+            file.write_all_at(&[!byte[0]], at).unwrap();
+        }
+    }
+
+    impl Drop for Scene {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn bytes() -> Vec<u8> {
+        (0..LENGTH).map(|at| (at * 2_654_435_761 >> 13) as u8).collect()
+    }
+
+    fn memory(store: &Store) -> Arc<Held> {
+        store.create(INSTANCE, LENGTH, None, || {}).unwrap();
+        store.get(INSTANCE).unwrap()
+    }
+
+    #[test]
+    fn what_was_written_comes_back_also_to_the_next_node() {
+        let (scene, bytes) = (Scene::new("file-back"), bytes());
+        let left_ns = Some(1_000_000_000_000);
+        let written = scene.write(&bytes, Some(Lifetime { left_ns, ttl_ns: None, job: None }));
+        let (found, kept) = Written::open(&scene.file()).unwrap();
+        assert_eq!((kept.instance, kept.meta.size), (INSTANCE, LENGTH));
+        assert_eq!((kept.id.to_string().as_str(), kept.inline), ("group/name", None));
+        let left = kept.lifetime.unwrap().left_ns.unwrap();
+        assert!(left < left_ns.unwrap() && left > 900_000_000_000, "time has passed: {left}");
+        for file in [written, found] {
+            let store = Store::new(1 << 30);
+            let held = memory(&store);
+            assert!(file.read_into(&held).unwrap());
+            assert!(held.slot.bytes().unwrap() == bytes);
+        }
+    }
+
+    #[test]
+    fn a_small_one_comes_back_with_what_is_said_of_it() {
+        let scene = Scene::new("file-small");
+        scene.write(b"few", None);
+        let (_, kept) = Written::open(&scene.file()).unwrap();
+        assert_eq!(kept.inline.unwrap().as_bytes(), b"few");
+    }
+
+    #[test]
+    fn a_changed_byte_is_found_and_what_is_right_before_it_stays() {
+        let (scene, bytes) = (Scene::new("file-changed"), bytes());
+        let written = Arc::new(scene.write(&bytes, None));
+        scene.spoil(written.at + CHUNK_BYTES + 5);
+        let store = Store::new(1 << 30);
+        let held = memory(&store);
+        let error = written.read_into(&held).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        assert!(error.to_string().contains("bytes 1048576 to 2097152"), "{error}");
+        assert_eq!(held.slot.progress().prefix(), CHUNK_BYTES);
+        let mut reading = Reading::open(written).unwrap();
+        reading.read(100).unwrap();
+        assert!(reading.there(100, 300).unwrap() == &bytes[100..300]);
+        assert!(reading.there(CHUNK_BYTES, 300 + CHUNK_BYTES).is_none());
+        assert!(reading.read(CHUNK_BYTES).is_err() && reading.there(100, 300).is_none());
+    }
+
+    /// Method: each byte but those of the object, and each length.
+    #[test]
+    fn a_file_that_is_no_whole_one_is_not_taken() {
+        let scene = Scene::new("file-half");
+        let written = scene.write(b"some bytes", None);
+        let length = std::fs::metadata(scene.file()).unwrap().len();
+        let head = (BEGIN_BYTES + 20) as u64;
+        for at in (0..head).chain(written.at..length) {
+            scene.spoil(at);
+            assert!(Written::open(&scene.file()).is_err(), "byte {at}");
+            scene.spoil(at);
+            assert!(Written::open(&scene.file()).is_ok());
+        }
+        let file = OpenOptions::new().write(true).open(scene.file()).unwrap();
+        for shorter in (0..length).rev().step_by(97) {
+            file.set_len(shorter).unwrap();
+            assert!(Written::open(&scene.file()).is_err(), "{shorter} bytes");
+        }
+    }
+
+    #[test]
+    fn one_that_is_not_wanted_any_more_leaves_no_file() {
+        let scene = Scene::new("file-void");
+        let (bytes, meta) = (bytes(), Meta::bytes(LENGTH));
+        let (id, lifetime, inline) = ("name".parse().unwrap(), None, None);
+        let kept = Kept { id, instance: INSTANCE, meta, lifetime, inline };
+        let written = write(&scene.file(), &kept, Source::Bytes(&bytes), &mut Vec::new(), || true);
+        assert!(written.unwrap().is_none() && !scene.file().exists());
+        let short = Source::Bytes(&bytes[..100]);
+        let written = write(&scene.file(), &kept, short, &mut Vec::new(), || false);
+        assert!(written.is_err() && !scene.file().exists());
+    }
+}

@@ -1,0 +1,153 @@
+//! The folder of a node's files: whether it can be one, whose it is, and what a node of before has left in it.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use hoplite_proto::{id::Instance, node::Kept};
+use rustix::{
+    fs::{FlockOperation, flock, fstatfs, statvfs},
+    process::geteuid,
+};
+use tracing::{info, warn};
+
+use super::file::Written;
+use crate::{config::SpillConfig, error::Error, fork_safe};
+
+/// The end of the names of files that hold objects. Others are left alone.
+const ENDING: &str = "spill";
+
+/// The file that a node holds locked as long as it uses the folder.
+const LOCK: &str = "hoplite.lock";
+
+/// The share of what is free on the file system that a node may fill by default, in percent.
+const FREE_PERCENT: u64 = 80;
+
+/// File systems that are memory: to spill there frees none. From linux/magic.h.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+
+/// A folder that no other node uses.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+    is_kept: bool,
+    lock: File,
+}
+
+/// What was left in it.
+pub(crate) type Left = Vec<(Kept, Written)>;
+
+impl Folder {
+    /// Takes a folder, which is made if it is missing, and what another node has left for this one in it. All else that holds
+    /// objects is removed.
+    ///
+    /// # Errors
+    /// [`Error::Spill`] says what is wrong with the folder.
+    pub(crate) fn take(config: &SpillConfig) -> Result<(Self, Left), Error> {
+        let folder = &config.folder;
+        let refused =
+            |said: &str| Error::Spill(format!("can't spill to {}: {said}", folder.display()));
+        let failed = |error: std::io::Error| refused(&error.to_string());
+        let is_new = !folder.exists();
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
+            match fs::metadata(folder) {
+                Ok(facts) if !facts.is_dir() => refused("it is no folder"),
+                _ => failed(error),
+            }
+        })?;
+        // What it is called may be somewhere else tomorrow.
+        let path = folder.canonicalize().map_err(failed)?;
+        let facts = fs::metadata(&path).map_err(failed)?;
+        if facts.uid() != geteuid().as_raw() {
+            let said = format!("it belongs to user {}, not to that of this node", facts.uid());
+            return Err(refused(&said));
+        }
+        if facts.mode() & 0o022 != 0 {
+            return Err(refused("other users may write there; chmod go-w it"));
+        }
+        let opened = File::open(&path).map_err(failed)?;
+        let kind = fstatfs(&opened).map_err(|error| failed(error.into()))?.f_type as i64;
+        if [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(kind & 0xffff_ffff)) {
+            if is_new {
+                let _ = fs::remove_dir(&path);
+            }
+            return Err(refused(
+                "it is in memory (tmpfs), where spilling frees none: name a folder on a disk",
+            ));
+        }
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let lock = options.open(path.join(LOCK)).map_err(failed)?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(refused("another node spills there; name a folder of its own for each"));
+        }
+        fork_safe::note(&lock);
+        let this = Self { path, is_kept: config.keep, lock };
+        let left = this.sweep().map_err(failed)?;
+        Ok((this, left))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether what is in it is for the next node.
+    pub(crate) const fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
+    /// Bytes of files that it may hold, beside those that are there, if nothing is said of that.
+    pub(crate) fn usual_limit(&self) -> u64 {
+        let facts = statvfs(&self.path).ok();
+        let free = facts.map_or(0, |facts| facts.f_bavail.saturating_mul(facts.f_frsize));
+        free / 100 * FREE_PERCENT
+    }
+
+    /// Lets another node have it. A child of this process may have the lock still.
+    pub(crate) fn unlock(&self) {
+        let _ = flock(&self.lock, FlockOperation::Unlock);
+    }
+
+    /// The path of the file of a copy, the only one of this number.
+    pub(crate) fn file_of(&self, instance: Instance, serial: u64) -> PathBuf {
+        let pid = std::process::id();
+        self.path.join(format!("{:x}-{}.{pid}-{serial}.{ENDING}", instance.node.0, instance.serial))
+    }
+
+    /// What is for this node, the oldest file first; removes what is of no use.
+    fn sweep(&self) -> std::io::Result<Left> {
+        let mut left = Vec::new();
+        let mut removed = 0;
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            if path.extension().is_none_or(|ending| ending != ENDING) {
+                continue;
+            }
+            if self.is_kept {
+                let written = fs::symlink_metadata(&path).and_then(|facts| {
+                    let at = (facts.mtime(), facts.mtime_nsec());
+                    Ok((at, Written::open(&path)?))
+                });
+                match written {
+                    Ok((at, (file, kept))) => {
+                        left.push((at, kept, file));
+                        continue;
+                    }
+                    Err(error) => {
+                        warn!(path = %path.display(), %error, "what was spilled can't be used");
+                    }
+                }
+            }
+            fs::remove_file(&path)?;
+            removed += 1;
+        }
+        if removed > 0 {
+            info!(folder = %self.path.display(), removed, "removed what a node of before has spilled");
+        }
+        left.sort_by_key(|(at, ..)| *at);
+        Ok(left.into_iter().map(|(_, kept, file)| (kept, file)).collect())
+    }
+}

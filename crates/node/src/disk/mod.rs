@@ -1,0 +1,354 @@
+//! The disk of a node: originals in files, which a few threads write and read.
+//!
+//! ```text
+//! Spill       --> queue --> a thread writes the file --> Spilled, SpillFailed
+//! Unspill     --> queue --> a thread reads the file into a slot, 1 MiB after the other --> Unspilled, UnspillFailed
+//! DropSpilled --> queue --> a thread removes the file
+//! ```
+//! What a file holds is in [`file`], the folder in [`folder`]. Does not know why copies go to disk and come back.
+
+pub(crate) mod file;
+pub(crate) mod folder;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use hoplite_proto::{
+    id::Instance,
+    node::{Event, Kept},
+};
+use tracing::{debug, warn};
+
+use self::{
+    file::{Source, Written},
+    folder::Folder,
+};
+use crate::{
+    counters::Counters,
+    engine::{facts::Facts, task::Task, tasks::Tasks},
+    store::Held,
+    sync::lock,
+};
+
+/// Threads that read and write files. One reads at the rate of a disk; several keep a queue at it, which a fast disk needs.
+const THREADS: usize = 4;
+
+/// How many of them write: those who wait for an object to come back do not wait for all that is written.
+const WRITERS_MAX: usize = 2;
+
+/// How long a node that ends waits for a thread that writes or reads 1 MiB.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The files of a node.
+pub(crate) struct Disk {
+    folder: Folder,
+    files: Mutex<HashMap<Instance, State>>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    serial: AtomicU64,
+    counters: Arc<Counters>,
+    facts: Facts,
+}
+
+/// How far the file of a copy is.
+enum State {
+    /// Set when it is not wanted any more.
+    Writing(Arc<AtomicBool>),
+    Written(Arc<Written>),
+}
+
+/// What is to be done.
+enum Job {
+    Write { kept: Box<Kept>, held: Option<Arc<Held>>, is_void: Arc<AtomicBool> },
+    Read { instance: Instance, held: Arc<Held>, file: Arc<Written> },
+    Remove(PathBuf),
+}
+
+#[derive(Default)]
+struct Queue {
+    reads: VecDeque<Job>,
+    others: VecDeque<Job>,
+    writing: usize,
+    /// Threads that do something.
+    busy: usize,
+    is_closed: bool,
+}
+
+impl Queue {
+    fn next(&mut self) -> Option<Job> {
+        self.reads.pop_front().or_else(|| {
+            let may_write = self.writing < WRITERS_MAX;
+            let is_next = |job: &Job| may_write || !matches!(job, Job::Write { .. });
+            let at = self.others.iter().position(is_next)?;
+            let job = self.others.remove(at)?;
+            self.writing += usize::from(matches!(job, Job::Write { .. }));
+            Some(job)
+        })
+    }
+}
+
+impl Disk {
+    /// Of files in `folder`, of which there are some already.
+    pub(crate) fn new(
+        folder: Folder,
+        there: Vec<(Instance, Written)>,
+        counters: Arc<Counters>,
+        facts: Facts,
+    ) -> Self {
+        let mut files = HashMap::new();
+        for (instance, file) in there {
+            let before = files.insert(instance, State::Written(Arc::new(file)));
+            if let Some(State::Written(before)) = before {
+                remove(before.path());
+            }
+        }
+        Self {
+            folder,
+            files: Mutex::new(files),
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            serial: AtomicU64::new(1),
+            counters,
+            facts,
+        }
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// That of the operating system.
+    pub(crate) fn start(self: &Arc<Self>, tasks: &Tasks) -> std::io::Result<()> {
+        for _ in 0..THREADS {
+            let disk = self.clone();
+            tasks.thread(Task::Disk, "hoplite-disk", {
+                let tasks = tasks.clone();
+                move || disk.work(&tasks)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Where the files are.
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Has a copy written; `held` is its memory, unless it is small.
+    pub(crate) fn spill(&self, kept: Box<Kept>, held: Option<Arc<Held>>) {
+        let is_void = Arc::new(AtomicBool::new(false));
+        lock(&self.files).insert(kept.instance, State::Writing(is_void.clone()));
+        self.push(Job::Write { kept, held, is_void });
+    }
+
+    /// Has a copy read into its memory.
+    pub(crate) fn unspill(&self, instance: Instance, held: Arc<Held>) {
+        match self.written(instance) {
+            Some(file) => self.push(Job::Read { instance, held, file }),
+            None => {
+                let detail = format!("there is no file of {instance}");
+                self.facts.tell(Event::UnspillFailed { instance, detail });
+            }
+        }
+    }
+
+    /// Has the file of a copy removed.
+    pub(crate) fn drop_file(&self, instance: Instance) {
+        let state = lock(&self.files).remove(&instance);
+        match state {
+            Some(State::Writing(is_void)) => {
+                // Who writes it removes it; what is to be written keeps its memory no longer.
+                is_void.store(true, Ordering::Release);
+                let is_it =
+                    |job: &Job| matches!(job, Job::Write { kept, .. } if kept.instance == instance);
+                self.queue().others.retain(|job| !is_it(job));
+            }
+            Some(State::Written(file)) => self.push(Job::Remove(file.path().into())),
+            None => {}
+        }
+    }
+
+    /// The file of a copy, if all of it is written.
+    pub(crate) fn written(&self, instance: Instance) -> Option<Arc<Written>> {
+        match lock(&self.files).get(&instance) {
+            Some(State::Written(file)) => Some(file.clone()),
+            Some(State::Writing(_)) | None => None,
+        }
+    }
+
+    /// Ends the threads when they have done what they do, and removes the files, unless they are for the next node.
+    pub(crate) fn close(&self) {
+        let files = std::mem::take(&mut *lock(&self.files));
+        for state in files.values() {
+            if let State::Writing(is_void) = state {
+                is_void.store(true, Ordering::Release);
+            }
+        }
+        let left = {
+            let mut queue = self.queue();
+            queue.is_closed = true;
+            queue.reads.clear();
+            std::mem::take(&mut queue.others)
+        };
+        self.changed.notify_all();
+        let is_busy = |queue: &mut Queue| queue.busy > 0;
+        // One that is not done by then leaves a half file, which the next node removes.
+        drop(self.changed.wait_timeout_while(self.queue(), CLOSE_PATIENCE, is_busy));
+        for job in left {
+            if let Job::Remove(path) = job {
+                remove(&path);
+            }
+        }
+        for state in files.into_values() {
+            match state {
+                State::Written(file) if !self.folder.is_kept() => remove(file.path()),
+                State::Written(_) | State::Writing(_) => {}
+            }
+        }
+        self.folder.unlock();
+    }
+
+    fn push(&self, job: Job) {
+        let mut queue = self.queue();
+        if queue.is_closed {
+            return;
+        }
+        match job {
+            Job::Read { .. } => queue.reads.push_back(job),
+            Job::Write { .. } | Job::Remove(_) => queue.others.push_back(job),
+        }
+        drop(queue);
+        self.changed.notify_one();
+    }
+
+    fn queue(&self) -> std::sync::MutexGuard<'_, Queue> {
+        lock(&self.queue)
+    }
+
+    /// Does what there is to do until the node ends.
+    fn work(&self, tasks: &Tasks) {
+        let mut buffer = Vec::new();
+        while let Some(job) = self.next() {
+            let is_write = matches!(job, Job::Write { .. });
+            let done = tasks.catch(Task::Disk, || self.perform(job, &mut buffer));
+            {
+                let mut queue = self.queue();
+                queue.busy -= 1;
+                queue.writing -= usize::from(is_write);
+            }
+            self.changed.notify_all();
+            if done.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// The next job, when there is one; none when the node ends.
+    fn next(&self) -> Option<Job> {
+        let mut queue = self.queue();
+        loop {
+            if queue.is_closed {
+                return None;
+            }
+            if let Some(job) = queue.next() {
+                queue.busy += 1;
+                return Some(job);
+            }
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn perform(&self, job: Job, buffer: &mut Vec<u8>) {
+        match job {
+            Job::Write { kept, held, is_void } => self.write(&kept, held, &is_void, buffer),
+            Job::Read { instance, held, file } => self.read(instance, &held, &file),
+            Job::Remove(path) => remove(&path),
+        }
+    }
+
+    fn write(
+        &self,
+        kept: &Kept,
+        held: Option<Arc<Held>>,
+        is_void: &AtomicBool,
+        buffer: &mut Vec<u8>,
+    ) {
+        let (instance, serial) = (kept.instance, self.serial.fetch_add(1, Ordering::Relaxed));
+        let source = match (&kept.inline, &held) {
+            (Some(bytes), _) => Source::Bytes(bytes.as_bytes()),
+            (None, Some(held)) => Source::Slot(&held.slot),
+            (None, None) => Source::Bytes(&[]),
+        };
+        let path = self.folder.file_of(instance, serial);
+        let written = file::write(&path, kept, source, buffer, || is_void.load(Ordering::Acquire));
+        // Before it can be asked for again.
+        drop(held);
+        let event = match written {
+            Ok(Some(file)) => {
+                let bytes = kept.meta.size;
+                let mut files = lock(&self.files);
+                if is_void.load(Ordering::Acquire) {
+                    drop(files);
+                    return remove(&path);
+                }
+                files.insert(instance, State::Written(Arc::new(file)));
+                self.counters.spills.add(1);
+                debug!(%instance, bytes, "spilled");
+                Event::Spilled { instance }
+            }
+            Ok(None) => return,
+            Err(error) => {
+                let mut files = lock(&self.files);
+                if is_void.load(Ordering::Acquire) {
+                    return;
+                }
+                files.remove(&instance);
+                self.counters.spill_failures.add(1);
+                let detail = format!("{}: {error}", self.path().display());
+                warn!(%instance, "can't spill to {detail}");
+                Event::SpillFailed { instance, detail }
+            }
+        };
+        self.facts.tell(event);
+    }
+
+    fn read(&self, instance: Instance, held: &Arc<Held>, file: &Written) {
+        let event = match file.read_into(held) {
+            Ok(true) => {
+                self.counters.unspills.add(1);
+                debug!(%instance, bytes = held.slot.len(), "came back from disk");
+                Event::Unspilled { instance }
+            }
+            Ok(false) => return,
+            Err(error) => {
+                self.counters.spill_failures.add(1);
+                let detail = format!("{}: {error}", file.path().display());
+                warn!(%instance, "an object is lost here: {detail}");
+                Event::UnspillFailed { instance, detail }
+            }
+        };
+        let held = held.clone();
+        self.facts.tell_if(event, move || !held.is_abandoned());
+    }
+}
+
+impl std::fmt::Debug for Disk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Disk").field("path", &self.path()).finish_non_exhaustive()
+    }
+}
+
+/// Removes a file that is of no use any more; one that can't be removed now is when a node starts here.
+fn remove(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        debug!(path = %path.display(), %error, "a file of an object that is gone stays");
+    }
+}

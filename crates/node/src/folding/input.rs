@@ -1,0 +1,69 @@
+//! An input of a fold at this node: in memory, where it may still grow, or in a file, which is read piece by piece and takes
+//! no room of the store.
+
+use std::{ops::Range, sync::Arc};
+
+use hoplite_proto::{id::Instance, node::Event};
+
+use crate::{
+    disk::file::{Reading, Written},
+    engine::task::Task,
+    store::Held,
+    transfer::shared::Transfers,
+};
+
+pub(super) enum Input {
+    Memory(Arc<Held>),
+    File { instance: Instance, reading: Option<Reading>, frame: Vec<u8> },
+}
+
+impl Input {
+    /// An input that is in a file.
+    pub(super) fn open(file: Arc<Written>, instance: Instance) -> Result<Self, String> {
+        let reading = Reading::open(file).map_err(|error| error.to_string())?;
+        Ok(Self::File { instance, reading: Some(reading), frame: Vec::new() })
+    }
+
+    /// The bytes of `range`, as soon as they are there.
+    pub(super) async fn bytes(
+        &mut self,
+        transfers: &Transfers,
+        range: Range<u64>,
+    ) -> Result<&[u8], String> {
+        let (instance, reading, frame) = match self {
+            Self::Memory(held) => {
+                let dropped = |_| "an input was dropped".to_string();
+                return held.wait(range).await.map_err(dropped);
+            }
+            Self::File { instance, reading, frame } => (*instance, reading, frame),
+        };
+        frame.clear();
+        let mut at = range.start;
+        while at < range.end {
+            let file = reading.as_mut().ok_or_else(|| "its file failed before".to_string())?;
+            if let Some(bytes) = file.there(at, range.end) {
+                frame.extend_from_slice(bytes);
+                at += bytes.len() as u64;
+                continue;
+            }
+            let Some(mut file) = reading.take() else { continue };
+            // A disk takes milliseconds, in which the transfers beside this fold go on.
+            let read = transfers.tasks.spawn_blocking(Task::Disk, move || {
+                let read = file.read(at);
+                (file, read)
+            });
+            let Ok(Some((file, read))) = read.await else {
+                return Err("the node ends".into());
+            };
+            if let Err(error) = read {
+                transfers.counters.spill_failures.add(1);
+                let detail = format!("{}: {error}", file.path().display());
+                let failed = Event::UnspillFailed { instance, detail: detail.clone() };
+                transfers.facts.tell(failed);
+                return Err(detail);
+            }
+            *reading = Some(file);
+        }
+        Ok(frame)
+    }
+}

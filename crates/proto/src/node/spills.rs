@@ -1,0 +1,301 @@
+//! Copies on their way to disk and back: which are being written, which come back and how far each is, and which receivers
+//! wait for that.
+//!
+//! ```text
+//!   (on disk alone) --> Room --> Memory --> Bytes --> (in memory and on disk)
+//!          ^             |         |
+//!          +-------------+---------+   no client and no receiver wants it any more
+//! ```
+//! Does not know copies: where the bytes of each are stands in [`crate::table`].
+
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+
+use crate::{
+    id::{Instance, ObjectId, ServeId},
+    time::Instant,
+};
+
+/// How long nothing is written after a write has failed: 1 s. A disk that was full may have room again.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// Lost objects of which the node remembers what was wrong with their files; of more the first by id are forgotten.
+const BROKEN_MAX: usize = 1024;
+
+/// Copies that are written or come back.
+#[derive(Debug, Default)]
+pub(super) struct Spills {
+    /// Bytes that files may take; none if the node has no disk for copies.
+    limit: u64,
+    /// Whether files are left for the next node when this one ends.
+    is_keeping: bool,
+    /// What each that is being written takes of the capacity.
+    writing: BTreeMap<Instance, u64>,
+    writing_bytes: u64,
+    /// Bytes of the largest file that there was.
+    largest: u64,
+    returning: BTreeMap<Instance, Return>,
+    failure: Option<Failure>,
+    /// What was wrong with the files of objects that were lost here.
+    broken: BTreeMap<ObjectId, String>,
+}
+
+/// A copy that comes back.
+#[derive(Debug)]
+struct Return {
+    phase: Phase,
+    /// Receivers at other nodes, until there is memory.
+    parked: Vec<ServeId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Room,
+    Memory,
+    Bytes,
+}
+
+/// The last write failed.
+#[derive(Debug)]
+struct Failure {
+    said: String,
+    retry_at: Option<Instant>,
+}
+
+impl Spills {
+    pub(super) const fn set_up(&mut self, limit: u64, is_keeping: bool) {
+        (self.limit, self.is_keeping) = (limit, is_keeping);
+    }
+
+    pub(super) const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Whether files are left for the next node.
+    pub(super) const fn is_keeping(&self) -> bool {
+        self.limit > 0 && self.is_keeping
+    }
+
+    /// How many are written, and how many come back.
+    pub(super) fn counts(&self) -> [(&'static str, usize); 2] {
+        let (writing, returning) = (self.writing.len(), self.returning.len());
+        [("that are being spilled", writing), ("that come back from disk", returning)]
+    }
+
+    pub(super) fn is_writing(&self) -> bool {
+        !self.writing.is_empty()
+    }
+
+    /// Bytes of the capacity that are free when what is written now is written.
+    pub(super) const fn writing_bytes(&self) -> u64 {
+        self.writing_bytes
+    }
+
+    /// Bytes that files may take beside those that there are; none while a failure is fresh.
+    pub(super) fn left(&self, on_disk: u64) -> u64 {
+        let has_failed = self.failure.as_ref().is_some_and(|failure| failure.retry_at.is_some());
+        if has_failed { 0 } else { self.limit.saturating_sub(on_disk) }
+    }
+
+    /// Whether a failure is fresh.
+    pub(super) fn is_failing(&self) -> bool {
+        self.deadline().is_some()
+    }
+
+    /// What is left free of the limit for those that come back, if a file of `bytes` is among the rest: twice the largest file.
+    /// One that comes back may need room that the next largest leaves to it; then its own file may go. Without that, a
+    /// node whose memory and disk are full could read nothing of what is on its disk.
+    pub(super) const fn reserve(&self, bytes: u64) -> u64 {
+        let largest = if bytes > self.largest { bytes } else { self.largest };
+        largest.saturating_mul(2)
+    }
+
+    /// There is a file of a node of before.
+    pub(super) const fn found(&mut self, bytes: u64) {
+        if bytes > self.largest {
+            self.largest = bytes;
+        }
+    }
+
+    /// Why nothing can be written, if that is so: a write has failed, or files of `needed` bytes are too many.
+    pub(super) fn problem(&self, on_disk: u64, needed: u64) -> Option<String> {
+        if self.limit == 0 {
+            return None;
+        }
+        if let Some(failure) = &self.failure {
+            return Some(format!("nothing can be spilled: {}", failure.said));
+        }
+        let is_full =
+            self.limit.saturating_sub(on_disk) < needed.saturating_add(self.reserve(needed));
+        let limit = self.limit;
+        is_full.then(|| format!("{on_disk} of the {limit} bytes that may be spilled are taken"))
+    }
+
+    /// A copy that takes `bytes` of the capacity is written to a file.
+    pub(super) fn begin_to_write(&mut self, instance: Instance, bytes: u64, file: u64) {
+        self.found(file);
+        self.writing.insert(instance, bytes);
+        self.writing_bytes += bytes;
+    }
+
+    /// A copy is written; false if that is no news.
+    pub(super) fn written(&mut self, instance: Instance) -> bool {
+        let is_news = self.end_writing(instance);
+        if is_news {
+            self.failure = None;
+        }
+        is_news
+    }
+
+    /// A copy could not be written; false if that is no news.
+    pub(super) fn failed(&mut self, instance: Instance, said: String, now: Instant) -> bool {
+        let is_news = self.end_writing(instance);
+        if is_news {
+            self.failure = Some(Failure { said, retry_at: Some(now + RETRY_NS) });
+        }
+        is_news
+    }
+
+    fn end_writing(&mut self, instance: Instance) -> bool {
+        let bytes = self.writing.remove(&instance);
+        self.writing_bytes -= bytes.unwrap_or(0);
+        bytes.is_some()
+    }
+
+    /// When writing is tried again after a failure.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.failure.as_ref()?.retry_at
+    }
+
+    /// Whether writing may be tried again from now on.
+    pub(super) fn expire(&mut self, now: Instant) -> bool {
+        let failure = self.failure.as_mut();
+        failure.is_some_and(|failure| failure.retry_at.take_if(|at| *at <= now).is_some())
+    }
+
+    /// A copy is to come back; false if it does already.
+    pub(super) fn begin_to_return(&mut self, instance: Instance) -> bool {
+        if self.returning.contains_key(&instance) {
+            return false;
+        }
+        self.returning.insert(instance, Return { phase: Phase::Room, parked: Vec::new() });
+        true
+    }
+
+    /// How far a copy is that comes back.
+    pub(super) fn phase(&self, instance: Instance) -> Option<Phase> {
+        self.returning.get(&instance).map(|returning| returning.phase)
+    }
+
+    /// A copy comes back: it has room, or memory.
+    pub(super) fn set_phase(&mut self, instance: Instance, phase: Phase) {
+        if let Some(returning) = self.returning.get_mut(&instance) {
+            returning.phase = phase;
+        }
+    }
+
+    /// A copy comes back no more, or is back; the receivers that still wait for it.
+    pub(super) fn end_return(&mut self, instance: Instance) -> Vec<ServeId> {
+        self.returning.remove(&instance).map(|ended| ended.parked).unwrap_or_default()
+    }
+
+    /// A receiver waits for a copy that comes back.
+    pub(super) fn park(&mut self, instance: Instance, serve: ServeId) {
+        if let Some(returning) = self.returning.get_mut(&instance) {
+            returning.parked.push(serve);
+        }
+    }
+
+    pub(super) fn take_parked(&mut self, instance: Instance) -> Vec<ServeId> {
+        let returning = self.returning.get_mut(&instance);
+        returning.map(|returning| core::mem::take(&mut returning.parked)).unwrap_or_default()
+    }
+
+    pub(super) fn has_parked(&self, instance: Instance) -> bool {
+        self.returning.get(&instance).is_some_and(|returning| !returning.parked.is_empty())
+    }
+
+    /// A receiver that waited has hung up; for what.
+    pub(super) fn unpark(&mut self, serve: ServeId) -> Option<Instance> {
+        let is_parked = |returning: &Return| returning.parked.contains(&serve);
+        let hit = self.returning.iter_mut().find(|(_, returning)| is_parked(returning));
+        let (instance, returning) = hit?;
+        returning.parked.retain(|parked| *parked != serve);
+        Some(*instance)
+    }
+
+    /// A copy is no more.
+    pub(super) fn forget(&mut self, instance: Instance) {
+        self.end_writing(instance);
+        self.returning.remove(&instance);
+    }
+
+    /// The file of an object can't be read: it is lost here.
+    pub(super) fn broke(&mut self, id: &ObjectId, said: String) {
+        self.broken.insert(id.clone(), said);
+        if self.broken.len() > BROKEN_MAX {
+            self.broken.pop_first();
+        }
+    }
+
+    /// What was wrong with the file of a lost object. Said once: to those who waited when it was lost.
+    pub(super) fn what_broke(&mut self, id: &ObjectId) -> Option<String> {
+        self.broken.remove(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::NodeId;
+
+    const FIRST: Instance = Instance { node: NodeId(1), serial: 1 };
+    const SECOND: Instance = Instance { node: NodeId(1), serial: 2 };
+    const NOW: Instant = Instant(1_000);
+
+    fn spills() -> Spills {
+        let mut spills = Spills::default();
+        spills.set_up(1000, false);
+        spills
+    }
+
+    #[test]
+    fn what_is_written_counts_until_it_is_said_how_that_ended() {
+        let mut spills = spills();
+        spills.begin_to_write(FIRST, 300, 300);
+        spills.begin_to_write(SECOND, 200, 200);
+        assert_eq!(spills.writing_bytes(), 500);
+        assert!(spills.written(FIRST) && !spills.written(FIRST));
+        spills.forget(SECOND);
+        assert_eq!((spills.writing_bytes(), spills.is_writing()), (0, false));
+        assert!(!spills.failed(SECOND, "full".into(), NOW), "of a copy that is no more");
+        assert_eq!(spills.problem(0, 1), None);
+    }
+
+    #[test]
+    fn after_a_failure_nothing_is_written_for_a_while_and_the_reason_is_kept_for_longer() {
+        let mut spills = spills();
+        spills.begin_to_write(FIRST, 300, 300);
+        assert!(spills.failed(FIRST, "/a: no space".into(), NOW));
+        assert_eq!((spills.left(0), spills.deadline()), (0, Some(NOW + RETRY_NS)));
+        assert!(!spills.expire(NOW) && spills.expire(NOW + RETRY_NS));
+        assert_eq!((spills.left(400), spills.deadline()), (600, None));
+        assert!(spills.problem(0, 1).is_some_and(|said| said.contains("/a: no space")));
+        spills.begin_to_write(FIRST, 300, 300);
+        spills.written(FIRST);
+        assert_eq!(spills.problem(0, 1), None);
+        assert_eq!(spills.problem(100, 300), None);
+        assert!(spills.problem(101, 300).is_some_and(|said| said.contains("101 of the 1000")));
+    }
+
+    #[test]
+    fn receivers_wait_until_there_is_memory_or_they_hang_up() {
+        let mut spills = spills();
+        assert!(spills.begin_to_return(FIRST) && !spills.begin_to_return(FIRST));
+        (1..4).for_each(|serve| spills.park(FIRST, ServeId(serve)));
+        assert_eq!((spills.unpark(ServeId(2)), spills.unpark(ServeId(2))), (Some(FIRST), None));
+        spills.set_phase(FIRST, Phase::Bytes);
+        assert_eq!(spills.take_parked(FIRST), [ServeId(1), ServeId(3)]);
+        assert!(!spills.has_parked(FIRST) && spills.end_return(FIRST).is_empty());
+        assert_eq!(spills.phase(FIRST), None);
+    }
+}

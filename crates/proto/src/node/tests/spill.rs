@@ -1,0 +1,344 @@
+//! Originals that go to disk and come back.
+
+use super::*;
+use crate::{
+    lifetime::Lifetime,
+    table::{COPY_OVERHEAD_BYTES, Place, file_bytes},
+};
+
+/// What the disks of all nodes do.
+#[derive(Default)]
+pub(super) struct Disk {
+    /// The files, in the order in which they were written.
+    files: Vec<(NodeId, Kept)>,
+    /// Whether writes fail, and reads.
+    fails_to_write: bool,
+    fails_to_read: bool,
+    /// Whether what is asked for is done at once, and what was not.
+    is_slow: bool,
+    late: VecDeque<(NodeId, Event)>,
+    writes: usize,
+}
+
+impl Disk {
+    pub(super) fn carry_out(&mut self, node: NodeId, action: Action) -> Option<Event> {
+        let event = match action {
+            Action::Spill { kept } => {
+                self.writes += 1;
+                let instance = kept.instance;
+                if self.fails_to_write {
+                    let detail = "/disk: no space left".into();
+                    Event::SpillFailed { instance, detail }
+                } else {
+                    self.files.push((node, *kept));
+                    Event::Spilled { instance }
+                }
+            }
+            Action::Unspill { instance } => {
+                assert!(self.has(node, instance));
+                if self.fails_to_read {
+                    Event::UnspillFailed { instance, detail: "/disk/file is not right".into() }
+                } else {
+                    Event::Unspilled { instance }
+                }
+            }
+            Action::DropSpilled { instance } => {
+                assert!(self.has(node, instance));
+                self.files.retain(|(at, kept)| (*at, kept.instance) != (node, instance));
+                return None;
+            }
+            _ => return None,
+        };
+        if self.is_slow {
+            self.late.push_back((node, event));
+            return None;
+        }
+        Some(event)
+    }
+
+    fn has(&self, node: NodeId, instance: Instance) -> bool {
+        self.files.iter().any(|(at, kept)| (*at, kept.instance) == (node, instance))
+    }
+}
+
+const COST: u64 = LARGE + COPY_OVERHEAD_BYTES;
+
+impl Cluster {
+    /// Nodes that have room for three large objects, of which the first has a disk for `files` of them.
+    fn with_disk(size: u64, files: u64, is_keeping: bool) -> Self {
+        let mut cluster = Self::with_capacity(size, 3 * COST);
+        let node = cluster.nodes.get_mut(&NodeId(1)).expect("it is there");
+        node.spill(files * file_bytes(LARGE), is_keeping);
+        cluster
+    }
+
+    /// What was asked of disks is done.
+    fn disk_catches_up(&mut self) {
+        while let Some((node, event)) = self.disk.late.pop_front() {
+            self.tell(node.0, event);
+        }
+    }
+
+    fn place(&self, node: u64, id: &ObjectId) -> Option<Place> {
+        let table = self.nodes[&NodeId(node)].table();
+        table.get(table.current(id)?).map(|copy| copy.place)
+    }
+
+    fn places(&self, ids: &[ObjectId]) -> Vec<Option<Place>> {
+        ids.iter().map(|id| self.place(1, id)).collect()
+    }
+
+    /// Reads an object to its end.
+    fn read(&mut self, node: u64, id: &ObjectId) {
+        let request = self.get(node, id);
+        let instance = got(self.reply(request));
+        self.ask(node, Ask::Release { instance });
+    }
+}
+
+const MEMORY: Option<Place> = Some(Place::Memory);
+const DISK: Option<Place> = Some(Place::Disk);
+
+#[test]
+fn originals_that_were_not_used_for_long_go_to_disk_and_come_back_when_they_are_read() {
+    let mut cluster = Cluster::with_disk(2, 10, false);
+    let mut ids: Vec<ObjectId> = (0..3).map(|_| cluster.put_large(1, None)).collect();
+    assert_eq!(cluster.disk.writes, 0, "what fits is not written");
+    cluster.read(1, &ids[0]);
+    ids.push(cluster.put_large(1, None));
+    assert_eq!(cluster.places(&ids), [MEMORY, DISK, MEMORY, MEMORY]);
+    // Here, and at another node.
+    cluster.read(1, &ids[1]);
+    assert_eq!(cluster.places(&ids), [MEMORY, MEMORY, DISK, MEMORY]);
+    cluster.read(2, &ids[2]);
+    assert_eq!(cluster.place(1, &ids[2]), MEMORY);
+    // What has a file goes again without being written.
+    let writes = cluster.disk.writes;
+    cluster.read(1, &ids[1]);
+    cluster.read(1, &ids[2]);
+    assert_eq!(cluster.disk.writes, writes);
+    cluster.ask(1, Ask::Delete { ids });
+    assert!(cluster.disk.files.is_empty());
+    assert_eq!(cluster.nodes[&NodeId(1)].table().on_disk(), 0);
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn what_is_read_or_can_be_had_elsewhere_is_not_written() {
+    let mut cluster = Cluster::with_disk(2, 10, false);
+    let theirs = cluster.put_large(2, None);
+    cluster.read(1, &theirs);
+    let mine: Vec<ObjectId> = (0..3).map(|_| cluster.put_large(1, None)).collect();
+    assert_eq!((cluster.has(1, &theirs), cluster.disk.writes), (false, 0));
+    let views: Vec<RequestId> = mine[..2].iter().map(|id| cluster.get(1, id)).collect();
+    cluster.put_large(1, None);
+    assert_eq!(cluster.places(&mine), [MEMORY, MEMORY, DISK]);
+    let waiting = cluster.ask(1, Ask::Create { id: None, meta: array(2 * LARGE), ttl_ns: None });
+    assert!(!cluster.replies.contains_key(&waiting));
+    for view in views {
+        let instance = got(cluster.reply(view));
+        cluster.ask(1, Ask::Release { instance });
+    }
+    assert!(cluster.replies.contains_key(&waiting));
+}
+
+#[test]
+fn one_that_is_read_while_it_is_written_stays_in_memory() {
+    let mut cluster = Cluster::with_disk(1, 10, false);
+    let ids: Vec<ObjectId> = (0..3).map(|_| cluster.put_large(1, None)).collect();
+    cluster.disk.is_slow = true;
+    let waiting = cluster.ask(1, Ask::Create { id: None, meta: array(LARGE), ttl_ns: None });
+    let view = cluster.get(1, &ids[0]);
+    let instance = got(cluster.reply(view));
+    assert_eq!(cluster.disk.writes, 1);
+    cluster.disk_catches_up();
+    assert_eq!(cluster.place(1, &ids[0]), MEMORY);
+    // Another goes instead.
+    cluster.disk_catches_up();
+    assert!(cluster.replies.contains_key(&waiting));
+    assert_eq!(cluster.places(&ids), [MEMORY, DISK, MEMORY]);
+    cluster.ask(1, Ask::Release { instance });
+    // And one that is deleted meanwhile leaves no file.
+    cluster.ask(1, Ask::Create { id: None, meta: array(2 * LARGE), ttl_ns: None });
+    cluster.ask(1, Ask::Delete { ids });
+    cluster.disk_catches_up();
+    assert!(cluster.disk.files.is_empty());
+}
+
+#[test]
+fn a_disk_that_fails_or_is_full_costs_no_object_and_the_error_says_so() {
+    for is_full in [false, true] {
+        let mut cluster = Cluster::with_disk(1, if is_full { 3 } else { 10 }, false);
+        let mut ids: Vec<ObjectId> = (0..3).map(|_| cluster.put_large(1, None)).collect();
+        cluster.disk.fails_to_write = !is_full;
+        if is_full {
+            ids.push(cluster.put_large(1, None));
+        }
+        let until = Some(cluster.now + SECOND / 2);
+        let create = || Ask::Create { id: None, meta: array(LARGE), ttl_ns: None };
+        let late = cluster.ask_until(1, create(), until);
+        let waiting = cluster.ask(1, create());
+        cluster.wait(SECOND / 2);
+        let said = cluster.reply(late).as_ref().unwrap_err().to_string();
+        let why = if is_full { "bytes that may be spilled are taken" } else { "/disk: no space" };
+        assert!(said.contains(why), "{said}");
+        assert!(ids.iter().all(|id| cluster.has(1, id)));
+        assert!(!cluster.replies.contains_key(&waiting));
+        // It goes on when the disk works again, or has room.
+        cluster.disk.fails_to_write = false;
+        if is_full {
+            cluster.ask(1, Ask::Delete { ids: vec![ids.remove(0)] });
+        } else {
+            cluster.wait(SECOND);
+        }
+        let Ok(Answer::Created { instance, .. }) = *cluster.reply(waiting) else { panic!() };
+        cluster.ask(1, Ask::Abort { instance });
+        for id in &ids {
+            cluster.read(1, id);
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_gives_up_leaves_it_on_disk_and_holds_up_no_other() {
+    let mut cluster = Cluster::with_disk(2, 10, false);
+    let ids: Vec<ObjectId> = (0..6).map(|_| cluster.put_large(1, None)).collect();
+    let views: Vec<Instance> = ids[3..]
+        .iter()
+        .map(|id| {
+            let request = cluster.get(1, id);
+            got(cluster.reply(request))
+        })
+        .collect();
+    let first = cluster.get(1, &ids[0]);
+    let far = cluster.get(2, &ids[0]);
+    let second = cluster.get(1, &ids[1]);
+    assert!([first, far, second].iter().all(|request| !cluster.replies.contains_key(request)));
+    let explained = cluster.ask(1, Ask::Explain { id: ids[1].clone() });
+    let Ok(Answer::Explained { lacks, .. }) = cluster.reply(explained) else { panic!() };
+    assert_eq!(*lacks, Some((LARGE, 3 * COST)));
+    cluster.tell(1, Event::Cancelled { request: first });
+    cluster.tell(2, Event::Cancelled { request: far });
+    cluster.ask(1, Ask::Release { instance: views[0] });
+    got(cluster.reply(second));
+    // Without memory it is the same.
+    cluster.lack_memory(1);
+    cluster.ask(1, Ask::Release { instance: views[1] });
+    let third = cluster.get(1, &ids[2]);
+    assert_eq!(cluster.place(1, &ids[2]), Some(Place::Returning));
+    cluster.tell(1, Event::Cancelled { request: third });
+    assert_eq!(cluster.place(1, &ids[2]), DISK);
+    cluster.has_memory_again(1);
+    cluster.read(1, &ids[2]);
+}
+
+#[test]
+fn a_file_that_can_t_be_read_is_a_lost_copy_and_another_node_serves() {
+    let mut cluster = Cluster::with_disk(2, 10, false);
+    let twice = cluster.put_large(1, None);
+    cluster.ask(1, Ask::Keep { id: twice.clone(), copies: 2 });
+    let ids: Vec<ObjectId> = (0..4).map(|_| cluster.put_large(1, None)).collect();
+    assert_eq!((cluster.place(1, &ids[0]), cluster.place(1, &twice)), (DISK, DISK));
+    cluster.disk.fails_to_read = true;
+    let request = cluster.get(1, &twice);
+    let unfinished: Vec<String> = cluster.nodes[&NodeId(1)].unfinished().collect();
+    assert!(cluster.replies.contains_key(&request), "{unfinished:?}; {:?}", cluster.done);
+    let lost = cluster.get(1, &ids[0]);
+    cluster.wait(SECOND);
+    let said = cluster.reply(lost).as_ref().unwrap_err();
+    assert!(matches!(said, Error::ObjectLost { .. }), "{said}");
+    assert!(said.to_string().contains("/disk/file is not right"), "{said}");
+}
+
+#[test]
+fn a_fold_takes_what_is_on_disk_from_there() {
+    let mut cluster = Cluster::with_disk(1, 10, false);
+    let inputs: Vec<ObjectId> = (0..6).map(|_| cluster.put_large(1, None)).collect();
+    let count = inputs.len() as u32;
+    let reduce = Ask::Reduce { inputs: inputs.clone(), op: Op::Sum, count, id: None, ttl_ns: None };
+    let request = cluster.ask(1, reduce);
+    let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
+    assert!(cluster.has(1, &id), "{:?}", cluster.done);
+    assert_eq!(cluster.folds.len(), 1);
+    assert!(cluster.places(&inputs[..3]) == [DISK; 3], "{:?}", cluster.places(&inputs));
+}
+
+#[test]
+fn a_node_that_keeps_writes_what_no_other_takes_and_the_next_one_begins_with_it() {
+    let mut cluster = Cluster::with_disk(1, 10, true);
+    let large: Vec<ObjectId> = (0..4).map(|_| cluster.put_large(1, None)).collect();
+    let small = cluster.put_small(1, Some("a/1"));
+    let ask = Ask::Create { id: None, meta: array(LARGE), ttl_ns: Some(60 * SECOND) };
+    let request = cluster.ask(1, ask);
+    let Ok(Answer::Created { id: short, instance }) = cluster.reply(request).clone() else {
+        panic!()
+    };
+    cluster.ask(1, Ask::Seal { instance });
+    cluster.tell(1, Event::LeaveAsked { patience_ns: SECOND });
+    assert_eq!(cluster.lost[&NodeId(1)], Lost::default());
+    assert_eq!(cluster.disk.files.len(), 6);
+    let mut next = Cluster::with_disk(1, 10, true);
+    next.disk.files = core::mem::take(&mut cluster.disk.files);
+    let mut all: Vec<Kept> = next.disk.files.iter().map(|(_, kept)| kept.clone()).collect();
+    let mut others = BTreeMap::new();
+    for kept in &mut all {
+        // An id of its own would be one that this node has made.
+        kept.instance.node = NodeId(9);
+        let before = kept.id.clone();
+        if let ObjectId::Minted { node, .. } = &mut kept.id {
+            *node = NodeId(9);
+        }
+        others.insert(before, kept.id.clone());
+    }
+    let large: Vec<ObjectId> = large.iter().map(|id| others[id].clone()).collect();
+    let (small, short) = (others[&small].clone(), others[&short].clone());
+    next.disk.files = all.iter().map(|kept| (NodeId(1), kept.clone())).collect();
+    next.tell(1, Event::Kept { all });
+    for id in &large {
+        next.read(1, id);
+    }
+    let request = next.get(1, &small);
+    assert!(matches!(next.reply(request), Ok(Answer::Got { inline: Some(_), .. })));
+    let row = next.nodes[&NodeId(1)].table().current(&short).unwrap();
+    let left = next.nodes[&NodeId(1)].table().get(row).unwrap().lifetime(next.now).unwrap();
+    assert!(matches!(*left, Lifetime { left_ns: Some(1..), .. }), "{left:?}");
+    next.wait(61 * SECOND);
+    assert!(!next.has(1, &short));
+    next.ask(1, Ask::Delete { ids: [large, vec![small]].concat() });
+    assert!(next.disk.files.is_empty());
+}
+
+#[test]
+fn what_another_node_takes_over_is_not_kept() {
+    let mut cluster = Cluster::with_disk(2, 10, true);
+    let ids: Vec<ObjectId> = (0..6).map(|_| cluster.put_large(1, None)).collect();
+    cluster.tell(1, Event::LeaveAsked { patience_ns: SECOND });
+    cluster.wait(SECOND);
+    let taken = ids.iter().filter(|id| cluster.has(2, id)).count();
+    assert_eq!(taken, 3, "as many as it has room for");
+    assert_eq!(cluster.disk.files.len(), 3);
+    assert_eq!(cluster.lost[&NodeId(1)], Lost::default());
+    let is_kept = |id: &ObjectId| cluster.disk.files.iter().any(|(_, kept)| kept.id == *id);
+    assert!(ids.iter().all(|id| cluster.has(2, id) != is_kept(id)));
+}
+
+#[test]
+fn what_was_put_meanwhile_goes_before_what_was_kept() {
+    for serial in [1, u64::MAX] {
+        let mut cluster = Cluster::with_disk(2, 10, true);
+        let name = cluster.owned_name(2, 1, "1");
+        let kept = Kept {
+            id: name.parse().unwrap(),
+            // Lower than any instance of these nodes, and higher.
+            instance: Instance { node: NodeId(if serial == 1 { 0 } else { 9 }), serial },
+            meta: array(LARGE),
+            lifetime: None,
+            inline: None,
+        };
+        let id = cluster.put_large(2, Some(&name));
+        cluster.disk.files.push((NodeId(1), kept.clone()));
+        cluster.tell(1, Event::Kept { all: vec![kept] });
+        assert!(cluster.disk.files.is_empty(), "it is dropped");
+        cluster.read(1, &id);
+    }
+}
