@@ -393,7 +393,7 @@ mod tests {
     }
 
     fn bytes() -> Vec<u8> {
-        (0..LENGTH).map(|at| (at * 2_654_435_761 >> 13) as u8).collect()
+        (0..LENGTH).map(|at| ((at * 2_654_435_761) >> 13) as u8).collect()
     }
 
     fn memory(store: &Store) -> Arc<Held> {
@@ -404,13 +404,14 @@ mod tests {
     #[test]
     fn what_was_written_comes_back_also_to_the_next_node() {
         let (scene, bytes) = (Scene::new("file-back"), bytes());
-        let left_ns = Some(1_000_000_000_000);
-        let written = scene.write(&bytes, Some(Lifetime { left_ns, ttl_ns: None, job: None }));
+        let then_ns = 1_000_000_000_000;
+        let lifetime = Lifetime { left_ns: Some(then_ns), ttl_ns: None, job: None };
+        let written = scene.write(&bytes, Some(lifetime));
         let (found, kept) = Written::open(&scene.file()).unwrap();
         assert_eq!((kept.instance, kept.meta.size), (INSTANCE, LENGTH));
         assert_eq!((kept.id.to_string().as_str(), kept.inline), ("group/name", None));
         let left = kept.lifetime.unwrap().left_ns.unwrap();
-        assert!(left < left_ns.unwrap() && left > 900_000_000_000, "time has passed: {left}");
+        assert!(left < then_ns && left > 900_000_000_000, "time has passed: {left}");
         for file in [written, found] {
             let store = Store::new(1 << 30);
             let held = memory(&store);
