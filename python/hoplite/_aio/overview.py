@@ -106,8 +106,8 @@ class AsyncOverview(Attachment):
 
         Returns:
             "members", "objects", "waiting" (questions without an answer), "reduces" (under way), "store_used",
-            "store_capacity", "store_mapped", "store_warm", "store_small", "store_spilled" and "store_spill_limit" (bytes),
-            and every counter since the node's start; docs/counters.md explains each.
+            "store_capacity", "store_mapped", "store_warm", "store_small", "store_spilled" and "store_spill_limit"
+            (bytes), and every counter since the node's start; docs/counters.md explains each.
         """
         status = await self._status_async()
         store = status["store"]

@@ -104,8 +104,8 @@ class Overview(Attachment):
 
         Returns:
             "members", "objects", "waiting" (questions without an answer), "reduces" (under way), "store_used",
-            "store_capacity", "store_mapped", "store_warm", "store_small", "store_spilled" and "store_spill_limit" (bytes),
-            and every counter since the node's start; docs/counters.md explains each.
+            "store_capacity", "store_mapped", "store_warm", "store_small", "store_spilled" and "store_spill_limit"
+            (bytes), and every counter since the node's start; docs/counters.md explains each.
         """
         status = self._status()
         store = status["store"]
