@@ -42,6 +42,13 @@ def remember(array: Any, installation: str, text: str) -> None:  # noqa: ANN401 
     _known[key] = weakref.ref(array, lambda _: _known.pop(key, None)), installation, text
 
 
+def forget(installation: str, texts: set[str]) -> None:
+    """Takes views of these objects, which end, for arrays as any others: Dask moves their bytes."""
+    for key, (_, of, text) in list(_known.items()):
+        if of == installation and text in texts:
+            _known.pop(key, None)
+
+
 def text_of(value: object, installation: str) -> str | None:
     """The ref of the object that a value is a view of; None if it is no such view."""
     found = _known.get(id(value))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 
-from hoplite.dask import keeper, process
+from hoplite.dask import arrays, keeper, process
 from hoplite.dask.arrays import CAPABILITY, PREFIX
 from hoplite.dask.needs import check_worker
 from hoplite.errors import HopliteError
@@ -162,6 +162,10 @@ class Meeting(SchedulerPlugin):  # type: ignore[misc] # Dask has no types here
             if not self._to_delete:
                 return None
             refs, self._to_delete = self._to_delete, set()
+            # A worker that still has an array of them sends its bytes from then on: its ref could not be read, and Dask
+            # keeps what it failed to send with what it logs.
+            forgotten = (self._scheduler.rpc(one).hoplite_forget(refs=sorted(refs)) for one in list(self._nodes))
+            await asyncio.gather(*forgotten, return_exceptions=True)
             try:
                 is_done = await self._scheduler.rpc(worker).hoplite_delete(refs=sorted(refs))
             except OSError:
@@ -211,6 +215,7 @@ class Host(WorkerPlugin):  # type: ignore[misc] # Dask has no types here
         await self._attach()
         process.reads_refs(self.installation, worker.address, self._step_back)
         worker.handlers["hoplite_delete"] = self.delete
+        worker.handlers["hoplite_forget"] = self.forget
         self._watcher = asyncio.create_task(self._watch())
 
     async def teardown(self, worker: Any) -> None:  # noqa: ANN401 - as above
@@ -235,6 +240,10 @@ class Host(WorkerPlugin):  # type: ignore[misc] # Dask has no types here
             # It is leaving, or its node is being started again.
             return False
         return True
+
+    def forget(self, refs: list[str]) -> None:
+        """Moves arrays of these objects, which are to be deleted, as bytes."""
+        arrays.forget(self.installation, set(refs))
 
     @property
     def link(self) -> keeper.Link:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from distributed import get_worker, secede
-from distributed.protocol.serialize import Serialize, Serialized, deserialize
+from distributed.core import clean_exception
 
 from hoplite.dask import arrays, process
 from hoplite.dask.plugins import MEETING, NAME
@@ -122,11 +122,8 @@ def fold(installation: str, texts: Sequence[str], keys: Sequence[Hashable], op: 
 
 def _raised(exception: Any) -> BaseException | None:  # noqa: ANN401 - Dask has no types here
     """What a task raised, out of what the scheduler keeps of it."""
-    if isinstance(exception, Serialize):
-        exception = exception.data
-    elif isinstance(exception, Serialized):
-        exception = deserialize(exception.header, exception.frames)
-    return exception if isinstance(exception, BaseException) else None
+    raised: BaseException | None = clean_exception(exception)[1]
+    return raised
 
 
 def _answer(worker: Any, question: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - Dask has no types here
