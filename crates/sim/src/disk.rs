@@ -114,6 +114,11 @@ impl World {
         self.read_next(node, slot, 0);
     }
 
+    /// Whether a disk may fail to give back what it has, so that an original is lost with no node.
+    pub(crate) fn may_lose_files(&self) -> bool {
+        self.plan.disk.is_some_and(|disk| disk.failures > 0)
+    }
+
     /// The blocks of a copy that is on disk as a whole.
     pub(crate) fn file_of(&self, node: NodeId, instance: Instance) -> Option<SlotId> {
         let file = self.hosts.get(&node)?.files.get(&instance)?;

@@ -119,9 +119,8 @@ impl World {
             // It may take the name from another, and end with its node.
             is_whole && (object.is_refused || object.is_made && stays(object))
         };
-        let may_be_lost = self.plan.disk.is_some_and(|disk| disk.failures > 0);
         !self.users.is_delete_asked(id)
-            && !may_be_lost
+            && !self.may_lose_files()
             && begun().all(is_clear)
             && begun().any(|object| object.is_made && !object.is_refused)
     }
