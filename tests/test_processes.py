@@ -319,7 +319,7 @@ def hello(version: int) -> bytes:
     return message(b"\x00" + bytes([version]))
 
 
-VERSION = 9
+VERSION = 10
 HELLO = hello(VERSION)
 
 STRANGERS: dict[str, bytes] = {
