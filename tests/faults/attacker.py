@@ -337,6 +337,9 @@ def main() -> None:
             run = swarm.run
     thread = threading.Thread(target=run, args=(stop,))
     thread.start()
+    # Each target has met it.
+    while options.attack != "local" and thread.is_alive() and report.tries < 2 * len(options.targets):
+        time.sleep(STEP_S)
     say({"attack": options.attack})
     sys.stdin.read()
     stop.set()
