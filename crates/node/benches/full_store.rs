@@ -100,7 +100,8 @@ fn evicting_puts(copies: usize) -> Vec<Duration> {
     read_all(&full.client(), &ids, &bytes);
     let client = attach(&full);
     let times = (0..300).map(|_| timed(|| drop(put(&client)))).collect();
-    assert_eq!(counter(&full, "evictions"), 300);
+    // In a small store more than one goes for a put: the pieces of memory hold few of them.
+    assert!(counter(&full, "evictions") >= 300);
     times
 }
 
