@@ -1,9 +1,9 @@
 //! A Hoplite node: the shell that turns the decisions of `hoplite-proto` into bytes and back. It decides nothing.
 //!
 //! [`local`] has what programs use, and [`capability`] what one of them may be given; [`network`] connects nodes; [`transfer`]
-//! moves copies between them; [`folding`] runs the
-//! positions of a reduce; [`store`] has the memory and [`disk`] the files. They tell the state machine what has happened by the handles of
-//! [`engine`], and [`shell`] hands them what it orders. [`node`] puts a node together.
+//! moves copies between them; [`folding`] runs the positions of a reduce; [`store`] has the memory and [`disk`] the files. They
+//! tell the state machine what has happened by the handles of [`engine`], and [`shell`] hands them what it orders. [`node`] puts
+//! a node together.
 //!
 //! ```no_run
 //! use hoplite_node::{Node, NodeConfig, Value};
