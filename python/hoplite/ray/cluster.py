@@ -100,10 +100,7 @@ def start(memory: int | str | None = None, *, port: int | None = None, timeout: 
         .remote(name, memory, port or 0)
     )
     until = time.monotonic() + timeout
-    try:
-        found = ray.get(handle.facts.remote(), timeout=timeout)
-    except ray.exceptions.RayError as error:
-        raise ConnectError(f"the supervisor of Hoplite can't start: {error}") from None
+    found = _facts(handle, until)
     is_new = found["cluster"] == name
     if not is_new:
         _refuse(found, memory, port)
@@ -174,10 +171,28 @@ def _refuse(found: dict[str, Any], memory: int | str | None, port: int | None) -
             )
 
 
+def _facts(handle: Any, until: float) -> dict[str, Any]:
+    """What a supervisor knows of the nodes; of one that has died, when Ray has started it again.
+
+    Raises:
+        ConnectError: it does not start, or not in time.
+    """
+    while True:
+        try:
+            known: dict[str, Any] = ray.get(handle.facts.remote(), timeout=max(0.1, until - time.monotonic()))
+        except ray.exceptions.RayError as error:
+            is_back_soon = isinstance(error, ray.exceptions.ActorUnavailableError)
+            if not is_back_soon or time.monotonic() >= until:
+                raise ConnectError(f"the supervisor of Hoplite can't start: {error}") from None
+            time.sleep(place.POLL_S)
+        else:
+            return known
+
+
 def _wait(handle: Any, until: float, *, everywhere: bool) -> None:
     """Waits for the node of each Ray node, or for that of this process's alone."""
     while True:
-        known = ray.get(handle.facts.remote())
+        known = _facts(handle, until)
         if everywhere:
             wanted = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         else:
