@@ -71,7 +71,8 @@ def test_an_owner_keeps_as_many_small_objects_as_it_has_room_for_and_all_can_be_
     assert (len(ready), missing) == (len(values), [])
     total = reader.reduce(list(values), timeout=SOON)
     same(reader.get(total, timeout=SOON), sum(values.values(), np.zeros(LARGEST // 8, np.int64)))
-    assert small(owner)[0] <= ROOM_OF_ONE
+    # The sum is of another member, and this node may be its second owner.
+    assert small(owner)[0] <= ROOM_OF_ONE + LARGEST
     putter.delete([*values, total])
     eventually(lambda: small(owner)[0] == 0)
     putter.put(b"again", name=f"{prefix}/again")

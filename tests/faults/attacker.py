@@ -338,7 +338,8 @@ def main() -> None:
     thread = threading.Thread(target=run, args=(stop,))
     thread.start()
     # Each target has met it.
-    while options.attack != "local" and thread.is_alive() and report.tries < 2 * len(options.targets):
+    least = 1 if options.attack == "local" else 2 * len(options.targets)
+    while thread.is_alive() and report.tries < least:
         time.sleep(STEP_S)
     say({"attack": options.attack})
     sys.stdin.read()

@@ -46,8 +46,8 @@ pub(crate) const ATTACHED_MAX: usize = if cfg!(test) { 64 } else { 4096 };
 /// Processes that wait for a place while as many are attached as may be: 8. Each takes a descriptor, and more would come again.
 pub(crate) const WAITING_MAX: usize = 8;
 
-/// How long such a process waits: 1 s. The node needs milliseconds to see that a process has left.
-pub(crate) const PLACE_WAIT_MAX: Duration = Duration::from_secs(1);
+/// How long such a process waits: 5 s. The node needs milliseconds to see that a process has left, and more on a busy host.
+pub(crate) const PLACE_WAIT_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 
 /// Processes that are attached at once: [`ATTACHED_MAX`], or as many as take half of the descriptors that this process may open. Each
 /// takes two, and the other half is for nodes and memory.
