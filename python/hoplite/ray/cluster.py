@@ -177,16 +177,10 @@ def _facts(handle: Any, until: float) -> dict[str, Any]:
     Raises:
         ConnectError: it does not start, or not in time.
     """
-    while True:
-        try:
-            known: dict[str, Any] = ray.get(handle.facts.remote(), timeout=max(0.1, until - time.monotonic()))
-        except ray.exceptions.RayError as error:
-            is_back_soon = isinstance(error, ray.exceptions.ActorUnavailableError)
-            if not is_back_soon or time.monotonic() >= until:
-                raise ConnectError(f"the supervisor of Hoplite can't start: {error}") from None
-            time.sleep(place.POLL_S)
-        else:
-            return known
+    try:
+        return place.answer(lambda: handle, until, ray.exceptions.ActorUnavailableError)
+    except ray.exceptions.RayError as error:
+        raise ConnectError(f"the supervisor of Hoplite can't start: {error}") from None
 
 
 def _wait(handle: Any, until: float, *, everywhere: bool) -> None:

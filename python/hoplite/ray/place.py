@@ -8,12 +8,15 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 from hoplite import Client, ConnectError, HopliteError, connect
 from hoplite.sockets import is_served
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Of the actors of this package, beside those of users.
 NAMESPACE = "hoplite"
@@ -59,14 +62,31 @@ def facts(timeout: float = 30.0) -> dict[str, Any]:
     Raises:
         ConnectError: there is no supervisor, or it does not answer.
     """
-    until = time.monotonic() + timeout
+    try:
+        return answer(supervisor, time.monotonic() + timeout, ray.exceptions.RayError)
+    except ray.exceptions.RayError as error:
+        raise ConnectError(f"the supervisor of Hoplite in this Ray cluster does not answer: {error}") from None
+
+
+def answer(find: Callable[[], Any], until: float, passing: type[BaseException]) -> dict[str, Any]:
+    """What the supervisor that `find` gives knows of the nodes; it is asked again after errors that pass.
+
+    Args:
+        find: called before each question, since another may have taken its place.
+        until: of the monotonic clock; the last error is raised then.
+        passing: errors of this class pass.
+
+    Raises:
+        ConnectError: what `find` raises.
+        RayError: one that does not pass, or the last one.
+    """
     while True:
-        handle = supervisor()
+        handle = find()
         try:
             known: dict[str, Any] = ray.get(handle.facts.remote(), timeout=max(0.1, until - time.monotonic()))
-        except ray.exceptions.RayError as error:
+        except passing:
             if time.monotonic() >= until:
-                raise ConnectError(f"the supervisor of Hoplite in this Ray cluster does not answer: {error}") from None
+                raise
             time.sleep(POLL_S)
         else:
             return known
