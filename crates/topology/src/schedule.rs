@@ -1,4 +1,4 @@
-//! Who sends what to whom in an allreduce: one representation for every algorithm.
+//! Which rank sends what to which in an allreduce: one representation for every algorithm.
 //!
 //! A schedule is a list of rounds, and a round a list of transfers that begin together. The array is cut into equal
 //! parts; a transfer carries some that follow each other, and its receiver adds them to its own or replaces them.

@@ -101,7 +101,7 @@ pub(crate) fn start(folding: &Arc<Folding>, order: FoldOrder, target: Option<(In
             let mut inputs = Vec::with_capacity(order.inputs.len());
             for input in &order.inputs {
                 inputs.push(match this.disk.as_ref().and_then(|disk| disk.written(*input)) {
-                    // Also one that is coming back: nothing says for whom, and it may be left on disk.
+                    // Also one that is coming back: nothing says which reader it is for, and it may be left on disk.
                     Some(file) if !is_in_memory(&transfers, *input) => Input::open(file, *input)?,
                     _ => Input::Memory(memory_of(&transfers, *input).await?),
                 });

@@ -1,6 +1,6 @@
 //! What the directory knows of one object: whether it lives, or why it is gone; who waits.
 //!
-//! Does not know messages in or time, nor who feeds whom.
+//! Does not know messages, time, or which holder feeds which.
 
 use alloc::{
     boxed::Box,

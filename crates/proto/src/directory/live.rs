@@ -1,6 +1,6 @@
 //! The living instance of an object and its holders.
 //!
-//! Knows who feeds whom, and so who may feed an asker; does not know messages in or time.
+//! Knows which holder feeds which, and so which may feed an asker; does not know messages or time.
 
 use alloc::{boxed::Box, vec::Vec};
 
@@ -53,7 +53,7 @@ pub(super) struct Holder {
     pub(super) origin: bool,
     /// Who feeds it while it is partial.
     pub(super) source: Option<NodeId>,
-    /// When it last told of itself, and when it was last sent to somebody.
+    /// When it last told of itself, and when this owner last sent it to a sender.
     pub(super) told: Option<Instant>,
     pub(super) located: Option<Instant>,
     /// When it first told that it receives.
@@ -65,7 +65,7 @@ pub(super) struct Holder {
 }
 
 impl Live {
-    /// Nobody has it yet.
+    /// An object that no node holds yet.
     pub(super) fn new(instance: Instance, meta: Meta, since: Instant) -> Self {
         // Most objects have one holder for all their lives.
         let holders = LiteMap::with_capacity(1);
@@ -82,7 +82,7 @@ impl Live {
         }
     }
 
-    /// Removes a holder, whom nobody waits for to step in any more; false if it was none.
+    /// Removes a holder; no receiver waits for it to step in any more. False if it was none.
     pub(super) fn remove_holder(&mut self, node: NodeId) -> bool {
         let was_holder = self.holders.remove(&node).is_some();
         if was_holder {
@@ -103,7 +103,7 @@ impl Live {
         });
     }
 
-    /// Every holder of a part is to drop it, for nobody has the rest.
+    /// Tells every holder of a part to drop it: no node has the rest.
     pub(super) fn strand_copies(&self, id: &ObjectId, error: &Error, mail: &mut Mail) {
         self.tell_holders(mail, || {
             let (id, instance, error) = (id.clone(), self.instance, error.clone());
@@ -155,7 +155,7 @@ impl Live {
         self.small.is_some() || self.holders.values().any(|holder| holder.complete)
     }
 
-    /// Whether some copy is complete, or will be; the bytes of a small object are here, whoever else is gone.
+    /// Whether some copy is complete, or will be; the bytes of a small object are here, also when its other holders are gone.
     pub(super) fn is_fed(&self) -> bool {
         self.small.is_some() || self.holders.keys().any(|node| self.depth(*node).is_some())
     }
@@ -165,7 +165,7 @@ impl Live {
         !self.by_parts || holder.told.is_some()
     }
 
-    /// `movable_since`: see [`Live::movable_since`]; none lets nobody be moved.
+    /// `movable_since`: see [`Live::movable_since`]; none moves no receiver.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn choose(
         &self,
@@ -220,7 +220,7 @@ impl Live {
         choose_source(&candidates, bytes, link)
     }
 
-    /// Where an asker takes the object from, and who is fed by whom from then on.
+    /// Where an asker takes the object from; notes which holder feeds which from then on.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn assign(
         &mut self,
@@ -238,9 +238,9 @@ impl Live {
         if self.lacks_bytes() {
             return None;
         }
-        // Whoever asks again may be sent to another sender than that of those who were to follow it.
+        // An asker that asks again may be sent to another sender than the receivers that were to follow it.
         self.cancel_moves(asker);
-        // Only the first owner knows who feeds whom at present; and who feeds somebody already would feed two.
+        // Only the first owner knows which holder feeds which at present; and a holder that feeds one already would feed two.
         let is_feeding = self.holders.values().any(|holder| holder.source == Some(asker));
         let can_move = members.owners(id).first == members.me() && !is_feeding;
         let link = speeds.link_of(asker, link);
@@ -274,7 +274,7 @@ impl Live {
         let fed =
             |(node, holder): &(&NodeId, &Holder)| self.is_foldable_at(**node, holder, members);
         let best = self.holders.iter().filter(fed).min_by_key(rank);
-        // Small bytes come with the answer, whoever holds them besides.
+        // Small bytes come with the answer, whichever nodes hold them besides.
         let inline = self.small.as_ref().map(|small| small.bytes.clone());
         let holder = best.map(|(node, _)| *node).or(inline.as_ref().map(|_| watcher))?;
         let (instance, meta) = (self.instance, self.meta.clone());

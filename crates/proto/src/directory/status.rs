@@ -47,7 +47,7 @@ impl Directory {
     }
 
     /// What others wait for or listen to here; for checkers. Questions that came here before a change of members, or while
-    /// the members did not agree, may stay where nobody asks any more.
+    /// the members did not agree, may stay where no member asks any more.
     pub fn questions(&self, members: &Members) -> usize {
         let of = |(id, asking): (&ObjectId, &Asking)| {
             let owners = members.owners(id);

@@ -261,7 +261,7 @@ impl Node {
         }
     }
 
-    /// A copy does not come back for now, whoever waits for it.
+    /// A copy does not come back for now; receivers that wait for it are refused.
     fn end_return(&mut self, instance: Instance) {
         self.space.remove(&SpaceFor::Unspill(instance));
         for serve in self.spills.end_return(instance) {

@@ -175,7 +175,7 @@ async fn admit_again(
     Ok(Answered::Resumed(*caller, Channel { stream, seal, open }, session, place))
 }
 
-/// To whom a node that this one has admitted wants to be passed on.
+/// The node to which one that this node has admitted wants to be passed on.
 ///
 /// # Errors
 /// It did not say.
