@@ -76,6 +76,9 @@ const THREADS_MAX: usize = 4;
 /// make extents of their own where one is enough for all that wait.
 const SLOW_THREADS_MAX: usize = 4;
 
+/// How long the tasks of a node that is closed may take to end; they are done with their work by then.
+const TASKS_PATIENCE: Duration = Duration::from_millis(500);
+
 /// How long a node that is dropped may take to hand over.
 const DROP_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -157,7 +160,8 @@ impl Node {
         let patience = patience.unwrap_or(Duration::from_nanos(LEAVE_PATIENCE_NS));
         let has_left =
             running.runtime.block_on(end(&self.engine.shell, &running.accepting, patience));
-        running.runtime.shutdown_background();
+        // An attached process that asks after this is not taken for one that asked a running node.
+        running.runtime.shutdown_timeout(TASKS_PATIENCE);
         has_left
     }
 

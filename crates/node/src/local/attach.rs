@@ -28,7 +28,10 @@ use hoplite_proto::{
 use hoplite_shm::{
     ExtentId, Mapping, Slot, recv_with_fds, send_with_fds, try_recv_with_fds, try_send_with_fds,
 };
-use rustix::net::sockopt::socket_peercred;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::sockopt::socket_peercred,
+};
 
 use super::{
     protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
@@ -250,8 +253,9 @@ impl Attached {
         request
     }
 
+    /// Whether the node is closed or gone, also when the thread that takes answers has not seen that yet.
     pub(crate) fn is_closed(&self) -> bool {
-        self.shared.is_closed.load(Ordering::Acquire)
+        self.shared.is_closed.load(Ordering::Acquire) || self.shared.has_hung_up()
     }
 
     pub(crate) fn epoll(&self) -> Arc<SharedEpoll> {
@@ -385,6 +389,12 @@ impl Shared {
         }
         drop(incoming);
         self.end();
+    }
+
+    /// Whether the node has closed its end; what it said before may still be unread.
+    fn has_hung_up(&self) -> bool {
+        let mut polled = [PollFd::new(&self.stream, PollFlags::RDHUP)];
+        poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// The node is gone, or no thread takes its answers any more.

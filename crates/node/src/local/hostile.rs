@@ -262,6 +262,27 @@ fn a_client_learns_why_the_node_ended_its_attachment() {
 }
 
 #[test]
+fn a_client_knows_at_once_that_its_node_is_gone() {
+    let path = std::env::temp_dir().join(format!("hoplite-gone-{}", std::process::id()));
+    let listener = UnixListener::bind(&path).unwrap();
+    let member = Member { id: NodeId(1), address: "127.0.0.1:1".parse().unwrap(), rack: None };
+    let welcome = frame(&FromNode::Welcome { member, is_authenticated: true });
+    // In most rounds the thread that takes answers has not run yet.
+    for _ in 0..200 {
+        let (client, stream) = std::thread::scope(|scope| {
+            let client = scope.spawn(|| Client::attach(&path, SOON).unwrap());
+            let (stream, _) = listener.accept().unwrap();
+            (&stream).write_all(&welcome).unwrap();
+            (client.join().unwrap(), stream)
+        });
+        assert!(!client.is_closed());
+        drop(stream);
+        assert!(client.is_closed());
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn no_text_of_a_node_or_of_its_client_has_the_token() {
     let token = "never-to-be-told";
     let config = NodeConfig { tokens: vec![token.into()], ..NodeConfig::default() };
