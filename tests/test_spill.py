@@ -8,6 +8,7 @@ import random
 import resource
 import shutil
 import stat
+import subprocess
 import threading
 from typing import TYPE_CHECKING
 
@@ -237,6 +238,46 @@ def test_a_disk_that_fails_costs_no_object_in_memory(tmp_path: Path) -> None:
         resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (most, most))
         same(client.get(waiting.result()), value(77))
         assert client.stats()["spills"] > 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MiB, of its own."""
+    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+        pytest.skip("needs root and mkfs.ext4, to make a small file system")
+    image, folder = tmp_path / "disk.img", tmp_path / "disk"
+    folder.mkdir()
+    with image.open("wb") as file:
+        file.truncate(24 * MIB)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+    mounted = subprocess.run(["mount", "-o", "loop", str(image), str(folder)], capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"no file system can be mounted from a file here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.faults("the disk is full")
+def test_a_full_disk_costs_no_object(small_disk: Path) -> None:
+    """What is in memory is there, and all that is on the disk as soon as one object in memory has gone."""
+    folder = small_disk / "spill"
+    with process(folder, "--spill-limit", "1GiB") as node, node.client() as client:
+        refs: list[Ref] = []
+        with pytest.raises(hoplite.StoreFull, match="No space left on device") as raised:
+            refs.extend(client.put(value(number), timeout=1.5) for number in range(COUNT))
+        assert str(folder) in str(raised.value)
+        assert client.stats()["spill_failures"] > 0
+        there = states(client)
+        in_memory = [number for number, ref in enumerate(refs) if there[str(ref)] == "complete"]
+        assert 5 <= len(refs) - len(in_memory) <= 11
+        for number in in_memory:
+            same(client.get(refs[number], timeout=SOON), value(number))
+        client.delete(refs[in_memory[0]])
+        for number, ref in enumerate(refs):
+            if number != in_memory[0]:
+                same(client.get(ref, timeout=SOON), value(number))
 
 
 @pytest.mark.faults("the folder goes")
