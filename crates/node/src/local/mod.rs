@@ -3,6 +3,7 @@
 //! Knows questions and answers; not what the node does for them.
 
 mod answers;
+mod arriving;
 mod asked;
 mod attach;
 pub(crate) mod client;

@@ -21,10 +21,11 @@ use tokio::{
 use tracing::info;
 
 use super::{
+    arriving::process_number,
     limits,
     programs::Programs,
     protocol::{FromNode, frame},
-    session::{Session, process_number},
+    session::Session,
     socket,
 };
 use crate::{engine::task::Task, fork_safe, limited::Whose};

@@ -12,19 +12,19 @@ use hoplite_proto::{
     ask::{Answer, Ask},
     error::Error as CallError,
     id::{ClientId, Instance},
-    wire,
 };
-use hoplite_shm::{ExtentId, ShmError, WriterId, recv_with_fds};
-use tokio::{io::Interest, net::UnixStream, sync::Notify};
+use hoplite_shm::{ExtentId, ShmError, WriterId};
+use tokio::{net::UnixStream, sync::Notify};
 use tracing::info;
 
 use super::{
     answers::{Answers, Unread},
+    arriving::{Arriving, process_number},
     asked::{Asked, Excess},
     confined::Confined,
     limits,
     programs::{Attachment, Programs},
-    protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
+    protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame},
 };
 use crate::{
     engine::{requests::Sink, task::Task},
@@ -33,9 +33,6 @@ use crate::{
     store::Held,
     sync::lock,
 };
-
-/// Descriptors that came and were not asked for by a frame; a process that sends more is broken.
-const UNCLAIMED_MAX: usize = 8;
 
 /// One attached process.
 pub(super) struct Session {
@@ -500,48 +497,6 @@ impl Attachment for Session {
     }
 }
 
-/// The number of the process at the other end, if the kernel tells.
-pub(super) fn process_number(stream: &UnixStream) -> Option<u32> {
-    u32::try_from(stream.peer_cred().ok()?.pid()?).ok()
-}
-
 fn invalid(said: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, said)
-}
-
-/// What has come from the process and was not taken yet.
-#[derive(Default)]
-struct Arriving {
-    bytes: Vec<u8>,
-    descriptors: Vec<OwnedFd>,
-    buffer: Vec<u8>,
-}
-
-impl Arriving {
-    /// The next message and the bytes of its frame; none when the process has closed the connection.
-    async fn next(&mut self, stream: &UnixStream) -> io::Result<Option<(ToNode, usize)>> {
-        self.buffer.resize(16 * 1024, 0);
-        loop {
-            if let Some(body) = take_frame(&mut self.bytes)? {
-                let message = wire::decode(&body)
-                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-                return Ok(Some((message, body.len())));
-            }
-            let received = stream.async_io(Interest::READABLE, || {
-                recv_with_fds(stream, &mut self.buffer, &mut self.descriptors)
-            });
-            match received.await? {
-                0 => return Ok(None),
-                count => self.bytes.extend_from_slice(&self.buffer[..count]),
-            }
-            if self.descriptors.len() > UNCLAIMED_MAX {
-                return Err(invalid("too many descriptors"));
-            }
-        }
-    }
-
-    /// The first descriptor that no message has claimed.
-    fn descriptor(&mut self) -> Option<OwnedFd> {
-        if self.descriptors.is_empty() { None } else { Some(self.descriptors.remove(0)) }
-    }
 }
