@@ -83,7 +83,7 @@ def start(memory: int | str | None = None, *, port: int | None = None, timeout: 
         check_capacity(memory)
     if port is not None and not 0 <= port <= PORT_MAX:
         raise InvalidArgument(f"port is {port!r}; it is a number from 0 to {PORT_MAX}")
-    _check_connected()
+    place.check_connected()
     name = f"ray-{uuid.uuid4().hex[:12]}"
     handle = (
         ray.remote(Supervisor)
@@ -117,10 +117,14 @@ def stop() -> None:
     """Ends the Hoplite nodes of this Ray cluster and with them all objects; none is fine.
 
     Arrays that this process has got stay valid.
+
+    Raises:
+        ConnectError: this process is connected only by Ray Client.
     """
     if not ray.is_initialized():
         place.forget()
         return
+    place.check_connected()
     try:
         handle = place.supervisor()
     except ConnectError:
@@ -142,16 +146,6 @@ def status() -> dict[str, Any]:
         ConnectError: Hoplite does not run in this Ray cluster.
     """
     return place.facts()
-
-
-def _check_connected() -> None:
-    if not ray.is_initialized():
-        raise ConnectError("this process is not connected to a Ray cluster: call ray.init() before hoplite.ray.start()")
-    if ray.util.client.ray.is_connected():
-        raise ConnectError(
-            "this process is connected by Ray Client (ray://), from outside of the cluster: call hoplite.ray.start() "
-            "in a task, or in a driver on a host of the cluster"
-        )
 
 
 def _head() -> str:

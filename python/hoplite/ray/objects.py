@@ -16,7 +16,7 @@ import ray
 from hoplite import GetTimeout, ObjectDeleted, ObjectLost, Ref
 from hoplite.ray.again import put_again
 from hoplite.ray.lifetime import Kept, lifetimes
-from hoplite.ray.place import client
+from hoplite.ray.place import check_connected, client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -104,8 +104,10 @@ def ref(anchor: Any, *, timeout: float | None = None) -> Ref | None:
         The ref; None if the value of the ObjectRef is none of Hoplite's.
 
     Raises:
+        ConnectError: this process is not connected to Ray, or only by Ray Client.
         GetTimeout: Ray does not have the value in time.
     """
+    check_connected()
     kept = lifetimes.of(anchor)
     if kept is not None:
         return Ref(kept.text, kept.client)
@@ -134,6 +136,7 @@ def get(refs: Any, *, copy: bool | None = None, timeout: float | None = None) ->
     """
     if not isinstance(refs, list):
         return get([refs], copy=copy, timeout=timeout)[0]
+    check_connected()
     until = None if timeout is None else time.monotonic() + timeout
     values: list[Any] = list(refs)
     rays = [place for place, each in enumerate(values) if isinstance(each, ray.ObjectRef)]
@@ -175,6 +178,7 @@ def wait(refs: Iterable[Any], *, num_returns: int = 1, timeout: float | None = N
     Raises:
         ConnectError: Hoplite does not run on this Ray node.
     """
+    check_connected()
     given = list(refs)
     until = None if timeout is None else time.monotonic() + timeout
     texts: dict[int, str] = {}

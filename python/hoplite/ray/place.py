@@ -39,14 +39,28 @@ class _Kept:
 _kept = _Kept()
 
 
+def check_connected() -> None:
+    """Checks that this process takes part in a Ray cluster.
+
+    Raises:
+        ConnectError: it is not connected to Ray, or only by Ray Client.
+    """
+    if not ray.is_initialized():
+        raise ConnectError("this process is not connected to a Ray cluster: call ray.init() first")
+    if ray.util.client.ray.is_connected():
+        raise ConnectError(
+            "this process is connected by Ray Client (ray://), from outside of the cluster, where no node of Hoplite "
+            "is: use hoplite.ray in tasks and actors, or in a driver on a host of the cluster"
+        )
+
+
 def supervisor() -> Any:
     """The actor that looks after the nodes of this Ray cluster.
 
     Raises:
-        ConnectError: there is none, or this process is not connected to Ray.
+        ConnectError: there is none, or this process is not connected to Ray, or only by Ray Client.
     """
-    if not ray.is_initialized():
-        raise ConnectError("this process is not connected to a Ray cluster: call ray.init() first")
+    check_connected()
     try:
         return ray.get_actor(SUPERVISOR, namespace=NAMESPACE)
     except ValueError:
@@ -102,10 +116,10 @@ def client(timeout: float = 10.0) -> Client:
         timeout: seconds to wait for a node that is starting.
 
     Raises:
-        ConnectError: Hoplite does not run in this Ray cluster, or has no node for this Ray node; says why.
+        ConnectError: Hoplite does not run in this Ray cluster, or has no node for this Ray node; says why. Or this
+            process is not connected to Ray, or only by Ray Client.
     """
-    if not ray.is_initialized():
-        raise ConnectError("this process is not connected to a Ray cluster: call ray.init() first")
+    check_connected()
     node = ray.get_runtime_context().get_node_id()
     with _kept.lock:
         kept = _kept.client

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from hoplite.ray.names import ARRAYS, TENSORS
+from hoplite.ray.place import check_connected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,12 +29,15 @@ def register(actors: Iterable[Any] = ()) -> None:
         actors: handles of actors to tell the same.
 
     Raises:
+        ConnectError: this process is connected only by Ray Client, whose server makes the actors.
         UnknownRay: the interfaces of the installed Ray are not those that this package knows.
     """
     # Alpha interfaces of Ray: where they differ, the rest of this package goes on.
     from hoplite.ray.groups import check_group, register_backend
     from hoplite.ray.transport import HopliteArrayTransport, HopliteTransport, check_transport
 
+    if ray.is_initialized():
+        check_connected()
     check_transport()
     check_group()
     import numpy as np
