@@ -149,6 +149,27 @@ def test_task_that_dies_is_tried_again_and_counts_once(tmp_path: Any) -> None:
     del kept, second, result
 
 
+def test_inputs_of_tasks_that_fail_are_lost_and_others_take_their_place() -> None:
+    @ray.remote(max_retries=0)
+    def fails() -> Any:
+        raise ValueError("no gradient")
+
+    @ray.remote
+    def late(gate: str) -> Any:
+        hoplite.ray.client().get(gate)
+        return np.full(SIZE, 4.0)
+
+    refs = [made.remote(1), fails.options(**on(1)).remote(), late.options(**on(2)).remote("lost/go")]
+    total = hoplite.ray.reduce(refs, count=2)
+    wait_until(lambda: hoplite.ray.lost(total) == [1], "the failed input is known to be lost")
+    hp = hoplite.ray.client()
+    gate = hp.put(1, name="lost/go")
+    assert (hoplite.ray.get(total, timeout=RAY_SOON) == 5).all()
+    assert sorted(hoplite.ray.inputs(total)) == [0, 2]
+    assert hoplite.ray.lost(total) == [1]
+    hp.delete(gate)
+
+
 def test_reduce_names_an_input_that_it_can_not_take() -> None:
     with pytest.raises(hoplite.InvalidArgument, match="input 1 of the reduce"):
         hoplite.ray.reduce(["a/1", np.ones(3)])
@@ -158,6 +179,8 @@ def test_reduce_names_an_input_that_it_can_not_take() -> None:
         hoplite.ray.reduce(["a/1"], "median")
     with pytest.raises(hoplite.InvalidArgument, match="no result"):
         hoplite.ray.inputs(ray.put(1))
+    with pytest.raises(hoplite.InvalidArgument, match="no result"):
+        hoplite.ray.lost(ray.put(1))
 
 
 def test_reduce_that_is_given_up_names_what_is_missing() -> None:

@@ -17,7 +17,7 @@ from hoplite.ray.cluster import Cluster, start, status, stop
 from hoplite.ray.objects import get, put, ref, wait
 from hoplite.ray.place import client
 from hoplite.ray.registration import register
-from hoplite.ray.sums import inputs, reduce
+from hoplite.ray.sums import inputs, lost, reduce
 
 __all__ = [
     "Cluster",
@@ -25,6 +25,7 @@ __all__ = [
     "client",
     "get",
     "inputs",
+    "lost",
     "put",
     "reduce",
     "ref",

@@ -45,7 +45,8 @@ class Kept:
             goes with its last lease. One without is deleted at once.
         pending: what is to be done until the object is complete; returns whether there is more to wait for.
         inputs: of a reduce, the texts of what it folds, in the order in which the caller gave them.
-        failure: of the last input that Ray could not give, if any.
+        failed: those of its inputs that Ray could not give.
+        failure: of the last of them, if any.
         is_ended: whether its ObjectRef is gone.
     """
 
@@ -55,6 +56,7 @@ class Kept:
     is_named: bool = False
     pending: Callable[[Kept], bool] | None = None
     inputs: list[str] = field(default_factory=list)
+    failed: set[str] = field(default_factory=set)
     failure: Exception | None = None
     is_ended: bool = False
 

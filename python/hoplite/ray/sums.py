@@ -52,7 +52,7 @@ class _Inputs:
         self._to_bring: dict[str, Any] = {}
         self._leases: list[Lease] = []
         self._tasks: dict[Any, str] = {}
-        self._failed: set[str] = set()
+        self.failed: set[str] = set()
         self.texts = [self._text(place, each) for place, each in enumerate(given)]
 
     def _text(self, place: int, each: Any) -> str:
@@ -100,10 +100,10 @@ class _Inputs:
                 ray.get(task)
             except ray.exceptions.RayError as error:
                 logger.warning("input %s of a reduce can't be had: %s", name, error)
-                self._failed.add(name)
+                self.failed.add(name)
                 kept.failure = error
         came, _ = self._hp.wait([kept.text], timeout=0)
-        if not came and self._failed and self._is_short(kept.text):
+        if not came and self.failed and self._is_short(kept.text):
             # Hoplite would wait for ever for what was never put.
             self._hp.delete(kept.text, timeout=DELETE_S)
             came = [Ref(kept.text)]
@@ -114,7 +114,7 @@ class _Inputs:
     def _is_short(self, result: str) -> bool:
         """Whether too few inputs can still come, where neither Ray nor Hoplite has lost so many alone."""
         lost = {str(each) for each in self._hp.lost(result, timeout=DELETE_S)}
-        return len(self.texts) - len(lost | self._failed) < self._count
+        return len(self.texts) - len(lost | self.failed) < self._count
 
     def release(self) -> None:
         """Lets go of the inputs, and deletes those that were brought for this reduce alone."""
@@ -172,7 +172,15 @@ def reduce(
         lease.release()
         taken.release()
         raise
-    kept = Kept(hp, str(result), lease, is_named=name is not None, pending=taken.look, inputs=taken.texts)
+    kept = Kept(
+        hp,
+        str(result),
+        lease,
+        is_named=name is not None,
+        pending=taken.look,
+        inputs=taken.texts,
+        failed=taken.failed,
+    )
     lifetimes.keep(anchor, kept)
     return anchor
 
@@ -192,10 +200,39 @@ def inputs(result: Any, *, timeout: float | None = None) -> list[int]:
         InvalidArgument: it is no result of a reduce of this process.
         ObjectLost: too few can still arrive.
     """
+    kept = _reduced(result)
+    return [kept.inputs.index(str(each)) for each in kept.client.inputs(kept.text, timeout=timeout)]
+
+
+def lost(result: Any, *, timeout: float | None = None) -> list[int]:
+    """Tells which inputs of a reduce of this process can't come any more, as far as is known now.
+
+    They were put by a process or on a node that has died since, were deleted, or are of a task that has failed. What is
+    wanted in their place has to be asked for again.
+
+    Args:
+        result: what `reduce` returned.
+        timeout: seconds to wait for this host's node; the inputs are not waited for.
+
+    Returns:
+        The places of the inputs in what `reduce` was given, none of which is in the result, in their order. After the
+        reduce, those that were lost when it was over.
+
+    Raises:
+        InvalidArgument: it is no result of a reduce of this process.
+        ObjectLost: too few can still come.
+    """
+    kept = _reduced(result)
+    gone = {str(each) for each in kept.client.lost(kept.text, timeout=timeout)} | kept.failed
+    return [place for place, text in enumerate(kept.inputs) if text in gone]
+
+
+def _reduced(result: Any) -> Kept:
+    """What is known of the result of a reduce."""
     kept = lifetimes.of(result) if isinstance(result, ray.ObjectRef) else None
     if kept is None or not kept.inputs:
         raise InvalidArgument(f"{result} is no result of a hoplite.ray.reduce of this process")
-    return [kept.inputs.index(str(each)) for each in kept.client.inputs(kept.text, timeout=timeout)]
+    return kept
 
 
 def bring(value: Any, name: str) -> None:
