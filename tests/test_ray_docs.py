@@ -44,12 +44,12 @@ def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert done.returncode == 0, done.stderr
 
 
-def test_parameter_server_of_the_examples_is_right_with_both() -> None:
+def test_applications_of_the_examples_are_right_both_ways() -> None:
     init = {"address": "local", "num_cpus": 4, "object_store_memory": 100_000_000, "log_to_driver": False}
-    sizes = ["--size", "100000", "--workers", "3", "--count", "2", "--steps", "5"]
+    folder = ROOT / "examples" / "ray_apps"
     done = subprocess.run(
-        [sys.executable, "run.py", *sizes, "--init", json.dumps(init)],
-        cwd=ROOT / "examples" / "ray_parameter_server",
+        [sys.executable, "run.py", "--size", "20000", "--workers", "3", "--steps", "4", "--init", json.dumps(init)],
+        cwd=folder,
         env={**os.environ, **QUIET},
         capture_output=True,
         text=True,
@@ -57,9 +57,16 @@ def test_parameter_server_of_the_examples_is_right_with_both() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    plain, ours, changed = done.stdout.splitlines()
-    assert plain.startswith("plain Ray: ")
-    assert ours.startswith("Ray with Hoplite: ")
-    assert plain.endswith("the weights are right") and ours.endswith("the weights are right")  # noqa: PT018
+    apps = sorted(found.parent.name for found in folder.glob("*/plain.py"))
+    assert len(apps) == 6
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3 * len(apps)
+    for app, (plain, ours, changed) in zip(apps, zip(*[iter(lines)] * 3, strict=True), strict=True):
+        assert plain.startswith(f"{app}, plain Ray: ")
+        assert ours.startswith(f"{app}, Ray with Hoplite: ")
+        assert plain.endswith("what came out is right") and ours.endswith("what came out is right")  # noqa: PT018
+        assert changed.startswith(f"{app}, changed lines: ")
+        assert f"[{app}]({app})" in (folder / "README.md").read_text()
     # What docs/ray.md says.
-    assert f"{changed}." in (ROOT / "docs" / "ray.md").read_text()
+    number = lines[2].partition(": ")[2]
+    assert f": {number}." in (ROOT / "docs" / "ray.md").read_text()

@@ -1,0 +1,47 @@
+"""An asynchronous parameter server on Ray: each step takes the first gradients to arrive, and its workers go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+import work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@ray.remote
+class Worker:
+    """Makes gradients, at its own pace."""
+
+    def __init__(self, job: work.Job, number: int) -> None:
+        self.job = job
+        self.own = work.gradient(job, number)
+
+    def gradient(self, model: Any) -> Any:
+        """The gradient at a model."""
+        work.compute(self.job, model)
+        return self.own
+
+
+def run(workers: list[Any], job: work.Job) -> Iterator[Any]:
+    """Trains a model, which it yields after each step."""
+    model = work.zeros(job)
+    ref = ray.put(model)
+    running = {worker.gradient.remote(ref): worker for worker in workers}
+    for _ in range(job.steps):
+        done, _ = ray.wait(list(running), num_returns=job.count)
+        for gradient in ray.get(done):
+            model += gradient
+        ref = ray.put(model)
+        for each in done:
+            worker = running.pop(each)
+            running[worker.gradient.remote(ref)] = worker
+        yield model
+
+
+def check(job: work.Job, steps: list[Any]) -> None:
+    """Checks what `run` has yielded."""
+    work.check_model(job, steps[-1])

@@ -1,0 +1,41 @@
+"""Serving an ensemble on Ray: each request's batch goes to all models, and the first answers vote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+import hoplite.ray
+import work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@ray.remote
+class Worker:
+    """Has a model."""
+
+    def __init__(self, job: work.Job, number: int) -> None:
+        self.job = job
+        self.number = number
+
+    def classify(self, images: Any) -> Any:
+        """What the model sees in each image."""
+        return work.classify(self.job, self.number, images)
+
+
+def run(workers: list[Any], job: work.Job) -> Iterator[Any]:
+    """Answers requests one after the other; yields the labels of each."""
+    for number in range(job.steps):
+        ref = hoplite.ray.put(work.batch(job, number))
+        asked = [worker.classify.remote(ref) for worker in workers]
+        first, _ = ray.wait(asked, num_returns=job.count)
+        yield work.vote(ray.get(first))
+
+
+def check(job: work.Job, steps: list[Any]) -> None:
+    """Checks what `run` has yielded."""
+    for number in range(job.steps):
+        work.check_labels(number, steps[number])

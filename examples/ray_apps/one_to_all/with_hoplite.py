@@ -1,0 +1,42 @@
+"""One large object on Ray, read on every node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+import hoplite.ray
+import work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@ray.remote
+class Worker:
+    """Reads."""
+
+    def __init__(self, job: work.Job, _number: int) -> None:
+        self.job = job
+
+    def read(self, array: Any) -> float:
+        """The first number of an array, all of which came."""
+        work.compute(self.job, array)
+        return float(array[0])
+
+
+def run(workers: list[Any], job: work.Job) -> Iterator[Any]:
+    """Puts an array and has all read it; yields what they have read."""
+    array = work.zeros(job)
+    for _ in range(job.steps):
+        array += 1
+        ref = hoplite.ray.put(array)
+        yield ray.get([worker.read.remote(ref) for worker in workers])
+
+
+def check(job: work.Job, steps: list[Any]) -> None:
+    """Checks what `run` has yielded."""
+    for number, read in enumerate(steps, 1):
+        if read != [number] * job.workers:
+            raise ValueError(f"of an array of {number} the workers have read {read}")

@@ -1,0 +1,42 @@
+"""A synchronous parameter server on Ray: each step takes a gradient of each worker at the same model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+import work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@ray.remote
+class Worker:
+    """Makes gradients."""
+
+    def __init__(self, job: work.Job, number: int) -> None:
+        self.job = job
+        self.own = work.gradient(job, number)
+
+    def gradient(self, model: Any) -> Any:
+        """The gradient at a model."""
+        work.compute(self.job, model)
+        return self.own
+
+
+def run(workers: list[Any], job: work.Job) -> Iterator[Any]:
+    """Trains a model, which it yields after each step."""
+    model = work.zeros(job)
+    for _ in range(job.steps):
+        ref = ray.put(model)
+        gradients = [worker.gradient.remote(ref) for worker in workers]
+        for gradient in ray.get(gradients):
+            model += gradient
+        yield model
+
+
+def check(job: work.Job, steps: list[Any]) -> None:
+    """Checks what `run` has yielded."""
+    work.check_model(job, steps[-1], each=job.steps)
