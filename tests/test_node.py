@@ -41,6 +41,7 @@ def test_a_node_tells_where_it_is(tmp_path: Path) -> None:
             "id": node.id,
             "address": node.address,
             "rack": None,
+            "place": None,
             "suspected": None,
             "blocks_corrupt": 0,
             "via": None,

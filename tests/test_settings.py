@@ -26,6 +26,8 @@ SAID: dict[str, tuple[str, str, Any]] = {
     "listen": ("[::1]:7421", '"[::1]:7421"', "[::1]:7421"),
     "advertise": ("10.0.0.1", '"10.0.0.1"', "10.0.0.1"),
     "rack": ("row 7", '"row 7"', "row 7"),
+    "topology": ("/etc/t.json", '"/etc/t.json"', "/etc/t.json"),
+    "topology_host": ("h0", '"h0"', "h0"),
     "degree": ("2", "2", "2"),
     "join": ("a:1, [fe80::1]:2", '["a:1", "[fe80::1]:2"]', ["a:1", "[fe80::1]:2"]),
     "cluster": ("mine", '"mine"', "mine"),

@@ -162,7 +162,7 @@ class Node:
         insecure: bool = False,
         confine: bool = False,
         advertise: str | None = None,
-        rack: str | None = None,
+        place: list[tuple[str, int]] | None = None,
         degree: str | None = None,
         detection_timeout: float = 3.0,
         socket: str | None = None,

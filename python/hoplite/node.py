@@ -8,7 +8,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from hoplite import _admission, _native, log, settings, sockets
+from hoplite import _admission, _native, _places, log, settings, sockets
 from hoplite._arguments import check_job, check_timeout
 from hoplite.client import Client
 from hoplite.errors import AddressInUse, JoinError, NodeDown
@@ -66,6 +66,10 @@ class Node:
             0.0.0.0.
         rack: where the host stands, by any name that its neighbours are told too: objects go from rack to rack once,
             however many want them there. The default is no rack.
+        topology: a file of where hosts stand, as `hoplite topology probe` writes it: groups within groups, such as pods
+            and racks. It takes the place of `rack`. The default is none.
+        topology_host: the name of this host in that file; the default is the host that has the address on which the
+            node listens, or which it advertises.
         degree: children of each position in the tree of every reduce that this node's clients begin, 1, 2 or "n"; for
             measurements. The default is what is predicted to be fastest, for each reduce.
         detection_timeout: seconds that another node may be silent, frozen or cut off, until it counts as dead, at least
@@ -77,7 +81,8 @@ class Node:
     Raises:
         AddressInUse: another process has the port, or the socket.
         HopliteError: this process has no file descriptors left, or another user has this user's secret.
-        InvalidArgument: an argument makes no sense, a file of certificates or the folder to spill to can't be used, or
+        InvalidArgument: an argument makes no sense, a file of certificates or the folder to spill to can't be used, the
+            topology can't be read or does not have this host, or
             the node would be open to the network with no token and no certificate.
         JoinError: no node of the cluster answered, or with another cluster name, token, CA or protocol
             version.
@@ -104,6 +109,8 @@ class Node:
         confine: bool | None = None,
         advertise: str | None = None,
         rack: str | None = None,
+        topology: str | os.PathLike[str] | None = None,
+        topology_host: str | None = None,
         degree: str | int | None = None,
         detection_timeout: float | None = None,
         socket: str | os.PathLike[str] | None = None,
@@ -129,6 +136,8 @@ class Node:
             confine=confine,
             advertise=advertise,
             rack=rack,
+            topology=topology,
+            topology_host=topology_host,
             degree=degree,
             detection_timeout=detection_timeout,
             socket=socket,
@@ -140,6 +149,7 @@ class Node:
         # What this node was told to join: `init` compares it.
         self._seeds = list(values["join"])
         listen = values.listen_address()
+        place = _places.place(values, listen)
 
         while True:
             with sockets.needs_descriptors("start a node"):
@@ -162,7 +172,7 @@ class Node:
                         insecure=values["insecure"],
                         confine=values["confine"],
                         advertise=values["advertise"],
-                        rack=values["rack"],
+                        place=place,
                         degree=values["degree"],
                         detection_timeout=values["detection_timeout"],
                         socket=path,

@@ -29,6 +29,8 @@ NODE_OPTIONS = (
     "listen",
     "advertise",
     "rack",
+    "topology",
+    "topology_host",
     "capacity",
     "spill",
     "spill_limit",
@@ -54,6 +56,8 @@ def init(
     listen: str | None = None,
     advertise: str | None = None,
     rack: str | None = None,
+    topology: str | os.PathLike[str] | None = None,
+    topology_host: str | None = None,
     capacity: int | str | None = None,
     spill: str | os.PathLike[str] | None = None,
     spill_limit: int | str | None = None,
@@ -92,6 +96,8 @@ def init(
             reach, and no port if it is to join none.
         advertise: of an embedded node, as for `Node`.
         rack: of an embedded node, as for `Node`.
+        topology: of an embedded node, as for `Node`.
+        topology_host: of an embedded node, as for `Node`.
         capacity: of an embedded node, as for `Node`.
         spill: of an embedded node, as for `Node`.
         spill_limit: of an embedded node, as for `Node`.
@@ -138,6 +144,8 @@ def init(
         listen=listen,
         advertise=advertise,
         rack=rack,
+        topology=topology,
+        topology_host=topology_host,
         capacity=capacity,
         spill=spill,
         spill_limit=spill_limit,

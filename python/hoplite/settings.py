@@ -279,6 +279,21 @@ SETTINGS = (
         default_text="none: as near to all others",
     ),
     Setting(
+        "topology",
+        PATH,
+        None,
+        "A file of where hosts stand, as `hoplite topology probe` writes it: the groups of each, such as its pod and "
+        "its rack, and what their links carry. It says more than `rack`.",
+        default_text="none",
+    ),
+    Setting(
+        "topology_host",
+        TEXT,
+        None,
+        "The name of this host in the file `topology`.",
+        default_text="the host that has the address on which the node listens",
+    ),
+    Setting(
         "join",
         ADDRESSES,
         (),

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use hoplite_proto::{
-    rack::Rack,
+    place::Place,
     reduce::{cost::Link, shape::Degree},
 };
 use hoplite_shm::memory_limit;
@@ -39,8 +39,8 @@ pub struct NodeConfig {
     pub spill: Option<SpillConfig>,
     /// Path of the Unix socket for other processes of this host; none opens no socket.
     pub socket: Option<PathBuf>,
-    /// Where the node stands; objects go from rack to rack once, and on from there.
-    pub rack: Option<Rack>,
+    /// Where the node stands; objects go from group to group once, and on from there.
+    pub place: Option<Place>,
     /// The degree of every reduce, for measurements; none lets the cost model choose.
     pub degree: Option<Degree>,
     /// After how long a member that falls silent, frozen or cut off, counts as dead. One that ended is noticed at once.
@@ -89,7 +89,7 @@ impl Default for NodeConfig {
             capacity: None,
             spill: None,
             socket: None,
-            rack: None,
+            place: None,
             degree: None,
             detection: DETECTION,
             link: LINK_ASSUMED,

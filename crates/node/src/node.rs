@@ -221,7 +221,7 @@ async fn begin(
         None => NodeKey::new(),
     };
     let key = key.map_err(failed)?;
-    let member = Member { id: key.id(), address, rack: config.rack };
+    let member = Member { id: key.id(), address, place: config.place };
     let identity = Identity {
         member,
         key,
@@ -475,7 +475,7 @@ mod tests {
             drop(closed);
             let key = NodeKey::new().unwrap();
             let other = Identity {
-                member: Member { id: key.id(), address, rack: None },
+                member: Member { id: key.id(), address, place: None },
                 key,
                 cluster: NodeConfig::default().cluster,
                 tokens: Vec::new(),

@@ -118,8 +118,8 @@ fn changed_bytes_are_fetched_again_and_their_sender_is_told() {
 fn in_rack(rack: &str, join: Option<&Node>) -> Node {
     let join =
         join.and_then(Node::address).map(|address| address.to_string()).into_iter().collect();
-    let rack = Some(rack.parse().unwrap());
-    Node::start(NodeConfig { rack, join, ..NodeConfig::default() }).unwrap()
+    let place = Some(rack.parse().unwrap());
+    Node::start(NodeConfig { place, join, ..NodeConfig::default() }).unwrap()
 }
 
 fn put_with_digest(client: &Client, bytes: &[u8]) -> ObjectId {

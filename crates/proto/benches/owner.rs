@@ -69,7 +69,7 @@ impl Owner {
         let member = |number: u64| Member {
             id: NodeId(number),
             address: ([127, 0, 0, 1], 6000 + number as u16).into(),
-            rack: None,
+            place: None,
         };
         let config = Config {
             capacity: 1 << 30,

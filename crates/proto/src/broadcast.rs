@@ -23,9 +23,9 @@ pub struct Candidate {
     pub origin: bool,
     /// Whether it failed this asker before: taken only if nobody else has the object.
     pub avoided: bool,
-    /// Whether what it sends the asker goes from rack to rack.
-    pub far: bool,
-    /// A receiver in another rack among those that it feeds.
+    /// How far from the asker it is, as [`crate::place::Place::distance`].
+    pub distance: u8,
+    /// A receiver further from it than the asker is, among those that it feeds.
     pub feeds_far: Option<NodeId>,
     /// How fast it is known to be.
     pub pace: Pace,
@@ -80,7 +80,7 @@ pub enum Reason {
         /// Predicted nanoseconds until the asker has it all.
         predicted_ns: u64,
     },
-    /// It feeds a node of another rack, which from now on takes the object from the asker.
+    /// It feeds a node further away, which from now on takes the object from the asker.
     TakesOver {
         /// Whom the asker will feed.
         receiver: NodeId,
@@ -97,7 +97,7 @@ impl fmt::Display for Reason {
                 write!(f, "least loaded: feeds {load}, predicted {predicted_ns} ns")
             }
             Self::TakesOver { receiver } => {
-                write!(f, "in this rack: hands over its receiver {receiver} in another")
+                write!(f, "near: hands over its receiver {receiver} that is further away")
             }
         }
     }
@@ -110,13 +110,13 @@ impl fmt::Display for Reason {
 /// chain, small ones a bush. It is a preference, never a lock: somebody is always chosen. On a tie complete
 /// copies come before partial ones, then the shallower, then those that were received rather than made, then the lower id.
 ///
-/// Racks come first: as long as somebody of the asker's own rack has some of it, nobody else is taken, so that an object
-/// comes into a rack once however many want it there. Where that one feeds another rack already, the asker steps in
-/// between, if that is predicted to be sooner: otherwise the order in which receivers ask would decide how often an
-/// object goes from rack to rack.
+/// Places come first: as long as a node of the asker's own rack has some of it, no other is taken, and then one of its own
+/// pod, so that an object comes into a group once however many want it there. Where that one feeds a node further away
+/// already, the asker steps in between, if that is predicted to be sooner: otherwise the order in which receivers ask would
+/// decide how often an object goes from group to group.
 ///
-/// A sender that is known to be slow is predicted to take so many times longer, and its place in the asker's rack counts
-/// for nothing: it becomes a leaf. One that is stalled comes last, with those that failed the asker.
+/// A sender that is known to be slow is predicted to take so many times longer, and its place near the asker counts for
+/// nothing: it becomes a leaf. One that is stalled comes last, with those that failed the asker.
 ///
 /// Source: the receiver-driven broadcast of Hoplite, SIGCOMM 2021, section 3.3, in which a holder that serves is
 /// locked; here load is a cost instead, so that a late receiver never waits for a sender to become free.
@@ -124,7 +124,7 @@ pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option
     let rank = |(candidate, predicted): &(Candidate, Predicted)| {
         (
             candidate.avoided || candidate.pace.is_stalled,
-            candidate.far || candidate.pace.slowness > 1,
+            candidate.distance.max(if candidate.pace.slowness > 1 { u8::MAX } else { 0 }),
             predicted.ns,
             predicted.takes_over,
             !candidate.complete,
@@ -163,7 +163,7 @@ fn predict(candidate: &Candidate, bytes: u64, link: Link) -> Predicted {
     // Told by the owner, the receiver ends one transfer and begins another: two round trips.
     let told = hops.saturating_add(4);
     let instead = hop.saturating_mul(told).saturating_add(divided_by(load.max(1)));
-    match candidate.feeds_far.filter(|_| !candidate.far && !candidate.avoided) {
+    match candidate.feeds_far.filter(|_| !candidate.avoided) {
         Some(receiver) if instead < beside => Predicted { ns: instead, takes_over: Some(receiver) },
         _ => Predicted { ns: beside, takes_over: None },
     }
@@ -185,7 +185,7 @@ mod tests {
             complete: true,
             origin: false,
             avoided: false,
-            far: false,
+            distance: 0,
             feeds_far: None,
             pace: Pace::default(),
         }
@@ -199,7 +199,7 @@ mod tests {
             complete: false,
             origin: false,
             avoided: false,
-            far: false,
+            distance: 0,
             feeds_far: None,
             pace: Pace::default(),
         }
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(node, NodeId(1));
         let only = choose_source(&[stalled], 16 << 20, GIGABIT).unwrap();
         assert!(only.is_last_resort);
-        let far = Candidate { far: true, ..complete(4, 0) };
+        let far = Candidate { distance: 1, ..complete(4, 0) };
         let (node, _) = choose(&[slow, far], 16 << 20).unwrap();
         assert_eq!(node, NodeId(4), "a slow neighbour is no reason to stay in the rack");
     }
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn somebody_of_the_same_rack_comes_before_an_idle_copy_in_another() {
-        let elsewhere = Candidate { far: true, ..complete(1, 0) };
+        let elsewhere = Candidate { distance: 1, ..complete(1, 0) };
         let (node, _) = choose(&[elsewhere, relay(2, 5, 3)], 32 << 20).unwrap();
         assert_eq!(node, NodeId(2));
         let failed = Candidate { avoided: true, ..relay(2, 1, 0) };
@@ -307,7 +307,16 @@ mod tests {
         assert_eq!((idle.node, idle.takes_over), (NodeId(3), None), "without need nobody is moved");
         let small = choose_source(&[busy], 32 << 10, GIGABIT).unwrap();
         assert_eq!(small.takes_over, None, "a small object is there before its receiver is told");
-        let far = Candidate { far: true, ..busy };
-        assert_eq!(choose_source(&[far], 32 << 20, GIGABIT).unwrap().takes_over, None);
+        let avoided = Candidate { avoided: true, ..busy };
+        assert_eq!(choose_source(&[avoided], 32 << 20, GIGABIT).unwrap().takes_over, None);
+        let rack = Candidate { distance: 1, ..busy };
+        let choice =
+            choose_source(&[Candidate { distance: 2, ..complete(1, 0) }, rack], 32 << 20, GIGABIT);
+        let choice = choice.unwrap();
+        assert_eq!(
+            (choice.node, choice.takes_over),
+            (NodeId(2), Some(receiver)),
+            "as between pods"
+        );
     }
 }

@@ -21,7 +21,7 @@
 //! | [`lifetime`] | when an object ends that is not deleted |
 //! | [`swim`], [`redial`] | which members live, and which of the lost this node calls again |
 //! | [`reconnect`] | when a broken control connection is made again, and when not |
-//! | [`members`], [`rack`] | who owns an object's directory entry, who stands near whom |
+//! | [`members`], [`place`] | who owns an object's directory entry, who stands near whom |
 //! | [`message`], [`wire`] | what nodes say to each other, and its bytes |
 //! | [`ask`], [`capability`] | what clients ask of a node, and which of them may ask what |
 //! | [`limiter`] | how many copies are received from one sender at a time |
@@ -53,9 +53,9 @@ pub mod node;
 pub mod pace;
 pub mod patience;
 pub mod pipeline;
+pub mod place;
 pub mod planted;
 mod quoted;
-pub mod rack;
 pub mod ranges;
 pub mod reconnect;
 pub mod redial;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     id::{NodeId, ObjectId, mix},
     limits::DEPARTED_MAX,
-    rack::Rack,
+    place::Place,
 };
 
 /// A node that takes part.
@@ -24,7 +24,7 @@ pub struct Member {
     /// Where others reach it.
     pub address: SocketAddr,
     /// Where it stands, if it was told.
-    pub rack: Option<Rack>,
+    pub place: Option<Place>,
 }
 
 /// The two nodes that keep the directory entry of an object.
@@ -57,6 +57,8 @@ pub struct Members {
     departed: Departed,
     /// Members that were told to leave, and are here until they have finished what they do.
     leaving: BTreeSet<NodeId>,
+    /// Where members stand that were not told, as was measured.
+    found: BTreeMap<NodeId, Place>,
 }
 
 /// Those that were members, up to a number: of more, the one that departed first is forgotten.
@@ -90,7 +92,8 @@ impl Members {
     /// A cluster of one.
     pub fn new(me: Member) -> Self {
         let all = BTreeMap::from([(me.id, me)]);
-        Self { me: me.id, all, departed: Departed::default(), leaving: BTreeSet::new() }
+        let (departed, leaving, found) = (Departed::default(), BTreeSet::new(), BTreeMap::new());
+        Self { me: me.id, all, departed, leaving, found }
     }
 
     /// Adds a member; false if it was known as this.
@@ -161,15 +164,30 @@ impl Members {
         self.all.get(&node).map(|member| member.address)
     }
 
-    /// The rack of `node`, if that was told.
-    pub fn rack(&self, node: NodeId) -> Option<Rack> {
-        self.all.get(&node)?.rack
+    /// Where `node` stands, if that was told, or else measured.
+    pub fn place(&self, node: NodeId) -> Option<Place> {
+        self.all.get(&node)?.place.or_else(|| self.found.get(&node).copied())
     }
 
-    /// Whether what one of two nodes sends the other goes from rack to rack. Nodes that were told of no rack are near to
-    /// everybody.
+    /// Where members stand, as was measured. Those that were told know better.
+    pub fn find(&mut self, found: BTreeMap<NodeId, Place>) {
+        self.found = found;
+    }
+
+    /// What was measured of where members stand.
+    pub const fn found(&self) -> &BTreeMap<NodeId, Place> {
+        &self.found
+    }
+
+    /// How far apart two nodes are, as [`Place::distance`]. Nodes of which no place is known are near to all others.
+    pub fn distance(&self, one: NodeId, other: NodeId) -> u8 {
+        let places = self.place(one).zip(self.place(other));
+        places.map_or(0, |(one, other)| one.distance(&other))
+    }
+
+    /// Whether what one of two nodes sends the other goes from group to group.
     pub fn are_apart(&self, one: NodeId, other: NodeId) -> bool {
-        self.rack(one).zip(self.rack(other)).is_some_and(|(one, other)| one != other)
+        self.distance(one, other) > 0
     }
 
     /// Everybody, this node too, in order of id.
@@ -210,7 +228,7 @@ mod tests {
 
     fn member(id: u64) -> Member {
         let address = SocketAddr::from(([127, 0, 0, 1], id as u16));
-        Member { id: NodeId(id), address, rack: None }
+        Member { id: NodeId(id), address, place: None }
     }
 
     fn cluster(size: u64) -> Members {
@@ -261,13 +279,17 @@ mod tests {
     #[test]
     fn only_nodes_of_two_racks_are_apart() {
         let at = |rack: &str| rack.parse().ok();
-        let mut members = Members::new(Member { rack: at("a"), ..member(1) });
-        for (id, rack) in [(2, at("a")), (3, at("b")), (4, None)] {
-            members.insert(Member { rack, ..member(id) });
+        let mut members = Members::new(Member { place: at("a"), ..member(1) });
+        for (id, place) in [(2, at("a")), (3, at("b")), (4, None)] {
+            members.insert(Member { place, ..member(id) });
         }
         let apart = |one, other| members.are_apart(NodeId(one), NodeId(other));
         assert!(apart(1, 3) && apart(3, 2));
         assert!(!apart(1, 2) && !apart(1, 4) && !apart(4, 3) && !apart(1, 5));
+        let found = [1, 4].map(|id| (NodeId(id), at("b").unwrap()));
+        members.find(BTreeMap::from(found));
+        assert_eq!(members.place(NodeId(1)), at("a"), "what a node was told comes before");
+        assert!(members.are_apart(NodeId(1), NodeId(4)));
     }
 
     #[test]

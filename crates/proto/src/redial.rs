@@ -128,7 +128,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn member(number: u64) -> Member {
-        Member { id: NodeId(number), address: ([10, 0, 0, 1], 7420).into(), rack: None }
+        Member { id: NodeId(number), address: ([10, 0, 0, 1], 7420).into(), place: None }
     }
 
     /// Calls until `end`.

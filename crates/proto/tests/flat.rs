@@ -16,7 +16,7 @@ const NAMES: u64 = 600_000;
 #[test]
 fn six_hundred_thousand_names_made_and_deleted_leave_nothing() {
     let address = ([127, 0, 0, 1], 1).into();
-    let me = Member { id: NodeId(1), address, rack: None };
+    let me = Member { id: NodeId(1), address, place: None };
     let link = Link { latency_ns: 50_000, bytes_per_second: 1 << 30 };
     let slice = Default::default();
     let config =

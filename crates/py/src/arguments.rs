@@ -5,6 +5,7 @@ use std::{borrow::Cow, str::FromStr, time::Duration};
 use hoplite_node::proto::{
     id::{BadRef, ObjectId},
     meta::{Digest, Dtype, Form, Kind, Meta, Op},
+    place::{Group, Place},
 };
 use pyo3::prelude::*;
 
@@ -41,7 +42,15 @@ pub(crate) fn objects(py: Python<'_>, texts: &[String]) -> PyResult<Vec<ObjectId
     texts.iter().map(|text| object(py, text)).collect()
 }
 
-/// Where a node stands, or how its reduces are shaped.
+/// Where a node stands: the name of each group, outermost first, and how many transfers its link carries at once.
+pub(crate) fn place(py: Python<'_>, groups: Option<Vec<(String, u8)>>) -> PyResult<Option<Place>> {
+    let Some(groups) = groups else { return Ok(None) };
+    let groups: Vec<Group> =
+        groups.into_iter().map(|(label, carries)| Group { label, carries }).collect();
+    Place::new(&groups).map(Some).map_err(|error| errors::argument(py, &error))
+}
+
+/// How the reduces of a node are shaped.
 pub(crate) fn word<T: FromStr<Err = BadRef>>(
     py: Python<'_>,
     text: Option<&str>,

@@ -32,7 +32,7 @@ impl Node {
     #[new]
     #[pyo3(signature = (
         *, listen=None, join=Vec::new(), capacity=None, spill=None, spill_limit=None, spill_keep=false, cluster="default", tokens=Vec::new(), certificates=None,
-        admission="", plain=false, insecure=false, confine=false, advertise=None, socket=None, rack=None, degree=None, detection_timeout=3.0
+        admission="", plain=false, insecure=false, confine=false, advertise=None, socket=None, place=None, degree=None, detection_timeout=3.0
     ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -52,11 +52,11 @@ impl Node {
         confine: bool,
         advertise: Option<String>,
         socket: Option<PathBuf>,
-        rack: Option<&str>,
+        place: Option<Vec<(String, u8)>>,
         degree: Option<&str>,
         detection_timeout: f64,
     ) -> PyResult<Self> {
-        let (rack, degree) = (arguments::word(py, rack)?, arguments::word(py, degree)?);
+        let (place, degree) = (arguments::place(py, place)?, arguments::word(py, degree)?);
         let cluster = cluster.into();
         let certificates = certificates.map(|(certificate, key, ca, crl)| CertificateFiles {
             certificate,
@@ -80,7 +80,7 @@ impl Node {
             capacity,
             spill,
             socket,
-            rack,
+            place,
             degree,
             detection: arguments::timeout(py, Some(detection_timeout))?.unwrap_or_default(),
             ..NodeConfig::default()

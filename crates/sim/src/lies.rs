@@ -215,7 +215,7 @@ impl World {
                 let id = NodeId(1000 + self.dice.below(20));
                 let port = 7420 + (id.0 % 100) as u16;
                 let there = self.hosts.get(&node)?.member;
-                let strange = Member { id, address: ([10, 9, 9, 9], port).into(), rack: None };
+                let strange = Member { id, address: ([10, 9, 9, 9], port).into(), place: None };
                 Message::Members(if self.dice.chance(5) { vec![strange] } else { vec![there] })
             }
             Kind::Leaving => Message::Leaving,

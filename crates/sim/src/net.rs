@@ -4,7 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_proto::{id::NodeId, rack::Rack, reduce::cost::Link, time::Instant};
+use hoplite_proto::{
+    id::NodeId,
+    place::{Group, Place},
+    reduce::cost::Link,
+    time::Instant,
+};
 
 use crate::dice::Dice;
 
@@ -205,9 +210,13 @@ impl Racks {
     }
 
     /// The rack of the next host; some are told of none.
-    pub(crate) fn next(&mut self) -> Option<Rack> {
+    pub(crate) fn next(&mut self) -> Option<Place> {
         let number = self.dice.below(self.count);
         let is_told = self.count > 0 && self.dice.chance(80);
-        is_told.then(|| format!("rack{number}").parse().ok()).flatten()
+        // Three racks are in two pods.
+        let pod = (self.count == 3).then(|| format!("pod{}", number / 2));
+        let labels = pod.into_iter().chain([format!("rack{number}")]);
+        let groups: Vec<Group> = labels.map(|label| Group { label, carries: 0 }).collect();
+        is_told.then(|| Place::new(&groups).ok()).flatten()
     }
 }

@@ -257,7 +257,7 @@ impl World {
             Some(before) => Member { id, ..before },
             None => {
                 let address = SocketAddr::from(([10, 0, (id.0 >> 8) as u8, id.0 as u8], 7420));
-                Member { id, address, rack: self.racks.next() }
+                Member { id, address, place: self.racks.next() }
             }
         };
         let mut node = Node::new(member, self.plan.config);

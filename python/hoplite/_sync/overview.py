@@ -82,7 +82,8 @@ class Overview(Attachment):
         """Tells how the node is.
 
         Returns:
-            "id", "address" (None of a node that no other can join) and "rack" (None if none was told) of the node;
+            "id", "address" (None of a node that no other can join), "place" (the groups that its host is in, outermost
+            first; None if they are not known) and "rack" (the last of these) of the node;
             "admission" (what members prove, in words); "revocations" (None, or of the list of revoked certificates the
             "file", how often it was "renewed", and "problem": None, or why what the file holds now is not in force);
             "barred" (None, or why other nodes do not let this one in any more: its certificate is revoked);

@@ -160,7 +160,7 @@ fn greetings(own: NodeId, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn member(id: NodeId) -> Member {
-    Member { id, address: SocketAddr::from(([127, 0, 0, 1], 1)), rack: None }
+    Member { id, address: SocketAddr::from(([127, 0, 0, 1], 1)), place: None }
 }
 
 fn hello(own: NodeId, bytes: &[u8]) -> Hello {

@@ -74,10 +74,12 @@ fn revocations(trust: &Trust) -> Option<Value> {
 
 /// What there is to say of any node; a node that listens nowhere has no address.
 fn described(member: &Member) -> Value {
+    let place = member.place;
     json!({
         "id": member.id.to_string(),
         "address": address_of(member).map(|address| address.to_string()),
-        "rack": member.rack.map(|rack| rack.to_string()),
+        "rack": place.map(|place| place.rack()),
+        "place": place.map(|place| place.groups().map(|group| group.label).collect::<Vec<_>>()),
     })
 }
 

@@ -249,7 +249,7 @@ fn a_client_learns_why_the_node_ended_its_attachment() {
     let listener = UnixListener::bind(&path).unwrap();
     let serving = std::thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
-        let member = Member { id: NodeId(1), address: "127.0.0.1:1".parse().unwrap(), rack: None };
+        let member = Member { id: NodeId(1), address: "127.0.0.1:1".parse().unwrap(), place: None };
         (&stream).write_all(&frame(&FromNode::Welcome { member, is_authenticated: true })).unwrap();
         let said = "extent 3 is not yours".into();
         (&stream).write_all(&frame(&FromNode::Refused { said })).unwrap();
@@ -265,7 +265,7 @@ fn a_client_learns_why_the_node_ended_its_attachment() {
 fn a_client_knows_at_once_that_its_node_is_gone() {
     let path = std::env::temp_dir().join(format!("hoplite-gone-{}", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
-    let member = Member { id: NodeId(1), address: "127.0.0.1:1".parse().unwrap(), rack: None };
+    let member = Member { id: NodeId(1), address: "127.0.0.1:1".parse().unwrap(), place: None };
     let welcome = frame(&FromNode::Welcome { member, is_authenticated: true });
     // In most rounds the thread that takes answers has not run yet.
     for _ in 0..200 {

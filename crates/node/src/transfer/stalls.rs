@@ -86,7 +86,7 @@ impl Liar {
         let (identity, says) = runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let (key, address) = (NodeKey::new().unwrap(), listener.local_addr().unwrap());
-            let member = Member { id: key.id(), address, rack: None };
+            let member = Member { id: key.id(), address, place: None };
             let listening = identity(key, member);
             let key = listening.key.clone();
             tokio::spawn(async move {

@@ -135,9 +135,9 @@ impl Directory {
         let mut waiters = Vec::new();
         entry.take_back(|asking| waiters = core::mem::take(&mut asking.waiters));
         if let Some(maker) = entry.maker() {
-            // One rack after the other, first that of the object: then nobody has to be told of another sender soon.
+            // One group after the other, first that of the object: then no receiver has to be told of another sender soon.
             waiters
-                .sort_by_key(|(asker, _)| (members.are_apart(maker, *asker), members.rack(*asker)));
+                .sort_by_key(|(asker, _)| (members.distance(maker, *asker), members.place(*asker)));
         }
         for (asker, avoid) in waiters {
             self.locate(now, asker, id, &avoid, members, link, mail);

@@ -121,7 +121,7 @@ mod tests {
     use crate::{members::Member, message::Progress, meta::Meta};
 
     fn member(number: u64) -> Member {
-        Member { id: NodeId(number), address: ([10, 0, 0, 1], 7420).into(), rack: None }
+        Member { id: NodeId(number), address: ([10, 0, 0, 1], 7420).into(), place: None }
     }
 
     fn announce(maker: u64, serial: u64) -> Announce {

@@ -12,6 +12,7 @@ use crate::{
     id::{NodeId, ObjectId},
     members::Members,
     message::Message,
+    place::Place,
     reduce::cost::Link,
     time::Instant,
 };
@@ -30,8 +31,8 @@ pub(super) struct Lineage {
 pub(super) struct Fed {
     /// How many, in thousandths: one that is slow takes less of its sender's link.
     pub(super) thousandths: u64,
-    /// One of them that stands in another rack and has begun only now.
-    pub(super) far: Option<NodeId>,
+    /// The furthest of them that has begun only now, and how far it is.
+    pub(super) far: Option<(u8, NodeId)>,
 }
 
 impl Holder {
@@ -139,8 +140,23 @@ impl Live {
             fed.thousandths += 1000 / slowness(*node, holder).max(1);
             let is_new =
                 movable_since.is_some_and(|since| holder.began.is_none_or(|began| began >= since));
-            if fed.far.is_none() && is_new && members.are_apart(source, *node) {
-                fed.far = Some(*node);
+            let distance = members.distance(source, *node);
+            if is_new && fed.far.map_or(0, |(furthest, _)| furthest) < distance {
+                fed.far = Some((distance, *node));
+            }
+        }
+        all
+    }
+
+    /// How many transfers leave each group of places, but for what `asker` receives, which asks for another sender.
+    pub(super) fn crossings(&self, asker: NodeId, members: &Members) -> BTreeMap<Place, u64> {
+        let mut all = BTreeMap::new();
+        for (node, holder) in self.holders.iter().filter(|(node, _)| **node != asker) {
+            let source = holder.source.filter(|_| !holder.complete);
+            let from = source.and_then(|source| members.place(source));
+            let Some((from, to)) = from.zip(members.place(*node)) else { continue };
+            for level in from.parts_at(&to).map_or(0..0, |level| level..from.depth()) {
+                *all.entry(from.outer(level)).or_default() += 1;
             }
         }
         all

@@ -2,7 +2,7 @@
 //!
 //! Knows which holder feeds which, and so which may feed an asker; does not know messages or time.
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 
 use litemap::LiteMap;
 
@@ -22,6 +22,7 @@ use crate::{
     members::Members,
     message::{Found, Holding, Message, Source},
     meta::Meta,
+    place::Place,
     planted::{self, Bug},
     reduce::cost::Link,
     time::Instant,
@@ -189,6 +190,7 @@ impl Live {
         };
         let lineages = self.lineages(asker);
         let fed = self.fed(asker, movable_since, members, slowness);
+        let crossings = self.crossings(asker, members);
         let candidates: Vec<Candidate> = self
             .holders
             .iter()
@@ -200,10 +202,13 @@ impl Live {
                 let Lineage { depth, is_behind: false } = as_planted(lineage) else { return None };
                 let Fed { thousandths, far: feeds_far } =
                     fed.get(node).copied().unwrap_or_default();
-                let (load, pace) = (((thousandths + 500) / 1000) as u32, pace(*node, holder));
-                let (node, depth, complete, origin) =
-                    (*node, depth?, holder.complete, holder.origin);
-                let (avoided, far) = (avoid.contains(&node), members.are_apart(node, asker));
+                let (node, pace) = (*node, pace(*node, holder));
+                let (depth, complete, origin) = (depth?, holder.complete, holder.origin);
+                let (avoided, distance) = (avoid.contains(&node), members.distance(node, asker));
+                let feeds_far = feeds_far.filter(|(far, _)| *far > distance).map(|(_, node)| node);
+                let load =
+                    ((thousandths + 500) / 1000).max(crowd(&crossings, node, asker, members));
+                let load = u32::try_from(load).unwrap_or(u32::MAX);
                 Some(Candidate {
                     node,
                     depth,
@@ -211,7 +216,7 @@ impl Live {
                     complete,
                     origin,
                     avoided,
-                    far,
+                    distance,
                     feeds_far,
                     pace,
                 })
@@ -293,6 +298,23 @@ impl Live {
     fn is_foldable_at(&self, node: NodeId, holder: &Holder, members: &Members) -> bool {
         members.contains(node) && self.depth(node).is_some() && self.is_readable(holder)
     }
+}
+
+/// How many transfers already share each of the links that lead from a holder's groups to an asker, for each that such a
+/// link carries at full rate: the most crowded of them counts.
+fn crowd(
+    crossings: &BTreeMap<Place, u64>,
+    holder: NodeId,
+    asker: NodeId,
+    members: &Members,
+) -> u64 {
+    let places = members.place(holder).zip(members.place(asker));
+    let Some((from, to)) = places.filter(|_| !crossings.is_empty()) else { return 0 };
+    let left = from.parts_at(&to).map_or(0..0, |level| level..from.depth());
+    let shared = left.map(|level| {
+        crossings.get(&from.outer(level)).map_or(0, |count| count / from.carries(level))
+    });
+    shared.max().unwrap_or(0)
 }
 
 /// Where a holder's bytes come from, unless it is a mistake that a test wants.

@@ -12,6 +12,7 @@ use crate::{
     members::Member,
     message::{Announce, Found, Progress, Receives, Source},
     meta::Meta,
+    place::{Group, Place},
 };
 
 pub(super) const SIZE: u64 = 32 << 20;
@@ -31,7 +32,7 @@ impl Owner {
         let member = |id: u64| Member {
             id: NodeId(id),
             address: core::net::SocketAddr::from(([127, 0, 0, 1], id as u16)),
-            rack: None,
+            place: None,
         };
         let mut members = Members::new(member(1));
         (2..=5).for_each(|id| assert!(members.insert(member(id))));
@@ -210,7 +211,7 @@ fn in_racks() -> Owner {
     let mut owner = Owner::new();
     for (id, rack) in (1..).zip(["a", "a", "a", "b", "b", "b", "c"]) {
         let address = core::net::SocketAddr::from(([127, 0, 0, 1], id as u16));
-        owner.members.insert(Member { id: NodeId(id), address, rack: rack.parse().ok() });
+        owner.members.insert(Member { id: NodeId(id), address, place: rack.parse().ok() });
     }
     owner
 }
@@ -265,6 +266,67 @@ proptest! {
         prop_assert_eq!(feeds.len(), 6);
         let senders: BTreeSet<u64> = feeds.iter().map(|(from, _)| *from).collect();
         prop_assert_eq!(senders.len(), 6, "somebody feeds two: {:?}", feeds);
+    }
+}
+
+/// Nodes 1 to 8, two in each rack, and two racks in each pod.
+fn in_pods() -> Owner {
+    let mut owner = Owner::new();
+    for (id, labels) in (1..).zip(["aa", "aa", "ab", "ab", "bc", "bc", "bd", "bd"]) {
+        let group = |label: char| Group { label: label.into(), carries: 0 };
+        let place = Place::new(&labels.chars().map(group).collect::<Vec<_>>()).ok();
+        let address = core::net::SocketAddr::from(([127, 0, 0, 1], id as u16));
+        owner.members.insert(Member { id: NodeId(id), address, place });
+    }
+    owner
+}
+
+proptest! {
+    /// Goal: a broadcast goes once into each other rack, and once of these into the other pod, in whatever order receivers
+    /// ask.
+    #[test]
+    fn a_chain_goes_into_each_pod_and_rack_once(
+        askers in Just((2..=8).collect::<Vec<u64>>()).prop_shuffle(),
+        late in 0..=7usize,
+    ) {
+        let mut owner = in_pods();
+        let id = minted();
+        let (early, others) = askers.split_at(7 - late);
+        for asker in early {
+            prop_assert_eq!(owner.source_of(*asker, &id), None);
+        }
+        let mail = owner.hears(1, told(&id, instance(1, 1), true, Progress::Complete));
+        prop_assert_eq!(owner.begins_all(&id, mail, &mut Mail::new()), 0, "those who are answered together are in order");
+        for asker in others {
+            let mail = owner.hears(*asker, locate(&id));
+            owner.begins_all(&id, mail, &mut Mail::new());
+        }
+        let (feeds, apart) = feeds(&owner);
+        prop_assert_eq!(apart, 3, "{:?}", feeds);
+        let pods = feeds.iter().filter(|(from, to)| (*from <= 4) != (*to <= 4)).count();
+        prop_assert_eq!(pods, 1, "{:?}", feeds);
+        prop_assert_eq!(feeds.len(), 7);
+    }
+}
+
+/// Goal: a third rack is fed by the second one, where the link of the first one carries no more; and else by a complete copy.
+#[test]
+fn a_group_is_left_as_often_at_once_as_its_link_carries() {
+    for (carries, source) in [(0, 4), (1, 4), (2, 2)] {
+        let mut owner = in_racks();
+        for id in 1..=2 {
+            let group = Group { label: "a".into(), carries };
+            let (address, place) = (([127, 0, 0, 1], id as u16).into(), Place::new(&[group]).ok());
+            owner.members.insert(Member { id: NodeId(id), address, place });
+        }
+        let id = minted();
+        for holder in 1..=2 {
+            owner.hears(holder, told(&id, instance(1, 1), holder == 1, Progress::Complete));
+        }
+        let mail = owner.hears(4, locate(&id));
+        owner.begins_all(&id, mail, &mut Mail::new());
+        owner.hears(4, told(&id, instance(1, 1), false, fed_by(1)));
+        assert_eq!(owner.source_of(7, &id), Some(source), "{carries}");
     }
 }
 

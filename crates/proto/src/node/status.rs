@@ -11,6 +11,7 @@ use crate::{
     ask::{Answer, ObjectRow, Status},
     error::Error,
     id::{Instance, ObjectId},
+    members::Member,
     table::{Copy, Place, State},
 };
 
@@ -95,10 +96,15 @@ impl Node {
         state.unwrap_or_else(|| "nobody has put it".to_string())
     }
 
+    /// A member with the place that was measured, if it was told none.
+    fn placed(&self, member: Member) -> Member {
+        Member { place: self.world.members().place(member.id), ..member }
+    }
+
     pub(super) fn status(&self) -> Status {
         Status {
-            me: self.world.my_member(),
-            members: self.world.members().iter().collect(),
+            me: self.placed(self.world.my_member()),
+            members: self.world.members().iter().map(|member| self.placed(member)).collect(),
             suspicions: self.membership.suspicions(),
             lost: self.membership.lost(),
             corrupt: self.pulls.corrupt(),

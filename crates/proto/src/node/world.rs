@@ -169,7 +169,7 @@ impl World {
     }
 
     pub(super) fn member(number: u64) -> Member {
-        Member { id: NodeId(number), address: ([10, 0, 0, 1], 7420).into(), rack: None }
+        Member { id: NodeId(number), address: ([10, 0, 0, 1], 7420).into(), place: None }
     }
 
     /// Time passes.

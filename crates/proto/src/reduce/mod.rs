@@ -30,7 +30,7 @@ use alloc::{
     string::String,
     vec::Vec,
 };
-use core::fmt;
+use core::{cmp::Reverse, fmt};
 
 use self::{
     assign::{Seat, Tree},
@@ -676,8 +676,8 @@ impl Reduce {
         Around { members, .. }: Around<'_>,
         steps: &mut Vec<Step>,
     ) {
-        // Neighbours send to each other: so a rack is left once, and entered once.
-        seats.sort_by_key(|seat| (members.rack(seat.node), seat.node));
+        // Neighbours send to each other: so a group is left once, and entered once.
+        seats.sort_by_key(|seat| (members.place(seat.node), seat.node));
         self.chosen = self.count;
         self.patience = Patience::Over;
         let nodes: Vec<NodeId> = seats.iter().map(|seat| seat.node).collect();
@@ -700,11 +700,10 @@ impl Reduce {
             .extract_if(.., |group| group.node == self.me)
             .flat_map(|mine| mine.inputs)
             .collect();
-        // In a chain neighbours send to each other: so the sum of a rack leaves it once, and comes into the caller's once.
-        let mine = members.rack(self.me);
+        // In a chain neighbours send to each other, and the last to the caller, which is nearest to it: so the sum of a group
+        // leaves it once, and comes into each of the caller's groups once.
         groups.sort_by_key(|group| {
-            let rack = members.rack(group.node);
-            (rack == mine, rack)
+            (Reverse(members.distance(group.node, self.me)), members.place(group.node))
         });
         self.chosen = batch;
         let positions = (groups.len() + self.count - batch) as u32;

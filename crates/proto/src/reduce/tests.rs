@@ -12,7 +12,7 @@ fn members() -> Members {
     let member = |id: u64| {
         let address = core::net::SocketAddr::from(([127, 0, 0, 1], id as u16));
         let rack = if id == ME.0 || id.is_multiple_of(2) { "near" } else { "far" };
-        Member { id: NodeId(id), address, rack: rack.parse().ok() }
+        Member { id: NodeId(id), address, place: rack.parse().ok() }
     };
     let mut members = Members::new(member(ME.0));
     (2..10).for_each(|id| assert!(members.insert(member(id))));

@@ -26,7 +26,7 @@ impl Group {
         let member = |number| Member {
             id: NodeId(number),
             address: ([10, 0, 0, number as u8], 7420).into(),
-            rack: None,
+            place: None,
         };
         let now = Instant(SECOND);
         let one = |number: u64| {
@@ -304,7 +304,7 @@ fn errands_and_what_was_heard_of_those_who_went_do_not_add_up() {
     }
     assert_eq!((swim.errands.len(), mail.len()), (ERRANDS_MAX, ERRANDS_MAX));
     for id in 100..100 + 2 * DEPARTED_MAX as u64 {
-        let member = Member { id: NodeId(id), address: ([10, 0, 0, 9], 7420).into(), rack: None };
+        let member = Member { id: NodeId(id), address: ([10, 0, 0, 9], 7420).into(), place: None };
         members.insert(member);
         let alive = Rumour::Alive { node: member.id, incarnation: 1 };
         swim.handle(now, member.id, alive, members, &mut mail);

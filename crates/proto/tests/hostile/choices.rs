@@ -397,5 +397,5 @@ pub(crate) fn bytes(length: u64) -> Inline {
 
 pub(crate) fn member(id: NodeId) -> Member {
     let port = u16::try_from(id.0).unwrap();
-    Member { id, address: ([127, 0, 0, 1], port).into(), rack: None }
+    Member { id, address: ([127, 0, 0, 1], port).into(), place: None }
 }

@@ -48,7 +48,7 @@ def status(watch: bool, interval: float, socket: str | None, as_json: bool) -> N
 
 def _print(facts: dict[str, Any]) -> None:
     store = facts["store"]
-    rack = f", in rack {facts['rack']}" if facts["rack"] else ""
+    rack = f", in {' > '.join(facts['place'])}" if facts["place"] else ""
     where = f"at {facts['address']}" if facts["address"] else "that no other can join"
     click.echo(f"node     {facts['id']} {where}{rack}, of cluster {facts['cluster']}")
     click.echo(f"admits   by {facts['admission']}{_revocations(facts['revocations'])}")
@@ -63,11 +63,11 @@ def _print(facts: dict[str, Any]) -> None:
         click.echo(f"disk     {write_size(store['spilled'])} of {write_size(store['spill_limit'])} spilled")
     click.echo()
     columns = ["member", "address"]
-    if any(member["rack"] for member in facts["members"]):
-        columns.append("rack")
+    if any(member["place"] for member in facts["members"]):
+        columns.append("place")
     is_in_doubt = facts["lost"] or any(_state(member) != "alive" for member in facts["members"])
     keys = ["id", *columns[1:]]
-    rows = [[member[key] or "-" for key in keys] for member in (*facts["members"], *facts["lost"])]
+    rows = [[_text(member[key]) for key in keys] for member in (*facts["members"], *facts["lost"])]
     if is_in_doubt:
         columns.append("state")
         states = [_state(member) for member in facts["members"]]
@@ -85,6 +85,10 @@ def _print(facts: dict[str, Any]) -> None:
             for name, value in facts["counters"].items()
         ],
     )
+
+
+def _text(value: str | list[str] | None) -> str:
+    return (value if isinstance(value, str) else " > ".join(value)) if value else "-"
 
 
 def _limit(row: dict[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ fn identity(token: Option<&str>) -> Identity {
     let key = NodeKey::new().unwrap();
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
     Identity {
-        member: Member { id: key.id(), address, rack: None },
+        member: Member { id: key.id(), address, place: None },
         key,
         cluster: "test".into(),
         tokens: token.into_iter().map(|token| Token::from(token.to_string())).collect(),

@@ -399,7 +399,7 @@ impl Cluster {
 
 fn member(id: u64) -> Member {
     let address = core::net::SocketAddr::from(([127, 0, 0, 1], id as u16));
-    Member { id: NodeId(id), address, rack: None }
+    Member { id: NodeId(id), address, place: None }
 }
 
 fn array(size: u64) -> Meta {

@@ -1,0 +1,109 @@
+"""Where a node's host stands: by a rack, or by a file of a topology; and what is said of a file that makes no sense."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import hoplite
+from hoplite import Node, settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in settings.VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+
+
+def layout(**more: object) -> dict[str, Any]:
+    """Three hosts of loopback in two racks of a pod, and one in another pod."""
+    hosts = [
+        {"name": "h0", "address": "127.0.0.1", "groups": ["pod-0", "rack-0"]},
+        {"name": "h1", "addresses": ["10.9.9.9", "127.0.0.2"], "groups": ["pod-0", "rack-1"]},
+        {"name": "h2", "address": "127.0.0.3", "groups": ["pod-1", "rack-2"]},
+        {"name": "h3", "address": "127.0.0.4"},
+    ]
+    uplinks = {"rack-0": 4e9, "pod-0": 1.1e9}
+    return {"format": "hoplite topology 1", "hosts": hosts, "uplinks": uplinks, "nic": 1e9} | more
+
+
+def write(tmp_path: Path, document: object) -> Path:
+    file = tmp_path / "topology.json"
+    file.write_text(document if isinstance(document, str) else json.dumps(document))
+    return file
+
+
+def test_nodes_find_their_places_by_address_and_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path, layout(times_us=[[None]], measured={"anything": 1}, quality="good"))
+    monkeypatch.setenv("HOPLITE_TOPOLOGY", str(file))
+    with (
+        Node(listen="127.0.0.1:0", insecure=True) as one,
+        Node(listen="127.0.0.2:0", join=[one.address], insecure=True) as two,
+        Node(listen="127.0.0.1:0", join=[one.address], topology_host="h2", rack="x", insecure=True) as three,
+        Node(listen="0.0.0.0:0", advertise="127.0.0.4", join=[one.address], insecure=True) as four,
+    ):
+        expected = {
+            one.id: ["pod-0", "rack-0"],
+            two.id: ["pod-0", "rack-1"],
+            three.id: ["pod-1", "rack-2"],
+            four.id: None,
+        }
+        deadline = time.monotonic() + 20
+        with two.client() as client:
+            while len(client.status()["members"]) < len(expected):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            members = client.status()["members"]
+            assert {member["id"]: member["place"] for member in members} == expected
+            assert client.status()["rack"] == "rack-1"
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("{", "is not JSON"),
+        ([], 'no topology: its "format" is not "hoplite topology 1"'),
+        ({"format": "hoplite topology 2"}, "no topology"),
+        (layout(racks=[]), '"racks" is no key of a topology; there are format, hosts'),
+        (layout(hosts=[]), '"hosts" is a list'),
+        (layout(hosts=[{"address": "127.0.0.1"}]), r'"hosts"\[0\] has no "name"'),
+        (layout(hosts=[{"name": "a", "rack": "b"}]), r'"hosts"\[0\]: "rack" is no key'),
+        (layout(hosts=[{"name": "a", "address": "b"}]), "'b' is no IP address"),
+        (layout(hosts=[{"name": "a", "address": "::1", "addresses": []}]), "write one of them"),
+        (layout(hosts=[{"name": "a"}, {"name": "a"}]), r"\"hosts\"\[1\] has the name 'a', as \"hosts\"\[0\] has"),
+        (layout(hosts=[{"name": n, "address": "::1"} for n in "ab"]), r"\[1\] has the address ::1"),
+        (layout(hosts=[{"name": "a", "groups": list("abcde")}]), '"groups" has 5 labels; at most 4'),
+        (layout(hosts=[{"name": "a", "groups": ["x" * 64]}]), "at most 63 bytes"),
+        (layout(hosts=[{"name": "a", "groups": ["x" * 50, "y" * 50]}]), "more than 94 bytes together"),
+        (layout(hosts=[{"name": "a", "groups": "b"}]), '"groups" is not text, or a list'),
+        (layout(uplinks={"rack-9": 1e9}), "\"uplinks\" has 'rack-9', a group that no host is in"),
+        (layout(uplinks={"rack-0": "fast"}), '"uplinks" of \'rack-0\' is "fast"'),
+        (layout(uplinks=[]), '"uplinks" is an object'),
+        (layout(nic=0), '"nic" is 0; it is a number of bits per second above 0'),
+        (
+            layout(hosts=[{"name": "a", "address": "10.0.0.1"}], uplinks={}),
+            "no host has the address 127.0.0.1; it has a",
+        ),
+    ],
+)
+def test_a_file_that_makes_no_sense(document: object, said: str, tmp_path: Path) -> None:
+    with pytest.raises(hoplite.InvalidArgument, match=said):
+        Node(listen="127.0.0.1:0", topology=write(tmp_path, document))
+
+
+def test_a_host_that_the_file_does_not_have(tmp_path: Path) -> None:
+    file = write(tmp_path, layout())
+    with pytest.raises(hoplite.InvalidArgument, match=r"no host 'h9' \(topology_host\); it has h0, h1, h2, h3"):
+        Node(topology=file, topology_host="h9")
+    with pytest.raises(hoplite.InvalidArgument, match=r"listens nowhere.*say topology_host"):
+        Node(topology=file)
+    with pytest.raises(hoplite.InvalidArgument, match="no topology is said"):
+        Node(topology_host="h0")
+    with pytest.raises(hoplite.InvalidArgument, match=r"the topology in .*none\.json can't be read"):
+        Node(topology=tmp_path / "none.json")
