@@ -3,7 +3,7 @@
 //! Knows how an identity is written and which part of a name decides who owns it; knows no member and no owner.
 
 use alloc::{format, string::String, sync::Arc};
-use core::{fmt, str::FromStr};
+use core::{cmp::Ordering, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
@@ -29,12 +29,29 @@ impl fmt::Debug for NodeId {
 ///
 /// An id is not its bytes: a task that is run again may make other float bits. Copies, transfers, pins and
 /// tombstones name an instance, so bytes of two instances never meet in one object.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Instance {
     /// The node that made the bytes.
     pub node: NodeId,
     /// Counts what that node made.
     pub serial: u64,
+}
+
+impl Ord for Instance {
+    fn cmp(&self, other: &Self) -> Ordering {
+        numbered(self.node, self.serial).cmp(&numbered(other.node, other.serial))
+    }
+}
+
+impl PartialOrd for Instance {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// A node and what it counts, as one number in their order: a search compares the two at once.
+const fn numbered(node: NodeId, serial: u64) -> u128 {
+    (node.0 as u128) << 64 | serial as u128
 }
 
 impl fmt::Display for Instance {
@@ -59,7 +76,7 @@ pub struct ReduceId {
 }
 
 /// What users hold: an id that a node minted, or a name that a user chose.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ObjectId {
     /// Minted by `node`, which therefore is its first owner: a get is one round trip to where the object is.
     Minted {
@@ -70,6 +87,26 @@ pub enum ObjectId {
     },
     /// Chosen by a user.
     Named(Name),
+}
+
+impl Ord for ObjectId {
+    /// Minted ids, then names.
+    fn cmp(&self, other: &Self) -> Ordering {
+        match (self, other) {
+            (Self::Minted { node, serial }, Self::Minted { node: other, serial: later }) => {
+                numbered(*node, *serial).cmp(&numbered(*other, *later))
+            }
+            (Self::Named(name), Self::Named(other)) => name.cmp(other),
+            (Self::Minted { .. }, Self::Named(_)) => Ordering::Less,
+            (Self::Named(_), Self::Minted { .. }) => Ordering::Greater,
+        }
+    }
+}
+
+impl PartialOrd for ObjectId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl ObjectId {

@@ -212,7 +212,7 @@ pub enum Kind {
         /// Type of each element.
         dtype: Dtype,
         /// Length of each axis; empty for a scalar.
-        shape: Vec<u64>,
+        shape: Box<[u64]>,
     },
 }
 
@@ -307,8 +307,7 @@ impl Meta {
 
     /// Metadata of an array; `None` if its size in bytes doesn't fit 64 bits.
     pub fn array(dtype: Dtype, shape: Vec<u64>) -> Option<Self> {
-        let elements = shape.iter().try_fold(1u64, |product, axis| product.checked_mul(*axis))?;
-        let size = elements.checked_mul(dtype.size())?;
+        let (size, shape) = (array_bytes(dtype, &shape)?, shape.into());
         Some(Self { size, kind: Kind::Array { dtype, shape }, form: Form::Plain, digest: None })
     }
 
@@ -320,10 +319,16 @@ impl Meta {
                 matches!(self.form, Form::Plain | Form::Torch)
                     && dtype.unit().is_none_or(|unit| unit.is_consistent())
                     && shape.len() <= crate::limits::AXES_MAX
-                    && Self::array(*dtype, shape.clone()).is_some_and(|meta| meta.size == self.size)
+                    && array_bytes(*dtype, shape) == Some(self.size)
             }
         }
     }
+}
+
+/// Bytes of an array; `None` if they don't fit 64 bits.
+fn array_bytes(dtype: Dtype, shape: &[u64]) -> Option<u64> {
+    let elements = shape.iter().try_fold(1u64, |product, axis| product.checked_mul(*axis))?;
+    elements.checked_mul(dtype.size())
 }
 
 impl fmt::Display for Meta {

@@ -375,6 +375,12 @@ impl Table {
         size.saturating_add(COPY_OVERHEAD_BYTES).saturating_sub(free)
     }
 
+    /// How many bytes have to be evicted for `size` more.
+    pub const fn missing_to_add(&self, size: u64) -> u64 {
+        let free = self.capacity.saturating_sub(self.used);
+        size.saturating_add(COPY_OVERHEAD_BYTES).saturating_sub(free)
+    }
+
     /// Whether `size` bytes could ever fit.
     pub const fn could_hold(&self, size: u64) -> bool {
         size.saturating_add(COPY_OVERHEAD_BYTES) <= self.capacity

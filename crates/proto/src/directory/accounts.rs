@@ -1,6 +1,7 @@
-//! Bytes of small objects that an owner keeps for other members: how many they are, and whether there is room for more.
+//! What an owner keeps for other members: entries of objects and bytes of small ones. How many they are, and whether there is
+//! room for more.
 //!
-//! Each member has an account, which is charged for the bytes that it has told. A [`Charge`] is given back when it is dropped,
+//! Each member has an account, which is charged for what it has told. A [`Charge`] or a [`EntryCharge`] is given back when it is dropped,
 //! however that comes about: by a deletion, a loss, or another object of the name. Does not know entries.
 
 use alloc::{collections::BTreeMap, sync::Arc};
@@ -9,16 +10,17 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::{
     id::NodeId,
     inline::Inline,
-    limits::SMALL_SHARE_OF_ONE,
+    limits::SHARE_OF_ONE,
     message::{Announce, Progress},
 };
 
 /// What each member has at this owner.
 #[derive(Debug)]
 pub(super) struct Accounts {
-    /// Bytes that all may have together.
+    /// Bytes that all may have together, and entries.
     most: u64,
-    total: Arc<AtomicU64>,
+    entries_most: u64,
+    total: Arc<Totals>,
     by: BTreeMap<NodeId, Arc<Account>>,
 }
 
@@ -26,7 +28,26 @@ pub(super) struct Accounts {
 #[derive(Debug)]
 struct Account {
     bytes: AtomicU64,
-    total: Arc<AtomicU64>,
+    entries: AtomicU64,
+    total: Arc<Totals>,
+}
+
+/// What all have.
+#[derive(Debug, Default)]
+struct Totals {
+    bytes: AtomicU64,
+    entries: AtomicU64,
+}
+
+/// An entry that is kept for a member.
+#[derive(Debug)]
+pub(super) struct EntryCharge(Arc<Account>);
+
+impl Drop for EntryCharge {
+    fn drop(&mut self) {
+        self.0.entries.fetch_sub(1, Relaxed);
+        self.0.total.entries.fetch_sub(1, Relaxed);
+    }
 }
 
 /// Bytes that are kept for a member.
@@ -39,7 +60,7 @@ pub(super) struct Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.account.bytes.fetch_sub(self.bytes, Relaxed);
-        self.account.total.fetch_sub(self.bytes, Relaxed);
+        self.account.total.bytes.fetch_sub(self.bytes, Relaxed);
     }
 }
 
@@ -57,21 +78,21 @@ impl Kept {
 }
 
 impl Accounts {
-    /// With room for `most` bytes.
-    pub(super) fn new(most: u64) -> Self {
-        Self { most, total: Arc::default(), by: BTreeMap::new() }
+    /// With room for `most` bytes and `entries_most` entries.
+    pub(super) fn new(most: u64, entries_most: u64) -> Self {
+        Self { most, entries_most, total: Arc::default(), by: BTreeMap::new() }
     }
 
     /// Bytes that are kept, and that may be.
     pub(super) fn bytes(&self) -> (u64, u64) {
-        (self.total.load(Relaxed), self.most)
+        (self.total.bytes.load(Relaxed), self.most)
     }
 
     /// Whether there is room for so many bytes of a member.
     pub(super) fn has_room(&self, from: NodeId, bytes: u64) -> bool {
         let of_one = self.by.get(&from).map_or(0, |account| account.bytes.load(Relaxed));
-        bytes <= (self.most / SMALL_SHARE_OF_ONE).saturating_sub(of_one)
-            && bytes <= self.most.saturating_sub(self.total.load(Relaxed))
+        bytes <= (self.most / SHARE_OF_ONE).saturating_sub(of_one)
+            && bytes <= self.most.saturating_sub(self.total.bytes.load(Relaxed))
     }
 
     /// Charges a member for bytes that it has told; none if there is no room for them.
@@ -79,12 +100,31 @@ impl Accounts {
         if !self.has_room(from, bytes) {
             return None;
         }
-        let total = &self.total;
-        let new = || Arc::new(Account { bytes: AtomicU64::new(0), total: total.clone() });
-        let account = self.by.entry(from).or_insert_with(new).clone();
+        let account = self.account(from).clone();
         account.bytes.fetch_add(bytes, Relaxed);
-        account.total.fetch_add(bytes, Relaxed);
+        account.total.bytes.fetch_add(bytes, Relaxed);
         Some(Charge { bytes, account })
+    }
+
+    /// Charges a member for an entry; none if it has too many.
+    pub(super) fn open(&mut self, from: NodeId) -> Option<EntryCharge> {
+        let (most, all) = (self.entries_most, self.total.entries.load(Relaxed));
+        let account = self.account(from);
+        if all >= most || account.entries.load(Relaxed) >= most / SHARE_OF_ONE {
+            return None;
+        }
+        account.entries.fetch_add(1, Relaxed);
+        account.total.entries.fetch_add(1, Relaxed);
+        Some(EntryCharge(account.clone()))
+    }
+
+    fn account(&mut self, from: NodeId) -> &Arc<Account> {
+        let total = &self.total;
+        let new = || {
+            let (bytes, entries) = (AtomicU64::new(0), AtomicU64::new(0));
+            Arc::new(Account { bytes, entries, total: total.clone() })
+        };
+        self.by.entry(from).or_insert_with(new)
     }
 
     /// An announcement that is to be heard later: without its bytes if there is no room for them.
@@ -113,7 +153,7 @@ mod tests {
     /// Goal: no member has more than its share, all have no more than the whole, and what goes is given back.
     #[test]
     fn a_charge_is_given_back_when_it_is_dropped() {
-        let mut accounts = Accounts::new(100);
+        let mut accounts = Accounts::new(100, 0);
         let [a, b, c] = [2, 3, 4].map(NodeId);
         let first = accounts.charge(a, 30).unwrap();
         let second = accounts.charge(a, 20).unwrap();
@@ -132,5 +172,21 @@ mod tests {
         accounts.sort_out();
         assert!(accounts.by.is_empty());
         assert!(accounts.charge(c, 50).is_some());
+    }
+
+    #[test]
+    fn a_member_has_half_of_all_entries() {
+        let mut accounts = Accounts::new(0, 6);
+        let [a, b, c] = [2, 3, 4].map(NodeId);
+        let of = |accounts: &mut Accounts, node| -> alloc::vec::Vec<EntryCharge> {
+            (0..9).map_while(|_| accounts.open(node)).collect()
+        };
+        let (first, second) = (of(&mut accounts, a), of(&mut accounts, b));
+        assert_eq!((first.len(), second.len(), of(&mut accounts, c).len()), (3, 3, 0));
+        drop(first);
+        assert_eq!(of(&mut accounts, c).len(), 3);
+        drop(second);
+        accounts.sort_out();
+        assert!(accounts.by.is_empty());
     }
 }

@@ -39,8 +39,12 @@ impl Directory {
         {
             let (id, instance, meta) = (id.clone(), live.instance, live.meta.clone());
             let lifetime = live.terms.as_ref().map(|terms| terms.tell(now));
-            mail.push((asker, Message::Located { id, instance, meta, source, lifetime }));
-            return;
+            mail.push((
+                asker,
+                Message::Located { id: id.clone(), instance, meta, source, lifetime },
+            ));
+            // Now it is a holder.
+            return entry.answer_locators(&id, mail);
         }
         // Whoever asks again is fed by nobody, and neither are those behind it.
         let partial = entry.live.as_mut().and_then(|live| live.holders.get_mut(&asker));

@@ -3,6 +3,8 @@
 //! Of two instances under one name every owner keeps the same one, whichever it heard of first: the lower of those that
 //! are pinned somewhere. An owner that may have missed the end of what it knows takes the other, and asks the holders.
 
+use alloc::{boxed::Box, format};
+
 use super::{
     Directory, Mail,
     accounts::{Charge, Kept},
@@ -14,7 +16,7 @@ use crate::{
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
     lifetime::Terms,
-    limits::{PARKED_MAX, limit_name},
+    limits::{ENTRIES_MAX, PARKED_MAX, SHARE_OF_ONE, limit_name},
     members::Members,
     message::{Announce, Message, Progress},
     planted::{self, Bug},
@@ -37,7 +39,7 @@ impl Parked {
 }
 
 impl Directory {
-    /// A node has a copy, or part of one; or claims a name for what it is going to have.
+    /// A node has a copy, or part of one; or claims a name for what it is going to have. False if no node asks for the object.
     pub(super) fn announce(
         &mut self,
         now: Instant,
@@ -46,14 +48,15 @@ impl Directory {
         members: &Members,
         link: Link,
         mail: &mut Mail,
-    ) {
-        self.announce_one(now, from, announce, members, link, mail);
+    ) -> bool {
+        let mut is_awaited = self.announce_one(now, from, announce, members, link, mail);
         let Announce { id, instance, .. } = announce;
         if from != instance.node || self.is_parked(from, *instance) {
-            return;
+            return is_awaited;
         }
         // What others told of it before is heard now, if the maker was.
         for (from, announce) in self.early.take(id, *instance) {
+            is_awaited = true;
             let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
             if live.is_some_and(|live| live.instance == *instance) {
                 self.announce_one(now, from, &announce, members, link, mail);
@@ -61,6 +64,7 @@ impl Directory {
                 mail.push((from, announce.refused(None)));
             }
         }
+        is_awaited
     }
 
     fn is_parked(&self, from: NodeId, instance: Instance) -> bool {
@@ -75,15 +79,15 @@ impl Directory {
         members: &Members,
         link: Link,
         mail: &mut Mail,
-    ) {
+    ) -> bool {
         let Announce { id, instance, claim, .. } = announce;
         let owners = members.owners(id);
         let (is_owner, is_first) = (owners.contains(members.me()), owners.first == members.me());
         let entry = self.entries.open(id);
         // A put by the node that reserved the name is another object all the same.
-        if let Some(reserved) = entry.reserved.filter(|_| *claim) {
+        if let Some(reserved) = entry.reserved.as_ref().filter(|_| *claim) {
             mail.push((from, announce.claimed(Some(reserved.node))));
-            return;
+            return true;
         }
         let is_maker = from == instance.node || planted::has(Bug::BelievesAnyHolder);
         let other = entry.live.take_if(|live| live.is_another(announce));
@@ -92,12 +96,12 @@ impl Directory {
             if !is_maker {
                 entry.live = Some(other);
                 mail.push((from, announce.refused(None)));
-                return;
+                return true;
             }
             other.drop_copies_but(from, id, mail);
         }
         if entry.refuses_what_was_deleted(now, from, announce, is_first, mail) {
-            return;
+            return true;
         }
         let knows_it = |live: &Live| {
             let is_small = matches!(announce.progress, Progress::Inline(_));
@@ -111,16 +115,17 @@ impl Directory {
             if !self.early.keep(now + self.stray_ns, from, held, charge) {
                 self.limited.push((from, limit_name!(EARLY_MAX)));
             }
-            return self.forget_if_empty(id);
+            self.forget_if_empty(id);
+            return true;
         }
         entry.reuse(now, id, mail);
-        let is_other = |reserved: &mut Instance| {
+        let is_other = |reserved: &mut Box<Instance>| {
             reserved.node != instance.node || reserved.serial > instance.serial
         };
         if let Some(reserved) = entry.reserved.take_if(is_other) {
             // Two owners who did not know of each other granted the name: it is what exists already.
             let (id, taken_by) = (id.clone(), Some(instance.node));
-            mail.push((reserved.node, Message::Claimed { id, instance: reserved, taken_by }));
+            mail.push((reserved.node, Message::Claimed { id, instance: *reserved, taken_by }));
         }
         let is_same = entry.live.as_ref().is_some_and(|live| live.instance == *instance);
         if is_same && is_owner {
@@ -131,14 +136,15 @@ impl Directory {
             self.parked.retain(|parked| !parked.is(from, *instance));
             if self.parked.len() < PARKED_MAX {
                 let (announce, charge) = self.accounts.hold(from, announce);
-                return self.parked.push(Parked { from, announce, _charge: charge });
+                self.parked.push(Parked { from, announce, _charge: charge });
+                return true;
             }
             self.limited.push((from, limit_name!(PARKED_MAX)));
         }
         entry.lost.take_if(|lost| lost.0 == *instance);
         let was_lost = entry.is_lost();
         if !entry.makes_way(from, announce, mail) {
-            return;
+            return true;
         }
         if is_owner {
             entry.kept_until = Instant::default();
@@ -148,7 +154,19 @@ impl Directory {
         let stays = |live: &Live| live.is_at_a_node_that_stays(members);
         let stayed = !members.has_leaving() || entry.live.as_ref().is_some_and(stays);
         let meta = || announce.meta.clone();
-        let live = entry.live.get_or_insert_with(|| Live::new(*instance, meta(), now));
+        let is_mine = instance.node == members.me();
+        let charge = (entry.live.is_none() && !is_mine).then(|| self.accounts.open(from));
+        if let Some(None) = charge {
+            // A copy of which one owner of two knows is found by that one.
+            self.limited.push((from, limit_name!(ENTRIES_MAX)));
+            if *claim {
+                mail.push((from, announce.refused(Some(too_many(members.me(), announce)))));
+            }
+            self.forget_if_empty(id);
+            return true;
+        }
+        let new = || Live::new(*instance, meta(), now, charge.flatten());
+        let live = entry.live.get_or_insert_with(new);
         live.take(now, from, announce, is_first, mail);
         let (mut is_brought, mut has_room) = (false, true);
         if let Progress::Inline(bytes) = &announce.progress
@@ -156,13 +174,12 @@ impl Directory {
             && live.small.is_none()
         {
             // What this node made is in its store for as long as the entry has it.
-            let is_mine = instance.node == members.me();
             let charge = (!is_mine).then(|| self.accounts.charge(from, bytes.len())).flatten();
             (is_brought, has_room) = (true, is_mine || charge.is_some());
             if !core::mem::take(&mut live.is_asked) && !has_room {
                 self.limited.push((from, limit_name!(SMALL_SHARE)));
             }
-            live.small = Some(Kept::new(bytes.clone(), charge));
+            live.small = Some(Box::new(Kept::new(bytes.clone(), charge)));
         }
         live.move_receivers(now, from, id, link, mail);
         if live.is_fed() {
@@ -171,19 +188,26 @@ impl Directory {
         if *claim {
             mail.push((from, announce.claimed(None)));
         }
-        let is_complete = live.is_complete();
+        let (is_complete, lacks_bytes) = (live.is_complete(), live.lacks_bytes());
         // Until now it was only at nodes that leave, where no reduce folds it any more.
         let is_better = is_complete && !was_complete || !stayed && stays(live);
         let is_news = is_new || is_brought || is_better;
         // The result that the name was reserved for is there. A reader may have all of an attempt that its maker gave up.
         let is_made = announce.progress.is_complete() && from == instance.node;
         entry.reserved.take_if(|reserved| is_made && reserved.node == from);
+        entry.check_orphan(now, id, members, &mut self.alarms);
+        // What follows looks the entry up again, and is for few objects.
+        let is_awaited = entry.asking().is_some() || !self.latest.is_empty();
         if let Some(told) = &announce.lifetime {
             self.bind(now, id, &Terms::told(told, now), members, mail);
         }
-        self.check_orphan(now, id, members);
-        self.wake(now, id, is_news, members, link, mail);
-        self.keep_bytes(id, *instance, from, has_room, mail);
+        if is_awaited {
+            self.wake(now, id, is_news, members, link, mail);
+        }
+        if !has_room || lacks_bytes {
+            self.keep_bytes(id, *instance, from, has_room, mail);
+        }
+        is_awaited
     }
 
     /// Those who wait for the bytes of a small object have them. Without room for them they go, and a holder is asked for them
@@ -238,7 +262,7 @@ impl Directory {
         self.parked.retain(|parked| parked.announce.id != *id || !parked.is(from, instance));
         self.early.withdraw(from, instance);
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.reserved.take_if(|reserved| *reserved == instance && instance.node == from);
+            entry.reserved.take_if(|reserved| **reserved == instance && instance.node == from);
             let mut live = entry.live.as_mut().filter(|live| live.instance == instance);
             if let Some(live) = live.as_mut().filter(|_| instance.node == from) {
                 // Given up by its maker before its name was confirmed.
@@ -284,6 +308,16 @@ impl Directory {
         // If it was older news and the copy is gone all the same, the next to be sent there says so again.
         told.is_none_or(|told| located.is_some_and(|located| told <= located))
     }
+}
+
+/// Why a member gets no further name at this owner.
+fn too_many(owner: NodeId, announce: &Announce) -> Error {
+    let detail = format!(
+        "node {owner}, which owns the name, keeps {} entries of objects, {} of one node at most: delete objects",
+        ENTRIES_MAX,
+        ENTRIES_MAX / SHARE_OF_ONE
+    );
+    Error::NoMemory { needed: announce.meta.size, detail }
 }
 
 impl Announce {
@@ -412,9 +446,9 @@ impl Live {
         let before = self.holders.remove(&from).unwrap_or_default();
         let began = before.began.or(source.map(|_| now));
         // One that is to be moved receives from where it did until it is told.
-        let is_moving = source.is_some() && before.moving_from == source;
+        let is_moving = source.is_some() && before.moving_from.as_deref() == source.as_ref();
         let (moving_from, source) =
-            if is_moving { (before.moving_from, before.source) } else { (None, source) };
+            if is_moving { (before.moving_from.clone(), before.source) } else { (None, source) };
         let (origin, told) = (announce.origin, Some(now));
         let mut holder = Holder { complete, origin, source, told, began, moving_from, ..before };
         if complete {

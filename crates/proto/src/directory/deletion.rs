@@ -27,12 +27,12 @@ impl Directory {
         request: RequestId,
         mail: &mut Mail,
     ) {
-        let entry = self.entries.get_mut(id);
-        let lost = entry.and_then(|entry| entry.lost.take()).map(|lost| lost.0);
-        let entry = self.entries.get(id);
-        let is_known = lost.is_some()
-            || entry.is_some_and(|entry| entry.live.is_some() || entry.reserved.is_some());
-        let is_gone = entry.is_some_and(|entry| entry.gone.is_some());
+        let (mut lost, mut is_known, mut is_gone) = (None, false, false);
+        if let Some(entry) = self.entries.get_mut(id) {
+            lost = entry.lost.take().map(|lost| lost.0);
+            is_known = lost.is_some() || entry.live.is_some() || entry.reserved.is_some();
+            is_gone = entry.gone.is_some();
+        }
         // A name that nobody has put is free, and deleting it changes nothing.
         if is_known || id.minter().is_some() && !is_gone {
             self.bury(now, id, Error::ObjectDeleted { id: id.clone() }, Vec::new(), mail);
@@ -108,8 +108,8 @@ impl Directory {
         if entry.live.is_some() {
             return;
         }
-        let is_void = |reserved: &mut Instance| !is_moved || instances.contains(reserved);
-        if let Some(reserved) = entry.reserved.take_if(is_void) {
+        let is_void = |reserved: &mut Box<Instance>| !is_moved || instances.contains(reserved);
+        if let Some(reserved) = entry.reserved.take_if(is_void).map(|reserved| *reserved) {
             let (id, error) = (id.clone(), Some(error.clone()));
             mail.push((reserved.node, Message::Drop { id, instance: reserved, error }));
             dropping.insert((reserved.node, reserved));

@@ -12,7 +12,8 @@ use super::{Mail, live::Live};
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
-    limits::{BURIED_MAX, REMEMBERED_WORDS_BYTES},
+    limits::{BURIED_MAX, ORPHAN_GRACE_NS, REMEMBERED_WORDS_BYTES},
+    members::Members,
     message::{Holding, Message},
     planted::{self, Bug},
     time::Instant,
@@ -30,7 +31,7 @@ pub(super) struct Entry {
     /// to hear of a deletion meanwhile.
     pub(super) lost: Option<Box<(Instance, Instant)>>,
     /// The reduce that the name is kept for.
-    pub(super) reserved: Option<Instance>,
+    pub(super) reserved: Option<Box<Instance>>,
     /// Since when no copy is known that is complete, or will be.
     pub(super) orphan_since: Option<Instant>,
     /// Until when it is kept although others own it.
@@ -181,7 +182,8 @@ impl Entry {
 
     /// The node that made the object, or said that it will.
     pub(super) fn maker(&self) -> Option<NodeId> {
-        self.live.as_ref().map(|live| live.instance).or(self.reserved).map(|instance| instance.node)
+        let live = self.live.as_ref().map(|live| &live.instance);
+        live.or(self.reserved.as_deref()).map(|instance| instance.node)
     }
 
     /// Makes a name that was deleted free for another instance.
@@ -223,6 +225,33 @@ impl Entry {
         self.gone.take_if(|gone| gone.until <= then);
         self.lost.take_if(|lost| lost.1 <= then);
         self.bury(then, &[], then);
+    }
+
+    /// Starts the grace after which those who wait are told of the loss, if no node is left that could have it.
+    pub(super) fn check_orphan(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        members: &Members,
+        alarms: &mut BTreeSet<(Instant, ObjectId)>,
+    ) {
+        let can_come = match id.minter() {
+            // As long as it lives it has the object, makes it, or says that it can't: a reduce may begin again.
+            Some(minter) => {
+                let gave_it_up = self.live.as_ref().and_then(|live| live.abandoned_by.as_deref())
+                    == Some(&minter);
+                members.contains(minter) && !gave_it_up
+            }
+            // A name that nobody has put yet, or that a reduce will be the result of.
+            None => self.live.is_none() || self.reserved.is_some(),
+        };
+        if can_come || self.gone.is_some() || self.live.as_ref().is_some_and(Live::is_fed) {
+            return;
+        }
+        if self.orphan_since.is_none() {
+            self.orphan_since = Some(now);
+            alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
+        }
     }
 
     /// Whether nothing is known of it and nobody asks.

@@ -39,10 +39,10 @@ impl Holder {
     /// `node` is gone, or will not feed it: whoever it was to step in for goes on. A receiver of a node that has dropped
     /// its copy keeps it as its sender until it tells of another: it may ask there when there is a new one.
     pub(super) fn lose_source(&mut self, node: NodeId) {
-        if (self.moving_from == Some(node) || self.source == Some(node))
+        if (self.moving_from.as_deref() == Some(&node) || self.source == Some(node))
             && let Some(sender) = self.moving_from.take()
         {
-            self.source = Some(sender);
+            self.source = Some(*sender);
         }
     }
 }
@@ -221,7 +221,7 @@ mod tests {
         ) {
             let holders = holders.into_iter().map(|(node, facts)| (NodeId(node), holder(facts)));
             let instance = Instance { node: NodeId(0), serial: 1 };
-            let mut live = Live::new(instance, Meta::bytes(1 << 20), Instant::default());
+            let mut live = Live::new(instance, Meta::bytes(1 << 20), Instant::default(), None);
             live.holders = holders.collect();
             let asker = NodeId(asker);
             let lineages = live.lineages(asker);

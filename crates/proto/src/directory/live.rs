@@ -8,7 +8,7 @@ use litemap::LiteMap;
 
 use super::{
     Mail,
-    accounts::Kept,
+    accounts::{EntryCharge, Kept},
     feeds::{Fed, Lineage},
     paces::Reports,
     speeds::Speeds,
@@ -33,7 +33,7 @@ pub(super) struct Live {
     pub(super) instance: Instance,
     pub(super) meta: Meta,
     /// The bytes of a small object, if there is room for them here.
-    pub(super) small: Option<Kept>,
+    pub(super) small: Option<Box<Kept>>,
     /// Holders were asked for the bytes that are not here.
     pub(super) is_asked: bool,
     /// Whether others than its maker, who do not tell of it, may have all of an attempt that comes to nothing.
@@ -41,10 +41,12 @@ pub(super) struct Live {
     pub(super) holders: LiteMap<NodeId, Holder>,
     /// How long it lives, if not until it is deleted.
     pub(super) terms: Option<Box<Terms>>,
+    /// What it counts for at this owner; none if this node made it.
+    _entry: Option<EntryCharge>,
     /// When this owner first heard of it.
     pub(super) since: Instant,
     /// The last node that left without another one for its original.
-    pub(super) abandoned_by: Option<NodeId>,
+    pub(super) abandoned_by: Option<Box<NodeId>>,
 }
 
 #[derive(Debug, Default)]
@@ -60,14 +62,19 @@ pub(super) struct Holder {
     /// When it first told that it receives.
     pub(super) began: Option<Instant>,
     /// Who feeds it until `source` has begun to receive; then it is told.
-    pub(super) moving_from: Option<NodeId>,
+    pub(super) moving_from: Option<Box<NodeId>>,
     /// How fast it last reported to receive.
     pub(super) reports: Option<Box<Reports>>,
 }
 
 impl Live {
     /// An object that no node holds yet.
-    pub(super) fn new(instance: Instance, meta: Meta, since: Instant) -> Self {
+    pub(super) fn new(
+        instance: Instance,
+        meta: Meta,
+        since: Instant,
+        entry: Option<EntryCharge>,
+    ) -> Self {
         // Most objects have one holder for all their lives.
         let holders = LiteMap::with_capacity(1);
         Self {
@@ -78,6 +85,7 @@ impl Live {
             by_parts: false,
             holders,
             terms: None,
+            _entry: entry,
             since,
             abandoned_by: None,
         }
@@ -237,7 +245,7 @@ impl Live {
         link: Link,
         speeds: &Speeds,
     ) -> Option<Source> {
-        if let Some(Kept { bytes, .. }) = &self.small {
+        if let Some(Kept { bytes, .. }) = self.small.as_deref() {
             return Some(Source::Inline(bytes.clone()));
         }
         if self.lacks_bytes() {
@@ -259,7 +267,8 @@ impl Live {
         let holder = Holder { complete, origin, source, located, moving_from, ..before };
         self.holders.insert(asker, holder);
         if let Some(moved) = takes_over.and_then(|receiver| self.holders.get_mut(&receiver)) {
-            moved.moving_from = moved.moving_from.or(moved.source);
+            let before = moved.source.map(Box::new);
+            moved.moving_from = moved.moving_from.take().or(before);
             moved.source = Some(asker);
         }
         Some(Source::Holder { node, reason })

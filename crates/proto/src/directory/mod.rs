@@ -57,7 +57,6 @@ use self::{
     early::Early,
     entry::{Entry, Locator},
     leases::Leases,
-    live::Live,
     names::LatestWaiter,
     speeds::Speeds,
     sweep::Entries,
@@ -68,7 +67,7 @@ use crate::{
     error::Error,
     id::{NodeId, ObjectId},
     lifetime::Lease,
-    limits::{MERGE_NS, ORPHAN_GRACE_NS, STRAY_NS, TOMBSTONE_NS, limit_name},
+    limits::{ENTRIES_MAX, MERGE_NS, ORPHAN_GRACE_NS, STRAY_NS, TOMBSTONE_NS, limit_name},
     members::Members,
     message::Message,
     planted::{self, Bug},
@@ -155,7 +154,7 @@ impl Directory {
             merging_until: Instant::default(),
             parked: Vec::new(),
             early: Early::default(),
-            accounts: Accounts::new(small),
+            accounts: Accounts::new(small, ENTRIES_MAX),
             limited: Vec::new(),
             unknown: Unknown::default(),
             speeds: Speeds::default(),
@@ -189,8 +188,11 @@ impl Directory {
         }
         match message {
             Message::Announce(announce) => {
-                self.announce(now, from, announce, members, link, mail);
+                let is_awaited = self.announce(now, from, announce, members, link, mail);
                 self.keep_for_a_while(now, &announce.id, members);
+                if !is_awaited {
+                    return Taken::Yes;
+                }
             }
             Message::Withdraw { id, instance } => {
                 self.withdraw(now, from, id, *instance, members, mail);
@@ -203,6 +205,7 @@ impl Directory {
                     self.doubt_copy(now, *holder, id, *instance, members, mail);
                 }
                 self.locate(now, from, id, avoid, members, link, mail);
+                return Taken::SenderAsked(id.clone());
             }
             Message::Paced(_) if planted::has(Bug::IgnoresPaces) => {}
             Message::Paced(paced) => self.paced(now, from, paced, members, link, mail),
@@ -248,7 +251,7 @@ impl Directory {
                 if let Some(live) = live.filter(|live| live.instance == *instance)
                     && live.holders.contains_key(&from)
                 {
-                    live.abandoned_by = Some(from);
+                    live.abandoned_by = Some(Box::new(from));
                 }
             }
             Message::Leased { lease, is_taken } => {
@@ -302,7 +305,6 @@ impl Directory {
             entry.answer_locators(id, mail);
         }
         match message {
-            Message::Locate { id, .. } => Taken::SenderAsked(id.clone()),
             Message::Delete { id, .. } => Taken::Deleted(id.clone()),
             _ => Taken::Yes,
         }
@@ -409,7 +411,7 @@ impl Directory {
                 entry.lost = Some(Box::new((lost.instance, now + TOMBSTONE_NS)));
             }
             if let Some(live) = lost.as_ref()
-                && let Some(node) = live.abandoned_by
+                && let Some(&node) = live.abandoned_by.as_deref()
             {
                 let detail = match members.contains(node) {
                     true => format!("node {node} can't read it from its disk, and no other has it"),
@@ -453,31 +455,16 @@ impl Directory {
 
     /// Starts the grace after which those who wait are told of the loss, if nobody is left who could have it.
     fn check_orphan(&mut self, now: Instant, id: &ObjectId, members: &Members) {
-        let Some(entry) = self.entries.get_mut(id) else { return };
-        let can_come = match id.minter() {
-            // As long as it lives it has the object, makes it, or says that it can't: a reduce may begin again.
-            Some(minter) => {
-                let gave_it_up =
-                    entry.live.as_ref().is_some_and(|live| live.abandoned_by == Some(minter));
-                members.contains(minter) && !gave_it_up
-            }
-            // A name that nobody has put yet, or that a reduce will be the result of.
-            None => entry.live.is_none() || entry.reserved.is_some(),
-        };
-        if can_come || entry.gone.is_some() || entry.live.as_ref().is_some_and(Live::is_fed) {
-            return;
-        }
-        if entry.orphan_since.is_none() {
-            entry.orphan_since = Some(now);
-            self.alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.check_orphan(now, id, members, &mut self.alarms);
         }
     }
 
     /// What is told to a node that is no owner was said before a change of members that the sender does not know of
     /// yet, or after one that this node does not know of. The first is told again elsewhere and forgotten here.
     fn keep_for_a_while(&mut self, now: Instant, id: &ObjectId, members: &Members) {
-        if let Some(entry) = self.entries.get_mut(id)
-            && !members.owners(id).contains(members.me())
+        if !members.owners(id).contains(members.me())
+            && let Some(entry) = self.entries.get_mut(id)
         {
             entry.kept_until = now + self.stray_ns;
             self.alarms.insert((entry.kept_until, id.clone()));

@@ -2,7 +2,7 @@
 //!
 //! One owner knows all names of a prefix, because names hash by the text before their last slash.
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::cmp::Reverse;
 
 use super::{Directory, Mail, entry::Entry};
@@ -146,9 +146,11 @@ impl Directory {
             is_result(&live.instance) && holder.is_some_and(|holder| holder.complete)
         });
         let other = live.map(|live| live.instance).filter(|live| !is_result(live));
-        let other = other.or_else(|| entry.reserved.filter(|reserved| *reserved != instance));
+        let other = other.or_else(|| {
+            entry.reserved.as_deref().copied().filter(|reserved| *reserved != instance)
+        });
         if other.is_none() && !is_made {
-            entry.reserved = Some(instance);
+            entry.reserved = Some(Box::new(instance));
             entry.orphan_since = None;
         }
         mail.push(claimed(other.map(|other| other.node)));

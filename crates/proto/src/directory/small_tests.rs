@@ -11,7 +11,7 @@ use super::{
 use crate::{
     id::{Instance, RequestId},
     inline::Inline,
-    limits::SMALL_SHARE_OF_ONE,
+    limits::SHARE_OF_ONE,
     message::{Announce, Found, Progress, Source},
     meta::Meta,
 };
@@ -22,7 +22,7 @@ const OF_ONE: u64 = 100;
 
 /// Node 1, in whose store there is room for 100 bytes of each of two others.
 fn owner() -> Owner {
-    let directory = Directory::new(None, Slice::default(), OF_ONE * SMALL_SHARE_OF_ONE);
+    let directory = Directory::new(None, Slice::default(), OF_ONE * SHARE_OF_ONE);
     Owner { directory, ..Owner::new() }
 }
 
@@ -136,7 +136,7 @@ fn what_one_member_puts_leaves_room_for_another() {
     let (mut owner, _, _) = with_two_of_node_3();
     let [third, fourth] = [2, 3].map(|at| names(&owner).nth(at).unwrap());
     owner.hears(4, small(&third, 4));
-    assert_eq!(owner.directory.small_bytes(), (2 * SIZE, OF_ONE * SMALL_SHARE_OF_ONE));
+    assert_eq!(owner.directory.small_bytes(), (2 * SIZE, OF_ONE * SHARE_OF_ONE));
     assert_eq!(owner.directory.take_limited(), []);
     // What this node itself puts is in its store.
     owner.hears(1, small(&fourth, 1));

@@ -100,8 +100,26 @@ impl Queue {
 impl Node {
     /// Gives room to an object, now or when there is some.
     pub(super) fn ask_for_room(&mut self, who: SpaceFor, size: u64) {
-        self.space.push(who, size);
+        // Others wait only for what does not fit: for one that does there is no queue.
+        let is_free = !self.space.is_granting && self.table.missing_to_add(size) == 0;
+        if !is_free || self.space.contains(&who) {
+            self.space.push(who, size);
+            return self.grant_space();
+        }
+        self.space.is_granting = true;
+        self.room_granted(who);
+        self.space.is_granting = false;
         self.grant_space();
+    }
+
+    fn room_granted(&mut self, who: SpaceFor) {
+        match who {
+            SpaceFor::Create(instance) => self.create_in_room(instance),
+            SpaceFor::Pull(id) => self.pull_in_room(&id),
+            SpaceFor::Unspill(instance) => self.unspill_in_room(instance),
+            SpaceFor::Result(instance) => self.result_in_room(instance),
+            SpaceFor::SmallResult(key) => self.small_result_in_room(key),
+        }
     }
 
     /// Gives room to those who wait for it: in order, but none waits behind one that does not fit, for that may
@@ -117,13 +135,7 @@ impl Node {
             self.space.remove(&who);
             let shed = self.table.make_room(size).unwrap_or_default();
             self.evicted(shed);
-            match who {
-                SpaceFor::Create(instance) => self.create_in_room(instance),
-                SpaceFor::Pull(id) => self.pull_in_room(&id),
-                SpaceFor::Unspill(instance) => self.unspill_in_room(instance),
-                SpaceFor::Result(instance) => self.result_in_room(instance),
-                SpaceFor::SmallResult(key) => self.small_result_in_room(key),
-            }
+            self.room_granted(who);
         }
         self.space.is_granting = false;
         self.spill_for_room();
