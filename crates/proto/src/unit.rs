@@ -69,7 +69,7 @@ impl Scale {
 /// A whole number of a unit; written as NumPy does behind `datetime64`: `[ns]`, `[25us]`, or nothing for no unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 // Each object has one: without padding an announcement fits 128 bytes, up to which it is moved without a call.
-#[repr(packed)]
+#[repr(Rust, packed)]
 pub struct Unit {
     count: u32,
     scale: Scale,
