@@ -68,9 +68,8 @@ enum Said {
 const BATCH_FRAMES: usize = 64;
 const BATCH_BYTES: usize = 256 * 1024;
 
-/// Bytes of what waits for a member, 256 MiB: what a node says of two million objects to one that it meets. A member that takes
-/// nothing is given up before there is so much; of one that takes too little the connection is made anew, and what matters is
-/// said again.
+/// Bytes of what waits for a member, 256 MiB: what a node says of two million objects to one that it meets. Of a member that
+/// takes too little, or can't be reached for so long, the connection is made anew, and what matters is said again.
 const OUTBOX_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
 /// Small objects of so many bytes are not copied while they wait: 1 KiB, several times what a message takes beside them.
@@ -119,7 +118,7 @@ impl Outbox {
         let queued = Queued::new(frame, message);
         queue.bytes += queued.bytes();
         queue.frames.push_back(queued);
-        if queue.bytes > OUTBOX_BYTES_MAX && queue.connection.is_some() {
+        if queue.bytes > OUTBOX_BYTES_MAX {
             queue.clear();
             queue.is_full = true;
             self.changed.notify_one();
@@ -167,11 +166,18 @@ impl Outbox {
         lock(&self.queue).is_closed
     }
 
-    /// Writes through `stream` until the outbox is closed and empty; fails when the connection does.
+    /// Writes through `stream` until the outbox is closed and empty; fails when the connection does, and at once if there was
+    /// too much to be said before it: the member has to hear everything again.
     pub(super) async fn pump(&self, stream: Arc<TcpStream>, seal: Seal) -> io::Result<()> {
         // Also tells the runtime that it can be written, for those who write without waiting.
         stream.writable().await?;
-        lock(&self.queue).connect(Some(Connection { stream: stream.clone(), seal }));
+        {
+            let mut queue = lock(&self.queue);
+            if queue.is_full && !queue.is_closed {
+                return Err(too_little());
+            }
+            queue.connect(Some(Connection { stream: stream.clone(), seal }));
+        }
         loop {
             let (is_empty, is_closed) = {
                 let mut queue = lock(&self.queue);
@@ -197,6 +203,10 @@ impl Outbox {
     }
 }
 
+fn too_little() -> io::Error {
+    io::Error::other("it takes less than there is to be said")
+}
+
 /// Memory of sealed frames that is kept for the next.
 const SEALED_BYTES_KEPT: usize = 16 * 1024;
 
@@ -215,7 +225,7 @@ impl Queue {
     /// Writes what the socket takes without waiting; whether that is all.
     fn flush(&mut self) -> io::Result<bool> {
         if self.is_full {
-            return Err(io::Error::other("it takes less than there is to be said"));
+            return Err(too_little());
         }
         let Some(Connection { stream, seal }) = &mut self.connection else {
             return Ok(self.frames.is_empty());
@@ -334,6 +344,30 @@ mod tests {
         }
         let queue = lock(&outbox.queue);
         assert!((rest.len(), queue.bytes, queue.frames.len()) == (0, 0, 0));
+    }
+
+    /// Goal: what waits for a member that can't be reached is bounded, and no later message goes there without those before it.
+    #[tokio::test]
+    async fn what_waits_without_a_connection_is_bounded_and_said_again() {
+        let outbox = Outbox::default();
+        let (mut pushed, mut most) = (0, 0);
+        while pushed < 3 * OUTBOX_BYTES_MAX {
+            pushed += push(&outbox, &located(&[7; 1000]));
+            most = most.max(lock(&outbox.queue).bytes);
+        }
+        assert!(most <= OUTBOX_BYTES_MAX && most > OUTBOX_BYTES_MAX / 2, "{most}");
+        assert_eq!(lock(&outbox.queue).frames.len(), 0);
+        let (near, _far) = connected().await;
+        let said = outbox.pump(Arc::new(near), Seal::new(None)).await.unwrap_err().to_string();
+        assert!(said.contains("less than there is to be said"), "{said}");
+        // The next connection is one again, over which the member is told everything.
+        outbox.disconnect();
+        let (near, mut far) = connected().await;
+        let length = push(&outbox, &located(b"x"));
+        outbox.close();
+        outbox.pump(Arc::new(near), Seal::new(None)).await.unwrap();
+        let mut came = vec![0; length];
+        far.read_exact(&mut came).await.unwrap();
     }
 
     #[tokio::test]

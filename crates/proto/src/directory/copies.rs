@@ -155,7 +155,9 @@ impl Directory {
         let stayed = !members.has_leaving() || entry.live.as_ref().is_some_and(stays);
         let meta = || announce.meta.clone();
         let is_mine = instance.node == members.me();
-        let charge = (entry.live.is_none() && !is_mine).then(|| self.accounts.open(from));
+        // A name that is kept for a reduce has its entry already.
+        let is_new_here = entry.live.is_none() && entry.reserved.is_none();
+        let charge = (is_new_here && !is_mine).then(|| self.accounts.open(from));
         if let Some(None) = charge {
             // A copy of which one owner of two knows is found by that one.
             self.limited.push((from, limit_name!(ENTRIES_MAX)));

@@ -31,6 +31,12 @@ impl Directory {
         self.accounts.bytes()
     }
 
+    /// Keeps so many entries of objects that other members tell of.
+    #[cfg(test)]
+    pub(crate) fn limit_entries(&mut self, most: u64) {
+        self.accounts = super::Accounts::new(u64::MAX, most);
+    }
+
     /// The limits that have turned away what members said since this was last asked, each with the member.
     pub fn take_limited(&mut self) -> Vec<(NodeId, &'static str)> {
         core::mem::take(&mut self.limited)

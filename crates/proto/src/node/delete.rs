@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::Node;
+use super::{Node, puts::Phase};
 use crate::{
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, RequestId},
@@ -27,6 +27,12 @@ impl Node {
         instance: Instance,
         error: Option<Error>,
     ) {
+        if let Some(full @ Error::NoMemory { .. }) = &error
+            && self.puts.phase(instance) == Some(Phase::Name)
+        {
+            // The owner of the name has no entry left for this node.
+            return self.fail_create(instance, full.clone());
+        }
         if let Some(error) = &error
             && let Some(key) = self.names.reduce_of(instance)
         {

@@ -45,6 +45,24 @@ impl Cluster {
 }
 
 #[test]
+fn an_owner_has_entries_for_so_many_objects_of_a_member_and_refuses_names_beyond() {
+    let mut cluster = Cluster::new(3);
+    let [one, two] = ["one", "two"].map(|name| cluster.owned_name(1, 2, name));
+    let owner = cluster.nodes.get_mut(&NodeId(1)).unwrap();
+    owner.directory.limit_entries(2);
+    assert!(cluster.asks(3, put(&one)).is_ok());
+    let refused = cluster.asks(3, put(&two)).unwrap_err();
+    assert!(matches!(&refused, Error::NoMemory { .. }), "{refused}");
+    assert!(refused.to_string().contains("delete objects"), "{refused}");
+    assert_eq!(cluster.nodes[&NodeId(3)].table().len(), 1, "the copy is gone");
+    // Another member has its own share, and what is deleted leaves room.
+    assert!(cluster.asks(2, put(&two)).is_ok());
+    assert!(cluster.asks(2, delete(&two)).is_ok());
+    assert!(cluster.asks(3, delete(&one)).is_ok());
+    assert!(cluster.asks(3, put(&two)).is_ok());
+}
+
+#[test]
 fn a_named_result_is_got_before_during_and_after_its_reduce() {
     for first in [1, 2, 3] {
         let mut cluster = Cluster::new(3);
