@@ -82,8 +82,8 @@ pub const LOOKED_AT_MAX: usize = 16_384;
 pub const TOMBSTONE_NS: u64 = 600 * 1_000_000_000;
 
 /// Deletions that an owner remembers; of more the oldest are forgotten sooner, but for those that some holder has not
-/// carried out. Each takes half a kilobyte: 16 MiB in all.
-pub const REMEMBERED_MAX: usize = 32_768;
+/// carried out. Each takes half a kilobyte: 4 MiB in all.
+pub const REMEMBERED_MAX: usize = 8192;
 
 /// How long an owner waits for holders to tell it of an object whose minter is gone, before it is lost: 0.75 s.
 pub const ORPHAN_GRACE_NS: u64 = 750_000_000;
