@@ -265,14 +265,16 @@ impl Arena {
             return Err(ShmError::NoMemory { wanted: bytes, available, limit: Limit::Bound });
         };
         // Not under the lock: committing the pages takes a while, and what others want may be there already.
-        let made = Mapping::create_of(wanted.len, &self.0.available).and_then(|(mapping, fd)| {
-            let mut extent =
-                Extent { mapping: Arc::new(mapping), fd: Arc::new(fd), writer, sealed: false };
-            if writer.is_none() {
-                extent.seal()?;
-            }
-            Ok(extent)
-        });
+        let made = Mapping::create_of(wanted.len, &self.0.available, writer.is_none()).and_then(
+            |(mapping, fd)| {
+                let mut extent =
+                    Extent { mapping: Arc::new(mapping), fd: Arc::new(fd), writer, sealed: false };
+                if writer.is_none() {
+                    extent.seal()?;
+                }
+                Ok(extent)
+            },
+        );
         let mut state = self.state();
         let mut extent = match made {
             Ok(extent) => extent,

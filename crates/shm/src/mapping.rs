@@ -55,11 +55,16 @@ impl Mapping {
     /// # Errors
     /// [`ShmError::NoMemory`] when the host or the control group cannot give that much.
     pub fn create(len: u64) -> Result<(Self, OwnedFd), ShmError> {
-        Self::create_of(len, &Available::default())
+        Self::create_of(len, &Available::default(), true)
     }
 
-    /// The same out of what is left of the system's memory.
-    pub(crate) fn create_of(len: u64, left: &Available) -> Result<(Self, OwnedFd), ShmError> {
+    /// The same out of what is left of the system's memory. What another process fills `is_filled_here` says not: to map the
+    /// pages here too takes as long as to make them.
+    pub(crate) fn create_of(
+        len: u64,
+        left: &Available,
+        is_filled_here: bool,
+    ) -> Result<(Self, OwnedFd), ShmError> {
         let too_large = ShmError::TooLarge { len, max: MAPPING_BYTES_MAX };
         let len = match len.checked_next_multiple_of(PAGE_BYTES) {
             Some(0) => return Err(ShmError::Empty),
@@ -89,7 +94,9 @@ impl Mapping {
         }
         fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(failed("fcntl"))?;
         let mapping = Self::map(&fd, len, true)?;
-        mapping.populate();
+        if is_filled_here {
+            mapping.populate();
+        }
         Ok((mapping, fd))
     }
 

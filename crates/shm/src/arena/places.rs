@@ -266,7 +266,7 @@ impl Places {
             return Wanted { len: bytes, is_own: true };
         }
         let used = self.owners.get(&writer).map_or(0, |owner| owner.shared_used);
-        Wanted { len: self.sizes.shared_bytes(used).max(bytes), is_own: false }
+        Wanted { len: self.sizes.shared_bytes(used, bytes).max(bytes), is_own: false }
     }
 
     /// Changes what is taken of an extent, and with it where it is listed.

@@ -10,8 +10,9 @@ const FIRST_EXTENT_BYTES: u64 = 64 << 10;
 /// Objects from this size on, in bytes, have extents of their own: to make one takes half as long as to fill it.
 const OWN_BYTES: u64 = 128 << 10;
 
-/// The share of the bound that an extent has at most that several objects share: 1/512. One small object keeps so much.
-const SHARED_SHARE: u64 = 512;
+/// The share of the bound that an extent has at most that several objects share: 1/2048, or twice [`OWN_BYTES`] where that is
+/// more. One small object keeps so much, and so much is made while a put waits, and evicted for it.
+const SHARED_SHARE: u64 = 2048;
 
 /// The part of an object's size by which an extent may be longer that serves it: 1/8. Objects of nearly one size then use
 /// one another's memory.
@@ -41,11 +42,12 @@ impl Sizes {
         OWN_BYTES.max(self.bound / self.extents_max.max(1)).min(self.extent_bytes)
     }
 
-    /// Bytes of the next extent that several objects of one writer share, which use `used` in those that there are.
-    pub(super) fn shared_bytes(&self, used: u64) -> u64 {
-        let most = (self.bound / SHARED_SHARE).max(self.own_bytes()).min(self.extent_bytes);
-        let bytes = used.max(FIRST_EXTENT_BYTES).min(most);
-        bytes - bytes % crate::PAGE_BYTES
+    /// Bytes of the next extent that several objects of one writer share, which use `used` in those that there are: as many
+    /// whole objects as fit of the `bytes` of the first, for most programs put objects of one size.
+    pub(super) fn shared_bytes(&self, used: u64, bytes: u64) -> u64 {
+        let most = (self.bound / SHARED_SHARE).max(2 * self.own_bytes()).min(self.extent_bytes);
+        let wanted = used.max(FIRST_EXTENT_BYTES).min(most);
+        wanted - wanted % bytes.clamp(crate::PAGE_BYTES, wanted)
     }
 
     /// Whether a free extent of one object may serve an object of `bytes`, when so much is wasted in others.
@@ -79,11 +81,20 @@ mod tests {
 
     #[test]
     fn shared_extents_grow_with_what_is_used_to_a_small_part_of_the_bound() {
-        assert_eq!(sizes(8192 * MIB).shared_bytes(0), FIRST_EXTENT_BYTES);
-        assert_eq!(sizes(8192 * MIB).shared_bytes(5 * MIB), 5 * MIB);
-        assert_eq!(sizes(8192 * MIB).shared_bytes(500 * MIB), 16 * MIB);
-        assert_eq!(sizes(80_000 * MIB).shared_bytes(500 * MIB), 64 * MIB);
-        assert_eq!(sizes(64 * MIB).shared_bytes(5 * MIB), OWN_BYTES);
+        let page = crate::PAGE_BYTES;
+        assert_eq!(sizes(8192 * MIB).shared_bytes(0, page), FIRST_EXTENT_BYTES);
+        assert_eq!(sizes(8192 * MIB).shared_bytes(3 * MIB, page), 3 * MIB);
+        assert_eq!(sizes(8192 * MIB).shared_bytes(500 * MIB, page), 4 * MIB);
+        assert_eq!(sizes(800_000 * MIB).shared_bytes(500 * MIB, page), 64 * MIB);
+        assert_eq!(sizes(64 * MIB).shared_bytes(5 * MIB, page), 2 * OWN_BYTES);
+    }
+
+    #[test]
+    fn a_shared_extent_holds_whole_objects_of_one_size() {
+        let object = 44 << 10;
+        assert_eq!(sizes(40 * MIB).shared_bytes(0, object), object);
+        assert_eq!(sizes(40 * MIB).shared_bytes(5 * MIB, object), 5 * object);
+        assert_eq!(sizes(40 * MIB).shared_bytes(0, 2 * MIB), FIRST_EXTENT_BYTES);
     }
 
     #[test]

@@ -17,7 +17,7 @@ fn freed_space_is_used_again_and_starts_anew() {
     slot.copy_from(&vec![7; 3 * BLOCK_BYTES as usize], |_| {}).unwrap();
     let (extent, offset) = (slot.extent(), slot.offset());
     let used_bytes = 4096 + 3 * BLOCK_BYTES;
-    let stats = ArenaStats { extents: 1, mapped_bytes: 64 << 10, used_bytes, warm_bytes: 0 };
+    let stats = ArenaStats { extents: 1, mapped_bytes: used_bytes, used_bytes, warm_bytes: 0 };
     assert_eq!(arena.stats(), stats);
     let clone = slot.clone();
     drop(slot);
