@@ -49,7 +49,15 @@ class Channel:
         Raises:
             Lost: nobody reads it.
         """
-        data = memoryview(line.encode() + b"\n")
+        self.send_bytes(line.encode() + b"\n")
+
+    def send_bytes(self, content: bytes) -> None:
+        """Sends bytes as they are.
+
+        Raises:
+            Lost: nobody reads them.
+        """
+        data = memoryview(content)
         try:
             while data:
                 data = data[os.write(self.writer, data) :]

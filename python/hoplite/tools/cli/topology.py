@@ -13,6 +13,7 @@ from hoplite.errors import HopliteError, InvalidArgument
 from hoplite.sizes import check_size
 from hoplite.tools.cli.options import Command, duration_option, json_option
 from hoplite.tools.cli.output import fail_with, print_json, stepping
+from hoplite.tools.cli.topology_probe import probe
 from hoplite.tools.topology.launchers import FORMATS
 from hoplite.tools.topology.problem import ALGORITHMS, LIBRARIES, MODELS, SOLVERS
 
@@ -80,9 +81,8 @@ def topology() -> None:
 
 
 @topology.command()
-@click.option(
-    "--matrix", required=True, type=file_option, help="n lines of n round-trip times in microseconds, with commas."
-)
+@click.option("--matrix", type=file_option, help="n lines of n round-trip times in microseconds, with commas.")
+@click.option("--topology", "topology_file", type=file_option, help="Or what probe wrote: times, hosts, groups, rates.")
 @_collective_options
 @click.option(
     "--cost",
@@ -108,20 +108,31 @@ def plan(**options: Any) -> None:  # noqa: ANN401 - as click gives them
     \b
     Example:
       hoplite topology plan --matrix m.csv --algorithm halving-doubling --json
+      hoplite topology plan --topology topology.json --algorithm ring --format mpich > hostfile
       hoplite topology plan --matrix m.csv --algorithm bcube --base 4 --nic 25gbit --uplink 100gbit
       hoplite topology plan --matrix m.csv --algorithm ring --hosts hosts --format openmpi5 > order
     """  # noqa: D301
-    from hoplite.tools.topology import heat, launchers, planning
+    from hoplite.tools.topology import heat, launchers, planning, surveyed
     from hoplite.tools.topology.hosts import read_hosts
     from hoplite.tools.topology.matrix import read_matrix
     from hoplite.tools.topology.problem import Options, Wanted
 
     form = options["form"]
-    if form and not options["hosts_file"]:
+    if bool(options["matrix"]) == bool(options["topology_file"]):
+        raise click.UsageError("say what times to plan by: --matrix FILE or --topology FILE; one of them")
+    if options["topology_file"] and options["hosts_file"]:
+        raise click.UsageError("--topology has the hosts already: leave --hosts out")
+    if form and not options["hosts_file"] and not options["topology_file"]:
         raise click.UsageError("--format writes the names of machines: say --hosts FILE")
     with stepping(STEPS):
-        rows = read_matrix(options["matrix"], symmetric=options["symmetric"])
-        hosts = read_hosts(options["hosts_file"]) if options["hosts_file"] else None
+        if options["topology_file"]:
+            given = surveyed.read(options["topology_file"], symmetric=options["symmetric"])
+            rows = given.rows
+            hosts: list[Host] | None = given.hosts
+        else:
+            given = None
+            rows = read_matrix(options["matrix"], symmetric=options["symmetric"])
+            hosts = read_hosts(options["hosts_file"]) if options["hosts_file"] else None
         if hosts is not None and len(hosts) != len(rows):
             raise InvalidArgument(f"{options['hosts_file']} has {len(hosts)} hosts, the matrix {len(rows)} machines")
         wanted = Wanted(
@@ -140,9 +151,12 @@ def plan(**options: Any) -> None:  # noqa: ANN401 - as click gives them
             seed=options["seed"],
             seconds=options["time"],
             start=_read_start(options["start"]),
-            nic=options["nic"],
+            nic=options["nic"] or (given.nic if given else None),
             uplink=options["uplink"],
             clusters=options["clusters"],
+            cluster=given.cluster if given else None,
+            uplinks=given.uplinks if given else [],
+            assumed=given.notes if given else [],
         )
         planned = planning.plan(rows, wanted, search)
         if options["picture"]:
@@ -310,3 +324,6 @@ def verify(hosts_file: Path, form: str, launcher: str | None, as_json: bool) -> 
             f"{len(wrong)} of {len(wanted)} ranks are wrong",
             "hoplite topology plan --help for what else decides about ranks, which it prints as notes",
         )
+
+
+topology.add_command(probe)

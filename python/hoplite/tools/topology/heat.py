@@ -59,7 +59,8 @@ def _scale(rows: list[list[float]]) -> tuple[float, float]:
     return times[len(times) // 100], times[len(times) - 1 - len(times) // 100]
 
 
-def _colour(part: float) -> bytes:
+def colour(part: float) -> bytes:
+    """The colour of a part, from 0, which is near, to 1."""
     place = min(max(part, 0.0), 1.0) * (len(COLOURS) - 1)
     low = min(int(place), len(COLOURS) - 2)
     rest = place - low
@@ -69,7 +70,7 @@ def _colour(part: float) -> bytes:
 def _png(rows: list[list[float]], *orders: list[int]) -> bytes:
     """A picture of each order, side by side."""
     least, most = _scale(rows)
-    table = [_colour(step / 255) for step in range(256)]
+    table = [colour(step / 255) for step in range(256)]
     factor = 255 / (most - least) if most > least else 0.0
     cell = max(1, SIDE // len(rows))
     height = max(map(len, orders)) * cell

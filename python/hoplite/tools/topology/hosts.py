@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,10 +24,12 @@ class Host:
     Attributes:
         name: its name or address.
         slots: how many processes it gets.
+        at: its address on the network to measure, if that was said.
     """
 
     name: str
     slots: int = 1
+    at: str = ""
 
     @property
     def address(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -38,7 +41,7 @@ class Host:
 
 
 def read_hosts(path: Path) -> list[Host]:
-    """Reads hosts, one a line: a name or address, and `slots=N` if it gets several processes.
+    """Reads hosts, one a line: a name or address, the address to measure if that is another, and perhaps `slots=N`.
 
     Raises:
         InvalidArgument: a line is no host, a host is there twice, or there is none.
@@ -53,10 +56,13 @@ def read_hosts(path: Path) -> list[Host]:
         words = line.partition("#")[0].split()
         if not words:
             continue
-        slots = SLOTS.fullmatch(words[1]) if len(words) == 2 else None
-        host = Host(words[0], int(slots[1]) if slots else 1)
-        if len(words) > 2 or (len(words) == 2 and slots is None):
-            raise InvalidArgument(f"line {number} of {path} is {line.strip()!r}, not a host and perhaps slots=N")
+        slots = SLOTS.fullmatch(words[-1]) if len(words) > 1 else None
+        at = words[1] if len(words) == (3 if slots else 2) else ""
+        host = Host(words[0], int(slots[1]) if slots else 1, at)
+        if len(words) > 1 + bool(at) + bool(slots) or (at and not _is_address(at)):
+            raise InvalidArgument(
+                f"line {number} of {path} is {line.strip()!r}, not a host and perhaps its address and slots=N"
+            )
         if host.address is None and not NAME.fullmatch(host.name):
             raise InvalidArgument(f"line {number} of {path}: {host.name!r} is no name and no address of a host")
         key = host.address or host.name.casefold().rstrip(".")
@@ -67,3 +73,46 @@ def read_hosts(path: Path) -> list[Host]:
     if not hosts:
         raise InvalidArgument(f"{path} has no host; write one a line, in the order of the matrix")
     return hosts
+
+
+def addresses_of(hosts: list[Host], path: Path) -> dict[str, str]:
+    """The address of each host by its name: what its line says, or what its name has here; some may have none.
+
+    Raises:
+        InvalidArgument: two hosts have one address, or a name leads back to this machine, where others won't find it.
+    """
+    found: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for host in hosts:
+        address = host.at or (str(host.address) if host.address else _resolved(host.name))
+        if address is None:
+            continue
+        if address in names:
+            raise InvalidArgument(
+                f"{path}: {names[address]} and {host.name} are both {address}; leave one out, or say after each name "
+                "the address on the network to measure"
+            )
+        names[address] = host.name
+        found[host.name] = address
+    loopback = [name for name, address in found.items() if ipaddress.ip_address(address).is_loopback]
+    if loopback and len(loopback) < len(found):
+        raise InvalidArgument(
+            f"{path}: {loopback[0]} is {found[loopback[0]]} here, where no other host reaches it; say its address on "
+            "the network after its name"
+        )
+    return found
+
+
+def _resolved(name: str) -> str | None:
+    try:
+        return str(socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)[0][4][0])
+    except OSError:
+        return None
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -7,7 +7,7 @@ reason, before anything is written.
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hoplite.errors import InvalidArgument
@@ -188,6 +188,8 @@ def _lightgbm(hosts: list[Host], wanted: Wanted) -> Launch:
         raise InvalidArgument(
             "LightGBM's farthest ranks exchange the largest part: an order for it is one of --library lightgbm"
         )
+    # Of a host whose name and address are known, its lines have the address.
+    hosts = [replace(host, name=host.at) if host.at and host.address is None else host for host in hosts]
     for host in hosts:
         if not isinstance(host.address, ipaddress.IPv4Address):
             raise InvalidArgument(

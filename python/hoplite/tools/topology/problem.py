@@ -65,6 +65,8 @@ class Options:
         nic: of each machine's link, in bit/s.
         uplink: of each cluster's link to the others, in bit/s.
         clusters: "gaps" or "kmeans".
+        cluster: the cluster of each machine, if it is known; None finds clusters by the times.
+        uplinks: of each of these clusters, in bit/s; None where it isn't known.
         assumed: what was assumed, in words, to be told to people.
     """
 
@@ -77,12 +79,14 @@ class Options:
     nic: float | None = None
     uplink: float | None = None
     clusters: str = "gaps"
+    cluster: list[int] | None = None
+    uplinks: list[float | None] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
 
     @property
     def model_chosen(self) -> str:
         """The model by its name."""
-        return self.model or ("congestion" if self.nic or self.uplink else "paper")
+        return self.model or ("congestion" if self.nic or self.uplink or any(self.uplinks) else "paper")
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,9 @@ def machines(rows: list[list[float]], options: Options) -> Machines:
     """
     flat = [time for row in rows for time in row]
     alone = _native.Topology(flat, len(rows), [0] * len(rows), math.inf, [math.inf])
-    if options.clusters == "kmeans":
+    if options.cluster is not None:
+        cluster = options.cluster
+    elif options.clusters == "kmeans":
         cluster = alone.clusters_by_means(options.seed)
     else:
         cluster = next(iter(alone.clusters_by_gaps()), [0] * len(rows))
@@ -126,12 +132,16 @@ def machines(rows: list[list[float]], options: Options) -> Machines:
         options.assumed.append("links of machines are taken for 10 Gbit/s; --nic says what they are")
     found = Machines(alone, cluster)
     sizes = found.sizes
-    # Rates are bits a second for people, bytes a microsecond for the search.
-    uplinks = [(options.uplink or nic * size / OVERSUBSCRIPTION_ASSUMED) / 8e6 for size in sizes]
-    if options.uplink is None and len(sizes) > 1:
+    known = options.uplinks or [None] * len(sizes)
+    rates = [
+        options.uplink or rate or nic * size / OVERSUBSCRIPTION_ASSUMED for rate, size in zip(known, sizes, strict=True)
+    ]
+    if options.uplink is None and None in known and len(sizes) > 1:
         options.assumed.append(
             "uplinks of clusters are taken for a quarter of their machines' links; --uplink says what they are"
         )
+    # Rates are bits a second for people, bytes a microsecond for the search.
+    uplinks = [rate / 8e6 for rate in rates]
     return Machines(_native.Topology(flat, len(rows), cluster, nic / 8e6, uplinks), cluster)
 
 

@@ -1,0 +1,84 @@
+"""The file of a topology: what a plan takes of it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from commands import run
+from hoplite.errors import InvalidArgument
+from hoplite.tools.topology import layout, surveyed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def document(**changes: object) -> dict[str, object]:
+    """A topology of two racks of two, as people would write it."""
+    told: dict[str, object] = {
+        "format": layout.FORMAT,
+        "hosts": [{"name": f"h{n}", "address": f"10.0.0.{n + 1}", "groups": [f"rack-{n % 2}"]} for n in range(4)],
+        "uplinks": {"rack-0": 1e9, "rack-1": 2e9},
+        "nic": 1e9,
+    }
+    told |= changes
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def test_a_topology_written_by_hand_is_planned_by(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(document()))
+    given = surveyed.read(path)
+    assert (given.cluster, given.uplinks, given.nic) == ([0, 1, 0, 1], [1e9, 2e9], 1e9)
+    assert given.rows[0][1] == 30.0
+    assert given.rows[0][2] == 10.0
+    said = json.loads(run("topology", "plan", "--topology", path, "--algorithm", "ring", "--json").stdout)
+    assert said["model"] == "congestion"
+    assert said["clusters"] == [0, 1, 0, 1]
+    order = [machine % 2 for machine in said["order"]]
+    assert sum(a != b for a, b in zip(order, order[1:] + order[:1], strict=True)) == 2
+    lines = run("topology", "plan", "--topology", path, "--algorithm", "ring", "--format", "lightgbm").stdout
+    assert sorted(lines.split("\n"))[1] == "10.0.0.1 12400"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format": "hoplite topology 2"}, "is no topology"),
+        ({"racks": 3}, "has racks, which a topology doesn't"),
+        ({"hosts": []}, "has no host"),
+        ({"hosts": [{"address": "10.0.0.1"}]}, 'host 0 of .* has no "name"'),
+        ({"hosts": [{"name": "a", "rack": 1}]}, "host a of .* has rack"),
+        ({"hosts": [{"name": "a"}, {"name": "a"}], "uplinks": None}, "a and a are both a"),
+        ({"hosts": [{"name": "a", "address": "here"}], "uplinks": None}, "'here' is no address"),
+        ({"hosts": [{"name": "a", "groups": "rack"}], "uplinks": None}, "are lists of texts"),
+        ({"uplinks": {"rack-9": 1e9}}, "no host in that group"),
+        ({"uplinks": {"rack-0": "1gbit"}}, "not bits per second"),
+        ({"nic": -1}, "not bits per second"),
+        ({"times_us": [[0]]}, "no list of 4 rows"),
+        ({"times_us": [[0, 1, 1, 1]] * 3 + [[1]]}, "has 1 times for 4 hosts"),
+        ({"times_us": [[0, 1, 1, True]] * 4}, "is true; a round trip takes"),
+        ({"times_us": [[0, 1, 1, 1], [2, 0, 1, 1], [1, 1, 0, 1], [1, 1, 1, 0]]}, "is not symmetric: h1 to h0 is 2"),
+    ],
+)
+def test_a_topology_that_cant_be_meant_is_refused(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(document(**changes)))
+    with pytest.raises(InvalidArgument, match=said):
+        surveyed.read(path)
+
+
+def test_files_that_are_no_json_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    with pytest.raises(InvalidArgument, match="can't read"):
+        layout.read(path)
+    path.write_text("{")
+    with pytest.raises(InvalidArgument, match="is not JSON"):
+        layout.read(path)
+    path.write_text("[" * 100_000)
+    with pytest.raises(InvalidArgument, match="is not JSON"):
+        layout.read(path)
+    with pytest.raises(InvalidArgument, match="can't write"):
+        layout.write(tmp_path / "nowhere" / "t.json", layout.Layout([layout.Placed("a")], []))
