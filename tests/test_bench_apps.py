@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
+import hoplite
 from bench_pair import prepared
 from hoplite.errors import HopliteError, InvalidArgument
 from hoplite.tools.bench import apps, apps_cluster
@@ -83,7 +84,7 @@ def test_applications_differ_in_few_lines() -> None:
 
 
 def test_without_a_checkout_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apps.hoplite, "__file__", str(tmp_path / "lib" / "hoplite" / "__init__.py"))
+    monkeypatch.setattr(hoplite, "__file__", str(tmp_path / "lib" / "hoplite" / "__init__.py"))
     with pytest.raises(HopliteError, match="run this command from a checkout"):
         apps.examples()
 

@@ -52,7 +52,7 @@ class App:
         title: in tables.
         nbytes: of its model, policy or batch, if nothing else is said.
         steps: that count, of a turn.
-        warm: steps before these, until the steps are alike.
+        warm: steps before these, until the steps are alike: Hoplite's stores take memory from their hosts in the first.
         bound: how many times as fast it can be with Hoplite at most, if all links are used and nothing else takes time,
             by the number of answers that a step needs, of workers and of their hosts. Plain Ray sends a model from the
             server to each host that needs it and brings each gradient to the server; with Hoplite one of each passes
@@ -73,7 +73,7 @@ APPS = {
         "synchronous parameter server",
         MODELS["resnet50"],
         steps=3,
-        warm=1,
+        warm=2,
         # One after the other: the model to each host, and a gradient of each worker.
         bound=lambda _, workers, hosts: (workers + hosts) / 2,
     ),
@@ -107,7 +107,7 @@ APPS = {
         "serving an ensemble",
         48 * MIB,
         steps=6,
-        warm=1,
+        warm=2,
         bound=lambda _, __, hosts: hosts,
     ),
     "one-to-all": App(
@@ -115,7 +115,7 @@ APPS = {
         "one object to all",
         256 * MIB,
         steps=2,
-        warm=1,
+        warm=2,
         bound=lambda _, __, hosts: hosts,
     ),
 }

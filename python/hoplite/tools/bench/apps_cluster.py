@@ -151,5 +151,5 @@ def drivers(lab: Lab, python: Path, examples: Path, *, memory_bytes: int) -> Ite
             yield found
         finally:
             # Before the folder that they write to is removed.
-            for host in lab.hosts:
-                host.kill()
+            for each in lab.hosts:
+                each.kill()
