@@ -190,10 +190,16 @@ test-loom: ## Every interleaving of the shared-memory progress
 	RUSTFLAGS="--cfg loom" cargo test --quiet $(CARGO_FLAGS) --release --lib -p hoplite-shm --target-dir target/loom loom \
 	    2>&1 | tee $(LOGS)/loom
 
+# Hostile members that once kept a client waiting: a fold that they ordered held what was to make way.
+HOSTILE_KEPT = 109712 130557 137671
+
 test-sim: ## 2000 simulated clusters, each from its seed; 100 with a slow or silent host, 500 with a hostile member; and mistakes on purpose, which are to be found
 	@mkdir -p $(LOGS)
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds $(or $(SEEDS),2000) 2>&1 | tee $(LOGS)/sim
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --hostile --seeds 500 2>&1 | tee --append $(LOGS)/sim
+	for seed in $(HOSTILE_KEPT); do \
+	    cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --hostile --seed $$seed || exit 1; \
+	done 2>&1 | tee --append $(LOGS)/sim
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --planted 2>&1 | tee --append $(LOGS)/sim
 
 # Two at a time: most of them wait for processes and for each other.

@@ -169,8 +169,9 @@ impl Node {
             self.doom(instance);
             self.world.send_owners(&other, &Message::Withdraw { id: other.clone(), instance });
             self.pulls.pause(&other, self.world.now());
-            self.fail_folds_of(instance);
         }
+        // Also those of a copy that was to go already: a member that lies can order one that never ends.
+        self.fail_folds_of(instance);
         self.table.get(instance).is_none()
     }
 
