@@ -127,7 +127,7 @@ def test_applications_run_both_ways_on_hosts_of_a_lab(fail: bool) -> None:
     with Lab(hosts=4) as lab:
         found = apps.measure(lab, Environments(), settings, said.append)
     assert [row["app"] for row in found["apps"]] == list(names)
-    assert len(said) == 1 + len(names)
+    assert len(said) == 1 + 2 * len(names)
     for row in found["apps"]:
         assert all(row[way]["median"] > 0 for way in apps_cluster.WAYS)
         if fail:
