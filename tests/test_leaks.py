@@ -114,3 +114,20 @@ def test_rounds_leave_nothing(collective: object, size: int, rounds: int) -> Non
     assert after.descriptors <= before.descriptors + IDLE_DESCRIPTORS, (before, after)
     assert after.threads <= before.threads + 4, (before, after)
     assert after.mapped <= before.mapped + 8 * size + SLACK_BYTES, (before, after)
+
+
+@pytest.mark.long
+def test_memory_is_flat_once_deletions_are_forgotten() -> None:
+    """An owner remembers the last deletions, at most so many as half of the rounds make."""
+    value = np.arange(KIB // 8, dtype=np.int64)
+    rounds = 10_000
+    with cluster() as clients:
+        for number in range(rounds):
+            broadcast(clients, value, number)
+            reduce(clients, value, number)
+            if number == rounds // 2:
+                before = use(clients)
+        for client in clients:
+            eventually(lambda client=client: is_empty(client))  # type: ignore[misc]
+        after = use(clients)
+    assert after.memory < before.memory + 4 * KIB * KIB, (before, after)
