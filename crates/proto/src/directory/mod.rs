@@ -174,14 +174,19 @@ impl Directory {
     ) -> Taken {
         self.speeds.heard(from);
         self.settle_for(now, message, members, mail);
-        if let Message::Locate { id, .. } | Message::Watch { id } | Message::Locations { id, .. } =
-            message
-            && from != members.me()
+        let asked = match message {
+            Message::Locate { id, .. } | Message::Watch { id } | Message::Locations { id, .. } => {
+                Some(id).filter(|_| from != members.me())
+            }
+            _ => None,
+        };
+        let entries = self.entries.len();
+        if let Some(id) = asked.filter(|_| self.unknown.is_full(from))
             && self.entries.get(id).is_none()
         {
             let is_its = |(_, entry): &(&ObjectId, &Entry)| entry.is_only_asked_for_by(from);
             let count = || self.entries.iter().filter(is_its).count();
-            if !self.unknown.may_open(now, from, count) {
+            if self.unknown.is_full_again(now, from, count) {
                 self.limited.push((from, limit_name!(UNKNOWN_MAX)));
                 return Taken::Yes;
             }
@@ -205,6 +210,9 @@ impl Directory {
                     self.doubt_copy(now, *holder, id, *instance, members, mail);
                 }
                 self.locate(now, from, id, avoid, members, link, mail);
+                if asked.is_some() && self.entries.len() > entries {
+                    self.unknown.opened(from);
+                }
                 return Taken::SenderAsked(id.clone());
             }
             Message::Paced(_) if planted::has(Bug::IgnoresPaces) => {}
@@ -298,6 +306,9 @@ impl Directory {
                 mail.push((from, Message::ListIs { request: *request, rows, next }));
             }
             _ => return Taken::No,
+        }
+        if asked.is_some() && self.entries.len() > entries {
+            self.unknown.opened(from);
         }
         if let Some(id) = message.object()
             && let Some(entry) = self.entries.get_mut(id)

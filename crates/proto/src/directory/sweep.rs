@@ -90,6 +90,10 @@ impl Entries {
         self.all.entry(id.clone()).or_insert_with(new)
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     pub(super) fn remove(&mut self, id: &ObjectId) {
         self.all.remove(id);
     }

@@ -23,21 +23,30 @@ struct Opened {
 }
 
 impl Unknown {
-    /// Whether a member may have one more entry opened; `count` tells how many there are that only it asks for.
-    pub(super) fn may_open(
+    /// Whether a member has as many entries opened as it may have, as far as that was counted.
+    pub(super) fn is_full(&self, node: NodeId) -> bool {
+        self.by.get(&node).is_some_and(|opened| opened.count >= UNKNOWN_MAX)
+    }
+
+    /// The same once its entries are counted anew, unless that was done just now; `count` tells how many there are that only
+    /// it asks for.
+    pub(super) fn is_full_again(
         &mut self,
         now: Instant,
         node: NodeId,
         count: impl FnOnce() -> usize,
     ) -> bool {
         let opened = self.by.entry(node).or_default();
-        if opened.count >= UNKNOWN_MAX && opened.recount_at <= now {
+        if opened.recount_at <= now {
             opened.count = count();
             opened.recount_at = now + RECOUNT_NS;
         }
-        let may_open = opened.count < UNKNOWN_MAX;
-        opened.count += usize::from(may_open);
-        may_open
+        opened.count >= UNKNOWN_MAX
+    }
+
+    /// An entry was opened because a member asks.
+    pub(super) fn opened(&mut self, node: NodeId) {
+        self.by.entry(node).or_default().count += 1;
     }
 
     pub(super) fn forget(&mut self, node: NodeId) {
@@ -52,11 +61,13 @@ mod tests {
     #[test]
     fn a_member_has_so_many_entries_opened_as_are_not_known_by_then() {
         let (mut unknown, node, now) = (Unknown::default(), NodeId(2), Instant(1));
-        assert!((0..UNKNOWN_MAX).all(|_| unknown.may_open(now, node, || unreachable!())));
-        assert!(!unknown.may_open(now, node, || UNKNOWN_MAX));
-        assert!(!unknown.may_open(now, node, || unreachable!()), "it was counted just now");
-        assert!(unknown.may_open(now, NodeId(3), || unreachable!()));
-        assert!(unknown.may_open(now + RECOUNT_NS, node, || 5));
-        assert_eq!(unknown.by[&node].count, 6);
+        assert!(!unknown.is_full(node));
+        (0..UNKNOWN_MAX).for_each(|_| unknown.opened(node));
+        assert!(unknown.is_full(node) && !unknown.is_full(NodeId(3)));
+        assert!(unknown.is_full_again(now, node, || UNKNOWN_MAX));
+        assert!(unknown.is_full_again(now, node, || unreachable!()), "it was counted just now");
+        assert!(!unknown.is_full_again(now + RECOUNT_NS, node, || 5));
+        assert!(!unknown.is_full(node));
+        assert_eq!(unknown.by[&node].count, 5);
     }
 }
