@@ -551,6 +551,37 @@ def test_each_host_runs_a_node_of_its_own_at_the_usual_address_and_socket() -> N
 
 
 @needs_lab
+@pytest.mark.timeout(120)
+def test_nodes_that_are_told_nothing_find_the_racks_that_share_a_link() -> None:
+    """Joined in the order of a cloud, which says nothing of racks."""
+    with Lab(racks=[3, 3], rate="200mbit", uplink="200mbit") as lab, contextlib.ExitStack() as stack:
+        nodes = {}
+        for number in (0, 3, 4, 1, 5, 2):
+            host = lab.hosts[number]
+            nodes[host.address] = _start_node(lab, host, "--topology", "measure")
+            stack.callback(host.kill)
+        script = """
+import json, time, hoplite
+client = hoplite.init()
+while len(client.status()["members"]) < 6 or client.status()["survey"] == "waiting":
+    time.sleep(0.1)
+print(json.dumps(client.status()["members"]))
+"""
+        deadline = time.monotonic() + 60
+        said = lab.hosts[1].run([sys.executable, "-c", script], check=True).stdout
+        assert time.monotonic() < deadline
+        found: dict[str, set[str]] = {}
+        for member in json.loads(said):
+            found.setdefault(member["rack"], set()).add(member["address"].partition(":")[0])
+        racks = [{host.address for host in rack.hosts} for rack in lab.racks]
+        assert sorted(map(sorted, found.values())) == sorted(map(sorted, racks)), found
+        for host in lab.hosts:
+            host.kill()
+        for node in nodes.values():
+            node.communicate(timeout=10)
+
+
+@needs_lab
 def test_nodes_that_are_told_their_racks_send_an_object_and_a_sum_from_rack_to_rack_once() -> None:
     megabytes = 32
     with Lab(racks=[3, 3], rate="1gbit") as lab, contextlib.ExitStack() as stack:

@@ -97,6 +97,13 @@ def test_a_file_that_makes_no_sense(document: object, said: str, tmp_path: Path)
         Node(listen="127.0.0.1:0", topology=write(tmp_path, document))
 
 
+def test_nodes_of_one_host_are_not_surveyed() -> None:
+    with Node(listen="127.0.0.1:0", topology="measure") as node, node.client() as client:
+        assert client.status()["survey"] == "none"
+    with pytest.raises(hoplite.InvalidArgument, match="no topology is said"):
+        Node(topology="measure", topology_host="h0")
+
+
 def test_a_host_that_the_file_does_not_have(tmp_path: Path) -> None:
     file = write(tmp_path, layout())
     with pytest.raises(hoplite.InvalidArgument, match=r"no host 'h9' \(topology_host\); it has h0, h1, h2, h3"):

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 FORMAT = "hoplite topology 1"
 
+# In place of the name of a file: hosts that are told nothing find out by themselves.
+MEASURE = "measure"
+
 # What a node reads, and what else may be there, which is for people and for plans.
 READ = ("format", "hosts", "uplinks", "nic")
 KEYS = (*READ, "times_us", "quantiles_us", "lost", "measured", "quality", "clusters")
@@ -53,7 +56,7 @@ def place(values: Values, listen: str | None) -> list[tuple[str, int]] | None:
         InvalidArgument: the file can't be read, makes no sense, or does not have this host.
     """
     path = values["topology"]
-    if path is None:
+    if path in (None, MEASURE):
         if values["topology_host"] is not None:
             raise InvalidArgument(
                 f"topology_host is {values['topology_host']!r}, and no topology is said: name its file"

@@ -41,6 +41,8 @@ pub struct NodeConfig {
     pub socket: Option<PathBuf>,
     /// Where the node stands; objects go from group to group once, and on from there.
     pub place: Option<Place>,
+    /// Whether the node takes part in surveys, if no member is told its place.
+    pub surveys: bool,
     /// The degree of every reduce, for measurements; none lets the cost model choose.
     pub degree: Option<Degree>,
     /// After how long a member that falls silent, frozen or cut off, counts as dead. One that ended is noticed at once.
@@ -90,6 +92,7 @@ impl Default for NodeConfig {
             spill: None,
             socket: None,
             place: None,
+            surveys: false,
             degree: None,
             detection: DETECTION,
             link: LINK_ASSUMED,

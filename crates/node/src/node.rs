@@ -252,6 +252,9 @@ async fn begin(
     info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "begins");
     let tasks = Tasks::new(tokio::runtime::Handle::current());
     let mut node = Machine::new(identity.member, machine);
+    if config.surveys {
+        node.survey();
+    }
     let (kept, files): (Vec<_>, Vec<_>) = left.unwrap_or_default().into_iter().unzip();
     let spilling = folder.map(|folder| {
         let there: u64 = kept.iter().map(|kept: &Kept| file_bytes(kept.meta.size)).sum();

@@ -134,6 +134,12 @@ impl Shell {
                 self.network.limited.note(whose, limit);
                 debug!(?whose, limit, "a limit turned something away");
             }
+            Note::Surveyed { nodes, groups } => {
+                info!(
+                    nodes,
+                    groups, "the network was surveyed: so many groups of hosts share a link"
+                );
+            }
             Note::Evicted { copies } => {
                 self.counters.evictions.add(*copies as u64);
                 debug!(copies, "evicted");

@@ -296,6 +296,8 @@ pub struct Status {
     pub me: Member,
     /// Everybody, the node too.
     pub members: Vec<Member>,
+    /// Whether the network was surveyed: `none`, `waiting`, `even` or `found`.
+    pub survey: String,
     /// Members that do not answer just now.
     pub suspicions: Vec<(NodeId, Suspicion)>,
     /// Nodes that were members and were lost; they are called again.

@@ -22,6 +22,7 @@
 //! | [`swim`], [`redial`] | which members live, and which of the lost this node calls again |
 //! | [`reconnect`] | when a broken control connection is made again, and when not |
 //! | [`members`], [`place`] | who owns an object's directory entry, who stands near whom |
+//! | [`survey`] | which hosts share a link, as bursts between them show |
 //! | [`message`], [`wire`] | what nodes say to each other, and its bytes |
 //! | [`ask`], [`capability`] | what clients ask of a node, and which of them may ask what |
 //! | [`limiter`] | how many copies are received from one sender at a time |
@@ -61,6 +62,7 @@ pub mod reconnect;
 pub mod redial;
 pub mod reduce;
 mod sound;
+pub mod survey;
 pub mod swim;
 pub mod table;
 pub mod time;

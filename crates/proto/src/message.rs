@@ -18,6 +18,7 @@ use crate::{
     lifetime::{Lease, Lifetime},
     members::Member,
     meta::{Dtype, Meta, Op},
+    place::Place,
     swim::Rumour,
 };
 
@@ -413,6 +414,44 @@ pub enum Message {
         id: ObjectId,
         /// Which instance.
         instance: Instance,
+    },
+
+    /// From the member that surveys the network ([`crate::survey`]): send a burst to another member, now.
+    Measure {
+        /// The round of the survey.
+        round: u32,
+        /// Which member.
+        to: NodeId,
+        /// How long the burst is.
+        bytes: u32,
+    },
+    /// A part of a burst.
+    Burst {
+        /// The round of the survey.
+        round: u32,
+        /// How many parts follow.
+        left: u16,
+        /// Bytes that say nothing.
+        filling: Inline,
+    },
+    /// To the sender of a burst: all of it is here.
+    BurstCame {
+        /// The round of the survey.
+        round: u32,
+        /// Whether the receiver moved objects.
+        is_busy: bool,
+    },
+    /// To the member that surveys: how long the burst took.
+    Measured {
+        /// The round of the survey.
+        round: u32,
+        /// Nanoseconds; none if one of both nodes moved objects, or the sender can't send a burst.
+        ns: Option<u64>,
+    },
+    /// From the member that surveys: where members stand.
+    Places {
+        /// The members that were asked, and the places of those that share a link.
+        places: Vec<(NodeId, Option<Place>)>,
     },
 }
 

@@ -16,6 +16,7 @@ use crate::{
     message::{Announce, ENDED, FoldOrder, Message, Progress, Source},
     meta::Meta,
     pipeline::is_frame_length,
+    survey::{FILLING_BYTES, NODES_MAX},
     swim::Rumour,
 };
 
@@ -43,6 +44,8 @@ impl Message {
                 prefix.len() <= NAME_BYTES_MAX
             }
             Self::Down { reason, .. } => reason.len() <= REASON_BYTES_MAX,
+            Self::Burst { filling, .. } => filling.len() <= FILLING_BYTES,
+            Self::Places { places } => places.len() <= NODES_MAX,
             // That number says something else.
             Self::Rumour(
                 Rumour::Suspect { incarnation, .. } | Rumour::Alive { incarnation, .. },

@@ -32,7 +32,7 @@ impl Node {
     #[new]
     #[pyo3(signature = (
         *, listen=None, join=Vec::new(), capacity=None, spill=None, spill_limit=None, spill_keep=false, cluster="default", tokens=Vec::new(), certificates=None,
-        admission="", plain=false, insecure=false, confine=false, advertise=None, socket=None, place=None, degree=None, detection_timeout=3.0
+        admission="", plain=false, insecure=false, confine=false, advertise=None, socket=None, place=None, surveys=false, degree=None, detection_timeout=3.0
     ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -53,6 +53,7 @@ impl Node {
         advertise: Option<String>,
         socket: Option<PathBuf>,
         place: Option<Vec<(String, u8)>>,
+        surveys: bool,
         degree: Option<&str>,
         detection_timeout: f64,
     ) -> PyResult<Self> {
@@ -81,6 +82,7 @@ impl Node {
             spill,
             socket,
             place,
+            surveys,
             degree,
             detection: arguments::timeout(py, Some(detection_timeout))?.unwrap_or_default(),
             ..NodeConfig::default()

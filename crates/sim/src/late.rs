@@ -226,7 +226,7 @@ impl Rounds {
 
     /// A cluster whose nodes know how fast the network is, as after some transfers.
     fn world(self, record: Record) -> World {
-        let mut world = World::calm(self.plan);
+        let mut world = World::calm(self.plan, false);
         world.trace = Trace::of(record);
         for node in world.staying() {
             world.tell(node, Event::LinkMeasured { link: LINK, has_bandwidth: true });

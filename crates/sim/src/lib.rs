@@ -33,6 +33,8 @@ mod plan;
 pub mod scale;
 mod shell;
 mod shrink;
+#[cfg(test)]
+mod surveys;
 mod trace;
 mod users;
 mod world;

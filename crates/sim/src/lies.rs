@@ -344,6 +344,25 @@ impl World {
             }
             Kind::Adopted => Message::Adopted { id, instance, kept: yes },
             Kind::Unkeep => Message::Unkeep { id, instance },
+            Kind::Measure => {
+                let (round, to) = (self.dice.below(50) as u32, node);
+                Message::Measure { round, to, bytes: self.dice.below(1 << 32) as u32 }
+            }
+            Kind::Burst => {
+                let filling = vec![0; 64].into();
+                Message::Burst { round: self.dice.below(50) as u32, left: 0, filling }
+            }
+            Kind::BurstCame => {
+                Message::BurstCame { round: self.dice.below(50) as u32, is_busy: yes }
+            }
+            Kind::Measured => {
+                let (round, ns) = (self.dice.below(50) as u32, self.dice.below(1 << 40));
+                Message::Measured { round, ns: yes.then_some(ns) }
+            }
+            Kind::Places => {
+                let place = if yes { "lie".parse().ok() } else { None };
+                Message::Places { places: vec![(node, place)] }
+            }
         })
     }
 }

@@ -37,6 +37,19 @@ pub(crate) struct Net {
     slowed: BTreeMap<NodeId, (u64, Instant)>,
     /// Whether messages always take the latency of the link.
     is_steady: bool,
+    /// Racks whose links bursts share, though no node was told of them.
+    hidden: BTreeMap<NodeId, u64>,
+    bursts_free: BTreeMap<Queue, Instant>,
+    burst_bytes: u64,
+}
+
+/// What a burst waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Queue {
+    HostOut(NodeId),
+    RackOut(u64),
+    RackIn(u64),
+    HostIn(NodeId),
 }
 
 /// When a block has left its sender, and when all of it is at its receiver.
@@ -61,6 +74,9 @@ impl Net {
             downlink_free: BTreeMap::new(),
             slowed: BTreeMap::new(),
             is_steady: false,
+            hidden: BTreeMap::new(),
+            bursts_free: BTreeMap::new(),
+            burst_bytes: 0,
         }
     }
 
@@ -125,6 +141,34 @@ impl Net {
         let last = self.last_arrival.entry((from, to)).or_default();
         *last = arrival.max(*last + 1);
         *last
+    }
+
+    /// A node stands in a rack, whose hosts share a link as fast as one of theirs for what leaves the rack.
+    pub(crate) fn hide(&mut self, node: NodeId, rack: u64) {
+        self.hidden.insert(node, rack);
+    }
+
+    /// When a part of a burst arrives, which waits at each link on its way.
+    pub(crate) fn burst(&mut self, now: Instant, from: NodeId, to: NodeId, bytes: u64) -> Instant {
+        self.burst_bytes += bytes;
+        let racks = self.hidden.get(&from).zip(self.hidden.get(&to)).filter(|(a, b)| a != b);
+        let between = racks.map(|(from, to)| [Queue::RackOut(*from), Queue::RackIn(*to)]);
+        let ways = [Queue::HostOut(from)].into_iter().chain(between.into_iter().flatten());
+        let mut at = now;
+        for queue in ways.chain([Queue::HostIn(to)]) {
+            let free = self.bursts_free.entry(queue).or_default();
+            *free = at.max(*free) + bytes * 1_000_000_000 / self.link.bytes_per_second.max(1);
+            at = *free;
+        }
+        at = at.max(self.mended(from, to)) + self.link.latency_ns;
+        let last = self.last_arrival.entry((from, to)).or_default();
+        *last = at.max(*last + 1);
+        *last
+    }
+
+    /// Bytes of all bursts.
+    pub(crate) const fn burst_bytes(&self) -> u64 {
+        self.burst_bytes
     }
 
     /// From half to three times the latency of the link; now and then twenty times. The latency itself on a steady network.
@@ -194,19 +238,22 @@ pub(crate) struct Racks {
     /// Its own, so that what happens in a seed does not change with where hosts stand.
     dice: Dice,
     count: u64,
+    /// Whether nodes survey the network.
+    pub(crate) are_surveyed: bool,
 }
 
 impl Racks {
-    /// Up to three racks; in a quarter of the simulations no node is told of any.
+    /// Up to three racks; in a quarter of the simulations no node is told of any, and in half of these nodes survey.
     pub(crate) fn new(seed: u64) -> Self {
         let mut dice = Dice::new(!seed);
         let count = dice.below(4);
-        Self { dice, count }
+        let are_surveyed = count == 0 && dice.chance(50);
+        Self { dice, count, are_surveyed }
     }
 
     /// No node is told of any.
     pub(crate) fn none() -> Self {
-        Self { dice: Dice::new(0), count: 0 }
+        Self { dice: Dice::new(0), count: 0, are_surveyed: false }
     }
 
     /// The rack of the next host; some are told of none.

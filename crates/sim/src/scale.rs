@@ -66,7 +66,7 @@ const HEAD_START: Instant = Instant(10 * SECOND);
 /// # Errors
 /// What a checker found.
 pub fn grow(what: Collective, nodes: u64, bytes: u64, link: Link) -> Result<Growth, String> {
-    let mut world = World::calm(plan(what, nodes, bytes, link));
+    let mut world = World::calm(plan(what, nodes, bytes, link), false);
     world.run_until(HEAD_START);
     let heard_before = world.heard();
     let end = world.plan.end;
@@ -134,11 +134,12 @@ fn plan(what: Collective, nodes: u64, bytes: u64, link: Link) -> Plan {
 
 /// A world to watch grow, without checks after each event: they look at everything.
 impl World {
-    pub(crate) fn calm(plan: Plan) -> Self {
+    pub(crate) fn calm(plan: Plan, are_surveyed: bool) -> Self {
         let mut world = Self::begin(0, plan, Trace::Off, None);
         world.is_calm = true;
         world.net.be_steady();
         world.racks = Racks::none();
+        world.racks.are_surveyed = are_surveyed;
         world.add_acquainted_hosts();
         for (at, act) in world.plan.acts.clone() {
             world.at(at, Happening::Act(act));

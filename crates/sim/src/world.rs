@@ -264,6 +264,10 @@ impl World {
         if let Some(disk) = self.plan.disk {
             node.spill(disk.limit, disk.keep);
         }
+        if self.racks.are_surveyed {
+            node.survey();
+            self.net.hide(id, id.0 % 2);
+        }
         let host = Host {
             node,
             member,
@@ -486,7 +490,12 @@ impl World {
     }
 
     fn transmit(&mut self, from: NodeId, to: NodeId, connection: u64, parcel: Parcel) {
-        let at = self.net.arrival(self.now, from, to, &mut self.dice);
+        let at = match &parcel {
+            Parcel::Message(Message::Burst { filling, .. }) => {
+                self.net.burst(self.now, from, to, filling.len())
+            }
+            _ => self.net.arrival(self.now, from, to, &mut self.dice),
+        };
         self.at(at, Happening::Arrive { from, to, connection, parcel });
     }
 

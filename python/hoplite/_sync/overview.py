@@ -83,7 +83,9 @@ class Overview(Attachment):
 
         Returns:
             "id", "address" (None of a node that no other can join), "place" (the groups that its host is in, outermost
-            first; None if they are not known) and "rack" (the last of these) of the node;
+            first; None if they are not known) and "rack" (the last of these) of the node; "survey" (whether hosts that
+            were told nothing have found which of them share a link: "waiting", "found", "even" if none do, or "none" if
+            they are not to);
             "admission" (what members prove, in words); "revocations" (None, or of the list of revoked certificates the
             "file", how often it was "renewed", and "problem": None, or why what the file holds now is not in force);
             "barred" (None, or why other nodes do not let this one in any more: its certificate is revoked);

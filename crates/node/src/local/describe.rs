@@ -42,6 +42,7 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
         "members": members.collect::<Vec<_>>(),
         "lost": lost.collect::<Vec<_>>(),
         "objects": status.copies,
+        "survey": status.survey,
         "owned": status.owned,
         "waiting": status.waiting,
         "reduces": status.reduces,

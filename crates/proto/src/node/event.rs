@@ -451,6 +451,13 @@ pub enum Note {
         /// The name of the limit in [`crate::limits`].
         limit: &'static str,
     },
+    /// A survey of the network is over.
+    Surveyed {
+        /// How many nodes were asked.
+        nodes: usize,
+        /// How many groups share a link each.
+        groups: usize,
+    },
     /// Copies were evicted.
     Evicted {
         /// How many.

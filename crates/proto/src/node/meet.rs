@@ -100,6 +100,7 @@ impl Node {
     /// still wants to know.
     fn tell_again(&mut self, change: &Change) {
         let renewed = change.renewed;
+        self.surveys.members_changed(&self.world);
         self.leaving.tell_again(change, &mut self.world);
         let mut mail = Vec::new();
         self.directory.members_changed(self.world.now(), self.world.members(), renewed, &mut mail);

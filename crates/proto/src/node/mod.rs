@@ -16,6 +16,7 @@
 //! | [`coordinator`], [`reserve`] | reduces of clients of this node; the names of their results |
 //! | [`worker`], [`scatters`] | folds that run here; results that grow here by parts |
 //! | [`replicas`], [`adopt`], [`leave`] | originals that others keep, those kept for others; what has to be done before leaving |
+//! | [`surveys`] | surveys of the network, and the part of this node in them |
 //! | [`retell`], [`crate::directory`] | what owners are to hear after a change of members; what this node owns |
 //!
 //! [`permit`] says who may say what, and [`route`] which machine hears of it. What concerns several machines is a method of [`Node`] that calls them by
@@ -58,6 +59,7 @@ mod shortage;
 mod spill;
 mod spills;
 mod status;
+mod surveys;
 #[cfg(test)]
 mod tests;
 mod timeout;
@@ -85,6 +87,7 @@ use self::{
     scatters::Scatters,
     shortage::Shortage,
     spills::Spills,
+    surveys::Surveys,
     watches::Watches,
     worker::Worker,
     world::World,
@@ -128,6 +131,7 @@ pub struct Node {
     replicas: Replicas,
     adoptions: Adoptions,
     leaving: Leaving,
+    surveys: Surveys,
 }
 
 impl Node {
@@ -157,7 +161,13 @@ impl Node {
             replicas: Replicas::default(),
             adoptions: Adoptions::default(),
             leaving: Leaving::default(),
+            surveys: Surveys::default(),
         }
+    }
+
+    /// Takes part in surveys of the network, from the beginning on.
+    pub const fn survey(&mut self) {
+        self.surveys.begin();
     }
 
     /// Takes a fact, and appends to `actions` what is to be done now, in order.
@@ -204,6 +214,7 @@ impl Node {
             self.replicas.deadline(),
             self.directory.deadline(),
             self.membership.deadline(),
+            self.surveys.deadline(),
         ];
         all.into_iter().flatten().min()
     }

@@ -133,6 +133,11 @@ kinds! {
     Adopt: Member,
     Adopted: Asked,
     Unkeep: Asker,
+    Measure: Member,
+    Burst: Member,
+    BurstCame: Member,
+    Measured: Member,
+    Places: Member,
 }
 
 impl Node {

@@ -107,6 +107,11 @@ impl Readers {
     }
 
     /// A copy is sent to another node, and pinned until that ends.
+    /// Whether a copy is on its way from this node.
+    pub(super) fn is_serving(&self) -> bool {
+        !self.serves.is_empty()
+    }
+
     pub(super) fn begin_serve(&mut self, serve: ServeId, instance: Instance) {
         self.serves.insert(serve, instance);
     }

@@ -242,9 +242,32 @@ impl Node {
             }
             Message::Adopted { instance, kept, .. } => self.adopted(from, instance, kept),
             Message::Unkeep { instance, .. } => self.unkeep(from, instance),
+            Message::Measure { round, to, bytes } => {
+                let is_busy = self.moves_objects();
+                self.surveys.measure(from, round, to, bytes, is_busy, &mut self.world);
+            }
+            Message::Burst { round, left: 0, .. } => {
+                let is_busy = self.moves_objects();
+                self.world.send(from, Message::BurstCame { round, is_busy });
+            }
+            Message::BurstCame { round, is_busy } => {
+                let is_busy = is_busy || self.moves_objects();
+                self.surveys.burst_came(from, round, is_busy, &mut self.world);
+            }
+            Message::Measured { round, ns } => {
+                self.surveys.measured(from, round, ns, &self.world);
+            }
+            Message::Places { places } => self.surveys.told(from, places, &mut self.world),
             // The directory has taken the others.
             _ => {}
         }
+    }
+
+    /// Whether objects or partial results are on their way from or to this node.
+    fn moves_objects(&self) -> bool {
+        self.pulls.receiving().next().is_some()
+            || self.readers.is_serving()
+            || self.worker.len() + self.scatters.len() > 0
     }
 
     fn expire(&mut self) {
@@ -266,5 +289,6 @@ impl Node {
         self.leases.expire(self.world.now());
         self.replicas.expire(&mut self.requests, &mut self.world);
         self.expire_members();
+        self.surveys.expire(&mut self.world);
     }
 }

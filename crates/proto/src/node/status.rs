@@ -105,6 +105,7 @@ impl Node {
         Status {
             me: self.placed(self.world.my_member()),
             members: self.world.members().iter().map(|member| self.placed(member)).collect(),
+            survey: self.surveys.state(self.world.members()).into(),
             suspicions: self.membership.suspicions(),
             lost: self.membership.lost(),
             corrupt: self.pulls.corrupt(),

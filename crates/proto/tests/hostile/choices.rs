@@ -373,7 +373,22 @@ impl Choices<'_> {
             17 => Message::Leased { lease: Lease::Object(id), is_taken: self.flag() },
             18 => Message::Covers { job: self.name(), covers: self.flag() },
             19 => Message::JobEnded { job: self.name() },
+            20 => self.word_of_a_survey(),
             _ => Message::Remember { id, instances: vec![instance], error: None },
+        }
+    }
+
+    fn word_of_a_survey(&mut self) -> Message {
+        let round = self.few();
+        match self.below(5) {
+            0 => Message::Measure { round, to: self.node(), bytes: self.few() },
+            1 => Message::Burst { round, left: self.few() as u16, filling: vec![0; 9].into() },
+            2 => Message::BurstCame { round, is_busy: self.flag() },
+            3 => Message::Measured { round, ns: self.flag().then(|| self.number()) },
+            _ => {
+                let place = if self.flag() { "here".parse().ok() } else { None };
+                Message::Places { places: vec![(self.node(), place)] }
+            }
         }
     }
 

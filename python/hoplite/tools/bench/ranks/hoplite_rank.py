@@ -138,6 +138,9 @@ def main() -> None:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{len(client.status()['members'])} of {options.ranks} nodes joined")
             time.sleep(0.02)
+        # Nodes that are told nothing find out first what they can; what is measured is what comes after.
+        while client.status()["survey"] == "waiting" and time.monotonic() < deadline:
+            time.sleep(0.1)
         serve(
             HopliteRank(client),
             control=options.control,
