@@ -188,7 +188,11 @@ impl<'a> Job<'a> {
 
     pub(crate) fn mend(&self, start: &[u32], random: &mut Random) -> Vec<u32> {
         if self.request.algorithm == Algorithm::Ring {
-            let part = self.hop_costs().part(start);
+            let hops = self.hop_costs();
+            if start.len() == hops.len() {
+                return rings::mend(&hops, start, MENDING_KICKS, random);
+            }
+            let part = hops.part(start);
             let order = rings::mend(
                 &part,
                 &(0..start.len() as u32).collect::<Vec<_>>(),
@@ -206,6 +210,9 @@ impl<'a> Job<'a> {
 
     /// What a hop of the ring costs by itself.
     fn hop_costs(&self) -> Matrix {
+        if self.request.model == Model::Paper {
+            return self.network.rtt.clone();
+        }
         let part = self.request.bytes / self.request.ranks as f64;
         Matrix::of(self.network.rtt.len(), |a, b| {
             let transfer = self.network.transfer_us(self.request.model, a, b, part);

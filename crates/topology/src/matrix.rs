@@ -139,15 +139,17 @@ impl Matrix {
         (0..self.len)
             .map(|machine| {
                 let row = self.row(machine);
-                let mut others: Vec<u32> =
-                    (0..self.len as u32).filter(|&other| other as usize != machine).collect();
-                let by_time =
-                    |a: &u32, b: &u32| row[*a as usize].total_cmp(&row[*b as usize]).then(a.cmp(b));
-                if count < others.len() {
-                    others.select_nth_unstable_by(count, by_time);
+                let mut others: Vec<u32> = Vec::with_capacity(count + 1);
+                let mut last = f64::INFINITY;
+                for (other, &time) in row.iter().enumerate() {
+                    if other == machine || (others.len() >= count && time >= last) {
+                        continue;
+                    }
+                    let at = others.partition_point(|&before| row[before as usize] <= time);
+                    others.insert(at, other as u32);
                     others.truncate(count);
+                    last = others.last().map_or(f64::NEG_INFINITY, |&last| row[last as usize]);
                 }
-                others.sort_unstable_by(by_time);
                 others
             })
             .collect()
