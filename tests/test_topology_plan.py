@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+import hoplite
 from commands import run
 from hoplite import _native
-from hoplite.tools.topology import matrix, planning, problem
+from hoplite.tools.topology import linear, matrix, planning, problem, relaxation
 from support import SOON
 
 ALGORITHMS = [("ring",), ("halving-doubling",), ("double-tree",), ("bcube", "--base", "2"), ("bcube", "--base", "4")]
@@ -98,6 +99,81 @@ def test_a_ring_of_64_is_proven(tmp_path: Path) -> None:
     assert document["cost"] == pytest.approx(tour(rows, document["order"]))
     assert document["proven"]
     assert document["gap"] < 1e-6
+
+
+@pytest.mark.frameworks
+def test_highs_proves_a_ring_of_200(tmp_path: Path) -> None:
+    pytest.importorskip("highspy", reason="the topology extra is not installed")
+    path = tmp_path / "m.csv"
+    path.write_text(run("topology", "example", "--machines", 200, "--seed", 2).stdout)
+    document = planned(path, "--algorithm", "ring", "--solver", "exact")
+    rows = matrix.read_matrix(path)
+    assert document["cost"] == pytest.approx(tour(rows, document["order"]))
+    assert document["proven"]
+    assert document["bound"] <= document["cost"]
+    assert any(note.startswith("HiGHS proved") for note in document["notes"])
+    # The search proves less in its time.
+    searched = planned(path, "--algorithm", "ring")
+    assert searched["bound"] <= document["cost"] * (1 + 1e-9) <= searched["cost"] * (1 + 2e-9)
+
+
+@pytest.mark.frameworks
+def test_highs_finds_the_shortest_ring_of_eight_from_any_order() -> None:
+    pytest.importorskip("highspy", reason="the topology extra is not installed")
+    wanted = problem.Wanted("ring")
+    cases = 0
+    for seed in range(40):
+        chance = random.Random(seed)
+        # Few different times make many parts of edges, and many shortest rings.
+        time = chance.random if seed % 2 else lambda: chance.randint(1, 3)  # noqa: B023
+        rows = [[0.0] * 8 for _ in range(8)]
+        for a, b in itertools.combinations(range(8), 2):
+            rows[a][b] = rows[b][a] = time()
+        found = planning.plan(rows, wanted, problem.Options())
+        assert found.is_proven
+        native = _native.Topology([time for row in rows for time in row], 8, [0] * 8, math.inf, [math.inf])
+        proof = linear.prove(native.rings(wanted, "paper"), list(range(8)), seconds=20)
+        assert proof.cost == pytest.approx(found.cost)
+        assert tour(rows, proof.order) == pytest.approx(found.cost)
+        assert proof.bound <= found.cost * (1 + 1e-12)
+        assert proof.bound == pytest.approx(found.cost)
+        cases += proof.cases
+    assert cases > 0
+
+
+@pytest.mark.frameworks
+def test_highs_bounds_hops_where_uplinks_decide_too() -> None:
+    pytest.importorskip("highspy", reason="the topology extra is not installed")
+    options = problem.Options(model="congestion", solver="exact", nic=10e9, uplink=10e9, seconds=5)
+    found = planning.plan(racks(8, 9, 7), problem.Wanted("ring"), options)
+    assert 0 < found.bound <= found.cost
+    assert any("what uplinks have to carry" in note for note in found.notes)
+
+
+def test_the_exact_solver_names_the_extra_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relaxation, "is_there", lambda: False)
+    options = problem.Options(solver="exact", seconds=0.5)
+    found = planning.plan(racks(6, 6), problem.Wanted("ring"), options)
+    assert any("pip install 'hoplite-collectives[topology]'" in note for note in found.notes)
+    assert 0 < found.bound <= found.cost
+
+
+def test_prices_prove_nothing_of_sets_that_some_ring_breaks() -> None:
+    native = _native.Topology([time for row in racks(3, 3) for time in row], 6, [0] * 6, math.inf, [math.inf])
+    rings = native.rings(problem.Wanted("ring"), "paper")
+    shortest = rings.length(
+        native.plan(problem.Wanted("ring"), problem.search_of(problem.Wanted("ring"), problem.Options(), 6))["order"]
+    )
+    # Two ways into each rack: the price of that, and no more, is proven.
+    inside = [machine for machine in range(6) if racks(3, 3)[0][machine] < 20]
+    assert 0 < rings.bound([0.0] * 6, [(inside, [], 30.0)], [], None, None)[0] <= shortest
+    for cut in (([], [], 1.0), (list(range(6)), [], 1.0), ([0], [(0, 1), (0, 2)], 1.0), ([0, 9], [], 1.0)):
+        with pytest.raises(hoplite.InvalidArgument, match="some ring breaks"):
+            rings.bound([0.0] * 6, [cut], [], None, None)
+    with pytest.raises(hoplite.InvalidArgument, match="a price"):
+        rings.bound([0.0] * 5, [], [], None, None)
+    with pytest.raises(hoplite.InvalidArgument, match="no hop"):
+        rings.costs([(0, 6)])
 
 
 def test_what_people_read(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ mod client;
 mod errors;
 mod log;
 mod node;
+mod rings;
 mod topology;
 mod wait;
 
@@ -27,6 +28,7 @@ mod native {
         client::{Client, connect, digest, hold_all},
         log::log_to_stderr,
         node::{Node, after_fork, before_fork},
+        rings::Rings,
         topology::{Topology, collective_pairs, make_data_centre},
         wait::{Inbox, Pending},
     };

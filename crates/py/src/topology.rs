@@ -17,7 +17,7 @@ use hoplite_topology::{
 };
 use pyo3::prelude::*;
 
-use crate::errors;
+use crate::{errors, rings::Rings};
 
 /// A signal, as of Ctrl-C, is looked for so often.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
@@ -25,6 +25,49 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 /// Machines, the round-trip times between them, and their links.
 #[pyclass(frozen, module = "hoplite._native")]
 pub(crate) struct Topology(Network);
+
+/// The time that a search has, which Ctrl-C ends too.
+pub(crate) struct Clock {
+    begun: Instant,
+    limit: Duration,
+    looked: Cell<Instant>,
+    is_cut: Cell<bool>,
+    interrupted: RefCell<Option<PyErr>>,
+}
+
+impl Clock {
+    pub(crate) fn new(seconds: f64) -> Self {
+        let begun = Instant::now();
+        Self {
+            begun,
+            limit: Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
+            looked: Cell::new(begun),
+            is_cut: Cell::new(false),
+            interrupted: RefCell::new(None),
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        if self.begun.elapsed() >= self.limit {
+            self.is_cut.set(true);
+        } else if self.looked.get().elapsed() >= SIGNALS_EVERY {
+            self.looked.set(Instant::now());
+            if let Err(error) = Python::attach(|py| py.check_signals()) {
+                self.interrupted.replace(Some(error));
+                self.is_cut.set(true);
+            }
+        }
+        self.is_cut.get()
+    }
+
+    /// The seconds that passed, and whether they were all.
+    pub(crate) fn read(self) -> PyResult<(f64, bool)> {
+        match self.interrupted.into_inner() {
+            Some(error) => Err(error),
+            None => Ok((self.begun.elapsed().as_secs_f64(), self.is_cut.get())),
+        }
+    }
+}
 
 /// An algorithm, as Python names it.
 #[derive(FromPyObject)]
@@ -119,29 +162,12 @@ impl Topology {
             method: if search.method == "paper" { Method::Paper } else { Method::Search },
             start: search.start,
         };
-        let begun = Instant::now();
-        let limit = Duration::try_from_secs_f64(search.seconds_max).unwrap_or(Duration::MAX);
-        let (found, is_cut, interrupted) = py.detach(|| {
-            let (looked, is_cut, interrupted) =
-                (Cell::new(begun), Cell::new(false), RefCell::new(None));
-            let is_over = || {
-                if begun.elapsed() >= limit {
-                    is_cut.set(true);
-                } else if looked.get().elapsed() >= SIGNALS_EVERY {
-                    looked.set(Instant::now());
-                    if let Err(error) = Python::attach(|py| py.check_signals()) {
-                        interrupted.replace(Some(error));
-                        is_cut.set(true);
-                    }
-                }
-                is_cut.get()
-            };
-            let found = plan::plan(&self.0, &request, &is_over);
-            (found, is_cut.get(), interrupted.into_inner())
+        let (found, clock) = py.detach(|| {
+            let clock = Clock::new(search.seconds_max);
+            let found = plan::plan(&self.0, &request, &|| clock.is_over());
+            (found, clock)
         });
-        if let Some(error) = interrupted {
-            return Err(error);
-        }
+        let (seconds, is_cut) = clock.read()?;
         let found = found.map_err(|error| errors::argument(py, &error))?;
         Ok(Found {
             order: found.order,
@@ -151,8 +177,26 @@ impl Topology {
             bound: found.bound,
             is_exhaustive: found.is_exhaustive,
             is_cut,
-            seconds: begun.elapsed().as_secs_f64(),
+            seconds,
         })
+    }
+
+    /// What a proof of rings of all machines needs.
+    fn rings(&self, py: Python<'_>, wanted: Wanted, name: &str) -> PyResult<Rings> {
+        let request = Request {
+            model: model(py, name)?,
+            algorithm: wanted.algorithm(py)?,
+            ranks: self.0.rtt.len(),
+            bytes: wanted.bytes,
+            seed: 0,
+            seconds: 0.0,
+            gap: 0.0,
+            method: Method::Search,
+            start: None,
+        };
+        let (hops, scale) =
+            plan::hops(&self.0, &request).map_err(|error| errors::argument(py, &error))?;
+        Ok(Rings::new(hops, scale))
     }
 
     /// What an order costs by a model.
@@ -221,20 +265,22 @@ impl Topology {
 
 impl Topology {
     fn check(&self, py: Python<'_>, order: &[u32]) -> PyResult<()> {
-        let mut is_in = vec![false; self.0.rtt.len()];
-        for &machine in order {
-            match is_in.get_mut(machine as usize) {
-                Some(is_in) if !*is_in => *is_in = true,
-                _ => {
-                    return Err(invalid(
-                        py,
-                        format!("{machine} is twice in an order, or no machine"),
-                    ));
-                }
+        check_order(py, order, self.0.rtt.len())
+    }
+}
+
+/// Whether machines of an order are there, and each once.
+pub(crate) fn check_order(py: Python<'_>, order: &[u32], machines: usize) -> PyResult<()> {
+    let mut is_in = vec![false; machines];
+    for &machine in order {
+        match is_in.get_mut(machine as usize) {
+            Some(is_in) if !*is_in => *is_in = true,
+            _ => {
+                return Err(invalid(py, format!("{machine} is twice in an order, or no machine")));
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// The round-trip times of a made-up data centre, row by row, and the rack of each machine.
@@ -287,6 +333,6 @@ fn model(py: Python<'_>, name: &str) -> PyResult<Model> {
     }
 }
 
-fn invalid(py: Python<'_>, said: String) -> PyErr {
+pub(crate) fn invalid(py: Python<'_>, said: String) -> PyErr {
     errors::raise(py, "InvalidArgument", said)
 }

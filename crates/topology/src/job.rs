@@ -209,7 +209,7 @@ impl<'a> Job<'a> {
     }
 
     /// What a hop of the ring costs by itself.
-    fn hop_costs(&self) -> Matrix {
+    pub(crate) fn hop_costs(&self) -> Matrix {
         if self.request.model == Model::Paper {
             return self.network.rtt.clone();
         }
@@ -259,7 +259,7 @@ impl<'a> Job<'a> {
     }
 
     /// How many times the hops' sum counts.
-    fn ring_scale(&self) -> f64 {
+    pub(crate) fn ring_scale(&self) -> f64 {
         let ranks = self.request.ranks as f64;
         if self.request.model == Model::Paper { 1.0 } else { 2.0 * (ranks - 1.0) / ranks }
     }

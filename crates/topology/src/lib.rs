@@ -10,6 +10,8 @@
 pub mod branch;
 pub mod clusters;
 pub mod cost;
+pub mod cuts;
+pub mod duals;
 pub mod exchange;
 pub mod fabric;
 mod job;

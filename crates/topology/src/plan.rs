@@ -2,7 +2,7 @@
 
 pub use crate::request::{Error, Method, Plan, Request};
 
-use crate::{job::Job, network::Network, random::Random, schedule::Algorithm};
+use crate::{job::Job, matrix::Matrix, network::Network, random::Random, schedule::Algorithm};
 
 /// So many arrangements are tried one by one: the best of them is the best there is.
 const ARRANGEMENTS_MAX: usize = 50_000;
@@ -55,6 +55,20 @@ pub fn search(
         None => job.worst(&mut random, is_over).max(cost_given),
     };
     Ok(Plan { order, cost, cost_given, cost_worst, bound: bound.min(cost), is_exhaustive: false })
+}
+
+/// What each hop of a ring of all machines costs by itself, and how many times their sum counts: no ring costs less than
+/// that many times the shortest way round.
+///
+/// # Errors
+/// Not all machines take part.
+pub fn hops(network: &Network, request: &Request) -> Result<(Matrix, f64), Error> {
+    let (ranks, machines) = (request.ranks, network.rtt.len());
+    if ranks != machines {
+        return Err(Error::Ranks { ranks, machines });
+    }
+    let job = Job::new(network, request)?;
+    Ok((job.hop_costs(), job.ring_scale()))
 }
 
 fn given(request: &Request) -> Vec<u32> {

@@ -60,15 +60,7 @@ pub fn solve(
     if is_near(&ring, effort) {
         return ring;
     }
-    let priced: Vec<f64> = (0..len * len)
-        .map(|at| costs[at] + ascent.prices[at / len] + ascent.prices[at % len])
-        .collect();
-    let mut near = onetree::likely(len, &edges, 8);
-    for (node, near) in near.iter_mut().enumerate() {
-        near.sort_by(|&a, &b| {
-            priced[node * len + a as usize].total_cmp(&priced[node * len + b as usize])
-        });
-    }
+    let (priced, near) = priced(matrix, &ascent.prices, onetree::likely(len, &edges, 8), 1.0);
     let graph = Graph { len, costs: &priced, near: &near };
     let mut prices = ascent.prices;
     let mut proof_cases = 0;
@@ -169,6 +161,42 @@ fn prove(
         take(matrix, ring, order);
     }
     proof.cases
+}
+
+/// A shorter ring from one that is known, of edges that are likely in the shortest: each with what it costs beyond the
+/// prices of its nodes.
+pub fn shorten_among(
+    matrix: &Matrix,
+    (order, prices): (&[u32], &[f64]),
+    edges: &[(f64, u32, u32)],
+    kicks: u64,
+    random: &mut Random,
+    is_over: &dyn Fn() -> bool,
+) -> Vec<u32> {
+    let len = matrix.len();
+    let near = onetree::likely(len, edges, 8);
+    let (priced, near) = priced(matrix, prices, near, -1.0);
+    let graph = Graph { len, costs: &priced, near: &near };
+    tour::shorten(graph, order, kicks, random, is_over)
+}
+
+/// Costs less or more the prices of both nodes, and likely neighbours in the order of these.
+fn priced(
+    matrix: &Matrix,
+    prices: &[f64],
+    mut near: Vec<Vec<u32>>,
+    sign: f64,
+) -> (Vec<f64>, Vec<Vec<u32>>) {
+    let len = matrix.len();
+    let costs = matrix.cells();
+    let priced: Vec<f64> =
+        (0..len * len).map(|at| costs[at] + sign * (prices[at / len] + prices[at % len])).collect();
+    for (node, near) in near.iter_mut().enumerate() {
+        near.sort_by(|&a, &b| {
+            priced[node * len + a as usize].total_cmp(&priced[node * len + b as usize])
+        });
+    }
+    (priced, near)
 }
 
 /// A ring from one that was good before a few machines changed.
