@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -163,10 +164,49 @@ def test_mpich_keeps_the_order(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.frameworks
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("form", ["torchrun", "gloo"])
+def test_torch_keeps_the_order(tmp_path: Path, form: str) -> None:
+    if shutil.which("torchrun") is None or "there" not in run_text(
+        "python3", "-c", "import numpy, torch.distributed as dist; print('there' if dist.is_gloo_available() else '')"
+    ):
+        pytest.skip("needs torchrun, and torch with Gloo in python3")
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.3\n127.0.0.1\n127.0.0.2\n")
+    verify = ("topology", "verify", "--format", form, "--hosts", hosts, "--launcher", agent(tmp_path / "agent"))
+    said = run(*verify, "--json").stdout
+    assert json.loads(said) == {
+        "format": form,
+        "ranks": 3,
+        "kept": True,
+        "hosts": ["127.0.0.3", "127.0.0.1", "127.0.0.2"],
+    }
+
+
+def test_a_command_for_each_host_is_run_there(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("one slots=2\ntwo slots=2\n")
+    fake, ran = tmp_path / "fake", tmp_path / "ran"
+    # Stands for a shell of the host whose torchrun gives ranks by itself.
+    fake.write_text(
+        f'#!/bin/sh\necho "$1 $2" >>{ran}\ncase $1 in one) first=2 ;; *) first=0 ;; esac\n'
+        "echo hoplite-rank $first $1\necho hoplite-rank $((first + 1)) $1\n"
+    )
+    fake.chmod(0o755)
+    verify = ("topology", "verify", "--format", "torchrun", "--hosts", hosts, "--launcher", fake)
+    said = run(*verify, code=1).stderr
+    assert "rank 0 ran on two, not on one; 4 of 4 ranks are wrong" in said
+    commands = sorted(line for line in ran.read_text().splitlines() if "torchrun" in line)
+    assert [command[:11] for command in commands] == ["one torchru", "two torchru"]
+    assert "--node-rank=1" in commands[1]
+    assert "--no-python sh -c" in commands[1]
+    fake.write_text("#!/bin/sh\necho no route to $1 >&2\nexit 3\n")
+    assert "no route to one" in run(*verify, code=1).stderr
+
+
 def run_text(*command: str) -> str:
     """What a program prints."""
-    import subprocess
-
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
 
 

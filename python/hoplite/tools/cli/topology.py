@@ -293,7 +293,9 @@ def simulate(**options: Any) -> None:  # noqa: ANN401 - as click gives them
 @topology.command()
 @click.option("--hosts", "hosts_file", required=True, type=file_option, help="Hosts in the order of their ranks.")
 @click.option("--format", "form", type=click.Choice(list(FORMATS)), required=True, help="Which launcher.")
-@click.option("--launcher", help="Its command, with its options.  [default: mpiexec or mpirun]")
+@click.option(
+    "--launcher", help="Its command, with its options; of torchrun and gloo: ssh's.  [default: mpiexec, mpirun or ssh]"
+)
 @json_option("Print one JSON object.")
 def verify(hosts_file: Path, form: str, launcher: str | None, as_json: bool) -> None:
     """Start a tiny job by a launcher, and compare the host of each rank with the order that it was given.
@@ -301,12 +303,13 @@ def verify(hosts_file: Path, form: str, launcher: str | None, as_json: bool) -> 
     \b
     Example:
       hoplite topology verify --format mpich --hosts ordered
+      hoplite topology verify --format torchrun --hosts ordered --launcher "ssh -p 2222"
     """  # noqa: D301
     from hoplite.tools.topology import verify as job
     from hoplite.tools.topology.hosts import read_hosts
 
-    if form not in job.COMMANDS:
-        raise click.UsageError(f"a job of {form} can't be looked at; verify knows {', '.join(job.COMMANDS)}")
+    if form not in job.FORMS:
+        raise click.UsageError(f"a job of {form} can't be looked at; verify knows {', '.join(job.FORMS)}")
     step = "install the launcher, or look whether it reaches the hosts: hoplite topology verify --help"
     with stepping({InvalidArgument: step}):
         hosts = read_hosts(hosts_file)
