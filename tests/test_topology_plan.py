@@ -361,6 +361,12 @@ def test_simulated_orders_are_spread_and_the_planned_one_is_fast() -> None:
     assert document["simulated"] is True
     assert len(document["random_us"]) == 30
     assert min(document["planned_us"].values()) < min(document["random_us"])
+    for model, pairs in document["spread_us"].items():
+        costs = [cost for cost, _ in pairs]
+        assert len(costs) == 10
+        assert costs == sorted(costs)
+        assert pairs[0][1] == document["planned_us"][model]
+        assert document["speedup"][model] > 1
     people = run("topology", "simulate", "--algorithm", "halving-doubling", "--machines", 16, "--orders", 5).stdout
     assert people.startswith("simulated: halving-doubling")
 

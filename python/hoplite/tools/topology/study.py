@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import statistics
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hoplite import _native
@@ -15,6 +16,8 @@ from hoplite.tools.topology import planning
 from hoplite.tools.topology.problem import Options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hoplite.tools.topology.problem import Wanted
 
 NIC = 12.5e9
@@ -54,6 +57,7 @@ class Studied:
         random: of the random orders, in which they came.
         planned: of the orders that plan found, by their model.
         correlation: Spearman's of cost and time over all orders, by model.
+        spread: of ten orders between the planned one and the dearest random one, by model: cost and time of each.
     """
 
     wanted: Wanted
@@ -61,17 +65,33 @@ class Studied:
     random: list[float]
     planned: dict[str, float]
     correlation: dict[str, float]
+    spread: dict[str, list[tuple[float, float]]]
+
+    def speedup(self, model: str) -> float:
+        """How many times as long the dearest order takes as the planned one."""
+        return self.spread[model][-1][1] / self.planned[model]
+
+    def spread_correlation(self, model: str) -> float:
+        """Spearman's of cost and time over the orders that are spread."""
+        costs, times = zip(*self.spread[model], strict=True)
+        return spearman(list(costs), list(times))
 
     def as_json(self) -> dict[str, Any]:
         """All of it, for programs."""
         return {
             "simulated": True,
             "algorithm": self.wanted.algorithm,
+            "base": self.wanted.base if self.wanted.algorithm == "bcube" else None,
             "bytes": self.wanted.bytes,
             **vars(self.setting),
             "random_us": [round(time, 1) for time in self.random],
             "planned_us": {name: round(time, 1) for name, time in self.planned.items()},
             "correlation": {name: round(value, 3) for name, value in self.correlation.items()},
+            "spread_us": {
+                name: [(round(cost, 1), round(time, 1)) for cost, time in pairs] for name, pairs in self.spread.items()
+            },
+            "spread_correlation": {name: round(self.spread_correlation(name), 3) for name in self.spread},
+            "speedup": {name: round(self.speedup(name), 3) for name in self.spread},
         }
 
     def lines(self) -> list[str]:
@@ -90,6 +110,10 @@ class Studied:
                 f"  planned by the {name} model: {us:.0f} ms; the mean is {mean / us:.1f} times that, the slowest "
                 f"{times[-1] / us:.1f} times; costs and times of the random orders correlate by "
                 f"{self.correlation[name]:.2f}"
+            )
+            lines.append(
+                f"    ten orders from the planned one to the dearest, which takes {self.speedup(name):.1f} times as "
+                f"long: costs and times correlate by {self.spread_correlation(name):.2f}"
             )
         return lines
 
@@ -110,14 +134,37 @@ def study(wanted: Wanted, setting: Setting) -> Studied:
     orders = [chance.sample(range(count), count) for _ in range(setting.orders)]
     links = (setting.uplinks, setting.uplink / 8e6, setting.background)
     simulated = native.simulate(wanted, links, setting.seed, orders)
-    planned, correlation = {}, {}
+    planned, correlation, spread = {}, {}, {}
     for model in ("paper", "congestion"):
         options = Options(model=model, seed=setting.seed, nic=setting.nic, uplink=setting.uplinks * setting.uplink)
         found = planning.plan(rows, wanted, options)
         planned[model] = native.simulate(wanted, links, setting.seed, [found.order])[0]
         costs = [native.cost(wanted, model, order) for order in orders]
         correlation[model] = spearman(costs, simulated)
-    return Studied(wanted, setting, simulated, planned, correlation)
+        _, dearest = max(zip(costs, orders, strict=True))
+        chosen = _between(found.order, dearest, partial(native.cost, wanted, model))
+        times_us = native.simulate(wanted, links, setting.seed, chosen)
+        spread[model] = [(native.cost(wanted, model, order), us) for order, us in zip(chosen, times_us, strict=True)]
+    return Studied(wanted, setting, simulated, planned, correlation, spread)
+
+
+def _between(cheapest: list[int], dearest: list[int], cost: Callable[[list[int]], float]) -> list[list[int]]:
+    """Ten orders whose costs are spread evenly from one order's to another's, as the paper chooses them.
+
+    Swaps lead from the one to the other; of the orders on the way those that come nearest to each cost are taken.
+    """
+    order, place = list(cheapest), {machine: at for at, machine in enumerate(cheapest)}
+    way = [(cost(order), list(order))]
+    for at, machine in enumerate(dearest):
+        if order[at] != machine:
+            other = place[machine]
+            order[at], order[other] = machine, order[at]
+            place[order[other]], place[machine] = other, at
+            way.append((cost(order), list(order)))
+    least, most = way[0][0], way[-1][0]
+    wanted = [least + (most - least) * step / 9 for step in range(10)]
+    inner = [min(way, key=lambda it: abs(it[0] - goal))[1] for goal in wanted[1:-1]]
+    return [list(cheapest), *inner, list(dearest)]
 
 
 def spearman(one: list[float], other: list[float]) -> float:
