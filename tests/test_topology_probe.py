@@ -302,6 +302,13 @@ def test_an_interrupted_probe_goes_on_where_it_was(tmp_path: Path) -> None:
     assert found.times_us == probed(Hosts(8, rack_time_ns)).times_us
 
 
+def test_a_silent_host_is_left_out_of_a_probe_that_goes_on() -> None:
+    made = Hosts(5, lambda a, b: None if 3 in (a, b) else 20_000)
+    first = probed(made)
+    again: Any = Hosts(5, lambda a, b: None if 3 in (a, b) else 20_000)
+    assert list(probing.run(probing.resumed(first.layout()), again).absent) == [3]
+
+
 def test_a_file_of_no_probe_cant_be_resumed(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"format": layout.FORMAT, "hosts": [{"name": "a"}]}))

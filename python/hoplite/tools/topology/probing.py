@@ -205,6 +205,8 @@ def run(
             probed.absent = dict(reached.absent)
             probed.seconds = earlier_s + time.monotonic() - begun
             done(probed, at + 1, len(rounds))
+    # Of a probe that goes on, it may have been asked before.
+    _leave_out_silent(probed, reached)
     _again(probed, reached, numbers)
     probed.is_whole = True
     if len(reached.present) < 2 <= len(probed.sites):
@@ -251,9 +253,15 @@ def _round(probed: Probed, reached: Reached, turn: Sequence[Pair], count: int, n
         number = next(numbers)
         for (a, b), answer in _echoes(probed, reached, pairs, count, number):
             probed.samples.take(a, b, count, answer)
-    for host in {host for pair in turn for host in pair}:
-        asked = [other for other in range(len(probed.sites)) if probed.samples.asked[other][host]]
-        if len(asked) >= min(SILENT_PAIRS, len(reached.present) - 1) and not probed.samples.has(host):
+    _leave_out_silent(probed, reached)
+
+
+def _leave_out_silent(probed: Probed, reached: Reached) -> None:
+    """Leaves out hosts that some others have asked, and of which no echo came or went."""
+    needed = min(SILENT_PAIRS, len(reached.present) - 1)
+    for host in reached.present:
+        asked = sum(1 for other in range(len(probed.sites)) if probed.samples.asked[other][host])
+        if needed and asked >= needed and not probed.samples.has(host):
             name = probed.sites[host].name
             reached.leave_out(host, f"{name} answers no echo of others: look whether they may send it UDP (--port)")
 
