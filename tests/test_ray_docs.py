@@ -48,7 +48,7 @@ def test_applications_of_the_examples_are_right_both_ways() -> None:
     init = {"address": "local", "num_cpus": 4, "object_store_memory": 100_000_000, "log_to_driver": False}
     folder = ROOT / "examples" / "ray_apps"
     done = subprocess.run(
-        [sys.executable, "run.py", "--size", "20000", "--workers", "3", "--steps", "4", "--init", json.dumps(init)],
+        [sys.executable, "run.py", "--size", "20000", "--workers", "2", "--steps", "4", "--init", json.dumps(init)],
         cwd=folder,
         env={**os.environ, **QUIET},
         capture_output=True,
