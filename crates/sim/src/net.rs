@@ -40,7 +40,6 @@ pub(crate) struct Net {
     /// Racks whose links bursts share, though no node was told of them.
     hidden: BTreeMap<NodeId, u64>,
     bursts_free: BTreeMap<Queue, Instant>,
-    burst_bytes: u64,
 }
 
 /// What a burst waits for.
@@ -76,7 +75,6 @@ impl Net {
             is_steady: false,
             hidden: BTreeMap::new(),
             bursts_free: BTreeMap::new(),
-            burst_bytes: 0,
         }
     }
 
@@ -150,7 +148,6 @@ impl Net {
 
     /// When a part of a burst arrives, which waits at each link on its way.
     pub(crate) fn burst(&mut self, now: Instant, from: NodeId, to: NodeId, bytes: u64) -> Instant {
-        self.burst_bytes += bytes;
         let racks = self.hidden.get(&from).zip(self.hidden.get(&to)).filter(|(a, b)| a != b);
         let between = racks.map(|(from, to)| [Queue::RackOut(*from), Queue::RackIn(*to)]);
         let ways = [Queue::HostOut(from)].into_iter().chain(between.into_iter().flatten());
@@ -166,9 +163,10 @@ impl Net {
         *last
     }
 
-    /// Bytes of all bursts.
-    pub(crate) const fn burst_bytes(&self) -> u64 {
-        self.burst_bytes
+    /// When the last burst was over.
+    #[cfg(test)]
+    pub(crate) fn last_burst(&self) -> Instant {
+        self.bursts_free.values().copied().max().unwrap_or_default()
     }
 
     /// From half to three times the latency of the link; now and then twenty times. The latency itself on a steady network.
