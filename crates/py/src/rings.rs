@@ -12,7 +12,9 @@ use pyo3::prelude::*;
 
 use crate::topology::{Clock, check_order, invalid};
 
-/// Sets of nodes that a ring enters: the set, its teeth, and its price.
+/// A set of machines that a ring enters, and its teeth.
+type Set = (Vec<u32>, Vec<(u32, u32)>);
+/// The same with its price.
 type Priced = (Vec<u32>, Vec<(u32, u32)>, f64);
 /// Edges, and what each costs beyond the prices on it.
 type Beyond = Vec<(f64, u32, u32)>;
@@ -79,12 +81,7 @@ impl Rings {
     }
 
     /// Sets with teeth that parts of hops break.
-    fn cuts(
-        &self,
-        py: Python<'_>,
-        edges: Vec<(u32, u32)>,
-        parts: Vec<f64>,
-    ) -> PyResult<Vec<(Vec<u32>, Vec<(u32, u32)>)>> {
+    fn cuts(&self, py: Python<'_>, edges: Vec<(u32, u32)>, parts: Vec<f64>) -> PyResult<Vec<Set>> {
         self.check(py, &edges)?;
         if edges.len() != parts.len() {
             return Err(invalid(py, "each hop has a part".into()));

@@ -65,12 +65,14 @@ class Relaxation:
 
             def enableCallbacks(self) -> None:  # noqa: N802 - its name
                 self.silent()
-                super().enableCallbacks()
+                enable: Any = super().enableCallbacks
+                enable()
 
         self._np: Any = np
         self._status = highspy.HighsModelStatus
         self._infinity = highspy.kHighsInf
-        self._lp: Any = Quiet()
+        make: Any = Quiet
+        self._lp: Any = make()
         self._lp.silent()
         # Each solution is the start of the next, which presolve would forget.
         for option, value in {"presolve": "off", "solver": "simplex", "threads": 1}.items():
