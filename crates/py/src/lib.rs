@@ -11,6 +11,7 @@ mod errors;
 mod log;
 mod node;
 mod rings;
+mod search;
 mod topology;
 mod wait;
 

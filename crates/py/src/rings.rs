@@ -10,7 +10,7 @@ use hoplite_topology::{
 };
 use pyo3::prelude::*;
 
-use crate::topology::{Clock, check_order, invalid};
+use crate::search::{Clock, check_order, invalid};
 
 /// A set of machines that a ring enters, and its teeth.
 type Set = (Vec<u32>, Vec<(u32, u32)>);
