@@ -295,4 +295,4 @@ def test_start_in_a_process_that_is_not_connected() -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "call ray.init() before hoplite.ray.start()" in done.stderr
+    assert "call ray.init() first" in done.stderr

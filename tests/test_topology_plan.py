@@ -117,18 +117,24 @@ def test_highs_proves_a_ring_of_200(tmp_path: Path) -> None:
     assert searched["bound"] <= document["cost"] * (1 + 1e-9) <= searched["cost"] * (1 + 2e-9)
 
 
-@pytest.mark.frameworks
-@pytest.mark.parametrize("has_combs", [True, False], ids=["combs", "branches"])
-def test_highs_finds_the_shortest_ring_of_eight_from_any_order(
-    monkeypatch: pytest.MonkeyPatch, *, has_combs: bool
-) -> None:
-    pytest.importorskip("highspy", reason="the topology extra is not installed")
-    if not has_combs:
-        # Without these the first program doesn't suffice: cases have to.
-        broken = linear._Prover._broken
-        monkeypatch.setattr(linear._Prover, "_broken", lambda it: [cut for cut in broken(it) if not cut.teeth])
+def assert_highs_proves(rows: list[list[float]]) -> int:
+    """That it finds a shortest ring from any order; of how many cases it took."""
     wanted = problem.Wanted("ring")
-    cases = 0
+    found = planning.plan(rows, wanted, problem.Options())
+    assert found.is_proven
+    times, machines = [time for row in rows for time in row], len(rows)
+    native = _native.Topology(times, machines, [0] * machines, math.inf, [math.inf])
+    proof = linear.prove(native.rings(wanted, "paper"), list(range(machines)), seconds=20)
+    assert proof.cost == pytest.approx(found.cost)
+    assert tour(rows, proof.order) == pytest.approx(found.cost)
+    assert proof.bound <= found.cost * (1 + 1e-12)
+    assert proof.bound == pytest.approx(found.cost)
+    return proof.cases
+
+
+@pytest.mark.frameworks
+def test_highs_finds_the_shortest_ring_of_eight_from_any_order() -> None:
+    pytest.importorskip("highspy", reason="the topology extra is not installed")
     for seed in range(40):
         chance = random.Random(seed)
         # Few different times make many parts of edges, and many shortest rings.
@@ -136,16 +142,22 @@ def test_highs_finds_the_shortest_ring_of_eight_from_any_order(
         rows = [[0.0] * 8 for _ in range(8)]
         for a, b in itertools.combinations(range(8), 2):
             rows[a][b] = rows[b][a] = time()
-        found = planning.plan(rows, wanted, problem.Options())
-        assert found.is_proven
-        native = _native.Topology([time for row in rows for time in row], 8, [0] * 8, math.inf, [math.inf])
-        proof = linear.prove(native.rings(wanted, "paper"), list(range(8)), seconds=20)
-        assert proof.cost == pytest.approx(found.cost)
-        assert tour(rows, proof.order) == pytest.approx(found.cost)
-        assert proof.bound <= found.cost * (1 + 1e-12)
-        assert proof.bound == pytest.approx(found.cost)
-        cases += proof.cases
-    assert has_combs or cases > 0
+        assert_highs_proves(rows)
+
+
+@pytest.mark.frameworks
+def test_highs_branches_where_no_cut_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two triangles, each machine of one near one of the other: the program without combs takes half of each edge."""
+    pytest.importorskip("highspy", reason="the topology extra is not installed")
+    broken = linear._Prover._broken
+    monkeypatch.setattr(linear._Prover, "_broken", lambda it: [cut for cut in broken(it) if not cut.teeth])
+    rows = [[5.0] * 6 for _ in range(6)]
+    for a in range(6):
+        rows[a][a] = 0.0
+        rows[a][(a + 3) % 6] = 1.0
+        for b in range(3 * (a // 3), 3 * (a // 3) + 3):
+            rows[a][b] = 2.0 if a != b else 0.0
+    assert assert_highs_proves(rows) > 1
 
 
 @pytest.mark.frameworks
