@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hoplite.addresses import is_ip
 from hoplite.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def read_hosts(path: Path) -> list[Host]:
         slots = SLOTS.fullmatch(words[-1]) if len(words) > 1 else None
         at = words[1] if len(words) == (3 if slots else 2) else ""
         host = Host(words[0], int(slots[1]) if slots else 1, at)
-        if len(words) > 1 + bool(at) + bool(slots) or (at and not _is_address(at)):
+        if len(words) > 1 + bool(at) + bool(slots) or (at and not is_ip(at)):
             raise InvalidArgument(
                 f"line {number} of {path} is {line.strip()!r}, not a host and perhaps its address and slots=N"
             )
@@ -108,11 +109,3 @@ def _resolved(name: str) -> str | None:
         return str(socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)[0][4][0])
     except OSError:
         return None
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

@@ -13,6 +13,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hoplite.addresses import is_ip
 from hoplite.errors import InvalidArgument
 from hoplite.tools.topology.matrix import MACHINES_MAX, RTT_US_MAX
 
@@ -237,10 +238,8 @@ def _hosts(path: Path, told: object) -> list[Placed]:
                 f'host {name} of {path}: "groups" and "addresses" are lists of texts, and "address" is one text'
             )
         for address in addresses:
-            try:
-                ipaddress.ip_address(address)
-            except ValueError:
-                raise InvalidArgument(f"host {name} of {path}: {address!r} is no address") from None
+            if not is_ip(address):
+                raise InvalidArgument(f"host {name} of {path}: {address!r} is no address")
         for key in (name, *(ipaddress.ip_address(address) for address in addresses)):
             if key in seen:
                 raise InvalidArgument(f"{path}: {seen[key]} and {name} are both {key}; leave one of them out")
