@@ -21,7 +21,7 @@
 //! | [`lifetime`] | when an object ends that is not deleted |
 //! | [`swim`], [`redial`] | which members live, and which of the lost this node calls again |
 //! | [`reconnect`] | when a broken control connection is made again, and when not |
-//! | [`members`], [`place`] | who owns an object's directory entry, who stands near whom |
+//! | [`members`], [`place`] | which node owns an object's directory entry, which nodes are near each other |
 //! | [`survey`] | which hosts share a link, as bursts between them show |
 //! | [`message`], [`wire`] | what nodes say to each other, and its bytes |
 //! | [`ask`], [`capability`] | what clients ask of a node, and which of them may ask what |

@@ -1,7 +1,7 @@
 //! What an owner keeps for other members: entries of objects and bytes of small ones. How many they are, and whether there is
 //! room for more.
 //!
-//! Each member has an account, which is charged for what it has told. A [`Charge`] or a [`EntryCharge`] is given back when it is dropped,
+//! Each member has an account, which is charged for what it has told. A [`Charge`] or an [`EntryCharge`] is given back when it is dropped,
 //! however that comes about: by a deletion, a loss, or another object of the name. Does not know entries.
 
 use alloc::{collections::BTreeMap, sync::Arc};

@@ -242,7 +242,7 @@ impl Entry {
                     == Some(&minter);
                 members.contains(minter) && !gave_it_up
             }
-            // A name that nobody has put yet, or that a reduce will be the result of.
+            // A name that no node has put yet, or that the result of a reduce will have.
             None => self.live.is_none() || self.reserved.is_some(),
         };
         if can_come || self.gone.is_some() || self.live.as_ref().is_some_and(Live::is_fed) {

@@ -47,7 +47,7 @@ class Channel:
         """Sends one line.
 
         Raises:
-            Lost: nobody reads it.
+            Lost: no process reads it.
         """
         self.send_bytes(line.encode() + b"\n")
 
@@ -55,7 +55,7 @@ class Channel:
         """Sends bytes as they are.
 
         Raises:
-            Lost: nobody reads them.
+            Lost: no process reads them.
         """
         data = memoryview(content)
         try:
