@@ -191,7 +191,7 @@ test-loom: ## Every interleaving of the shared-memory progress
 	    2>&1 | tee $(LOGS)/loom
 
 # Hostile members that once kept a client waiting: a fold that they ordered held what was to make way.
-HOSTILE_KEPT = 109712 130557 137671
+HOSTILE_KEPT = 109712 130557 137671 172924 178352 183647
 
 test-sim: ## 2000 simulated clusters, each from its seed; 100 with a slow or silent host, 500 with a hostile member; and mistakes on purpose, which are to be found
 	@mkdir -p $(LOGS)

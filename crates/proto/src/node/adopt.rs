@@ -255,8 +255,13 @@ impl Node {
         {
             // The maker knows what it made: an owner of another object has lied.
             let other = copy.id.clone();
+            let was_arriving =
+                self.table.current(&other) == Some(instance) && self.pulls.is_arriving(&other);
             self.doom(instance);
             self.world.send_owners(&other, &Message::Withdraw { id: other.clone(), instance });
+            if was_arriving {
+                self.pulls.pause(&other, self.world.now());
+            }
         }
         let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed || is_false(copy));
         // What is here of another instance is not it, and keeps it from being received.

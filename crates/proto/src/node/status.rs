@@ -19,7 +19,6 @@ impl Node {
     /// What is under way, in words, none when the node is at rest; for checkers.
     pub fn unfinished(&self) -> impl Iterator<Item = String> {
         let counts = [
-            ("pulls", self.pulls.len()),
             ("creates", self.puts.len()),
             ("promises", self.promises.len()),
             ("that wait for room", self.space.len()),
@@ -39,11 +38,17 @@ impl Node {
             ("leases of others", self.directory.leases()),
         ];
         let readers = self.readers.counts().into_iter();
-        readers
+        let counts = readers
             .chain(self.spills.counts())
             .chain(counts)
             .filter(|(_, count)| *count > 0)
-            .map(|(what, count)| format!("{count} {what}"))
+            .map(|(what, count)| format!("{count} {what}"));
+        let pulls = self.pulls.ids().into_iter();
+        pulls
+            .map(|id| {
+                format!("a pull of {id:?}, {:?}", self.pulls.state(&id, self.world.members()))
+            })
+            .chain(counts)
     }
 
     pub(super) fn explain(&self, id: &ObjectId) -> Answer {

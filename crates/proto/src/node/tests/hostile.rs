@@ -147,6 +147,25 @@ fn the_maker_of_an_instance_is_believed_before_an_owner_of_another_object() {
     assert!(cluster.has(3, &id) && !cluster.has(3, &false_name));
 }
 
+/// Goal: a node looks again for an object that it was receiving when the maker said that it made another one.
+#[test]
+fn what_its_maker_says_to_be_another_object_is_looked_for_again() {
+    let (mut cluster, name) = Cluster::of_four("late");
+    let (id, made) = cluster.create(4, Some(&name));
+    let get = cluster.get(3, &id);
+    assert!(cluster.nodes[&NodeId(3)].pulls.is_receiving(&id));
+    let (of, meta, inline, may_wait) = (id.clone(), array(8), Some(ones(8)), true);
+    cluster.say(
+        4,
+        3,
+        Message::Adopt { id: of, instance: made, meta, inline, lifetime: None, may_wait },
+    );
+    assert!(!cluster.nodes[&NodeId(3)].pulls.is_arriving(&id));
+    cluster.ask(4, Ask::Seal { instance: made });
+    cluster.wait(SECOND);
+    assert!(matches!(cluster.reply(get), Ok(Answer::Got { id: got, .. }) if *got == id));
+}
+
 /// Goal: an adoption that its asker takes back ends the search for the object.
 #[test]
 fn an_adoption_that_is_taken_back_is_sought_no_more() {
