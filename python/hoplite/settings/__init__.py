@@ -1,0 +1,201 @@
+"""The settings of a node and of its users: what each takes, and where its value comes from.
+
+One table (`table`) serves `Node(...)`, `hoplite.init(...)`, the options of `hoplite node` and docs/settings.md. A value
+is an argument (or option), else the environment's HOPLITE_<NAME>, else a key of the TOML file that `config` or
+HOPLITE_CONFIG names, else the default. No other file is looked for. Knows nothing of nodes and starts none.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hoplite._arguments import check_text
+from hoplite.errors import InvalidArgument
+from hoplite.settings.kinds import DEGREES, FLAG, LEVELS, UNIX
+from hoplite.settings.table import CONFIG_VARIABLE, PREFIX, SETTINGS, TABLE, VARIABLES, Setting
+from hoplite.tokens import check_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hoplite.values import Allowed
+
+__all__ = [
+    "CONFIG_VARIABLE", "DEGREES", "FLAG", "LEVELS", "LOOPBACK", "SETTINGS", "UNIX", "VARIABLES", "Setting",
+    "SettingsWarning", "Values", "closest", "load", "may_pickle", "read_file",
+]  # fmt: skip
+
+# What says that there are to be other nodes: one that nothing says so of opens no port.
+OF_CLUSTERS = (
+    *("listen", "advertise", "join", "cluster", "token", "token_file", "certificate", "key", "ca", "crl"),
+    *("plain", "insecure"),
+)
+
+# Where a node listens for others if nothing says where.
+LOOPBACK = "127.0.0.1:0"
+
+ARGUMENT = "argument"
+DEFAULT = "default"
+
+# Of this process: a warning at each call would say nothing new.
+_warned: set[str] = set()
+
+
+class SettingsWarning(UserWarning):
+    """A setting is probably not what its author meant: a variable that nothing reads."""
+
+
+class Values:
+    """The values of some settings, and where each comes from."""
+
+    def __init__(self, found: Mapping[str, tuple[Any, str]]) -> None:
+        self._found = found
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - each setting has a type of its own
+        return self._found[name][0]
+
+    def origin(self, name: str) -> str:
+        """Where a value was said: "argument", a variable, "FILE: key", or "default"."""
+        return self._found[name][1]
+
+    def is_set(self, name: str) -> bool:
+        """Whether a value was said."""
+        return self.origin(name) != DEFAULT
+
+    def listen_address(self) -> str | None:
+        """Where a node listens; None if these settings ask for no other nodes, and so for no port."""
+        if self["listen"] is not None:
+            listen: str = self["listen"]
+            return listen
+        return LOOPBACK if any(self.is_set(name) and self[name] not in (False, []) for name in OF_CLUSTERS) else None
+
+    def check_cluster(self, running: str, path: str, advice: str) -> None:
+        """Refuses a running node that is of another cluster than these settings name, if they name one.
+
+        Args:
+            running: the cluster of the node.
+            path: of the node's socket.
+            advice: what to do about it; ends the error.
+
+        Raises:
+            InvalidArgument: the clusters differ.
+        """
+        if self.is_set("cluster") and running != self["cluster"]:
+            raise InvalidArgument(
+                f"the node at {UNIX}{path} is of cluster {running!r}, and {self['cluster']!r} was asked for "
+                f"({self.origin('cluster')}): {advice}"
+            )
+
+    def given(self, *names: str) -> list[str]:
+        """Those of some settings that the caller itself said."""
+        return [name for name in names if self.origin(name) == ARGUMENT]
+
+
+def load(config: str | os.PathLike[str] | None = None, /, **arguments: object) -> Values:
+    """Finds the values of settings.
+
+    Args:
+        config: a TOML file; None means the one that HOPLITE_CONFIG names, if it is set.
+        arguments: the settings to find, by name; None means that the caller said nothing.
+
+    Raises:
+        InvalidArgument: a value makes no sense, or the file can't be read or has a key that is none; names the
+            variable, or the file and the key.
+    """
+    _warn_of_strange_variables()
+    if config is None:
+        config = os.environ.get(CONFIG_VARIABLE) or None
+    in_file = read_file(config) if config is not None else {}
+    found: dict[str, tuple[Any, str]] = {}
+    for name, argument in arguments.items():
+        setting = TABLE[name]
+        text = os.environ.get(setting.variable)
+        if argument is not None:
+            found[name] = setting.kind.check(name, argument), ARGUMENT
+        elif text:
+            try:
+                found[name] = setting.from_text(text), setting.variable
+            except InvalidArgument as error:
+                raise InvalidArgument(f"{setting.variable}: {error}") from None
+        elif name in in_file:
+            found[name] = in_file[name], f"{config}: {name}"
+        else:
+            found[name] = setting.default, DEFAULT
+    return Values(found)
+
+
+def may_pickle(allow_pickle: bool | Iterable[str] | None) -> Allowed | None:
+    """Which values that need pickle a client may put and get: as its maker says, else as the settings say.
+
+    Returns:
+        None if neither says anything.
+
+    Raises:
+        InvalidArgument: `allow_pickle` is no bool and no list of names, here or in the settings.
+    """
+    allowed: Allowed | None = load(allow_pickle=allow_pickle)["allow_pickle"]
+    return allowed
+
+
+def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Reads a TOML file of settings, each key of which is the name of one.
+
+    Raises:
+        InvalidArgument: the file can't be read, is no TOML, has a key or a value that is none, or has a token that
+            others can read.
+    """
+    # Here, since most programs name no file.
+    import tomllib
+
+    file = Path(check_text("config", path)).expanduser()
+    try:
+        with file.open("rb") as opened:
+            facts = os.fstat(opened.fileno())
+            content = tomllib.load(opened)
+    except OSError as error:
+        raise InvalidArgument(f"the settings in {file} can't be read: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{file} is not TOML: {error}") from None
+
+    values = {}
+    for key, value in content.items():
+        if key not in TABLE:
+            raise InvalidArgument(f"{file}: {_unknown(key, value)}")
+        try:
+            values[key] = TABLE[key].from_file(value)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{file}: {error}") from None
+    if "token" in values:
+        check_private(file, facts)
+    return values
+
+
+def closest(word: str, words: Iterable[str]) -> str:
+    """Names the word that was probably meant, as " (did you mean X?)"; empty if none is near."""
+    import difflib
+
+    near = difflib.get_close_matches(word, list(words), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _unknown(key: str, value: object) -> str:
+    if isinstance(value, dict):
+        return f"[{key}] is a section; settings are written without any, at the top of the file"
+    return f"{key} is no setting{closest(key, TABLE)}; there are {', '.join(TABLE)}"
+
+
+def _warn_of_strange_variables() -> None:
+    for variable in os.environ:
+        if variable.startswith(PREFIX) and variable not in VARIABLES:
+            near = closest(variable, VARIABLES)
+            _warn(variable, f"{variable} is set, and nothing reads it{near}; known are {', '.join(sorted(VARIABLES))}")
+
+
+def _warn(key: str, message: str) -> None:
+    if key not in _warned:
+        _warned.add(key)
+        # To the call of a user, more or less: load, and the function of the package that called it.
+        warnings.warn(message, SettingsWarning, stacklevel=4)
