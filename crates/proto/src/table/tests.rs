@@ -1,0 +1,158 @@
+use super::*;
+use crate::id::NodeId;
+
+fn instance(serial: u64) -> Instance {
+    Instance { node: NodeId(1), serial }
+}
+
+fn id(serial: u64) -> ObjectId {
+    ObjectId::Minted { node: NodeId(1), serial }
+}
+
+fn table_with_three_copies() -> Table {
+    let mut table = Table::new(4 * (1000 + COPY_OVERHEAD_BYTES));
+    for serial in 0..3 {
+        let origin = serial == 0;
+        let meta = Meta::bytes(1000);
+        table.insert(instance(serial), id(serial), meta, None, State::Complete, origin);
+        table.reveal(instance(serial));
+    }
+    table
+}
+
+#[test]
+fn the_least_recently_used_copy_goes_first_and_an_original_never() {
+    let mut table = table_with_three_copies();
+    table.pin(instance(1));
+    table.unpin(instance(1));
+    let evicted = table.make_room(2000).unwrap().evicted;
+    assert_eq!(evicted.len(), 1);
+    assert_eq!(evicted[0].instance, instance(2));
+    assert!(table.make_room(4000).is_none(), "the original stays");
+    assert!(table.get(instance(1)).is_some(), "nothing is evicted when it would not be enough");
+}
+
+#[test]
+fn what_its_only_reader_has_copied_goes_first() {
+    let mut table = table_with_three_copies();
+    table.insert(instance(3), id(3), Meta::bytes(1000), None, State::Complete, false);
+    let copied = |table: &mut Table, serial| {
+        table.pass_over(instance(serial));
+        table.unpin(instance(serial));
+    };
+    // Another reads the second too, and the last is read again.
+    [2, 2, 3, 1].iter().for_each(|serial| table.pin(instance(*serial)));
+    [2, 3, 1].iter().for_each(|serial| copied(&mut table, *serial));
+    table.unpin(instance(2));
+    table.pin(instance(3));
+    table.unpin(instance(3));
+    let gone: Vec<_> =
+        (0..3).flat_map(|_| table.shed(1).evicted).map(|gone| gone.instance).collect();
+    assert_eq!(gone, [1, 2, 3].map(instance));
+}
+
+#[test]
+fn what_is_shed_is_no_more_than_may_go() {
+    let mut table = table_with_three_copies();
+    let shed = [1, u64::MAX, 1].map(|bytes| table.shed(bytes).evicted.len());
+    assert_eq!(shed, [1, 1, 0], "the original stays");
+}
+
+#[test]
+fn the_largest_that_can_t_go_are_named_with_what_holds_them() {
+    let mut table = Table::new(1 << 30);
+    assert_eq!(table.largest_held(), "nothing in it is pinned");
+    for serial in 1..6 {
+        let meta = Meta::bytes(1000 * serial);
+        table.insert(instance(serial), id(serial), meta, None, State::Complete, serial % 2 == 1);
+    }
+    table.pin(instance(4));
+    table.set_state(instance(3), State::Folding);
+    let named = [
+        format!("{} of 5000 bytes (kept until it is deleted)", id(5)),
+        format!("{} of 4000 bytes (read by 1)", id(4)),
+        format!("{} of 3000 bytes (being reduced)", id(3)),
+    ];
+    assert_eq!(table.largest_held(), format!("the largest are {}", named.join(", ")));
+}
+
+#[test]
+fn a_pinned_copy_outlives_its_deletion_until_the_last_reader_is_gone() {
+    let mut table = table_with_three_copies();
+    table.pin(instance(0));
+    table.pin(instance(0));
+    assert_eq!(table.doom(instance(0)), None);
+    assert_eq!(table.current(&id(0)), None, "nobody new finds it");
+    assert_eq!(table.unpin(instance(0)), None);
+    assert_eq!(table.unpin(instance(0)).map(|removed| removed.instance), Some(instance(0)));
+}
+
+#[test]
+fn what_may_go_is_known_without_a_look_at_every_copy() {
+    let capacity = 64 * (1000 + COPY_OVERHEAD_BYTES);
+    let mut table = Table::new(capacity);
+    // The linear congruential generator of Knuth's MMIX.
+    let mut state = 1_u64;
+    let mut dice = |sides: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % sides
+    };
+    for serial in 1000..3000 {
+        let which = instance(dice(32));
+        match dice(8) {
+            0 | 1 => {
+                let size = dice(4000);
+                if table.make_room(size).is_some() {
+                    let (state, origin) = (State::Folding, dice(3) == 0);
+                    let (id, meta) = (id(serial), Meta::bytes(size));
+                    if table.get(which).is_none() {
+                        table.insert(which, id, meta, None, state, origin);
+                    }
+                }
+            }
+            2 => table.set_state(which, State::Complete),
+            3 => drop(table.set_origin(which, dice(2) == 0)),
+            4 => table.pin(which),
+            5 => {
+                table.pin(which);
+                table.pass_over(which);
+            }
+            6 if table.get(which).is_some_and(|copy| copy.pins > 0) => {
+                table.unpin(which);
+            }
+            7 if dice(4) == 0 => drop(table.doom(which)),
+            _ => {}
+        }
+        let may_go = |copy: &&Copy| copy.is_complete() && !copy.origin && copy.pins == 0;
+        let (mut bytes, mut first) = (0, None);
+        for (instance, copy) in table.iter().filter(|(_, copy)| may_go(copy)) {
+            bytes += copy.cost();
+            first = first.min(Some((copy.last_use, instance))).or(Some((copy.last_use, instance)));
+        }
+        let used: u64 = table.iter().map(|(_, copy)| copy.cost()).sum();
+        assert_eq!((table.used(), table.pinned()), (used, used - bytes));
+        let held: u64 = table.evictable.held.iter().map(|(cost, _)| cost).sum();
+        assert_eq!(held, table.pinned());
+        assert_eq!(table.evictable.least_recently_used(), first.map(|(_, instance)| instance));
+        let free = capacity - used + bytes - COPY_OVERHEAD_BYTES;
+        assert_eq!((table.missing_for(free), table.missing_for(free + 1)), (0, 1));
+    }
+}
+
+#[test]
+fn accounting_returns_to_zero() {
+    let mut table = table_with_three_copies();
+    (0..3).for_each(|serial| assert!(table.doom(instance(serial)).is_some()));
+    assert_eq!(table.used(), 0);
+}
+
+#[test]
+fn a_new_instance_takes_the_id_over() {
+    let mut table = table_with_three_copies();
+    table.insert(instance(9), id(0), Meta::bytes(1), None, State::Folding, true);
+    assert_eq!(table.current(&id(0)), Some(instance(0)), "not before it is revealed");
+    table.reveal(instance(9));
+    assert_eq!(table.current(&id(0)), Some(instance(9)));
+    table.doom(instance(0));
+    assert_eq!(table.current(&id(0)), Some(instance(9)), "the old one's end does not touch it");
+}
