@@ -1,7 +1,7 @@
 //! A reduce as its coordinator sees it: which inputs have arrived, which were chosen, who folds what.
 //!
 //! Pure: [`Reduce`] takes what the directory says of each input and answers with [`Step`]s for the node. It does not
-//! know messages, memory or other reduces.
+//! know messages, memory or other reduces. What it tells the node is in [`step`], who folds what in [`plan`].
 //!
 //! ```text
 //!   Gathering --------------------> Folding ----------------> over (the node drops it)
@@ -17,9 +17,11 @@
 
 pub mod assign;
 pub mod cost;
+mod plan;
 pub mod scatter;
 pub mod shape;
 mod starved;
+mod step;
 #[cfg(test)]
 mod tests;
 
@@ -30,12 +32,11 @@ use alloc::{
     string::String,
     vec::Vec,
 };
-use core::{cmp::Reverse, fmt};
 
+pub use self::step::{Around, Step};
 use self::{
-    assign::{Seat, Tree},
-    cost::{DegreeReason, Link, choose_degree},
-    shape::{Degree, Shape},
+    plan::{Patience, Plan, PlanShape},
+    shape::Degree,
     starved::Starved,
 };
 use crate::{
@@ -43,10 +44,8 @@ use crate::{
     id::{Instance, NodeId, ObjectId, ReduceId},
     inline::Inline,
     limits::INLINE_BYTES_MAX,
-    members::Members,
-    message::{FoldKey, FoldOrder, Found},
+    message::Found,
     meta::{Dtype, Form, Kind, Meta, Op},
-    pipeline::frame_bytes,
     planted::{self, Bug},
     time::Instant,
     timed::Deadline,
@@ -58,58 +57,6 @@ const LOST_PAUSE_NS: u64 = 20_000_000;
 
 /// Where the node that could not go on has answered: 2 ms at first, a few round trips for what it tells the owners.
 const ANSWERED_PAUSE_NS: u64 = 1_000_000;
-
-/// What a reduce wants its node to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Ask the owner of this input, and go on listening.
-    Watch(ObjectId),
-    /// Send a position its order.
-    Order(NodeId, FoldOrder),
-    /// Ask a node that others wait for whether it lives.
-    Probe(NodeId),
-    /// All inputs are small: fold these here.
-    FoldInline(Vec<Inline>),
-    /// All inputs are chosen: make room for the result and fold these into it.
-    Result {
-        /// Inputs at the caller's node.
-        local: Vec<Instance>,
-        /// Positions whose streams end here.
-        children: Vec<(NodeId, u32)>,
-    },
-    /// An attempt is over: these nodes are to stop, and its result is void.
-    Void {
-        /// The attempt.
-        epoch: u32,
-        /// Who was ordered to fold.
-        nodes: Vec<NodeId>,
-        /// Why, in words.
-        detail: String,
-    },
-    /// All inputs are chosen, and most of those who hold them want the result: have each fold a part of it.
-    Scatter(Vec<Seat<NodeId, Instance>>),
-    /// The shape of the tree was chosen.
-    Chose(Degree, DegreeReason),
-    /// It can't succeed.
-    Fail(Error),
-}
-
-/// What a reduce has to know of the world to plan.
-#[derive(Clone, Copy)]
-pub struct Around<'a> {
-    /// Who there is.
-    pub members: &'a Members,
-    /// Between any two of them.
-    pub link: Link,
-    /// Whether a node is known to wait for the result.
-    pub wants: &'a dyn Fn(NodeId) -> bool,
-}
-
-impl fmt::Debug for Around<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Around").field("link", &self.link).finish_non_exhaustive()
-    }
-}
 
 /// What is known of one input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,37 +103,6 @@ pub struct Reduce {
     retry_at: Option<Instant>,
     patience: Patience,
     starved: Starved,
-}
-
-/// How long a reduce that could begin waits for the last inputs, because with all of them it might be scattered.
-///
-/// A sixteenth of what the object takes on a link. A tree that begins so much later does not end later unless its last
-/// input is there before: until then it fills windows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patience {
-    Fresh,
-    Until(Instant),
-    Over,
-}
-
-#[derive(Debug)]
-struct Plan {
-    shape: PlanShape,
-    /// Bytes of the frames of its streams.
-    frame: u32,
-}
-
-#[derive(Debug)]
-enum PlanShape {
-    /// All inputs are folded by the coordinator out of its messages.
-    Inline,
-    Tree {
-        tree: Tree<NodeId, Instance>,
-        /// Inputs at the caller's node.
-        local: Vec<Instance>,
-    },
-    /// Who makes a part each.
-    Scattered(Vec<NodeId>),
 }
 
 impl Deadline for Reduce {
@@ -562,195 +478,6 @@ impl Reduce {
         }
         let metas = Box::new((like.clone(), meta.clone()));
         Err(Error::ShapeMismatch { first: first.clone(), other: id.clone(), metas })
-    }
-
-    /// Chooses what has arrived, up to the count, and orders what can be ordered.
-    fn advance(&mut self, now: Instant, around: Around<'_>, steps: &mut Vec<Step>) {
-        if self.chosen == self.count || self.arrived.is_empty() {
-            return;
-        }
-        // Until every owner has answered once, inputs that exist already would look like late ones, and those of
-        // one node would get a position each.
-        if self.plan.is_none() && self.unanswered > 0 {
-            return;
-        }
-        let size = self.meta().map_or(0, |meta| meta.size);
-        if size <= INLINE_BYTES_MAX {
-            return self.advance_small(steps);
-        }
-        if self.plan.is_some() {
-            self.seat_late_arrivals();
-            return self.order(steps);
-        }
-        let groups = self.groups();
-        if self.is_scattered(size, &groups, around) {
-            return self.scatter(size, groups, around, steps);
-        }
-        if self.is_worth_waiting(now, size, &groups, around) {
-            return;
-        }
-        self.begin_tree(size, groups, around, steps);
-        self.order(steps);
-    }
-
-    fn advance_small(&mut self, steps: &mut Vec<Step>) {
-        if self.arrived.len() < self.count {
-            return;
-        }
-        self.chosen = self.count;
-        self.plan = Some(Plan { shape: PlanShape::Inline, frame: 0 });
-        let twice = usize::from(planted::has(Bug::FoldsAnInputTwice));
-        let chosen = self.arrived[..twice].iter().chain(&self.arrived[..self.count]);
-        steps.push(Step::FoldInline(chosen.filter_map(|arrival| arrival.inline.clone()).collect()));
-    }
-
-    /// What has arrived of what will be folded, by node.
-    fn groups(&self) -> Vec<Seat<NodeId, Instance>> {
-        let mut groups: Vec<Seat<NodeId, Instance>> = Vec::new();
-        for arrival in self.arrived.iter().take(self.count) {
-            match groups.iter_mut().find(|group| group.node == arrival.holder) {
-                Some(group) => group.inputs.push(arrival.instance),
-                None => {
-                    let (node, inputs) = (arrival.holder, Vec::from([arrival.instance]));
-                    groups.push(Seat { node, inputs });
-                }
-            }
-        }
-        groups
-    }
-
-    /// A degree that is forced is that of a tree; and an attempt that failed may have failed for want of room.
-    ///
-    /// The coordinator owns what it mints, and so knows who waits for it; of a name it might be told by chance.
-    fn may_be_scattered(&self) -> bool {
-        let is_minted = self.result.minter() == Some(self.me);
-        let is_first = self.forced.is_none() && self.epoch == 0;
-        is_minted && is_first && self.count <= scatter::INPUTS_MAX
-    }
-
-    fn is_scattered(
-        &self,
-        size: u64,
-        groups: &[Seat<NodeId, Instance>],
-        Around { link, wants, .. }: Around<'_>,
-    ) -> bool {
-        let nodes: Vec<NodeId> = groups.iter().map(|group| group.node).collect();
-        // A seat begins anywhere in its inputs, but not before these have grown so far.
-        let is_whole = |arrival: &Arrival| arrival.complete;
-        self.may_be_scattered()
-            && self.arrived.len() >= self.count
-            && self.arrived[..self.count].iter().all(is_whole)
-            && scatter::is_best(size, &nodes, self.me, link, wants)
-    }
-
-    /// Whether with what may come in a moment, inputs or questions for the result, it could be scattered.
-    fn is_worth_waiting(
-        &mut self,
-        now: Instant,
-        size: u64,
-        groups: &[Seat<NodeId, Instance>],
-        Around { link, wants, .. }: Around<'_>,
-    ) -> bool {
-        let missing = self.count.saturating_sub(self.arrived.len());
-        let nodes: Vec<NodeId> = groups.iter().map(|group| group.node).collect();
-        let (wanting, others) = scatter::askers(&nodes, self.me, wants);
-        // One reader of many is no sign of more.
-        let is_likely = wanting > 0 && 4 * wanting >= others;
-        if !(self.may_be_scattered()
-            && is_likely
-            && scatter::is_gain(size, groups.len() + missing, link))
-        {
-            return false;
-        }
-        if self.patience == Patience::Fresh {
-            let patience_ns = u64::try_from(link.transfer_ns(size) / 16).unwrap_or(u64::MAX);
-            self.patience = Patience::Until(now + patience_ns);
-        }
-        matches!(self.patience, Patience::Until(until) if now < until)
-    }
-
-    fn scatter(
-        &mut self,
-        size: u64,
-        mut seats: Vec<Seat<NodeId, Instance>>,
-        Around { members, .. }: Around<'_>,
-        steps: &mut Vec<Step>,
-    ) {
-        // Neighbours send to each other: so a group is left once, and entered once.
-        seats.sort_by_key(|seat| (members.place(seat.node), seat.node));
-        self.chosen = self.count;
-        self.patience = Patience::Over;
-        let nodes: Vec<NodeId> = seats.iter().map(|seat| seat.node).collect();
-        let frame = scatter::frame_bytes(size, seats.len()) as u32;
-        self.plan = Some(Plan { shape: PlanShape::Scattered(nodes), frame });
-        steps.push(Step::Scatter(seats));
-    }
-
-    /// Seats what exists already, by rack, in a tree with a position for each input still to come.
-    fn begin_tree(
-        &mut self,
-        size: u64,
-        mut groups: Vec<Seat<NodeId, Instance>>,
-        Around { members, link, .. }: Around<'_>,
-        steps: &mut Vec<Step>,
-    ) {
-        self.patience = Patience::Over;
-        let batch = self.arrived.len().min(self.count);
-        let local: Vec<Instance> = groups
-            .extract_if(.., |group| group.node == self.me)
-            .flat_map(|mine| mine.inputs)
-            .collect();
-        // In a chain neighbours send to each other, and the last to the caller, which is nearest to it: so the sum of a group
-        // leaves it once, and comes into each of the caller's groups once.
-        groups.sort_by_key(|group| {
-            (Reverse(members.distance(group.node, self.me)), members.place(group.node))
-        });
-        self.chosen = batch;
-        let positions = (groups.len() + self.count - batch) as u32;
-        let (chosen, reason) = choose_degree(positions, size, link);
-        let degree = self.forced.unwrap_or(chosen);
-        steps.push(Step::Chose(degree, reason));
-        let mut tree = Tree::new(Shape { degree, positions });
-        for Seat { node, inputs } in groups {
-            tree.seat(node, inputs);
-        }
-        let frame = frame_bytes(size, link) as u32;
-        self.plan = Some(Plan { shape: PlanShape::Tree { tree, local }, frame });
-    }
-
-    fn seat_late_arrivals(&mut self) {
-        let Some(Plan { shape: PlanShape::Tree { tree, local }, .. }) = &mut self.plan else {
-            return;
-        };
-        for arrival in self.arrived.iter().take(self.count).skip(self.chosen) {
-            if arrival.holder == self.me {
-                local.push(arrival.instance);
-            } else {
-                tree.seat(arrival.holder, Vec::from([arrival.instance]));
-            }
-        }
-        self.chosen = self.arrived.len().min(self.count);
-    }
-
-    fn order(&mut self, steps: &mut Vec<Step>) {
-        let (Some(meta), Some(dtype)) = (self.meta(), self.dtype()) else { return };
-        let (size, op, reduce, epoch) = (meta.size, self.op, self.key, self.epoch);
-        let epoch = if planted::has(Bug::IgnoresEpochs) { 0 } else { epoch };
-        let Some(Plan { shape: PlanShape::Tree { tree, local }, frame }) = &mut self.plan else {
-            return;
-        };
-        if self.chosen == self.count {
-            tree.close();
-        }
-        for order in tree.orders() {
-            let key = FoldKey { reduce, epoch, segment: 0, position: order.position };
-            let (inputs, children, part) = (order.inputs, order.children, 0..size);
-            let fold = FoldOrder { key, inputs, children, op, dtype, size, part, frame: *frame };
-            steps.push(Step::Order(order.node, fold));
-        }
-        if let Some(children) = tree.tops() {
-            steps.push(Step::Result { local: local.clone(), children });
-        }
     }
 }
 

@@ -2,8 +2,11 @@
 
 use alloc::{collections::BTreeSet, string::ToString, vec};
 
-use super::*;
-use crate::members::Member;
+use super::{cost::Link, *};
+use crate::{
+    members::{Member, Members},
+    message::FoldOrder,
+};
 
 const ME: NodeId = NodeId(1);
 
