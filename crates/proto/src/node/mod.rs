@@ -45,6 +45,7 @@ mod put;
 mod puts;
 mod read;
 mod readers;
+mod receive;
 mod reduce;
 mod replicas;
 mod requests;

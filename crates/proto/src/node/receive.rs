@@ -1,0 +1,133 @@
+//! Receive: the bytes of an object come from one sender after another, until all are here.
+//!
+//! How the first sender is found is in [`super::get`]; how fast the bytes come, in [`super::pace`].
+
+use alloc::{format, vec::Vec};
+
+use super::{Action, Node, Note};
+use crate::{
+    id::{Instance, NodeId, ObjectId},
+    message::{Announce, Message},
+    planted::{self, Bug},
+    table::State,
+};
+
+impl Node {
+    pub(super) fn receive_from(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
+        self.begin_to_receive(id, instance, source);
+        self.growing(instance);
+        let Some(parked) = self.pulls.take_parked(id) else { return };
+        if self.scatters.contains(instance) {
+            self.begin_parts(instance);
+        } else {
+            self.fetch(id, instance, source);
+        }
+        // Both, for the owner who chose the sender may have been the second, or another before a change of members.
+        self.announce(instance);
+        for (serve, instance) in parked {
+            self.serve_or_refuse(serve, instance);
+        }
+    }
+
+    pub(super) fn fetch(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
+        let copy = self.table.get(instance);
+        let digest = copy.and_then(|copy| copy.meta.digest.as_deref().copied());
+        self.world.act(Action::Fetch { id: id.clone(), instance, source, parts: None, digest });
+    }
+
+    /// An owner names the sender from now on: a receiver that has stepped in between this node and its sender, or one that
+    /// is faster than the present sender.
+    pub(super) fn redirected(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
+        if self.keeps_sender(id, instance, source) {
+            return;
+        }
+        let is_avoided = self.pulls.avoids(id, source)
+            || self.pulls.keeps_to_one(id)
+            || source == self.world.me();
+        if !is_avoided && self.pulls.redirect_before_room(id, instance, source) {
+            return;
+        }
+        let is_arriving = !is_avoided && self.pulls.is_arriving(id);
+        let Some(current) = self.table.current(id) else { return };
+        if is_arriving
+            && current == instance
+            && !self.scatters.contains(instance)
+            && let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed)
+            && let State::Flowing(Some(before)) = copy.state
+            && before != source
+        {
+            self.table.set_state(instance, State::Flowing(Some(source)));
+            self.world.note(Note::SenderReplaced { id: id.clone(), before, source });
+            if self.pulls.is_receiving(id) {
+                self.begin_to_receive(id, instance, source);
+                self.fetch(id, instance, source);
+            }
+        }
+        // Its owner believes that this node did as it was told.
+        self.announce(current);
+    }
+
+    pub(super) fn fetched(&mut self, instance: Instance) {
+        if self.parts_complete(instance) {
+            return;
+        }
+        let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
+        if matches!(copy.state, State::Flowing(_)) {
+            self.table.set_state(instance, State::Complete);
+            self.announce(instance);
+            self.completed(instance);
+        }
+    }
+
+    /// A member is gone: what it sends is sought elsewhere, though its connection may be open for long.
+    pub(super) fn pulls_without(&mut self, node: NodeId) {
+        // One without memory so far has asked it for nothing: it will, and hear that it is gone.
+        let is_fed = |instance: &Instance| {
+            let copy = self.table.get(*instance).filter(|copy| !copy.doomed);
+            copy.is_some_and(|copy| copy.state == State::Flowing(Some(node)))
+                && !self.scatters.contains(*instance)
+        };
+        let fed: Vec<Instance> = self.pulls.receiving().filter(is_fed).collect();
+        for instance in fed {
+            self.world.act(Action::StopFetch { instance });
+            self.fetch_failed(instance, node, false);
+        }
+    }
+
+    pub(super) fn fetch_failed(&mut self, instance: Instance, source: NodeId, not_here: bool) {
+        if self.scatters.contains(instance) {
+            let detail = format!("a part did not come from node {source}");
+            return self.parts_failed(instance, detail);
+        }
+        let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
+        if copy.state != State::Flowing(Some(source)) {
+            return;
+        }
+        let id = copy.id.clone();
+        self.table.set_state(instance, State::Flowing(None));
+        if planted::has(Bug::GivesUpAfterOneSender) {
+            return;
+        }
+        let not_here = not_here.then_some((source, instance));
+        let failed = self.pulls.failed(&id, source, not_here, self.world.now());
+        let Some(is_first) = failed else { return };
+        self.end_if_unwanted(&id);
+        if is_first {
+            self.locate(&id);
+        }
+        self.tell_second(instance);
+    }
+
+    /// The owners learn that no node feeds this copy: the first by the question for a sender.
+    pub(super) fn tell_second(&mut self, instance: Instance) {
+        if let Some(announce) = self.announcement(instance) {
+            self.send_second(announce);
+        }
+    }
+
+    pub(super) fn send_second(&mut self, announce: Announce) {
+        if let Some(second) = self.world.members().owners(&announce.id).second {
+            self.world.send(second, Message::Announce(announce));
+        }
+    }
+}
