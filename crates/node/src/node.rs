@@ -1,7 +1,9 @@
 //! A node in this process: starts, is used through clients, leaves.
 
+mod port;
+
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -15,19 +17,18 @@ use hoplite_proto::{
     table::file_bytes,
 };
 use tokio::{
-    net::{TcpListener, TcpSocket},
     runtime::{Builder, Runtime},
     task::AbortHandle,
 };
 use tracing::{info, warn};
 
+use self::port::{advertised, bind, checked};
 use crate::{
     config::{NodeConfig, default_capacity, excess},
     counters::Counters,
     disk::{Disk, file::Written, folder::Folder},
     engine::{door::Engine, requests::Requests, task::Task, tasks::Tasks},
     error::Error,
-    fork_safe,
     limited::Limited,
     link::LinkMeter,
     local::{client::Client, programs::Programs, server, socket},
@@ -36,7 +37,7 @@ use crate::{
         certificates,
         control::Control,
         handshake::{self, Identity, NO_ADDRESS, address_of},
-        join::{self, resolve},
+        join,
         listen::{self, Serve},
         peers::Peers,
         proofs::Token,
@@ -401,64 +402,9 @@ async fn end(shell: &Shell, accepting: &[AbortHandle], patience: Duration) -> bo
     has_left
 }
 
-/// The address to listen on, if a node with these settings may.
-fn checked(config: &NodeConfig, said: &str) -> Result<SocketAddr, Error> {
-    let refused = |detail| Error::Listen { address: said.into(), detail };
-    let listen = resolve(said).map_err(refused)?;
-    let is_closed = !config.tokens.is_empty() || config.certificates.is_some();
-    if listen.ip().is_loopback() || is_closed || config.insecure {
-        return Ok(listen);
-    }
-    Err(refused(
-        "other hosts can reach it: give all nodes of the cluster the same token, or certificates of one CA, or say \
-         insecure if everybody on the network may read and write every object"
-            .into(),
-    ))
-}
-
 fn failed(config: &NodeConfig, error: &std::io::Error) -> Error {
     let address = config.listen.clone().unwrap_or_else(|| "no port".into());
     Error::Listen { address, detail: error.to_string() }
-}
-
-fn bind(listen: SocketAddr, said: &str) -> Result<TcpListener, Error> {
-    let socket = if listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
-    let bound = socket.and_then(|socket| {
-        // A node that restarts on its port must not wait for the kernel to forget the old connections.
-        socket.set_reuseaddr(true)?;
-        socket.bind(listen)?;
-        // A node that calls again after this process was killed is to be refused, not kept waiting.
-        TcpListener::from_std(fork_safe::raise(socket.listen(1024)?.into_std()?))
-    });
-    bound.map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => Error::AddressInUse {
-            address: said.into(),
-            detail: "another process listens there".into(),
-        },
-        _ => Error::Listen { address: said.into(), detail: error.to_string() },
-    })
-}
-
-fn advertised(config: &NodeConfig, listen: &str, bound: SocketAddr) -> Result<SocketAddr, Error> {
-    let address = match &config.advertise {
-        // A port that is not said is the one that is listened on.
-        Some(said) => match said.parse::<IpAddr>() {
-            Ok(ip) => SocketAddr::new(ip, bound.port()),
-            Err(_) => resolve(said)
-                .map_err(|detail| Error::Advertise { address: said.clone(), detail })?,
-        },
-        None => bound,
-    };
-    if address.ip().is_unspecified() {
-        return Err(Error::Listen {
-            address: listen.into(),
-            detail: "others can't reach a node at this address: listen on one of the host's addresses, or say which \
-                     one to advertise"
-                .into(),
-        });
-    }
-    let port = if address.port() == 0 { bound.port() } else { address.port() };
-    Ok(SocketAddr::new(address.ip(), port))
 }
 
 #[cfg(all(test, feature = "planted-bugs"))]

@@ -23,7 +23,6 @@ use hoplite_proto::{
     error::Error as CallError,
     id::Instance,
     members::Member,
-    wire,
 };
 use hoplite_shm::{
     ExtentId, Mapping, Slot, recv_with_fds, send_with_fds, try_recv_with_fds, try_send_with_fds,
@@ -34,7 +33,8 @@ use rustix::{
 };
 
 use super::{
-    protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame, take_frame},
+    incoming::Incoming,
+    protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame},
     socket,
 };
 use crate::{error::Error, fork_safe, shared_epoll::SharedEpoll, sync::lock};
@@ -476,41 +476,5 @@ struct EndsWithThread(Arc<Shared>);
 impl Drop for EndsWithThread {
     fn drop(&mut self) {
         self.0.end();
-    }
-}
-
-/// What has come from the node and was not taken yet.
-#[derive(Default)]
-pub(super) struct Incoming {
-    bytes: Vec<u8>,
-    descriptors: Vec<OwnedFd>,
-}
-
-impl Incoming {
-    /// The next message, which `receive` waits for or does not; none when the node is gone.
-    pub(super) fn next<'a>(
-        &mut self,
-        stream: &'a UnixStream,
-        receive: impl Fn(&'a UnixStream, &mut [u8], &mut Vec<OwnedFd>) -> io::Result<usize>,
-    ) -> io::Result<Option<FromNode>> {
-        let mut buffer = [0; 16 * 1024];
-        loop {
-            if let Some(body) = take_frame(&mut self.bytes)? {
-                let message = wire::decode(&body);
-                return message
-                    .map(Some)
-                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
-            }
-            match receive(stream, &mut buffer, &mut self.descriptors) {
-                Ok(0) => return Ok(None),
-                Ok(count) => self.bytes.extend_from_slice(&buffer[..count]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    pub(super) fn descriptor(&mut self) -> Option<OwnedFd> {
-        if self.descriptors.is_empty() { None } else { Some(self.descriptors.remove(0)) }
     }
 }

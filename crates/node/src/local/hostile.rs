@@ -26,8 +26,8 @@ use hoplite_proto::{
 use hoplite_shm::{Mapping, Slot, recv_with_fds, send_with_fds};
 
 use super::{
-    attach::Incoming,
     client::Client,
+    incoming::Incoming,
     protocol::{FromNode, LOCAL_VERSION, Place, ToNode, frame},
 };
 use crate::{config::NodeConfig, node::Node};

@@ -13,6 +13,7 @@ mod describe;
 pub(crate) mod fork;
 #[cfg(test)]
 mod hostile;
+mod incoming;
 mod leaving;
 mod limits;
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! One attached process: what it says, what it is answered, which memory it has. Knows neither users nor sockets.
 
+mod answering;
+
 use std::{
     collections::{HashMap, HashSet},
     io,
@@ -8,11 +10,7 @@ use std::{
     time::Duration,
 };
 
-use hoplite_proto::{
-    ask::{Answer, Ask},
-    error::Error as CallError,
-    id::{ClientId, Instance},
-};
+use hoplite_proto::{ask::Ask, error::Error as CallError, id::ClientId};
 use hoplite_shm::{ExtentId, ShmError, WriterId};
 use tokio::{net::UnixStream, sync::Notify};
 use tracing::info;
@@ -24,15 +22,9 @@ use super::{
     confined::Confined,
     limits,
     programs::{Attachment, Programs},
-    protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame},
+    protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, ToNode, frame},
 };
-use crate::{
-    engine::{requests::Sink, task::Task},
-    limited::Whose,
-    mutants::{self, Bug},
-    store::Held,
-    sync::lock,
-};
+use crate::{engine::requests::Sink, limited::Whose, store::Held, sync::lock};
 
 /// One attached process.
 pub(super) struct Session {
@@ -313,117 +305,6 @@ impl Session {
         lock(&self.asked).is_asked_as(request, ours);
     }
 
-    fn answer(self: &Arc<Self>, request: u64, answer: Result<Answer, CallError>) {
-        if let Some(confined) = self.confined.get() {
-            return self.answer_confined(request, confined.hears(answer));
-        }
-        self.answer_freely(request, answer);
-    }
-
-    /// Answers a process that has a capability: it gets copies of objects, and follows none.
-    fn answer_confined(self: &Arc<Self>, request: u64, answer: Result<Answer, CallError>) {
-        let instance = match &answer {
-            Ok(Answer::Growing { .. }) => return self.tell(request, Ok(Answer::Done), None, None),
-            Ok(Answer::Got { instance, inline: None, .. }) => *instance,
-            _ => return self.answer_freely(request, answer),
-        };
-        let session = self.clone();
-        let copying = move || session.answer_with_copy(request, answer, instance);
-        drop(self.programs.network.tasks.spawn_blocking(Task::Orders, copying));
-    }
-
-    fn answer_with_copy(
-        &self,
-        request: u64,
-        answer: Result<Answer, CallError>,
-        instance: Instance,
-    ) {
-        let (held, confined) = (self.programs.store.get(instance), self.confined.get());
-        let Some((held, confined)) = held.zip(confined) else {
-            let answer = Err(CallError::NodeDown("the memory of the object is gone".into()));
-            return self.tell(request, answer, None, None);
-        };
-        let tell = |place, descriptor| self.tell(request, answer, Some(place), descriptor);
-        if let Err(error) = confined.lend(instance, &held.slot, tell) {
-            self.programs.requests.tell(self.client, Ask::Release { instance });
-            let (needed, detail) = (held.slot.len(), format!("to copy the object: {error}"));
-            self.tell(request, Err(CallError::NoMemory { needed, detail }), None, None);
-        }
-    }
-
-    fn answer_freely(self: &Arc<Self>, request: u64, answer: Result<Answer, CallError>) {
-        let instance = match &answer {
-            Ok(Answer::Created { instance, .. } | Answer::Got { instance, inline: None, .. }) => {
-                *instance
-            }
-            Ok(Answer::Growing { instance, .. }) => {
-                let Some(held) = self.programs.store.get(*instance) else {
-                    return self.tell(request, Ok(Answer::Done), None, None);
-                };
-                if !self.is_sealed(&held) {
-                    let answering = answer_when_sealed(Arc::downgrade(self), request, answer, held);
-                    self.programs.network.tasks.spawn(Task::Session, answering);
-                    return;
-                }
-                if !self.follow(request, held) {
-                    return self.tell(request, Ok(Answer::Done), None, None);
-                }
-                *instance
-            }
-            _ => return self.tell(request, answer, None, None),
-        };
-        let Some((place, descriptor)) = self.place(instance) else {
-            let answer = Err(CallError::NodeDown("the memory of the object is gone".into()));
-            return self.tell(request, answer, None, None);
-        };
-        let is_got = matches!(answer, Ok(Answer::Got { .. }));
-        self.tell(request, answer, Some(place), descriptor);
-        if is_got && mutants::has(Bug::ReleasesAtOnce) {
-            self.programs.requests.tell(self.client, Ask::Release { instance });
-        }
-    }
-
-    fn is_sealed(&self, held: &Held) -> bool {
-        self.programs.store.arena.is_sealed(held.slot.extent())
-    }
-
-    /// Keeps a copy for the process to follow; false if it follows as much as it may. Then it gets the complete copy.
-    fn follow(&self, request: u64, held: Arc<Held>) -> bool {
-        let mut growing = lock(&self.growing);
-        let bytes: u64 = growing.values().map(|held| held.slot.len()).sum();
-        let is_too_much = bytes.saturating_add(held.slot.len()) > self.programs.store.capacity();
-        // One object of any size.
-        if growing.len() >= limits::FOLLOWED_MAX || !growing.is_empty() && is_too_much {
-            self.turned_away("FOLLOWED_MAX");
-            return false;
-        }
-        growing.insert(request, held);
-        true
-    }
-
-    fn place(&self, instance: Instance) -> Option<(Place, Option<Arc<OwnedFd>>)> {
-        let held = self.programs.store.get(instance)?;
-        let extent = held.slot.extent();
-        let (descriptor, extent_len) =
-            self.programs.store.arena.descriptor(extent, self.writer())?;
-        let has_descriptor = lock(&self.known).insert(extent);
-        let (offset, len) = (held.slot.offset(), held.slot.len());
-        let place = Place { extent: extent.0, extent_len, offset, len, has_descriptor };
-        Some((place, has_descriptor.then_some(descriptor)))
-    }
-
-    /// Answers a question.
-    fn tell(
-        &self,
-        request: u64,
-        answer: Result<Answer, CallError>,
-        place: Option<Place>,
-        descriptor: Option<Arc<OwnedFd>>,
-    ) {
-        lock(&self.asked).end(request);
-        self.say(FromNode::Answer { request, answer, place }, descriptor);
-    }
-
     fn say(&self, mut message: FromNode, descriptor: Option<Arc<OwnedFd>>) {
         let mut bytes = frame(&message);
         if let FromNode::Answer { request, .. } = message
@@ -455,21 +336,6 @@ impl Drop for Session {
         for extent in lock(&self.leaving).drain() {
             self.programs.leaving.unmapped(extent);
         }
-    }
-}
-
-/// Answers a question for what grows in memory that its writer has not mapped yet: as soon as it has, since until then a
-/// process that has the descriptor could map it writable too. Before that there is nothing to be read.
-async fn answer_when_sealed(
-    session: Weak<Session>,
-    request: u64,
-    answer: Result<Answer, CallError>,
-    held: Arc<Held>,
-) {
-    let is_sealed = || session.upgrade().is_none_or(|session| session.is_sealed(&held));
-    let is_there = held.until(is_sealed).await;
-    if let Some(session) = session.upgrade() {
-        session.answer(request, if is_there { answer } else { Ok(Answer::Done) });
     }
 }
 
