@@ -1,4 +1,7 @@
-"""The verbs that tell how things are: where an object is, how the node is, which objects there are."""
+"""The verbs that tell how things are: of an object, a reduce and the node; and which objects there are."""
+
+# A mixin of one class, which says so of its self.
+# mypy: disable-error-code="misc"
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ from hoplite._listing import ATTEMPTS, questions
 from hoplite._waits import answer_async
 from hoplite.errors import NodeDown
 from hoplite.location import Location, Watch
+from hoplite.ref import Ref
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
-    from hoplite.ref import Ref
+    from hoplite.client import Client
 
 # Of the store, what `stats` tells.
 STORE_NUMBERS = ("used", "capacity", "mapped", "warm", "small", "spilled", "spill_limit")
@@ -179,3 +183,13 @@ class AsyncOverview(Attachment):
         except StopIteration as end:
             found: list[dict[str, Any]] = end.value
             return [{**each, "readers": here.get(each["ref"], 0)} for each in found]
+
+    async def inputs_async(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
+        """Tells which inputs a reduce of this node folded; see `Ref.inputs`."""
+        texts = await answer_async(self._open().start_inputs(check_ref(ref), check_timeout(timeout)))
+        return [Ref(text, self) for text in texts]
+
+    async def lost_async(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
+        """Tells which inputs of a reduce of this node can't come any more; see `Ref.lost`."""
+        texts = await answer_async(self._open().start_lost(check_ref(ref), check_timeout(timeout)))
+        return [Ref(text, self) for text in texts]

@@ -406,16 +406,6 @@ class AsyncVerbs(AsyncOverview):
         asked = self._open().start_reduce(texts, check_op(op), number, text, check_ttl(ttl), check_timeout(timeout))
         return Ref(await answer_async(asked), self)
 
-    async def inputs_async(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
-        """Tells which inputs a reduce of this node folded; see `Ref.inputs`."""
-        texts = await answer_async(self._open().start_inputs(check_ref(ref), check_timeout(timeout)))
-        return [Ref(text, self) for text in texts]
-
-    async def lost_async(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
-        """Tells which inputs of a reduce of this node can't come any more; see `Ref.lost`."""
-        texts = await answer_async(self._open().start_lost(check_ref(ref), check_timeout(timeout)))
-        return [Ref(text, self) for text in texts]
-
     async def hold_async(self: Client, ref: Ref | str, *, timeout: float | None = None) -> Lease:
         """Takes a lease of an object: it lives as long as some client of the cluster has one.
 

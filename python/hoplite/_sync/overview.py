@@ -1,5 +1,8 @@
 # Made of _aio/overview.py by `make twins`: edit that.
-"""The verbs that tell how things are: where an object is, how the node is, which objects there are."""
+"""The verbs that tell how things are: of an object, a reduce and the node; and which objects there are."""
+
+# A mixin of one class, which says so of its self.
+# mypy: disable-error-code="misc"
 
 from __future__ import annotations
 
@@ -13,11 +16,12 @@ from hoplite._listing import ATTEMPTS, questions
 from hoplite._waits import answer
 from hoplite.errors import NodeDown
 from hoplite.location import Location, Watch
+from hoplite.ref import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hoplite.ref import Ref
+    from hoplite.client import Client
 
 # Of the store, what `stats` tells.
 STORE_NUMBERS = ("used", "capacity", "mapped", "warm", "small", "spilled", "spill_limit")
@@ -175,3 +179,13 @@ class Overview(Attachment):
         except StopIteration as end:
             found: list[dict[str, Any]] = end.value
             return [{**each, "readers": here.get(each["ref"], 0)} for each in found]
+
+    def inputs(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
+        """Tells which inputs a reduce of this node folded; see `Ref.inputs`."""
+        texts = answer(self._open().start_inputs(check_ref(ref), check_timeout(timeout)))
+        return [Ref(text, self) for text in texts]
+
+    def lost(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
+        """Tells which inputs of a reduce of this node can't come any more; see `Ref.lost`."""
+        texts = answer(self._open().start_lost(check_ref(ref), check_timeout(timeout)))
+        return [Ref(text, self) for text in texts]

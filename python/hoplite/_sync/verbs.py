@@ -396,16 +396,6 @@ class Verbs(Overview):
         asked = self._open().start_reduce(texts, check_op(op), number, text, check_ttl(ttl), check_timeout(timeout))
         return Ref(answer(asked), self)
 
-    def inputs(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
-        """Tells which inputs a reduce of this node folded; see `Ref.inputs`."""
-        texts = answer(self._open().start_inputs(check_ref(ref), check_timeout(timeout)))
-        return [Ref(text, self) for text in texts]
-
-    def lost(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
-        """Tells which inputs of a reduce of this node can't come any more; see `Ref.lost`."""
-        texts = answer(self._open().start_lost(check_ref(ref), check_timeout(timeout)))
-        return [Ref(text, self) for text in texts]
-
     def hold(self: Client, ref: Ref | str, *, timeout: float | None = None) -> Lease:
         """Takes a lease of an object: it lives as long as some client of the cluster has one.
 
