@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,6 @@ def test_task_that_dies_is_tried_again_and_counts_once(tmp_path: Any) -> None:
 
     @ray.remote(max_retries=2)
     def dies_once(marker: str) -> Any:
-        import os
         from pathlib import Path
 
         kept = hoplite.ray.put(np.full(SIZE, 5.0), name="retried/1")
@@ -168,6 +168,36 @@ def test_inputs_of_tasks_that_fail_are_lost_and_others_take_their_place() -> Non
     assert sorted(hoplite.ray.inputs(total)) == [0, 2]
     assert hoplite.ray.lost(total) == [1]
     hp.delete(gate)
+
+
+def test_methods_of_a_tensor_transport_that_fail_are_inputs_that_do_not_come() -> None:
+    hoplite.ray.register()
+
+    @ray.remote
+    class Worker:
+        @ray.method(tensor_transport="hoplite_numpy")
+        def gradient(self, number: int) -> Any:
+            if number < 0:
+                raise ValueError("no gradient of this actor")
+            if number > 100:
+                os._exit(1)
+            return np.full(SIZE, float(number))
+
+    good, raises, dies = (Worker.options(**on(place)).remote() for place in (0, 1, 2))
+    refs = [good.gradient.remote(3), raises.gradient.remote(-1), dies.gradient.remote(101), good.gradient.remote(4)]
+    total = hoplite.ray.reduce(refs, count=2)
+    assert (hoplite.ray.get(total, timeout=RAY_SOON) == 7).all()
+    short = hoplite.ray.reduce(refs[:3], count=3)
+    with pytest.raises(hoplite.ObjectLost, match=r"no gradient of this actor|died"):
+        hoplite.ray.get(short, timeout=RAY_SOON)
+    both = hoplite.ray.reduce(refs[:3], count=2)
+    with pytest.raises(hoplite.ObjectLost):
+        hoplite.ray.get(both, timeout=RAY_SOON)
+    waiting = hoplite.ray.reduce([*refs[:3], "methods/last"], count=2)
+    wait_until(lambda: hoplite.ray.lost(waiting) == [1, 2], "the failed methods are known")
+    last = hoplite.ray.put(np.full(SIZE, 9.0), name="methods/last")
+    assert (hoplite.ray.get(waiting, timeout=RAY_SOON) == 12).all()
+    del last
 
 
 def test_reduce_names_an_input_that_it_can_not_take() -> None:

@@ -1,7 +1,8 @@
 """`reduce` over what Hoplite has and over what tasks of Ray return, and which of them were folded.
 
 What Ray has is brought into Hoplite by a small task on the node where it lies, under a name that the reduce waits
-for from the beginning: so tasks that are still running count as inputs.
+for from the beginning: so tasks that are still running count as inputs. What a method of an actor returns by the tensor
+transport is put by that actor, before Ray says that the method is over: if it is over and nothing was put, it has failed.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class _Inputs:
         self._to_bring: dict[str, Any] = {}
         self._leases: list[Lease] = []
         self._tasks: dict[Any, str] = {}
+        # Methods of actors that may still run, whose tensors their actors put.
+        self._methods: dict[Any, str] = {}
         self.failed: set[str] = set()
         self.texts = [self._text(place, each) for place, each in enumerate(given)]
 
@@ -67,7 +70,8 @@ class _Inputs:
         if kept is not None:
             return kept.text
         if each.tensor_transport() in (TENSORS, ARRAYS):
-            return name_of(each.hex(), 0)
+            self._methods[each] = name_of(each.hex(), 0)
+            return self._methods[each]
         stored = behind(each) if _may_be_stored(each) else None
         if stored is not None:
             return str(stored)
@@ -85,7 +89,7 @@ class _Inputs:
         self._tasks = {task.remote(each, name): name for name, each in self._to_bring.items()}
 
     def look(self, kept: Kept) -> bool:
-        """Hears what has become of the tasks; lets go of all inputs when the result is there.
+        """Hears what has become of tasks and methods; lets go of all inputs when the result is there.
 
         Args:
             kept: the result.
@@ -93,15 +97,12 @@ class _Inputs:
         Returns:
             Whether there is more to wait for.
         """
-        ready, _ = ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0) if self._tasks else ([], [])
-        for task in ready:
-            name = self._tasks.pop(task)
-            try:
-                ray.get(task)
-            except ray.exceptions.RayError as error:
-                logger.warning("input %s of a reduce can't be had: %s", name, error)
-                self.failed.add(name)
-                kept.failure = error
+        for task, name in _over(self._tasks):
+            self._hear(task, name, kept)
+        for method, name in _over(self._methods):
+            put, _ = self._hp.wait([name], timeout=0)
+            if not put:
+                self._hear(method, name, kept)
         came, _ = self._hp.wait([kept.text], timeout=0)
         if not came and self.failed and self._is_short(kept.text):
             # Hoplite would wait for ever for what was never put.
@@ -110,6 +111,18 @@ class _Inputs:
         if came:
             self.release()
         return not came
+
+    def _hear(self, ref: Any, name: str, kept: Kept) -> None:
+        """Takes note of an input that does not come, if Ray says so."""
+        try:
+            ray.get(ref, timeout=DELETE_S)
+        except ray.exceptions.GetTimeoutError:
+            logger.debug("input %s of a reduce is slow to come from Ray", name)
+        except ray.exceptions.RayError as error:
+            logger.warning("input %s of a reduce can't be had: %s", name, error)
+            self.failed.add(name)
+            # Its frames would keep refs alive.
+            kept.failure = error.with_traceback(None)
 
     def _is_short(self, result: str) -> bool:
         """Whether too few inputs can still come, where neither Ray nor Hoplite has lost so many alone."""
@@ -121,7 +134,7 @@ class _Inputs:
         for task in self._tasks:
             ray.cancel(task)
         names, self.given = list(self._to_bring), []
-        self._tasks, self._to_bring = {}, {}
+        self._tasks, self._methods, self._to_bring = {}, {}, {}
         try:
             self._hp.delete(names, timeout=DELETE_S)
         except HopliteError as error:
@@ -149,8 +162,8 @@ def reduce(
             store, of tasks that return an array and may still run, or of actor methods with the tensor
             transport "hoplite".
         op: see `hoplite.reduce`.
-        count: how many inputs to fold; None means all. A task that raises, or whose worker has died for good, is an
-            input that does not come. If too few can still come, `get` of the result raises `ObjectLost`.
+        count: how many inputs to fold; None means all. A task or method that raises, or whose worker has died for good,
+            is an input that does not come. If too few can still come, `get` of the result raises `ObjectLost`.
         name: what to call the result; None mints an id.
         timeout: seconds until the inputs must have arrived and the result be folded.
 
@@ -248,6 +261,12 @@ def bring(value: Any, name: str) -> None:
     # Who asked may have died, or want it no more: then it goes with this lease.
     with hp.hold(name):
         put_again(hp, value, name)
+
+
+def _over(refs: dict[Any, str]) -> list[tuple[Any, str]]:
+    """Takes out those of which Ray knows what became."""
+    ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0, fetch_local=False) if refs else ([], [])
+    return [(ref, refs.pop(ref)) for ref in ready]
 
 
 def _may_be_stored(each: Any) -> bool:
