@@ -33,9 +33,9 @@ pub const SMALL_SHARE: u64 = 4;
 /// Of what an owner keeps for all members, what one may take: half. One that puts ever more leaves as much to all others.
 pub const SHARE_OF_ONE: u64 = 2;
 
-/// Entries that an owner keeps of objects that other members told it of, half of them for one member: four million, each of
-/// which takes half a kilobyte. Beyond them it refuses names, with an error; of an object with an id of its own the node that
-/// made it knows by itself.
+/// Entries that an owner keeps of objects that other members told it of, and of names that it keeps for their reduces, half of
+/// them for one member: four million, each of which takes half a kilobyte. Beyond them it refuses names, with an error; of an
+/// object with an id of its own the node that made it knows by itself.
 pub const ENTRIES_MAX: u64 = 1 << 22;
 
 /// Axes of an array. NumPy allows 64; a frame must not make us allocate more.

@@ -113,9 +113,15 @@ impl Accounts {
         if all >= most || account.entries.load(Relaxed) >= most / SHARE_OF_ONE {
             return None;
         }
+        Some(self.open_granted(from))
+    }
+
+    /// Charges a member for what comes under a name that was granted to a reduce, and is not refused any more.
+    pub(super) fn open_granted(&mut self, from: NodeId) -> EntryCharge {
+        let account = self.account(from).clone();
         account.entries.fetch_add(1, Relaxed);
         account.total.entries.fetch_add(1, Relaxed);
-        Some(EntryCharge(account.clone()))
+        EntryCharge(account)
     }
 
     fn account(&mut self, from: NodeId) -> &Arc<Account> {

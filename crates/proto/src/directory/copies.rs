@@ -8,7 +8,7 @@ use alloc::{boxed::Box, format};
 use super::{
     Directory, Mail,
     accounts::{Charge, Kept},
-    entry::Entry,
+    entry::{Entry, Reserved},
     live::{Holder, Live},
 };
 use crate::{
@@ -86,7 +86,7 @@ impl Directory {
         let entry = self.entries.open(id);
         // A put by the node that reserved the name is another object all the same.
         if let Some(reserved) = entry.reserved.as_ref().filter(|_| *claim) {
-            mail.push((from, announce.claimed(Some(reserved.node))));
+            mail.push((from, announce.claimed(Some(reserved.instance.node))));
             return true;
         }
         let is_maker = from == instance.node || planted::has(Bug::BelievesAnyHolder);
@@ -119,13 +119,14 @@ impl Directory {
             return true;
         }
         entry.reuse(now, id, mail);
-        let is_other = |reserved: &mut Box<Instance>| {
-            reserved.node != instance.node || reserved.serial > instance.serial
+        let is_other = |reserved: &mut Box<Reserved>| {
+            let Instance { node, serial } = reserved.instance;
+            node != instance.node || serial > instance.serial
         };
-        if let Some(reserved) = entry.reserved.take_if(is_other) {
+        if let Some(reserved) = entry.reserved.take_if(is_other).map(|other| other.instance) {
             // Two owners who did not know of each other granted the name: it is what exists already.
             let (id, taken_by) = (id.clone(), Some(instance.node));
-            mail.push((reserved.node, Message::Claimed { id, instance: *reserved, taken_by }));
+            mail.push((reserved.node, Message::Claimed { id, instance: reserved, taken_by }));
         }
         let is_same = entry.live.as_ref().is_some_and(|live| live.instance == *instance);
         if is_same && is_owner {
@@ -155,14 +156,20 @@ impl Directory {
         let stayed = !members.has_leaving() || entry.live.as_ref().is_some_and(stays);
         let meta = || announce.meta.clone();
         let is_mine = instance.node == members.me();
-        // A name that is kept for a reduce has its entry already.
-        let is_new_here = entry.live.is_none() && entry.reserved.is_none();
-        let charge = (is_new_here && !is_mine).then(|| self.accounts.open(from));
+        let is_granted = entry.reserved.is_some();
+        let accounts = &mut self.accounts;
+        let charge = (entry.live.is_none() && !is_mine).then(|| match is_granted {
+            true => Some(accounts.open_granted(from)),
+            false => accounts.open(from),
+        });
         if let Some(None) = charge {
             // A copy of which one owner of two knows is found by that one.
             self.limited.push((from, limit_name!(ENTRIES_MAX)));
             if *claim {
-                mail.push((from, announce.refused(Some(too_many(members.me(), announce)))));
+                mail.push((
+                    from,
+                    announce.refused(Some(too_many(members.me(), announce.meta.size))),
+                ));
             }
             self.forget_if_empty(id);
             return true;
@@ -196,7 +203,7 @@ impl Directory {
         let is_news = is_new || is_brought || is_better;
         // The result that the name was reserved for is there. A reader may have all of an attempt that its maker gave up.
         let is_made = announce.progress.is_complete() && from == instance.node;
-        entry.reserved.take_if(|reserved| is_made && reserved.node == from);
+        entry.reserved.take_if(|reserved| is_made && reserved.instance.node == from);
         entry.check_orphan(now, id, members, &mut self.alarms);
         // What follows looks the entry up again, and is for few objects.
         let is_awaited = entry.asking().is_some() || !self.latest.is_empty();
@@ -264,7 +271,8 @@ impl Directory {
         self.parked.retain(|parked| parked.announce.id != *id || !parked.is(from, instance));
         self.early.withdraw(from, instance);
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.reserved.take_if(|reserved| **reserved == instance && instance.node == from);
+            let is_its = |reserved: &mut Box<Reserved>| reserved.instance == instance;
+            entry.reserved.take_if(|reserved| is_its(reserved) && instance.node == from);
             let mut live = entry.live.as_mut().filter(|live| live.instance == instance);
             if let Some(live) = live.as_mut().filter(|_| instance.node == from) {
                 // Given up by its maker before its name was confirmed.
@@ -312,14 +320,14 @@ impl Directory {
     }
 }
 
-/// Why a member gets no further name at this owner.
-fn too_many(owner: NodeId, announce: &Announce) -> Error {
+/// Why a member gets no further name at this owner, for an object of so many bytes.
+pub(super) fn too_many(owner: NodeId, needed: u64) -> Error {
     let detail = format!(
         "node {owner}, which owns the name, keeps {} entries of objects, {} of one node at most: delete objects",
         ENTRIES_MAX,
         ENTRIES_MAX / SHARE_OF_ONE
     );
-    Error::NoMemory { needed: announce.meta.size, detail }
+    Error::NoMemory { needed, detail }
 }
 
 impl Announce {

@@ -8,7 +8,11 @@
 
 use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 
-use super::{Directory, Mail, entry::Tombstone, live::Live};
+use super::{
+    Directory, Mail,
+    entry::{Reserved, Tombstone},
+    live::Live,
+};
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
@@ -108,8 +112,9 @@ impl Directory {
         if entry.live.is_some() {
             return;
         }
-        let is_void = |reserved: &mut Box<Instance>| !is_moved || instances.contains(reserved);
-        if let Some(reserved) = entry.reserved.take_if(is_void).map(|reserved| *reserved) {
+        let is_void =
+            |reserved: &mut Box<Reserved>| !is_moved || instances.contains(&reserved.instance);
+        if let Some(reserved) = entry.reserved.take_if(is_void).map(|reserved| reserved.instance) {
             let (id, error) = (id.clone(), Some(error.clone()));
             mail.push((reserved.node, Message::Drop { id, instance: reserved, error }));
             dropping.insert((reserved.node, reserved));

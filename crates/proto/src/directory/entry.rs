@@ -8,7 +8,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Mail, live::Live};
+use super::{Mail, accounts::EntryCharge, live::Live};
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
@@ -31,13 +31,27 @@ pub(super) struct Entry {
     /// to hear of a deletion meanwhile.
     pub(super) lost: Option<Box<(Instance, Instant)>>,
     /// The reduce that the name is kept for.
-    pub(super) reserved: Option<Box<Instance>>,
+    pub(super) reserved: Option<Box<Reserved>>,
     /// Since when no copy is known that is complete, or will be.
     pub(super) orphan_since: Option<Instant>,
     /// Until when it is kept although others own it.
     pub(super) kept_until: Instant,
     /// The number of the last change of members that it knows.
     pub(super) knows: u32,
+}
+
+/// A name that is kept for a reduce.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    /// Stands for the reduce.
+    pub(super) instance: Instance,
+    _charge: Option<EntryCharge>,
+}
+
+impl Reserved {
+    pub(super) const fn new(instance: Instance, charge: Option<EntryCharge>) -> Self {
+        Self { instance, _charge: charge }
+    }
 }
 
 /// By instance, until when it is remembered.
@@ -182,8 +196,9 @@ impl Entry {
 
     /// The node that made the object, or said that it will.
     pub(super) fn maker(&self) -> Option<NodeId> {
-        let live = self.live.as_ref().map(|live| &live.instance);
-        live.or(self.reserved.as_deref()).map(|instance| instance.node)
+        let live = self.live.as_ref().map(|live| live.instance);
+        let reserved = self.reserved.as_ref().map(|reserved| reserved.instance);
+        live.or(reserved).map(|instance| instance.node)
     }
 
     /// Makes a name that was deleted free for another instance.

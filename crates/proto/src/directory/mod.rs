@@ -236,7 +236,7 @@ impl Directory {
                 self.forget_if_empty(id);
             }
             Message::Reserve { id, instance } => {
-                self.reserve(now, from, id, *instance, mail);
+                self.reserve(now, from, id, *instance, members, mail);
                 self.keep_for_a_while(now, id, members);
             }
             Message::Delete { id, request } => {
@@ -251,7 +251,7 @@ impl Directory {
                     self.bury(now, id, error.clone(), Vec::new(), mail);
                     self.pass_on(id, members, mail);
                 } else if let Some(entry) = self.entries.get_mut(id) {
-                    entry.reserved.take_if(|reserved| reserved.node == from);
+                    entry.reserved.take_if(|reserved| reserved.instance.node == from);
                 }
             }
             Message::Abandon { id, instance } => {

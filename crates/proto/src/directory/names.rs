@@ -5,7 +5,11 @@
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::cmp::Reverse;
 
-use super::{Directory, Mail, entry::Entry};
+use super::{
+    Directory, Mail,
+    copies::too_many,
+    entry::{Entry, Reserved},
+};
 use crate::{
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, RequestId},
@@ -111,6 +115,7 @@ impl Directory {
         from: NodeId,
         id: &ObjectId,
         instance: Instance,
+        members: &Members,
         mail: &mut Mail,
     ) {
         let entry = self.entries.open(id);
@@ -147,10 +152,20 @@ impl Directory {
         });
         let other = live.map(|live| live.instance).filter(|live| !is_result(live));
         let other = other.or_else(|| {
-            entry.reserved.as_deref().copied().filter(|reserved| *reserved != instance)
+            let reserved = entry.reserved.as_ref().map(|reserved| reserved.instance);
+            reserved.filter(|reserved| *reserved != instance)
         });
         if other.is_none() && !is_made {
-            entry.reserved = Some(Box::new(instance));
+            if entry.reserved.is_none() {
+                let charge = (from != members.me()).then(|| self.accounts.open(from));
+                if let Some(None) = charge {
+                    self.limited.push((from, limit_name!(ENTRIES_MAX)));
+                    let error = Some(too_many(members.me(), 0));
+                    mail.push((from, Message::Drop { id: id.clone(), instance, error }));
+                    return self.forget_if_empty(id);
+                }
+                entry.reserved = Some(Box::new(Reserved::new(instance, charge.flatten())));
+            }
             entry.orphan_since = None;
         }
         mail.push(claimed(other.map(|other| other.node)));

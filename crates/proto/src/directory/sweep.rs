@@ -21,7 +21,11 @@ use core::ops::{Bound, RangeBounds};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Directory, Mail, entry::Entry, names::prefix_owner};
+use super::{
+    Directory, Mail,
+    entry::{Entry, Reserved},
+    names::prefix_owner,
+};
 use crate::{
     id::{Instance, NodeId, ObjectId},
     limits::ORPHAN_GRACE_NS,
@@ -306,7 +310,8 @@ impl Directory {
         }
         let held = !planted::has(Bug::KeepsHoldersThatAreGone)
             && entry.live.as_mut().is_some_and(|live| live.remove_holder(node));
-        let reserved = entry.reserved.take_if(|reserved| reserved.node == node).is_some();
+        let is_its = |reserved: &mut Box<Reserved>| reserved.instance.node == node;
+        let reserved = entry.reserved.take_if(is_its).is_some();
         if reserved && entry.live.is_none() {
             // After the grace, so that those who ask the next owner instead of one that died are told too.
             entry.orphan_since = Some(now);

@@ -177,7 +177,8 @@ fn slices_change_no_answer() {
         let known = |owner: &Owner| {
             let entry = |(id, entry): (&ObjectId, &super::entry::Entry)| {
                 let holders = owner.directory.holders(id);
-                format!("{id} {holders:?} {:?} {:?}", entry.asking(), entry.reserved)
+                let reserved = entry.reserved.as_ref().map(|reserved| reserved.instance);
+                format!("{id} {holders:?} {:?} {reserved:?}", entry.asking())
             };
             owner.directory.entries.iter().map(entry).collect::<Vec<String>>()
         };

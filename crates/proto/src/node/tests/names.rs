@@ -62,6 +62,33 @@ fn an_owner_has_entries_for_so_many_objects_of_a_member_and_refuses_names_beyond
     assert!(cluster.asks(3, put(&two)).is_ok());
 }
 
+/// Goal: a name that is kept for a reduce counts as an object does, and not against its own result.
+#[test]
+fn an_owner_keeps_so_many_names_for_reduces_of_a_member_and_refuses_those_beyond() {
+    let mut cluster = Cluster::new(3);
+    let [one, two, three] = ["one", "two", "three"].map(|name| cluster.owned_name(1, 2, name));
+    let owner = cluster.nodes.get_mut(&NodeId(1)).unwrap();
+    owner.directory.limit_entries(2);
+    let later = named("later");
+    assert_eq!(cluster.asks(3, reduce(&[&later], &one)), reducing(&one));
+    for ask in [reduce(&[&later], &two), put(&two)] {
+        let refused = cluster.asks(3, ask).unwrap_err();
+        assert!(matches!(&refused, Error::NoMemory { .. }), "{refused}");
+        assert!(refused.to_string().contains("delete objects"), "{refused}");
+    }
+    // The owner's own reduces are in no account; another member has its own share.
+    assert_eq!(cluster.asks(1, reduce(&[&later], &three)), reducing(&three));
+    assert_eq!(cluster.asks(2, reduce(&[&later], &two)), reducing(&two));
+    cluster.put_small(1, Some("later"));
+    for name in [&one, &two, &three] {
+        let request = cluster.get(3, &named(name));
+        got(cluster.reply(request));
+    }
+    assert!(cluster.asks(3, put(&cluster.owned_name(1, 2, "four"))).is_err(), "the result counts");
+    assert!(cluster.asks(3, delete(&one)).is_ok());
+    assert!(cluster.asks(3, put(&one)).is_ok());
+}
+
 #[test]
 fn a_named_result_is_got_before_during_and_after_its_reduce() {
     for first in [1, 2, 3] {
