@@ -367,12 +367,13 @@ fn assemble(
 ) -> Arc<Engine<Shell>> {
     Engine::new(node, tasks.clone(), |facts| {
         let counters = Arc::new(Counters::default());
+        let limited = Arc::new(Limited::default());
         let network = Arc::new(Network {
             identity,
-            peers: Peers::default(),
+            peers: Peers::new(limited.clone()),
             control: Arc::new(Control::new(epoll, facts.clone(), counters.clone(), tasks.clone())),
             counters,
-            limited: Limited::default(),
+            limited,
             places: Arc::default(),
             barred: Barred::default(),
             facts: facts.clone(),

@@ -38,6 +38,10 @@ pub const SHARE_OF_ONE: u64 = 2;
 /// object with an id of its own the node that made it knows by itself.
 pub const ENTRIES_MAX: u64 = 1 << 22;
 
+/// Bytes of messages that wait for a member, 256 MiB: what a node says of two million objects to one that it meets. Of a member
+/// that takes too little, or can't be reached for so long, the connection is made anew, and what matters is said again.
+pub const OUTBOX_BYTES_MAX: usize = 256 << 20;
+
 /// Axes of an array. NumPy allows 64; a frame must not make us allocate more.
 pub const AXES_MAX: usize = 64;
 

@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use hoplite_proto::{message::Message, wire::FrameKind};
+use hoplite_proto::{limits::OUTBOX_BYTES_MAX, message::Message, wire::FrameKind};
 use tokio::{net::TcpStream, sync::Notify};
 
 use crate::{frame, sealing::Seal, sync::lock};
@@ -68,9 +68,8 @@ enum Said {
 const BATCH_FRAMES: usize = 64;
 const BATCH_BYTES: usize = 256 * 1024;
 
-/// Bytes of what waits for a member, 256 MiB: what a node says of two million objects to one that it meets. Of a member that
-/// takes too little, or can't be reached for so long, the connection is made anew, and what matters is said again.
-const OUTBOX_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
+/// Bytes of what waits for a member, fewer in tests.
+const BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { OUTBOX_BYTES_MAX };
 
 /// Small objects of so many bytes are not copied while they wait: 1 KiB, several times what a message takes beside them.
 const SHARED_BYTES_MIN: u64 = 1024;
@@ -118,11 +117,11 @@ impl Outbox {
         let queued = Queued::new(frame, message);
         queue.bytes += queued.bytes();
         queue.frames.push_back(queued);
-        if queue.bytes > OUTBOX_BYTES_MAX {
+        if queue.bytes > BYTES_MAX {
             queue.clear();
             queue.is_full = true;
             self.changed.notify_one();
-            return Push::Done;
+            return Push::Full;
         }
         let is_due = queue.is_due;
         queue.is_due |= !can_wait;
@@ -269,6 +268,8 @@ impl Queue {
 pub(super) enum Push {
     /// Another thread writes it.
     Done,
+    /// It was too much: neither it nor what was queued before is sent.
+    Full,
     /// The caller has to flush.
     Due,
     /// It is the first of those that can wait.
@@ -351,11 +352,11 @@ mod tests {
     async fn what_waits_without_a_connection_is_bounded_and_said_again() {
         let outbox = Outbox::default();
         let (mut pushed, mut most) = (0, 0);
-        while pushed < 3 * OUTBOX_BYTES_MAX {
+        while pushed < 3 * BYTES_MAX {
             pushed += push(&outbox, &located(&[7; 1000]));
             most = most.max(lock(&outbox.queue).bytes);
         }
-        assert!(most <= OUTBOX_BYTES_MAX && most > OUTBOX_BYTES_MAX / 2, "{most}");
+        assert!(most <= BYTES_MAX && most > BYTES_MAX / 2, "{most}");
         assert_eq!(lock(&outbox.queue).frames.len(), 0);
         let (near, _far) = connected().await;
         let said = outbox.pump(Arc::new(near), Seal::new(None)).await.unwrap_err().to_string();
@@ -381,7 +382,7 @@ mod tests {
         while !pumping.is_finished() {
             push(&outbox, &located(&[7; 1000]));
             outbox.flush();
-            assert!(lock(&outbox.queue).bytes <= OUTBOX_BYTES_MAX);
+            assert!(lock(&outbox.queue).bytes <= BYTES_MAX);
             tokio::task::yield_now().await;
         }
         let said = pumping.await.unwrap().unwrap_err().to_string();

@@ -31,7 +31,13 @@ use super::{
     outbox::{Outbox, Push},
     proofs::{Admitted, Session},
 };
-use crate::{channel::Channel, error::LinkError, frame, sync::lock};
+use crate::{
+    channel::Channel,
+    error::LinkError,
+    frame,
+    limited::{Limited, Whose},
+    sync::lock,
+};
 
 /// The other members, and the payload connections to them that are idle.
 #[derive(Debug, Default)]
@@ -48,6 +54,7 @@ pub(crate) struct Peers {
     has_grown: Notify,
     /// How often helpers were looked for: not always the same are asked.
     sought: AtomicUsize,
+    limited: Arc<Limited>,
 }
 
 #[derive(Debug)]
@@ -76,6 +83,11 @@ impl Peer {
 }
 
 impl Peers {
+    /// None so far; `limited` counts those for which too much had to wait.
+    pub(crate) fn new(limited: Arc<Limited>) -> Self {
+        Self { limited, ..Self::default() }
+    }
+
     /// Takes a member in; `task` writes what is queued in its outbox.
     pub(crate) fn add(&self, member: Member, outbox: Arc<Outbox>, task: JoinHandle<Option<()>>) {
         let presence = watch::Sender::new(());
@@ -150,6 +162,7 @@ impl Peers {
         }
         match outbox.push(frame, message) {
             Push::Done => {}
+            Push::Full => self.limited.note(Whose::Member(to), "OUTBOX_BYTES_MAX"),
             // News that no request waits for leave last.
             Push::Due if matches!(message, Message::Announce(news) if !news.claim) => {
                 due.push(outbox)
@@ -289,5 +302,35 @@ impl Peers {
         if tokio::time::timeout(patience, all).await.is_err() {
             tasks.iter().for_each(JoinHandle::abort);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hoplite_proto::id::{Instance, ObjectId};
+    use serde_json::json;
+
+    use super::*;
+
+    /// Goal: a member that can't be reached, and for which too much waits, is seen in the status, once each time.
+    #[tokio::test]
+    async fn what_is_dropped_of_what_waits_for_a_member_is_counted() {
+        let limited = Arc::new(Limited::default());
+        let peers = Peers::new(limited.clone());
+        let id = NodeId(7);
+        let member = Member { id, address: ([127, 0, 0, 1], 7420).into(), place: None };
+        peers.add(member, Arc::default(), tokio::spawn(async { None }));
+        let id = ObjectId::Minted { node: NodeId(1), serial: 1 };
+        let instance = Instance { node: NodeId(1), serial: 2 };
+        let message = Message::Withdraw { id, instance };
+        let mut due = Vec::new();
+        // More than an outbox holds in tests, several times.
+        for _ in 0..100_000 {
+            peers.queue(member.id, &message, &mut due);
+        }
+        let row = json!({
+            "member": member.id.to_string(), "process": null, "limit": "OUTBOX_BYTES_MAX", "count": 1
+        });
+        assert_eq!(limited.describe(), [row]);
     }
 }

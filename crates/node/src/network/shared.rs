@@ -17,7 +17,7 @@ pub(crate) struct Network {
     pub(crate) peers: Peers,
     pub(crate) control: Arc<Control>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) limited: Limited,
+    pub(crate) limited: Arc<Limited>,
     pub(crate) places: Arc<Places>,
     /// Why other nodes do not let this one in any more, as far as it knows.
     pub(crate) barred: Barred,
