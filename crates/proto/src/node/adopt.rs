@@ -259,8 +259,10 @@ impl Node {
                 self.table.current(&other) == Some(instance) && self.pulls.is_arriving(&other);
             self.doom(instance);
             self.world.send_owners(&other, &Message::Withdraw { id: other.clone(), instance });
+            // What was arriving of it does not any more.
             if was_arriving {
                 self.pulls.pause(&other, self.world.now());
+                self.end_if_unwanted(&other);
             }
         }
         let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed || is_false(copy));
