@@ -2,7 +2,7 @@
 
 What Ray has is brought into Hoplite by a small task on the node where it lies, under a name that the reduce waits
 for from the beginning: so tasks that are still running count as inputs. What a method of an actor returns by the tensor
-transport is put by that actor, before Ray says that the method is over: if it is over and nothing was put, it has failed.
+transport is put by that actor, before Ray says that the method is over: if it is over and put nothing, it has failed.
 """
 
 from __future__ import annotations
