@@ -73,6 +73,8 @@ counters! {
     spill_failures,
     /// Attempts of reduces that had to begin again.
     reduces_restarted,
+    /// Nodes that were asked to keep an original of this one, and did not answer in time.
+    keepers_late,
     /// Connections that did not speak the protocol, or were refused: of other nodes, and of processes of this host.
     strangers,
 }

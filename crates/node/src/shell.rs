@@ -122,6 +122,10 @@ impl Shell {
                 self.counters.reduces_restarted.add(1);
                 info!(%id, epoch, detail, "a reduce begins again");
             }
+            Note::KeeperLate { id, node } => {
+                self.counters.keepers_late.add(1);
+                info!(%id, %node, "a node does not say whether it keeps an object: another is asked");
+            }
             Note::MessageRefused { from, kind } => {
                 self.counters.messages_refused.add(1);
                 debug!(%from, ?kind, "a message is not listened to: its sender may not say it");

@@ -1,6 +1,7 @@
 //! A member that says anything, in a cluster whose other nodes work: they must go on as if it were not there.
 //!
-//! Its node does what every node does, and answers what it is asked; beside that it says what [`crate::lies`] makes up, about
+//! Its node does what every node does, and answers what it is asked, but for one in five that does not say whether it keeps
+//! what it was asked to; beside that it says what [`crate::lies`] makes up, about
 //! what there is. No lie may make another node panic, give its clients other bytes, lose another member, or keep a client
 //! from an object that exists. Of what is the hostile member's own nothing is checked: objects of which it is an owner, names
 //! that it may put and delete as any client may, and what is folded from those. When it is gone nothing of it is left.
@@ -40,6 +41,8 @@ pub(crate) struct Hostile {
     until: Instant,
     /// Whether it leaves in the end, which it says like anything else.
     pub(crate) may_leave: bool,
+    /// Whether it says nothing when it is asked to keep an object.
+    pub(crate) is_mute: bool,
     /// Attempts of reduces that were folded anywhere.
     pub(crate) reduces: BTreeSet<(ReduceId, u32)>,
     /// Lies that were not listened to.
@@ -62,8 +65,9 @@ pub fn hostile(seed: u64, record: Record, sabotage: Option<Sabotage>) -> Verdict
     // The highest: of two objects under one name the lower stays.
     let node = NodeId(case.plan.nodes);
     let until = Instant(LIES_NS);
-    let (may_leave, reduces, refused, told) = (seed.is_multiple_of(8), BTreeSet::new(), 0, 0);
-    world.hostile = Some(Hostile { node, until, may_leave, reduces, refused, told });
+    let (may_leave, is_mute) = (seed.is_multiple_of(8), seed % 5 == 4);
+    let (reduces, refused, told) = (BTreeSet::new(), 0, 0);
+    world.hostile = Some(Hostile { node, until, may_leave, is_mute, reduces, refused, told });
     world.after(MILLISECOND, Happening::Lie);
     case.finish(world, World::check_hostile_end)
 }

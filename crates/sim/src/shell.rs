@@ -216,6 +216,9 @@ impl World {
             Action::Note(Note::ReduceRestarted { id, detail, .. }) if !self.may_restart => {
                 self.fail(format!("{id:?} is reduced again without a fault: {detail}"));
             }
+            Action::Note(Note::KeeperLate { id, node }) if self.hostile.is_none() => {
+                self.fail(format!("{node:?} does not say whether it keeps {id:?}"));
+            }
             Action::Note(Note::MessageRefused { from, kind }) => {
                 self.look_at_refusal(node, from, kind);
             }

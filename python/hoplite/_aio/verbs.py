@@ -113,8 +113,9 @@ class AsyncVerbs(AsyncOverview):
             The object's ref, when its bytes are in the store, and so many nodes hold them.
 
         Raises:
-            GetTimeout: the copies were not made in time, and the object is there all the same; or its memory was not
-                made, or its name not confirmed, and there is no object.
+            GetTimeout: the copies were not made in time, or a node does not say whether it keeps one and there is no
+                other to ask, and the object is there all the same; or its memory was not made, or its name not
+                confirmed, and there is no object.
             InvalidArgument: the name is empty or too long, or a ref that this client did not promise or has put
                 already; `keep` or `copies` is below 1, or the name has no number; `ttl` is not above 0; or
                 pickle can't take the value.

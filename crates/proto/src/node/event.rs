@@ -437,6 +437,13 @@ pub enum Note {
         /// Why.
         detail: String,
     },
+    /// A node that was asked to keep an original of this one has not answered in time: another one is asked beside it.
+    KeeperLate {
+        /// The original.
+        id: ObjectId,
+        /// Who was asked.
+        node: NodeId,
+    },
     /// A member said what is not its to say, or what can't be true: it was not listened to.
     MessageRefused {
         /// Who.

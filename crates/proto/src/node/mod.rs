@@ -15,7 +15,7 @@
 //! | [`pulls`], [`readers`] | objects on their way to here; who waits for them, reads and receives copies |
 //! | [`coordinator`], [`reserve`] | reduces of clients of this node; the names of their results |
 //! | [`worker`], [`scatters`] | folds that run here; results that grow here by parts |
-//! | [`replicas`], [`adopt`], [`leave`] | originals that others keep, those kept for others; what has to be done before leaving |
+//! | [`replicas`], [`replicated`], [`adopt`], [`leave`] | originals that others keep, those kept for others; what has to be done before leaving |
 //! | [`surveys`] | surveys of the network, and the part of this node in them |
 //! | [`retell`], [`crate::directory`] | what owners are to hear after a change of members; what this node owns |
 //!
@@ -48,6 +48,7 @@ mod readers;
 mod receive;
 mod reduce;
 mod replicas;
+mod replicated;
 mod requests;
 mod reserve;
 mod retell;

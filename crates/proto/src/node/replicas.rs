@@ -6,31 +6,30 @@
 //!
 //! Copies spread evenly over all nodes, by their bytes. A keeper whose own clients need the room asks to give copies back,
 //! and holds them until another node has them.
+//!
+//! What was asked for one of them is in [`super::replicated`].
 
 use alloc::{
-    boxed::Box,
     collections::{BTreeMap, BTreeSet},
-    format,
     string::String,
     vec::Vec,
 };
 
 use super::{
+    Note,
+    replicated::Replicated,
     requests::{Asked, Requests, Waiting},
     world::World,
 };
 use crate::{
     ask::Answer,
     error::Error,
-    id::{Instance, NodeId, ObjectId, RequestId},
-    inline::Inline,
-    lifetime::Terms,
+    id::{Instance, NodeId, RequestId},
     message::Message,
-    meta::Meta,
     planted::{self, Bug},
     table::Copy,
     time::Instant,
-    timed::{Deadline, Timed},
+    timed::Timed,
 };
 
 /// The originals of this node that are to be at several nodes.
@@ -39,143 +38,8 @@ pub(super) struct Replicas {
     all: Timed<Instance, Replicated>,
     /// How many bytes of them each other node keeps, or was asked to.
     load: BTreeMap<NodeId, u64>,
-}
-
-/// An original that is to be at several nodes.
-#[derive(Debug)]
-struct Replicated {
-    id: ObjectId,
-    meta: Meta,
-    inline: Option<Inline>,
-    /// How long it lives, if not until it is deleted.
-    terms: Option<Box<Terms>>,
-    /// What a copy takes where it is kept.
-    bytes: u64,
-    /// At how many nodes it is to be, this one among them.
-    copies: usize,
-    /// The questions that wait for that.
-    requests: Vec<RequestId>,
-    /// Nodes that were asked to keep it, and have not answered.
-    asked: BTreeSet<NodeId>,
-    kept: BTreeSet<NodeId>,
-    /// Nodes that keep it until another node does.
-    tired: BTreeSet<NodeId>,
-    /// Nodes that had no room for it, or were leaving.
-    refused: BTreeSet<NodeId>,
-    /// Nodes that kept it, and were lost since. One may have it still when it is met again.
-    lost: BTreeSet<NodeId>,
-    /// When they are asked again.
-    retry_at: Option<Instant>,
-}
-
-/// Between two questions to those that had no room: 1 s.
-const RETRY_NS: u64 = 1_000_000_000;
-
-impl Deadline for Replicated {
-    fn deadline(&self) -> Option<Instant> {
-        self.retry_at
-    }
-}
-
-impl Replicated {
-    fn new(copy: &Copy) -> Self {
-        Self {
-            id: copy.id.clone(),
-            meta: copy.meta.clone(),
-            inline: copy.inline.clone(),
-            terms: copy.terms.clone(),
-            bytes: copy.bytes(),
-            copies: 0,
-            requests: Vec::new(),
-            asked: BTreeSet::new(),
-            kept: BTreeSet::new(),
-            tired: BTreeSet::new(),
-            refused: BTreeSet::new(),
-            lost: BTreeSet::new(),
-            retry_at: None,
-        }
-    }
-
-    /// Asks a node to keep it.
-    fn request_of(&self, instance: Instance, now: Instant) -> Message {
-        let (id, meta, inline) = (self.id.clone(), self.meta.clone(), self.inline.clone());
-        let lifetime = self.terms.as_ref().map(|terms| terms.tell(now));
-        Message::Adopt { id, instance, meta, inline, lifetime, may_wait: false }
-    }
-
-    fn is_known(&self, node: NodeId) -> bool {
-        let known = [&self.asked, &self.kept, &self.tired, &self.refused];
-        known.iter().any(|nodes| nodes.contains(&node))
-    }
-
-    fn forget(&mut self, node: NodeId) {
-        if [&mut self.kept, &mut self.tired].into_iter().any(|nodes| nodes.remove(&node)) {
-            self.lost.insert(node);
-        }
-        for nodes in [&mut self.asked, &mut self.refused] {
-            nodes.remove(&node);
-        }
-    }
-
-    /// Nodes where it takes room, or will.
-    fn charged(&self) -> impl Iterator<Item = NodeId> {
-        self.asked.iter().chain(&self.kept).copied()
-    }
-
-    /// How many others are to have it, of those that there are.
-    fn wanted(&self, others: usize) -> usize {
-        self.copies.saturating_sub(1).min(others)
-    }
-
-    /// Asks as many others as it takes; whether there are enough copies now.
-    fn ask(
-        &mut self,
-        instance: Instance,
-        load: &mut BTreeMap<NodeId, u64>,
-        world: &mut World,
-    ) -> bool {
-        let wanted = self.wanted(world.members().others().count());
-        let is_promised = planted::has(Bug::CountsQuestionsAsCopies) && !self.asked.is_empty();
-        if self.kept.len() >= wanted || is_promised {
-            self.has_enough(instance, world);
-            return true;
-        }
-        let missing = wanted.saturating_sub(self.kept.len() + self.asked.len());
-        let others = world.members().others().filter(|other| !self.is_known(other.id));
-        // One that may have it still; else the one that keeps least for this node, and after it in a ring of all nodes, so
-        // that the copies of many nodes spread, too.
-        let rank = |node: NodeId| {
-            let kept = load.get(&node).copied().unwrap_or_default();
-            (!self.lost.contains(&node), kept, node.0.wrapping_sub(world.me().0))
-        };
-        let mut others: Vec<_> = others.map(|other| (rank(other.id), other.id)).collect();
-        others.sort_unstable();
-        for (_, node) in others.into_iter().take(missing) {
-            self.asked.insert(node);
-            *load.entry(node).or_default() += self.bytes;
-            world.send(node, self.request_of(instance, world.now()));
-        }
-        let is_short = self.kept.len() + self.asked.len() < wanted;
-        self.retry_at = is_short.then(|| self.retry_at.unwrap_or(world.now() + RETRY_NS));
-        // Those that want to give it back hold it until others do.
-        self.kept.len() + self.tired.len() >= wanted
-    }
-
-    /// Enough nodes keep it: others that do need not.
-    fn has_enough(&mut self, instance: Instance, world: &mut World) {
-        self.retry_at = None;
-        // Others kept it before; those that are no members hear of it when they are met again.
-        let spare = self.lost.iter().chain(&self.tired).copied();
-        let spare = spare.filter(|node| {
-            world.members().contains(*node) && !self.charged().any(|it| it == *node)
-        });
-        for node in spare.collect::<Vec<_>>() {
-            world.send(node, Message::Unkeep { id: self.id.clone(), instance });
-        }
-        self.refused.append(&mut self.tired);
-        let members = world.members();
-        self.lost.retain(|node| !members.contains(*node) && members.is_departed(*node));
-    }
+    /// Nodes that did not answer in time, and have answered nothing since: they are asked last.
+    silent: BTreeSet<NodeId>,
 }
 
 impl Replicas {
@@ -218,9 +82,11 @@ impl Replicas {
 
     /// Asks as many others as it takes, and answers the clients that wait once they have it.
     fn ask(&mut self, instance: Instance, requests: &mut Requests, world: &mut World) {
-        let load = &mut self.load;
-        let answered = self.all.update(&instance, |original| {
-            original.ask(instance, load, world).then(|| core::mem::take(&mut original.requests))
+        let Self { all, load, silent } = self;
+        let answered = all.update(&instance, |original| {
+            original
+                .ask(instance, load, silent, world)
+                .then(|| core::mem::take(&mut original.requests))
         });
         for request in answered.flatten().unwrap_or_default() {
             requests.reply(request, Ok(Answer::Done), world);
@@ -243,9 +109,16 @@ impl Replicas {
         requests: &mut Requests,
         world: &mut World,
     ) {
-        let charged = self.all.update(&instance, |original| {
-            if original.asked.remove(&from) {
+        let wanted_of = world.members().others().count();
+        let discharged = self.all.update(&instance, |original| {
+            if original.answers(from) {
+                self.silent.remove(&from);
                 original.lost.remove(&from);
+                if is_kept && original.kept.len() >= original.wanted(wanted_of) {
+                    // Another one was asked beside it, and was faster.
+                    world.send(from, Message::Unkeep { id: original.id.clone(), instance });
+                    return Some(Some(original.bytes));
+                }
                 let nodes = if is_kept { &mut original.kept } else { &mut original.refused };
                 nodes.insert(from);
             } else if !is_kept && original.kept.remove(&from) {
@@ -253,10 +126,10 @@ impl Replicas {
             } else {
                 return None;
             }
-            Some(original.bytes)
+            Some((!is_kept).then_some(original.bytes))
         });
-        let Some(bytes) = charged.flatten() else { return };
-        if !is_kept {
+        let Some(discharged) = discharged.flatten() else { return };
+        if let Some(bytes) = discharged {
             self.discharge(from, bytes);
         }
         self.ask(instance, requests, world);
@@ -269,6 +142,7 @@ impl Replicas {
                 self.all.update(&instance, |original| original.forget(node));
             }
             self.load.remove(&node);
+            self.silent.remove(&node);
         }
     }
 
@@ -281,7 +155,7 @@ impl Replicas {
     ) {
         for instance in self.all.keys().copied().collect::<Vec<_>>() {
             let void = self.all.update(&instance, |original| {
-                let node = renewed.filter(|node| original.asked.remove(node))?;
+                let node = renewed.filter(|node| original.answers(*node))?;
                 Some((node, original.bytes))
             });
             if let Some((node, bytes)) = void.flatten() {
@@ -293,23 +167,35 @@ impl Replicas {
         }
     }
 
-    /// Asks those again that had no room.
-    pub(super) fn expire(&mut self, requests: &mut Requests, world: &mut World) {
-        for instance in self.all.due(world.now()) {
+    /// Asks those again that had no room, and others beside those that are late; the questions that no node is left for.
+    pub(super) fn expire(&mut self, requests: &mut Requests, world: &mut World) -> Vec<RequestId> {
+        let now = world.now();
+        let is_due = |at: &mut Instant| *at <= now;
+        let mut hopeless = Vec::new();
+        for instance in self.all.due(now) {
             self.all.update(&instance, |original| {
-                original.refused.clear();
-                original.retry_at = None;
+                if original.retry_at.take_if(is_due).is_some() {
+                    original.refused.clear();
+                }
+                if original.hopeless_at.take_if(is_due).is_some() {
+                    hopeless.append(&mut original.requests);
+                }
+                for node in original.take_overdue(now) {
+                    self.silent.insert(node);
+                    world.note(Note::KeeperLate { id: original.id.clone(), node });
+                }
             });
             self.ask(instance, requests, world);
         }
+        hopeless
     }
 
     /// The original is no more.
     pub(super) fn end(&mut self, instance: Instance, requests: &mut Requests, world: &mut World) {
         let Some(original) = self.all.remove(&instance) else { return };
         // What they look for may not be found any more, and be put by no node again.
-        for node in &original.asked {
-            world.send(*node, Message::Unkeep { id: original.id.clone(), instance });
+        for node in original.unanswered() {
+            world.send(node, Message::Unkeep { id: original.id.clone(), instance });
         }
         original.charged().for_each(|node| self.discharge(node, original.bytes));
         for request in &original.requests {
@@ -320,13 +206,8 @@ impl Replicas {
 
     /// How far it is, in words.
     pub(super) fn state(&self, instance: Instance) -> String {
-        let (kept, refused) = self.all.get(&instance).map_or((0, 0), |original| {
-            (original.kept.len() + original.tired.len(), original.refused.len())
-        });
-        match refused {
-            0 => format!("it is at {} nodes", kept + 1),
-            _ => format!("it is at {} nodes, and {refused} have no room for it", kept + 1),
-        }
+        let state = self.all.get(&instance).map(Replicated::state);
+        state.unwrap_or_else(|| "it is at 1 node".into())
     }
 
     /// Whether no other node has room taken by originals of this one.
@@ -338,9 +219,13 @@ impl Replicas {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
     use crate::{
-        id::ClientId,
+        id::{ClientId, ObjectId},
+        limits::TURN_NS,
+        meta::Meta,
         node::Action,
         table::{State, Table},
     };
@@ -354,6 +239,128 @@ mod tests {
             _ => None,
         };
         world.taken().into_iter().filter_map(asked).collect()
+    }
+
+    /// An original of node 1, one of so many, of which a client wants so many copies.
+    struct Asking {
+        world: World,
+        table: Table,
+        replicas: Replicas,
+        requests: Requests,
+    }
+
+    impl Asking {
+        fn new(nodes: u64, copies: u32) -> Self {
+            let (replicas, requests) = (Replicas::default(), Requests::default());
+            let (world, table) = (World::of(nodes), Table::new(1 << 20));
+            let mut asking = Self { world, table, replicas, requests };
+            asking.want(INSTANCE, copies);
+            asking
+        }
+
+        fn want(&mut self, instance: Instance, copies: u32) {
+            let id = ObjectId::Minted { node: NodeId(1), serial: instance.serial };
+            self.table.insert(instance, id, Meta::bytes(1000), None, State::Complete, true);
+            self.ask(instance, RequestId(instance.serial), copies);
+        }
+
+        fn ask(&mut self, instance: Instance, request: RequestId, copies: u32) {
+            let Self { world, table, replicas, requests } = self;
+            let copy = table.get(instance).expect("it is there");
+            let question = Asked { client: ClientId(1), request, deadline: None };
+            replicas.want(&question, (instance, copy), copies, requests, world);
+        }
+
+        fn answered(&mut self, node: u64, is_kept: bool) {
+            let Self { world, replicas, requests, .. } = self;
+            replicas.answered(NodeId(node), INSTANCE, is_kept, requests, world);
+        }
+
+        /// Time passes until something is due; the questions that no node is left for.
+        fn expire(&mut self) -> Vec<RequestId> {
+            let due = self.replicas.deadline().expect("something is due");
+            assert!(due > self.world.now());
+            self.world.wait_until(due);
+            self.replicas.expire(&mut self.requests, &mut self.world)
+        }
+
+        /// Nodes that were asked to keep an original, and those that need not, since this was asked last.
+        fn told(&mut self) -> (Vec<u64>, Vec<u64>) {
+            let (mut asked, mut let_go) = (Vec::new(), Vec::new());
+            for action in self.world.taken() {
+                match action {
+                    Action::Send { to, message: Message::Adopt { .. } } => asked.push(to.0),
+                    Action::Send { to, message: Message::Unkeep { .. } } => let_go.push(to.0),
+                    _ => {}
+                }
+            }
+            (asked, let_go)
+        }
+    }
+
+    /// Goal: a member that never answers holds up no client, and no other object.
+    #[test]
+    fn a_node_that_does_not_answer_in_time_has_another_asked_beside_it() {
+        let mut asking = Asking::new(4, 2);
+        let begun = asking.world.now();
+        assert_eq!(asking.told(), (vec![2], vec![]));
+        assert!(asking.expire().is_empty());
+        assert!(asking.world.now().since(begun) >= TURN_NS);
+        let late = Note::KeeperLate {
+            id: asking.replicas.all.get(&INSTANCE).unwrap().id.clone(),
+            node: NodeId(2),
+        };
+        let actions = asking.world.taken();
+        assert!(actions.contains(&Action::Note(late)), "{actions:?}");
+        let is_to_third = |action: &Action| {
+            matches!(action, Action::Send { to: NodeId(3), message: Message::Adopt { .. } })
+        };
+        assert!(actions.iter().any(is_to_third) && actions.len() == 2, "{actions:?}");
+        asking.answered(3, true);
+        assert_eq!((asking.requests.len(), asking.replicas.deadline()), (0, None));
+        // Of the next originals nodes 3 and 4 are asked first.
+        for serial in 2..6 {
+            asking.want(Instance { serial, ..INSTANCE }, 2);
+        }
+        assert_eq!(asking.told(), (vec![4, 3, 4, 3], vec![]));
+    }
+
+    /// Goal: no more nodes keep an object than are to, and one that was slow is asked like all others then.
+    #[test]
+    fn the_first_that_has_an_object_keeps_it_and_a_later_one_lets_go() {
+        let mut asking = Asking::new(3, 2);
+        asking.expire();
+        assert_eq!(asking.told(), (vec![2, 3], vec![]));
+        asking.answered(2, true);
+        assert_eq!((asking.requests.len(), asking.told()), (0, (vec![], vec![])));
+        asking.answered(3, true);
+        assert_eq!(asking.told(), (vec![], vec![3]));
+        assert_eq!(asking.replicas.deadline(), None);
+        asking.want(Instance { serial: 2, ..INSTANCE }, 2);
+        assert_eq!(asking.told().0, [3], "node 3 keeps nothing");
+        for serial in 1..3 {
+            let instance = Instance { serial, ..INSTANCE };
+            asking.replicas.end(instance, &mut asking.requests, &mut asking.world);
+        }
+        assert!(asking.replicas.takes_no_room());
+    }
+
+    #[test]
+    fn a_question_ends_when_no_other_node_is_left_to_be_asked() {
+        let mut asking = Asking::new(3, 3);
+        assert_eq!(asking.told(), (vec![2, 3], vec![]));
+        asking.answered(2, true);
+        assert!(asking.expire().is_empty());
+        let state = asking.replicas.state(INSTANCE);
+        assert!(state.contains("at 2 nodes") && state.contains("does not answer"), "{state}");
+        assert_eq!(asking.expire(), [RequestId(1)]);
+        assert_eq!((asking.replicas.deadline(), asking.told()), (None, (vec![], vec![])));
+        // The next question for it has as long.
+        asking.ask(INSTANCE, RequestId(2), 3);
+        assert_eq!(asking.expire(), [RequestId(2)]);
+        // What comes late is kept all the same.
+        asking.answered(3, true);
+        assert!(asking.replicas.state(INSTANCE).contains("at 3 nodes"));
     }
 
     #[test]

@@ -287,7 +287,9 @@ impl Node {
         self.expire_reduces();
         self.leaving.expire(self.world.now());
         self.leases.expire(self.world.now());
-        self.replicas.expire(&mut self.requests, &mut self.world);
+        for request in self.replicas.expire(&mut self.requests, &mut self.world) {
+            self.time_out(request);
+        }
         self.expire_members();
         self.surveys.expire(&mut self.world);
     }
