@@ -7,6 +7,8 @@
 //!                                  +--- Refuse            +--- its slot was freed, a host died
 //! ```
 
+mod flows;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
@@ -16,16 +18,15 @@ use hoplite_proto::{
     id::{Instance, NodeId, ObjectId, ServeId},
     limits::WINDOW_BYTES,
     message::FoldKey,
-    node::{Action, Event, GROWTH_NS, Note},
+    node::{Action, Event, Note},
     time::Instant,
 };
 
 use crate::{
-    Sabotage,
     fold::Folding,
-    payload::{Content, Piece, Tag},
+    payload::{Content, Piece},
     plan::MICROSECOND,
-    world::{Happening, NotHere, World},
+    world::{Happening, World},
 };
 
 pub(crate) type SlotId = usize;
@@ -320,227 +321,6 @@ impl World {
         folds.into_iter().for_each(|fold| self.pump_fold(fold));
     }
 
-    fn fetch(
-        &mut self,
-        node: NodeId,
-        id: ObjectId,
-        instance: Instance,
-        source: NodeId,
-        parts: Option<Vec<Range<u64>>>,
-    ) {
-        let attempt = self.next_number();
-        let Some(host) = self.hosts.get(&node) else { return };
-        let Some(sink) = host.slots.get(&instance).copied() else {
-            return self.fail(format!("node {node:?} fetches {instance} into no slot"));
-        };
-        let before = host.fetches.get(&instance).copied();
-        if let Some(flow) = before.and_then(|before| self.flow_of(before)) {
-            if self.shell.flows[&flow].from == source {
-                return self.fail(format!("node {node:?} fetches {instance} twice at once"));
-            }
-            self.stop_fetch(node, instance);
-        }
-        if let Some(host) = self.hosts.get_mut(&node) {
-            host.fetches.insert(instance, attempt);
-        }
-        let size = self.shell.slots[sink].size;
-        let ordered = parts.is_some();
-        let wanted: Vec<u32> = match parts {
-            Some(parts) => parts.iter().flat_map(blocks_in).collect(),
-            None => self.shell.slots[sink].missing(),
-        };
-        let what = What::Copy { id, instance, attempt, sink, serve: None, ordered };
-        self.open_flow(source, node, what, size, wanted);
-        if !ordered {
-            self.check_feeds(node, instance, true);
-        }
-    }
-
-    /// Asks a host for blocks.
-    pub(crate) fn open_flow(
-        &mut self,
-        from: NodeId,
-        to: NodeId,
-        what: What,
-        size: u64,
-        wanted: Vec<u32>,
-    ) -> u64 {
-        let flow = self.next_number();
-        let (source, next, in_flight, is_on_wire) = (None, 0, 0, false);
-        let (received, told) = (0, self.now);
-        let opened = Flow {
-            from,
-            to,
-            what,
-            size,
-            wanted,
-            source,
-            next,
-            in_flight,
-            is_on_wire,
-            received,
-            told,
-        };
-        self.shell.flows.insert(flow, opened);
-        let delay_ns = self.passage_ns(to, from);
-        self.after(delay_ns, Happening::FlowAsked { flow });
-        flow
-    }
-
-    pub(crate) fn flow_asked(&mut self, number: u64) {
-        let Some(flow) = self.shell.flows.get_mut(&number) else { return };
-        let from = flow.from;
-        if !self.hosts.get(&from).is_some_and(|host| host.is_up) {
-            return self.break_flow(number, NotHere(false));
-        }
-        match &mut flow.what {
-            What::Copy { instance, ordered: true, .. }
-                if !self.hosts[&from].slots.contains_key(instance) =>
-            {
-                let early = self.shell.early_copies.entry((from, *instance)).or_default();
-                early.push(number);
-            }
-            What::Copy { id, instance, serve, .. } => {
-                self.shell.counted += 1;
-                let asked = ServeId(self.shell.counted);
-                *serve = Some(asked);
-                let (id, instance) = (id.clone(), *instance);
-                self.shell.serves.insert(asked, number);
-                self.tell(from, Event::FetchAsked { serve: asked, id, instance });
-            }
-            What::Stream { key, .. } => {
-                let key = *key;
-                self.stream_asked(number, from, key);
-            }
-        }
-    }
-
-    fn serve(&mut self, node: NodeId, serve: ServeId, instance: Instance) {
-        // Given up meanwhile: its end was told, or will be.
-        let Some(number) = self.shell.serves.get(&serve).copied() else { return };
-        let slot = self.hosts.get(&node).and_then(|host| host.slots.get(&instance)).copied();
-        let Some(slot) = slot else {
-            return self.fail(format!("node {node:?} serves {instance}, which has no slot"));
-        };
-        let Some(flow) = self.shell.flows.get_mut(&number) else { return };
-        flow.source = Some(Source::Slot(slot));
-        self.shell.slots[slot].flows.insert(number);
-        self.pump_flow(number);
-    }
-
-    fn refuse(&mut self, serve: ServeId) {
-        if let Some(number) = self.shell.serves.remove(&serve) {
-            if let Some(Flow { from, to, what: What::Copy { instance, .. }, .. }) =
-                self.shell.flows.get(&number)
-            {
-                self.check_refusal(*to, *from, *instance);
-            }
-            self.break_flow(number, NotHere(true));
-        }
-    }
-
-    /// Sends the next block, if there is one and the receiver has room for it.
-    pub(crate) fn pump_flow(&mut self, number: u64) {
-        let Some(flow) = self.shell.flows.get(&number) else { return };
-        let Some(source) = flow.source else { return };
-        if flow.next == flow.wanted.len()
-            && flow.in_flight == 0
-            && matches!(flow.what, What::Copy { .. })
-        {
-            return self.finish_copy(number);
-        }
-        let Some(next) = flow.wanted.get(flow.next).copied() else { return };
-        if flow.is_on_wire || !self.has_credit(flow) {
-            return;
-        }
-        let (from, to) = (flow.from, flow.to);
-        let content = match source {
-            Source::Slot(slot) => {
-                let slot = &self.shell.slots[slot];
-                match slot.block(next) {
-                    Some(content) => content.clone(),
-                    None if slot.is_freed => return self.break_flow(number, NotHere(false)),
-                    None => return,
-                }
-            }
-            Source::Fold(fold) => match self.take_folded(fold, next) {
-                Some(content) => content,
-                None => return,
-            },
-        };
-        let content = match self.sabotage {
-            Some(Sabotage::ServesOtherBytes) if next == 1 => Content::of(Tag(u64::MAX)),
-            _ => content,
-        };
-        let Some(flow) = self.shell.flows.get_mut(&number) else { return };
-        flow.next += 1;
-        flow.in_flight += 1;
-        flow.is_on_wire = true;
-        let bytes = BLOCK_BYTES.min(flow.size - u64::from(next) * BLOCK_BYTES);
-        let passage = self.net.pass(self.now, from, to, bytes);
-        let piece = Piece { index: next, content };
-        self.at(passage.sent, Happening::BlockSent { flow: number });
-        self.at(passage.arrived, Happening::BlockArrived { flow: number, piece });
-        if let Source::Fold(fold) = source {
-            // There is room for one more partial result.
-            self.pump_fold(fold);
-        }
-    }
-
-    fn has_credit(&self, flow: &Flow) -> bool {
-        match flow.what {
-            What::Copy { .. } => flow.in_flight < CREDIT_BLOCKS,
-            What::Stream { parent, child, .. } => {
-                let waiting = self.shell.folds.get(&parent).map_or(0, |fold| fold.waiting(child));
-                (flow.in_flight as usize + waiting) < WINDOW_BLOCKS
-            }
-        }
-    }
-
-    pub(crate) fn block_sent(&mut self, number: u64) {
-        if let Some(flow) = self.shell.flows.get_mut(&number) {
-            flow.is_on_wire = false;
-            self.pump_flow(number);
-        }
-    }
-
-    pub(crate) fn block_arrived(&mut self, number: u64, piece: Piece) {
-        let Some(flow) = self.shell.flows.get_mut(&number) else { return };
-        flow.in_flight -= 1;
-        let is_last = flow.wanted.last() == Some(&piece.index);
-        match flow.what {
-            What::Copy { sink, .. } => {
-                self.write_slot(sink, piece);
-                self.tell_growth(number);
-                self.pump_flow(number);
-            }
-            What::Stream { parent, child, .. } => {
-                if is_last {
-                    // Before its parent sees the last of it, which may be the end of that too.
-                    self.finish_stream(number);
-                }
-                self.stream_grows(parent, child, piece);
-                self.pump_flow(number);
-            }
-        }
-    }
-
-    /// A receiver's node hears how far a copy is, every so often.
-    fn tell_growth(&mut self, number: u64) {
-        let now = self.now;
-        let Some(flow) = self.shell.flows.get_mut(&number) else { return };
-        flow.received += BLOCK_BYTES;
-        if now.since(flow.told) < GROWTH_NS {
-            return;
-        }
-        flow.told = now;
-        let (source, received, node) = (flow.from, flow.received, flow.to);
-        let missing = (flow.wanted.len() as u64 * BLOCK_BYTES).saturating_sub(received);
-        if let What::Copy { instance, .. } = flow.what {
-            self.tell(node, Event::FetchGrew { instance, source, received, missing });
-        }
-    }
-
     /// A block comes into a copy; who waits for it goes on.
     pub(crate) fn write_slot(&mut self, number: SlotId, piece: Piece) {
         let slot = &mut self.shell.slots[number];
@@ -570,121 +350,6 @@ impl World {
         folds.into_iter().for_each(|fold| self.pump_fold(fold));
         if is_full && let Some(gathered) = self.shell.gathered.remove(&number) {
             self.all_here(gathered);
-        }
-    }
-
-    fn finish_copy(&mut self, number: u64) {
-        let Some(flow) = self.close_flow(number) else { return };
-        if let What::Copy { instance, attempt, sink, .. } = flow.what {
-            let gathered = Gathered { node: flow.to, instance, attempt, source: flow.from };
-            if self.shell.slots[sink].is_full() {
-                self.all_here(gathered);
-            } else {
-                // What is folded here comes into it too.
-                self.shell.gathered.insert(sink, gathered);
-            }
-        }
-    }
-
-    fn all_here(&mut self, gathered: Gathered) {
-        let Gathered { node, instance, attempt, source } = gathered;
-        let (delay_ns, failed) = (self.dice.below(50 * MICROSECOND), None);
-        self.after(delay_ns, Happening::FetchOver { node, instance, attempt, source, failed });
-    }
-
-    /// Takes a flow away; its sender is told, not its receiver.
-    pub(crate) fn close_flow(&mut self, number: u64) -> Option<Flow> {
-        let flow = self.shell.flows.remove(&number)?;
-        if let Some(Source::Slot(slot)) = flow.source {
-            self.shell.slots[slot].flows.remove(&number);
-        }
-        if let What::Copy { serve: Some(serve), .. } = flow.what
-            && self.shell.serves.remove(&serve).is_some()
-        {
-            let delay_ns = self.passage_ns(flow.to, flow.from);
-            let (node, event) = (flow.from, Event::ServeEnded { serve });
-            self.after(delay_ns, Happening::Tell { node, event });
-        }
-        Some(flow)
-    }
-
-    /// A flow ends before its end; its receiver is told.
-    pub(crate) fn break_flow(&mut self, number: u64, not_here: NotHere) {
-        let Some(flow) = self.close_flow(number) else { return };
-        let (node, source) = (flow.to, flow.from);
-        match flow.what {
-            What::Copy { instance, attempt, .. } => {
-                let delay_ns = self.passage_ns(source, node);
-                let failed = Some(not_here);
-                self.after(
-                    delay_ns,
-                    Happening::FetchOver { node, instance, attempt, source, failed },
-                );
-            }
-            What::Stream { parent, .. } => {
-                self.fold_over(parent, Some(format!("the stream from {source:?} broke")));
-            }
-        }
-    }
-
-    pub(crate) fn fetch_over(
-        &mut self,
-        node: NodeId,
-        instance: Instance,
-        attempt: u64,
-        source: NodeId,
-        failed: Option<NotHere>,
-    ) {
-        let Some(host) = self.hosts.get_mut(&node) else { return };
-        if host.fetches.get(&instance) != Some(&attempt) {
-            return;
-        }
-        host.fetches.remove(&instance);
-        let Some(slot) = host.slots.get(&instance).copied() else { return };
-        let event = match failed {
-            None => Event::Fetched { instance },
-            Some(NotHere(not_here)) => Event::FetchFailed { instance, source, not_here },
-        };
-        self.tell(node, event);
-        // What was made in parts is complete only when its node hears so.
-        let copy = self.hosts.get(&node).and_then(|host| host.node.table().get(instance));
-        self.shell.slots[slot].is_complete = copy.is_some_and(|copy| copy.is_complete());
-    }
-
-    fn stop_fetch(&mut self, node: NodeId, instance: Instance) {
-        let Some(host) = self.hosts.get_mut(&node) else { return };
-        let Some(stopped) = host.fetches.remove(&instance) else { return };
-        if let Some(flow) = self.flow_of(stopped) {
-            self.close_flow(flow);
-        }
-    }
-
-    /// The flow by which an attempt to receive a copy receives it.
-    fn flow_of(&self, wanted: u64) -> Option<u64> {
-        let is_it =
-            |flow: &Flow| matches!(flow.what, What::Copy { attempt, .. } if attempt == wanted);
-        self.shell.flows.iter().find(|(_, flow)| is_it(flow)).map(|(number, _)| *number)
-    }
-
-    /// A host is gone, and with it all that went through it.
-    pub(crate) fn stop_flows_of(&mut self, node: NodeId) {
-        let folds = self.shell.folds.iter().filter(|(_, fold)| fold.host == node);
-        for fold in folds.map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.fold_over(fold, None);
-        }
-        let flows =
-            self.shell.flows.iter().filter(|(_, flow)| flow.from == node || flow.to == node);
-        for number in flows.map(|(number, _)| *number).collect::<Vec<_>>() {
-            match self.shell.flows.get(&number) {
-                Some(flow) if flow.to == node => drop(self.close_flow(number)),
-                Some(_) => self.break_flow(number, NotHere(false)),
-                None => {}
-            }
-        }
-        let Some(host) = self.hosts.get_mut(&node) else { return };
-        host.fetches.clear();
-        for slot in std::mem::take(&mut host.slots).into_values() {
-            self.shell.slots[slot].is_freed = true;
         }
     }
 }

@@ -1,0 +1,312 @@
+//! What must hold of an answer: that bytes are right, and that an error has a reason in what was tried.
+
+use std::collections::BTreeSet;
+
+use hoplite_proto::{
+    error::Error,
+    id::{Instance, NodeId, ObjectId, RequestId},
+    inline::Inline,
+    meta::{Kind, Meta},
+};
+
+use crate::{
+    payload::{Content, Tag},
+    plan::{Fate, Make},
+    users::{Object, Purpose},
+    world::World,
+};
+
+impl World {
+    /// What a get was answered.
+    pub(crate) fn check_got(
+        &mut self,
+        node: NodeId,
+        id: &ObjectId,
+        meta: &Meta,
+        instance: Instance,
+        inline: Option<&Inline>,
+    ) {
+        let content = match inline {
+            Some(inline) => Some(Content::from_inline(inline)),
+            None => {
+                let slot = self.hosts.get(&node).and_then(|host| host.slots.get(&instance));
+                let slot = slot.map(|slot| &self.shell.slots[*slot]);
+                let Some(slot) = slot.filter(|slot| !slot.is_freed) else {
+                    return self.fail(format!("{id:?} was got as {instance}, which has no slot"));
+                };
+                if !slot.is_full() || slot.size != meta.size {
+                    let blocks = slot.filled();
+                    return self.fail(format!("{id:?} was got after {blocks} of {}", slot.end()));
+                }
+                slot.block(0).cloned()
+            }
+        };
+        let Some(content) = content else {
+            return self.fail(format!("{id:?} was got without a block"));
+        };
+        if self.is_its_game(id) {
+            return;
+        }
+        // However attempts end: no two clients get the results of different attempts.
+        if id.minter().is_some() {
+            let given = self.users.given.entry(id.clone()).or_insert_with(|| content.clone());
+            if !given.is_same(&content) {
+                let given = given.clone();
+                return self
+                    .fail(format!("{id:?} was got with {content:?}, before with {given:?}"));
+            }
+        }
+        let may_be = self.users.contents_of(id);
+        if !may_be.contains(&content) {
+            self.fail(format!("{id:?} was got with {content:?}, but it is one of {may_be:?}"));
+        }
+    }
+
+    /// A result must be the fold of exactly `count` of its candidates, each of them once; of one of the reduces that
+    /// were to go by its name.
+    pub(crate) fn check_result(&mut self, id: &ObjectId, content: &Content) {
+        if self.is_its_game(id) {
+            return;
+        }
+        let mut wrong = Vec::new();
+        for object in self.users.objects_of(id) {
+            let Make::Reduce { inputs, count, .. } = &object.spec.make else { continue };
+            let ids: BTreeSet<ObjectId> = self.ids(inputs);
+            let candidates: Vec<BTreeSet<Content>> =
+                ids.iter().map(|input| self.users.contents_of(input)).collect();
+            let count = (*count).min(ids.len());
+            if is_sum(&mut content.tags().to_vec(), &candidates, count) {
+                return;
+            }
+            wrong.push(format!("{count} of {candidates:?}"));
+        }
+        if !wrong.is_empty() {
+            let wrong = wrong.join(", nor of ");
+            self.fail(format!("{id:?} is {content:?}, which is no fold of {wrong}"));
+        }
+    }
+
+    /// The inputs that a reduce says it folded must be what it folded.
+    pub(crate) fn check_inputs(&mut self, object: usize, ids: &[ObjectId]) {
+        let Some(id) = &self.users.objects[object].id else { return };
+        let wrong: Vec<String> =
+            self.users.objects_of(id).filter_map(|made| self.wrong_inputs(made, ids)).collect();
+        // Of those that go by one name, only one folded these.
+        let reduces = self.users.objects_of(id);
+        let reduces = reduces.filter(|made| matches!(made.spec.make, Make::Reduce { .. })).count();
+        if wrong.len() == reduces {
+            self.fail(wrong.join(", and "));
+        }
+    }
+
+    fn wrong_inputs(&self, made: &Object, ids: &[ObjectId]) -> Option<String> {
+        let Object { spec, contents, .. } = made;
+        let Make::Reduce { inputs, count, .. } = &spec.make else { return None };
+        if contents.is_empty() && made.may_be_gone() {
+            // Deleted in the moment of its completion: no client has seen what it held.
+            return None;
+        }
+        let candidates = self.ids(inputs);
+        let distinct: BTreeSet<&ObjectId> = ids.iter().collect();
+        let count = (*count).min(candidates.len());
+        let is_right_number = distinct.len() == ids.len() && ids.len() == count;
+        if !is_right_number || !ids.iter().all(|id| candidates.contains(id)) {
+            return Some(format!("{ids:?} were folded instead of {count} of {candidates:?}"));
+        }
+        let parts: Vec<BTreeSet<Content>> =
+            ids.iter().map(|id| self.users.contents_of(id)).collect();
+        let is_it = |content: &Content| is_sum(&mut content.tags().to_vec(), &parts, parts.len());
+        let is_right = contents.iter().any(is_it);
+        (!is_right).then(|| format!("{ids:?} are {parts:?}, but {contents:?} was folded"))
+    }
+
+    pub(super) fn ids(&self, objects: &[usize]) -> BTreeSet<ObjectId> {
+        objects.iter().filter_map(|object| self.users.objects[*object].id.clone()).collect()
+    }
+
+    /// Whether something happened that explains an error.
+    pub(crate) fn check_error(&self, request: RequestId, error: &Error) -> Result<(), String> {
+        let Some(question) = self.users.questions.get(&request) else { return Ok(()) };
+        // It may have told one node before that this instance is another object, of which it is an owner.
+        let is_kept_from = self.hostile.is_some() && error.to_string().contains("describes it as");
+        if self.is_of_its_game(&question.purpose) || is_kept_from {
+            return Ok(());
+        }
+        let is_late = question.deadline.is_some_and(|deadline| deadline <= self.now);
+        let is_leaving = self.hosts.get(&question.node).is_some_and(|host| host.is_leaving);
+        if matches!(error, Error::Timeout { .. } | Error::StoreFull { .. } | Error::NoMemory { .. })
+            && (is_late || question.is_void)
+            || matches!(error, Error::NodeDown(_)) && is_leaving
+        {
+            return Ok(());
+        }
+        let objects: Vec<usize> = match &question.purpose {
+            Purpose::Put { object, .. } | Purpose::Create { object, .. } => {
+                let object = &self.users.objects[*object];
+                let rivals = object.id.iter().flat_map(|id| self.users.objects_of(id)).count();
+                let is_fair = match error {
+                    Error::NameTaken { .. } => rivals > 1,
+                    Error::StoreFull { .. } => self.is_tight(),
+                    Error::NoMemory { .. } => self.plan.slot_failures > 0,
+                    _ => false,
+                };
+                return is_fair.then_some(()).ok_or_else(|| "a put has no such reason".into());
+            }
+            Purpose::Inputs { object } => {
+                let made = &self.users.objects[*object];
+                let table = self.hosts[&question.node].node.table();
+                let current = made.id.as_ref().and_then(|id| table.current(id));
+                let is_here = current.and_then(|instance| table.get(instance));
+                // A reduce that failed, or whose result was deleted, is forgotten, with its list.
+                // The object here under a name may be another client's.
+                let is_its_own =
+                    made.id.as_ref().is_some_and(|id| self.users.objects_of(id).count() == 1);
+                if matches!(error, Error::InvalidArgument(_))
+                    && !(is_its_own && is_here.is_some_and(|copy| copy.is_complete()))
+                {
+                    return Ok(());
+                }
+                // It had no name yet when it was given up.
+                let is_nameless = made.spec.name.is_some()
+                    && self.users.questions.values().any(|other| {
+                        matches!(other.purpose, Purpose::Reduce { object: of } if of == *object)
+                            && (other.is_void || other.deadline.is_some())
+                    });
+                if matches!(error, Error::ObjectLost { .. }) && is_nameless {
+                    return Ok(());
+                }
+                let rivals = made.id.as_ref().and_then(|id| self.users.by_id.get(id));
+                rivals.cloned().unwrap_or_default()
+            }
+            // It is still being filled, has no name yet, or has come to nothing.
+            Purpose::Keep { .. }
+                if matches!(error, Error::InvalidArgument(_) | Error::ObjectDeleted { .. }) =>
+            {
+                return Ok(());
+            }
+            // What is deleted while it is filled has been put all the same; of two under one name, one may not.
+            Purpose::Seal { object, .. } if matches!(error, Error::ObjectDeleted { .. }) => {
+                let is_rival = self.has_rival(*object);
+                return is_rival.then_some(()).ok_or_else(|| "it has been put".into());
+            }
+            Purpose::Seal { object, .. } | Purpose::Keep { object, .. } => vec![*object],
+            Purpose::Get { id, .. } if self.check_not_early(id, error).is_err() => {
+                return self.check_not_early(id, error);
+            }
+            Purpose::Get { id, .. } if !self.may_fail(id, error) => {
+                return Err("it is there everywhere".into());
+            }
+            Purpose::Get { id, .. } | Purpose::Locations { id, .. } => {
+                self.users.by_id.get(id).cloned().unwrap_or_default()
+            }
+            Purpose::Reduce { object } => {
+                let made = &self.users.objects[*object];
+                let rivals = made.id.iter().flat_map(|id| self.users.objects_of(id)).count();
+                if matches!(error, Error::NameTaken { .. }) && rivals > 1 {
+                    return Ok(());
+                }
+                // The name was deleted while it was asked for.
+                let is_deleted = matches!(error, Error::ObjectDeleted { .. });
+                return (is_deleted && made.may_be_gone())
+                    .then_some(())
+                    .ok_or_else(|| "a reduce has no such reason".into());
+            }
+            Purpose::Abort
+            | Purpose::Join
+            | Purpose::Delete
+            | Purpose::Latest { newest: None, .. }
+            | Purpose::Prune
+            | Purpose::Wait { .. }
+            | Purpose::Follow { .. } => Vec::new(),
+            Purpose::Latest { newest: Some(newest), .. } => {
+                return newest.is_none().then_some(()).ok_or_else(|| "there is a name".into());
+            }
+        };
+        let is_explained = objects.iter().any(|object| self.explains(*object, error));
+        is_explained.then_some(()).ok_or_else(|| "nothing that happened explains it".into())
+    }
+
+    /// Whether there was another object of that name.
+    fn has_rival(&self, object: usize) -> bool {
+        let id = self.users.objects[object].id.as_ref();
+        id.is_some_and(|id| self.users.objects_of(id).count() > 1)
+    }
+
+    /// Whether what happened to an object, or to what it is folded from, explains an error.
+    fn explains(&self, object: usize, error: &Error) -> bool {
+        let made = &self.users.objects[object];
+        let (Object { spec, is_failed, .. }, may_be_gone) = (made, made.may_be_gone());
+        let has_rival = self.has_rival(object);
+        let is_here = match error {
+            // Of two that were put under one name at once, one may be dropped.
+            Error::ObjectDeleted { .. } => may_be_gone || has_rival,
+            // A deletion of which an owner hears late, or never, looks like a loss.
+            Error::ObjectLost { .. } => {
+                self.users.is_shrunk || *is_failed || has_rival || may_be_gone
+            }
+            Error::StoreFull { .. } => self.is_tight(),
+            Error::NoMemory { .. } => self.plan.slot_failures > 0,
+            Error::NodeDown(_) => self.users.is_shrunk && matches!(spec.make, Make::Reduce { .. }),
+            // The name of a result went to another, while two nodes did not agree on its owner.
+            Error::NameTaken { .. } => has_rival && matches!(spec.make, Make::Reduce { .. }),
+            _ => false,
+        };
+        let Make::Reduce { inputs, count, patience_ns, .. } = &spec.make else {
+            return is_here
+                || matches!(spec.make, Make::Put { fate, .. } if fate != Fate::Sealed
+                && matches!(error, Error::ObjectLost { .. }));
+        };
+        is_here
+            || match error {
+                Error::Timeout { .. } => patience_ns.is_some(),
+                Error::TooFewInputs { .. } => *count < inputs.len(),
+                Error::ShapeMismatch { .. } => {
+                    self.inputs(inputs).any(|input| input.spec.meta != spec.meta)
+                }
+                Error::Unreducible { .. } => {
+                    self.inputs(inputs).any(|input| input.spec.meta.kind == Kind::Bytes)
+                }
+                _ => false,
+            }
+            || self
+                .ids(inputs)
+                .iter()
+                .flat_map(|id| &self.users.by_id[id])
+                .any(|input| self.explains(*input, error))
+    }
+
+    /// Everything that a node holds under the ids of these objects.
+    fn inputs(&self, objects: &[usize]) -> impl Iterator<Item = &Object> {
+        self.ids(objects).into_iter().flat_map(|id| self.users.objects_of(&id).collect::<Vec<_>>())
+    }
+
+    /// Whether nodes can't hold everything.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.plan.config.capacity < 1 << 33
+    }
+}
+
+/// Whether `tags` are one content each of `count` of `candidates`.
+fn is_sum(tags: &mut Vec<Tag>, candidates: &[BTreeSet<Content>], count: usize) -> bool {
+    let Some((first, rest)) = candidates.split_first() else {
+        return count == 0 && tags.is_empty();
+    };
+    if count > candidates.len() {
+        return false;
+    }
+    for content in first.iter().filter(|_| count > 0) {
+        let mut without = tags.clone();
+        let mut all = content.tags().iter();
+        let is_in = all.all(|tag| match without.iter().position(|other| other == tag) {
+            Some(at) => {
+                without.swap_remove(at);
+                true
+            }
+            None => false,
+        });
+        if is_in && is_sum(&mut without, rest, count - 1) {
+            return true;
+        }
+    }
+    is_sum(tags, rest, count)
+}

@@ -1,0 +1,229 @@
+//! What must hold when all is over: each client that still waits has a reason to, and nothing is left after deletion.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoplite_proto::{
+    id::{Instance, NodeId, ObjectId},
+    table::{Place, Table, file_bytes},
+    time::Instant,
+};
+
+use crate::{
+    disk::Disk,
+    plan::{Make, SECOND},
+    users::Purpose,
+    world::{Host, World},
+};
+
+impl World {
+    /// After the plan: lets everything come to rest, and checks that it did.
+    pub(crate) fn check_end(&mut self) {
+        let end = self.plan.end + 90 * SECOND;
+        self.run_until(self.plan.end);
+        self.end_job();
+        self.run_until(end);
+        self.check_lifetimes();
+        self.check_directories();
+        self.check_promises();
+        let existing = self.existing();
+        self.look_once_more(&existing);
+        self.check_kept_names();
+        self.get_everything_once_more();
+        self.run_until(end + 60 * SECOND);
+        self.check_waiters();
+        self.clear_away(end + 90 * SECOND);
+    }
+
+    /// No client wants anything any more, and everything is deleted: by `end` nothing is left.
+    pub(crate) fn clear_away(&mut self, end: Instant) {
+        let open = self.users.questions.iter().filter(|(_, asked)| !asked.is_answered);
+        for request in open.map(|(request, _)| *request).collect::<Vec<_>>() {
+            if self.failure.is_none() {
+                self.cancel(request);
+            }
+        }
+        self.delete_everything();
+        self.run_until(end);
+        self.check_rest();
+    }
+
+    /// Objects that are complete somewhere: by id, who has them.
+    pub(crate) fn existing(&self) -> BTreeMap<ObjectId, Vec<NodeId>> {
+        let mut existing: BTreeMap<ObjectId, Vec<NodeId>> = BTreeMap::new();
+        let is_looked_at =
+            |node: &NodeId, host: &Host| host.is_up && !host.is_leaving && !self.is_hostile(*node);
+        for (node, host) in self.hosts.iter().filter(|(node, host)| is_looked_at(node, host)) {
+            for (instance, copy) in host.node.table().iter() {
+                let is_current = host.node.table().current(&copy.id) == Some(instance);
+                if copy.is_complete() && !copy.doomed && is_current {
+                    existing.entry(copy.id.clone()).or_default().push(*node);
+                }
+            }
+        }
+        existing
+    }
+
+    /// Every complete copy is known to the first owner of its object, and all are of one instance.
+    fn check_directories(&mut self) {
+        for (id, nodes) in self.existing() {
+            let current = |node: &NodeId| self.hosts[node].node.table().current(&id);
+            let instances: BTreeSet<Option<Instance>> = nodes.iter().map(current).collect();
+            if instances.len() > 1 {
+                self.fail(format!("{id:?} lives as {instances:?} at {nodes:?}"));
+            }
+            let Some(some) = self.hosts.get(&nodes[0]) else { continue };
+            let owner = some.node.members().owners(&id).first;
+            let Some(host) = self.hosts.get(&owner).filter(|host| host.is_up) else {
+                self.fail(format!("{:?} takes {owner:?}, which is down, for a member", nodes[0]));
+                continue;
+            };
+            let known = host.node.directory().holders(&id);
+            for node in nodes {
+                if !known.contains(&node) {
+                    self.fail(format!("{owner:?} does not know that {node:?} holds {id:?}"));
+                }
+            }
+        }
+    }
+
+    fn get_everything_once_more(&mut self) {
+        for id in self.existing().into_keys() {
+            for _ in 0..2 {
+                let nodes = self.staying();
+                let Some(node) = self.dice.pick(&nodes) else { continue };
+                let client = self.client_of(node);
+                let ask = hoplite_proto::ask::Ask::Get { id: id.clone() };
+                let purpose = Purpose::Get { id: id.clone(), hold_ns: 0 };
+                self.ask(node, client, ask, purpose, None);
+            }
+        }
+    }
+
+    /// No client waits for an object that exists, unless it does not fit.
+    fn check_waiters(&mut self) {
+        let existing = self.existing();
+        let mut stuck = None;
+        for (request, asked) in &self.users.questions {
+            if asked.is_answered {
+                continue;
+            }
+            match &asked.purpose {
+                Purpose::Get { id, .. } if existing.contains_key(id) => {
+                    let table = self.hosts[&asked.node].node.table();
+                    let holder = self.hosts[&existing[id][0]].node.table();
+                    let copy = holder.current(id).and_then(|instance| holder.get(instance));
+                    let size = copy.map_or(0, |copy| copy.meta.size) + 4096;
+                    let can_be_sent = copy.is_none_or(|copy| copy.place == Place::Memory);
+                    if has_room(table, size, self.plan.disk)
+                        && (can_be_sent || has_room(holder, size, self.plan.disk))
+                    {
+                        stuck = Some(format!(
+                            "{request:?} at {:?} waits for {id:?}; {} of {} bytes are used, {} pinned",
+                            asked.node,
+                            table.used(),
+                            table.capacity(),
+                            table.pinned()
+                        ));
+                    }
+                }
+                Purpose::Get { id, .. } if self.could_be_folded(id, &existing) => {
+                    stuck =
+                        Some(format!("{request:?} waits for {id:?}, of which all inputs exist"));
+                }
+                Purpose::Seal { .. } | Purpose::Delete | Purpose::Reduce { .. } => {
+                    stuck = Some(format!("{request:?} waits: {:?}", asked.purpose));
+                }
+                Purpose::Put { .. } | Purpose::Create { .. } | Purpose::Keep { .. }
+                    if !self.is_tight() =>
+                {
+                    stuck = Some(format!("{request:?} waits: {:?}", asked.purpose));
+                }
+                purpose => {
+                    if let Some(why) = self.stuck_look(asked.node, purpose, &existing) {
+                        stuck = Some(format!("{request:?} waits: {purpose:?}: {why}"));
+                    }
+                }
+            }
+        }
+        if let Some(stuck) = stuck {
+            self.fail(format!("{stuck}, which there is"));
+        }
+    }
+
+    /// Whether an object is the result of a reduce whose caller is there, and so are enough of its inputs, with room for
+    /// everything.
+    fn could_be_folded(&self, id: &ObjectId, existing: &BTreeMap<ObjectId, Vec<NodeId>>) -> bool {
+        let mut made = self.users.objects_of(id);
+        let (Some(object), None) = (made.next(), made.next()) else { return false };
+        let Make::Reduce { inputs, count, patience_ns, .. } = &object.spec.make else {
+            return false;
+        };
+        // It may have run out of time where the owners of its name did not hear of that.
+        if patience_ns.is_some() && object.spec.name.is_some() && self.users.is_shrunk {
+            return false;
+        }
+        let ids = self.ids(inputs);
+        let is_there =
+            |id: &&ObjectId| existing.contains_key(*id) && self.users.objects_of(id).count() == 1;
+        let is_caller_there = object.node.is_some_and(|node| self.staying().contains(&node));
+        is_caller_there
+            && !(self.is_tight() || object.is_failed || object.may_be_gone())
+            && ids.iter().filter(is_there).count() >= (*count).min(ids.len())
+    }
+
+    fn delete_everything(&mut self) {
+        let nodes = self.staying();
+        let Some(node) = self.dice.pick(&nodes) else { return };
+        let known = self.users.objects.iter().filter_map(|object| object.id.clone());
+        let mut ids: BTreeSet<ObjectId> = known.collect();
+        for host in self.hosts.values().filter(|host| host.is_up) {
+            ids.extend(host.node.table().iter().map(|(_, copy)| copy.id.clone()));
+        }
+        let client = self.client_of(node);
+        if self.failure.is_none() {
+            self.delete(node, client, ids.into_iter().collect());
+        }
+    }
+
+    /// Everything is deleted and no client asks: nothing is left.
+    fn check_rest(&mut self) {
+        let mut left = Vec::new();
+        for (node, host) in self.hosts.iter().filter(|(_, host)| host.is_up) {
+            let waiting = host.node.open_requests();
+            if waiting > 0 {
+                left.push(format!("{waiting} questions at {node:?}"));
+            }
+            for (instance, copy) in host.node.table().iter() {
+                left.push(format!("a copy of {:?} at {node:?}: {instance} {copy:?}", copy.id));
+            }
+            // A question may stay with a node that owned the object between two changes of members.
+            let is_stale = |what: &String| what.ends_with("of others") && self.users.is_shrunk;
+            let unfinished = host.node.unfinished().filter(|what| !is_stale(what));
+            left.extend(unfinished.map(|what| format!("{what} at {node:?}")));
+            left.extend(host.slots.keys().map(|slot| format!("slot {slot} at {node:?}")));
+            left.extend(host.files.keys().map(|file| format!("a file of {file} at {node:?}")));
+            for id in self.users.by_id.keys() {
+                for holder in host.node.directory().holders(id) {
+                    left.push(format!("{holder:?} as a holder of {id:?} at {node:?}"));
+                }
+            }
+        }
+        left.extend(self.shell.flows.values().map(|flow| format!("{flow:?}")));
+        left.extend(self.shell.folds.values().map(|fold| format!("{fold:?}")));
+        let open = self.users.questions.iter().filter(|(_, asked)| !asked.is_answered);
+        left.extend(open.map(|(request, asked)| format!("{request:?}: {:?}", asked.purpose)));
+        if !left.is_empty() {
+            self.fail(format!("left over when all is deleted: {}", left.join("; ")));
+        }
+    }
+}
+
+/// Whether a node has room for a copy, or can make some by writing others to its disk.
+fn has_room(table: &Table, size: u64, disk: Option<Disk>) -> bool {
+    let disk = disk.filter(|disk| disk.failures == 0);
+    let largest = table.iter().map(|(_, copy)| file_bytes(copy.meta.size)).max().unwrap_or(0);
+    let files = table.unfiled() + (table.unfiled() >> 3) + 8192 * table.len() as u64;
+    let taken = table.on_disk() + files + 2 * largest;
+    let spillable = if disk.is_some_and(|disk| taken <= disk.limit) { table.unfiled() } else { 0 };
+    table.pinned() - spillable + size <= table.capacity()
+}

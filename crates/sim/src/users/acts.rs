@@ -1,0 +1,259 @@
+//! What clients do, act by act: each act becomes questions for nodes. What comes of them is in `answers`.
+
+use std::collections::BTreeSet;
+
+use hoplite_proto::{
+    ask::Ask,
+    id::{ClientId, NodeId, ObjectId, RequestId},
+    limits::INLINE_BYTES_MAX,
+    meta::Op,
+    node::{Event, LEAVE_PATIENCE_NS},
+};
+
+use super::{Later, Purpose, Writer};
+use crate::{
+    payload::{Content, Piece, Tag},
+    plan::{Act, Fate, MICROSECOND, Make, PUBLISHED, Spec},
+    shell::blocks_of,
+    world::{Happening, World},
+};
+
+impl World {
+    pub(crate) fn act(&mut self, act: Act) {
+        match &act {
+            Act::Make { object, at } => {
+                let object = *object;
+                match &self.users.objects[object].spec.make {
+                    Make::Put { .. } => self.put(object, *at),
+                    Make::Reduce { .. } => self.reduce(object, *at, &act),
+                }
+            }
+            Act::Get { object, at, patience_ns, cancel_ns, hold_ns } => {
+                let Some(id) = self.id_or_later(*object, &act) else { return };
+                let Some((node, client)) = self.client_at(*at) else { return };
+                let purpose = Purpose::Get { id: id.clone(), hold_ns: *hold_ns };
+                let request = self.ask(node, client, Ask::Get { id }, purpose, *patience_ns);
+                self.cancel_after(request, *cancel_ns);
+            }
+            Act::Follow { .. } | Act::Wait { .. } | Act::Locations { .. } | Act::Prune { .. } => {
+                self.look(&act)
+            }
+            Act::Inputs { object } => {
+                let Some(id) = self.id_or_later(*object, &act) else { return };
+                let node = self.users.objects[*object].node;
+                let nodes = self.staying();
+                let Some(node) = node.filter(|node| nodes.contains(node)) else { return };
+                let client = self.client_of(node);
+                let purpose = Purpose::Inputs { object: *object };
+                self.ask(node, client, Ask::Inputs { id }, purpose, None);
+            }
+            Act::Keep { object, copies } => self.keep(*object, *copies, &act),
+            Act::Delete { object, at } => {
+                let Some(id) = self.id_or_later(*object, &act) else { return };
+                let Some((node, client)) = self.client_at(*at) else { return };
+                self.delete(node, client, vec![id]);
+            }
+            Act::Latest { after, at, patience_ns } => {
+                let Some((node, client)) = self.client_at(*at) else { return };
+                let (prefix, after) = (PUBLISHED, *after);
+                let ask = Ask::Latest { prefix: prefix.into(), after };
+                let purpose = Purpose::Latest { prefix, after, newest: None };
+                self.ask(node, client, ask, purpose, Some(*patience_ns));
+            }
+            Act::ClientDies { at } => {
+                if let Some((_, client)) = self.client_at(*at) {
+                    self.client_dies(client);
+                }
+            }
+            Act::Join => self.add_host(None),
+            Act::Leave { at } => self.leave(*at),
+            Act::Fault { at, fault, time_ns } => self.go_wrong(*at, *fault, *time_ns),
+            Act::Crash { at } => drop(self.crash(*at)),
+            Act::Break { at } => self.break_off(*at),
+            Act::Restart { at, pause_ns } => self.restart(*at, *pause_ns),
+        }
+    }
+
+    fn leave(&mut self, at: u64) {
+        let nodes = self.staying();
+        let can_leave = nodes.len() > 1 && self.all_have_met();
+        let Some(node) = nodes.get(at as usize % nodes.len().max(1)).filter(|_| can_leave) else {
+            return;
+        };
+        let node = *node;
+        self.users.is_shrunk = true;
+        if let Some(host) = self.hosts.get_mut(&node) {
+            host.is_leaving = true;
+        }
+        self.tell(node, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
+    }
+
+    fn put(&mut self, object: usize, at: u64) {
+        let Some((node, client)) = self.client_at(at) else { return };
+        let tag = Tag(self.users.count());
+        let is_agreed = self.all_have_met();
+        let known = &mut self.users.objects[object];
+        known.is_agreed = is_agreed;
+        known.node = Some(node);
+        known.contents.insert(Content::of(tag));
+        let (id, meta) = (known.spec.name.clone().map(ObjectId::Named), known.spec.meta.clone());
+        if meta.size <= INLINE_BYTES_MAX {
+            let (bytes, ttl_ns) = (Content::of(tag).to_inline(), self.lives(object, client));
+            let ask = Ask::Put { id, meta, bytes, ttl_ns };
+            self.ask(node, client, ask, Purpose::Put { object, tag }, None);
+        } else {
+            let patience_ns = self.dice.chance(20).then_some(self.plan.end.0 / 4);
+            let ask = Ask::Create { id, meta, ttl_ns: self.lives(object, client) };
+            self.ask(node, client, ask, Purpose::Create { object, tag }, patience_ns);
+        }
+    }
+
+    fn reduce(&mut self, object: usize, at: u64, act: &Act) {
+        let Spec { name, make, .. } = self.users.objects[object].spec.clone();
+        let Make::Reduce { inputs, count, patience_ns, cancel_ns } = make else { return };
+        let mut ids = Vec::new();
+        for input in inputs {
+            let Some(id) = self.id_or_later(input, act) else { return };
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        let Some((node, client)) = self.client_at(at) else { return };
+        self.users.objects[object].node = Some(node);
+        let count = count.min(ids.len()) as u32;
+        let id = name.map(ObjectId::Named);
+        let ttl_ns = self.lives(object, client);
+        let ask = Ask::Reduce { inputs: ids, op: Op::Sum, count, id, ttl_ns };
+        let request = self.ask(node, client, ask, Purpose::Reduce { object }, patience_ns);
+        self.cancel_after(request, cancel_ns);
+    }
+
+    pub(crate) fn delete(&mut self, node: NodeId, client: ClientId, ids: Vec<ObjectId>) {
+        for id in &ids {
+            for object in self.users.by_id.get(id).cloned().unwrap_or_default() {
+                self.users.objects[object].is_delete_asked = true;
+            }
+        }
+        self.ask(node, client, Ask::Delete { ids }, Purpose::Delete, None);
+    }
+
+    pub(crate) fn client_dies(&mut self, client: ClientId) {
+        let Some(dead) = self.users.clients.get_mut(&client).filter(|client| !client.is_gone)
+        else {
+            return;
+        };
+        dead.is_gone = true;
+        let node = dead.node;
+        self.users.reads.retain(|(_, _, reader), _| *reader != client);
+        let (mut created, mut sealed) = (BTreeSet::new(), BTreeSet::new());
+        for asked in self.users.questions.values().filter(|asked| asked.client == client) {
+            match asked.purpose {
+                Purpose::Create { object, .. } => created.insert(object),
+                Purpose::Seal { object, .. } => sealed.insert(object),
+                _ => false,
+            };
+        }
+        for object in created.difference(&sealed) {
+            self.users.objects[*object].is_failed = true;
+        }
+        for question in self.users.questions.values_mut() {
+            question.is_void |= question.client == client;
+        }
+        self.tell(node, Event::ClientGone { client });
+        let questions = self.users.questions.iter();
+        let open = questions.filter(|(_, asked)| asked.client == client && !asked.is_answered);
+        if let Some((request, _)) = open.into_iter().next().filter(|_| self.is_up(node)) {
+            self.fail(format!("{request:?} of {client:?}, which is gone, was not answered"));
+        }
+    }
+
+    /// A host is down; its clients wait for no answer any more.
+    pub(crate) fn users_of_host_gone(&mut self, node: NodeId) {
+        for client in self.users.clients.values_mut().filter(|client| client.node == node) {
+            client.is_gone = true;
+        }
+        self.users.reads.retain(|(host, _, _), _| *host != node);
+        for question in self.users.questions.values_mut().filter(|asked| asked.node == node) {
+            question.is_void = true;
+            question.is_answered = true;
+        }
+    }
+
+    pub(crate) fn users_later(&mut self, later: Later) {
+        match later {
+            Later::Cancel { request } => self.cancel(request),
+            Later::Begin { member } => self.add_host(Some(member)),
+            Later::Release { node, client, instance } => {
+                let Some(count) = self.users.reads.get_mut(&(node, instance, client)) else {
+                    return;
+                };
+                *count -= 1;
+                if *count == 0 {
+                    self.users.reads.remove(&(node, instance, client));
+                }
+                let request = RequestId(self.users.count());
+                // Every second object was copied by its readers.
+                let ask = if instance.serial.is_multiple_of(2) {
+                    Ask::Release { instance }
+                } else {
+                    Ask::ReleaseCopied { instance }
+                };
+                self.tell(node, Event::Asked { client, request, ask, deadline: None });
+            }
+            Later::Locations { node, client, id, known, changes } => {
+                if self.users.is_gone(client) || !self.is_up(node) {
+                    return;
+                }
+                let known = Some(known);
+                let must = Vec::new();
+                let ask = Ask::Locations { id: id.clone(), known: known.clone() };
+                let purpose = Purpose::Locations { id, known, changes, must };
+                self.ask(node, client, ask, purpose, None);
+            }
+        }
+    }
+
+    pub(crate) fn cancel(&mut self, request: RequestId) {
+        let Some(question) = self.users.questions.get_mut(&request) else { return };
+        if question.is_answered {
+            return;
+        }
+        question.is_void = true;
+        let node = question.node;
+        self.tell(node, Event::Cancelled { request });
+        let is_answered = self.users.questions.get(&request).is_some_and(|asked| asked.is_answered);
+        if !is_answered && self.is_up(node) {
+            self.fail(format!("{request:?} was cancelled and not answered"));
+        }
+    }
+
+    pub(crate) fn write(&mut self, mut writer: Writer) {
+        let Writer { object, node, client, instance, tag, next } = writer;
+        if self.users.is_gone(client) || !self.is_up(node) {
+            self.users.objects[object].is_failed = true;
+            return;
+        }
+        let slot = self.hosts.get(&node).and_then(|host| host.slots.get(&instance)).copied();
+        let Some(slot) = slot else {
+            return self.fail(format!("{client:?} writes {instance} at {node:?}, which was freed"));
+        };
+        let Make::Put { fate, pace_ns } = self.users.objects[object].spec.make else { return };
+        let end = blocks_of(self.shell.slots[slot].size);
+        if next == end {
+            let purpose = Purpose::Seal { object, instance };
+            self.ask(node, client, Ask::Seal { instance }, purpose, None);
+            return;
+        }
+        if fate != Fate::Sealed && next > end / 2 {
+            self.users.objects[object].is_failed = true;
+            if fate == Fate::Orphaned {
+                return self.client_dies(client);
+            }
+            self.ask(node, client, Ask::Abort { instance }, Purpose::Abort, None);
+            return;
+        }
+        self.write_slot(slot, Piece { index: next, content: Content::of(tag) });
+        writer.next += 1;
+        self.after(pace_ns + 5 * MICROSECOND, Happening::Write(writer));
+    }
+}

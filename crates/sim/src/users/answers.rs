@@ -1,0 +1,172 @@
+//! What clients make of an answer: what they remember, and what they do next.
+
+use hoplite_proto::{
+    ask::Answer,
+    error::Error,
+    id::{ClientId, NodeId, ObjectId, RequestId},
+};
+
+use super::{Later, Purpose, Writer};
+use crate::{
+    payload::Content,
+    plan::MICROSECOND,
+    world::{Happening, World},
+};
+
+impl World {
+    pub(crate) fn answered(
+        &mut self,
+        node: NodeId,
+        client: ClientId,
+        request: RequestId,
+        answer: Result<Answer, Error>,
+    ) {
+        let Some(question) = self.users.questions.get_mut(&request) else {
+            return self.fail(format!("an answer to {request:?}, which no client asked"));
+        };
+        if question.is_answered {
+            return self.fail(format!("{request:?} was answered twice: {answer:?}"));
+        }
+        if (question.node, question.client) != (node, client) {
+            return self.fail(format!("{request:?} was answered to {client:?} at {node:?}"));
+        }
+        question.is_answered = true;
+        let purpose = question.purpose.clone();
+        match answer {
+            Ok(answer) => self.succeeded(node, client, request, purpose, answer),
+            Err(error) => self.failed(request, purpose, error),
+        }
+    }
+
+    fn succeeded(
+        &mut self,
+        node: NodeId,
+        client: ClientId,
+        request: RequestId,
+        purpose: Purpose,
+        answer: Answer,
+    ) {
+        let is_its_game = self.is_of_its_game(&purpose);
+        match (purpose, answer) {
+            (Purpose::Put { object, .. }, Answer::Put { id }) => {
+                self.users.objects[object].is_made = true;
+                self.object_known(object, id);
+            }
+            (Purpose::Create { object, tag }, Answer::Created { id, instance }) => {
+                self.object_known(object, id);
+                self.shell.contents.insert(instance, Content::of(tag));
+                let writer = Writer { object, node, client, instance, tag, next: 0 };
+                self.after(10 * MICROSECOND, Happening::Write(writer));
+            }
+            (Purpose::Seal { object, instance }, Answer::Put { id }) => {
+                self.users.objects[object].is_made = true;
+                if self.users.objects[object].id.as_ref() != Some(&id) {
+                    self.fail(format!("{instance} was sealed as {id}"));
+                }
+                let slot = self.hosts.get(&node).and_then(|host| host.slots.get(&instance));
+                if let Some(slot) = slot.copied() {
+                    self.shell.slots[slot].is_complete = true;
+                }
+            }
+            (Purpose::Get { id: asked, hold_ns }, Answer::Got { id, instance, inline, meta }) => {
+                if id != asked {
+                    return self.fail(format!("{id} was got for {asked}"));
+                }
+                self.check_got(node, &id, &meta, instance, inline.as_ref());
+                self.check_same(node, &id, instance);
+                self.users.got += 1;
+                self.users.got_by.insert(node, self.now);
+                if inline.is_none() {
+                    *self.users.reads.entry((node, instance, client)).or_default() += 1;
+                    let release = Later::Release { node, client, instance };
+                    self.after(hold_ns + MICROSECOND, Happening::Users(release));
+                }
+            }
+            (Purpose::Reduce { object }, Answer::Reducing { id }) => self.object_known(object, id),
+            (
+                Purpose::Inputs { .. }
+                | Purpose::Keep { .. }
+                | Purpose::Latest { .. }
+                | Purpose::Wait { .. }
+                | Purpose::Follow { .. }
+                | Purpose::Locations { .. },
+                _,
+            ) if is_its_game => {}
+            (Purpose::Inputs { object }, Answer::Inputs { ids }) => self.check_inputs(object, &ids),
+            (Purpose::Keep { object, copies }, Answer::Done) => {
+                self.check_kept(node, object, copies);
+            }
+            (Purpose::Latest { prefix, after, newest }, Answer::Latest { name }) => {
+                let is_newer = name.version().is_some_and(|v| after.is_none_or(|after| v > after));
+                if !name.as_str().starts_with(prefix) || !is_newer {
+                    self.fail(format!("{name:?} is no name under {prefix} newer than {after:?}"));
+                }
+                // The owner of a small object has it still when its putter is gone, and so there may be more names
+                // than copies.
+                let version = name.version();
+                let is_outlived = self.users.is_shrunk
+                    || self.users.is_delete_asked(&ObjectId::Named(name.clone()));
+                let is_wrong = |newest| newest > version || newest != version && !is_outlived;
+                if newest.is_some_and(is_wrong) {
+                    self.fail(format!("{name:?} is the latest, but the newest is {newest:?}"));
+                }
+            }
+            (Purpose::Wait { ids, count }, Answer::Waited { ready }) => {
+                self.check_waited(request, &ids, count, &ready);
+            }
+            (Purpose::Follow { id }, Answer::Growing { meta, instance }) => {
+                self.check_growing(node, &id, &meta, instance);
+            }
+            (Purpose::Locations { id, known, changes, must }, Answer::Locations(all)) => {
+                self.check_locations(node, client, id, known, changes, &must, &all);
+            }
+            (
+                Purpose::Delete
+                | Purpose::Abort
+                | Purpose::Join
+                | Purpose::Prune
+                | Purpose::Follow { .. },
+                Answer::Done,
+            ) => {}
+            (purpose, answer) => self.fail(format!("{answer:?} is no answer to {purpose:?}")),
+        }
+    }
+
+    fn failed(&mut self, request: RequestId, purpose: Purpose, error: Error) {
+        if let Err(why) = self.check_error(request, &error) {
+            self.fail(format!("{request:?} failed: {error}; {why}"));
+        }
+        // Another owner may have granted the name while the members did not agree.
+        let is_agreed = !self.users.is_shrunk && self.all_have_met();
+        let is_refused = matches!(error, Error::NameTaken { .. });
+        let is_taken = is_refused && is_agreed;
+        match purpose {
+            Purpose::Put { object, tag } | Purpose::Create { object, tag } => {
+                let known = &mut self.users.objects[object];
+                known.is_failed = true;
+                known.is_refused = is_refused;
+                // After any other error it may have been there for a moment.
+                if is_taken && known.is_agreed {
+                    known.contents.remove(&Content::of(tag));
+                }
+            }
+            Purpose::Seal { object, .. } | Purpose::Reduce { object } => {
+                self.users.objects[object].is_failed = true;
+                self.users.objects[object].is_refused =
+                    matches!(error, Error::ObjectDeleted { .. });
+            }
+            _ => {}
+        }
+    }
+
+    /// The first block of the result of a reduce was folded.
+    pub(crate) fn result_made(&mut self, id: &ObjectId, content: &Content) {
+        if self.users.is_put(id, content) {
+            return;
+        }
+        self.check_result(id, content);
+        for object in self.users.by_id.get(id).cloned().unwrap_or_default() {
+            self.users.objects[object].contents.insert(content.clone());
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Control connections between the nodes of a world: who calls, what arrives, what is lost with one that breaks.
+
+use hoplite_proto::{
+    id::NodeId,
+    message::Message,
+    node::{Action, Event},
+};
+
+use super::{Happening, Parcel, World};
+use crate::Sabotage;
+
+impl World {
+    pub(super) fn arrive(&mut self, from: NodeId, to: NodeId, connection: u64, parcel: Parcel) {
+        if !self.is_up(to) || self.net.is_lost(from, to, connection) {
+            return;
+        }
+        match parcel {
+            Parcel::Hello(member) | Parcel::HelloAgain(member) => {
+                if let Some(host) = self.hosts.get(&to) {
+                    let back = Parcel::HelloBack(host.member);
+                    self.transmit(to, from, connection, back);
+                }
+                let is_again = matches!(parcel, Parcel::HelloAgain(_));
+                self.tell(
+                    to,
+                    if is_again { Event::PeerAgain { member } } else { Event::PeerUp { member } },
+                );
+            }
+            Parcel::HelloBack(member) => self.tell(to, Event::PeerUp { member }),
+            Parcel::Message(message) => {
+                if let Some(host) = self.hosts.get_mut(&to) {
+                    host.heard += 1;
+                }
+                self.tell(to, Event::Message { from, message });
+            }
+            Parcel::Broken => {
+                if self.net.connection(from, to) == Some(connection) {
+                    self.net.disconnect(from, to);
+                }
+                let is_member =
+                    self.hosts.get(&to).is_some_and(|host| host.node.members().contains(from));
+                if self.is_up(from) {
+                    // Whom this node has given up it calls when it wants to.
+                    if is_member {
+                        self.dial(to, from);
+                    }
+                } else {
+                    self.tell(to, Event::PeerLost { node: from, is_dead: true });
+                }
+            }
+        }
+    }
+
+    /// Opens a connection, unless there is one.
+    pub(crate) fn dial(&mut self, from: NodeId, to: NodeId) {
+        let Some(member) = self.hosts.get(&from).map(|host| host.member) else { return };
+        let is_again = self.net.is_broken(from, to);
+        let Some(connection) = self.net.connect(from, to) else { return };
+        if self.is_up(to) {
+            let hello = if is_again { Parcel::HelloAgain } else { Parcel::Hello };
+            self.transmit(from, to, connection, hello(member));
+        } else {
+            // Refused, or unanswered; the messages in the queue are lost.
+            self.transmit(to, from, connection, Parcel::Broken);
+        }
+    }
+
+    /// Tries to reach a node that was lost.
+    fn call(&mut self, from: NodeId, to: NodeId) {
+        if self.is_up(to) {
+            self.dial(from, to);
+        } else {
+            let delay_ns = self.passage_ns(from, to);
+            let event = Event::CallFailed { node: to, is_refused: true };
+            self.after(delay_ns, Happening::Tell { node: from, event });
+        }
+    }
+
+    pub(super) fn transmit(&mut self, from: NodeId, to: NodeId, connection: u64, parcel: Parcel) {
+        let at = match &parcel {
+            Parcel::Message(Message::Burst { filling, .. }) => {
+                self.net.burst(self.now, from, to, filling.len())
+            }
+            _ => self.net.arrival(self.now, from, to, &mut self.dice),
+        };
+        self.at(at, Happening::Arrive { from, to, connection, parcel });
+    }
+
+    pub(crate) fn send(&mut self, from: NodeId, to: NodeId, message: Message) {
+        if self.sabotage == Some(Sabotage::LosesMessage)
+            && matches!(message, Message::Located { .. })
+        {
+            return;
+        }
+        let is_mute = self.hostile.as_ref().is_some_and(|hostile| hostile.is_mute);
+        if is_mute && self.is_hostile(from) && matches!(message, Message::Adopted { .. }) {
+            return;
+        }
+        self.dial(from, to);
+        if let Some(connection) = self.net.connection(from, to) {
+            self.transmit(from, to, connection, Parcel::Message(message));
+        }
+    }
+
+    /// A connection breaks: what is on its way over it is lost, and both sides hear of it a little later.
+    pub(crate) fn break_connection(&mut self, one: NodeId, other: NodeId) {
+        let Some(connection) = self.net.break_off(one, other) else { return };
+        for (from, to) in [(one, other), (other, one)] {
+            self.net.lose(from, to, connection);
+            let delay_ns = self.passage_ns(from, to);
+            // A connection of its own for the news, for those of the old one are lost.
+            let news = Happening::Arrive { from, to, connection: 0, parcel: Parcel::Broken };
+            self.after(delay_ns, news);
+        }
+    }
+
+    /// A node closes its connection to another.
+    pub(crate) fn hang_up(&mut self, from: NodeId, to: NodeId) {
+        if let Some(connection) = self.net.disconnect(from, to) {
+            self.net.lose(to, from, connection);
+            if self.is_up(to) {
+                self.transmit(from, to, connection, Parcel::Broken);
+            }
+        }
+    }
+
+    pub(crate) fn carry_out_peer(&mut self, node: NodeId, action: Action) {
+        match action {
+            Action::Send { to, message } => self.send(node, to, message),
+            Action::AddPeer(member) => self.dial(node, member.id),
+            Action::DropPeer { node: peer, .. } => self.hang_up(node, peer),
+            Action::Call(member) => self.call(node, member.id),
+            Action::Left { .. } => self.stop_host(node, false),
+            _ => {}
+        }
+    }
+}
