@@ -10,6 +10,7 @@ import pytest
 from commands import run
 from hoplite.errors import InvalidArgument
 from hoplite.tools.topology import layout, surveyed
+from hoplite.topology import FORMAT, Placed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def document(**changes: object) -> dict[str, object]:
     """A topology of two racks of two, as people would write it."""
     told: dict[str, object] = {
-        "format": layout.FORMAT,
+        "format": FORMAT,
         "hosts": [{"name": f"h{n}", "address": f"10.0.0.{n + 1}", "groups": [f"rack-{n % 2}"]} for n in range(4)],
         "uplinks": {"rack-0": 1e9, "rack-1": 2e9},
         "nic": 1e9,
@@ -47,16 +48,7 @@ def test_a_topology_written_by_hand_is_planned_by(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"format": "hoplite topology 2"}, "is no topology"),
-        ({"racks": 3}, "has racks, which a topology doesn't"),
-        ({"hosts": []}, "has no host"),
-        ({"hosts": [{"address": "10.0.0.1"}]}, 'host 0 of .* has no "name"'),
-        ({"hosts": [{"name": "a", "rack": 1}]}, "host a of .* has rack"),
-        ({"hosts": [{"name": "a"}, {"name": "a"}], "uplinks": None}, "a and a are both a"),
-        ({"hosts": [{"name": "a", "address": "here"}], "uplinks": None}, "'here' is no address"),
-        ({"hosts": [{"name": "a", "groups": "rack"}], "uplinks": None}, "are lists of texts"),
-        ({"uplinks": {"rack-9": 1e9}}, "no host in that group"),
-        ({"uplinks": {"rack-0": "1gbit"}}, "not bits per second"),
-        ({"nic": -1}, "not bits per second"),
+        ({"hosts": [{"name": f"h{n}"} for n in range(8193)], "uplinks": None}, "has 8193 hosts; at most 8192"),
         ({"times_us": [[0]]}, "no list of 4 rows"),
         ({"times_us": [[0, 1, 1, 1]] * 3 + [[1]]}, "has 1 times for 4 hosts"),
         ({"times_us": [[0, 1, 1, True]] * 4}, "is true; a round trip takes"),
@@ -72,7 +64,7 @@ def test_a_topology_that_cant_be_meant_is_refused(tmp_path: Path, changes: dict[
 
 def test_files_that_are_no_json_or_not_there(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    with pytest.raises(InvalidArgument, match="can't read"):
+    with pytest.raises(InvalidArgument, match="can't be read"):
         layout.read(path)
     path.write_text("{")
     with pytest.raises(InvalidArgument, match="is not JSON"):
@@ -81,4 +73,4 @@ def test_files_that_are_no_json_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="is not JSON"):
         layout.read(path)
     with pytest.raises(InvalidArgument, match="can't write"):
-        layout.write(tmp_path / "nowhere" / "t.json", layout.Layout([layout.Placed("a")], []))
+        layout.write(tmp_path / "nowhere" / "t.json", layout.Layout([Placed("a")], []))

@@ -28,6 +28,7 @@ from hoplite.tools.topology import (
     tournament,
 )
 from hoplite.tools.topology.reach import Site
+from hoplite.topology import FORMAT
 from labs import needs_lab
 from support import SOON, eventually
 
@@ -311,7 +312,7 @@ def test_a_silent_host_is_left_out_of_a_probe_that_goes_on() -> None:
 
 def test_a_file_of_no_probe_cant_be_resumed(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    path.write_text(json.dumps({"format": layout.FORMAT, "hosts": [{"name": "a"}]}))
+    path.write_text(json.dumps({"format": FORMAT, "hosts": [{"name": "a"}]}))
     said = run("topology", "probe", "--resume", path, code=1).stderr
     assert "no probe can go on with this file" in said
 

@@ -1,45 +1,25 @@
 """The file of a topology: hosts with the groups they are in, times between them, and what links carry.
 
-`hoplite topology probe` writes it, `plan --topology` and nodes read it; people may write one by hand. Knows nothing of
-how its figures are found.
+`hoplite topology probe` writes it, and `plan --topology` reads it, by `hoplite.topology` as nodes do; people may write
+one by hand. Knows nothing of how its figures are found.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import math
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hoplite.addresses import is_ip
+from hoplite import topology
 from hoplite.errors import InvalidArgument
 from hoplite.tools.topology.matrix import MACHINES_MAX, RTT_US_MAX
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-FORMAT = "hoplite topology 1"
-# What is for people and for plan, besides what every reader needs. "clusters" is of what the command prints.
-KEYS = {
-    "format", "hosts", "uplinks", "nic", "times_us", "quantiles_us", "lost", "measured", "quality", "clusters",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A host and where it is.
-
-    Attributes:
-        name: of the host.
-        addresses: its addresses; may be empty in a file that was written by hand.
-        groups: labels of the places it is in, the outermost first.
-    """
-
-    name: str
-    addresses: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
+    from hoplite.topology import Placed
 
 
 @dataclass(frozen=True)
@@ -62,7 +42,7 @@ class Layout:
 
     def as_json(self) -> dict[str, Any]:
         """The object of the file."""
-        document: dict[str, Any] = {"format": FORMAT, "hosts": []}
+        document: dict[str, Any] = {"format": topology.FORMAT, "hosts": []}
         for host in self.hosts:
             told: dict[str, Any] = {"name": host.name, "groups": list(host.groups)}
             if len(host.addresses) == 1:
@@ -171,81 +151,18 @@ def read(path: Path) -> Layout:
     """Reads a file.
 
     Raises:
-        InvalidArgument: it is no such file, or something in it can't be meant; named.
+        InvalidArgument: it is no such file, something in it can't be meant, or it has more hosts than a plan orders.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"can't read {path}: {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{path} is not JSON: {error}") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise InvalidArgument(f'{path} is no topology: its "format" is not "{FORMAT}"')
-    if unknown := sorted(set(document) - KEYS):
-        raise InvalidArgument(
-            f"{path} has {', '.join(unknown)}, which a topology doesn't; it has {', '.join(sorted(KEYS))}"
-        )
-    hosts = _hosts(path, document.get("hosts"))
-    more = {key: document[key] for key in ("quantiles_us", "lost", "measured", "quality") if key in document}
-    uplinks = document.get("uplinks", {})
-    if not isinstance(uplinks, dict):
-        raise InvalidArgument(f'"uplinks" of {path} is no object of groups and bit/s')
-    labels = {label for host in hosts for label in host.groups}
-    for label, rate in uplinks.items():
-        if label not in labels:
-            raise InvalidArgument(f"{path} has an uplink of {label!r}, but no host in that group")
-        _rate(path, f"the uplink of {label!r}", rate)
-    nic = document.get("nic")
-    if nic is not None:
-        nic = _rate(path, '"nic"', nic)
-    times = _times(path, document.get("times_us"), len(hosts))
-    return Layout(hosts, times, {label: float(rate) for label, rate in uplinks.items()}, nic, more)
-
-
-def _rate(path: Path, what: str, rate: object) -> float:
-    if not _is_number(rate) or not 0 < rate < 1e15:  # type: ignore[operator]
-        raise InvalidArgument(f"{what} in {path} is {json.dumps(rate)}, not bits per second above 0")
-    return float(rate)  # type: ignore[arg-type]
+    found = topology.read(path)
+    if len(found.hosts) > MACHINES_MAX:
+        raise InvalidArgument(f"{path} has {len(found.hosts)} hosts; at most {MACHINES_MAX} can be ordered")
+    times = _times(path, found.more.get("times_us"), len(found.hosts))
+    more = {key: value for key, value in found.more.items() if key not in ("times_us", "clusters")}
+    return Layout(found.hosts, times, found.uplinks, found.nic, more)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _texts(value: object) -> tuple[str, ...] | None:
-    if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
-        return None
-    return tuple(value)
-
-
-def _hosts(path: Path, told: object) -> list[Placed]:
-    if not isinstance(told, list) or not told:
-        raise InvalidArgument(f'{path} has no host: "hosts" is a list of objects with a "name"')
-    if len(told) > MACHINES_MAX:
-        raise InvalidArgument(f"{path} has {len(told)} hosts; at most {MACHINES_MAX} can be ordered")
-    hosts: list[Placed] = []
-    seen: dict[object, str] = {}
-    for number, one in enumerate(told):
-        name = one.get("name") if isinstance(one, dict) else None
-        if not isinstance(name, str) or not name:
-            raise InvalidArgument(f'host {number} of {path} has no "name"')
-        if unknown := sorted(set(one) - {"name", "address", "addresses", "groups"}):
-            raise InvalidArgument(f"host {name} of {path} has {', '.join(unknown)}, which a host doesn't")
-        groups = _texts(one.get("groups", []))
-        addresses = _texts([one["address"]] if "address" in one else one.get("addresses", []))
-        if groups is None or addresses is None or ("address" in one and "addresses" in one):
-            raise InvalidArgument(
-                f'host {name} of {path}: "groups" and "addresses" are lists of texts, and "address" is one text'
-            )
-        for address in addresses:
-            if not is_ip(address):
-                raise InvalidArgument(f"host {name} of {path}: {address!r} is no address")
-        for key in (name, *(ipaddress.ip_address(address) for address in addresses)):
-            if key in seen:
-                raise InvalidArgument(f"{path}: {seen[key]} and {name} are both {key}; leave one of them out")
-            seen[key] = name
-        hosts.append(Placed(name, addresses, groups))
-    return hosts
 
 
 def _times(path: Path, told: object, count: int) -> list[list[float | None]]:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from hoplite import _native
 from hoplite.errors import HopliteError, InvalidArgument
 from hoplite.tools.topology import contention, layout, samples, tournament
-from hoplite.tools.topology.layout import Layout, Placed
+from hoplite.tools.topology.layout import Layout
 from hoplite.tools.topology.rates import Streams
 from hoplite.tools.topology.samples import Samples
+from hoplite.topology import Placed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
