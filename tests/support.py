@@ -14,6 +14,7 @@ from hoplite.values import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Self
 
     from hoplite import Client
 
@@ -110,3 +111,23 @@ def eventually(what: Callable[[], bool]) -> None:
 def eventually_empty(client: Client) -> None:
     """Waits until a node holds no copy of anything."""
     eventually(lambda: client.objects() == [])
+
+
+class Watching:
+    """Looks at something in a thread, again and again, while it is entered: `look` until `is_over` is set."""
+
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+        self._thread = threading.Thread(target=self.look)
+
+    def look(self) -> None:
+        """What the thread does."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_over.set()
+        self._thread.join()

@@ -3,50 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
-import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
 import hoplite
 from hoplite import Node, testing
+from programs import line, started
 from support import SOON, Later, eventually, fold, numbers, same
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HEAD = """
 import os, sys, time
 import numpy as np
 import hoplite
-hp = hoplite.connect(os.environ["SOCKET"])
+hp = hoplite.connect(sys.argv[1])
 """
 
 
-@contextlib.contextmanager
-def worker(socket: str, script: str) -> Iterator[subprocess.Popen[str]]:
+def worker(socket: str, script: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
     """Runs a script in a process that is attached as `hp`; what it prints can be read, what it reads be written."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HEAD + script],
-        env={**os.environ, "SOCKET": socket},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    """The next line that a worker prints."""
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+    return started(HEAD + script, socket)
 
 
 def test_two_processes_share_objects(nodes: list[Node]) -> None:

@@ -10,17 +10,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 import hoplite
 from hoplite import Client, Node, testing
+from programs import frozen, line, started
 from support import SOON, Later, eventually, numbers, same
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -39,41 +37,6 @@ def store(client: Client) -> dict[str, int]:
 def mapped_max(capacity: int) -> int:
     """Most bytes that a node may map."""
     return capacity + capacity // 20 + 16 * MIB
-
-
-@contextlib.contextmanager
-def script(text: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs a script in a process of its own; what it prints can be read, what it reads be written."""
-    command = [sys.executable, "-c", text, *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    """The next line that a script prints."""
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-@contextlib.contextmanager
-def frozen(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Stops a process for a while: its sockets are there, and nobody answers."""
-
-    def states() -> list[str]:
-        tasks = Path(f"/proc/{process.pid}/task").iterdir()
-        return [(task / "stat").read_text().rpartition(") ")[2][0] for task in tasks]
-
-    process.send_signal(signal.SIGSTOP)
-    try:
-        eventually(lambda: set(states()) == {"T"})
-        yield
-    finally:
-        process.send_signal(signal.SIGCONT)
-        # Asleep as before: a signal that comes sooner may go to a thread that does not wake the main one.
-        eventually(lambda: set(states()) == {"S"})
 
 
 def test_arguments_that_fit_no_frame_harm_nothing_else(nodes: list[Node]) -> None:
@@ -141,7 +104,7 @@ def test_processes_that_take_turns_share_the_capacity() -> None:
     capacity = 300 * MIB
     with testing.cluster(1, capacity=capacity) as nodes, contextlib.ExitStack() as stack:
         client = nodes[0].client()
-        workers = [stack.enter_context(script(FULL_OF_ONE, nodes[0].socket)) for _ in range(4)]
+        workers = [stack.enter_context(started(FULL_OF_ONE, nodes[0].socket)) for _ in range(4)]
         done = Later(lambda: [line(worker) for worker in workers])
         most = 0
         while not done.done(within=0.01):
@@ -285,7 +248,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize(("call", "ends"), [("close", {"interrupted"}), ("connect", {"interrupted", "no answer"})])
 def test_ctrl_c_while_a_frozen_node_is_waited_for(call: str, ends: set[str]) -> None:
     """To take over an object, or to let a client in: the wait ends soon, at the latest with its own timeout."""
-    with testing.node_process() as node, script(CTRL_C, node.address, node.socket, call) as process:
+    with testing.node_process() as node, started(CTRL_C, node.address, node.socket, call) as process:
         assert line(process) == "joined"
         with frozen(node.process):
             print("go on", file=process.stdin, flush=True)
@@ -313,7 +276,7 @@ with hoplite.Node(cluster=cluster) as first, hoplite.Node(cluster=cluster, join=
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True, timeout=SOON)
     lines = done.stderr.decode().splitlines()
     assert any("two\\u{2028}forged\\u{202e}" in line for line in lines), lines
-    for line in lines:
-        assert re.match(r"\S+Z +(INFO|DEBUG) hoplite", line), line
-        assert line.isprintable(), line
-        assert len(line) < 2000, line
+    for told in lines:
+        assert re.match(r"\S+Z +(INFO|DEBUG) hoplite", told), told
+        assert told.isprintable(), told
+        assert len(told) < 2000, told

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +16,10 @@ import hoplite
 from groups import limited
 from hoplite import testing
 from programs import go, kill, line, run, started
-from support import SOON, Later, eventually
+from support import SOON, Later, Watching, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Self
 
     from hoplite import Client
 
@@ -55,7 +53,7 @@ def stored(*pids: int | str) -> int:
     return sum(extents_of(*pids).values())
 
 
-class Peak:
+class Peak(Watching):
     """The most that processes had of the memory of stores, looked at again and again while it is entered.
 
     What two looks in a row see was there between them, all at once; a single look takes a while, and may see memory
@@ -65,20 +63,11 @@ class Peak:
     def __init__(self, *pids: int | str) -> None:
         self.bytes = 0
         self._pids = pids
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
+        super().__init__()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
+    def look(self) -> None:
         before: dict[int, int] = {}
-        while not self._is_over.is_set():
+        while not self.is_over.is_set():
             now = extents_of(*self._pids)
             self.bytes = max(self.bytes, sum(min(now[extent], before[extent]) for extent in now.keys() & before.keys()))
             before = now

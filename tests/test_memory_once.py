@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +10,9 @@ import numpy as np
 import pytest
 
 from hoplite import Node, testing
-from support import SOON
+from support import SOON, Watching
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from hoplite import Client
     from hoplite.testing import NodeProcess
 
@@ -30,7 +27,7 @@ def anonymous(pid: int) -> int:
     return next(int(row.split()[1]) * 1024 for row in rows if row.startswith("RssAnon:"))
 
 
-class Most:
+class Most(Watching):
     """What nodes had at most while it is entered, beyond what they had before: of their own, and mapped of stores."""
 
     def __init__(self, nodes: list[NodeProcess], clients: list[Client]) -> None:
@@ -38,16 +35,7 @@ class Most:
         self._clients = clients
         self._before = self._now()
         self._most = self._before
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
+        super().__init__()
 
     @property
     def anonymous(self) -> list[int]:
@@ -63,8 +51,8 @@ class Most:
             for pid, client in zip(self._pids, self._clients, strict=True)
         ]
 
-    def _watch(self) -> None:
-        while not self._is_over.wait(0.01):
+    def look(self) -> None:
+        while not self.is_over.wait(0.01):
             found = zip(self._most, self._now(), strict=True)
             self._most = [(max(most[0], now[0]), max(most[1], now[1])) for most, now in found]
 

@@ -15,7 +15,6 @@ from hoplite._loop import is_in_loop
 from hoplite.errors import ForkedClient, HopliteError, InvalidArgument, NodeDown, NotAllowed
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from hoplite.lease import Lease
@@ -180,23 +179,13 @@ class Attachment:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> NoReturn:

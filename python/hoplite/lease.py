@@ -8,7 +8,6 @@ from hoplite.errors import HopliteError
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from hoplite.client import Client
@@ -66,17 +65,13 @@ class Lease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.release()
 
     def __del__(self) -> None:

@@ -15,7 +15,6 @@ from hoplite.errors import GetTimeout, HopliteError, InvalidArgument, NameTaken,
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
     from typing import Self
 
 # What means that there is no such object.
@@ -73,9 +72,7 @@ class HopliteConnector:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

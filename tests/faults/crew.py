@@ -20,7 +20,6 @@ from hoplite.errors import HopliteError
 from hoplite.tools import peace
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from hoplite.tools.lab import Host, Lab
@@ -172,12 +171,7 @@ class Crew:
             undo.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

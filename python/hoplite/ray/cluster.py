@@ -19,7 +19,6 @@ from hoplite.ray.supervisor import Supervisor
 from hoplite.sizes import check_capacity
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
 # In the resources of the node that holds the head of a cluster.
@@ -51,9 +50,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         stop()
 
 

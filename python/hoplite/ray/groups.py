@@ -116,34 +116,26 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
 
     def allreduce(self, tensor: list[Any], allreduce_options: Any = AllReduceOptions) -> None:
         """Replaces each member's tensor by the sum, product, least or greatest of all, element by element."""
-        mine = _one(tensor)
-        op = _op(allreduce_options)
-
-        def run(at: str, until: float) -> list[str]:
-            put = self._put(f"{at}/in", mine)
-            used = [put]
-            if self.rank == 0:
-                self._hp.reduce(self._of_all(f"{at}/in"), op, name=f"{at}/out", timeout=_left(until))
-                used.append(f"{at}/out")
-            self._fill(f"{at}/out", mine, until)
-            return used
-
-        self._operation("allreduce", allreduce_options, run)
+        self._fold("allreduce", tensor, allreduce_options, root=0, is_for_all=True)
 
     def reduce(self, tensor: list[Any], reduce_options: Any = ReduceOptions) -> None:
         """Replaces the root's tensor by the fold of all."""
+        self._fold("reduce", tensor, reduce_options, root=reduce_options.root_rank, is_for_all=False)
+
+    def _fold(self, name: str, tensor: list[Any], options: Any, *, root: int, is_for_all: bool) -> None:
         mine = _one(tensor)
-        op = _op(reduce_options)
+        op = _op(options)
 
         def run(at: str, until: float) -> list[str]:
             used = [self._put(f"{at}/in", mine)]
-            if self.rank == reduce_options.root_rank:
+            if self.rank == root:
                 self._hp.reduce(self._of_all(f"{at}/in"), op, name=f"{at}/out", timeout=_left(until))
                 used.append(f"{at}/out")
+            if self.rank == root or is_for_all:
                 self._fill(f"{at}/out", mine, until)
             return used
 
-        self._operation("reduce", reduce_options, run)
+        self._operation(name, options, run)
 
     def broadcast(self, tensor: list[Any], broadcast_options: Any = BroadcastOptions) -> None:
         """Replaces each member's tensor by the root's."""

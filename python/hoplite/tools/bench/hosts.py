@@ -27,7 +27,6 @@ from hoplite.tools.bench.systems.base import Host
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from hoplite.tools.bench.environments import Environments
     from hoplite.tools.lab import Lab
@@ -144,9 +143,7 @@ class Agents:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def all(self, request: dict[str, Any], *, timeout_s: float = ANSWER_TIMEOUT_S) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ from hoplite.tools.bench.systems.base import RANKS, Unavailable
 from hoplite.tools.bench.systems.ray import SETTINGS, STORE_BYTES_MIN, Ray
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from hoplite.tools.bench.environments import Environments
@@ -69,9 +68,7 @@ class LocalRay:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def seconds(self, op: str, nbytes: int, rounds: int) -> tuple[list[float], str]:

@@ -17,7 +17,6 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from hoplite.tools.bench.plan import Cell, Contender
 
@@ -53,7 +52,7 @@ class Forecast:
         self._last = now
 
     def close(self, cell: Cell) -> None:
-        """A cell is done: whoever failed in it has no more turns there."""
+        """A cell is done: a system that failed in it has no more turns there."""
         self._turns = {key: turns for key, turns in self._turns.items() if key[1] != cell}
         self._last = self._clock()
 
@@ -92,9 +91,7 @@ class Watch:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def say(self, text: str) -> None:

@@ -17,7 +17,6 @@ from hoplite.tools.lab.records import HostRecord, Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
 # Every lab has the same addresses, 10.77.RACK.NUMBER: no lab sees another one, nor the machine's own network.
@@ -203,7 +202,7 @@ class Lab:
         """Measures one TCP stream for each pair of hosts, all at the same time.
 
         Args:
-            pairs: who sends to whom.
+            pairs: the sender and the receiver of each stream.
             seconds: how long, after a start of half a second that does not count.
 
         Returns:
@@ -232,9 +231,7 @@ class Lab:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

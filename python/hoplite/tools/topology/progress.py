@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from rich import progress as bars
 from rich.console import Console
 
 from hoplite.tools.bench.progress import duration
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 # Elsewhere than on a terminal one line in so many seconds.
 LINE_EVERY_S = 5.0
@@ -41,9 +38,7 @@ class Progress:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
     def say(self, text: str) -> None:

@@ -23,7 +23,6 @@ from hoplite.tools.topology.probe_agent import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
 LAUNCH = "ssh -o BatchMode=yes {host}"
 # Of a login by ssh and the start of an interpreter, for hundreds of hosts from one machine.
@@ -94,9 +93,7 @@ class Reached:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
