@@ -440,7 +440,7 @@ def test_a_long_wait_is_spoken_of(
     asyncio.run(main())
     said = [record.getMessage() for record in caplog.records]
     assert all(record.name == "hoplite" and record.levelno == logging.WARNING for record in caplog.records)
-    both = f"still waiting for 2 objects, {plain.name('late')} for one, after 0 s: nobody has put it"
+    both = f"still waiting for 2 objects, {plain.name('late')} for one, after 0 s: no client has put it"
     assert both in said
     assert not any(plain.name("silent") in text for text in said)
 
@@ -462,7 +462,7 @@ def test_many_long_waits_take_one_line(
 
     def spoken_of(record: logging.LogRecord) -> int:
         said = re.search(
-            r"still waiting for (\d+) objects, .* for one, after \d+ s: nobody has put it", record.getMessage()
+            r"still waiting for (\d+) objects, .* for one, after \d+ s: no client has put it", record.getMessage()
         )
         return int(said[1]) if said else 0
 
@@ -524,7 +524,7 @@ def test_a_long_wait_of_a_thread_is_spoken_of(plain: Crew, caplog: pytest.LogCap
     plain.putter.put(b"x", name=plain.name())
     assert get.result() == into.result() == b"x"
     for record in caplog.records:
-        assert record.getMessage() == f"still waiting for {plain.name()} after 10 s: nobody has put it"
+        assert record.getMessage() == f"still waiting for {plain.name()} after 10 s: no client has put it"
 
 
 def test_the_verbs_run_on_uvloop(plain: Crew) -> None:

@@ -459,7 +459,7 @@ def test_ref_of_a_cluster_that_nobody_knows(clients: list[Client]) -> None:
 
 @pytest.mark.parametrize("how", ["embedded", "attached"])
 def test_ten_thousand_refs_in_one_call(nodes: list[Node], how: str) -> None:
-    """Of objects on two nodes, and a few that nobody has put."""
+    """Of objects on two nodes, and a few that no client has put."""
     client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket)
     far = nodes[1].client()
     kept = [(far if number % 10 == 0 else client).put(numbers(10, seed=number % 7)) for number in range(1000)]

@@ -144,7 +144,7 @@ def test_a_deletion_ends_the_wait_for_copies() -> None:
                 client.put(value, name="late/1", copies=2, timeout=0.3)
             same(client.get("late/1", timeout=SOON), value)
             again = Later(client.put, value, name="late/2", copies=2)
-            # A name that nobody has put yet is free, and its deletion would end nothing.
+            # A name that no client has put yet is free, and its deletion would end nothing.
             eventually(lambda: holders(client, "late/2") == {roomy.id})
             client.delete("late/2")
             with pytest.raises(hoplite.ObjectDeleted):

@@ -175,4 +175,4 @@ def test_a_long_wait_for_a_list_is_spoken_of(
             time.sleep(0.05)
         client.put(b"late", name="late/1")
         assert [bytes(value) for value in got.result(30)] == [b"here", b"late"]
-    assert any("nobody has put it" in record.getMessage() for record in caplog.records), caplog.text
+    assert any("no client has put it" in record.getMessage() for record in caplog.records), caplog.text

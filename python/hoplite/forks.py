@@ -37,7 +37,7 @@ def _before() -> None:
     try:
         read, write = os.pipe()
         try:
-            # What is read now stays pinned until nobody has the writing end: not the child, nor a child of its.
+            # What is read now stays pinned until no process has the writing end: not the child, nor a child of its.
             if _native.hold_all(read):
                 _lifeline, write = write, -1
         finally:

@@ -16,7 +16,7 @@ pub enum Error {
     AddressInUse {
         /// Host and port, or path.
         address: String,
-        /// By whom, if known.
+        /// By which process, if known.
         detail: String,
     },
     /// No address, or none that can be used.
@@ -41,7 +41,7 @@ pub enum Error {
     /// A folder can't be spilled to; says which, why, and what to do.
     #[error("{0}")]
     Spill(String),
-    /// Nobody who was named let this node in.
+    /// No node that was named let this node in.
     #[error("could not join the cluster: {0}")]
     Join(String),
     /// No node answers on the socket.

@@ -218,7 +218,7 @@ mod tests {
         thread.join().unwrap();
     }
 
-    /// Goal: an answer that another thread brings ends the wait, whoever takes the poke.
+    /// Goal: an answer that another thread brings ends the wait, whichever thread takes the poke.
     #[test]
     fn no_poke_is_lost() {
         let epoll = Arc::new(SharedEpoll::new().unwrap());

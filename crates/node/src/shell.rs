@@ -153,7 +153,7 @@ impl Shell {
 }
 
 impl Perform for Shell {
-    /// The members to whom something was said that has not left yet.
+    /// The members for which messages wait that have not left yet.
     type Rest = Vec<Arc<Outbox>>;
 
     fn perform(&self, order: Action, unsent: &mut Vec<Arc<Outbox>>) -> Option<Action> {

@@ -40,7 +40,7 @@ fn main() {
     println!("one owner of {OBJECTS} names among {NODES} nodes, on one core");
     println!("{:>10.0} puts a second written", rate(OBJECTS, puts));
     println!("{bytes:>10} bytes of memory an object, its name of 30 bytes with it");
-    // Not in the order in which they lie: whoever asks knows nothing of it.
+    // Not in the order in which they lie: the asker knows nothing of it.
     let sample = || ids.iter().step_by(OBJECTS / SAMPLED);
     let asked = sample().map(|id| owner.locate(id)).sum();
     println!("{:>10.0} senders a second looked up", rate(SAMPLED, asked));
@@ -143,7 +143,7 @@ impl Owner {
             }
             other => panic!("{other:?}"),
         };
-        // Whoever put it, and who has looked it up before.
+        // Its putter, and clients that have looked it up before.
         assert!(holders.len() == 2 && holders.contains(&NodeId(NODES)), "{holders:?}");
         took
     }

@@ -77,7 +77,7 @@ pub enum Ask {
         id: ObjectId,
     },
     /// Let me read the object while it arrives. Answered when its memory is here, with `Growing`, or with `Done` when
-    /// there is nothing to follow. Asks nobody else for the object: that does a `Get` beside it.
+    /// there is nothing to follow. Asks no other node for the object: a `Get` beside it does that.
     Follow {
         /// Which.
         id: ObjectId,

@@ -1,4 +1,4 @@
-//! Whom a receiver takes an object from: the whole of a broadcast follows from these answers.
+//! Which node a receiver takes an object from: the whole of a broadcast follows from these answers.
 //!
 //! Knows numbers about holders; does not know how they were learned or that there is a network.
 
@@ -21,7 +21,7 @@ pub struct Candidate {
     pub complete: bool,
     /// Whether it is where the object was made, which is asked more than others.
     pub origin: bool,
-    /// Whether it failed this asker before: taken only if nobody else has the object.
+    /// Whether it failed this asker before: taken only if no other node has the object.
     pub avoided: bool,
     /// How far from the asker it is, as [`crate::place::Place::distance`].
     pub distance: u8,
@@ -46,14 +46,14 @@ impl Default for Pace {
     }
 }
 
-/// Whom a receiver takes an object from.
+/// Which node a receiver takes an object from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The sender.
     pub node: NodeId,
     /// Why this one.
     pub reason: Reason,
-    /// Whom the receiver is to feed from now on in the sender's stead.
+    /// Which node the receiver is to feed from now on in the sender's stead.
     pub takes_over: Option<NodeId>,
     /// Predicted nanoseconds until the asker has it all.
     pub predicted_ns: u64,
@@ -64,16 +64,16 @@ pub struct Choice {
 /// Why a sender was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
-    /// Nobody else has it.
+    /// No other node has it.
     OnlyHolder,
-    /// It has everything and feeds nobody.
+    /// It has everything and feeds no node.
     IdleComplete,
-    /// It relays what it receives and feeds nobody yet: cheaper than a second receiver at a complete copy.
+    /// It relays what it receives and feeds no node yet: cheaper than a second receiver at a complete copy.
     IdleRelay {
         /// Relays between it and a complete copy.
         depth: u32,
     },
-    /// Everybody feeds somebody; this one is predicted to finish first.
+    /// Every holder feeds another node; this one is predicted to finish first.
     LeastLoaded {
         /// Receivers it feeds already.
         load: u32,
@@ -82,7 +82,7 @@ pub enum Reason {
     },
     /// It feeds a node further away, which from now on takes the object from the asker.
     TakesOver {
-        /// Whom the asker will feed.
+        /// Which node the asker will feed.
         receiver: NodeId,
     },
 }
@@ -107,7 +107,7 @@ impl fmt::Display for Reason {
 ///
 /// A receiver behind `depth` relays begins that many hops late, and a sender that feeds `load` others divides its
 /// link: the prediction is `(depth + 1) * (L + frame / B) + (load + 1) * S / B`. Large objects therefore form a
-/// chain, small ones a bush. It is a preference, never a lock: somebody is always chosen. On a tie complete
+/// chain, small ones a bush. It is a preference, never a lock: some holder is always chosen. On a tie complete
 /// copies come before partial ones, then the shallower, then those that were received rather than made, then the lower id.
 ///
 /// Places come first: as long as a node of the asker's own rack has some of it, no other is taken, and then one of its own
@@ -304,7 +304,11 @@ mod tests {
         assert_eq!(choice.reason, Reason::TakesOver { receiver });
 
         let idle = choose_source(&[relay(3, 4, 0), busy], 32 << 20, GIGABIT).unwrap();
-        assert_eq!((idle.node, idle.takes_over), (NodeId(3), None), "without need nobody is moved");
+        assert_eq!(
+            (idle.node, idle.takes_over),
+            (NodeId(3), None),
+            "without need no receiver is moved"
+        );
         let small = choose_source(&[busy], 32 << 10, GIGABIT).unwrap();
         assert_eq!(small.takes_over, None, "a small object is there before its receiver is told");
         let avoided = Candidate { avoided: true, ..busy };

@@ -34,7 +34,7 @@ pub enum Error {
         /// Who held it last.
         detail: String,
     },
-    /// Somebody deleted the object.
+    /// A client deleted the object.
     #[error("object {id} was deleted")]
     ObjectDeleted {
         /// The object.

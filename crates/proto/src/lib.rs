@@ -15,8 +15,8 @@
 //! |---|---|
 //! | [`node`] | what a node does next: put, get, serve, reduce, delete, join, leave |
 //! | [`directory`] | who holds an object, who is told of it |
-//! | [`broadcast`] | whom a receiver takes an object from |
-//! | [`reduce`] | who folds what with whom, in which shape of tree |
+//! | [`broadcast`] | which node a receiver takes an object from |
+//! | [`reduce`] | which node folds what with which, in which shape of tree |
 //! | [`table`] | what a node holds, and what it evicts |
 //! | [`lifetime`] | when an object ends that is not deleted |
 //! | [`swim`], [`redial`] | which members live, and which of the lost this node calls again |

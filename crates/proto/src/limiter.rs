@@ -28,7 +28,7 @@ pub struct Limiter {
     tickets: u64,
 }
 
-/// From whom, and copies of about which size: of the same power of four.
+/// From which node, and copies of about which size: of the same power of four.
 type Class = (NodeId, u32);
 
 /// A transfer that has a permit or waits for one.
@@ -85,7 +85,7 @@ impl Limiter {
         }
     }
 
-    /// A transfer is over, or does not wait any more; to whom its permit goes.
+    /// A transfer is over, or does not wait any more; which transfers its permit goes to.
     pub fn leave(&mut self, ticket: Ticket, granted: &mut Vec<Ticket>) {
         let Some(queue) = self.classes.get_mut(&ticket.class) else { return };
         if queue.busy.remove(&ticket.number).is_none() {

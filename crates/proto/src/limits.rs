@@ -121,7 +121,7 @@ pub const CORRUPT_BLOCKS_MAX: u32 = 3;
 /// How long an owner may take to acknowledge a question before the second is asked: 1 s.
 ///
 /// An owner that is dead is noticed by its connection; this is for one that is silent. On a busy machine of two cores
-/// 200 ms passed often, and a second who does not know whom the first has assigned sends everybody to the source.
+/// 200 ms passed often, and a second owner that does not know which senders the first has assigned sends all askers to the source.
 pub const OWNER_PATIENCE_NS: u64 = 1_000_000_000;
 
 /// Bytes of the words with which a member says why it counts another as dead. The longest that a node says has a hundred.

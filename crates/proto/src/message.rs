@@ -28,7 +28,7 @@ pub const ENDED: u32 = u32::MAX;
 /// One message from node to node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
-    /// Members that the sender knows, told to whoever may not.
+    /// Members that the sender knows, told to a node that may not.
     Members(Vec<Member>),
     /// The sender was told to leave: it finishes the folds that it was ordered to do, and wants no new ones.
     Leaving,
@@ -68,11 +68,11 @@ pub enum Message {
         /// The instance it had.
         instance: Instance,
     },
-    /// To the owner: whom shall I receive the object from?
+    /// To the owner: which node shall I receive the object from?
     Locate {
         /// The object.
         id: ObjectId,
-        /// Senders that failed the asker, to be taken only if nobody else has it.
+        /// Senders that failed the asker, to be taken only if no other node has it.
         avoid: Vec<NodeId>,
         /// A sender that said it has no such copy.
         not_here: Option<(NodeId, Instance)>,
@@ -185,7 +185,7 @@ pub enum Message {
         /// To be named in the answer.
         request: RequestId,
     },
-    /// To whoever asked for the deletion: no holder gives the object to anybody any more.
+    /// To the node that asked for the deletion: no holder gives the object to others any more.
     Deleted {
         /// The object.
         id: ObjectId,
@@ -201,8 +201,8 @@ pub enum Message {
         /// What a reader who waits for it is told; none if another instance is on its way.
         error: Option<Error>,
     },
-    /// To a holder: nobody is known who has all of it. What of this instance is not complete, nor made there, never will
-    /// be, and is to be dropped; else whoever says so has missed something, and is told.
+    /// To a holder: no node is known that has all of it. What of this instance is not complete, nor made there, never will
+    /// be, and is to be dropped; else the sender of this has missed something, and is told.
     Stranded {
         /// The object.
         id: ObjectId,
@@ -219,7 +219,7 @@ pub enum Message {
         /// Which instance.
         instance: Instance,
     },
-    /// To the owner: nobody is given that copy any more.
+    /// To the owner: no node is given that copy any more.
     Dropped {
         /// The object.
         id: ObjectId,
@@ -271,7 +271,7 @@ pub enum Message {
         request: RequestId,
     },
 
-    /// To whoever asked [`Message::Latest`] or [`Message::Locations`]: there is nothing new yet; the question is kept.
+    /// To the asker of [`Message::Latest`] or [`Message::Locations`]: there is nothing new yet; the question is kept.
     NothingYet {
         /// Of the question.
         request: RequestId,
@@ -334,7 +334,7 @@ pub enum Message {
         job: Name,
     },
 
-    /// From a coordinator: fold these inputs and those children's streams, for whoever fetches the result.
+    /// From a coordinator: fold these inputs and those children's streams, for the node that fetches the result.
     Fold(FoldOrder),
     /// From a coordinator: fold one part of the result, and take the others from those who fold them.
     Scatter(Box<ScatterOrder>),
@@ -472,7 +472,7 @@ impl Message {
         }
     }
 
-    /// Whether nobody waits for what it brings about: it may leave with the next message to the same node, or a moment
+    /// Whether nothing waits for what it brings about: it may leave with the next message to the same node, or a moment
     /// later.
     pub const fn can_wait(&self) -> bool {
         matches!(

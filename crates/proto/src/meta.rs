@@ -221,7 +221,7 @@ pub enum Kind {
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub enum Form {
-    /// Bytes, or an array of nobody's in particular.
+    /// Bytes, or an array of no library in particular.
     #[default]
     Plain,
     /// A torch tensor.

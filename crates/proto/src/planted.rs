@@ -48,9 +48,9 @@ pub enum Bug {
     GrantsNoRoomLater,
     /// What was said over a connection that broke counts as heard.
     TrustsBrokenConnections,
-    /// Whoever was asked to keep an object counts as if it did.
+    /// A node that was asked to keep an object counts as if it did.
     CountsQuestionsAsCopies,
-    /// Nobody takes the place of a member that kept an object and is gone.
+    /// No node takes the place of a member that kept an object and is gone.
     ReplacesNoKeepers,
     /// Of two objects that were put under one name an owner keeps the one that it heard of first.
     KeepsTheFirstOfTwo,

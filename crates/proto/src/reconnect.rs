@@ -105,7 +105,7 @@ impl Reconnect {
         self.connected = Some(Connected { at: now, is_direct });
     }
 
-    /// The connection is over; `is_needless` if it went by way of a helper without whom the member can be reached.
+    /// The connection is over; `is_needless` if it went by way of a helper without which the member can be reached.
     pub fn broke(&mut self, now: Instant, is_needless: bool) {
         let Some(Connected { at, is_direct }) = self.connected.take() else { return };
         let lived_ns = now.since(at);

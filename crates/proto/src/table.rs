@@ -395,7 +395,7 @@ impl Table {
         if is_over { self.remove(instance) } else { None }
     }
 
-    /// Takes a copy out of use: at once if nobody uses it, else with its last pin.
+    /// Takes a copy out of use: at once if nothing uses it, else with its last pin.
     pub fn doom(&mut self, instance: Instance) -> Option<Removed> {
         self.change(instance, |copy| copy.doomed = true)?;
         let copy = self.copies.get(&instance)?;

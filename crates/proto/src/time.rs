@@ -1,4 +1,4 @@
-//! Time as the deciders know it: nanoseconds since some start, given by whoever calls.
+//! Time as the deciders know it: nanoseconds since some start, given by the caller.
 
 use core::{fmt, ops::Add};
 

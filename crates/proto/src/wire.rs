@@ -147,7 +147,7 @@ impl Header {
         bytes
     }
 
-    /// Reads a header, and checks its length against the limit of its kind before anybody takes memory for it.
+    /// Reads a header, and checks its length against the limit of its kind before memory is taken for it.
     ///
     /// # Errors
     /// [`WireError`], which says what a stranger or a damaged stream sent instead.

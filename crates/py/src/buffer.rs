@@ -111,7 +111,7 @@ impl Exported {
         if got == 0 { Ok(Self(buffer)) } else { Err(PyErr::fetch(object.py())) }
     }
 
-    /// The bytes. Whoever changes them meanwhile, from another Python thread, puts what is then there.
+    /// The bytes. If another Python thread changes them meanwhile, what is then there is put.
     pub(crate) fn bytes(&self) -> &[u8] {
         let len = usize::try_from(self.0.len).unwrap_or_default();
         if len == 0 || self.0.buf.is_null() {
@@ -211,7 +211,7 @@ impl Space {
         let room = std::mem::replace(&mut *self.room(), Room::Gone);
         let sealing = py.detach(|| match room {
             Room::Untouched(writer) if writer.is_complete() => Some(writer.seal()),
-            // Nobody wrote into it: the object is what the memory held, as with a view that was not used.
+            // No view of it was taken: the object is what the memory held, as with a view that was not used.
             Room::Untouched(writer) => {
                 Some(writer.into_space().and_then(hoplite_node::Space::seal))
             }
@@ -257,7 +257,7 @@ impl Space {
         let len = ffi::Py_ssize_t::try_from(bytes.len())
             .map_err(|_| PyBufferError::new_err("too long for a buffer"))?;
         // SAFETY: `view` is Python's to be filled. The bytes stay where they are while `slf` is not sealed, which is
-        // refused as long as `exports` counts this buffer, and the buffer holds a reference to `slf`. Nobody else has
+        // refused as long as `exports` counts this buffer, and the buffer holds a reference to `slf`. No other code has
         // these bytes: they are claimed as a whole until the seal.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes.as_mut_ptr().cast(), len, 0, flags)

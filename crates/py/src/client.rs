@@ -69,7 +69,7 @@ pub(crate) fn connect(
     attached.map(Client::new).map_err(|error| errors::of(py, &error))
 }
 
-/// Pins what all clients of this process read until nobody has the other end of the pipe `end`; for what comes after
+/// Pins what all clients of this process read until no process has the other end of the pipe `end`; for what comes after
 /// a fork. Returns false, and does nothing, if nothing is read.
 #[pyfunction]
 pub(crate) fn hold_all(py: Python<'_>, end: RawFd) -> PyResult<bool> {

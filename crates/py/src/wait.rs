@@ -23,7 +23,7 @@ const FIRST_WORD_AFTER: Duration = Duration::from_secs(10);
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 
 /// Does something that waits on its own thread, with the interpreter released. Ctrl-C ends the wait; what was begun goes
-/// on to its end, and nobody sees what comes of it.
+/// on to its end, and its result is dropped.
 pub(crate) fn aside<T: Send + 'static>(
     py: Python<'_>,
     name: &str,

@@ -66,7 +66,7 @@ impl<S: Borrow<Slot>> Deref for ClaimGuard<S> {
     fn deref(&self) -> &[u8] {
         let start = self.slot.borrow().payload(self.range.start);
         let len = (self.range.end - self.range.start) as usize;
-        // SAFETY: `claim` checked that the range lies in the payload, which is mapped while the slot lives. Nobody else
+        // SAFETY: `claim` checked that the range lies in the payload, which is mapped while the slot lives. No other code
         // has these bytes: no other claim overlaps, none of them is ready until `commit_front` has taken them off this
         // guard, and the memory of this slot is written by no other process (see the crate's page).
         unsafe { slice::from_raw_parts(start, len) }

@@ -66,7 +66,7 @@ fn send(
 /// Receives into `buffer`, appends descriptors that came with the bytes to `fds`, and returns the number of bytes.
 ///
 /// Zero is the end of the stream. The descriptors are not inherited over exec. A socket that does not block says
-/// `WouldBlock`. Where this process may open no more files the bytes come without their descriptors: whoever finds one
+/// `WouldBlock`. Where this process may open no more files the bytes come without their descriptors: a caller that finds one
 /// missing asks for it again.
 ///
 /// # Errors

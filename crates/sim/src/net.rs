@@ -24,7 +24,7 @@ pub(crate) struct Net {
     broken: BTreeSet<(NodeId, NodeId)>,
     /// Connections whose messages from the first node to the second are lost.
     cut: BTreeSet<(NodeId, NodeId, u64)>,
-    /// From whom to whom nothing comes, and until when.
+    /// From which node to which nothing comes, and until when.
     held: BTreeMap<(NodeId, NodeId), Instant>,
     /// The last connection over which something came from the first to the second: what comes over earlier ones after
     /// that is not taken any more.

@@ -27,7 +27,7 @@ class AsyncFilling:
     """An object that is asked for, and the memory that it is to fill. To be released, come what may.
 
     Args:
-        native: whom to ask.
+        native: the attachment to ask.
         text: the object.
         out: the memory; see `values.writable`.
         limit: seconds to wait for the object.

@@ -25,7 +25,7 @@ class AsyncSeveral:
     """Objects asked for together; as soon as one fails, or the caller gives up, the other questions are taken back.
 
     Args:
-        native: whom to ask.
+        native: the attachment to ask.
         texts: the objects.
         limit: seconds to wait for all of them.
     """

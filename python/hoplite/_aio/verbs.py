@@ -285,7 +285,7 @@ class AsyncVerbs(AsyncOverview):
             [{'step': 0}, {'step': 1}, {'step': 2}]
             >>> hp.get("not/yet", timeout=0)
             Traceback (most recent call last):
-            hoplite.errors.GetTimeout: object not/yet did not come within 0.000 s: nobody has put it
+            hoplite.errors.GetTimeout: object not/yet did not come within 0.000 s: no client has put it
         """
         limit = check_timeout(timeout)
         if not isinstance(ref, _ONE):

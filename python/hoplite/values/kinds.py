@@ -89,7 +89,7 @@ def item_bytes(kind: str) -> int | None:
 
 
 def loaded(module: str, *names: str) -> tuple[type, ...]:
-    """Finds types of a library, for isinstance: none where nobody imported it, so that no value can be of them."""
+    """Finds types of a library, for isinstance: none where it is not imported, so that no value can be of them."""
     found = sys.modules.get(module)
     if found is None:
         return ()

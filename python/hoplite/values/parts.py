@@ -18,7 +18,7 @@ SMALL_BYTES = 4096
 
 
 class Parts:
-    """Collects buffers; a file to whoever writes into it (`pickle.Pickler`, `pyarrow.PythonFile`).
+    """Collects buffers; a file to what writes into it (`pickle.Pickler`, `pyarrow.PythonFile`).
 
     A large buffer is kept as it is, by reference; runs of small ones are joined into one.
     """
@@ -34,7 +34,7 @@ class Parts:
         """Appends a C-contiguous buffer; returns its bytes."""
         view = memoryview(data)
         if view.nbytes < SMALL_BYTES:
-            # Joined later, when whoever wrote it may have changed it.
+            # Joined later, when the writer may have changed it.
             self._small.append(bytes(view))
         else:
             self._join()

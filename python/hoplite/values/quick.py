@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Of which NumPy exports no buffer.
 _LONG = ("bfloat16", "datetime64", "timedelta64")
 
-# Filled when the long way first meets NumPy, so that nobody has to look for it.
+# Filled when the long way first meets NumPy, so that no later value has to look for it.
 _arrays: list[type] = []
 _kinds: dict[Any, str] = {}
 _dtypes: dict[str, Any] = {}

@@ -296,8 +296,7 @@ async fn put(
         Sink::Result { held, count } => {
             kernels::finish(order.op, order.dtype, &mut bytes, *count);
             let block = held.slot.claim_owned(range);
-            let mut block =
-                block.ok_or_else(|| "the result is written by somebody else".to_string())?;
+            let mut block = block.ok_or_else(|| "another task writes the result".to_string())?;
             block.copy_from_slice(&bytes);
             block.commit();
             held.grew();

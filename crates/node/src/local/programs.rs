@@ -74,7 +74,7 @@ impl Programs {
         lock(&self.attached).insert(client, attachment);
     }
 
-    /// As whom a client writes to shared memory, if it does so itself.
+    /// The writer as which a client writes to shared memory, if it does so itself.
     pub(crate) fn writer(&self, client: ClientId) -> Option<WriterId> {
         lock(&self.attached).contains_key(&client).then_some(WriterId(client.0))
     }

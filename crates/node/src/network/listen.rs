@@ -1,4 +1,4 @@
-//! Connections that other nodes make to this one: the handshake, and to whom each goes then.
+//! Connections that other nodes make to this one: the handshake, and which part of the node each goes to then.
 //!
 //! Does not know what is said over them afterwards.
 

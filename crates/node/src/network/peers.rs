@@ -44,7 +44,7 @@ use crate::{
 pub(crate) struct Peers {
     all: Mutex<HashMap<NodeId, Peer>>,
     idle: Mutex<HashMap<NodeId, Vec<Channel>>>,
-    /// Who admitted this node, and whom this node did: for payload connections without another introduction.
+    /// Which nodes admitted this one, and which ones this one did: for payload connections without another introduction.
     calls: Mutex<HashMap<NodeId, Session>>,
     callers: Mutex<HashMap<NodeId, Admitted>>,
     /// Outboxes that begin with a message that can wait.
@@ -60,7 +60,7 @@ pub(crate) struct Peers {
 #[derive(Debug)]
 struct Peer {
     member: Member,
-    /// By way of whom it is reached, if not directly.
+    /// By way of which node it is reached, if not directly.
     via: Option<NodeId>,
     outbox: Arc<Outbox>,
     task: JoinHandle<Option<()>>,
@@ -221,7 +221,7 @@ impl Peers {
         lock(&self.idle).remove(&node);
     }
 
-    /// By way of whom a member is reached, if not directly.
+    /// By way of which node a member is reached, if not directly.
     pub(crate) fn via(&self, node: NodeId) -> Option<NodeId> {
         lock(&self.all).get(&node)?.via
     }
@@ -241,7 +241,7 @@ impl Peers {
         lock(&self.callers).get_mut(&node)?.admit(nonce, pass)
     }
 
-    /// The address of a member, and by way of whom it is reached, if not directly.
+    /// The address of a member, and by way of which node it is reached, if not directly.
     ///
     /// # Errors
     /// [`LinkError::NotMember`] of it or its helper.

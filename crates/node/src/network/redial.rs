@@ -119,7 +119,7 @@ fn failure(error: &LinkError) -> Failure {
     }
 }
 
-/// A control connection to a member, and by way of whom it goes, if not directly.
+/// A control connection to a member, and by way of which node it goes, if not directly.
 async fn connect(
     network: &Arc<Network>,
     member: Member,

@@ -36,7 +36,7 @@ pub(crate) const HELPERS_TO_THE_LOST: usize = 1;
 /// others are receiving.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Calls a member, if need be by way of another one, of whom so many are asked; who that is.
+/// Calls a member, if need be by way of another one, of which so many are asked; which one that is.
 ///
 /// # Errors
 /// Why it can't be called directly.
@@ -85,7 +85,7 @@ pub(crate) async fn through(
 /// Helps: connects a member that has called to the one that it means, until one of them has had enough.
 ///
 /// # Errors
-/// The caller did not say whom it means, or hung up.
+/// The caller did not say which member it means, or hung up.
 pub(crate) async fn pass_on(
     network: &Arc<Network>,
     mut channel: Channel,

@@ -46,7 +46,7 @@ impl Directory {
             // Now it is a holder.
             return entry.answer_locators(&id, mail);
         }
-        // Whoever asks again is fed by nobody, and neither are those behind it.
+        // A node that asks again is fed by none, and neither are those behind it.
         let partial = entry.live.as_mut().and_then(|live| live.holders.get_mut(&asker));
         if let Some(holder) = partial.filter(|holder| !holder.complete) {
             (holder.source, holder.moving_from) = (None, None);
@@ -118,7 +118,7 @@ impl Directory {
         self.forget_if_empty(id);
     }
 
-    /// Answers whom a new or better copy lets answer.
+    /// Answers the askers that can be answered by a new or better copy.
     pub(super) fn wake(
         &mut self,
         now: Instant,
@@ -146,7 +146,7 @@ impl Directory {
         for (asker, avoid) in waiters {
             self.locate(now, asker, id, &avoid, members, link, mail);
         }
-        // Whoever still waits has seen the newest of before, so only this name can be its answer.
+        // A client that still waits has seen the newest of before, so only this name can be its answer.
         if let ObjectId::Named(name) = id
             && let Some(version) = name.version()
         {

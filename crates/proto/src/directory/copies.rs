@@ -364,7 +364,7 @@ impl Entry {
                 gone.known_to.clear();
                 gone.dropping.insert((from, *instance));
             }
-            // Whoever deleted a minted id deleted all it will ever be; a name is free for another instance.
+            // A client that deleted a minted id deleted all it will ever be; a name is free for another instance.
             is_void |= id.minter().is_some() || gone.instances.contains(instance);
         }
         if !is_void || planted::has(Bug::ForgetsDeletions) {

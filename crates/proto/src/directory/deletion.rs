@@ -37,7 +37,7 @@ impl Directory {
             is_known = lost.is_some() || entry.live.is_some() || entry.reserved.is_some();
             is_gone = entry.gone.is_some();
         }
-        // A name that nobody has put is free, and deleting it changes nothing.
+        // A name that no client has put is free, and deleting it changes nothing.
         if is_known || id.minter().is_some() && !is_gone {
             self.bury(now, id, Error::ObjectDeleted { id: id.clone() }, Vec::new(), mail);
         }
@@ -56,7 +56,7 @@ impl Directory {
         }
     }
 
-    /// Whoever told this node of an end, though it owns nothing of it, does not know of the owners, or not yet; and says
+    /// A node that told this one of an end, though this one owns nothing of it, does not know of the owners, or not yet; and says
     /// nothing of it when it does.
     pub(super) fn pass_on(&mut self, id: &ObjectId, members: &Members, mail: &mut Mail) {
         let owners = members.owners(id);
@@ -155,7 +155,7 @@ impl Directory {
     }
 
     /// What has just become of an object is forgotten when its time is over; or when so much happened since that it is not
-    /// among the last [`REMEMBERED_MAX`] any more, and nobody has a copy that is still to be dropped.
+    /// among the last [`REMEMBERED_MAX`] any more, and no node has a copy that is still to be dropped.
     pub(super) fn remember(&mut self, now: Instant, id: &ObjectId) {
         self.remembered.push_back((now + TOMBSTONE_NS, id.clone()));
         while self.remembered.len() > REMEMBERED_MAX {

@@ -19,7 +19,7 @@ use crate::{
     time::Instant,
 };
 
-/// One of perhaps millions, most of which are there and asked for by nobody: what few have is boxed.
+/// One of perhaps millions, most of which are there and which no node asks for: what few have is boxed.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) live: Option<Live>,
@@ -159,7 +159,7 @@ impl Tombstone {
         self.dropping.is_empty()
     }
 
-    /// Answers those who deleted the object, when no copy is left that somebody could be given.
+    /// Answers those who deleted the object, when no copy is left that a node could be given.
     pub(super) fn answer(&mut self, id: &ObjectId, mail: &mut Mail) {
         if self.is_settled() {
             // A tree that has become empty keeps its root.
@@ -184,7 +184,7 @@ impl Entry {
 
     /// Whether what it was can't be completed any more, so that another instance may take its place.
     pub(super) fn is_lost(&self) -> bool {
-        // A name that is kept for a reduce is no orphan, though nobody has what it was before.
+        // A name that is kept for a reduce is no orphan, though no node has what it was before.
         let is_void = |live: &Live| live.small.is_none() && live.holders.is_empty();
         self.orphan_since.is_some() || self.live.as_ref().is_some_and(is_void)
     }
@@ -204,7 +204,7 @@ impl Entry {
     /// Makes a name that was deleted free for another instance.
     pub(super) fn reuse(&mut self, now: Instant, id: &ObjectId, mail: &mut Mail) {
         let Some(mut gone) = self.gone.take() else { return };
-        // The name has a new owner: whoever deleted the old object need not wait for its last copies.
+        // The name has a new owner: the client that deleted the old object need not wait for its last copies.
         gone.dropping.clear();
         gone.answer(id, mail);
         self.bury(now, &gone.instances, gone.until);
@@ -269,7 +269,7 @@ impl Entry {
         }
     }
 
-    /// Whether nothing is known of it and nobody asks.
+    /// Whether nothing is known of it and no node asks.
     pub(super) fn is_empty(&self) -> bool {
         self.live.is_none()
             && self.gone.is_none()
@@ -291,12 +291,12 @@ impl Entry {
         !is_known && self.asking().is_some_and(asks)
     }
 
-    /// Who asks, if anybody does or did.
+    /// Which nodes ask, if any does or did.
     pub(super) fn asking(&self) -> Option<&Asking> {
         self.asking.as_deref()
     }
 
-    /// Who asks; there may be nobody.
+    /// Which nodes ask; there may be none.
     pub(super) fn asking_mut(&mut self) -> &mut Asking {
         self.asking.get_or_insert_default()
     }
@@ -318,7 +318,7 @@ impl Entry {
         }
     }
 
-    /// Answers those to whom the holders are news.
+    /// Answers those for which the holders are news.
     pub(super) fn answer_locators(&mut self, id: &ObjectId, mail: &mut Mail) {
         let Some(asking) = &mut self.asking else { return };
         let holdings = match &self.gone {
@@ -347,7 +347,7 @@ impl Entry {
         for node in told {
             mail.push((node, Message::Gone { id: id.clone(), error: error.clone() }));
         }
-        // Whoever watches the holders of what is lost would watch for ever.
+        // A client that watches the holders of what is lost would watch for ever.
         for Locator { node, request, .. } in asking.locators {
             mail.push((node, Message::LocationsAre { request, holdings: Err(error.clone()) }));
         }

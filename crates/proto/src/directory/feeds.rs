@@ -1,6 +1,6 @@
-//! Who feeds whom among the holders of one object: the tree that a broadcast has become.
+//! Which holder of one object feeds which: the tree that a broadcast has become.
 //!
-//! Does not know why somebody was chosen.
+//! Does not know why a holder was chosen.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
@@ -17,7 +17,7 @@ use crate::{
     time::Instant,
 };
 
-/// Where a holder's bytes come from, as somebody sees it who wants them.
+/// Where a holder's bytes come from, as a node sees it that wants them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lineage {
     /// As [`Live::depth`].
@@ -26,7 +26,7 @@ pub(super) struct Lineage {
     pub(super) is_behind: bool,
 }
 
-/// Whom a holder feeds.
+/// Which node a holder feeds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fed {
     /// How many, in thousandths: one that is slow takes less of its sender's link.
@@ -36,7 +36,7 @@ pub(super) struct Fed {
 }
 
 impl Holder {
-    /// `node` is gone, or will not feed it: whoever it was to step in for goes on. A receiver of a node that has dropped
+    /// `node` is gone, or will not feed it: the sender for which it was to step in goes on. A receiver of a node that has dropped
     /// its copy keeps it as its sender until it tells of another: it may ask there when there is a new one.
     pub(super) fn lose_source(&mut self, node: NodeId) {
         if (self.moving_from.as_deref() == Some(&node) || self.source == Some(node))
@@ -73,7 +73,7 @@ impl Live {
         }
     }
 
-    /// Nobody waits any more for `feeder` to begin.
+    /// No receiver waits any more for `feeder` to begin.
     pub(super) fn cancel_moves(&mut self, feeder: NodeId) {
         for (_, holder) in self.holders.iter_mut() {
             if holder.source == Some(feeder) && holder.moving_from.is_some() {
@@ -88,7 +88,7 @@ impl Live {
         now.before(u64::try_from(quarter_ns).unwrap_or(u64::MAX))
     }
 
-    /// Relays between `node` and a copy that needs none; none if it is fed by nobody, or in a circle.
+    /// Relays between `node` and a copy that needs none; none if no node feeds it, or it is fed in a circle.
     pub(super) fn depth(&self, node: NodeId) -> Option<u32> {
         let mut at = node;
         for depth in 0..=self.holders.len() as u32 {
@@ -123,7 +123,7 @@ impl Live {
         self.holders.values().filter(is_fed).count() as u32
     }
 
-    /// Whom each holder feeds that feeds anybody but `asker`, which asks for another sender.
+    /// Which node each holder feeds that feeds another than `asker`, which asks for another sender.
     pub(super) fn fed(
         &self,
         asker: NodeId,
@@ -174,7 +174,7 @@ impl Live {
                 if let Some(lineage) = known.get(&at) {
                     break *lineage;
                 }
-                // Whoever comes here again before it is known went round in a circle.
+                // A holder that is met again before it is known lies on a circle.
                 known.insert(at, CIRCLE);
                 match self.holders.get(&at) {
                     Some(Holder { complete: false, source: Some(source), .. }) => {

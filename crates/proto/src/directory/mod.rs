@@ -9,7 +9,7 @@
 //! and what a change of members touches ([`sweep`]).
 //!
 //! ```text
-//!              Announce               nobody can complete it, for a grace
+//!              Announce               no node can complete it, for a grace
 //!   unknown ------------> live -----------------------------------------> unknown, askers told ObjectLost
 //!      ^                   | Delete, Fail
 //!      |  TOMBSTONE_NS     v
@@ -245,7 +245,7 @@ impl Directory {
             }
             Message::Dropped { id, instance } => self.dropped(from, id, *instance, mail),
             Message::Fail { id, error } => {
-                // A name may be somebody else's meanwhile.
+                // A name may be another object's meanwhile.
                 let maker = self.entries.get(id).and_then(|entry| entry.maker());
                 if id.minter().is_some() || maker.is_none_or(|maker| maker == from) {
                     self.bury(now, id, error.clone(), Vec::new(), mail);
@@ -277,7 +277,7 @@ impl Directory {
             }
             Message::JobEnded { job } => self.job_ended(now, job, members, mail),
             Message::Remember { id, instances, error: Some(error) } => {
-                // Which of those that had the name ended, nobody can know then.
+                // Which of those that had the name ended can't be known then.
                 let is_clear = id.minter().is_some() || !instances.is_empty();
                 if is_clear && !self.remembers(id, instances) {
                     self.bury(now, id, error.clone(), instances.clone(), mail);
@@ -322,7 +322,7 @@ impl Directory {
     }
 
     /// A member had given this node up. What is known here may be old: names that were deleted and put again. Until the
-    /// others have told of that, nobody's instance is refused for another.
+    /// others have told of that, no instance is refused for another.
     pub fn catch_up(&mut self, now: Instant) {
         if self.catching_up_until <= now {
             self.catching_up_since = now;
@@ -358,7 +358,7 @@ impl Directory {
             .min()
     }
 
-    /// Forgets old deletions; tells those who wait for an object that nobody can make any more.
+    /// Forgets old deletions; tells those who wait for an object that no node can make any more.
     pub fn expire(&mut self, now: Instant, members: &Members, link: Link, mail: &mut Mail) {
         if self.next_slice().is_some_and(|at| at <= now) {
             self.work_off(now, members, mail);
@@ -449,7 +449,7 @@ impl Directory {
                 let error = Error::ObjectLost { id: id.clone(), detail };
                 entry.tell_gone(id, &error, mail);
                 entry.answer_locators(id, mail);
-                // Copies that grow from each other and from nobody else never will be complete. Only the first
+                // Copies that grow from each other and from no other copy never will be complete. Only the first
                 // owner knows of all copies.
                 if let Some(lost) = &lost
                     && members.owners(id).first == members.me()
@@ -464,7 +464,7 @@ impl Directory {
         self.forget_if_empty(id);
     }
 
-    /// Starts the grace after which those who wait are told of the loss, if nobody is left who could have it.
+    /// Starts the grace after which those who wait are told of the loss, if no node is left that could have it.
     fn check_orphan(&mut self, now: Instant, id: &ObjectId, members: &Members) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.check_orphan(now, id, members, &mut self.alarms);

@@ -181,7 +181,7 @@ impl Directory {
         self.entries.note(Change::Gone { node, members: Arc::new(members.clone()) });
     }
 
-    /// Tells owners of deletions, which no holder could repeat: each once, but `renewed` again, to whom what was said may
+    /// Tells owners of deletions, which no holder could repeat: each once, but `renewed` again, for which what was said may
     /// be lost. Entries that others own now are kept for a while: the next change may make this node their owner again,
     /// while their holders never took it for anything else.
     ///

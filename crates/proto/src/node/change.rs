@@ -13,7 +13,7 @@ use crate::{
 pub(super) struct Change {
     /// The members before it.
     pub(super) before: Members,
-    /// To whom what was said before may be lost.
+    /// For which nodes what was said before may be lost.
     pub(super) renewed: Option<NodeId>,
 }
 

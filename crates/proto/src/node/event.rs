@@ -251,7 +251,7 @@ pub enum Event {
 pub enum Action {
     /// Answer a client.
     Reply {
-        /// Whom.
+        /// Which node.
         client: ClientId,
         /// To which question.
         request: RequestId,
@@ -260,7 +260,7 @@ pub enum Action {
     },
     /// Send a message, in the order of these actions.
     Send {
-        /// To whom.
+        /// To which node.
         to: NodeId,
         /// What.
         message: Message,
@@ -314,7 +314,7 @@ pub enum Action {
         id: ObjectId,
         /// Which instance.
         instance: Instance,
-        /// From whom.
+        /// From which node.
         source: NodeId,
         /// What to receive, in this order, from a node that may not know yet that it will have it, while the rest is made
         /// here; the copy has arrived when that is there too. Otherwise all that is missing.
@@ -391,7 +391,7 @@ pub enum Note {
     SourceChosen {
         /// Of which object.
         id: ObjectId,
-        /// Whom.
+        /// Which node.
         source: NodeId,
         /// Why.
         reason: Reason,

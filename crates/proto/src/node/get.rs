@@ -57,7 +57,7 @@ impl Node {
         }
     }
 
-    /// Has the parts of an object that a reduce makes brought here, whether anybody here waits for it or not.
+    /// Has the parts of an object that a reduce makes brought here, whether a client here waits for it or not.
     pub(super) fn pull_parts(&mut self, order: &ScatterOrder) {
         let (instance, meta, source) =
             (order.instance, order.meta.clone(), order.source(self.world.me()));
@@ -101,7 +101,7 @@ impl Node {
     ) {
         if !self.pulls.is_asking(&id) {
             // The pull ended another way, or both owners were asked and this one was slower. What the first says holds:
-            // of two who each know a part of who feeds whom, both obeyed, copies could grow from each other.
+            // of two who each know a part of which node feeds which, both obeyed, copies could grow from each other.
             if let Source::Holder { node, .. } = source
                 && self.world.members().owners(&id).first == from
             {

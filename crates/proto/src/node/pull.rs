@@ -171,7 +171,7 @@ impl Pull {
             Phase::Asking { second_at: Some(_) } => {
                 format!("its owner, node {owner}, has not answered yet")
             }
-            Phase::Asking { second_at: None } => "nobody has put it".into(),
+            Phase::Asking { second_at: None } => "no client has put it".into(),
             // The store says how much it lacks; this is what is true of a place in the queue.
             Phase::Room(_) => "it waits for room here".into(),
             Phase::Memory => "memory is being made ready for it".into(),

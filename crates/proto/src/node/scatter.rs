@@ -4,7 +4,7 @@
 //! rest comes from the next seat. Who does what follows from the order alone: [`crate::reduce::scatter`].
 //!
 //! That what is all here is complete a seat hears from the coordinator ([`Message::Unfold`]), and should that be lost, from
-//! the owner, whom it asks ([`Message::Watch`]). How far each is stands in [`super::scatters`].
+//! the owner, which it asks ([`Message::Watch`]). How far each is stands in [`super::scatters`].
 
 use alloc::{format, string::String, vec::Vec};
 
@@ -192,7 +192,7 @@ impl Node {
         Some(order)
     }
 
-    /// All of a result has come to a seat: whether it may be given to anybody already.
+    /// All of a result has come to a seat: whether it may be given to others already.
     fn parts_here(&mut self, instance: Instance) -> bool {
         match self.scatters.all_here(instance) {
             None => true,

@@ -98,7 +98,7 @@ impl Node {
             };
         }
         let state = self.pulls.state(id, self.world.members());
-        state.unwrap_or_else(|| "nobody has put it".to_string())
+        state.unwrap_or_else(|| "no client has put it".to_string())
     }
 
     /// A member with the place that was measured, if it was told none.

@@ -98,7 +98,7 @@ impl Node {
             Waiting::Latest { prefix, after, is_answered } => {
                 self.requests.stop_latest(prefix, request, &mut self.world);
                 let newer = after.map_or_else(String::new, |after| format!(" newer than {after}"));
-                let state = if *is_answered { "nobody has put one" } else { SILENT };
+                let state = if *is_answered { "no client has put one" } else { SILENT };
                 (format!("a name under {}{newer}", Quoted(prefix)), state.to_string())
             }
             Waiting::Older { name, .. } => {

@@ -24,7 +24,7 @@ pub struct Seat<N, I> {
     pub inputs: Vec<I>,
 }
 
-/// What one position has to do: fold its inputs with what its children send, for whoever pulls from
+/// What one position has to do: fold its inputs with what its children send, for the node that pulls from
 /// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order<N, I> {
@@ -34,7 +34,7 @@ pub struct Order<N, I> {
     pub node: N,
     /// What the node folds of its own.
     pub inputs: Vec<I>,
-    /// Whom it pulls from: node and position, left before right.
+    /// What it pulls from: node and position, left before right.
     pub children: Vec<(N, u32)>,
 }
 
@@ -100,10 +100,10 @@ impl<N: Copy + Ord, I: Clone> Tree<N, I> {
         self.waiting.extract_if(.., certain).map(order).collect()
     }
 
-    /// Whom the caller pulls from, node and position; `None` while more can arrive.
+    /// What the caller pulls from, node and position; `None` while more can arrive.
     ///
     /// None at all if the tree was closed empty, every seat of a star, else exactly one. A star's
-    /// order already says that the caller pulls from it, so nobody there needs to wait for the
+    /// order already says that the caller pulls from it, so no node there needs to wait for the
     /// last.
     pub fn tops(&self) -> Option<Vec<(N, u32)>> {
         let top = |top: u32| (self.seats[top as usize].node, top);
@@ -120,7 +120,7 @@ impl<N: Copy + Ord, I: Clone> Tree<N, I> {
         self.shape
     }
 
-    /// Whether nobody can arrive any more: all positions are taken, or the tree was closed.
+    /// Whether no input can arrive any more: all positions are taken, or the tree was closed.
     pub const fn is_closed(&self) -> bool {
         self.closed
     }
@@ -224,7 +224,7 @@ mod tests {
         permutations(rest).into_iter().flat_map(insert).collect()
     }
 
-    /// Goal: whoever arrives when, and wherever it ends, each input is folded once.
+    /// Goal: whichever node arrives when, and wherever it ends, each input is folded once.
     /// Method: all orders of all choices of up to 6.
     #[test]
     fn every_arrival_order_folds_each_input_once() {

@@ -6,7 +6,7 @@
 //! ```text
 //! chain    n L' + S/B                every link carries S once, at the same time as the others
 //! binary   ceil(log2 n) L' + 2 S/B   two children share their parent's incoming link
-//! star     L + n S/B                 all share the caller's, and nobody relays
+//! star     L + n S/B                 all share the caller's, and no node relays
 //! ```
 //!
 //! L' = L + min(S, frame)/B: a relay folds and passes on whole frames, so nothing leaves it before

@@ -352,7 +352,7 @@ impl Reduce {
             .filter(|_| !planted::has(Bug::NeverFoldsAgain));
     }
 
-    /// Somebody asks for the result.
+    /// A node asks for the result.
     pub fn asked(&mut self, now: Instant, around: Around<'_>, steps: &mut Vec<Step>) {
         if matches!(self.patience, Patience::Until(_)) {
             self.advance(now, around, steps);
@@ -471,7 +471,7 @@ impl Reduce {
             self.like.get_or_insert_with(|| (id.clone(), meta.clone().without_digest()));
         if (like.size, &like.kind) == (meta.size, &meta.kind) {
             if like.form != meta.form {
-                // The sum of one library's array and another's is nobody's in particular.
+                // The sum of one library's array and another's is of no library in particular.
                 like.form = Form::Plain;
             }
             return Ok(());

@@ -8,7 +8,7 @@
 //!   its inputs       folds its own    folds its own    makes it        has it         has it         has it
 //! ```
 //!
-//! A seat folds for the part of the next one first, which nobody sends it anything of, then for that of the next but one,
+//! A seat folds for the part of the next one first, of which no seat sends it anything, then for that of the next but one,
 //! and so on round; its own comes last. Of large objects the ring makes as many parts after each other, and a seat keeps
 //! no more of its partial sums than the few parts that are under way. So with n seats every link carries 2 (n - 1) / n of
 //! the object, where a chain to one place and a broadcast from there carry it twice; and every seat has a few streams in
@@ -128,7 +128,7 @@ impl ScatterOrder {
         let position = if maker == seat { FoldKey::RESULT } else { seat as u32 };
         let (reduce, epoch, op) = (self.reduce, self.epoch, self.op);
         let key = FoldKey { reduce, epoch, segment: part as u32, position };
-        // Nobody folds for a part before the seat in front of its own.
+        // No seat folds for a part before the seat in front of its own.
         let children =
             if turn == 0 { Vec::new() } else { Vec::from([(self.seats[next].0, next as u32)]) };
         let (dtype, inputs) = (dtype_of(&self.meta)?, self.inputs(seat).to_vec());
@@ -165,7 +165,7 @@ impl ScatterOrder {
         start(part as u64)..start(part as u64 + 1)
     }
 
-    /// Whether it can be carried out, as far as anybody can tell who holds none of the inputs.
+    /// Whether it can be carried out, as far as a node can tell that holds none of the inputs.
     pub(crate) fn is_sound(&self) -> bool {
         let nodes: BTreeSet<NodeId> = self.seats.iter().map(|(node, _)| *node).collect();
         let inputs: BTreeSet<Instance> =
@@ -225,7 +225,7 @@ mod tests {
             let size = units * 40_004;
             prop_assume!(size >= PART_BYTES_MIN * seats as u64);
             let order = order(size, seats, 0);
-            // Somebody who makes none is sent all.
+            // A node that makes none is sent all.
             let parts = order.rest(NodeId(0));
             prop_assert!(parts.len().is_multiple_of(seats));
             prop_assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, size));
@@ -270,15 +270,15 @@ mod tests {
                 made.entry(node).or_default().push(part.clone());
                 while let [(child, position)] = fold.children[..] {
                     let key = FoldKey { position, ..key };
-                    fold = all.remove(&(child, key)).expect("somebody sends it");
+                    fold = all.remove(&(child, key)).expect("a seat sends it");
                     prop_assert_eq!(&fold.part, &part);
                     inputs.extend(&fold.inputs);
                 }
                 let distinct: BTreeSet<Instance> = inputs.iter().copied().collect();
                 prop_assert_eq!((inputs.len() as u64, distinct.len()), (order.count(), inputs.len()));
             }
-            prop_assert!(all.is_empty(), "nobody wants {all:?}");
-            // Whoever goes from sender to sender meets everybody before it is back.
+            prop_assert!(all.is_empty(), "no seat wants {all:?}");
+            // The way from sender to sender comes by every seat before it is back.
             let (start, mut met) = (NodeId(coordinator), BTreeSet::new());
             let mut at = start;
             while met.insert(at) {

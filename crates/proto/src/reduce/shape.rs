@@ -115,7 +115,7 @@ impl Shape {
 
     /// The positions that the caller pulls from when only those below `seated` are taken.
     ///
-    /// Every one of a star, else exactly one; none if nobody sits.
+    /// Every one of a star, else exactly one; none if no node sits.
     pub fn tops_within(&self, seated: u32) -> Vec<u32> {
         let seated = seated.min(self.positions);
         match self.degree {

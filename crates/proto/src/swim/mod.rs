@@ -10,7 +10,7 @@
 //! A process that ended is known sooner, by its connections. Knows members by id; not connections, nor what they hold.
 //!
 //! ```text
-//!            Ping, nothing      PingReq to others, nothing        nobody refutes it
+//!            Ping, nothing      PingReq to others, nothing        no member refutes it
 //!   alive ------------------> asked for -----------------> suspect ----------------> dead
 //!     ^  anything from it         |       Alive with a higher incarnation  |
 //!     +---------------------------+<--------------------------------------+
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{id::NodeId, limits::ERRANDS_MAX, members::Members, message::ENDED, time::Instant};
 
-/// Rumours to be sent, and to whom.
+/// Rumours to be sent, and to which members.
 pub(crate) type Mail = Vec<(NodeId, Rumour)>;
 
 /// What members say of who lives.
@@ -36,14 +36,14 @@ pub enum Rumour {
         /// To be named in the answer.
         sequence: u64,
     },
-    /// I am, or whom you had me ask is.
+    /// I am alive, or the member that you had me ask is.
     Ack {
         /// Of the question.
         sequence: u64,
     },
     /// Please ask this node for me; answered by `Ack` if it answers.
     PingReq {
-        /// Whom to ask.
+        /// Which member to ask.
         node: NodeId,
         /// To be named in the answer.
         sequence: u64,
@@ -107,7 +107,7 @@ pub(crate) struct Swim {
     suspicions: BTreeMap<NodeId, Suspicion>,
     /// Members for which one errand more was not run, since this was last asked.
     limited: Vec<NodeId>,
-    /// Asked on behalf of others: by own sequence, whom, for whom, by what sequence, until when.
+    /// Asked on behalf of others: by own sequence, which member, for which, by what sequence, until when.
     errands: BTreeMap<u64, Errand>,
 }
 
@@ -225,7 +225,7 @@ impl Swim {
             if let Some(node) = next {
                 self.probe(now, node, mail);
             }
-            // Members do not always agree on who comes after whom: each asks every other now and then.
+            // Members do not always agree on which comes after which: each asks every other now and then.
             let in_turn = self.after(self.last_in_turn, members).next();
             if let Some(node) = in_turn.filter(|_| self.rounds.is_multiple_of(ROUNDS_PER_TURN)) {
                 self.last_in_turn = node;
@@ -239,7 +239,7 @@ impl Swim {
             node: *node,
             incarnation: suspicion.incarnation,
             reason: format!(
-                "it answered nobody for {:.1} s, as node {} found",
+                "it answered no node for {:.1} s, as node {} found",
                 detection_ns as f64 / 1e9,
                 suspicion.by
             ),

@@ -35,7 +35,7 @@ pub struct Copy {
     pub pins: u32,
     /// Folds that will use it and have no room so far: it may go to disk until then, and is there until then.
     pub holds: u32,
-    /// Deleted or replaced: nobody new may use it.
+    /// Deleted or replaced: no new reader, transfer or fold may use it.
     pub doomed: bool,
     /// Where its bytes are.
     pub place: Place,
@@ -54,7 +54,7 @@ pub struct Copy {
 pub enum State {
     /// A client writes it.
     Filling(ClientId),
-    /// It comes from another node, or from nobody for the moment.
+    /// It comes from another node, or from none for the moment.
     Flowing(Option<NodeId>),
     /// A reduce makes it.
     Folding,

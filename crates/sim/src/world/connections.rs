@@ -40,7 +40,7 @@ impl World {
                 let is_member =
                     self.hosts.get(&to).is_some_and(|host| host.node.members().contains(from));
                 if self.is_up(from) {
-                    // Whom this node has given up it calls when it wants to.
+                    // A member that this node has given up it calls when it wants to.
                     if is_member {
                         self.dial(to, from);
                     }

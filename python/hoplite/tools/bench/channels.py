@@ -97,7 +97,7 @@ def gather(
     """Waits for one line of each.
 
     Args:
-        channels: of whom.
+        channels: of the programs that are to answer.
         timeout_s: seconds for all of them together.
         look: called with each line as it comes; what it raises ends the wait for the others.
         wanted: whether a line is one that is waited for; others are dropped.

@@ -49,7 +49,7 @@ class Results:
             raise InvalidArgument(f"{path} has rows already; go on with them by --resume, or say another --out")
         whole, end, last = found.rpartition(b"\n")
         if last:
-            # Whoever wrote it was killed meanwhile. It may lack no more than the end of the line.
+            # Its writer was killed meanwhile. No more than the end of the line may be missing.
             self._appendable = False
             try:
                 from_line(last.decode())

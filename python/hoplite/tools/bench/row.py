@@ -47,7 +47,7 @@ class Row:
         wire_ratio: median over the median of the wire of the same bytes in the same run.
         verified: whether the content of the result was compared, in every repeat, and right.
         cpu_seconds: processor time of one repeat, of all the system's processes on all hosts; the median. The kernel's
-            work for the network that it does in nobody's name (softirq) is not in it.
+            work for the network that it does on behalf of no process (softirq) is not in it.
         peak_rss_bytes: memory that the system's processes hold on one host when an operation has ended and its results
             are still there, the most of all repeats and hosts; a page that several processes share counts once.
         lab: the network: "kind" is lab or hosts, and what is known of rate, latency, racks.

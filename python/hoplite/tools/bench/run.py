@@ -167,7 +167,7 @@ class Runner:
             cell.nbytes,
             variant=one.variant,
             seed=self._seed,
-            # One stream has nobody to wait for.
+            # One stream waits for no other.
             arrival_s=0.0 if one.system == WIRE else cell.arrival_s,
             inputs=cell.inputs,
             timeout_s=plan.step_timeout_s(cell, len(self.network.hosts), self.network.rate),
@@ -192,7 +192,7 @@ class Runner:
         """Ends a group, if it runs, that is to be started anew at its next turn."""
         group = self._groups.pop(key, None)
         if group is not None:
-            # Whoever does not end has been named, and takes part in nothing any more.
+            # A system that does not end has been named, and takes part in nothing any more.
             with contextlib.suppress(AgentFailed):
                 group.stop()
 

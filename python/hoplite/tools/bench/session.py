@@ -61,8 +61,8 @@ def choose(names: Sequence[str]) -> list[System]:
 def measure(network: Network, settings: Settings, results: Results) -> list[Row]:
     """Measures everything on one network that has no samples in the results yet.
 
-    A cell of which somebody's are missing is measured again as a whole, since only what took turns may be compared;
-    rows of systems that are not among those of now stay as they are.
+    A cell in which rows of a system are missing is measured again as a whole, since only what took turns may be
+    compared; rows of systems that are not among those of now stay as they are.
 
     Args:
         network: on which hosts.

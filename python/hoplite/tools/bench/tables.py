@@ -1,4 +1,4 @@
-"""What a report says, before it is written: which rows belong together, which count, who is faster than whom.
+"""What a report says, before it is written: which rows belong together, which count, which system is faster than which.
 
 Rows in, choices out; refuses what would make a report dishonest. Knows neither Markdown nor pictures.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HOPLITE = "hoplite"
 MEMCPY = "memcpy"
-# What others are compared with, and nobody's choice instead of Hoplite.
+# What others are compared with, and what no user would choose instead of Hoplite.
 YARDSTICKS = (WIRE, MEMCPY)
 # Who takes part and in which order is known before anything starts; the others find out while they run.
 STATIC = ("mpich", "openmpi", "gloo")
@@ -32,7 +32,7 @@ SYSTEMS = (WIRE, MEMCPY, HOPLITE, *STATIC, "ray", "dask")
 ALONE = ("memcpy", "put", "get", "create_seal", "put_get", "reduce", "write_location", "look_up")
 # Below, a stream ends before the link is full: delays decide how long an operation takes, and bytes say nothing of it.
 LIMIT_BYTES = 2**20
-# A list of a thousand rows helps nobody to find what is wrong.
+# A list of a thousand rows does not help to find what is wrong.
 NAMED_AT_MOST = 10
 
 
@@ -226,7 +226,7 @@ def least(case: Case) -> float | None:
 
 
 def wire_seconds(rows: Iterable[Row]) -> float | None:
-    """What the wire took for the bytes of a case: its median, or what a row's ratio says; None if nobody says."""
+    """What the wire took for the bytes of a case: its median, or what a row's ratio says; None if no row says it."""
     rows = list(rows)
     wire = best(rows, WIRE)
     if wire is not None and wire.samples:
@@ -273,7 +273,7 @@ def _place(row: Row, machine: str) -> Place:
         return Place("", "one host", machine)
     kind = str(row.lab.get("kind", "hosts"))
     parts = [kind]
-    # Of real hosts nobody may have said it: 0.
+    # Of real hosts the user may not have said it: 0.
     if row.lab.get("rate"):
         parts.append(words.rate(row.lab["rate"]))
     racks = row.lab.get("racks")

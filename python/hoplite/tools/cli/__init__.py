@@ -91,7 +91,7 @@ def main() -> None:
         code = INTERRUPTED
     except BrokenPipeError:
         code = FAILED
-        # Whoever read the output has gone: what is left in the buffer is for nobody, at exit too.
+        # The reader of the output has gone: what is left in the buffer is dropped, at exit too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from hoplite import Client
 
-# Of whoever pressed a key.
+# As long as a user who pressed the tab key waits gladly.
 COMPLETION_TIMEOUT_S = 1.0
 
 
 def attach(socket: str | None, *, timeout: float = 10.0) -> Client:
     """Attaches to a running node; starts none, for a node of this command would know nothing.
 
-    No command reads a pickle: what is in one can't be a file, and to read it runs code of whoever put it.
+    No command reads a pickle: what is in one can't be a file, and to read it runs code of its putter.
 
     Raises:
         ConnectError: none runs.

@@ -103,7 +103,7 @@ def running(out: Path | None) -> Iterator[None]:
         signal.signal(number, signal.SIG_DFL)
         raise SystemExit(128 + number)
 
-    # Whoever ignores a signal, as nohup does, wants the run to go on.
+    # A user who has a signal ignored, as by nohup, wants the run to go on.
     mine = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
     for number in mine:
         signal.signal(number, end)

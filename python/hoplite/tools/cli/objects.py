@@ -106,7 +106,7 @@ def _kind(row: dict[str, Any]) -> list[str]:
 def delete(refs: tuple[str, ...], timeout: float, socket: str | None, as_json: bool) -> None:
     """Delete all copies of objects, everywhere.
 
-    Arrays that somebody has already got stay valid. An object that does not exist is no error.
+    Arrays that a process has already got stay valid. An object that does not exist is no error.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ A value is taken from the first of these that says one:
 3. the key of a TOML file, which `config="FILE"`, `--config FILE` or the variable {CONFIG_VARIABLE} names;
 4. the default.
 
-No file is looked for that nobody named: what a program does depends on what can be seen where it is started. Keys stand
+No file is read unless it is named: what a program does depends on what can be seen where it is started. Keys stand
 at the top of the file, without sections:
 
 ```toml
@@ -41,7 +41,7 @@ and leaves alone what the environment or a file says; the name of the cluster is
 ## Of a node
 """
 
-USERS = """## Of whoever uses a node
+USERS = """## For programs that use a node
 """
 
 TAIL = """## How a script finds its node

@@ -81,7 +81,7 @@ class Display:
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
 
     def update(self) -> None:
-        """Draws the progress as it is now, if somebody looks."""
+        """Draws the progress as it is now, if the output is a terminal."""
         if self._live is not None:
             self._live.update(draw(self._progress, self._console.width), refresh=True)
 

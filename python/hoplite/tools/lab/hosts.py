@@ -53,7 +53,7 @@ class Link:
         self._rate = rate
 
     def cut(self, direction: Direction = "both") -> None:
-        """Lets everything vanish that goes over the link, as by a pulled cable; nobody is told.
+        """Lets everything vanish that goes over the link, as by a pulled cable; no process is told.
 
         Args:
             direction: "out" for what is sent from here, "in" for what is sent to here, or "both". What was cut before
@@ -133,7 +133,7 @@ class Host(Link):
         self._started: list[subprocess.Popen[Any]] = []
 
     def cut(self, direction: Direction = "both", other: Host | None = None) -> None:
-        """Lets everything vanish that goes over the link, as by a pulled cable; nobody is told.
+        """Lets everything vanish that goes over the link, as by a pulled cable; no process is told.
 
         Args:
             direction: "out" for what is sent from here, "in" for what is sent to here, or "both". What was cut before

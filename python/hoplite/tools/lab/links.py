@@ -71,7 +71,7 @@ def pass_filters(switch: Keeper) -> None:
 
     def work() -> None:
         for table in ("iptables", "ip6tables", "arptables"):
-            # Not there if it is not loaded; and where a container lets nobody write here, it asks.
+            # Not there if it is not loaded; and where a container lets no process write here, it asks.
             with contextlib.suppress(OSError):
                 Path(f"/proc/sys/net/bridge/bridge-nf-call-{table}").write_text("0")
 
@@ -117,7 +117,7 @@ def set_address(host: Keeper, interface: str, address: str, prefix: int) -> None
         netlink.addr("add", index=index, address=address, prefixlen=prefix)
         netlink.link("set", index=index, state="up")
         # Otherwise a host whose incoming direction is cut asks after 30 s whether the other still has its address,
-        # hears nothing, and falls silent too. Where a container lets nobody write here, it does.
+        # hears nothing, and falls silent too. Where a container lets no process write here, it does.
         with contextlib.suppress(OSError):
             Path(f"/proc/sys/net/ipv4/neigh/{interface}/base_reachable_time_ms").write_text(str(ADDRESS_KNOWN_MS))
 

@@ -33,8 +33,8 @@ CLONE_NEWNET = 0x40000000
 DEADLINE_S = 15.0
 POLL_S = 0.002
 
-# What a keeper runs before it sleeps. It begins when it hears "go": if its maker dies before it has written down whom
-# to clean up, the keeper reads the end of the file and goes too.
+# What a keeper runs before it sleeps. It begins when it hears "go": if its maker dies before it has written down which
+# keepers to clean up, the keeper reads the end of the file and goes too.
 # /sys shows the links of the namespace that mounted it, and programs look there for a link's speed; the control groups
 # below it are put back. /dev/shm and the folder of Hoplite's sockets are a host's own; every other file is shared.
 KEEPER = """
@@ -151,7 +151,7 @@ class Keepers:
     def leave(self) -> None:
         """Lets them live on after this process."""
         for process in self._processes:
-            # Python warns of a process that nobody has waited for; this one is meant to stay.
+            # Python warns of a process that its parent has not waited for; this one is meant to stay.
             process.returncode = 0
 
     def _close_pipes(self) -> None:

@@ -228,7 +228,7 @@ def _is_abandoned(record: Record | _Unreadable) -> bool:
 
 
 def _networks_of(name: str) -> set[int]:
-    """The networks of the processes that see a lab's hosts file as theirs, whoever of its keepers still lives.
+    """The networks of the processes that see a lab's hosts file as theirs, whichever of its keepers still live.
 
     A network's own number would not tell: the kernel gives it to another one once the last process in it has ended.
     """

@@ -212,7 +212,7 @@ fn locations_are_told_at_once() {
     let mut cluster = Cluster::new(3);
     let id = named("x/1");
     let request = cluster.ask(2, locations(&id, None));
-    assert_eq!(holdings(cluster.reply(request)), [], "nobody has put it");
+    assert_eq!(holdings(cluster.reply(request)), [], "no client has put it");
     cluster.put_large(1, Some("x/1"));
     let reader = cluster.get(3, &id);
     cluster.ask(3, Ask::Release { instance: got(cluster.reply(reader)) });
@@ -299,7 +299,7 @@ fn why_an_object_is_not_here_is_said_in_words() {
         state.clone()
     };
     assert_eq!(explain(1, &id), "a client of this node is still writing it");
-    assert_eq!(explain(2, &named("never")), "nobody has put it");
+    assert_eq!(explain(2, &named("never")), "no client has put it");
 }
 
 /// Goal: an owner that only some can't reach holds up nobody who listens.

@@ -30,7 +30,7 @@ import time
 import traceback
 from urllib.parse import quote, unquote
 
-# How much later the first calls whom the second waits for: some turns of a process on a busy processor.
+# How much later the first calls, which the second waits for: some turns of a process on a busy processor.
 HEAD_START_NS = 1_000_000
 
 

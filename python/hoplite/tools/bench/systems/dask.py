@@ -13,12 +13,12 @@ from hoplite.tools.bench.systems.base import OPS, Driven, Variant
 if TYPE_CHECKING:
     from hoplite.tools.bench.systems.base import Host, Launch
 
-# Not Dask's own 8786, for a cluster of somebody else's may run on the hosts.
+# Not Dask's own 8786, for a cluster of another user may run on the hosts.
 PORT = 17440
 REPLICATE = "replicate"
 
 SETTINGS = {
-    # Groups are frozen while others are measured, and nobody shall be taken for dead because of that.
+    # Groups are frozen while others are measured, and no worker shall be taken for dead because of that.
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "null",
     "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1 hour",
     "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "1 day",

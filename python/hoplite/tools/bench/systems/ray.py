@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hoplite.tools.bench.systems.base import Host, Launch
 
-# Not Ray's own 6379, for a cluster of somebody else's may run on the hosts; below 10002, where its workers' begin.
+# Not Ray's own 6379, for a cluster of another user may run on the hosts; below 10002, where its workers' begin.
 PORT = 6389
 
 # A path of a Unix socket has at most 107 bytes, of which Ray takes
@@ -31,7 +31,7 @@ TURNS = 2
 # Ray refuses to start a store of less.
 STORE_BYTES_MIN = 80 * 2**20
 
-# Longer than a group is ever frozen, in which nobody answers anybody. Each is the default times some hundreds.
+# Longer than a group is ever frozen, in which its processes answer nothing. Each is the default times some hundreds.
 ONE_DAY_S = 24 * 60 * 60
 PATIENCE = {
     "RAY_health_check_initial_delay_ms": ONE_DAY_S * 1000,
@@ -149,7 +149,7 @@ def node_command(python: Path, launch: Launch, host: Host) -> list[str | Path]:
         "1",
         "--temp-dir",
         folder,
-        # It sends what workers print to the driver, which nobody reads.
+        # It sends what workers print to the driver, which does not read it.
         "--include-log-monitor",
         "false",
         "--disable-usage-stats",
