@@ -55,10 +55,6 @@ struct Slow {
 }
 
 impl Pulls {
-    pub(super) fn len(&self) -> usize {
-        self.all.len()
-    }
-
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.all.deadline()
     }
