@@ -95,7 +95,7 @@ bench-packages: ## Installs by apt-get, as root, what the bench compiles against
 sim: ## A simulated cluster from one seed: make sim SEED=42
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seed $(or $(SEED),$(error say which: make sim SEED=42))
 
-sim-soak: ## Simulated clusters of seeds that nobody has tried yet; failures are made small: make sim-soak SEEDS=100000
+sim-soak: ## Simulated clusters of seeds that were not tried yet; failures are made small: make sim-soak SEEDS=100000
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds $(or $(SEEDS),100000) \
 	    --from $(or $(FROM),$(shell date +%s)000000)
 

@@ -56,7 +56,7 @@ class Frame:
             self.parts.append(f'<rect {bar} width="{max(inside * min(share, 1), 2):.1f}" fill="{colour}"/>')
 
     def arrow(self, source: tuple[float, float], target: tuple[float, float], *, colour: str = BLUE) -> None:
-        """Draws who sends to whom, from the edge of one box to the edge of another."""
+        """Draws which box sends to which, from the edge of one box to the edge of another."""
         (x1, y1), (x2, y2) = edge(source, target), edge(target, source)
         length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
         dx, dy = (x2 - x1) / length, (y2 - y1) / length
@@ -106,7 +106,7 @@ def svg(description: str, frames: list[Frame], legend: Frame) -> str:
 
 @dataclass
 class Receiver:
-    """A host that asked, and whom it takes the object from."""
+    """A host that asked, and the host that it takes the object from."""
 
     name: str
     asked: float
@@ -157,7 +157,7 @@ def broadcast() -> str:
         5.5: ("2. C comes late", ["A is busy: C takes B&#8217;s partial copy", "and follows it."]),
         8.5: ("3. D comes later", ["C relays while it receives.", "A still sends one copy only."]),
         15.0: ("4. Two more", ["B is complete and A idle again:", "E takes it from A, F follows E."]),
-        24.0: ("5. Done", ["A sent two copies of five.", "Six holders for whoever asks next."]),
+        24.0: ("5. Done", ["A sent two copies of five.", "Six holders for the next host that asks."]),
     }
     frames = []
     for now, (title, caption) in moments.items():

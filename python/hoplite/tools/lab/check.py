@@ -19,7 +19,7 @@ TOLERANCE = 0.07
 
 @dataclass(frozen=True)
 class Stream:
-    """One stream of a round: who to whom, asked and measured, in bit/s."""
+    """One stream of a round: from which host to which, asked and measured, in bit/s."""
 
     source: str
     target: str
