@@ -10,7 +10,6 @@ use std::{
 };
 
 use hoplite_proto::{
-    directory::Slice,
     id::{Instance, NodeId},
     members::Member,
     node::{Config, Event, Kept, LEAVE_PATIENCE_NS, Node as Machine},
@@ -248,8 +247,8 @@ async fn begin(
         warn!(capacity, "{excess}");
     }
     let detection_ns = u64::try_from(config.detection.as_nanos()).ok();
-    let (link, degree, slice) = (config.link, config.degree, Slice::default());
-    let machine = Config { capacity, link, degree, detection_ns, slice, small: None };
+    let machine =
+        Config { degree: config.degree, detection_ns, ..Config::new(capacity, config.link) };
     info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "begins");
     let tasks = Tasks::new(tokio::runtime::Handle::current());
     let mut node = Machine::new(identity.member, machine);

@@ -10,7 +10,6 @@ use std::{
 };
 
 use hoplite_proto::{
-    directory::Slice,
     id::{Instance, NodeId, ObjectId, RequestId},
     members::{Member, Members},
     message::{Announce, Message, Progress, Receives, Source},
@@ -71,14 +70,7 @@ impl Owner {
             address: ([127, 0, 0, 1], 6000 + number as u16).into(),
             place: None,
         };
-        let config = Config {
-            capacity: 1 << 30,
-            link: LINK,
-            degree: None,
-            detection_ns: None,
-            slice: Slice::default(),
-            small: None,
-        };
+        let config = Config::new(1 << 30, LINK);
         let (mut node, mut members) = (Node::new(member(1), config), Members::new(member(1)));
         let (begun, mut actions) = (Clock::now(), Vec::new());
         for member in (2..=NODES).map(member) {

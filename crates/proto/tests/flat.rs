@@ -18,10 +18,7 @@ fn six_hundred_thousand_names_made_and_deleted_leave_nothing() {
     let address = ([127, 0, 0, 1], 1).into();
     let me = Member { id: NodeId(1), address, place: None };
     let link = Link { latency_ns: 50_000, bytes_per_second: 1 << 30 };
-    let slice = Default::default();
-    let config =
-        Config { capacity: 1 << 20, link, degree: None, detection_ns: None, slice, small: None };
-    let mut node = Node::new(me, config);
+    let mut node = Node::new(me, Config::new(1 << 20, link));
     let (mut actions, mut answers) = (Vec::new(), 0);
     let id = |number: u64| -> ObjectId { format!("of-{}/{number}", number % 7).parse().unwrap() };
     let client = ClientId(1);

@@ -81,7 +81,7 @@ fn plan(dice: &mut Dice) -> Plan {
         nodes: dice.between(4, 8),
         apart_until: None,
         has_jobs: false,
-        config: Config { capacity: 1 << 34, link, degree: None, detection_ns, slice, small: None },
+        config: Config { detection_ns, slice, ..Config::new(1 << 34, link) },
         slot_failures: 0,
         disk: None,
         objects: Vec::new(),

@@ -7,7 +7,6 @@
 use std::fmt::Display;
 
 use hoplite_proto::{
-    directory::Slice,
     id::NodeId,
     meta::{Dtype, Meta},
     node::{Config, Event},
@@ -162,14 +161,7 @@ impl Rounds {
         let mut receivers: Vec<u64> = (1..nodes).collect();
         dice.shuffle(&mut receivers);
         let detection_ns = Some(DETECTION_NS);
-        let config = Config {
-            capacity: 1 << 40,
-            link: LINK,
-            degree: None,
-            detection_ns,
-            slice: Slice::default(),
-            small: None,
-        };
+        let config = Config { detection_ns, ..Config::new(1 << 40, LINK) };
         let plan = Plan {
             nodes,
             apart_until: None,

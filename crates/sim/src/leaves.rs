@@ -4,7 +4,6 @@
 //! reduce.
 
 use hoplite_proto::{
-    directory::Slice,
     meta::{Dtype, Meta},
     node::Config,
     reduce::cost::Link,
@@ -91,14 +90,7 @@ fn plan(dice: &mut Dice) -> Plan {
         }
     }
     let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
-    let config = Config {
-        capacity: 1 << 40,
-        link,
-        degree: None,
-        detection_ns: None,
-        slice: Slice::default(),
-        small: None,
-    };
+    let config = Config::new(1 << 40, link);
     Plan {
         nodes,
         config,

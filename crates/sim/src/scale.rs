@@ -4,7 +4,6 @@
 //! transfers up to 50 us late, as a busy process does.
 
 use hoplite_proto::{
-    directory::Slice,
     meta::{Dtype, Meta},
     node::Config,
     reduce::cost::Link,
@@ -119,14 +118,7 @@ fn plan(what: Collective, nodes: u64, bytes: u64, link: Link) -> Plan {
         let (patience_ns, cancel_ns, hold_ns) = (None, None, 0);
         (HEAD_START, Act::Get { object: wanted, at, patience_ns, cancel_ns, hold_ns })
     }));
-    let config = Config {
-        capacity: 1 << 40,
-        link,
-        degree: None,
-        detection_ns: None,
-        slice: Slice::default(),
-        small: None,
-    };
+    let config = Config::new(1 << 40, link);
     let end = HEAD_START + 1000 * SECOND;
     let (apart_until, has_jobs) = (None, false);
     Plan { nodes, apart_until, has_jobs, config, slot_failures: 0, disk: None, objects, acts, end }

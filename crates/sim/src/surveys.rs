@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_proto::{
-    directory::Slice,
     id::NodeId,
     node::{Config, Event},
     place::Place,
@@ -21,12 +20,8 @@ const MINUTE: u64 = 60 * SECOND;
 
 fn world(nodes: u64, racks: u64) -> World {
     let config = Config {
-        capacity: 1 << 30,
-        link: Link { latency_ns: 80_000, bytes_per_second: 125_000_000 },
-        degree: None,
         detection_ns: Some(3 * SECOND),
-        slice: Slice::default(),
-        small: None,
+        ..Config::new(1 << 30, Link { latency_ns: 80_000, bytes_per_second: 125_000_000 })
     };
     let plan = Plan {
         nodes,

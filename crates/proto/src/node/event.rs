@@ -491,3 +491,17 @@ pub struct Config {
     #[serde(default)]
     pub small: Option<u64>,
 }
+
+impl Config {
+    /// All but capacity and link as a node has it to which nothing is said; it waits for connections to break.
+    pub fn new(capacity: u64, link: Link) -> Self {
+        Self {
+            capacity,
+            link,
+            degree: None,
+            detection_ns: None,
+            slice: Slice::default(),
+            small: None,
+        }
+    }
+}

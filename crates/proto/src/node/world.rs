@@ -160,9 +160,7 @@ impl World {
     /// What node 1 of nodes 1 to `count` sees.
     pub(super) fn of(count: u64) -> Self {
         let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
-        let (capacity, degree, slice) = (1 << 20, None, crate::directory::Slice::default());
-        let detection_ns = Some(3_000_000_000);
-        let config = Config { capacity, link, degree, detection_ns, slice, small: None };
+        let config = Config { detection_ns: Some(3_000_000_000), ..Config::new(1 << 20, link) };
         let mut world = Self::new(Self::member(1), config);
         (2..=count).for_each(|number| assert!(world.members.insert(Self::member(number))));
         world

@@ -39,8 +39,7 @@ impl Shell {
         let link = Link { latency_ns: 100_000, bytes_per_second: 125_000_000 };
         let detection_ns = Some(3_000_000_000);
         let slice = Slice { entries: 2, pause_ns: 1_000_000 };
-        let config =
-            Config { capacity: CAPACITY, link, degree: None, detection_ns, slice, small: None };
+        let config = Config { detection_ns, slice, ..Config::new(CAPACITY, link) };
         let mut shell = Self {
             node: Node::new(member(ME), config),
             now: Instant(1),

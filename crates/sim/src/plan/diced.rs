@@ -381,12 +381,10 @@ fn config(dice: &mut Dice) -> Config {
     let bytes_per_second = dice.pick(&[12_500_000, 125_000_000, 1_250_000_000]).unwrap_or(1);
     let degrees = [None, None, Some(Degree::Chain), Some(Degree::Binary), Some(Degree::Star)];
     Config {
-        capacity: 1 << 34,
-        link: Link { latency_ns, bytes_per_second },
         degree: dice.pick(&degrees).flatten(),
         detection_ns: Some(DETECTION_NS),
         slice: Slice { entries: 2, pause_ns: 2 * latency_ns },
-        small: None,
+        ..Config::new(1 << 34, Link { latency_ns, bytes_per_second })
     }
 }
 

@@ -112,8 +112,7 @@ impl Cluster {
         };
         let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
         for id in 1..=size {
-            let config =
-                Config { capacity, link, degree: None, detection_ns: None, slice, small: None };
+            let config = Config { slice, ..Config::new(capacity, link) };
             cluster.nodes.insert(NodeId(id), Node::new(member(id), config));
             if id > 1 {
                 cluster.tell(id, Event::PeerUp { member: member(1) });
@@ -889,11 +888,7 @@ fn every_question_is_answered_by_its_deadline() {
 
 fn alone(id: u64) -> Node {
     let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
-    let slice = Slice::default();
-    Node::new(
-        member(id),
-        Config { capacity: 1 << 30, link, degree: None, detection_ns: None, slice, small: None },
-    )
+    Node::new(member(id), Config::new(1 << 30, link))
 }
 
 /// Node 2, which has been told to receive a large object of node 1, and a way to tell it facts: what it then does, but
