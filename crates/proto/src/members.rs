@@ -2,10 +2,7 @@
 //!
 //! Knows members by id and address; does not know how they are reached or whether they answer.
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    vec::Vec,
-};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -59,6 +56,8 @@ pub struct Members {
     leaving: BTreeSet<NodeId>,
     /// Where members stand that were not told, as was measured.
     found: BTreeMap<NodeId, Place>,
+    /// Whether a place was ever told or measured: without one, no question about places looks anything up.
+    has_places: bool,
 }
 
 /// Those that were members, up to a number: of more, the one that departed first is forgotten.
@@ -93,12 +92,13 @@ impl Members {
     pub fn new(me: Member) -> Self {
         let all = BTreeMap::from([(me.id, me)]);
         let (departed, leaving, found) = (Departed::default(), BTreeSet::new(), BTreeMap::new());
-        Self { me: me.id, all, departed, leaving, found }
+        Self { me: me.id, all, departed, leaving, found, has_places: me.place.is_some() }
     }
 
     /// Adds a member; false if it was known as this.
     pub fn insert(&mut self, member: Member) -> bool {
         self.departed.remove(member.id);
+        self.has_places |= member.place.is_some();
         self.all.insert(member.id, member) != Some(member)
     }
 
@@ -166,11 +166,22 @@ impl Members {
 
     /// Where `node` stands, if that was told, or else measured.
     pub fn place(&self, node: NodeId) -> Option<Place> {
-        self.all.get(&node)?.place.or_else(|| self.found.get(&node).copied())
+        self.known_place(node).copied()
+    }
+
+    fn known_place(&self, node: NodeId) -> Option<&Place> {
+        let member = self.all.get(&node).filter(|_| self.has_places)?;
+        member.place.as_ref().or_else(|| self.found.get(&node))
+    }
+
+    /// Whether it is known where any member stands.
+    pub const fn has_places(&self) -> bool {
+        self.has_places
     }
 
     /// Where members stand, as was measured. Those that were told know better.
     pub fn find(&mut self, found: BTreeMap<NodeId, Place>) {
+        self.has_places |= !found.is_empty();
         self.found = found;
     }
 
@@ -181,8 +192,8 @@ impl Members {
 
     /// How far apart two nodes are, as [`Place::distance`]. Nodes of which no place is known are near to all others.
     pub fn distance(&self, one: NodeId, other: NodeId) -> u8 {
-        let places = self.place(one).zip(self.place(other));
-        places.map_or(0, |(one, other)| one.distance(&other))
+        let places = self.known_place(one).zip(self.known_place(other));
+        places.map_or(0, |(one, other)| one.distance(other))
     }
 
     /// Whether what one of two nodes sends the other goes from group to group.
@@ -205,25 +216,32 @@ impl Members {
     /// When a member comes or goes only the objects that it owns change owners.
     pub fn owners(&self, id: &ObjectId) -> Owners {
         let minter = id.minter().filter(|node| self.contains(*node));
-        let mut order = minter.into_iter().chain(self.ranked(id.owner_hash(), minter));
-        let first = order.next().unwrap_or(self.me);
-        Owners { first, second: order.next() }
+        let (best, next) = self.best_two(id.owner_hash(), minter);
+        match minter {
+            Some(minter) => Owners { first: minter, second: best },
+            None => Owners { first: best.unwrap_or(self.me), second: next },
+        }
     }
 
-    /// The two members with the highest score for `hash`, without `skip`.
-    fn ranked(&self, hash: u64, skip: Option<NodeId>) -> impl Iterator<Item = NodeId> {
-        let mut best: Vec<(u64, NodeId)> = Vec::with_capacity(3);
+    /// The members with the highest and the second highest score for `hash`, without `skip`.
+    fn best_two(&self, hash: u64, skip: Option<NodeId>) -> (Option<NodeId>, Option<NodeId>) {
+        let (mut best, mut next) = (None, None);
         for node in self.all.keys().copied().filter(|node| Some(*node) != skip) {
-            best.push((mix(hash ^ mix(node.0)), node));
-            best.sort_unstable_by(|a, b| b.cmp(a));
-            best.truncate(2);
+            let scored = Some((mix(hash ^ mix(node.0)), node));
+            if scored > best {
+                (best, next) = (scored, best);
+            } else if scored > next {
+                next = scored;
+            }
         }
-        best.into_iter().map(|(_, node)| node)
+        (best.map(|(_, node)| node), next.map(|(_, node)| node))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     fn member(id: u64) -> Member {

@@ -151,6 +151,9 @@ impl Live {
     /// How many transfers leave each group of places, but for what `asker` receives, which asks for another sender.
     pub(super) fn crossings(&self, asker: NodeId, members: &Members) -> BTreeMap<Place, u64> {
         let mut all = BTreeMap::new();
+        if !members.has_places() {
+            return all;
+        }
         for (node, holder) in self.holders.iter().filter(|(node, _)| **node != asker) {
             let source = holder.source.filter(|_| !holder.complete);
             let from = source.and_then(|source| members.place(source));

@@ -254,8 +254,10 @@ impl Live {
         // An asker that asks again may be sent to another sender than the receivers that were to follow it.
         self.cancel_moves(asker);
         // Only the first owner knows which holder feeds which at present; and a holder that feeds one already would feed two.
-        let is_feeding = self.holders.values().any(|holder| holder.source == Some(asker));
-        let can_move = members.owners(id).first == members.me() && !is_feeding;
+        // A receiver is moved to one that stands nearer to its sender: not where all stand side by side.
+        let is_feeding = || self.holders.values().any(|holder| holder.source == Some(asker));
+        let can_move =
+            members.has_places() && !is_feeding() && members.owners(id).first == members.me();
         let link = speeds.link_of(asker, link);
         let since = can_move.then(|| self.movable_since(now, link));
         let size = self.meta.size;
