@@ -19,6 +19,7 @@ use crate::{
     members::Member,
     meta::{Dtype, Meta, Op},
     place::Place,
+    survey::Burst,
     swim::Rumour,
 };
 
@@ -441,12 +442,12 @@ pub enum Message {
         /// Whether the receiver moved objects.
         is_busy: bool,
     },
-    /// To the member that surveys: how long the burst took.
+    /// To the member that surveys: what became of a burst.
     Measured {
         /// The round of the survey.
         round: u32,
-        /// Nanoseconds; none if one of both nodes moved objects, or the sender can't send a burst.
-        ns: Option<u64>,
+        /// What became of it.
+        burst: Burst,
     },
     /// From the member that surveys: where members stand.
     Places {

@@ -18,6 +18,7 @@ use hoplite_proto::{
     },
     meta::{Meta, Op},
     node::Kind,
+    survey::Burst,
     swim::Rumour,
 };
 
@@ -357,7 +358,8 @@ impl World {
             }
             Kind::Measured => {
                 let (round, ns) = (self.dice.below(50) as u32, self.dice.below(1 << 40));
-                Message::Measured { round, ns: yes.then_some(ns) }
+                let burst = if yes { Burst::Took(ns) } else { Burst::Void };
+                Message::Measured { round, burst }
             }
             Kind::Places => {
                 let place = if yes { "lie".parse().ok() } else { None };

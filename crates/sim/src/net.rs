@@ -38,8 +38,15 @@ pub(crate) struct Net {
     /// Whether messages always take the latency of the link.
     is_steady: bool,
     /// Racks whose links bursts share, though no node was told of them.
-    hidden: BTreeMap<NodeId, u64>,
+    hidden: BTreeMap<NodeId, Hidden>,
     bursts_free: BTreeMap<Queue, Instant>,
+}
+
+/// Where a node stands that was not told.
+#[derive(Clone, Copy, Debug)]
+struct Hidden {
+    rack: u64,
+    pod: u64,
 }
 
 /// What a burst waits for.
@@ -48,6 +55,8 @@ enum Queue {
     HostOut(NodeId),
     RackOut(u64),
     RackIn(u64),
+    PodOut(u64),
+    PodIn(u64),
     HostIn(NodeId),
 }
 
@@ -141,15 +150,23 @@ impl Net {
         *last
     }
 
-    /// A node stands in a rack, whose hosts share a link as fast as one of theirs for what leaves the rack.
-    pub(crate) fn hide(&mut self, node: NodeId, rack: u64) {
-        self.hidden.insert(node, rack);
+    /// A node stands in a rack of a pod. The hosts of a rack share a link as fast as one of theirs for what leaves the rack, and
+    /// the racks of a pod share such a link for what leaves the pod.
+    pub(crate) fn hide(&mut self, node: NodeId, rack: u64, pod: u64) {
+        self.hidden.insert(node, Hidden { rack, pod });
     }
 
     /// When a part of a burst arrives, which waits at each link on its way.
     pub(crate) fn burst(&mut self, now: Instant, from: NodeId, to: NodeId, bytes: u64) -> Instant {
-        let racks = self.hidden.get(&from).zip(self.hidden.get(&to)).filter(|(a, b)| a != b);
-        let between = racks.map(|(from, to)| [Queue::RackOut(*from), Queue::RackIn(*to)]);
+        let both = self.hidden.get(&from).zip(self.hidden.get(&to));
+        let racks = both.filter(|(a, b)| a.rack != b.rack);
+        let pods = both.filter(|(a, b)| a.pod != b.pod);
+        let between = [
+            racks.map(|(from, _)| Queue::RackOut(from.rack)),
+            pods.map(|(from, _)| Queue::PodOut(from.pod)),
+            pods.map(|(_, to)| Queue::PodIn(to.pod)),
+            racks.map(|(_, to)| Queue::RackIn(to.rack)),
+        ];
         let ways = [Queue::HostOut(from)].into_iter().chain(between.into_iter().flatten());
         let mut at = now;
         for queue in ways.chain([Queue::HostIn(to)]) {

@@ -18,7 +18,8 @@ use crate::{
 /// A minute after the start of the nodes all is known.
 const MINUTE: u64 = 60 * SECOND;
 
-fn world(nodes: u64, racks: u64) -> World {
+/// Nodes in so many racks, whose numbers take turns, and each rack in the pod of its number by so many.
+fn world(nodes: u64, racks: u64, pods: u64) -> World {
     let config = Config {
         detection_ns: Some(3 * SECOND),
         ..Config::new(1 << 30, Link { latency_ns: 80_000, bytes_per_second: 125_000_000 })
@@ -36,7 +37,7 @@ fn world(nodes: u64, racks: u64) -> World {
     };
     let mut world = World::calm(plan, true);
     for id in 1..=nodes + 4 {
-        world.net.hide(NodeId(id), id % racks);
+        world.net.hide(NodeId(id), id % racks, id % racks % pods);
     }
     // Nodes that know each other from the beginning have set no alarm yet.
     (1..=nodes).for_each(|id| world.tell_soon(NodeId(id), Event::DeadlinePassed));
@@ -66,7 +67,7 @@ fn expected(groups: &[&[u64]]) -> BTreeSet<Vec<u64>> {
 
 #[test]
 fn nodes_find_their_racks_within_a_minute_and_stay_by_that() {
-    let mut world = world(8, 2);
+    let mut world = world(8, 2, 1);
     world.run_until(Instant(MINUTE));
     let found = expected(&[&[1, 3, 5, 7], &[2, 4, 6, 8]]);
     assert_eq!(groups(&world), found);
@@ -76,10 +77,37 @@ fn nodes_find_their_racks_within_a_minute_and_stay_by_that() {
     assert_eq!((groups(&world), world.net.last_burst()), (found, last));
 }
 
+/// Goal: racks of two pods, whose links are shared by two racks each, are known with their pods.
+#[test]
+fn nodes_find_their_racks_and_pods_within_a_minute() {
+    let mut world = world(16, 4, 2);
+    world.run_until(Instant(MINUTE));
+    let racks = expected(&[&[1, 5, 9, 13], &[2, 6, 10, 14], &[3, 7, 11, 15], &[4, 8, 12, 16]]);
+    assert_eq!(groups(&world), racks);
+    let members = world.hosts[&NodeId(1)].node.members();
+    let (pod, beside) =
+        (members.distance(NodeId(1), NodeId(3)), members.distance(NodeId(1), NodeId(5)));
+    assert!(beside < pod && pod < members.distance(NodeId(1), NodeId(2)), "{pod} {beside}");
+    assert!(world.net.last_burst() < Instant(MINUTE / 2), "{}", world.net.last_burst());
+}
+
+/// Goal: nodes that come again and again have others measure for a small part of the time only.
+#[test]
+fn a_survey_rests_after_the_one_before() {
+    let mut world = world(8, 2, 1);
+    world.run_until(Instant(MINUTE / 4));
+    let first = world.net.last_burst();
+    world.add_host(None);
+    world.run_until(first + 10 * SECOND);
+    assert_eq!(world.net.last_burst(), first);
+    world.run_until(Instant(2 * MINUTE));
+    assert_eq!(groups(&world), expected(&[&[1, 3, 5, 7, 9], &[2, 4, 6, 8]]));
+}
+
 /// Goal: the death of the node that surveys changes nothing; a node that comes is asked with all others, by the next one.
 #[test]
 fn what_was_found_outlives_the_node_that_found_it_and_takes_newcomers_in() {
-    let mut world = world(8, 2);
+    let mut world = world(8, 2, 1);
     world.run_until(Instant(MINUTE));
     world.stop_host(NodeId(1), true);
     world.run_until(Instant(2 * MINUTE));
@@ -91,7 +119,7 @@ fn what_was_found_outlives_the_node_that_found_it_and_takes_newcomers_in() {
 
 #[test]
 fn an_even_network_is_left_as_it_is() {
-    let mut world = world(8, 1);
+    let mut world = world(8, 1, 1);
     world.run_until(Instant(MINUTE));
     assert_eq!(groups(&world), expected(&[]));
     let last = world.net.last_burst();

@@ -268,7 +268,7 @@ impl World {
         }
         if self.racks.are_surveyed {
             node.survey();
-            self.net.hide(id, id.0 % 2);
+            self.net.hide(id, id.0 % 2, 0);
         }
         let host = Host {
             node,

@@ -254,8 +254,8 @@ impl Node {
                 let is_busy = is_busy || self.moves_objects();
                 self.surveys.burst_came(from, round, is_busy, &mut self.world);
             }
-            Message::Measured { round, ns } => {
-                self.surveys.measured(from, round, ns, &self.world);
+            Message::Measured { round, burst } => {
+                self.surveys.measured(from, round, burst, &self.world);
             }
             Message::Places { places } => self.surveys.told(from, places, &mut self.world),
             // The directory has taken the others.

@@ -10,7 +10,9 @@
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
-    format, vec,
+    format,
+    string::String,
+    vec,
     vec::Vec,
 };
 
@@ -21,7 +23,7 @@ use crate::{
     members::Members,
     message::Message,
     place::{Group, Place},
-    survey::{BURST_BYTES_MAX, FILLING_BYTES, Found, NODES_MAX, NODES_MIN, Round, Survey},
+    survey::{BURST_BYTES_MAX, Burst, FILLING_BYTES, Found, NODES_MAX, NODES_MIN, Round, Survey},
     time::Instant,
 };
 
@@ -38,17 +40,24 @@ const ROUND_NS: u64 = 1_500_000_000;
 const PAUSE_NS: u64 = 1_000_000_000;
 const PAUSE_NS_MAX: u64 = 16 * PAUSE_NS;
 
+/// Between two surveys, as many times as long as the one before took.
+const RESTS: u64 = 9;
+
 /// Between two bursts of a node, whatever it is told.
 const BURSTS_NS: u64 = 50_000_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Surveys {
     is_on: bool,
+    /// A member takes no part, and so nothing is asked of the others.
+    is_refused: bool,
     /// Members that a survey has asked.
     asked: BTreeSet<NodeId>,
     /// When this node begins a survey, or has to do with the one it holds.
     due: Option<Instant>,
     held: Option<Held>,
+    /// When the next survey may begin.
+    rests_until: Instant,
     /// The number of the last round.
     number: u32,
     /// Rounds in a row that counted for nothing.
@@ -62,6 +71,7 @@ pub(super) struct Surveys {
 #[derive(Debug)]
 struct Held {
     survey: Survey,
+    begun: Instant,
     round: Round,
     /// Whose answers are missing; empty between rounds.
     missing: BTreeSet<NodeId>,
@@ -91,7 +101,7 @@ impl Surveys {
 
     /// How far it is, in a word.
     pub(super) fn state(&self, members: &Members) -> &'static str {
-        if !self.is_on || !can_be_surveyed(members) {
+        if !self.is_on || self.is_refused || !can_be_surveyed(members) {
             "none"
         } else if members.iter().any(|member| !self.asked.contains(&member.id)) {
             "waiting"
@@ -104,9 +114,18 @@ impl Surveys {
 
     /// Members have come or gone: who has come has to be asked, together with all others.
     pub(super) fn members_changed(&mut self, world: &World) {
-        self.held = None;
+        if let Some(held) = self.held.take() {
+            self.rest(held.begun, world.now());
+        }
+        self.is_refused = false;
         self.asked.retain(|node| world.members().contains(*node));
-        self.due = self.wants(world.members()).then(|| world.now() + SETTLE_NS);
+        let begins = (world.now() + SETTLE_NS).max(self.rests_until);
+        self.due = self.wants(world.members()).then_some(begins);
+    }
+
+    /// A survey is over, or given up: nodes that come again and again have others measure for a small part of the time only.
+    fn rest(&mut self, begun: Instant, now: Instant) {
+        self.rests_until = now + RESTS * now.since(begun);
     }
 
     /// Whether this node is to hold a survey.
@@ -143,7 +162,8 @@ impl Surveys {
         let survey = Survey::new(world.members().iter().map(|member| member.id).collect());
         let round = Round { pairs: Vec::new(), bytes: 0 };
         let (missing, times, is_void) = (BTreeSet::new(), BTreeMap::new(), false);
-        self.held = Some(Held { survey, round, missing, times, is_void, is_second });
+        let begun = world.now();
+        self.held = Some(Held { survey, begun, round, missing, times, is_void, is_second });
         self.begin_round(world);
     }
 
@@ -171,18 +191,23 @@ impl Surveys {
         self.due = Some(now + pause_ns);
     }
 
-    /// How long a burst of the round at hand took; none if its sender or receiver had other things to do.
-    pub(super) fn measured(&mut self, from: NodeId, round: u32, ns: Option<u64>, world: &World) {
+    /// What became of a burst of the round at hand.
+    pub(super) fn measured(&mut self, from: NodeId, round: u32, burst: Burst, world: &World) {
         let Some(held) = self.held.as_mut().filter(|_| round == self.number) else { return };
         if !held.missing.remove(&from) {
             return;
         }
+        if burst == Burst::Refused {
+            // Without one node nothing is found of all: until members change.
+            (self.is_refused, self.held, self.due) = (true, None, None);
+            return;
+        }
         let pair = held.round.pairs.iter().find(|(a, b)| *a == from || *b == from);
-        match ns.zip(pair) {
-            Some((ns, (a, b))) => {
+        match (burst, pair) {
+            (Burst::Took(ns), Some((a, b))) => {
                 held.times.insert((from, if *a == from { *b } else { *a }), ns);
             }
-            None => held.is_void = true,
+            _ => held.is_void = true,
         }
         if !held.missing.is_empty() {
             return;
@@ -197,12 +222,16 @@ impl Surveys {
 
     /// A survey is over: all members hear what it found.
     fn end(&mut self, world: &mut World) {
-        let Some(Held { survey, is_second, .. }) = self.held.take() else { return };
+        let Some(Held { survey, begun, is_second, .. }) = self.held.take() else { return };
+        self.rest(begun, world.now());
         let found = survey.found();
         if found.is_empty() && !world.members().found().is_empty() && !is_second {
             return self.hold(true, world);
         }
-        world.note(Note::Surveyed { nodes: survey.nodes().len(), groups: found.len() });
+        world.note(Note::Surveyed {
+            nodes: survey.nodes().len(),
+            groups: found.last().map_or(0, Vec::len),
+        });
         tell(placed(survey.nodes(), &found), world);
     }
 
@@ -219,13 +248,12 @@ impl Surveys {
         let now = world.now();
         let is_early = self.sent_at.is_some_and(|at| now.since(at) < BURSTS_NS);
         let is_known = to != world.me() && world.members().contains(to);
-        if !self.is_on
-            || !is_surveyor(surveyor, world.members())
-            || is_early
-            || !is_known
-            || is_busy
-        {
-            return world.send(surveyor, Message::Measured { round, ns: None });
+        if !self.is_on {
+            let burst = Burst::Refused;
+            return world.send(surveyor, Message::Measured { round, burst });
+        }
+        if !is_surveyor(surveyor, world.members()) || is_early || !is_known || is_busy {
+            return world.send(surveyor, Message::Measured { round, burst: Burst::Void });
         }
         self.sent = Some(Sent { surveyor, round, to, at: now });
         self.sent_at = Some(now);
@@ -246,8 +274,8 @@ impl Surveys {
     ) {
         let is_it = |sent: &mut Sent| sent.to == from && sent.round == round;
         let Some(Sent { surveyor, at, .. }) = self.sent.take_if(is_it) else { return };
-        let ns = (!is_busy).then(|| world.now().since(at));
-        world.send(surveyor, Message::Measured { round, ns });
+        let burst = if is_busy { Burst::Void } else { Burst::Took(world.now().since(at)) };
+        world.send(surveyor, Message::Measured { round, burst });
     }
 
     /// The member that surveys tells where members stand.
@@ -274,11 +302,18 @@ fn tell(places: Vec<(NodeId, Option<Place>)>, world: &mut World) {
     }
 }
 
-fn placed(nodes: &[NodeId], found: &[Found]) -> Vec<(NodeId, Option<Place>)> {
+/// Where each node stands, by what was found at each level, the outermost first.
+fn placed(nodes: &[NodeId], found: &[Vec<Found>]) -> Vec<(NodeId, Option<Place>)> {
     let place = |node: &NodeId| {
-        let number = found.iter().position(|found| found.nodes.contains(node))?;
-        let (label, carries) = (format!("measured-{number}"), found[number].carries);
-        Place::new(&[Group { label, carries }]).ok()
+        let (mut groups, mut label) = (Vec::new(), String::from("measured"));
+        for level in found {
+            let Some(number) = level.iter().position(|found| found.nodes.contains(node)) else {
+                continue;
+            };
+            label = format!("{label}-{number}");
+            groups.push(Group { label: label.clone(), carries: level[number].carries });
+        }
+        Place::new(&groups).ok()
     };
     nodes.iter().map(|node| (*node, place(node))).collect()
 }
@@ -315,7 +350,7 @@ mod tests {
         let (mut surveys, mut world) = begun();
         let (one, two, three) = (NodeId(1), NodeId(2), NodeId(3));
         surveys.measure(two, 1, three, 1 << 20, false, &mut world);
-        let refused = Message::Measured { round: 1, ns: None };
+        let refused = Message::Measured { round: 1, burst: Burst::Void };
         assert_eq!(world.taken(), [Action::Send { to: two, message: refused }]);
 
         surveys.measure(one, 2, three, u32::MAX, false, &mut world);
@@ -323,9 +358,31 @@ mod tests {
         assert_eq!(bursts.len() as u64 * FILLING_BYTES, BURST_BYTES_MAX);
         surveys.measure(one, 3, three, 1, false, &mut world);
         assert_eq!(world.taken(), [], "it has sent a burst a moment ago");
-        assert_eq!(world.next_loopback(), Some(Message::Measured { round: 3, ns: None }));
+        assert_eq!(world.next_loopback(), Some(Message::Measured { round: 3, burst: Burst::Void }));
         surveys.burst_came(three, 2, false, &mut world);
-        assert_eq!(world.next_loopback(), Some(Message::Measured { round: 2, ns: Some(0) }));
+        assert_eq!(
+            world.next_loopback(),
+            Some(Message::Measured { round: 2, burst: Burst::Took(0) })
+        );
+    }
+
+    /// Goal: a node that takes no part sends no burst, and the survey ends.
+    #[test]
+    fn a_survey_ends_when_a_node_takes_no_part() {
+        let (mut surveys, mut world) = (Surveys::default(), World::of(3));
+        surveys.measure(NodeId(1), 1, NodeId(3), 1 << 20, false, &mut world);
+        assert_eq!(world.taken(), []);
+        let refused = Message::Measured { round: 1, burst: Burst::Refused };
+        assert_eq!(world.next_loopback(), Some(refused));
+
+        let mut world = World::of(4);
+        surveys.begin();
+        surveys.hold(false, &mut world);
+        assert!(surveys.deadline().is_some());
+        let asked = surveys.held.as_ref().and_then(|held| held.missing.first().copied());
+        surveys.measured(asked.unwrap(), surveys.number, Burst::Refused, &world);
+        assert_eq!(surveys.deadline(), None);
+        assert!(surveys.held.is_none());
     }
 
     #[test]
@@ -333,7 +390,7 @@ mod tests {
         let (mut surveys, mut world) = begun();
         surveys.measure(NodeId(1), 1, NodeId(3), 1 << 20, true, &mut world);
         assert_eq!(world.taken(), []);
-        assert_eq!(world.next_loopback(), Some(Message::Measured { round: 1, ns: None }));
+        assert_eq!(world.next_loopback(), Some(Message::Measured { round: 1, burst: Burst::Void }));
     }
 
     #[test]

@@ -1,12 +1,19 @@
-//! A guess which nodes share a link, from how fast pairs of them were: those that were fast together are put together, the
-//! fastest first, until the next would be much slower. Knows speeds alone.
+//! A guess which nodes share a link, from how fast pairs of them were: those that were fast together are put together. Of the ways to
+//! do so, the one counts in which pairs of a group were faster than pairs of two by most. Knows speeds alone.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec,
+    vec::Vec,
+};
 
 use crate::id::NodeId;
 
-/// How much slower the next two groups are to each other than the last that were put together, if they are to stay apart.
+/// How much faster pairs of a group are than pairs of two, if there are groups.
 const GAP: f64 = 1.25;
+
+/// How often each node is asked to which group it belongs: moves of others may change the answer.
+const SETTLINGS: usize = 8;
 
 /// How fast bursts of pairs were, in any unit.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +22,9 @@ pub(super) struct Speeds {
     pairs: BTreeMap<(NodeId, NodeId), Vec<f64>>,
 }
 
+/// Groups of nodes, by their numbers.
+type Groups = Vec<Vec<usize>>;
+
 impl Speeds {
     pub(super) fn add(&mut self, one: NodeId, other: NodeId, speed: f64) {
         self.pairs.entry((one.min(other), one.max(other))).or_default().push(speed);
@@ -22,39 +32,127 @@ impl Speeds {
 
     /// Two or more groups; none if no gap shows any.
     pub(super) fn groups(&self, nodes: &[NodeId]) -> Option<Vec<Vec<NodeId>>> {
-        let mut groups: Vec<Vec<NodeId>> = nodes.iter().map(|node| Vec::from([*node])).collect();
-        let mut steps: Vec<(f64, Vec<Vec<NodeId>>)> = Vec::new();
-        while groups.len() > 1 {
-            let (speed, one, other) = self.fastest(&groups)?;
-            steps.push((speed, groups.clone()));
-            let joined = groups.remove(other);
-            groups[one].extend(joined);
-        }
-        let gaps =
-            steps.windows(2).map(|two| (two[0].0 / two[1].0.max(f64::MIN_POSITIVE), &two[1].1));
-        let (gap, groups) = gaps.max_by(|one, other| one.0.total_cmp(&other.0))?;
-        let mut groups = groups.clone();
+        let table = Table::of(self, nodes);
+        let all: BTreeSet<Groups> =
+            table.steps().into_iter().map(|step| table.settled(step)).collect();
+        let rated = all.into_iter().filter_map(|groups| Some((table.gap(&groups)?, groups)));
+        let (gap, groups) = rated.max_by(|one, other| one.0.total_cmp(&other.0))?;
+        let named = |group: Vec<usize>| group.into_iter().map(|number| nodes[number]).collect();
+        let mut groups: Vec<Vec<NodeId>> = groups.into_iter().map(named).collect();
         groups.iter_mut().for_each(|group| group.sort_unstable());
         groups.sort_unstable();
         (gap >= GAP).then_some(groups)
     }
+}
 
-    /// The two groups that are fastest to each other, and how fast they are on average.
-    fn fastest(&self, groups: &[Vec<NodeId>]) -> Option<(f64, usize, usize)> {
-        let pairs = (0..groups.len()).flat_map(|other| (0..other).map(move |one| (one, other)));
-        let speeds = pairs.filter_map(|(one, other)| {
-            Some((self.between(&groups[one], &groups[other])?, one, other))
-        });
-        speeds.max_by(|one, other| one.0.total_cmp(&other.0))
+/// What counts of each pair; none of pairs that have not met.
+struct Table(Vec<Vec<Option<f64>>>);
+
+impl Table {
+    fn of(speeds: &Speeds, nodes: &[NodeId]) -> Self {
+        let count = |one: &NodeId, other: &NodeId| {
+            speeds.pairs.get(&(*one.min(other), *one.max(other))).map(|speeds| low(speeds))
+        };
+        Self(
+            nodes.iter().map(|one| nodes.iter().map(|other| count(one, other)).collect()).collect(),
+        )
     }
 
-    fn between(&self, one: &[NodeId], other: &[NodeId]) -> Option<f64> {
-        let pairs = one.iter().flat_map(|a| other.iter().map(move |b| (*a.min(b), *a.max(b))));
-        let (mut sum, mut count) = (0.0, 0);
-        for speeds in pairs.filter_map(|pair| self.pairs.get(&pair)) {
-            (sum, count) = (sum + low(speeds), count + 1);
+    /// All nodes for themselves, then again and again with the two groups put together that are fastest to each other.
+    fn steps(&self) -> Vec<Groups> {
+        let mut groups: Groups = (0..self.0.len()).map(|node| vec![node]).collect();
+        let mut steps = Vec::new();
+        while groups.len() > 2 {
+            let pairs = (0..groups.len()).flat_map(|other| (0..other).map(move |one| (one, other)));
+            let speeds = pairs.filter_map(|(one, other)| {
+                Some((self.mean(&groups[one], &groups[other])?, one, other))
+            });
+            let fastest = speeds.max_by(|one, other| one.0.total_cmp(&other.0));
+            let Some((_, one, other)) = fastest else { return steps };
+            let joined = groups.remove(other);
+            groups[one].extend(joined);
+            steps.push(groups.clone());
         }
-        (count > 0).then(|| sum / f64::from(count))
+        steps
+    }
+
+    /// Each node where it is fastest on average: what was put together early, by chance, is mended.
+    fn settled(&self, mut groups: Groups) -> Groups {
+        for _ in 0..SETTLINGS {
+            let mut has_moved = false;
+            for node in 0..self.0.len() {
+                let Some(own) = groups.iter().position(|group| group.contains(&node)) else {
+                    continue;
+                };
+                let means = groups.iter().enumerate().filter(|(number, _)| *number != own);
+                let means =
+                    means.filter_map(|(number, group)| Some((self.mean(&[node], group)?, number)));
+                let Some((best, to)) = means.max_by(|one, other| one.0.total_cmp(&other.0)) else {
+                    continue;
+                };
+                // A node for itself may be one that is slow to all.
+                let least = match self.mean(&[node], &groups[own]) {
+                    Some(mean) => mean,
+                    None => self.mean(&groups[to], &groups[to]).unwrap_or(f64::INFINITY) / GAP,
+                };
+                if best > least {
+                    groups[own].retain(|other| *other != node);
+                    groups[to].push(node);
+                    groups.retain(|group| !group.is_empty());
+                    has_moved = true;
+                }
+            }
+            if !has_moved {
+                break;
+            }
+        }
+        groups.iter_mut().for_each(|group| group.sort_unstable());
+        groups.sort_unstable();
+        groups
+    }
+
+    /// How much faster pairs of one group are than those of two.
+    fn gap(&self, groups: &Groups) -> Option<f64> {
+        let mut group_of = vec![0; self.0.len()];
+        for (number, group) in groups.iter().enumerate() {
+            group.iter().for_each(|node| group_of[*node] = number);
+        }
+        let (mut within, mut across) = (Mean::default(), Mean::default());
+        for (one, row) in self.0.iter().enumerate() {
+            for (other, speed) in row.iter().enumerate().take(one) {
+                let mean = if group_of[one] == group_of[other] { &mut within } else { &mut across };
+                speed.iter().for_each(|speed| mean.add(*speed));
+            }
+        }
+        Some(within.get()? / across.get()?.max(f64::MIN_POSITIVE))
+    }
+
+    fn mean(&self, one: &[usize], other: &[usize]) -> Option<f64> {
+        let mut mean = Mean::default();
+        for a in one {
+            other
+                .iter()
+                .filter(|b| *b != a)
+                .filter_map(|b| self.0[*a][*b])
+                .for_each(|speed| mean.add(speed));
+        }
+        mean.get()
+    }
+}
+
+#[derive(Default)]
+struct Mean {
+    sum: f64,
+    count: u32,
+}
+
+impl Mean {
+    fn add(&mut self, value: f64) {
+        (self.sum, self.count) = (self.sum + value, self.count + 1);
+    }
+
+    fn get(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / f64::from(self.count))
     }
 }
 

@@ -17,6 +17,7 @@ use hoplite_proto::{
         ScatterOrder, Source,
     },
     meta::{Digest, Dtype, Meta, Op},
+    survey::Burst,
     swim::Rumour,
 };
 
@@ -384,7 +385,14 @@ impl Choices<'_> {
             0 => Message::Measure { round, to: self.node(), bytes: self.few() },
             1 => Message::Burst { round, left: self.few() as u16, filling: vec![0; 9].into() },
             2 => Message::BurstCame { round, is_busy: self.flag() },
-            3 => Message::Measured { round, ns: self.flag().then(|| self.number()) },
+            3 => Message::Measured {
+                round,
+                burst: match self.below(3) {
+                    0 => Burst::Took(self.number()),
+                    1 => Burst::Void,
+                    _ => Burst::Refused,
+                },
+            },
             _ => {
                 let place = if self.flag() { "here".parse().ok() } else { None };
                 Message::Places { places: vec![(self.node(), place)] }

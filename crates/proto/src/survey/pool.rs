@@ -1,0 +1,199 @@
+//! Units that meet each other, and the groups of them that share a link. A unit is a node; or some nodes that are known to share a link,
+//! of which as many send at once as the smallest unit has.
+//!
+//! First, pairs are drawn until each has met a few times ([`rounds`]), and units whose pairs were fast are put together ([`groups`]). Then this
+//! guess is tried: rounds within groups and rounds across them take turns. It holds if all that is known by then leads to the same guess,
+//! and those across are much slower; else the new guess is tried, a few times.
+//!
+//! Knows its own units; does not know what others exchange at the same time.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+
+use super::{groups::Speeds, rounds};
+use crate::id::NodeId;
+
+/// Fewer units have no two groups of two.
+pub(super) const UNITS_MIN: usize = 4;
+
+/// Rounds of drawn pairs: every pair meets three times, or once in the largest clusters.
+const TOURNAMENTS: usize = 3;
+const DRAWN: core::ops::RangeInclusive<usize> = 9..=64;
+
+/// Rounds within the groups of a guess, and as many across them.
+const TRIED: usize = 2;
+
+/// Guesses that are tried.
+const GUESSES: usize = 6;
+
+/// Rounds of a pool, at most.
+#[cfg(test)]
+pub(super) const ROUNDS_MAX: usize = *DRAWN.end() + 2 * TRIED * GUESSES;
+
+/// How much slower than rounds within groups those across are at least, if groups are to be believed.
+const SLOWER: f64 = 1.3;
+
+/// How long each burst took, in nanoseconds, by its sender and receiver.
+pub(super) type Times = BTreeMap<(NodeId, NodeId), u64>;
+
+#[derive(Clone, Debug)]
+pub(super) struct Pool {
+    /// Each by its first node, which stands for it.
+    units: BTreeMap<NodeId, Vec<NodeId>>,
+    /// Nodes of a unit that send at once.
+    width: usize,
+    /// Rounds that are over, of those that are drawn, or of a guess.
+    turn: usize,
+    speeds: Speeds,
+    guess: Option<Vec<Vec<NodeId>>>,
+    guesses: usize,
+    /// Bytes per millisecond of the bursts between two units, one way, within the groups that were guessed, and across.
+    within: Vec<(NodeId, f64)>,
+    across: Vec<(NodeId, f64)>,
+    is_over: bool,
+}
+
+/// Groups of a pool, which share a link.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    pub(super) groups: Vec<Vec<NodeId>>,
+    /// Bytes per millisecond that left a group or a unit in a round.
+    pub(super) leaving: Vec<(Vec<NodeId>, f64)>,
+    /// Bytes per millisecond of a burst within a group.
+    pub(super) fast: f64,
+}
+
+impl Pool {
+    pub(super) fn new(units: impl IntoIterator<Item = Vec<NodeId>>) -> Self {
+        let units: BTreeMap<_, _> =
+            units.into_iter().filter_map(|unit| Some((*unit.first()?, unit))).collect();
+        let width = units.values().map(Vec::len).min().unwrap_or_default();
+        let is_over = units.len() < UNITS_MIN;
+        let (within, across) = (Vec::new(), Vec::new());
+        let (turn, guesses, guess) = (0, 0, None);
+        Self {
+            units,
+            width,
+            turn,
+            speeds: Speeds::default(),
+            guess,
+            guesses,
+            within,
+            across,
+            is_over,
+        }
+    }
+
+    pub(super) const fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Pairs of nodes that exchange bursts next.
+    pub(super) fn pairs(&self) -> Vec<(NodeId, NodeId)> {
+        self.meetings().into_iter().flat_map(|(one, other)| self.between(one, other)).collect()
+    }
+
+    /// Pairs of units of the next round.
+    fn meetings(&self) -> Vec<(NodeId, NodeId)> {
+        if self.is_over {
+            return Vec::new();
+        }
+        let number = self.guesses * TRIED + self.turn / 2;
+        match &self.guess {
+            None => rounds::drawn(&self.names(), self.turn),
+            Some(groups) if self.turn.is_multiple_of(2) => rounds::within(groups, number),
+            Some(groups) => rounds::across(groups, number),
+        }
+    }
+
+    fn names(&self) -> Vec<NodeId> {
+        self.units.keys().copied().collect()
+    }
+
+    fn between(&self, one: NodeId, other: NodeId) -> impl Iterator<Item = (NodeId, NodeId)> {
+        let nodes = |unit| self.units.get(&unit).into_iter().flatten().copied().take(self.width);
+        nodes(one).zip(nodes(other))
+    }
+
+    /// What the last round showed.
+    pub(super) fn took(&mut self, speed: impl Fn(NodeId, NodeId) -> Option<f64>) {
+        if self.is_over {
+            return;
+        }
+        for (one, other) in self.meetings() {
+            for (from, to) in [(one, other), (other, one)] {
+                let speeds = self.between(from, to).filter_map(|(a, b)| speed(a, b));
+                // A whole unit has arrived with its last burst, whichever came first.
+                let Some(slowest) = speeds.reduce(f64::min) else { continue };
+                let sum = slowest * self.width as f64;
+                self.speeds.add(from, to, slowest);
+                match &self.guess {
+                    None => {}
+                    Some(_) if self.turn.is_multiple_of(2) => self.within.push((from, sum)),
+                    Some(_) => self.across.push((from, sum)),
+                }
+            }
+        }
+        self.turn += 1;
+        let rounds = if self.guess.is_some() { 2 * TRIED } else { self.draws() };
+        if self.turn == rounds {
+            self.try_next();
+        }
+    }
+
+    /// What is guessed now is tried, unless it is what was tried.
+    fn try_next(&mut self) {
+        let next = self.speeds.groups(&self.names()).filter(|groups| are_several(groups));
+        if next == self.guess {
+            self.is_over = true;
+            return;
+        }
+        self.guesses += 1;
+        self.guess = next.filter(|_| self.guesses <= GUESSES);
+        self.is_over = self.guess.is_none();
+        (self.turn, self.within, self.across) = (0, Vec::new(), Vec::new());
+    }
+
+    /// The groups that share a link; none of an even network.
+    pub(super) fn outcome(&self) -> Option<Outcome> {
+        let groups = self.guess.as_ref().filter(|_| self.is_over)?;
+        let sums = |all: &[(NodeId, f64)]| median(all.iter().map(|(_, sum)| *sum).collect());
+        let (fast, slow) = (sums(&self.within), sums(&self.across));
+        if slow * SLOWER >= fast {
+            return None;
+        }
+        let nodes = |units: &[NodeId]| {
+            let mut nodes: Vec<_> =
+                units.iter().filter_map(|unit| self.units.get(unit)).flatten().copied().collect();
+            nodes.sort_unstable();
+            nodes
+        };
+        let of = |units: &[NodeId], bursts: &[(NodeId, f64)]| -> Vec<f64> {
+            bursts.iter().filter(|(from, _)| units.contains(from)).map(|(_, sum)| *sum).collect()
+        };
+        let of_groups = groups.iter().map(|group| {
+            (nodes(group), of(group, &self.across).iter().sum::<f64>() / TRIED as f64)
+        });
+        // What a unit sends another of its group takes its own link, but not that of the group. In some rounds it may rest.
+        let wide = self.units.keys().filter(|_| self.width > 1);
+        let of_units = wide.map(|unit| (nodes(&[*unit]), median(of(&[*unit], &self.within))));
+        let leaving = of_groups.chain(of_units).collect();
+        let groups = groups.iter().map(|group| nodes(group)).collect();
+        Some(Outcome { groups, leaving, fast: fast / self.width.max(1) as f64 })
+    }
+
+    fn draws(&self) -> usize {
+        let all = TOURNAMENTS * (self.units.len() - 1);
+        all.clamp(*DRAWN.start(), *DRAWN.end())
+    }
+}
+
+/// Whether two groups have several units: one beside single units are hosts of which some are slow.
+fn are_several(groups: &[Vec<NodeId>]) -> bool {
+    groups.iter().filter(|group| group.len() > 1).count() > 1
+}
+
+/// The middle one, or the smaller of the two in the middle; 0 of none.
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all.get(all.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+}
