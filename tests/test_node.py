@@ -45,6 +45,8 @@ def test_a_node_tells_where_it_is(tmp_path: Path) -> None:
             "suspected": None,
             "blocks_corrupt": 0,
             "via": None,
+            "rtt_us": None,
+            "bytes_per_second": None,
         }
         assert status["store"]["capacity"] == 64 << 20
         assert not node.closed

@@ -52,7 +52,7 @@ mod os {
         FDS_PER_MESSAGE_MAX, recv_with_fds, send_with_fds, try_recv_with_fds, try_send_with_fds,
     };
     pub use crate::slot::Slot;
-    pub use crate::socket_option::{limit_retransmission, peer_process};
+    pub use crate::socket_option::{PathInfo, limit_retransmission, path_info, peer_process};
 }
 #[cfg(not(loom))]
 mod arena;

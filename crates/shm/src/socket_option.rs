@@ -31,6 +31,51 @@ pub fn limit_retransmission(socket: BorrowedFd<'_>, longest: Duration) -> io::Re
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// What TCP knows of the way to the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathInfo {
+    /// The shortest round trip of the last minutes, in microseconds; none if there was no answer yet.
+    pub round_trip_us: Option<u32>,
+    /// At which rate what was sent has arrived lately, in bytes a second. If there was little to send, it is at least so much.
+    pub bytes_per_second: u64,
+}
+
+/// Bytes of `tcp_info` of linux/tcp.h up to `tcpi_delivery_rate`, since Linux 4.9, and where these fields begin.
+const TCP_INFO_BYTES: usize = 168;
+const MIN_RTT_AT: usize = 148;
+const DELIVERY_RATE_AT: usize = 160;
+
+/// `TCP_INFO` of a connection.
+///
+/// # Errors
+/// The socket is no TCP connection, or the kernel is older than Linux 4.9.
+pub fn path_info(socket: BorrowedFd<'_>) -> io::Result<PathInfo> {
+    let mut info = [0_u8; TCP_INFO_BYTES];
+    let mut length =
+        libc::socklen_t::try_from(info.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the descriptor is open for as long as it is borrowed, and the kernel writes at most `length` bytes.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &mut length,
+        )
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if (length as usize) < info.len() {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let shortest = u32::from_ne_bytes(std::array::from_fn(|at| info[MIN_RTT_AT + at]));
+    let rate = u64::from_ne_bytes(std::array::from_fn(|at| info[DELIVERY_RATE_AT + at]));
+    // The kernel says all ones, or nothing, before the first answer.
+    let round_trip_us = (shortest != 0 && shortest != u32::MAX).then_some(shortest);
+    Ok(PathInfo { round_trip_us, bytes_per_second: rate })
+}
+
 /// `SO_PEERPIDFD` of asm-generic/socket.h, since Linux 6.5.
 const SO_PEERPIDFD: libc::c_int = 77;
 
@@ -64,7 +109,11 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::TcpListener, os::fd::AsFd, os::unix::net::UnixStream};
+    use std::{
+        io::{Read, Write},
+        net::{TcpListener, TcpStream},
+        os::{fd::AsFd, unix::net::UnixStream},
+    };
 
     use super::*;
 
@@ -78,6 +127,23 @@ mod tests {
             }
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT)),
         }
+    }
+
+    #[test]
+    fn a_connection_knows_how_long_an_answer_takes_and_other_sockets_do_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        for _ in 0..2 {
+            near.write_all(&[1]).unwrap();
+            far.read_exact(&mut [0]).unwrap();
+            far.write_all(&[1]).unwrap();
+            near.read_exact(&mut [0]).unwrap();
+        }
+        let info = path_info(near.as_fd()).unwrap();
+        assert!(info.round_trip_us.is_some_and(|us| us < 10_000_000), "{info:?}");
+        let (other, _) = UnixStream::pair().unwrap();
+        assert!(path_info(other.as_fd()).is_err());
     }
 
     #[test]

@@ -21,10 +21,13 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
         sent.map_or(0, |(_, blocks)| *blocks)
     };
     let members = status.members.iter().map(|member| {
+        let path = network.peers.path(member.id);
         let more = json!({
             "suspected": suspected(member.id),
             "blocks_corrupt": corrupt(member.id),
             "via": via(member.id),
+            "rtt_us": path.and_then(|path| path.round_trip_us),
+            "bytes_per_second": path.map(|path| path.bytes_per_second),
         });
         with(described(member), more)
     });

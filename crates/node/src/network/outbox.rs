@@ -6,10 +6,12 @@
 use std::{
     collections::VecDeque,
     io,
+    os::fd::AsFd,
     sync::{Arc, Mutex},
 };
 
 use hoplite_proto::{limits::OUTBOX_BYTES_MAX, message::Message, wire::FrameKind};
+use hoplite_shm::{PathInfo, path_info};
 use tokio::{net::TcpStream, sync::Notify};
 
 use crate::{frame, sealing::Seal, sync::lock};
@@ -152,6 +154,12 @@ impl Outbox {
 
     pub(super) fn is_connected(&self) -> bool {
         lock(&self.queue).connection.is_some()
+    }
+
+    /// What TCP knows of the way to the member; none without a connection.
+    pub(super) fn path(&self) -> Option<PathInfo> {
+        let queue = lock(&self.queue);
+        path_info(queue.connection.as_ref()?.stream.as_fd()).ok()
     }
 
     /// What is queued is not sent.

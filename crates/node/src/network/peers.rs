@@ -19,6 +19,7 @@ use hoplite_proto::{
     message::Message,
     wire::{FrameKind, HEADER_BYTES, MacBytes},
 };
+use hoplite_shm::PathInfo;
 use tokio::{
     sync::{Notify, watch},
     task::JoinHandle,
@@ -239,6 +240,11 @@ impl Peers {
     /// Admits a node that called before, for one payload connection; the secret of both.
     pub(crate) fn admit(&self, node: NodeId, nonce: &[u8; 16], pass: &MacBytes) -> Option<Session> {
         lock(&self.callers).get_mut(&node)?.admit(nonce, pass)
+    }
+
+    /// What TCP knows of the way to a member; none if there is no direct connection.
+    pub(crate) fn path(&self, node: NodeId) -> Option<PathInfo> {
+        lock(&self.all).get(&node).filter(|peer| peer.via.is_none())?.outbox.path()
     }
 
     /// The address of a member, and by way of which node it is reached, if not directly.
