@@ -14,6 +14,7 @@ from hoplite.sizes import check_size
 from hoplite.tools.cli.options import Command, duration_option, json_option
 from hoplite.tools.cli.output import fail_with, print_json, stepping
 from hoplite.tools.cli.topology_probe import probe
+from hoplite.tools.cli.topology_watch import watch
 from hoplite.tools.topology.launchers import FORMATS
 from hoplite.tools.topology.problem import ALGORITHMS, LIBRARIES, MODELS, SOLVERS
 
@@ -330,3 +331,4 @@ def verify(hosts_file: Path, form: str, launcher: str | None, as_json: bool) -> 
 
 
 topology.add_command(probe)
+topology.add_command(watch)
