@@ -558,7 +558,7 @@ def test_nodes_that_are_told_nothing_find_the_racks_that_share_a_link() -> None:
         nodes = {}
         for number in (0, 3, 4, 1, 5, 2):
             host = lab.hosts[number]
-            nodes[host.address] = _start_node(lab, host, "--topology", "measure")
+            nodes[host.address] = _start_node(lab, host)
             stack.callback(host.kill)
         script = """
 import json, time, hoplite

@@ -102,7 +102,7 @@ def test_a_file_that_makes_no_sense_is_refused_by_nodes_and_by_plans_alike(
 
 
 def test_nodes_of_one_host_are_not_surveyed() -> None:
-    with Node(listen="127.0.0.1:0", topology="measure") as node, node.client() as client:
+    with Node(listen="127.0.0.1:0") as node, node.client() as client:
         assert client.status()["survey"] == "none"
     with pytest.raises(hoplite.InvalidArgument, match="no topology is said"):
         Node(topology="measure", topology_host="h0")

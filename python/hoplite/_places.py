@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from hoplite.settings import Values
     from hoplite.topology import Placed
 
-# In place of the name of a file: hosts that are told nothing find out by themselves.
-MEASURE = "measure"
+# In place of the name of a file: hosts find out by themselves, which they do if nothing is said, or don't.
+MEASURE, OFF = "measure", "off"
 
 # As the protocol has it.
 CARRIES_MAX = 255
@@ -39,7 +39,7 @@ def place(values: Values, listen: str | None) -> list[tuple[str, int]] | None:
         InvalidArgument: the file can't be read, makes no sense, or does not have this host.
     """
     path = values["topology"]
-    if path in (None, MEASURE):
+    if path in (None, MEASURE, OFF):
         if values["topology_host"] is not None:
             raise InvalidArgument(
                 f"topology_host is {values['topology_host']!r}, and no topology is said: name its file"

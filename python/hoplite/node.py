@@ -66,8 +66,8 @@ class Node:
         rack: where the host stands, by any name that its neighbours are told too: objects go from rack to rack once,
             however many want them there. The default is no rack.
         topology: a file of where hosts stand, as `hoplite topology probe` writes it: groups within groups, such as pods
-            and racks. It takes the place of `rack`. "measure" in place of a file: where no node is told anything, four
-            or more hosts find out, in bursts while they are idle, which of them share a link. The default is none.
+            and racks. It takes the place of `rack`. The default is "measure": where no node is told anything, four or
+            more hosts find out, in bursts while they are idle, which of them share a link. "off" keeps them from it.
         topology_host: the name of this host in that file; the default is the host that has the address on which the
             node listens, or which it advertises.
         degree: children of each position in the tree of every reduce that this node's clients begin, 1, 2 or "n"; for
@@ -173,7 +173,7 @@ class Node:
                         confine=values["confine"],
                         advertise=values["advertise"],
                         place=place,
-                        surveys=values["topology"] == _places.MEASURE,
+                        surveys=values["topology"] in (None, _places.MEASURE),
                         degree=values["degree"],
                         detection_timeout=values["detection_timeout"],
                         socket=path,

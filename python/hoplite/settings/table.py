@@ -117,9 +117,9 @@ SETTINGS = (
         PATH,
         None,
         "A file of where hosts stand, as `hoplite topology probe` writes it: the groups of each, such as its pod and "
-        "its rack, and what their links carry. It says more than `rack`. The word `measure` has four or more "
-        "hosts that are told nothing find out, by bursts while they are idle, which of them share a link.",
-        default_text="none",
+        "its rack, and what their links carry. It says more than `rack`. Four or more hosts that are told nothing "
+        "find out, by bursts while they are idle, which of them share a link; the word `off` keeps them from it.",
+        default_text="`measure`: find out",
     ),
     Setting(
         "topology_host",
