@@ -217,7 +217,7 @@ impl World {
             Action::Note(Note::ReduceRestarted { id, detail, .. }) if !self.may_restart => {
                 self.fail(format!("{id:?} is reduced again without a fault: {detail}"));
             }
-            Action::Note(Note::KeeperLate { id, node }) if self.hostile.is_none() => {
+            Action::Note(Note::KeeperLate { id, node }) if !self.may_restart => {
                 self.fail(format!("{node:?} does not say whether it keeps {id:?}"));
             }
             Action::Note(Note::MessageRefused { from, kind }) => {
