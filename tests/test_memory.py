@@ -131,6 +131,18 @@ def test_memory_in_use_stays_warm() -> None:
         eventually(lambda: client.status()["store"]["warm"] == 0)
 
 
+def test_the_memory_of_the_next_large_object_is_made_before_it_is_put() -> None:
+    """Of objects of one size that stay, each after the second finds its memory made."""
+    value = np.ones(MIB, np.uint8)
+    with testing.cluster(1, capacity=64 * MIB) as (node,), node.client() as client:
+        client.put(value)
+        assert client.status()["store"]["warm"] == 0
+        for objects in range(2, 5):
+            client.put(value)
+            eventually(lambda: client.status()["store"]["warm"] > MIB)
+            assert client.status()["store"]["extents"] == objects + 1
+
+
 def test_memory_of_a_client_that_is_gone_goes_also_from_those_that_read_it() -> None:
     with testing.node_process("--capacity", "1GiB") as node, node.client() as reader:
         with node.client() as putter:

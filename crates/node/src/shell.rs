@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 use crate::{
     counters::Counters,
     disk::Disk,
-    engine::{door::Perform, facts::Facts, tasks::Tasks},
+    engine::{door::Perform, facts::Facts, task::Task, tasks::Tasks},
     folding::worker::{self, Folding},
     limited::Whose,
     local::programs::Programs,
@@ -101,6 +101,15 @@ impl Shell {
         }
     }
 
+    /// Has another thread make memory for the next large object, if one comes after the other.
+    fn make_ahead(&self) {
+        if self.store.arena.begin_ahead() {
+            let store = self.store.clone();
+            let making = move || store.arena.make_ahead();
+            drop(self.tasks.spawn_blocking(Task::Orders, making));
+        }
+    }
+
     fn note(&self, note: &Note) {
         match note {
             Note::SourceChosen { id, source, reason } => {
@@ -175,7 +184,10 @@ impl Perform for Shell {
             Action::Call(member) => redial::call(&self.network, member),
             Action::CreateSlot { instance, size, writer } => {
                 let as_writer = writer.and_then(|client| self.programs.writer(client));
-                if size > WARM_BYTES_MAX || !self.store.create_warm(instance, size, as_writer) {
+                let is_warm =
+                    size <= WARM_BYTES_MAX && self.store.create_warm(instance, size, as_writer);
+                self.make_ahead();
+                if !is_warm {
                     return Some(Action::CreateSlot { instance, size, writer });
                 }
                 self.facts.tell(Event::SlotReady { instance });
@@ -236,6 +248,8 @@ impl Perform for Shell {
                 let writer = writer.and_then(|client| self.programs.writer(client));
                 let tell_gone = || self.programs.forget_gone();
                 let created = self.store.create(instance, size, writer, tell_gone);
+                // It may have got what was made ahead meanwhile.
+                self.make_ahead();
                 self.facts.tell(match created {
                     Ok(()) => Event::SlotReady { instance },
                     Err(error @ ShmError::NoMemory { wanted, .. })

@@ -161,6 +161,31 @@ impl Arena {
         slot
     }
 
+    /// Whether the node asks for memory for one large object after the other, and no thread makes that of the next: then
+    /// [`make_ahead`](Self::make_ahead) has to follow.
+    pub fn begin_ahead(&self) -> bool {
+        self.state().places.begin_ahead()
+    }
+
+    /// Makes memory for the next large object before that asks for it, as long as objects ask for more; 0.5 ms per MiB, in
+    /// another thread than theirs. It counts as free memory. None goes for it, and where there is no room for it that is no
+    /// error. A writer's is not made ahead: that writer would still wait for its own mapping of it, which takes as long.
+    pub fn make_ahead(&self) {
+        loop {
+            let Some(wanted) = self.state().places.reserve_ahead() else { return };
+            let made = self.extent(wanted.len, None);
+            let mut state = self.state();
+            match made {
+                Ok(mut extent) => {
+                    let id = state.places.add_ahead(wanted);
+                    extent.set_id(id);
+                    state.extents.insert(id, extent);
+                }
+                Err(_) => state.places.give_up(wanted),
+            }
+        }
+    }
+
     /// The descriptor of an extent's memory for `client` to map, and its length; None if the extent is unknown or was
     /// trimmed.
     ///
@@ -265,16 +290,7 @@ impl Arena {
             return Err(ShmError::NoMemory { wanted: bytes, available, limit: Limit::Bound });
         };
         // Not under the lock: committing the pages takes a while, and what others want may be there already.
-        let made = Mapping::create_of(wanted.len, &self.0.available, writer.is_none()).and_then(
-            |(mapping, fd)| {
-                let mut extent =
-                    Extent { mapping: Arc::new(mapping), fd: Arc::new(fd), writer, sealed: false };
-                if writer.is_none() {
-                    extent.seal()?;
-                }
-                Ok(extent)
-            },
-        );
+        let made = self.extent(wanted.len, writer);
         let mut state = self.state();
         let mut extent = match made {
             Ok(extent) => extent,
@@ -284,12 +300,23 @@ impl Arena {
             }
         };
         let id = state.places.add(wanted, writer);
-        Arc::get_mut(&mut extent.mapping).expect("a new extent has no slots").set_extent(id);
+        extent.set_id(id);
         let mapping = extent.mapping.clone();
         state.extents.insert(id, extent);
         // Under the same lock, so that no other thread takes the new space first.
         let offset = state.places.place_in(id, bytes);
         Ok((id, mapping, offset.expect("an extent holds what it was made for")))
+    }
+
+    /// Makes the memory of an extent, which no place knows yet.
+    fn extent(&self, len: u64, writer: Option<WriterId>) -> Result<Extent, ShmError> {
+        let (mapping, fd) = Mapping::create_of(len, &self.0.available, writer.is_none())?;
+        let (mapping, fd) = (Arc::new(mapping), Arc::new(fd));
+        let mut extent = Extent { mapping, fd, writer, sealed: false };
+        if writer.is_none() {
+            extent.seal()?;
+        }
+        Ok(extent)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -318,6 +345,10 @@ impl Inner {
 }
 
 impl Extent {
+    fn set_id(&mut self, id: ExtentId) {
+        Arc::get_mut(&mut self.mapping).expect("a new extent has no slots").set_extent(id);
+    }
+
     fn seal(&mut self) -> Result<(), ShmError> {
         if !self.sealed {
             Mapping::seal(&self.fd)?;

@@ -15,6 +15,9 @@ const IDLE_ROUNDS: u64 = 5;
 /// frozen unmaps nothing, and must not keep memory from others.
 const LEAVING_ROUNDS: u64 = 2;
 
+/// Bytes of extents that may wait for their first object, 8 MiB: a quarter of what stays warm at rest, and made in 4 ms.
+const AHEAD_BYTES_MAX: u64 = 8 << 20;
+
 /// All extents of an arena, and what is free in them.
 #[derive(Debug)]
 pub(super) struct Places {
@@ -40,6 +43,12 @@ pub(super) struct Places {
     idle_bytes: u64,
     /// Bytes of large objects' extents beyond those objects.
     wasted: u64,
+    /// Bytes of the extent of the node that is to be made before it is asked for.
+    ahead: Option<u64>,
+    /// Whether a thread makes such an extent.
+    is_making_ahead: bool,
+    /// Bytes of those that have served no object so far.
+    fresh_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -52,6 +61,8 @@ struct Extent {
     allocator: Allocator,
     /// Goes with its last object.
     is_retired: bool,
+    /// Whether it was made ahead and has served no object so far.
+    is_fresh: bool,
     /// While it is free: its place among the idle, and the round in which it became so.
     idle: Option<(u64, u64)>,
 }
@@ -65,6 +76,8 @@ struct Owner {
     shared_used: u64,
     /// The free ones of single objects, by length.
     free: BTreeSet<(u64, ExtentId)>,
+    /// Bytes of the last extent for one object that was made while that object waited.
+    made: u64,
     extents: u64,
 }
 
@@ -93,6 +106,9 @@ impl Places {
             used: 0,
             idle_bytes: 0,
             wasted: 0,
+            ahead: None,
+            is_making_ahead: false,
+            fresh_bytes: 0,
         }
     }
 
@@ -127,12 +143,59 @@ impl Places {
         let from = (bytes, ExtentId(0));
         let id = if is_own {
             let longest = (Sizes::longest_for(bytes), ExtentId(u64::MAX));
-            let (len, id) = *owner.free.range(from..=longest).next()?;
-            self.sizes.may_serve(len, bytes, self.wasted).then_some(id)?
+            let tightest = owner.free.range(from..=longest).next().copied();
+            let serves = |(len, _): &(u64, _)| self.sizes.may_serve(*len, bytes, self.wasted);
+            let Some((_, id)) = tightest.filter(serves) else {
+                // The second in a row that has to wait: the third is not to.
+                if owner.made == bytes && writer.is_none() && !self.is_making_ahead {
+                    self.ahead = Some(bytes);
+                }
+                return None;
+            };
+            id
         } else {
             owner.shared.range(from..).next()?.1
         };
+        let is_fresh = self.extents.get(&id).is_some_and(|extent| extent.is_fresh);
+        if is_fresh {
+            self.ahead = self.extents.get(&id).map(|extent| extent.len);
+        }
         Some((id, self.place_in(id, bytes)?))
+    }
+
+    /// Whether an extent is to be made ahead and no thread is at it: from now on one is, until [`Self::reserve_ahead`] has
+    /// nothing for it.
+    pub(super) fn begin_ahead(&mut self) -> bool {
+        let begins = self.ahead.is_some() && !self.is_making_ahead;
+        self.is_making_ahead |= begins;
+        begins
+    }
+
+    /// Takes bytes of the bound for the extent that is to be made ahead, if there is one and nothing has to go for it.
+    pub(super) fn reserve_ahead(&mut self) -> Option<Wanted> {
+        let ahead = self.ahead.take();
+        let has_room = |len: u64| {
+            let taken = [self.mapped, self.reserved, self.leaving_bytes, len];
+            let all = taken.into_iter().try_fold(len, u64::checked_add);
+            // As much again stays free: for the next object of another size nothing goes either.
+            all.is_some_and(|all| all <= self.sizes.bound)
+                && self.fresh_bytes + len <= AHEAD_BYTES_MAX
+        };
+        let ahead = ahead.filter(|len| has_room(*len));
+        self.is_making_ahead = ahead.is_some();
+        let wanted = Wanted { len: ahead?, is_own: true };
+        self.reserved += wanted.len;
+        Some(wanted)
+    }
+
+    /// The extent that was to be made ahead is there.
+    pub(super) fn add_ahead(&mut self, wanted: Wanted) -> ExtentId {
+        let id = self.add(wanted, None);
+        if let Some(extent) = self.extents.get_mut(&id) {
+            extent.is_fresh = true;
+            self.fresh_bytes += extent.len;
+        }
+        id
     }
 
     /// Takes space in an extent; the offset.
@@ -184,9 +247,11 @@ impl Places {
         self.last_id += 1;
         let id = ExtentId(self.last_id);
         let (allocator, is_retired, idle) = (Allocator::new(len), false, None);
-        let extent = Extent { len, writer, is_own, allocator, is_retired, idle };
+        let is_fresh = false;
+        let extent = Extent { len, writer, is_own, allocator, is_retired, is_fresh, idle };
         let owner = self.owners.entry(writer).or_default();
         owner.extents += 1;
+        owner.made = if is_own { len } else { owner.made };
         self.mapped += len;
         self.extents.insert(id, extent);
         self.list(id);
@@ -315,6 +380,9 @@ impl Places {
             self.wasted -= extent.len - extent.allocator.used();
         }
         self.used -= extent.allocator.used();
+        if std::mem::take(&mut extent.is_fresh) {
+            self.fresh_bytes -= extent.len;
+        }
         if let Some((place, _)) = extent.idle.take() {
             self.idle.remove(&place);
             self.idle_bytes -= extent.len;
@@ -378,6 +446,47 @@ mod tests {
         assert_eq!(places.stats().used_bytes, 0);
         let more = places.stats();
         assert_eq!(more.warm_bytes, more.mapped_bytes);
+    }
+
+    #[test]
+    fn of_large_objects_in_a_row_the_third_finds_memory_that_was_made_ahead() {
+        let mut places = places(64 * MIB);
+        take(&mut places, MIB, 0).unwrap();
+        assert!(!places.begin_ahead(), "one object is no row");
+        take(&mut places, MIB, 0).unwrap();
+        assert!(places.begin_ahead());
+        assert!(!places.begin_ahead(), "a thread is at it");
+        let wanted = places.reserve_ahead().unwrap();
+        let id = places.add_ahead(wanted);
+        assert_eq!(places.reserve_ahead(), None);
+        let stats = places.stats();
+        assert_eq!((stats.mapped_bytes, stats.warm_bytes), (3 * MIB, MIB), "it counts as free");
+        assert_eq!(places.place(MIB, Some(WriterId(1))), None, "it serves no other");
+        assert_eq!(places.place(MIB, None).map(|(extent, _)| extent), Some(id));
+        assert!(places.begin_ahead(), "the row goes on");
+        let wanted = places.reserve_ahead().unwrap();
+        places.add_ahead(wanted);
+        assert_eq!(places.reserve_ahead(), None);
+        take(&mut places, 2 * MIB, 0).unwrap();
+        assert!(!places.begin_ahead(), "an object of another size");
+        assert_eq!((places.take_idle().len(), places.fresh_bytes), (1, 0));
+    }
+
+    #[test]
+    fn nothing_goes_for_memory_that_is_made_ahead() {
+        let ahead_of = |bound: u64, bytes: u64| {
+            let mut places = places(bound);
+            take(&mut places, bytes, 0).unwrap();
+            take(&mut places, bytes, 0).unwrap();
+            assert!(places.begin_ahead());
+            let is_made = places.reserve_ahead().is_some();
+            assert_eq!(places.is_making_ahead, is_made);
+            is_made
+        };
+        assert!(ahead_of(4 * MIB, MIB));
+        assert!(!ahead_of(4 * MIB - 1, MIB), "room for one more is left");
+        assert!(ahead_of(1024 * MIB, AHEAD_BYTES_MAX));
+        assert!(!ahead_of(1024 * MIB, AHEAD_BYTES_MAX + 1));
     }
 
     #[test]

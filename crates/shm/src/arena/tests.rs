@@ -289,3 +289,16 @@ fn a_retired_writer_leaves_nothing_behind() {
     drop(kept);
     assert_eq!(arena.stats().extents, 0, "the other with its last slot");
 }
+
+#[test]
+fn memory_is_made_ahead_of_large_objects_of_the_node_alone() {
+    let arena = Arena::new(1 << 20);
+    let made_ahead = |writer| {
+        let _slots = [1, 2].map(|_| arena.allocate(1 << 20, writer).unwrap());
+        let begins = arena.begin_ahead();
+        arena.make_ahead();
+        begins && arena.allocate_warm(1 << 20, writer).is_some()
+    };
+    assert!(!made_ahead(Some(WriterId(7))));
+    assert!(made_ahead(None));
+}
