@@ -16,7 +16,7 @@ use crate::{
     message::Message,
     meta::Meta,
     planted::{self, Bug},
-    table::{COPY_OVERHEAD_BYTES, Copy, Filed, Place, Shed, file_bytes},
+    table::{Copy, Filed, Place, Shed, file_bytes},
 };
 
 /// What a file says of the original that is in it.
@@ -155,8 +155,7 @@ impl Node {
         let Some(copy) = self.table.get(instance).filter(|copy| copy.place == Place::Disk) else {
             return;
         };
-        // What a copy costs beside its bytes is part of what is asked for.
-        let size = copy.meta.size.saturating_sub(COPY_OVERHEAD_BYTES);
+        let size = copy.meta.size;
         if self.spills.begin_to_return(instance) {
             self.ask_for_room(SpaceFor::Unspill(instance), size);
         }

@@ -123,6 +123,24 @@ fn originals_that_were_not_used_for_long_go_to_disk_and_come_back_when_they_are_
     cluster.assert_at_rest();
 }
 
+/// Goal: what comes back gets room for its bytes and for its entries, and not before there is so much.
+#[test]
+fn what_comes_back_waits_for_all_that_it_takes() {
+    let mut cluster = Cluster::with_capacity(1, 2 * COST - COPY_OVERHEAD_BYTES / 2);
+    cluster.nodes.get_mut(&NodeId(1)).expect("it is there").spill(10 * file_bytes(LARGE), false);
+    let ids: Vec<ObjectId> = (0..2).map(|_| cluster.put_large(1, None)).collect();
+    assert_eq!(cluster.places(&ids), [DISK, MEMORY]);
+    cluster.disk.is_slow = true;
+    let get = cluster.get(1, &ids[0]);
+    let table = cluster.nodes[&NodeId(1)].table();
+    assert!(table.used() <= table.capacity(), "{} of {}", table.used(), table.capacity());
+    assert_eq!(cluster.places(&ids), [DISK, MEMORY], "the other has to be written first");
+    cluster.disk.is_slow = false;
+    cluster.disk_catches_up();
+    got(cluster.reply(get));
+    assert_eq!(cluster.places(&ids), [MEMORY, DISK]);
+}
+
 #[test]
 fn what_is_read_or_can_be_had_elsewhere_is_not_written() {
     let mut cluster = Cluster::with_disk(2, 10, false);
