@@ -49,8 +49,18 @@ const MOVE_NS: u64 = 20_000_000;
 pub(super) struct Reports {
     /// The last of its present sender.
     last: Option<Report>,
-    /// Senders that it was moved away from, and its last report of each.
-    left: Vec<(NodeId, Report)>,
+    /// Senders that it was moved away from.
+    left: Vec<Left>,
+}
+
+/// A sender that a receiver was moved away from.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    node: NodeId,
+    /// The last report of it.
+    report: Report,
+    /// Whether the transfer had only begun, so that a moment in which the sender's host was busy may be all that was seen.
+    was_new: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -170,7 +180,7 @@ impl Live {
         usual: Option<u64>,
     ) -> Option<u64> {
         let of_this = holder.fresh(now).map(|report| (None, report));
-        let of_last = || holder.left().last().map(|(left, report)| (Some(*left), *report));
+        let of_last = || holder.left().last().map(|left| (Some(left.node), left.report));
         let (left, report) = of_this.or_else(of_last)?;
         if report.rate == 0 || holder.complete {
             return None;
@@ -253,7 +263,8 @@ impl Live {
         None
     }
 
-    /// A receiver gets its share: where it was moved away from another sender, that one is slow, if it had the bytes.
+    /// A receiver gets its share: where it was moved away from another sender, that one is slow, if it had the bytes; if the
+    /// transfer from it had only begun, once that was seen again.
     fn blame_left(
         &self,
         now: Instant,
@@ -262,12 +273,12 @@ impl Live {
         members: &Members,
         speeds: &mut Speeds,
     ) {
-        for (left, report) in self.holders.get(&node).map_or(&[][..], Holder::left) {
-            if members.contains(*left) && self.is_well(now, *left, typical) {
-                let times = typical / report.rate.max(1);
-                if times >= SLOW_TIMES {
-                    speeds.sends_slowly(now, *left, times);
-                }
+        for left in self.holders.get(&node).map_or(&[][..], Holder::left) {
+            let times = typical / left.report.rate.max(1);
+            let is_slow = times >= SLOW_TIMES && self.is_well(now, left.node, typical);
+            if is_slow && members.contains(left.node) {
+                let at = left.was_new.then_some(left.report.at);
+                speeds.sends_slowly(now, left.node, times, at);
             }
         }
     }
@@ -382,7 +393,7 @@ impl Live {
 
     fn senders_to_avoid(&self, node: NodeId, source: NodeId) -> Vec<NodeId> {
         let left = self.holders.get(&node).map_or(&[][..], Holder::left);
-        left.iter().map(|(left, _)| *left).chain([source]).collect()
+        left.iter().map(|left| left.node).chain([source]).collect()
     }
 
     /// Whether the node, or a sender between it and the origin, was sent to its sender only now.
@@ -405,11 +416,12 @@ impl Live {
     /// A receiver takes the rest from another sender from now on.
     fn move_to(&mut self, now: Instant, node: NodeId, from: NodeId, to: NodeId) {
         let Some(holder) = self.holders.get_mut(&node) else { return };
+        let was_new = holder.located.is_some_and(|located| now.since(located) < PROBATION_NS);
         (holder.source, holder.moving_from, holder.located) = (Some(to), None, Some(now));
         if let Some(reports) = &mut holder.reports
             && let Some(last) = reports.last.take()
         {
-            reports.left.push((from, last));
+            reports.left.push(Left { node: from, report: last, was_new });
         }
     }
 }
@@ -425,7 +437,7 @@ impl Holder {
         self.last().filter(|report| now.since(report.at) < FRESH_NS)
     }
 
-    fn left(&self) -> &[(NodeId, Report)] {
+    fn left(&self) -> &[Left] {
         self.reports.as_ref().map_or(&[][..], |reports| &reports.left)
     }
 }

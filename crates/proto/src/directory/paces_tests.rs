@@ -112,6 +112,23 @@ fn the_link_is_what_the_owner_or_else_the_asker_has_measured() {
     assert_eq!(speeds.link_of(NodeId(4), assumed), assumed);
 }
 
+/// Goal: a host that was busy when a transfer from it began is not avoided for a minute.
+#[test]
+fn a_sender_that_was_slow_at_the_beginning_of_one_transfer_is_not_avoided() {
+    let (node, at) = (NodeId(2), |ms: u64| Instant(ms * MS));
+    let mut speeds = Speeds::default();
+    speeds.sends_slowly(at(100), node, 10, Some(at(50)));
+    speeds.sends_slowly(at(120), node, 10, Some(at(50)));
+    speeds.sends_slowly(at(150), node, 10, Some(at(90)));
+    assert_eq!(speeds.slowness(at(200), node), 1, "one moment, seen by two receivers");
+    speeds.sends_slowly(at(61_000), node, 10, Some(at(60_900)));
+    assert_eq!(speeds.slowness(at(61_000), node), 1, "the first was a minute ago");
+    speeds.sends_slowly(at(62_000), node, 10, Some(at(61_900)));
+    assert_eq!(speeds.slowness(at(62_000), node), 10, "seen in two transfers");
+    speeds.sends_slowly(at(100), NodeId(3), 10, None);
+    assert_eq!(speeds.slowness(at(200), NodeId(3)), 10, "seen for long enough");
+}
+
 #[test]
 fn a_receiver_behind_a_slow_node_is_moved_and_those_behind_it_stay() {
     let (mut owner, id) = chain(&[2, 4, 5]);

@@ -12,6 +12,9 @@ use crate::{
 /// How long a node counts as stalled that has said nothing since.
 const STALLED_NS: u64 = 5_000_000_000;
 
+/// What is seen within so long is one moment of a host, whichever receivers report it.
+const APART_NS: u64 = 200_000_000;
+
 /// What is remembered of nodes.
 #[derive(Debug, Default)]
 pub(super) struct Speeds {
@@ -26,6 +29,8 @@ struct Speed {
     down: Option<(u64, Instant)>,
     /// How many times less it sent to a receiver than that got elsewhere, and when that was found.
     up: Option<(u64, Instant)>,
+    /// When it sent so little in the first moments of a transfer.
+    doubted: Option<Instant>,
     /// When a receiver of it was stalled and it said nothing.
     stalled: Option<Instant>,
     /// Bytes per second that it says it is used to receive.
@@ -78,9 +83,26 @@ impl Speeds {
         self.nodes.entry(node).or_default().down = Some((times, now));
     }
 
-    /// A node sends so many times less to a receiver than that gets elsewhere.
-    pub(super) fn sends_slowly(&mut self, now: Instant, node: NodeId, times: u64) {
-        self.nodes.entry(node).or_default().up = Some((times, now));
+    /// A node sends so many times less to a receiver than that gets elsewhere. What was seen of the first moments of a transfer
+    /// alone, at `begun`, counts when it is seen again in another one: a host may have been busy.
+    pub(super) fn sends_slowly(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        times: u64,
+        begun: Option<Instant>,
+    ) {
+        let speed = self.nodes.entry(node).or_default();
+        if let Some(begun) = begun
+            && remembered(now, speed.up).is_none()
+        {
+            let before = speed.doubted.filter(|before| now.since(*before) < REMEMBERED_NS);
+            if before.is_none_or(|before| begun.since(before) < APART_NS) {
+                speed.doubted = before.or(Some(begun));
+                return;
+            }
+        }
+        speed.up = Some((times, now));
     }
 
     /// A receiver of a node is stalled, and the node says nothing.
