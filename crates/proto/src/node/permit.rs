@@ -146,9 +146,16 @@ impl Node {
         if from == self.world.me() || planted::has(Bug::ListensToAnyMember) {
             return message.is_sound();
         }
-        // Of two owners that give two objects one instance, this node can't tell which lies.
-        let is_told_anew =
-            |instance| matches!(message, Message::Located { .. }) && self.makes_way(instance);
+        // Of two owners that give two objects one instance, this node can't tell which lies. What an owner finds at another node
+        // needs nothing of what is here.
+        let is_told_anew = |instance: Instance| match message {
+            Message::Located { .. } => self.makes_way(instance),
+            Message::Found { found: Some(found), .. } => {
+                let me = self.world.me();
+                found.holder != me && instance.node != me
+            }
+            _ => false,
+        };
         let is_another = |(id, instance): (&ObjectId, Instance)| {
             instance.node != from && self.is_another(id, instance) && !is_told_anew(instance)
         };

@@ -110,6 +110,28 @@ fn what_an_owner_said_to_be_an_instance_makes_way_for_what_it_is() {
     assert!(!cluster.replies.contains_key(&lied_to));
 }
 
+/// Goal: an owner that gives another object the instance of an honest one keeps no node from finding that.
+#[test]
+fn what_an_owner_said_to_be_an_instance_is_found_as_what_it_is() {
+    let (mut cluster, name) = Cluster::of_four("found");
+    let false_name: ObjectId = cluster.owned_name(4, 2, "false").parse().unwrap();
+    let id = cluster.put_large(2, Some(&name));
+    let real = cluster.nodes[&NodeId(2)].table().current(&id).unwrap();
+    cluster.get(3, &false_name);
+    let source = Source::Holder { node: NodeId(2), reason: Reason::OnlyHolder };
+    let (of, meta) = (false_name.clone(), array(LARGE));
+    cluster.say(4, 3, Message::Located { id: of, instance: real, meta, source, lifetime: None });
+    assert_eq!(cluster.nodes[&NodeId(3)].table().get(real).unwrap().id, false_name);
+    let found = cluster.ask(3, Ask::Wait { ids: vec![id.clone()], count: 1 });
+    assert!(cluster.reply(found).is_ok());
+    let other = cluster.put_large(3, None);
+    let (inputs, op, count) = (vec![id, other], Op::Sum, 2);
+    let reduce = cluster.ask(3, Ask::Reduce { inputs, op, count, id: None, ttl_ns: None });
+    let Ok(Answer::Reducing { id: sum }) = cluster.reply(reduce).clone() else { panic!() };
+    let get = cluster.get(3, &sum);
+    assert!(matches!(cluster.reply(get), Ok(Answer::Got { id: got, .. }) if *got == sum));
+}
+
 /// Goal: a node that was told a lie of an instance does not say that it keeps that for its maker.
 #[test]
 fn the_maker_of_an_instance_is_believed_before_an_owner_of_another_object() {
