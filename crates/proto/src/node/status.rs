@@ -44,11 +44,7 @@ impl Node {
             .filter(|(_, count)| *count > 0)
             .map(|(what, count)| format!("{count} {what}"));
         let pulls = self.pulls.ids().into_iter();
-        pulls
-            .map(|id| {
-                format!("a pull of {id:?}, {:?}", self.pulls.state(&id, self.world.members()))
-            })
-            .chain(counts)
+        pulls.map(|id| format!("a pull of {id}")).chain(counts)
     }
 
     pub(super) fn explain(&self, id: &ObjectId) -> Answer {
