@@ -7,6 +7,7 @@ use hoplite_proto::{
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
     meta::{Kind, Meta},
+    table::Place,
 };
 
 use crate::{
@@ -184,6 +185,13 @@ impl World {
             {
                 return Ok(());
             }
+            // The original is on disk, and what its node holds in memory leaves no room to read it for the keepers.
+            Purpose::Keep { object, .. }
+                if matches!(error, Error::Timeout { .. })
+                    && self.is_out_of_memory(question.node, *object) =>
+            {
+                return Ok(());
+            }
             // What is deleted while it is filled has been put all the same; of two under one name, one may not.
             Purpose::Seal { object, .. } if matches!(error, Error::ObjectDeleted { .. }) => {
                 let is_rival = self.has_rival(*object);
@@ -230,6 +238,14 @@ impl World {
     fn has_rival(&self, object: usize) -> bool {
         let id = self.users.objects[object].id.as_ref();
         id.is_some_and(|id| self.users.objects_of(id).count() > 1)
+    }
+
+    /// Whether the original of an object is not in the memory of a node.
+    fn is_out_of_memory(&self, node: NodeId, object: usize) -> bool {
+        let table = self.hosts[&node].node.table();
+        let id = self.users.objects[object].id.as_ref();
+        let copy = id.and_then(|id| table.get(table.current(id)?));
+        copy.is_some_and(|copy| copy.place != Place::Memory)
     }
 
     /// Whether what happened to an object, or to what it is folded from, explains an error.
