@@ -257,8 +257,7 @@ impl Node {
             let other = copy.id.clone();
             let was_arriving =
                 self.table.current(&other) == Some(instance) && self.pulls.is_arriving(&other);
-            self.doom(instance);
-            self.world.send_owners(&other, &Message::Withdraw { id: other.clone(), instance });
+            self.withdraw(&other, instance);
             // What was arriving of it does not any more.
             if was_arriving {
                 self.pulls.pause(&other, self.world.now());

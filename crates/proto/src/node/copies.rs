@@ -8,7 +8,7 @@ use alloc::string::String;
 use super::{Action, Node, Note};
 use crate::{
     error::Error,
-    id::{Instance, NodeId},
+    id::{Instance, NodeId, ObjectId},
     message::{Announce, Message, Progress},
     planted::{self, Bug},
     table::{Removed, Shed, State},
@@ -64,6 +64,12 @@ impl Node {
             self.removed(&removed);
         }
         self.leaving.forget(instance);
+    }
+
+    /// Takes a copy out of use, and tells the owners of its object that it is here no more.
+    pub(super) fn withdraw(&mut self, id: &ObjectId, instance: Instance) {
+        self.doom(instance);
+        self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
     }
 
     pub(super) fn unpin(&mut self, instance: Instance) {

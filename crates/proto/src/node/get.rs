@@ -166,8 +166,7 @@ impl Node {
             return false;
         }
         if !copy.doomed {
-            self.doom(instance);
-            self.world.send_owners(&other, &Message::Withdraw { id: other.clone(), instance });
+            self.withdraw(&other, instance);
             self.pulls.pause(&other, self.world.now());
         }
         // Also those of a copy that was to go already: a member that lies can order one that never ends.
@@ -195,8 +194,7 @@ impl Node {
             self.table.get(*part).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
         }) {
             // What has arrived of a larger object that had the name before.
-            self.doom(part);
-            self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance: part });
+            self.withdraw(id, part);
         }
         if self.world.members().owners(id).first == from {
             // The owner keeps no question that would have to be taken back.
@@ -334,8 +332,7 @@ impl Node {
         if let Some(instance) = self.table.current(id)
             && self.table.get(instance).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
         {
-            self.doom(instance);
-            self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
+            self.withdraw(id, instance);
         }
         self.end_pull(id);
         self.end_following(id);
@@ -366,8 +363,7 @@ impl Node {
             return;
         }
         if let Some(instance) = part {
-            self.doom(instance);
-            self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
+            self.withdraw(id, instance);
         } else if is_in_room {
             self.world.send_owners(id, &Message::Unlocate { id: id.clone() });
         }

@@ -389,8 +389,7 @@ impl Node {
             self.table.get(*instance).is_some_and(|copy| copy.state == State::Folding)
         });
         if let Some(instance) = growing {
-            self.doom(instance);
-            self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
+            self.withdraw(id, instance);
             // Local readers wait on for the next attempt.
             self.pull_if_wanted(id);
         }
