@@ -82,7 +82,7 @@ fn a_pinned_copy_outlives_its_deletion_until_the_last_reader_is_gone() {
     table.pin(instance(0));
     table.pin(instance(0));
     assert_eq!(table.doom(instance(0)), None);
-    assert_eq!(table.current(&id(0)), None, "nobody new finds it");
+    assert_eq!(table.current(&id(0)), None, "no new reader finds it");
     assert_eq!(table.unpin(instance(0)), None);
     assert_eq!(table.unpin(instance(0)).map(|removed| removed.instance), Some(instance(0)));
 }
