@@ -18,7 +18,7 @@ from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from faults.crew import Crew, Reply
+from faults.crew import Crew, LeftBehind, Reply
 from hoplite.errors import HopliteError
 from hoplite.tools.lab import Lab
 
@@ -93,6 +93,8 @@ class Chaos:
         self._broken: set[int] = set()
         # What was deleted while nodes were cut off from each other: a deletion reaches what its side knows.
         self._deleted_in_part: list[str] = []
+        # What each operation did, by the name that all its objects begin with.
+        self._histories: dict[str, list[str]] = {}
 
     def run(self, seconds: float, *, is_calm: bool = False) -> Tally:
         """Runs for so long, and until what has begun has ended; if it is to be calm, nothing breaks."""
@@ -184,15 +186,33 @@ class Chaos:
                 replies.append(call.result(max(0.0, begun + CALL_S + SLACK_S - time.monotonic())))
             except NotYet:
                 return f"wrong: a call has not ended after {CALL_S + SLACK_S:g} s"
+        self._note(refs[0], f"began at {begun - self._begun:.3f} s; " + self._calls(replies))
         said = self._wrong(begun, replies, replies[: len(makes)])
         if said:
-            said += "; of the calls: " + ", ".join(f"{reply.error or 'right'} {reply.said}" for reply in replies)
+            said += "; " + self._calls(replies)
         deleted = self._delete(refs, chance)
         if self.excused_since(begun):
             with self._lock:
                 self._deleted_in_part += refs
+            self._note(refs[0], "is to be deleted again after the fault")
         errors = sorted({reply.error for reply in replies if reply.error})
         return said or deleted or (f"failed ({', '.join(errors)})" if errors else "right")
+
+    def _calls(self, replies: list[Reply]) -> str:
+        ends = [f"{reply.error or 'right'} {reply.said}".strip() + f" at {self._since(reply.at)}" for reply in replies]
+        return f"of the calls: {', '.join(ends)}"
+
+    def _since(self, at: float) -> str:
+        return f"{at - self._begun:.3f} s"
+
+    def _note(self, ref: str, said: str) -> None:
+        with self._lock:
+            self._histories.setdefault(_stem(ref), []).append(said)
+
+    def history(self, refs: Iterable[str]) -> Iterable[str]:
+        """What became of the operations that objects are of, in words."""
+        for stem in sorted({_stem(ref) for ref in refs}):
+            yield f"{stem}: {'; '.join(self._histories.get(stem, ['of no operation that ended']))}"
 
     def _wrong(self, begun: float, replies: list[Reply], makes: list[Reply]) -> str:
         excused = self.excused_since(begun)
@@ -212,10 +232,13 @@ class Chaos:
         until = time.monotonic() + 3 * (CALL_S + SLACK_S)
         while True:
             actor, *_ = self._choose(chance, 1)
+            begun = time.monotonic()
             try:
                 reply = actor.tell("delete", refs=refs, timeout=CALL_S).result(CALL_S + SLACK_S)
             except NotYet:
                 return "wrong: a deletion has not ended"
+            how = reply.error or "done"
+            self._note(refs[0], f"deletion by {actor.host.name} {how}, {self._since(begun)} to {self._since(reply.at)}")
             if not reply.error:
                 return ""
             if time.monotonic() > until:
@@ -302,6 +325,9 @@ class Chaos:
         with self._lock:
             refs, self._deleted_in_part = self._deleted_in_part, []
         if refs:
+            begun = time.monotonic()
+            for stem in {_stem(ref) for ref in refs}:
+                self._note(stem, f"deleted again by node0 at {self._since(begun)}")
             reply = self.crew.actors[0].tell("delete", refs=refs, timeout=CALL_S).result(CALL_S + SLACK_S)
             if reply.error:
                 raise HopliteError(f"{len(refs)} objects can't be deleted: {reply.said}")
@@ -368,6 +394,11 @@ class Chaos:
         with self._lock:
             troubles = [trouble for trouble in self._troubles if trouble.over_at > begun]
         return set().union(*(trouble.excused for trouble in troubles))
+
+
+def _stem(ref: str) -> str:
+    """What the names of all objects of one operation begin with."""
+    return ref.partition("/")[0]
 
 
 @dataclass
@@ -445,7 +476,7 @@ def main() -> int:
                 tally = chaos.run(options.minutes * 60)
             if not tally.wrong:
                 chaos.mend()
-                crew.wait_until_empty()
+                _wait_until_empty(crew, chaos)
                 time.sleep(1)
                 used = uses(crew)
                 tally.wrong += grown(before, used)
@@ -454,6 +485,13 @@ def main() -> int:
         return 1
     report(tally, before, used)
     return 1 if tally.wrong else 0
+
+
+def _wait_until_empty(crew: Crew, chaos: Chaos) -> None:
+    try:
+        crew.wait_until_empty()
+    except LeftBehind as left:
+        raise HopliteError("\n".join([str(left), *chaos.history(left.refs)])) from left
 
 
 def report(tally: Tally, before: dict[str, Use], used: dict[str, Use]) -> None:

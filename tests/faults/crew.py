@@ -37,6 +37,18 @@ class ActorDied(HopliteError):
     """The process that was asked is gone."""
 
 
+class LeftBehind(HopliteError):
+    """Nodes hold what was deleted.
+
+    Attributes:
+        refs: what they hold.
+    """
+
+    def __init__(self, said: str, refs: set[str]) -> None:
+        super().__init__(said)
+        self.refs = refs
+
+
 @dataclass(frozen=True)
 class Reply:
     """What came of an order.
@@ -230,7 +242,7 @@ class Crew:
         """Waits until no node holds anything.
 
         Raises:
-            HopliteError: something is left; with what and where.
+            LeftBehind: something is left; with what and where.
         """
         until = time.monotonic() + timeout
         while True:
@@ -243,7 +255,8 @@ class Crew:
                     f"{reply.facts.get('owned')} owned"
                     for actor, reply in zip(self.actors, statuses, strict=True)
                 ]
-                raise HopliteError(f"left after {timeout:g} s: {'; '.join(said)}")
+                left = {ref for reply in statuses for ref in reply.facts.get("objects", [])}
+                raise LeftBehind(f"left after {timeout:g} s: {'; '.join(said)}", left)
             time.sleep(POLL_S)
 
     def _located(self, refs: list[str]) -> str:
