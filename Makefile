@@ -194,10 +194,11 @@ test-loom: ## Every interleaving of the shared-memory progress
 # whether they keep an object; they described anew what was arriving; or they gave its instance to another object.
 HOSTILE_KEPT = 109712 130365 130557 137671 172924 178352 183647 137102 145251
 
-test-sim: ## 2000 simulated clusters, each from its seed; 100 with a slow or silent host, 500 with a hostile member; and mistakes on purpose, which are to be found
+test-sim: ## 2000 simulated clusters, each from its seed; 100 with a slow or silent host, 500 with a hostile member, 2000 with deletions amid changes; and mistakes on purpose, which are to be found
 	@mkdir -p $(LOGS)
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds $(or $(SEEDS),2000) 2>&1 | tee $(LOGS)/sim
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --hostile --seeds 500 2>&1 | tee --append $(LOGS)/sim
+	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --deletions --seeds 2000 2>&1 | tee --append $(LOGS)/sim
 	for seed in $(HOSTILE_KEPT); do \
 	    cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --hostile --seed $$seed || exit 1; \
 	done 2>&1 | tee --append $(LOGS)/sim

@@ -28,6 +28,8 @@ pub enum Bug {
     GrantsNamesTwice,
     /// A copy that comes back after its deletion is taken for a new one.
     ForgetsDeletions,
+    /// A new owner answers a deletion before the holders have had their time to tell it of the object.
+    DeletesUnheard,
     /// Who waits for what is gone is not told.
     TellsNobodyOfLosses,
     /// Who watches an object is not told that it came.
@@ -74,7 +76,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::AnswersGetsTooEarly,
         Self::IgnoresEpochs,
         Self::KeepsVoidAttempts,
@@ -86,6 +88,7 @@ impl Bug {
         Self::NamesDescendants,
         Self::GrantsNamesTwice,
         Self::ForgetsDeletions,
+        Self::DeletesUnheard,
         Self::TellsNobodyOfLosses,
         Self::TellsNoWatchers,
         Self::KeepsDroppedCopies,

@@ -35,7 +35,7 @@ pub(crate) enum Fault {
 }
 
 /// After how long two that do not reach each other try others. Real ones wait longer; here few faults last so long.
-const DETOUR_NS: u64 = DETECTION_NS;
+pub(crate) const DETOUR_NS: u64 = DETECTION_NS;
 
 impl Plan {
     /// Hosts and cables that fail for a while: for less than the time of detection, or for more.

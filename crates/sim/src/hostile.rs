@@ -214,7 +214,7 @@ impl World {
                 any.is_some_and(|id| self.is_its_game(&id))
             }
             Purpose::Wait { ids, .. } => ids.iter().any(|id| self.is_its_game(id)),
-            Purpose::Abort | Purpose::Join | Purpose::Delete | Purpose::Prune => false,
+            Purpose::Abort | Purpose::Join | Purpose::Delete { .. } | Purpose::Prune => false,
         }
     }
 

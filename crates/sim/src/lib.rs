@@ -15,6 +15,7 @@
 
 mod case;
 mod check;
+mod deletions;
 mod dice;
 mod disk;
 mod faults;
@@ -41,7 +42,9 @@ mod world;
 
 use hoplite_proto::planted::Bug;
 
-pub use crate::{case::Case, hostile::hostile, late::late, shrink::shrink};
+pub use crate::{
+    case::Case, deletions::delete_amid_changes, hostile::hostile, late::late, shrink::shrink,
+};
 
 /// What is to be done with the events and orders of all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

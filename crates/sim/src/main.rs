@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, process::ExitCode, time::Instant};
 
 use hoplite_proto::planted::Bug;
 use hoplite_sim::{
-    Case, Record, Sabotage, hostile, late, run,
+    Case, Record, Sabotage, delete_amid_changes, hostile, late, run,
     scale::{Collective, Growth, LINKS, SIZES, grow},
     shrink,
 };
@@ -17,18 +17,21 @@ const USAGE: &str = "usage: hoplite-sim --seeds COUNT [--from SEED]
        hoplite-sim --late SEED [--trace]
        hoplite-sim --hostile --seeds COUNT [--from SEED]
        hoplite-sim --hostile --seed N [--trace]
+       hoplite-sim --deletions --seeds COUNT [--from SEED]
+       hoplite-sim --deletions --seed N [--trace]
        hoplite-sim --planted [--seeds COUNT]
        hoplite-sim --scale NODES
 
---seeds    simulates COUNT clusters, from seed 0 or SEED on; what fails is made smaller and kept in target/sim
---seed     simulates one cluster and prints the verdict
---case     simulates one that was kept
---trace    prints every event and order of every node before
---shrink   if it fails, makes it smaller as long as it fails alike, and keeps it in target/sim
---late     disturbs one host of a few clusters, and says whether the others are late
---hostile  one member of each cluster says anything, and the others must go on as if it were not there
---planted  makes mistakes on purpose, one at a time, and prints which of COUNT clusters finds it first
---scale    prints tables of collectives of 8, 64, ... up to NODES nodes";
+--seeds      simulates COUNT clusters, from seed 0 or SEED on; what fails is made smaller and kept in target/sim
+--seed       simulates one cluster and prints the verdict
+--case       simulates one that was kept
+--trace      prints every event and order of every node before
+--shrink     if it fails, makes it smaller as long as it fails alike, and keeps it in target/sim
+--late       disturbs one host of a few clusters, and says whether the others are late
+--hostile    one member of each cluster says anything, and the others must go on as if it were not there
+--deletions  nodes come, leave and die around deletions, and what was deleted must stay deleted
+--planted    makes mistakes on purpose, one at a time, and prints which of COUNT clusters finds it first
+--scale      prints tables of collectives of 8, 64, ... up to NODES nodes";
 
 /// Where failures are kept.
 const KEPT: &str = "target/sim";
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Ok(Task::Many { from, count }) => many(from, count),
         Ok(Task::Late { seed, record }) => one_late(seed, record),
         Ok(Task::Hostile { from, count, record }) => many_hostile(from, count, record),
+        Ok(Task::Deletions { from, count, record }) => many_deletions(from, count, record),
         Ok(Task::Planted { count }) => planted(count),
         Ok(Task::Scale { nodes }) => scale(nodes),
         Err(why) => {
@@ -61,6 +65,7 @@ enum Task {
     Many { from: u64, count: u64 },
     Late { seed: u64, record: Record },
     Hostile { from: u64, count: u64, record: Record },
+    Deletions { from: u64, count: u64, record: Record },
     Planted { count: u64 },
     Scale { nodes: u64 },
 }
@@ -77,6 +82,9 @@ const LATE_PLANTED: u64 = 10;
 /// How many clusters with a hostile member each mistake has to show in one of.
 const HOSTILE_PLANTED: u64 = 20;
 
+/// How many clusters with deletions amid changes each mistake has to show in one of.
+const DELETIONS_PLANTED: u64 = 400;
+
 fn number(arguments: &mut Parser) -> Result<u64, String> {
     let number = arguments.value().and_then(|text| text.parse());
     number.map_err(|error| error.to_string())
@@ -84,7 +92,7 @@ fn number(arguments: &mut Parser) -> Result<u64, String> {
 
 fn parse(mut arguments: Parser) -> Result<Task, String> {
     let (mut seed, mut seeds, mut from, mut file, mut nodes) = (None, None, None, None, None);
-    let (mut late_seed, mut is_hostile) = (None, false);
+    let (mut late_seed, mut is_hostile, mut is_deletions) = (None, false, false);
     let (mut record, mut is_shrunk, mut is_planted) = (Record::Nothing, false, false);
     let said = |error: lexopt::Error| error.to_string();
     while let Some(argument) = arguments.next().map_err(said)? {
@@ -98,6 +106,7 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
             Arg::Long("trace") => record = Record::Print,
             Arg::Long("shrink") => is_shrunk = true,
             Arg::Long("hostile") => is_hostile = true,
+            Arg::Long("deletions") => is_deletions = true,
             Arg::Long("planted") => is_planted = true,
             Arg::Long("help") | Arg::Short('h') => return Ok(Task::Help),
             _ => return Err(said(argument.unexpected())),
@@ -106,12 +115,16 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
     if let Some(seed) = late_seed {
         return Ok(Task::Late { seed, record });
     }
-    if is_hostile {
-        return match (seed, seeds) {
-            (Some(from), None) => Ok(Task::Hostile { from, count: 1, record }),
-            (None, Some(count)) => Ok(Task::Hostile { from: from.unwrap_or(0), count, record }),
-            _ => Err("say --seed or --seeds with --hostile".into()),
+    if is_hostile || is_deletions {
+        let (from, count) = match (seed, seeds) {
+            (Some(from), None) => (from, 1),
+            (None, Some(count)) => (from.unwrap_or(0), count),
+            _ => return Err("say --seed or --seeds with --hostile or --deletions".into()),
         };
+        return Ok(match is_hostile {
+            true => Task::Hostile { from, count, record },
+            false => Task::Deletions { from, count, record },
+        });
     }
     let is_plain = record == Record::Nothing && !is_shrunk;
     match (seed, file, seeds, nodes, is_planted) {
@@ -189,6 +202,18 @@ fn many_hostile(from: u64, count: u64, record: Record) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+fn many_deletions(from: u64, count: u64, record: Record) -> ExitCode {
+    let mut failed = 0;
+    for seed in from..from + count {
+        if let Err(failure) = delete_amid_changes(seed, record, None) {
+            failed += 1;
+            println!("seed {seed}: failed {failure}\n  repeat it with --deletions --seed {seed}");
+        }
+    }
+    println!("{} passed, {failed} failed", count - failed);
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 fn many(from: u64, count: u64) -> ExitCode {
     let begin = Instant::now();
     let (mut failed, mut events) = (0, 0);
@@ -251,10 +276,12 @@ fn planted(count: u64) -> ExitCode {
         let found = (0..count).find_map(|seed| {
             let late = || late(seed, Record::Nothing, sabotage).err();
             let with_a_liar = || hostile(seed, Record::Nothing, sabotage).failure;
+            let amid_changes = || delete_amid_changes(seed, Record::Nothing, sabotage).err();
             let failure = run(seed, Record::Nothing, sabotage)
                 .failure
                 .or_else(|| (seed < HOSTILE_PLANTED).then(with_a_liar)?)
-                .or_else(|| (seed < LATE_PLANTED).then(late)?)?;
+                .or_else(|| (seed < LATE_PLANTED).then(late)?)
+                .or_else(|| (seed < DELETIONS_PLANTED).then(amid_changes)?)?;
             Some((seed, failure))
         });
         match found {

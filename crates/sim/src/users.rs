@@ -42,6 +42,8 @@ pub(crate) struct Users {
     pub(crate) came: BTreeSet<ObjectId>,
     /// What is there when everything is at rest, and was put; and as which instance it was got then.
     pub(crate) must_exist: BTreeMap<ObjectId, Option<Instance>>,
+    /// What clients were told is deleted, and how many had begun to make it then.
+    pub(crate) deleted: BTreeMap<ObjectId, usize>,
     /// Gets that brought an object, and when the last of each node did.
     pub(crate) got: u64,
     pub(crate) got_by: BTreeMap<NodeId, Instant>,
@@ -70,6 +72,8 @@ pub(crate) struct Object {
     pub(crate) contents: BTreeSet<Content>,
     /// Whether all nodes knew each other when it was put.
     is_agreed: bool,
+    /// Whether its node had joined the others when it was put.
+    pub(crate) has_joined: bool,
     /// How many copies the node has told a client that there are.
     pub(crate) kept: Option<KeptCopies>,
 }
@@ -131,7 +135,10 @@ pub(crate) enum Purpose {
         object: usize,
         copies: u32,
     },
-    Delete,
+    /// `ended`: of what no client is making any more, and how many had begun to make it.
+    Delete {
+        ended: Vec<(ObjectId, usize)>,
+    },
     /// `newest`: its number, none if there is no name; not known before everything is at rest.
     Latest {
         prefix: &'static str,
@@ -212,6 +219,7 @@ impl Users {
                 is_refused: false,
                 contents: BTreeSet::new(),
                 is_agreed: false,
+                has_joined: false,
                 kept: None,
             });
         }
@@ -228,6 +236,7 @@ impl Users {
             completed: BTreeSet::new(),
             came: BTreeSet::new(),
             must_exist: BTreeMap::new(),
+            deleted: BTreeMap::new(),
             given: BTreeMap::new(),
             counted: 0,
         }

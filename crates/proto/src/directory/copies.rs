@@ -103,6 +103,10 @@ impl Directory {
         if entry.refuses_what_was_deleted(now, from, announce, is_first, mail) {
             return true;
         }
+        if self.was_unheard(now, from, announce, mail) {
+            return true;
+        }
+        let Some(entry) = self.entries.get_mut(id) else { return true };
         let knows_it = |live: &Live| {
             let is_small = matches!(announce.progress, Progress::Inline(_));
             let is_older = live.instance.node == instance.node && live.instance > *instance;
@@ -337,7 +341,7 @@ impl Announce {
     }
 
     /// What its sender is told if it is to have this no more.
-    fn refused(&self, error: Option<Error>) -> Message {
+    pub(super) fn refused(&self, error: Option<Error>) -> Message {
         Message::Drop { id: self.id.clone(), instance: self.instance, error }
     }
 }

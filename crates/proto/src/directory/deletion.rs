@@ -5,20 +5,24 @@
 //!                   |  every holder has said Dropped                       
 //!                   +------------------------------> Deleted, to who asked
 //! ```
+//!
+//! An owner that is new may hear of a deletion before the holders have told it of their copies. For a grace after a change
+//! of members it keeps the answer for a name of which it knows nothing, and has dropped what it hears of meanwhile.
 
 use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 
 use super::{
     Directory, Mail,
-    entry::{Reserved, Tombstone},
+    entry::{Entry, Reserved, Tombstone},
     live::Live,
 };
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
-    limits::{DELETERS_MAX, REMEMBERED_MAX, TOMBSTONE_NS, limit_name},
+    limits::{DELETERS_MAX, ORPHAN_GRACE_NS, REMEMBERED_MAX, TOMBSTONE_NS, limit_name},
     members::Members,
-    message::Message,
+    message::{Announce, Message},
+    planted::{self, Bug},
     time::Instant,
 };
 
@@ -37,6 +41,10 @@ impl Directory {
             is_known = lost.is_some() || entry.live.is_some() || entry.reserved.is_some();
             is_gone = entry.gone.is_some();
         }
+        let is_unheard = !is_known && !is_gone && id.minter().is_none();
+        if is_unheard && self.may_hear_of(now, from, id, request) {
+            return;
+        }
         // A name that no client has put is free, and deleting it changes nothing.
         if is_known || id.minter().is_some() && !is_gone {
             self.bury(now, id, Error::ObjectDeleted { id: id.clone() }, Vec::new(), mail);
@@ -47,12 +55,71 @@ impl Directory {
             if gone.askers.len() < DELETERS_MAX {
                 gone.askers.push((from, request));
             } else {
-                mail.push((from, Message::Deleted { id: id.clone(), request }));
+                mail.push(deleted(id, (from, request)));
                 self.limited.push((from, limit_name!(DELETERS_MAX)));
             }
             gone.answer(id, mail);
         } else {
-            mail.push((from, Message::Deleted { id: id.clone(), request }));
+            mail.push(deleted(id, (from, request)));
+        }
+    }
+
+    /// Whether holders of a name that was deleted may not have told this owner of it yet. The deleter is answered later then.
+    fn may_hear_of(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        id: &ObjectId,
+        request: RequestId,
+    ) -> bool {
+        let until = self.changed_at.map(|changed| changed + ORPHAN_GRACE_NS);
+        let Some(until) = until.filter(|until| now < *until) else { return false };
+        if self.unknown.is_full(from) || planted::has(Bug::DeletesUnheard) {
+            return false;
+        }
+        let entries = self.entries.len();
+        let deleters = &mut self.entries.open(id).asking_mut().deleters;
+        if deleters.len() >= DELETERS_MAX {
+            self.limited.push((from, limit_name!(DELETERS_MAX)));
+            return false;
+        }
+        deleters.push((from, request, until));
+        if self.entries.len() > entries {
+            self.unknown.opened(from);
+        }
+        self.alarms.insert((until, id.clone()));
+        true
+    }
+
+    /// A holder tells of a copy: whether it is of a name that was deleted before this owner heard of it, and is dropped.
+    pub(super) fn was_unheard(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        announce: &Announce,
+        mail: &mut Mail,
+    ) -> bool {
+        let Announce { id, instance, claim, .. } = announce;
+        let Some(entry) = self.entries.get_mut(id).filter(|_| !*claim) else { return false };
+        let deleters = entry.take_deleters(|_| true);
+        if deleters.is_empty() {
+            return false;
+        }
+        let error = Error::ObjectDeleted { id: id.clone() };
+        self.bury(now, id, error.clone(), Vec::from([*instance]), mail);
+        if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
+            gone.dropping.insert((from, *instance));
+            gone.askers.extend(deleters);
+        }
+        mail.push((from, announce.refused(Some(error))));
+        true
+    }
+
+    /// The holders have had their time to tell this owner of a name that was deleted.
+    pub(super) fn answer_deleters(&mut self, now: Instant, id: &ObjectId, mail: &mut Mail) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            let due = entry.take_deleters(|until| until <= now);
+            mail.extend(due.into_iter().map(|asker| deleted(id, asker)));
         }
     }
 
@@ -178,4 +245,31 @@ impl Directory {
         }
         self.forget_if_empty(&id);
     }
+}
+
+impl Entry {
+    /// Those who deleted the name, and are to be answered at a time that is meant.
+    fn take_deleters(&mut self, is_meant: impl Fn(Instant) -> bool) -> Vec<(NodeId, RequestId)> {
+        let mut taken = Vec::new();
+        self.take_back(|asking| {
+            let meant = asking.deleters.extract_if(.., |(.., until)| is_meant(*until));
+            taken.extend(meant.map(|(node, request, _)| (node, request)));
+        });
+        taken
+    }
+
+    /// Makes a name that was deleted free for another instance.
+    pub(super) fn reuse(&mut self, now: Instant, id: &ObjectId, mail: &mut Mail) {
+        mail.extend(self.take_deleters(|_| true).into_iter().map(|asker| deleted(id, asker)));
+        let Some(mut gone) = self.gone.take() else { return };
+        // The name has a new owner: the client that deleted the old object need not wait for its last copies.
+        gone.dropping.clear();
+        gone.answer(id, mail);
+        self.bury(now, &gone.instances, gone.until);
+    }
+}
+
+/// Tells who asked for it that a deletion is carried out.
+pub(super) fn deleted(id: &ObjectId, (node, request): (NodeId, RequestId)) -> (NodeId, Message) {
+    (node, Message::Deleted { id: id.clone(), request })
 }

@@ -8,7 +8,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Mail, accounts::EntryCharge, live::Live};
+use super::{Mail, accounts::EntryCharge, deletion::deleted, live::Live};
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
@@ -66,6 +66,8 @@ pub(super) struct Asking {
     pub(super) watchers: BTreeSet<NodeId>,
     /// Who wants to know of the next change of holders.
     pub(super) locators: Vec<Locator>,
+    /// Who has deleted a name of which this owner may not have heard yet, and when they are answered.
+    pub(super) deleters: Vec<(NodeId, RequestId, Instant)>,
 }
 
 /// One of as many as are remembered: what few have is boxed.
@@ -164,9 +166,8 @@ impl Tombstone {
         if self.is_settled() {
             // A tree that has become empty keeps its root.
             self.dropping = BTreeSet::new();
-            for (node, request) in core::mem::take(&mut self.askers) {
-                mail.push((node, Message::Deleted { id: id.clone(), request }));
-            }
+            let askers = core::mem::take(&mut self.askers);
+            mail.extend(askers.into_iter().map(|asker| deleted(id, asker)));
         }
     }
 }
@@ -199,15 +200,6 @@ impl Entry {
         let live = self.live.as_ref().map(|live| live.instance);
         let reserved = self.reserved.as_ref().map(|reserved| reserved.instance);
         live.or(reserved).map(|instance| instance.node)
-    }
-
-    /// Makes a name that was deleted free for another instance.
-    pub(super) fn reuse(&mut self, now: Instant, id: &ObjectId, mail: &mut Mail) {
-        let Some(mut gone) = self.gone.take() else { return };
-        // The name has a new owner: the client that deleted the old object need not wait for its last copies.
-        gone.dropping.clear();
-        gone.answer(id, mail);
-        self.bury(now, &gone.instances, gone.until);
     }
 
     /// Remembers what the name was before; what is over by `now` is forgotten.
@@ -286,6 +278,7 @@ impl Entry {
             asking.watchers.contains(&node)
                 || asking.waiters.iter().any(|(asker, _)| *asker == node)
                 || asking.locators.iter().any(|locator| locator.node == node)
+                || asking.deleters.iter().any(|(deleter, ..)| *deleter == node)
         };
         let is_known = self.live.is_some() || self.gone.is_some() || self.reserved.is_some();
         !is_known && self.asking().is_some_and(asks)
@@ -338,7 +331,11 @@ impl Entry {
     }
 
     pub(super) fn tell_gone(&mut self, id: &ObjectId, error: &Error, mail: &mut Mail) {
-        let Some(asking) = self.asking.take() else { return };
+        let Some(mut asking) = self.asking.take() else { return };
+        if !asking.deleters.is_empty() {
+            let deleters = core::mem::take(&mut asking.deleters);
+            self.asking_mut().deleters = deleters;
+        }
         if planted::has(Bug::TellsNobodyOfLosses) {
             return;
         }
@@ -356,6 +353,9 @@ impl Entry {
 
 impl Asking {
     fn is_empty(&self) -> bool {
-        self.waiters.is_empty() && self.watchers.is_empty() && self.locators.is_empty()
+        self.waiters.is_empty()
+            && self.watchers.is_empty()
+            && self.locators.is_empty()
+            && self.deleters.is_empty()
     }
 }

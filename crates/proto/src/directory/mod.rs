@@ -106,6 +106,8 @@ pub struct Directory {
     /// Members had given this node up, and tell it from then, and until then, what happened meanwhile.
     catching_up_since: Instant,
     catching_up_until: Instant,
+    /// When members changed last, so that this node may own what its holders have not told it of.
+    changed_at: Option<Instant>,
     /// Members were met again, and may not have told everything before then.
     merging_until: Instant,
     /// Announcements of other instances than those that are known here, which wait until then.
@@ -149,6 +151,7 @@ impl Directory {
             alarms: BTreeSet::new(),
             remembered: VecDeque::new(),
             stray_ns,
+            changed_at: None,
             catching_up_since: Instant::default(),
             catching_up_until: Instant::default(),
             merging_until: Instant::default(),
@@ -401,6 +404,7 @@ impl Directory {
         mail: &mut Mail,
     ) {
         self.settle(now, id, members, mail);
+        self.answer_deleters(now, id, mail);
         self.judge_stalls(now, id, members, link, mail);
         self.end_in_time(now, id, members, mail);
         let since = self.entries.get(id).and_then(|entry| entry.orphan_since);

@@ -193,6 +193,7 @@ impl Directory {
         renewed: Option<NodeId>,
         mail: &mut Mail,
     ) {
+        self.changed_at = Some(now);
         self.entries.note(Change::Owners { renewed, members: Arc::new(members.clone()) });
         self.early.members_changed(members, now + 1);
         self.leases.members_changed(now, self.stray_ns, members, mail);

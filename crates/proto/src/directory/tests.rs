@@ -177,6 +177,46 @@ fn a_question_before_the_object_is_answered_when_it_comes() {
 }
 
 #[test]
+fn a_new_owner_has_dropped_what_was_deleted_before_it_heard_of_it() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.loses(5);
+    assert_eq!(owner.hears(2, delete(&id)), [], "a holder may still tell of it");
+    let mail = owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
+    let [(NodeId(3), Message::Drop { instance: dropped, error, .. })] = &mail[..] else {
+        panic!("{mail:?}")
+    };
+    assert_eq!(*dropped, instance(3, 1));
+    assert!(matches!(error, Some(Error::ObjectDeleted { .. })));
+    let dropped = Message::Dropped { id: id.clone(), instance: instance(3, 1) };
+    assert_eq!(owner.hears(3, dropped), [deleted(&id, 2)]);
+    assert!(owner.holders(&id).is_empty());
+}
+
+#[test]
+fn a_new_owner_that_hears_of_no_copy_answers_after_the_grace() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.loses(5);
+    assert_eq!(owner.hears(2, delete(&id)), []);
+    assert_eq!(owner.waits(ORPHAN_GRACE_NS / 2), []);
+    assert_eq!(owner.waits(ORPHAN_GRACE_NS), [deleted(&id, 2)]);
+    owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
+    assert_eq!(owner.holders(&id), [3], "it was put after the deletion");
+}
+
+#[test]
+fn a_name_that_is_put_anew_ends_its_deletion() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.loses(5);
+    assert_eq!(owner.hears(2, delete(&id)), []);
+    let mail = owner.hears(3, claim(&id, instance(3, 1)));
+    assert!(mail.contains(&deleted(&id, 2)), "{mail:?}");
+    assert!(mail.contains(&claimed(3, &id, instance(3, 1), None)), "{mail:?}");
+}
+
+#[test]
 fn a_question_that_was_taken_back_is_not_answered() {
     let mut owner = Owner::new();
     let id = minted();

@@ -221,7 +221,7 @@ impl World {
             }
             Purpose::Abort
             | Purpose::Join
-            | Purpose::Delete
+            | Purpose::Delete { .. }
             | Purpose::Latest { newest: None, .. }
             | Purpose::Prune
             | Purpose::Wait { .. }

@@ -24,6 +24,7 @@ impl World {
         self.run_until(end);
         self.check_lifetimes();
         self.check_directories();
+        self.check_deleted();
         self.check_promises();
         let existing = self.existing();
         self.look_once_more(&existing);
@@ -130,7 +131,7 @@ impl World {
                     stuck =
                         Some(format!("{request:?} waits for {id:?}, of which all inputs exist"));
                 }
-                Purpose::Seal { .. } | Purpose::Delete | Purpose::Reduce { .. } => {
+                Purpose::Seal { .. } | Purpose::Delete { .. } | Purpose::Reduce { .. } => {
                     stuck = Some(format!("{request:?} waits: {:?}", asked.purpose));
                 }
                 Purpose::Put { .. } | Purpose::Create { .. } | Purpose::Keep { .. }

@@ -91,8 +91,9 @@ impl World {
     fn put(&mut self, object: usize, at: u64) {
         let Some((node, client)) = self.client_at(at) else { return };
         let tag = Tag(self.users.count());
-        let is_agreed = self.all_have_met();
+        let (is_agreed, has_joined) = (self.all_have_met(), self.has_joined(node));
         let known = &mut self.users.objects[object];
+        known.has_joined = has_joined;
         known.is_agreed = is_agreed;
         known.node = Some(node);
         known.contents.insert(Content::of(tag));
@@ -119,7 +120,9 @@ impl World {
             }
         }
         let Some((node, client)) = self.client_at(at) else { return };
-        self.users.objects[object].node = Some(node);
+        let has_joined = self.has_joined(node);
+        let known = &mut self.users.objects[object];
+        (known.node, known.has_joined) = (Some(node), has_joined);
         let count = count.min(ids.len()) as u32;
         let id = name.map(ObjectId::Named);
         let ttl_ns = self.lives(object, client);
@@ -134,7 +137,8 @@ impl World {
                 self.users.objects[object].is_delete_asked = true;
             }
         }
-        self.ask(node, client, Ask::Delete { ids }, Purpose::Delete, None);
+        let ended = self.no_longer_made(node, &ids);
+        self.ask(node, client, Ask::Delete { ids }, Purpose::Delete { ended }, None);
     }
 
     pub(crate) fn client_dies(&mut self, client: ClientId) {

@@ -120,12 +120,9 @@ impl World {
             (Purpose::Locations { id, known, changes, must }, Answer::Locations(all)) => {
                 self.check_locations(node, client, id, known, changes, &must, &all);
             }
+            (Purpose::Delete { ended }, Answer::Done) => self.deleted(ended),
             (
-                Purpose::Delete
-                | Purpose::Abort
-                | Purpose::Join
-                | Purpose::Prune
-                | Purpose::Follow { .. },
+                Purpose::Abort | Purpose::Join | Purpose::Prune | Purpose::Follow { .. },
                 Answer::Done,
             ) => {}
             (purpose, answer) => self.fail(format!("{answer:?} is no answer to {purpose:?}")),

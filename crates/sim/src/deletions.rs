@@ -1,0 +1,225 @@
+//! What a client was told is deleted stays deleted, whichever nodes come, leave and die afterwards.
+//!
+//! Says nothing of deletions while a fault keeps some nodes from all others: a deletion reaches the nodes of its side. Nor
+//! of an object that a client was still making when it was deleted.
+
+use hoplite_proto::{
+    id::{NodeId, ObjectId},
+    meta::{Dtype, Meta},
+    node::Config,
+    planted,
+    reduce::cost::Link,
+    time::Instant,
+};
+
+use crate::{
+    Record, Sabotage,
+    dice::Dice,
+    faults::{DETOUR_NS, Fault},
+    payload::SMALL_BYTES,
+    plan::{Act, DETECTION_NS, Fate, MILLISECOND, Make, Plan, SECOND, Spec, name},
+    trace::Trace,
+    users::Object,
+    world::{Happening, World},
+};
+
+/// For how long after a fault members may not know all that the others know.
+const AFTER_NS: u64 = 15 * SECOND;
+
+/// Before anything is put: all nodes know each other.
+const HEAD_START: u64 = SECOND;
+
+/// Lets nodes come, leave and die around deletions.
+///
+/// # Errors
+/// What a checker found: a deleted object that is there again.
+pub fn delete_amid_changes(
+    seed: u64,
+    record: Record,
+    sabotage: Option<Sabotage>,
+) -> Result<(), String> {
+    let plan = plan(&mut Dice::new(seed));
+    let end = plan.end;
+    let mut world = World::begin(seed, plan, Trace::of(record), sabotage);
+    world.add_acquainted_hosts();
+    for (at, act) in world.plan.acts.clone() {
+        world.at(at, Happening::Act(act));
+    }
+    planted::plant(sabotage.and_then(Sabotage::planted));
+    world.run_until(end);
+    world.check_deleted();
+    planted::plant(None);
+    world.failure.map_or(Ok(()), Err)
+}
+
+/// Objects that are put, got and deleted; around each deletion a node leaves, comes, dies or is hard to reach.
+fn plan(dice: &mut Dice) -> Plan {
+    let nodes = dice.between(3, 6);
+    let (mut objects, mut acts) = (Vec::new(), Vec::new());
+    let link = Link {
+        latency_ns: dice.pick(&[80_000, 1_000_000]).unwrap_or(1),
+        bytes_per_second: 37_500_000,
+    };
+    let time_ns = dice.between(1, 8) * SECOND;
+    let mut at = |time: u64, act: Act| acts.push((Instant(HEAD_START + time), act));
+    for object in 0..dice.between(4, 24) as usize {
+        let bytes = dice.pick(&[SMALL_BYTES, 128 << 10, 4 << 20]).unwrap_or(8);
+        let Some(meta) = Meta::array(Dtype::Int64, vec![bytes / 8]) else { continue };
+        let is_fold = object >= 2 && dice.chance(30);
+        let make = if is_fold {
+            let inputs = (object - 2..object).collect();
+            Make::Reduce {
+                inputs,
+                count: dice.between(1, 2) as usize,
+                patience_ns: None,
+                cancel_ns: None,
+            }
+        } else {
+            Make::Put { fate: Fate::Sealed, pace_ns: 0 }
+        };
+        let meta = objects
+            .last()
+            .map_or(meta.clone(), |last: &Spec| if is_fold { last.meta.clone() } else { meta });
+        let name = Some(name(&format!("deleted{object}/x")));
+        objects.push(Spec { name, meta, make, ttl_ns: None });
+        let put = dice.below(time_ns);
+        at(put, Act::Make { object, at: dice.below(64) });
+        for _ in 0..dice.below(5) {
+            let get = put + dice.below(500 * MILLISECOND);
+            let (patience_ns, hold_ns) = (Some(SECOND), 0);
+            at(get, Act::Get { object, at: dice.below(64), patience_ns, cancel_ns: None, hold_ns });
+        }
+        let deleted = put + dice.between(150, 900) * MILLISECOND;
+        at(deleted, Act::Delete { object, at: dice.below(64) });
+        if dice.chance(20) {
+            // Both owners are new, perhaps before the holders have met them.
+            for _ in 0..dice.between(1, 3) {
+                at(deleted.saturating_sub(dice.below(40 * link.latency_ns)), Act::Join);
+            }
+        }
+        if !dice.chance(30) {
+            continue;
+        }
+        let near = dice.pick(&[MILLISECOND, 30 * MILLISECOND, SECOND, DETECTION_NS]).unwrap_or(1);
+        let (when, node) = (deleted.saturating_sub(near) + dice.below(2 * near), dice.below(64));
+        let lasting = dice.between(1, 8) * SECOND;
+        at(
+            when,
+            match dice.below(10) {
+                0..3 => Act::Leave { at: node },
+                3..5 => Act::Crash { at: node },
+                5 => Act::Restart { at: node, pause_ns: dice.below(2 * SECOND) },
+                6 => Act::Break { at: node },
+                7 => Act::Fault { at: node, fault: Fault::Pair, time_ns: lasting },
+                8 => Act::Fault { at: node, fault: Fault::OneWay, time_ns: lasting },
+                _ => Act::Fault {
+                    at: node,
+                    fault: Fault::Freeze,
+                    time_ns: dice.below(DETECTION_NS / 3),
+                },
+            },
+        );
+        at(when + dice.below(2 * SECOND), Act::Join);
+    }
+    acts.sort_by_key(|(at, _)| *at);
+    let config = Config { detection_ns: Some(DETECTION_NS), ..Config::new(1 << 40, link) };
+    Plan {
+        nodes,
+        config,
+        slot_failures: 0,
+        disk: None,
+        objects,
+        acts,
+        end: Instant(60 * SECOND),
+        apart_until: None,
+        has_jobs: false,
+    }
+}
+
+/// For how long from the beginning of a fault some node may not know what another one knows.
+fn separates_ns(fault: Fault, time_ns: u64) -> u64 {
+    match fault {
+        Fault::Freeze if time_ns <= DETECTION_NS / 3 => 0,
+        Fault::Slow { .. } => 0,
+        // Until they have found a way by a third.
+        Fault::Pair | Fault::OneWay => time_ns.min(DETOUR_NS) + SECOND,
+        Fault::Freeze | Fault::Off | Fault::Deaf | Fault::Halves => time_ns + AFTER_NS,
+    }
+}
+
+impl World {
+    /// Of some objects that `node` deletes those that no client is making any more, and how many had begun to make each.
+    pub(crate) fn no_longer_made(&self, node: NodeId, ids: &[ObjectId]) -> Vec<(ObjectId, usize)> {
+        if !self.has_joined(node) || !self.is_whole() {
+            return Vec::new();
+        }
+        let existing = self.existing();
+        let has_ended = |id: &ObjectId, object: &Object| match object.spec.make {
+            Make::Put { .. } => object.is_made || object.is_failed,
+            Make::Reduce { .. } => {
+                existing.contains_key(id) && self.users.objects_of(id).count() == 1
+            }
+        };
+        let all_ended = |id: &&ObjectId| {
+            let mut begun = self.users.objects_of(id).filter(|object| object.node.is_some());
+            begun.all(|object| has_ended(id, object) && object.has_joined)
+        };
+        let ended = ids.iter().filter(all_ended);
+        ended.map(|id| (id.clone(), self.begun(id))).collect()
+    }
+
+    /// Whether a node has met those that were there before it: a real one takes no questions before.
+    pub(crate) fn has_joined(&self, node: NodeId) -> bool {
+        let knows = |node: NodeId| self.hosts[&node].node.members().len();
+        let was_there = (1..=self.plan.nodes).map(NodeId).filter(|id| self.is_up(*id));
+        was_there.map(knows).min().is_some_and(|least| knows(node) >= least)
+    }
+
+    /// Whether all nodes hear each other, and no fault was over so recently that they may not know all.
+    fn is_whole(&self) -> bool {
+        let is_apart = |(at, act): &(Instant, Act)| {
+            let Act::Fault { time_ns, fault, .. } = act else { return false };
+            *at <= self.now && self.now < *at + separates_ns(*fault, *time_ns)
+        };
+        self.plan.apart_until.is_none_or(|until| until + AFTER_NS < self.now)
+            && !self.plan.acts.iter().any(is_apart)
+            && self.hostile.is_none()
+    }
+
+    fn begun(&self, id: &ObjectId) -> usize {
+        self.users.objects_of(id).filter(|object| object.node.is_some()).count()
+    }
+
+    /// A client was told that objects are deleted.
+    pub(crate) fn deleted(&mut self, ended: Vec<(ObjectId, usize)>) {
+        if self.is_whole() {
+            self.users.deleted.extend(ended);
+        }
+    }
+
+    /// When everything is at rest: no node has what was deleted.
+    pub(crate) fn check_deleted(&mut self) {
+        let existing = self.existing();
+        let is_back =
+            |id: &ObjectId, begun: usize| existing.contains_key(id) && self.begun(id) == begun;
+        let back = self.users.deleted.iter().find(|(id, begun)| is_back(id, **begun));
+        if let Some((id, _)) = back {
+            let nodes = existing[id].clone();
+            self.fail(format!("{id:?} was deleted, and is at {nodes:?} again"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_deleted_stays_deleted() {
+        for seed in 0..300 {
+            if let Err(failure) = delete_amid_changes(seed, Record::Nothing, None) {
+                panic!("seed {seed}: {failure}");
+            }
+        }
+    }
+}
