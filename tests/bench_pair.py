@@ -50,13 +50,14 @@ def prepared(system: Kind) -> Kind:
     return system
 
 
-def measured(system: System) -> list[Row]:
-    """The rows of all operations of a small and a middling size on a lab of two hosts."""
+def measured(system: System, *, hosts: int = 2, ops: Sequence[str] = OPS) -> list[Row]:
+    """The rows of operations of a small and a middling size on a lab."""
     said: list[str] = []
-    with Lab(hosts=2) as lab, Agents(of_lab(lab)) as agents:
+    with Lab(hosts=hosts) as lab, Agents(of_lab(lab)) as agents:
+        system.adapt(of_lab(lab).hosts, (), plain=False)
         runner = Runner(of_lab(lab), agents, [system], repeats=1, environments=Environments(), tell=said.append)
         runner.prepare()
         try:
-            return [row for op in OPS for nbytes in (4096, 2**20) for row in runner.measure(Cell(op, nbytes))]
+            return [row for op in ops for nbytes in (4096, 2**20) for row in runner.measure(Cell(op, nbytes))]
         finally:
             runner.close()

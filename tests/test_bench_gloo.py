@@ -69,6 +69,16 @@ def test_every_host_has_a_rank_bound_to_its_address(tmp_path: Path) -> None:
         assert options["--ranks"] == "3"
 
 
+def test_a_bcube_is_offered_to_counts_that_make_one(tmp_path: Path) -> None:
+    def offered(hosts: int) -> bool:
+        system = Gloo()
+        system.adapt([Written(tmp_path).hosts[0]] * hosts, (), plain=False)
+        return "bcube" in [one.name for one in system.variants("allreduce")]
+
+    assert [hosts for hosts in range(66) if offered(hosts)] == [4, 8, 12, 16, 32, 48, 64]
+    assert not any(one.name == "bcube" for one in Gloo().variants("allreduce"))
+
+
 @pytest.mark.peers
 def test_one_source_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     program = prepared(Gloo()).program
@@ -128,3 +138,14 @@ def test_two_hosts_measure_all_operations_and_variants() -> None:
     rows = measured(system)
     assert {row.note for row in rows if not row.verified} == set()
     assert {(row.op, row.variant) for row in rows} == {(op, one.name) for op in OPS for one in system.variants(op)}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+@needs_lab
+@pytest.mark.peers
+@pytest.mark.timeout(120)  # the first time it is compiled
+@pytest.mark.parametrize("hosts", [8, 12])
+def test_more_hosts_sum_right_by_a_bcube(hosts: int) -> None:
+    rows = measured(prepared(Gloo()), hosts=hosts, ops=["allreduce"])
+    assert {row.note for row in rows if not row.verified} == set()
+    assert "bcube" in {row.variant for row in rows}

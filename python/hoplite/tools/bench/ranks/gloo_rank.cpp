@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <gloo/allreduce.h>
+#include <gloo/allreduce_bcube.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring_chunked.h>
 #include <gloo/broadcast.h>
@@ -37,6 +38,8 @@ using Array = std::vector<float>;
 // Longer than any round takes, and than the bench waits for one: 1 GiB from each of 16 hosts takes 260 s at 500 Mbit/s.
 constexpr std::chrono::minutes TIMEOUT(60);
 constexpr int64_t HEAD_START_NS = 1000000;
+// As BCUBE_BASE in gloo.py: how many ranks exchange with each other in a round of a BCube.
+constexpr int BCUBE_BASE = 4;
 
 // ---- Time -----------------------------------------------------------------------------------------------------------
 
@@ -192,6 +195,9 @@ class Rank {
     if (variant_ == "halving-doubling") {
       return std::make_unique<gloo::AllreduceHalvingDoubling<float>>(context_, pointers, count_);
     }
+    if (variant_ == "bcube") {
+      return std::make_unique<gloo::AllreduceBcube<float>>(context_, pointers, count_);
+    }
     throw std::runtime_error("Gloo has no " + op_ + " by " + variant_);
   }
 
@@ -264,7 +270,7 @@ void serve(Rank& rank, Socket& bench) {
 std::shared_ptr<gloo::Context> mesh(const std::string& address, const std::string& store, int rank, int ranks) {
   gloo::transport::tcp::attr here(address.c_str());
   auto device = gloo::transport::tcp::CreateDevice(here);
-  auto context = std::make_shared<gloo::rendezvous::Context>(rank, ranks);
+  auto context = std::make_shared<gloo::rendezvous::Context>(rank, ranks, BCUBE_BASE);
   context->setTimeout(TIMEOUT);
   Exchange exchange(store, rank, ranks);
   context->connectFullMesh(exchange, device);

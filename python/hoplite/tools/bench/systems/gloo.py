@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from hoplite.tools.bench.systems.base import RANKS, System, Unavailable, Variant
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hoplite.tools.bench.environments import Environments
-    from hoplite.tools.bench.systems.base import Launch
+    from hoplite.tools.bench.systems.base import Host, Launch
 
 # The first is compiled, and includes the others.
 SOURCES = (RANKS / "gloo_rank.cpp", RANKS / "gloo_exchange.hpp", RANKS / "gloo_lines.hpp")
@@ -21,6 +23,8 @@ LIBRARIES = ("-lgloo", "-pthread")
 INSTALL = "`apt-get install libgloo-dev g++` (`make bench-packages`)"
 # Where rank 0 hands out everyone's addresses while a group starts.
 STORE_PORT = 17430
+# As in gloo_rank.cpp: so many ranks exchange with each other in a round of a BCube.
+BCUBE_BASE = 4
 
 
 class Gloo(System):
@@ -31,6 +35,11 @@ class Gloo(System):
     def __init__(self) -> None:
         self.program: Path | None = None
         self.version = ""
+        self.hosts = 0
+
+    def adapt(self, hosts: Sequence[Host], degrees: Sequence[str], *, plain: bool) -> None:  # noqa: ARG002 - it has none
+        """Counts the hosts: not every count makes a BCube."""
+        self.hosts = len(hosts)
 
     def prepare(self, environments: Environments) -> None:
         """Compiles the program, unless these sources were compiled against this library before.
@@ -58,7 +67,8 @@ class Gloo(System):
         """Gloo has one way for all but allreduce; all are in one group."""
         if op != "allreduce":
             return [Variant()]
-        return [Variant(), Variant("ring chunked"), Variant("halving-doubling")]
+        found = [Variant(), Variant("ring chunked"), Variant("halving-doubling")]
+        return [*found, Variant("bcube")] if makes_bcube(self.hosts) else found
 
     def start(self, launch: Launch, group: str) -> None:  # noqa: ARG002 - it has one
         """Starts a rank on every host, bound to the host's address on the network that is measured."""
@@ -72,6 +82,14 @@ class Gloo(System):
         """Results are compared where they are, and folded in place; one allreduce receives into as much again."""
         arrays = {"rtt": 3, "broadcast": hosts, "gather": 2 * hosts, "reduce": hosts, "allreduce": 2 * hosts}
         return arrays[op] * nbytes
+
+
+def makes_bcube(hosts: int) -> bool:
+    """Whether Gloo's BCube has a place for each host: a power of the base, or that times a number below it."""
+    rest = hosts
+    while rest and rest % BCUBE_BASE == 0:
+        rest //= BCUBE_BASE
+    return hosts >= BCUBE_BASE and rest < BCUBE_BASE
 
 
 def package_version() -> str:
