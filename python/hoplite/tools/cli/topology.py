@@ -295,7 +295,8 @@ def simulate(**options: Any) -> None:  # noqa: ANN401 - as click gives them
 @click.option("--hosts", "hosts_file", required=True, type=file_option, help="Hosts in the order of their ranks.")
 @click.option("--format", "form", type=click.Choice(list(FORMATS)), required=True, help="Which launcher.")
 @click.option(
-    "--launcher", help="Its command, with its options; of torchrun and gloo: ssh's.  [default: mpiexec, mpirun or ssh]"
+    "--launcher",
+    help="Its command, with its options; of torchrun, gloo and lightgbm: ssh's.  [default: mpiexec, mpirun or ssh]",
 )
 @json_option("Print one JSON object.")
 def verify(hosts_file: Path, form: str, launcher: str | None, as_json: bool) -> None:

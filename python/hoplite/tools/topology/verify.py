@@ -1,7 +1,8 @@
 """Starts a tiny job by a launcher, and says on which host each rank ran.
 
 Each process tells its rank, and every name and address of where it runs; a launcher that reaches hosts by another
-command than ssh can have that set HOPLITE_HOST. torchrun and Gloo have a command for each host, which ssh runs there.
+command than ssh can have that set HOPLITE_HOST. torchrun, Gloo and LightGBM have a command for each host, which ssh
+runs there.
 """
 
 from __future__ import annotations
@@ -41,10 +42,29 @@ if rank == 0:
     print("".join(f"hoplite-rank {at} {places}\\n" for at, places in enumerate(told)), flush=True)
 dist.barrier()
 """
+# LightGBM finds its rank by its address, and tells it in its log.
+JOIN = """
+import os, re, socket, subprocess, sys
+import lightgbm, numpy
+class Log:
+    def __init__(self): self.words = ""
+    def info(self, words): self.words += words
+    warning = info
+log = Log()
+lightgbm.register_logger(log)
+machines = sys.argv[1]
+size, port = machines.count(",") + 1, int(machines.rpartition(":")[2])
+network = {"machines": machines, "local_listen_port": port, "num_machines": size, "time_out": 1}
+rows = numpy.arange(100.0)
+lightgbm.Booster({**network, "tree_learner": "data", "pre_partition": True}, lightgbm.Dataset(rows[:, None], rows))
+own = subprocess.run(["hostname", "-I"], capture_output=True, text=True).stdout
+rank = re.search("Local rank: ([0-9]+)", log.words)[1]
+print(f"\\nhoplite-rank {rank} {socket.gethostname()} {own.strip()} {os.environ.get('HOPLITE_HOST', '')}")
+"""
 # The launcher of each format that can be looked at, and how it takes the file.
 COMMANDS = {"mpich": ("mpiexec", ["-f"]), "openmpi4": ("mpirun", ["--rankfile"]), "openmpi5": ("mpirun", ["--map-by"])}
 # Those that have a command for each host, which a shell of that host runs.
-EACH = ("torchrun", "gloo")
+EACH = ("torchrun", "gloo", "lightgbm")
 FORMS = (*COMMANDS, *EACH)
 
 
@@ -88,7 +108,11 @@ def _by_file(form: str, hosts: list[Host], command: list[str]) -> str:
 
 def _commands(form: str, hosts: list[Host]) -> list[tuple[str, str]]:
     """Each host with the command that runs there."""
-    lines = [line.split(": ", 1) for line in launchers.write(form, hosts, Wanted("ring")).text.splitlines()]
+    text = launchers.write(form, hosts, Wanted("ring")).text.splitlines()
+    if form == "lightgbm":
+        machines = ",".join(line.replace(" ", ":") for line in text)
+        return [(host.name, f"python3 -c {shlex.quote(JOIN)} {machines}") for host in hosts]
+    lines = [line.split(": ", 1) for line in text]
     if form == "torchrun":
         program = f"--no-python sh -c {shlex.quote(TELL)}"
         return [(host, there.replace(launchers.PROGRAM, program)) for host, there in lines]
