@@ -1,7 +1,8 @@
 """Measures stock libraries in ten orders of hosts in a lab of two racks, and compares with what plan's models say.
 
 As root: `python docs/topology/orders_in_a_lab.py orders_in_a_lab.json`. Goes on with the orders that the file lacks,
-and prints a table of what is there. `--show` only prints.
+and prints a table of what is there. `--show` only prints. Two negative controls, where an order should change nothing:
+recursive doubling, whose every round carries as much, and uplinks as wide as a rack's hosts together.
 """
 
 from __future__ import annotations
@@ -11,90 +12,204 @@ import dataclasses
 import json
 import random
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hoplite import _native
+from hoplite.tools.bench.systems import System
+from hoplite.tools.bench.systems.gloo import BCUBE_BASE, Gloo
+from hoplite.tools.bench.systems.mpi import Mpich, OpenMpi
 from hoplite.tools.topology.problem import Wanted
 from hoplite.tools.topology.study import spearman
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hoplite.tools.bench.systems import Variant
+
 RACKS = [4, 4]
-RATE = UPLINK = "200mbit"
-NBYTES = 4 << 20
+RATE = NARROW = "200mbit"
+# As the hosts of a rack together.
+WIDE = "800mbit"
+BITS = {NARROW: 200e6, WIDE: 800e6}
+# At 4 MiB Open MPI's ring takes a third longer than the wire where no uplink is shared.
+NBYTES = 16 << 20
 ORDERS, CANDIDATES = 10, 2000
 REPEATS = 2
-# Which model's cost is compared with which variant, by system and variant of the bench.
+# What is counted of each variant, by system and variant of the bench.
 ALGORITHMS = {
     ("gloo", "ring chunked"): Wanted("ring", "gloo", bytes=NBYTES),
     ("openmpi", "ring"): Wanted("ring", "mpi", bytes=NBYTES),
+    ("mpich", "ring"): Wanted("ring", "mpi", bytes=NBYTES),
     ("gloo", "halving-doubling"): Wanted("halving-doubling", "gloo", bytes=NBYTES),
     ("openmpi", "rabenseifner"): Wanted("halving-doubling", "mpi", bytes=NBYTES),
+    ("mpich", "reduce_scatter_allgather"): Wanted("halving-doubling", "mpi", bytes=NBYTES),
+    ("gloo", "bcube"): Wanted("bcube", "gloo", base=BCUBE_BASE, bytes=NBYTES),
 }
+RING = ("gloo", "ring chunked")
+DOUBLING = [("openmpi", "recursive_doubling"), ("mpich", "recursive_doubling")]
 
 
-def machines() -> _native.Topology:
+class Studied(System):
+    """A system of the bench with some of its variants alone.
+
+    Args:
+        names: of systems and variants.
+    """
+
+    def __init__(self, names: Sequence[tuple[str, str]]) -> None:
+        super().__init__()
+        self.names = names
+
+    def variants(self, op: str) -> list[Variant]:
+        """Those of these names."""
+        return [one for one in super().variants(op) if (self.name, one.name) in self.names]  # type: ignore[safe-super]
+
+
+class StudiedGloo(Studied, Gloo):
+    """Gloo as the bench has it."""
+
+
+class StudiedOpenMpi(Studied, OpenMpi):
+    """Open MPI with recursive doubling, which the bench leaves out: it sends several times what others do."""
+
+    forced: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "allreduce": {**OpenMpi.forced["allreduce"], "doubling": "recursive_doubling"}
+    }
+    tuned: ClassVar[dict[str, dict[str, str]]] = {
+        **OpenMpi.tuned,
+        "doubling": {"allreduce_algorithm": "recursive_doubling"},
+    }
+
+
+class StudiedMpich(Studied, Mpich):
+    """MPICH with the algorithms that the models know."""
+
+    controls: ClassVar[dict[str, dict[str, str]]] = {
+        name: {"ALLREDUCE_INTRA_ALGORITHM": name} for name in ("ring", "reduce_scatter_allgather", "recursive_doubling")
+    }
+    forced: ClassVar[Mapping[str, Mapping[str, str]]] = {"allreduce": {name: name for name in controls}}
+
+
+def machines(uplink: str = NARROW) -> _native.Topology:
     """The lab as plan has it: links in bytes a microsecond."""
     rack = [number for number, size in enumerate(RACKS) for _ in range(size)]
     times = [0.0 if a == b else 25.0 + 5.0 * (rack[a] != rack[b]) for a in range(len(rack)) for b in range(len(rack))]
-    return _native.Topology(times, len(rack), rack, 200e6 / 8e6, [200e6 / 8e6] * len(RACKS))
+    return _native.Topology(times, len(rack), rack, BITS[RATE] / 8e6, [BITS[uplink] / 8e6] * len(RACKS))
 
 
 def chosen() -> list[list[int]]:
-    """Ten orders from the best to the worst, by the cost of a ring and then of halving-doubling."""
+    """Ten orders from the best to the worst: the extremes of each algorithm, and others as far apart as can be."""
     native, chance = machines(), random.Random(0)
     count = sum(RACKS)
     orders = [list(range(count)), *(chance.sample(range(count), count) for _ in range(CANDIDATES))]
-    ring, halving = ALGORITHMS["gloo", "ring chunked"], ALGORITHMS["gloo", "halving-doubling"]
+    kinds = [ALGORITHMS["gloo", name] for name in ("ring chunked", "halving-doubling", "bcube")]
 
-    def cost(order: list[int]) -> tuple[float, float]:
-        return round(native.cost(ring, "congestion", order)), round(native.cost(halving, "congestion", order))
-
-    # Each pair of costs once, and as far apart as ten can be.
-    by_cost: dict[tuple[float, float], list[int]] = {}
+    # Each triple of costs once, in milliseconds: round trips tell no order from another.
+    by_cost: dict[tuple[float, ...], list[int]] = {}
     for order in orders:
-        by_cost.setdefault(cost(order), order)
-    found = [by_cost[key] for key in sorted(by_cost)]
-    for order in orders:
-        if len(found) >= ORDERS:
-            break
-        if order not in found:
-            found.append(order)
-    found.sort(key=cost)
-    return [found[round(place * (len(found) - 1) / (ORDERS - 1))] for place in range(ORDERS)]
+        by_cost.setdefault(tuple(round(native.cost(kind, "congestion", order), -3) for kind in kinds), order)
+    costs = sorted(by_cost)
+    picked = {pick(costs, key=lambda cost: cost[place]) for place in range(len(kinds)) for pick in (min, max)}
+    others = [cost for cost in costs if cost not in picked]
+    wanted = ORDERS - len(picked)
+    picked |= {others[round(place * (len(others) - 1) / (wanted - 1))] for place in range(wanted)}
+    return [by_cost[cost] for cost in sorted(picked)]
 
 
-def measure(order: list[int]) -> dict[str, Any]:
-    """Medians of each variant with hosts in this order, in seconds."""
-    from hoplite.tools.bench import hosts, plan, session
-    from hoplite.tools.bench.results import Results
+def due() -> list[tuple[str, list[int], list[tuple[str, str]]]]:
+    """What is to be measured: with which uplinks, in which order, which systems and variants."""
+    orders = chosen()
+    found = [(NARROW, order, list(ALGORITHMS)) for order in orders]
+    # Where racks are sorted, and where each neighbour is in the other rack: recursive doubling crosses in one round.
+    ends = [pick(orders, key=lambda order: cost(RING, NARROW, order)) for pick in (min, max)]
+    found += [(NARROW, order, DOUBLING) for order in ends]
+    return found + [(WIDE, order, list(ALGORITHMS)) for order in ends]
+
+
+def measure(uplink: str, order: list[int], names: list[tuple[str, str]]) -> dict[str, Any]:
+    """Medians of each variant with hosts in this order, in seconds.
+
+    Raises:
+        SystemExit: a variant failed, or its sums were wrong.
+    """
+    from hoplite.tools.bench.environments import Environments
+    from hoplite.tools.bench.hosts import Agents, of_lab
+    from hoplite.tools.bench.plan import Cell
+    from hoplite.tools.bench.run import Runner
     from hoplite.tools.lab import Lab
 
-    with Lab(racks=RACKS, rate=RATE, uplink=UPLINK) as lab:
-        network = hosts.of_lab(lab)
+    with Lab(racks=RACKS, rate=RATE, uplink=uplink) as lab:
+        network = of_lab(lab)
         ranked = [dataclasses.replace(network.hosts[machine], number=rank) for rank, machine in enumerate(order)]
-        settings = session.Settings(["gloo", "openmpi"], [plan.Cell("allreduce", NBYTES)], REPEATS)
-        rows = session.measure(dataclasses.replace(network, hosts=ranked), settings, Results(None))
+        network = dataclasses.replace(network, hosts=ranked)
+        with Agents(network) as agents:
+            known: list[Studied] = [StudiedGloo(names), StudiedOpenMpi(names), StudiedMpich(names)]
+            measured = [system for system in known if system.name in dict(names)]
+            for system in measured:
+                system.adapt(ranked, (), plain=False)
+            runner = Runner(
+                network, agents, measured, repeats=REPEATS, environments=Environments(), tell=lambda _words: None
+            )
+            runner.prepare()
+            try:
+                rows = list(runner.measure(Cell("allreduce", NBYTES)))
+            finally:
+                runner.close()
+    if failed := [f"{row.system} {row.variant}: {row.note}" for row in rows if not row.verified]:
+        raise SystemExit("\n".join(failed))
     return {
+        "uplink": uplink,
         "order": order,
+        "bytes": NBYTES,
         "seconds": {f"{row.system} {row.variant}": row.seconds["median"] for row in rows if row.seconds},
         "load": Path("/proc/loadavg").read_text().split()[0],
     }
 
 
+def doubling(order: list[int]) -> float:
+    """What recursive doubling takes, in microseconds: each round all bytes, with the rank that differs in a bit."""
+    rack = [number for number, size in enumerate(RACKS) for _ in range(size)]
+    total, distance = 0.0, 1
+    while distance < len(order):
+        pairs = [(rack[order[rank]], rack[order[rank ^ distance]]) for rank in range(len(order))]
+        leaving = max(sum(here == one != there for here, there in pairs) for one in range(len(RACKS)))
+        total += NBYTES * 8e6 * max(1 / BITS[RATE], leaving / BITS[NARROW])
+        distance *= 2
+    return total
+
+
+def cost(name: tuple[str, str], uplink: str, order: list[int]) -> float:
+    """What a variant takes by the congestion model, in microseconds."""
+    if name in DOUBLING:
+        return doubling(order)
+    return machines(uplink).cost(ALGORITHMS[name], "congestion", order)
+
+
 def show(measured: list[dict[str, Any]]) -> None:
-    """A table of what was measured, best against worst, and how well the models order it."""
-    native = machines()
-    for (system, variant), wanted in ALGORITHMS.items():
-        name = f"{system} {variant}"
-        there = [one for one in measured if name in one["seconds"]]
-        seconds = [one["seconds"][name] for one in there]
-        costs = [native.cost(wanted, "congestion", one["order"]) for one in there]
-        if len(there) < 2:
-            continue
-        best, worst = costs.index(min(costs)), costs.index(max(costs))
-        print(  # noqa: T201
-            f"| {name} | {seconds[best]:.2f} s | {seconds[worst]:.2f} s | {seconds[worst] / seconds[best]:.2f} | "
-            f"{costs[worst] / costs[best]:.2f} | {spearman(costs, seconds):.2f} |"
-        )
+    """A table of what was measured, best against worst, and how well the models order it; controls last."""
+    for name in ALGORITHMS:
+        line(measured, name, NARROW)
+    for name in DOUBLING:
+        line(measured, name, NARROW, control="control")
+    for name in ALGORITHMS:
+        line(measured, name, WIDE, control="control, 1:1")
+
+
+def line(measured: list[dict[str, Any]], name: tuple[str, str], uplink: str, control: str = "") -> None:
+    """One line of the table; of a control the orders are those that are best and worst for a ring at 4:1."""
+    label = " ".join(name)
+    there = [one for one in measured if one["uplink"] == uplink and label in one["seconds"]]
+    if len(there) < 2:
+        return
+    seconds = [one["seconds"][label] for one in there]
+    costs = [cost(name, uplink, one["order"]) for one in there]
+    ranked = [cost(RING, NARROW, one["order"]) for one in there] if control else costs
+    best, worst = ranked.index(min(ranked)), ranked.index(max(ranked))
+    print(  # noqa: T201
+        f"| {f'{control}: ' if control else ''}{label} | {seconds[best]:.2f} s | {seconds[worst]:.2f} s | "
+        f"{seconds[worst] / seconds[best]:.2f} | {costs[worst] / costs[best]:.2f} | "
+        f"{'' if control else f'{spearman(costs, seconds):.2f}'} |"
+    )
 
 
 def main() -> None:
@@ -102,13 +217,18 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("file", type=Path)
     options.add_argument("--show", action="store_true")
-    options.add_argument("--orders", type=int, default=ORDERS, help="At most so many more.")
+    options.add_argument("--orders", type=int, default=1000, help="At most so many more.")
     given = options.parse_args()
     measured = json.loads(given.file.read_text()) if given.file.exists() else []
-    known = [one["order"] for one in measured]
-    missing = [] if given.show else [order for order in chosen() if order not in known][: given.orders]
-    for order in missing:
-        measured.append(measure(order))
+
+    def is_there(uplink: str, order: list[int], names: list[tuple[str, str]]) -> bool:
+        labels = {" ".join(name) for name in names}
+        alike = [one["seconds"] for one in measured if (one["uplink"], one["order"]) == (uplink, order)]
+        return any(labels <= seconds.keys() for seconds in alike)
+
+    missing = [] if given.show else [one for one in due() if not is_there(*one)][: given.orders]
+    for one in missing:
+        measured.append(measure(*one))
         given.file.write_text(json.dumps(measured, indent=1) + "\n")
     show(measured)
 
