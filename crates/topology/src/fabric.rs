@@ -4,6 +4,11 @@
 //! (ECMP), and other tenants take a part of each. Flows share links max-min fairly: no flow can have more without one
 //! that has no more than it having less. Loss, queues and TCP's dynamics are not simulated.
 
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::{BinaryHeap, HashMap},
+};
+
 use crate::{matrix::Matrix, random::Random, schedule::Schedule};
 
 /// What a fabric is like; rates in bytes per microsecond.
@@ -28,6 +33,24 @@ pub struct Fabric {
     /// The links of machines out and in, then the uplinks out and in.
     rates: Vec<f64>,
     salt: u64,
+}
+
+/// What a link has for each of its flows, and which link that is; the lower number comes first of equal ones.
+#[derive(PartialEq)]
+struct Share(f64, u32);
+
+impl Eq for Share {}
+
+impl PartialOrd for Share {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Share {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0).then(self.1.cmp(&other.1))
+    }
 }
 
 impl Fabric {
@@ -60,32 +83,51 @@ impl Fabric {
     /// The fair rate of each flow, given its links: the fullest link decides first.
     fn fair(&self, ways: &[Vec<u32>]) -> Vec<f64> {
         let mut left = self.rates.clone();
-        let mut flows: Vec<Vec<u32>> = vec![Vec::new(); left.len()];
+        let mut open = vec![0_u32; left.len()];
+        ways.iter().flatten().for_each(|&link| open[link as usize] += 1);
+        // The flows of each link, one link after the other: those of a link end where the next one's begin.
+        let mut ends: Vec<usize> = Vec::with_capacity(open.len());
+        open.iter().for_each(|&count| ends.push(ends.last().unwrap_or(&0) + count as usize));
+        let mut begins = ends.clone();
+        let mut flows = vec![0_u32; ends.last().copied().unwrap_or(0)];
         for (flow, way) in ways.iter().enumerate() {
-            way.iter().for_each(|&link| flows[link as usize].push(flow as u32));
+            for &link in way {
+                begins[link as usize] -= 1;
+                flows[begins[link as usize]] = flow as u32;
+            }
         }
-        let mut open: Vec<usize> = flows.iter().map(Vec::len).collect();
-        let mut used: Vec<u32> =
-            (0..left.len() as u32).filter(|&link| open[link as usize] > 0).collect();
+        // What a link has for each of its flows only grows, so that what was noted of it is looked at again when it
+        // comes first.
+        let mut shares: BinaryHeap<Reverse<Share>> = (0..left.len() as u32)
+            .filter(|&link| open[link as usize] > 0)
+            .map(|link| Reverse(Share(left[link as usize] / f64::from(open[link as usize]), link)))
+            .collect();
         let mut rates = vec![0.0; ways.len()];
         let mut is_set = vec![false; ways.len()];
-        loop {
-            used.retain(|&link| open[link as usize] > 0);
-            let share = |link: u32| left[link as usize] / open[link as usize] as f64;
-            let fullest = used.iter().copied().min_by(|&a, &b| share(a).total_cmp(&share(b)));
-            let Some(fullest) = fullest else { return rates };
-            let rate = share(fullest).max(1e-9);
-            for &flow in &flows[fullest as usize] {
-                if !is_set[flow as usize] {
-                    is_set[flow as usize] = true;
-                    rates[flow as usize] = rate;
-                    for &link in &ways[flow as usize] {
+        while let Some(Reverse(Share(noted, fullest))) = shares.pop() {
+            let fullest = fullest as usize;
+            if open[fullest] == 0 {
+                continue;
+            }
+            let share = left[fullest] / f64::from(open[fullest]);
+            if share > noted {
+                shares.push(Reverse(Share(share, fullest as u32)));
+                continue;
+            }
+            let rate = share.max(1e-9);
+            for &flow in &flows[begins[fullest]..ends[fullest]] {
+                let flow = flow as usize;
+                if !is_set[flow] {
+                    is_set[flow] = true;
+                    rates[flow] = rate;
+                    for &link in &ways[flow] {
                         left[link as usize] -= rate;
                         open[link as usize] -= 1;
                     }
                 }
             }
         }
+        rates
     }
 
     /// The microseconds of an allreduce round a ring: all flows at once, and the slowest holds up the others.
@@ -107,37 +149,46 @@ impl Fabric {
 
     /// The microseconds of a schedule's rounds, each of which begins when the one before is over.
     pub fn rounds_us(&self, schedule: &Schedule, order: &[u32], bytes: f64) -> f64 {
-        schedule
-            .rounds
-            .iter()
-            .map(|round| {
-                let pair = |it: &crate::schedule::Transfer| {
-                    (order[it.source as usize], order[it.destination as usize])
-                };
-                let late = round.iter().map(|it| {
-                    let (a, b) = pair(it);
-                    self.rtt.at(a as usize, b as usize) / 2.0
-                });
-                let late = late.fold(0.0, f64::max);
-                let mut flows: Vec<(f64, Vec<u32>)> = round
-                    .iter()
-                    .map(|it| (schedule.bytes(it, bytes), self.way(pair(it).0, pair(it).1)))
-                    .collect();
-                let mut time = late;
-                while !flows.is_empty() {
-                    let ways: Vec<Vec<u32>> = flows.iter().map(|flow| flow.1.clone()).collect();
-                    let rates = self.fair(&ways);
-                    let ends = flows.iter().zip(&rates).map(|(flow, rate)| flow.0 / rate);
-                    let step = ends.fold(f64::INFINITY, f64::min);
-                    time += step;
-                    for (flow, rate) in flows.iter_mut().zip(&rates) {
-                        flow.0 -= rate * step;
-                    }
-                    flows.retain(|flow| flow.0 > 1e-6 * bytes / schedule.parts as f64);
+        // The second half of many schedules has the transfers of the first, which take as long.
+        let mut known: HashMap<Vec<(u32, u32, u64)>, f64> = HashMap::new();
+        let mut total = 0.0;
+        for round in &schedule.rounds {
+            let transfer = |it: &crate::schedule::Transfer| {
+                let (a, b) = (order[it.source as usize], order[it.destination as usize]);
+                (a, b, schedule.bytes(it, bytes).to_bits())
+            };
+            let mut transfers: Vec<(u32, u32, u64)> = round.iter().map(transfer).collect();
+            transfers.sort_unstable();
+            let least = 1e-6 * bytes / schedule.parts as f64;
+            total += match known.get(&transfers) {
+                Some(&time) => time,
+                None => {
+                    let time = self.round_us(&transfers, least);
+                    known.insert(transfers, time);
+                    time
                 }
-                time
-            })
-            .sum()
+            };
+        }
+        total
+    }
+
+    /// The microseconds until each of these transfers, of bits of bytes, has no more than `least` to send.
+    fn round_us(&self, transfers: &[(u32, u32, u64)], least: f64) -> f64 {
+        let late = transfers.iter().map(|it| self.rtt.at(it.0 as usize, it.1 as usize) / 2.0);
+        let mut time = late.fold(0.0, f64::max);
+        let mut ways: Vec<Vec<u32>> = transfers.iter().map(|it| self.way(it.0, it.1)).collect();
+        let mut left: Vec<f64> = transfers.iter().map(|it| f64::from_bits(it.2)).collect();
+        while !left.is_empty() {
+            let rates = self.fair(&ways);
+            let step = left.iter().zip(&rates).map(|(left, rate)| left / rate);
+            let step = step.fold(f64::INFINITY, f64::min);
+            time += step;
+            left.iter_mut().zip(&rates).for_each(|(left, rate)| *left -= rate * step);
+            let mut goes_on = left.iter().map(|&left| left > least);
+            ways.retain(|_| goes_on.next().unwrap_or(false));
+            left.retain(|&left| left > least);
+        }
+        time
     }
 }
 
@@ -160,6 +211,38 @@ mod tests {
         assert_eq!(fabric.fair(&ways), [6.25, 6.25, 6.25]);
         let ways = [fabric.way(0, 4), fabric.way(1, 4), fabric.way(2, 3)];
         assert_eq!(fabric.fair(&ways), [6.25, 6.25, 12.5]);
+    }
+
+    #[test]
+    fn no_flow_can_have_more_without_one_that_has_no_more() {
+        let rack: Vec<u32> = (0..60).map(|machine| machine / 7).collect();
+        let links = Links { nic: 12.5, uplinks: 3, uplink: 20.0, background: 0.95 };
+        let fabric = Fabric::new(&links, rack, Matrix::of(60, |_, _| 0.0), 3);
+        let mut random = Random::new(4);
+        for _ in 0..20 {
+            let ends = |_| {
+                let a = random.below(60);
+                (a as u32, ((a + 1 + random.below(59)) % 60) as u32)
+            };
+            let pairs: Vec<(u32, u32)> = (0..100).map(ends).collect();
+            let ways: Vec<Vec<u32>> = pairs.iter().map(|&(a, b)| fabric.way(a, b)).collect();
+            let rates = fabric.fair(&ways);
+            for (way, &rate) in ways.iter().zip(&rates) {
+                // On one of its links, which is full, no flow has more.
+                assert!(way.iter().any(|link| {
+                    let shared = ways.iter().zip(&rates).filter(|(other, _)| other.contains(link));
+                    let (sum, most) = shared.fold((0.0, 0.0_f64), |(sum, most), (_, &rate)| {
+                        (sum + rate, most.max(rate))
+                    });
+                    sum > fabric.rates[*link as usize] * (1.0 - 1e-9) && most <= rate * (1.0 + 1e-9)
+                }));
+            }
+            for (link, &rate) in fabric.rates.iter().enumerate() {
+                let shared =
+                    ways.iter().zip(&rates).filter(|(way, _)| way.contains(&(link as u32)));
+                assert!(shared.map(|(_, rate)| rate).sum::<f64>() <= rate * (1.0 + 1e-9));
+            }
+        }
     }
 
     #[test]
