@@ -61,6 +61,7 @@ class Options:
         choose: so many of the machines take part; None takes all.
         seed: what chance does.
         seconds: about how long the search takes; None takes the solver's.
+        seconds_max: when the clock ends it, done or not; None takes `seconds`, or PATIENCE times the solver's.
         start: an order to mend.
         nic: of each machine's link, in bit/s.
         uplink: of each cluster's link to the others, in bit/s.
@@ -75,6 +76,7 @@ class Options:
     choose: int | None = None
     seed: int = 0
     seconds: float | None = None
+    seconds_max: float | None = None
     start: list[int] | None = None
     nic: float | None = None
     uplink: float | None = None
@@ -164,7 +166,7 @@ def search_of(wanted: Wanted, options: Options, count: int) -> Searched:
         ranks=ranks,
         seed=options.seed,
         seconds=seconds,
-        seconds_max=PATIENCE * seconds if options.seconds is None else seconds,
+        seconds_max=options.seconds_max or (PATIENCE * seconds if options.seconds is None else seconds),
         gap=0.0,
         method="paper" if options.solver == "paper" else "search",
         start=options.start,

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 NIC = 12.5e9
 UPLINK = 25e9
+MODELS = ("paper", "congestion")
+# On a busy machine a search takes longer; the figures are to be the same there.
+SEARCH_S_MAX = 120.0
 
 
 @dataclass(frozen=True)
@@ -118,33 +121,77 @@ class Studied:
         return lines
 
 
+class Centre:
+    """A made-up data centre with random orders of its machines.
+
+    Args:
+        wanted: what is run.
+        setting: which data centre, and how many orders.
+    """
+
+    def __init__(self, wanted: Wanted, setting: Setting) -> None:
+        self.wanted, self.setting = wanted, setting
+        times, racks = _native.make_data_centre(setting.machines, setting.seed)
+        count = setting.machines
+        cluster = _numbered(racks)
+        sum_uplink = setting.uplinks * setting.uplink / 8e6 * (1 - setting.background / 2)
+        self.native = _native.Topology(times, count, cluster, setting.nic / 8e6, [sum_uplink] * (max(cluster) + 1))
+        self._rows = [times[row * count : (row + 1) * count] for row in range(count)]
+        chance = random.Random(setting.seed)
+        self.orders = [chance.sample(range(count), count) for _ in range(setting.orders)]
+
+    def simulate(self, orders: list[list[int]]) -> list[float]:
+        """The time of each of these orders, in microseconds.
+
+        Raises:
+            InvalidArgument: the algorithm has no schedule for so many machines.
+        """
+        links = (self.setting.uplinks, self.setting.uplink / 8e6, self.setting.background)
+        return self.native.simulate(self.wanted, links, self.setting.seed, orders)
+
+    def cost(self, model: str, order: list[int]) -> float:
+        """What a model says of an order, in microseconds."""
+        return self.native.cost(self.wanted, model, order)
+
+    def spread(self, model: str, seconds: float | None = None) -> list[tuple[float, float]]:
+        """Cost and time of ten orders, from the one that plan finds by this model to the dearest random one.
+
+        Args:
+            model: of the costs, in microseconds, as the times are.
+            seconds: about how long plan searches; None takes its usual time.
+
+        Raises:
+            InvalidArgument: the algorithm has no schedule for so many machines.
+        """
+        setting = self.setting
+        uplink = setting.uplinks * setting.uplink
+        options = Options(
+            model=model,
+            seed=setting.seed,
+            seconds=seconds,
+            seconds_max=SEARCH_S_MAX,
+            nic=setting.nic,
+            uplink=uplink,
+        )
+        found = planning.plan(self._rows, self.wanted, options)
+        cost = partial(self.cost, model)
+        chosen = _between(found.order, max(self.orders, key=cost), cost)
+        return list(zip(map(cost, chosen), self.simulate(chosen), strict=True))
+
+
 def study(wanted: Wanted, setting: Setting) -> Studied:
     """Simulates random orders and planned ones.
 
     Raises:
         InvalidArgument: the algorithm has no schedule for so many machines.
     """
-    times, racks = _native.make_data_centre(setting.machines, setting.seed)
-    count = setting.machines
-    cluster = _numbered(racks)
-    sum_uplink = setting.uplinks * setting.uplink / 8e6 * (1 - setting.background / 2)
-    native = _native.Topology(times, count, cluster, setting.nic / 8e6, [sum_uplink] * (max(cluster) + 1))
-    rows = [times[row * count : (row + 1) * count] for row in range(count)]
-    chance = random.Random(setting.seed)
-    orders = [chance.sample(range(count), count) for _ in range(setting.orders)]
-    links = (setting.uplinks, setting.uplink / 8e6, setting.background)
-    simulated = native.simulate(wanted, links, setting.seed, orders)
-    planned, correlation, spread = {}, {}, {}
-    for model in ("paper", "congestion"):
-        options = Options(model=model, seed=setting.seed, nic=setting.nic, uplink=setting.uplinks * setting.uplink)
-        found = planning.plan(rows, wanted, options)
-        planned[model] = native.simulate(wanted, links, setting.seed, [found.order])[0]
-        costs = [native.cost(wanted, model, order) for order in orders]
-        correlation[model] = spearman(costs, simulated)
-        _, dearest = max(zip(costs, orders, strict=True))
-        chosen = _between(found.order, dearest, partial(native.cost, wanted, model))
-        times_us = native.simulate(wanted, links, setting.seed, chosen)
-        spread[model] = [(native.cost(wanted, model, order), us) for order, us in zip(chosen, times_us, strict=True)]
+    centre = Centre(wanted, setting)
+    simulated = centre.simulate(centre.orders)
+    correlation = {
+        model: spearman([centre.cost(model, order) for order in centre.orders], simulated) for model in MODELS
+    }
+    spread = {model: centre.spread(model) for model in MODELS}
+    planned = {model: pairs[0][1] for model, pairs in spread.items()}
     return Studied(wanted, setting, simulated, planned, correlation, spread)
 
 
