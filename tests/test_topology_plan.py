@@ -390,8 +390,9 @@ def test_simulated_orders_are_spread_and_the_planned_one_is_fast() -> None:
     assert people.startswith("simulated: halving-doubling")
 
 
-def test_the_committed_picture_is_what_its_script_draws() -> None:
-    script = Path(__file__).parent.parent / "docs" / "topology" / "histogram.py"
+@pytest.mark.parametrize("name", ["histogram.py", "algorithms.py"])
+def test_the_committed_pictures_are_what_their_scripts_draw(name: str) -> None:
+    script = Path(__file__).parent.parent / "docs" / "topology" / name
     done = subprocess.run(
         [sys.executable, script, "--check"], capture_output=True, text=True, timeout=SOON, check=False
     )

@@ -7,16 +7,14 @@ docs/topology/histogram.py` writes the SVG beside them, `--check` fails if it is
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import drawing
+
 FOLDER = Path(__file__).parent
 
-INK = "#7d8590"
-BLUE = "#3b82f6"
-ORANGE = "#e0801a"
-WIDTH, HEIGHT = 640, 260
+HEIGHT = 260
 LEFT, RIGHT, TOP, BOTTOM = 50, 20, 30, 45
 BARS = 50
 
@@ -30,54 +28,34 @@ def histogram(document: dict[str, Any]) -> str:
     counts = [0] * BARS
     for time in times:
         counts[min(BARS - 1, int(time / step))] += 1
-    wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+    wide, high = drawing.WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+    base = TOP + high
 
     def x(time: float) -> float:
         return LEFT + time / most * wide
 
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
-        f'font-size="12" fill="{INK}">'
-    )
-    parts = [
-        head,
-        f"<title>Simulated times of {len(times)} random orders and of planned ones</title>",
-    ]
+    parts = []
     for at, count in enumerate(counts):
         tall = count / max(counts) * high
-        parts.append(
-            f'<rect x="{x(at * step):.1f}" y="{TOP + high - tall:.1f}" width="{wide / BARS - 1:.1f}" '
-            f'height="{tall:.1f}" fill="{BLUE}"/>'
-        )
-    best = min(planned.items(), key=lambda plan: plan[1])
-    parts.append(
-        f'<line x1="{x(best[1]):.1f}" y1="{TOP - 6}" x2="{x(best[1]):.1f}" y2="{TOP + high}" stroke="{ORANGE}" '
-        f'stroke-width="2"/><text x="{x(best[1]) + 6:.1f}" y="{TOP + 4}" fill="{ORANGE}">'
-        f"planned: {best[1]:.0f} ms</text>"
-    )
-    base = TOP + high
-    parts.append(f'<line x1="{LEFT}" y1="{base}" x2="{WIDTH - RIGHT}" y2="{base}" stroke="{INK}"/>')
-    tick = next(size for size in (50, 100, 200, 250, 500, 1000, 5000, 1e9) if most / size <= 9)
+        parts.append(drawing.bar(x(at * step), base - tall, wide / BARS - 1, tall, drawing.BLUE))
+    best = min(planned.values())
+    said = f"{document['bytes'] / 1e6:g} MB, {document['machines']} machines, {len(times)} random orders, simulated"
     parts += [
-        f'<text x="{x(at * tick):.1f}" y="{base + 16}" text-anchor="middle">{at * tick:g}</text>'
-        for at in range(int(most / tick) + 1)
+        drawing.line(x(best), TOP - 6, x(best), base, stroke=drawing.ORANGE, width=2),
+        drawing.text(x(best) + 6, TOP + 4, f"planned: {best:.0f} ms", fill=drawing.ORANGE),
+        drawing.line(LEFT, base, drawing.WIDTH - RIGHT, base),
+        *(drawing.text(x(at), base + 16, f"{at:g}", anchor="middle") for at in drawing.ticks(most)),
+        drawing.text(LEFT + wide / 2, base + 36, f"ms for {said}", anchor="middle"),
+        drawing.text(LEFT - 6, TOP + 4, str(max(counts)), anchor="end"),
     ]
-    parts.append(
-        f'<text x="{LEFT + wide / 2:.1f}" y="{base + 36}" text-anchor="middle">ms for {document["bytes"] / 1e6:g} MB, '
-        f"{document['machines']} machines, {len(times)} random orders, simulated</text>"
-    )
-    parts.append(f'<text x="{LEFT - 6}" y="{TOP + 4}" text-anchor="end">{max(counts)}</text></svg>\n')
-    return "\n".join(parts)
+    title = f"Simulated times of {len(times)} random orders and of planned ones"
+    return drawing.picture(title, HEIGHT, parts)
 
 
 def main() -> None:
     """Writes the picture, or compares it."""
-    file = FOLDER / "orders.svg"
-    drawn = histogram(json.loads((FOLDER / "orders.json").read_text()))
-    if "--check" not in sys.argv[1:]:
-        file.write_text(drawn)
-    elif not file.exists() or file.read_text() != drawn:
-        sys.exit(f"{file} is not what docs/topology/histogram.py draws: run it")
+    document = json.loads((FOLDER / "orders.json").read_text())
+    drawing.keep(FOLDER / "orders.svg", histogram(document), "histogram.py")
 
 
 if __name__ == "__main__":
