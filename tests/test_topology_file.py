@@ -44,11 +44,23 @@ def test_a_topology_written_by_hand_is_planned_by(tmp_path: Path) -> None:
     assert sorted(lines.split("\n"))[1] == "10.0.0.1 12400"
 
 
+def test_slots_of_a_topology_reach_the_launcher(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    hosts = [{"name": f"h{n}", "address": f"10.0.0.{n + 1}", "slots": n + 1} for n in range(3)]
+    path.write_text(json.dumps(document(hosts=hosts, uplinks=None)))
+    plan = ("topology", "plan", "--topology", path, "--algorithm", "ring", "--format")
+    assert sorted(run(*plan, "mpich").stdout.split()) == ["h0:1", "h1:2", "h2:3"]
+    assert len(run(*plan, "openmpi5").stdout.split()) == 6
+    assert "as many processes on each host" in run(*plan, "torchrun", code=1).stderr
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"format": "hoplite topology 2"}, "is no topology"),
         ({"hosts": [{"name": f"h{n}"} for n in range(8193)], "uplinks": None}, "has 8193 hosts; at most 8192"),
+        ({"hosts": [{"name": "h0", "slots": 0}], "uplinks": None}, r'"slots" is 0; it is a count of processes'),
+        ({"hosts": [{"name": "h0", "slots": True}], "uplinks": None}, '"slots" is true'),
         ({"times_us": [[0]]}, "no list of 4 rows"),
         ({"times_us": [[0, 1, 1, 1]] * 3 + [[1]]}, "has 1 times for 4 hosts"),
         ({"times_us": [[0, 1, 1, True]] * 4}, "is true; a round trip takes"),

@@ -445,6 +445,17 @@ def test_hosts_that_cant_be_probed_are_refused(tmp_path: Path, text: str, said: 
     assert said in run("topology", "probe", "--hosts", path, code=1).stderr
 
 
+def test_slots_of_a_file_of_hosts_are_in_the_topology(tmp_path: Path) -> None:
+    path, out = tmp_path / "hosts", tmp_path / "t.json"
+    path.write_text("h0 127.0.0.1 slots=2\nh1 127.0.0.2\n")
+    options = ("--launch", LAUNCH, "--python", sys.executable, "--count", 3, "--out", out)
+    run("topology", "probe", "--hosts", path, *options)
+    assert [host.slots for host in layout.read(out).hosts] == [2, 1]
+    assert [site.slots for site in probing.resumed(layout.read(out)).sites] == [2, 1]
+    planned = run("topology", "plan", "--topology", out, "--algorithm", "ring", "--format", "mpich")
+    assert sorted(planned.stdout.split()) == ["h0:2", "h1:1"]
+
+
 def test_a_host_may_have_an_address_and_slots(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text("a 10.0.0.1 slots=2\nb slots=3\n10.0.0.3\n")

@@ -21,12 +21,15 @@ FORMAT = "hoplite topology 1"
 # What is for people and for plans. "clusters" is of what the command prints.
 MORE = ("times_us", "quantiles_us", "lost", "measured", "quality", "clusters")
 KEYS = ("format", "hosts", "uplinks", "nic", *MORE)
-HOST_KEYS = ("name", "address", "addresses", "groups")
+HOST_KEYS = ("name", "address", "addresses", "groups", "slots")
 
 # As the protocol has them.
 LEVELS_MAX = 4
 LABEL_BYTES_MAX = 63
 PLACE_BYTES_MAX = 96
+
+# As a launcher's file of hosts may have them.
+SLOTS_MAX = 9999
 
 # More than any link carries, and little enough for a plan to add up those of all hosts.
 RATE_MAX = 1e15
@@ -39,11 +42,13 @@ class Placed(NamedTuple):
         name: of the host.
         addresses: its addresses; may be empty in a file that was written by hand.
         groups: labels of the places it is in, the outermost first.
+        slots: how many processes a launcher starts on it; nodes don't ask for it.
     """
 
     name: str
     addresses: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    slots: int = 1
 
 
 class Topology(NamedTuple):
@@ -110,11 +115,16 @@ def _hosts(file: Path, value: object) -> list[Placed]:
                 raise InvalidArgument(f'{where}: "address" {address!r} is no IP address')
         groups = _texts(where, "groups", one.get("groups", []))
         _check_groups(where, groups)
+        slots = one.get("slots", 1)
+        if type(slots) is not int or not 1 <= slots <= SLOTS_MAX:
+            raise InvalidArgument(
+                f'{where}: "slots" is {json.dumps(slots)}; it is a count of processes, 1 to {SLOTS_MAX}'
+            )
         for key in (f"name {one['name']!r}", *(f"address {ipaddress.ip_address(address)}" for address in addresses)):
             if key in seen:
                 raise InvalidArgument(f"{where} has the {key}, as {seen[key]} has")
             seen[key] = f'"hosts"[{number}]'
-        hosts.append(Placed(one["name"], addresses, groups))
+        hosts.append(Placed(one["name"], addresses, groups, slots))
     return hosts
 
 

@@ -160,7 +160,8 @@ def _where(options: dict[str, Any], settings: Settings) -> Iterator[tuple[Probed
             raise InvalidArgument(
                 f"{options['hosts_file']}: {missing[0]} has no address here; say its address after its name"
             )
-        yield probing.begin([Site(host.name, addresses[host.name]) for host in hosts], settings), reach
+        sites = [Site(host.name, addresses[host.name], host.slots) for host in hosts]
+        yield probing.begin(sites, settings), reach
     else:
         import sys
 

@@ -49,6 +49,8 @@ class Layout:
                 told["address"] = host.addresses[0]
             elif host.addresses:
                 told["addresses"] = list(host.addresses)
+            if host.slots != 1:
+                told["slots"] = host.slots
             document["hosts"].append(told)
         if self.uplinks:
             document["uplinks"] = self.uplinks

@@ -119,7 +119,7 @@ class Probed:
     def layout(self) -> Layout:
         """As the file has it."""
         groups = self.groups or [()] * len(self.sites)
-        hosts = [Placed(site.name, (site.address,), groups[n]) for n, site in enumerate(self.sites)]
+        hosts = [Placed(site.name, (site.address,), groups[n], site.slots) for n, site in enumerate(self.sites)]
         measured: dict[str, Any] = {
             "begun": self.begun,
             "seconds": round(self.seconds, 3),
@@ -165,7 +165,7 @@ def resumed(found: Layout) -> Probed:
         tables: list[list[Any]] = [taken.asked, taken.lost, *taken.quantiles_us.values()]
         if any(len(table) != count or any(len(row) != count for row in table) for table in tables):
             raise ValueError("tables of another size")
-        sites = [Site(host.name, host.addresses[0]) for host in found.hosts]
+        sites = [Site(host.name, host.addresses[0], host.slots) for host in found.hosts]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise InvalidArgument(f"no probe can go on with this file: {type(error).__name__} {error}") from None
     return Probed(sites, settings, taken, begun=str(told["begun"]), seconds=float(told["seconds"]))

@@ -41,10 +41,12 @@ class Site:
     Attributes:
         name: by which the launch command reaches it.
         address: by which the other hosts reach it.
+        slots: how many processes a launcher will start on it.
     """
 
     name: str
     address: str
+    slots: int = 1
 
 
 class Reached:

@@ -69,7 +69,7 @@ def read(path: Path, *, symmetric: str | None = None) -> Surveyed:
     cluster = found.clusters()
     uplinks = found.uplinks_of(cluster) if cluster is not None else []
     # Launchers that take addresses alone get them from a host's name.
-    hosts = [Host(host.name, at=host.addresses[0] if host.addresses else "") for host in found.hosts]
+    hosts = [Host(host.name, host.slots, host.addresses[0] if host.addresses else "") for host in found.hosts]
     return Surveyed(hosts, rows, cluster, uplinks, found.nic, notes)
 
 
