@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import zlib
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -19,6 +20,7 @@ from commands import COMMAND, run
 from hoplite.tools.topology import (
     chart,
     contention,
+    heat,
     hosts,
     layout,
     probe_agent,
@@ -494,6 +496,19 @@ def test_a_picture_has_names_a_scale_and_grey_where_there_is_no_time() -> None:
     assert ">12.5</text>" in text
     assert "two hosts" in text
     assert text.count(">h0</text>") == 0
+
+
+def test_a_png_has_the_cells_alone(tmp_path: Path) -> None:
+    chart.draw(tmp_path / "t.png", ["a", "b", "c"], [[0.0, None, 9.0], [None, 0.0, 30.0], [9.0, 30.0, 0.0]], "said")
+    content = (tmp_path / "t.png").read_bytes()
+    width, height = struct.unpack(">II", content[16:24])
+    assert width == height
+    size = struct.unpack(">I", content[33:37])[0]
+    assert content[37:41] == b"IDAT"
+    lines = zlib.decompress(content[41 : 41 + size])
+    first = lines[1 : 1 + 3 * width]
+    cells = [first[3 * (width // 3 * at) : 3 * (width // 3 * at) + 3] for at in range(3)]
+    assert cells == [heat.ITSELF, heat.MISSING, heat.colour(0.0)]
 
 
 @needs_lab

@@ -70,7 +70,7 @@ LAB_STEP = "sudo; without root, real hosts by --hosts FILE"
 @click.option("--seed", type=click.IntRange(0, 2**63), default=0, show_default=True, help="What chance does.")
 @click.option("--out", type=out_option, help="Write the topology to this file, after each round.")
 @click.option("--resume", type=file_option, help="Go on with a file of --out: its hosts, its settings, what it has.")
-@click.option("--picture", type=out_option, help="Draw the times to a .svg file.")
+@click.option("--picture", type=out_option, help="Draw the times to a .svg or .png file.")
 @json_option("Print one JSON object.")
 @click.pass_context
 def probe(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - as click gives them
@@ -101,8 +101,8 @@ def probe(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
 
 def _check_picture(path: Path) -> None:
     """Refuses a picture before anything is measured for it."""
-    if path.suffix != ".svg":
-        raise click.BadParameter(f"the picture is a .svg, not {path.name}", param_hint="--picture")
+    if path.suffix not in (".svg", ".png"):
+        raise click.BadParameter(f"the picture is a .svg or a .png, not {path.name}", param_hint="--picture")
 
 
 def _check(context: click.Context, options: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Draws the times of a probe: a cell for each pair, the names of hosts at both sides, and a scale.
 
-An SVG whose words are text. Dark is near. Needs no library.
+An SVG whose words are text, or a PNG of the cells alone. Dark is near. Needs no library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LETTER = 7
 NAMES_EVERY_PX = 11
 NAME_LETTERS_MAX = 24
 SCALE = 200
-MISSING = "#c8c8c8"
+MISSING = f"#{heat.MISSING.hex()}"
 
 
 def caption(probed: Probed) -> str:
@@ -39,7 +39,7 @@ def draw(path: Path, names: list[str], times: Times, said: str) -> None:
     """Writes the picture.
 
     Args:
-        path: of the file.
+        path: of the file; .png draws the cells without words.
         names: of the hosts.
         times: round trips in microseconds; None, which is drawn grey, where there is none.
         said: what is to be said below.
@@ -47,8 +47,12 @@ def draw(path: Path, names: list[str], times: Times, said: str) -> None:
     Raises:
         InvalidArgument: the file can't be written.
     """
+    if path.suffix == ".png":
+        content = heat.png(times, range(len(times)))
+    else:
+        content = picture([name[:NAME_LETTERS_MAX] for name in names], times, said).encode()
     try:
-        path.write_text(picture([name[:NAME_LETTERS_MAX] for name in names], times, said), encoding="utf-8")
+        path.write_bytes(content)
     except OSError as error:
         raise InvalidArgument(f"can't write {path}: {error.strerror}") from None
 
@@ -56,10 +60,7 @@ def draw(path: Path, names: list[str], times: Times, said: str) -> None:
 def picture(names: list[str], times: Times, said: str) -> str:
     """The picture as text."""
     count = len(names)
-    known = sorted(time for a, row in enumerate(times) for b, time in enumerate(row) if a != b and time is not None)
-    # Outliers would make all others look alike.
-    least = known[len(known) // 100] if known else 0.0
-    most = known[len(known) - 1 - len(known) // 100] if known else 1.0
+    least, most = heat.scale(times)
     cell = max(1, SIDE // max(1, count))
     side = cell * count
     longest = LETTER * max(map(len, names), default=0)

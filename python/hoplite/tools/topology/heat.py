@@ -1,6 +1,7 @@
 """Draws round-trip times as a heat map: the machines as they were given, and in the order that was found.
 
-A PNG of a pixel, or some, for each pair, or an SVG with two of them and words. Dark is near. Needs no library.
+A PNG of a pixel, or some, for each pair, without words, or an SVG with two of them and words. Dark is near. Needs no
+library.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from typing import TYPE_CHECKING
 from hoplite.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    Rows = Sequence[Sequence[float | None]]
 
 # From near to far: dark violet to yellow, as of viridis, whose steps are even for the eye and without colours too.
 COLOURS = [
@@ -23,6 +27,8 @@ COLOURS = [
 ]  # fmt: skip
 SIDE = 384
 GAP = 16
+# Of a machine to itself, and of a pair without a time.
+ITSELF, MISSING = b"\xff\xff\xff", b"\xc8\xc8\xc8"
 
 
 def draw(path: Path, rows: list[list[float]], order: list[int], caption: str) -> None:
@@ -37,12 +43,11 @@ def draw(path: Path, rows: list[list[float]], order: list[int], caption: str) ->
     Raises:
         InvalidArgument: the file ends with neither, or can't be written.
     """
-    given = _png(rows, list(range(len(rows))))
-    found = _png(rows, order)
+    given, found = png(rows, range(len(rows))), png(rows, order)
     if path.suffix == ".svg":
         content = _svg(given, found, rows, caption).encode()
     elif path.suffix == ".png":
-        content = _png(rows, list(range(len(rows))), order)
+        content = png(rows, range(len(rows)), order)
     else:
         raise InvalidArgument(f"a picture is a .svg or a .png, not {path.name}")
     try:
@@ -51,9 +56,10 @@ def draw(path: Path, rows: list[list[float]], order: list[int], caption: str) ->
         raise InvalidArgument(f"can't write {path}: {error}") from None
 
 
-def _scale(rows: list[list[float]]) -> tuple[float, float]:
+def scale(rows: Rows) -> tuple[float, float]:
     """The times that get the first and the last colour: outliers would make all others look alike."""
-    times = sorted(time for row, cells in enumerate(rows) for column, time in enumerate(cells) if row != column)
+    cells = ((row, column, time) for row, line in enumerate(rows) for column, time in enumerate(line))
+    times = sorted(time for row, column, time in cells if row != column and time is not None)
     if not times:
         return 0.0, 1.0
     return times[len(times) // 100], times[len(times) - 1 - len(times) // 100]
@@ -67,27 +73,29 @@ def colour(part: float) -> bytes:
     return bytes(round(a + (b - a) * rest) for a, b in zip(COLOURS[low], COLOURS[low + 1], strict=True))
 
 
-def _png(rows: list[list[float]], *orders: list[int]) -> bytes:
-    """A picture of each order, side by side."""
-    least, most = _scale(rows)
+def png(rows: Rows, *orders: Sequence[int]) -> bytes:
+    """A picture of each order, side by side; grey where there is no time."""
+    least, most = scale(rows)
     table = [colour(step / 255) for step in range(256)]
     factor = 255 / (most - least) if most > least else 0.0
-    cell = max(1, SIDE // len(rows))
-    height = max(map(len, orders)) * cell
+    size = max(1, SIDE // len(rows))
+    height = max(map(len, orders)) * size
+
+    def cell(row: int, column: int) -> bytes:
+        time = rows[row][column]
+        if row == column:
+            return ITSELF
+        return MISSING if time is None else table[min(255, max(0, round((time - least) * factor)))]
+
     lines = []
     for line in range(height):
         parts = []
         for order in orders:
-            if line // cell >= len(order):
-                parts.append(b"\xff\xff\xff" * (len(order) * cell))
-                continue
-            row = order[line // cell]
-            parts += [
-                table[min(255, max(0, round((rows[row][column] - least) * factor)))] * cell if row != column else
-                b"\xff\xff\xff" * cell
-                for column in order
-            ]  # fmt: skip
-            parts.append(b"\xff\xff\xff" * GAP)
+            if line // size >= len(order):
+                parts.append(ITSELF * (len(order) * size))
+            else:
+                parts += [cell(order[line // size], column) * size for column in order]
+            parts.append(ITSELF * GAP)
         lines.append(b"\0" + b"".join(parts[:-1]))
     width = (len(lines[0]) - 1) // 3
 
@@ -100,7 +108,7 @@ def _png(rows: list[list[float]], *orders: list[int]) -> bytes:
 
 
 def _svg(given: bytes, found: bytes, rows: list[list[float]], caption: str) -> str:
-    least, most = _scale(rows)
+    least, most = scale(rows)
     stops = "".join(
         f'<stop offset="{at / (len(COLOURS) - 1):.3f}" stop-color="rgb{colour}"/>' for at, colour in enumerate(COLOURS)
     )
