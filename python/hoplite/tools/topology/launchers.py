@@ -133,14 +133,15 @@ def _slurm(hosts: list[Host], _wanted: Wanted) -> Launch:
     return Launch(_lines([name for name, _ in processes]), run, notes)
 
 
+# torch 1.13 knows no option with a dash inside, and later ones take both.
 def _torchrun(hosts: list[Host], _wanted: Wanted) -> Launch:
     slots = _same_slots(hosts, "torchrun")
     lines = [
-        f"{host.name}: torchrun --nnodes={len(hosts)} --nproc-per-node={slots} --node-rank={rank} "
-        f"--master-addr={hosts[0].name} --master-port={TORCH_PORT} {PROGRAM}"
+        f"{host.name}: torchrun --nnodes={len(hosts)} --nproc_per_node={slots} --node_rank={rank} "
+        f"--master_addr={hosts[0].name} --master_port={TORCH_PORT} {PROGRAM}"
         for rank, host in enumerate(hosts)
     ]
-    notes = ["with --rdzv-backend=c10d torchrun gives ranks by itself and ignores --node-rank"]
+    notes = ["with --rdzv_backend=c10d torchrun gives ranks by itself and ignores --node_rank"]
     return Launch(_lines(lines), "", notes)
 
 

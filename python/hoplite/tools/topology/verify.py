@@ -114,7 +114,7 @@ def _commands(form: str, hosts: list[Host]) -> list[tuple[str, str]]:
         return [(host.name, f"python3 -c {shlex.quote(JOIN)} {machines}") for host in hosts]
     lines = [line.split(": ", 1) for line in text]
     if form == "torchrun":
-        program = f"--no-python sh -c {shlex.quote(TELL)}"
+        program = f"--no_python sh -c {shlex.quote(TELL)}"
         return [(host, there.replace(launchers.PROGRAM, program)) for host, there in lines]
     master = f"tcp://{hosts[0].name}:{launchers.TORCH_PORT}"
     gather = f"python3 -c {shlex.quote(GATHER)} {master}"
