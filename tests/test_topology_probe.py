@@ -17,14 +17,17 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from commands import COMMAND, run
+from hoplite import _native
 from hoplite.tools.topology import (
     chart,
     contention,
     heat,
     hosts,
     layout,
+    planning,
     probe_agent,
     probing,
+    problem,
     samples,
     surveyed,
     tournament,
@@ -253,6 +256,78 @@ def test_a_quick_probe_asks_less_of_far_hosts() -> None:
     asked = {(a, b) for a, b, count in made.asked if count == 50 and a % 3 != b % 3}
     # One round is asked again at the end.
     assert len(asked) < 24 * 16 / 4
+
+
+def centre_ns(count: int, seed: int) -> tuple[Callable[[int, int], int], list[int]]:
+    """The times of a made-up data centre as its hosts would answer, and the rack of each."""
+    times, racks = _native.make_data_centre(count, seed)
+    return (lambda a, b: round(1000 * times[a * count + b])), racks
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_landmarks_find_all_racks_by_a_third_of_the_pairs(seed: int, tmp_path: Path) -> None:
+    count = 192
+    time_ns, racks = centre_ns(count, seed)
+    made = Hosts(count, time_ns)
+    found = probed(made, landmarks=24, count=3)
+    known: dict[int, int] = {}
+    assert found.clusters() == [known.setdefault(rack, len(known)) for rack in racks]
+    asked = {(min(a, b), max(a, b)) for a, b, _ in made.asked}
+    pairs = count * (count - 1) // 2
+    assert len(asked) + len(found.estimated) == pairs
+    assert len(asked) < 0.4 * pairs
+    assert f"{len(asked)} of {pairs} pairs were asked, from 24 landmarks on" in found.notes[0]
+    assert found.quality is not None
+    assert found.quality.pairs_missing == 0
+    # What is planned by these times costs hardly more than what is planned by all of them.
+    layout.write(tmp_path / "t.json", found.layout())
+    rows = surveyed.read(tmp_path / "t.json").rows
+    whole = [[time_ns(a, b) / 1000 if a != b else 0.0 for b in range(count)] for a in range(count)]
+    for model, algorithm in (("paper", "ring"), ("congestion", "ring"), ("congestion", "halving-doubling")):
+        wanted = problem.Wanted(algorithm)
+        options = problem.Options(model=model, seconds=0.5, seconds_max=SOON, nic=1e10)
+        best, planned = (planning.plan(times, wanted, options) for times in (whole, rows))
+        assert best.machines.native.cost(wanted, model, planned.order) < 1.05 * best.cost
+
+
+def test_a_probe_of_landmarks_goes_on_where_it_was(tmp_path: Path) -> None:
+    time_ns, _ = centre_ns(40, 3)
+    first = Hosts(40, time_ns, rounds=90)
+    state = probing.begin(first.sites, probing.Settings(count=3, landmarks=6))
+    told: Any = first
+    with pytest.raises(KeyboardInterrupt):
+        probing.run(state, told, done=lambda now, _at, _count: layout.write(tmp_path / "t.json", now.layout()))
+    again: Any = Hosts(40, time_ns)
+    found = probing.run(probing.resumed(layout.read(tmp_path / "t.json")), again)
+    assert found.is_whole
+    assert len(again.asked) < len(first.asked) + len(again.asked) < 40 * 39
+    assert all(time is not None for row in found.times_us for time in row)
+
+
+def test_a_silent_host_is_in_no_group_of_landmarks() -> None:
+    time_ns, _ = centre_ns(40, 3)
+    found = probed(Hosts(40, lambda a, b: None if 7 in (a, b) else time_ns(a, b)), landmarks=6, count=3)
+    assert list(found.absent) == [7]
+    assert {time for at, time in enumerate(found.times_us[7]) if at != 7} == {None}
+    assert found.quality is not None
+    assert found.quality.pairs_missing == 0
+
+
+def test_a_quick_probe_of_many_hosts_has_landmarks() -> None:
+    def pairs_asked(count: int, **settings: Any) -> int:  # noqa: ANN401 - as Settings has them
+        made = Hosts(count, lambda a, b: 20_000 + 37 * (a + b) % 1000)
+        found = probed(made, quick=True, **settings)
+        asked = len({(min(a, b), max(a, b)) for a, b, _ in made.asked})
+        assert asked + len(found.estimated) == count * (count - 1) // 2
+        assert all(
+            20 <= (time or 0) < 21 for a, row in enumerate(found.times_us) for b, time in enumerate(row) if a != b
+        )
+        return asked
+
+    # Where all times are alike, no pair is asked because of any.
+    assert 24 * 128 - 12 * 23 <= pairs_asked(129) < 129 * 64 * 0.6
+    assert pairs_asked(128) == 128 * 127 // 2
+    assert pairs_asked(129, landmarks=0) == 129 * 64
 
 
 def test_a_host_that_answers_no_echo_is_left_out_and_planned_without(tmp_path: Path) -> None:

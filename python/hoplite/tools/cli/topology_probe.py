@@ -61,6 +61,13 @@ LAB_STEP = "sudo; without root, real hosts by --hosts FILE"
 @duration_option("--timeout", "A host that answers nothing for so long does not answer.  [default: 1 s]")
 @click.option("--quick", is_flag=True, help="Few echoes of each pair, and all of them only to the nearest hosts.")
 @click.option(
+    "--landmarks",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Have N hosts ask all others, then only pairs that matter; 0 asks all pairs.  [default: 24 with --quick and "
+    "more than 128 hosts, else 0]",
+)
+@click.option(
     "--bandwidth/--no-bandwidth",
     default=None,
     help="Measure what links carry, which fills them.  [default: in a lab only]",
@@ -119,7 +126,7 @@ def _check(context: click.Context, options: dict[str, Any]) -> None:
     if options["uplink"] and not options["racks"]:
         raise click.UsageError("--uplink is of a rack's link to the others: say --racks 4,4")
     if options["resume"]:
-        for name in ("count", "estimator", "symmetric", "backend", "quick", "seed", "out"):
+        for name in ("count", "estimator", "symmetric", "backend", "quick", "landmarks", "seed", "out"):
             if bench_options.said(context, name):
                 raise click.UsageError(f"--resume goes on as the file says; leave --{name} out")
 
@@ -136,6 +143,7 @@ def _settings(options: dict[str, Any]) -> Settings:
         backend=options["backend"],
         timeout_s=options["timeout"] or defaults.timeout_s,
         quick=options["quick"],
+        landmarks=options["landmarks"],
         seed=options["seed"],
         bandwidth=is_lab if options["bandwidth"] is None else options["bandwidth"],
         budget_s=options["budget"] or defaults.budget_s,

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from hoplite import _native
 from hoplite.errors import HopliteError, InvalidArgument
 from hoplite.tools.topology import contention, layout, samples, tournament
+from hoplite.tools.topology.landmarks import Landmarks
 from hoplite.tools.topology.layout import Layout
 from hoplite.tools.topology.rates import Streams
 from hoplite.tools.topology.samples import Samples
 from hoplite.topology import Placed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from hoplite.tools.topology.rates import Rates
     from hoplite.tools.topology.reach import Reached, Site
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 # Of a quick probe: so many echoes of each pair first, then all of them to so many hosts that were nearest.
 QUICK_COUNT, QUICK_NEAREST = 8, 8
+# A quick probe of more hosts has so many of them ask all others.
+QUICK_HOSTS_MAX, QUICK_LANDMARKS = 128, 24
 # A host that has answered none of so many others answers no one.
 SILENT_PAIRS = 3
 ANSWER_SLACK_S = 30.0
@@ -52,6 +55,8 @@ class Settings:
         backend: "udp", or "fping".
         timeout_s: after so long without any answer a host does not answer.
         quick: whether only near pairs get all echoes.
+        landmarks: so many hosts ask all others, and pairs of the others are asked where they matter; 0 asks all pairs,
+            None too, unless it is a quick probe of more than 128 hosts, which has 24.
         seed: of the order of rounds with streams.
         bandwidth: whether streams are measured too.
         budget_s: for all streams.
@@ -64,6 +69,7 @@ class Settings:
     backend: str = "udp"
     timeout_s: float = 1.0
     quick: bool = False
+    landmarks: int | None = None
     seed: int = 0
     bandwidth: bool = False
     budget_s: float = 30.0
@@ -78,6 +84,7 @@ class Probed:
         sites: the hosts.
         settings: how.
         samples: of echoes.
+        estimated: times of pairs that were not asked, from others of their groups, in microseconds.
         absent: why a host is left out, by its number.
         rates: of streams; None if none was measured.
         groups: of each host, the outermost first.
@@ -92,6 +99,7 @@ class Probed:
     sites: list[Site]
     settings: Settings
     samples: Samples
+    estimated: dict[Pair, float] = field(default_factory=dict)
     absent: dict[int, str] = field(default_factory=dict)
     rates: Rates | None = None
     groups: list[tuple[str, ...]] = field(default_factory=list)
@@ -105,7 +113,10 @@ class Probed:
     @property
     def times_us(self) -> Times:
         """One time for each pair."""
-        return self.samples.times_us(self.settings.estimator, self.settings.symmetric)
+        times = self.samples.times_us(self.settings.estimator, self.settings.symmetric)
+        for (a, b), time_us in self.estimated.items():
+            times[a][b] = times[b][a] = time_us
+        return times
 
     def clusters(self) -> list[int | None]:
         """The cluster of each host, its innermost group, numbered in the order of hosts; None of an absent one."""
@@ -154,7 +165,7 @@ def resumed(found: Layout) -> Probed:
     told = found.more.get("measured", {})
     count = len(found.hosts)
     try:
-        settings = Settings(**{name: told[name] for name in vars(Settings())})
+        settings = Settings(**{name: told.get(name, usual) for name, usual in vars(Settings()).items()})
         taken = Samples(
             count,
             asked=told["asked"],
@@ -197,12 +208,13 @@ def run(
         first = next(iter(reached.absent.values()))
         raise ProbeFailed(f"of {len(probed.sites)} hosts {len(reached.present)} can be reached; {first}")
     numbers = iter(range(1 << 30))
-    for stage in _stages(probed):
-        pairs = [pair for pair in stage[1] if _is_missing(probed, pair, stage[0])]
+    marks = _landmarks(probed, reached)
+    for count, wanted in _stages(probed, marks):
+        pairs = [pair for pair in wanted if _is_missing(probed, pair, count)]
         rounds = tournament.packed(pairs, len(probed.sites))
         for at, turn in enumerate(rounds):
             tell(f"echoes of {len(turn)} pairs")
-            _round(probed, reached, turn, stage[0], numbers)
+            _round(probed, reached, turn, count, numbers)
             probed.absent = dict(reached.absent)
             probed.seconds = earlier_s + time.monotonic() - begun
             done(probed, at + 1, len(rounds))
@@ -212,6 +224,9 @@ def run(
     probed.is_whole = True
     if len(reached.present) < 2 <= len(probed.sites):
         raise ProbeFailed(f"no host answers another; {next(iter(reached.absent.values()))}")
+    if marks is not None:
+        probed.estimated = marks.estimates(probed.times_us)
+        probed.notes.append(_said(probed, marks))
     loads = _loads(probed, reached)
     probed.quality = samples.judge(probed.samples, probed.settings.estimator, loads)
     probed.groups = _by_times(probed)
@@ -227,14 +242,42 @@ def run(
     return probed
 
 
-def _stages(probed: Probed) -> Any:  # noqa: ANN401 - a generator of (count of echoes, pairs)
+def _landmarks(probed: Probed, reached: Reached) -> Landmarks | None:
+    """The hosts that ask all others, if not all do."""
+    settings = probed.settings
+    count = settings.landmarks
+    if count is None:
+        count = QUICK_LANDMARKS if settings.quick and len(probed.sites) > QUICK_HOSTS_MAX else 0
+    return Landmarks(reached.present, count, settings.seed) if 0 < count < len(reached.present) else None
+
+
+def _said(probed: Probed, marks: Landmarks) -> str:
+    hosts = len(marks.hosts)
+    every, asked = hosts * (hosts - 1) // 2, sum(1 for _ in _asked(probed))
+    return (
+        f"{asked} of {every} pairs were asked, from {len(marks.chosen)} landmarks on; {len(probed.estimated)} have the "
+        "median time of other pairs of their two groups: --landmarks 0 asks all"
+    )
+
+
+def _asked(probed: Probed) -> Iterator[Pair]:
+    """The pairs that were asked, in the order of rounds of all pairs."""
+    every = (pair for turn in tournament.rounds(len(probed.sites)) for pair in turn)
+    return ((a, b) for a, b in every if probed.samples.asked[a][b] or probed.samples.asked[b][a])
+
+
+def _stages(probed: Probed, marks: Landmarks | None) -> Iterator[tuple[int, Sequence[Pair]]]:
     """How many echoes of which pairs, one stage after the other."""
-    every = [pair for turn in tournament.rounds(len(probed.sites)) for pair in turn]
     count = probed.settings.count
-    if not probed.settings.quick or count <= QUICK_COUNT:
-        yield count, every
+    is_quick = probed.settings.quick and count > QUICK_COUNT
+    first = QUICK_COUNT if is_quick else count
+    if marks is None:
+        yield first, [pair for turn in tournament.rounds(len(probed.sites)) for pair in turn]
+    else:
+        for pairs in marks.stages(lambda: probed.times_us):
+            yield first, pairs
+    if not is_quick:
         return
-    yield QUICK_COUNT, every
     times = probed.times_us
     near: set[Pair] = set()
     for a in range(len(probed.sites)):
@@ -296,10 +339,15 @@ def _echoes(
 
 def _again(probed: Probed, reached: Reached, numbers: Any) -> None:  # noqa: ANN401 - an iterator
     """Asks some pairs again, to see whether times have changed since."""
-    turns = tournament.rounds(len(probed.sites))
+    turn: list[Pair] = []
+    busy: set[int] = set()
+    for pair in _asked(probed):
+        if busy.isdisjoint(pair):
+            turn.append(pair)
+            busy.update(pair)
     before = probed.samples.quantiles_us[probed.settings.estimator]
     count = min(probed.settings.count, 50)
-    for (a, b), answer in _echoes(probed, reached, turns[0] if turns else [], count, next(numbers)):
+    for (a, b), answer in _echoes(probed, reached, turn, count, next(numbers)):
         times = sorted(answer["times_ns"])
         after = samples.quantile_us(times, samples.QUANTILES[probed.settings.estimator])
         earlier = before[a][b]

@@ -98,7 +98,7 @@ class Quality:
         loss: part of the echoes that were lost.
         late: answers that came when they were given up.
         drift: median part by which pairs had changed when they were asked again; None if none was.
-        pairs_missing: of hosts that answer, without a time.
+        pairs_missing: of hosts that answer, asked and without a time.
         warnings: what makes the figures doubtful, in words; none if nothing does.
     """
 
@@ -139,7 +139,7 @@ def judge(samples: Samples, estimator: str, loads: Sequence[tuple[str, float, in
     missing = 0
     for a, b in pairs:
         there, back = directed[a][b], directed[b][a]
-        missing += there is None and back is None
+        missing += there is None and back is None and bool(samples.asked[a][b] or samples.asked[b][a])
         if there and back:
             differences.append(abs(there - back) / min(there, back))
         for one, other in ((a, b), (b, a)):
