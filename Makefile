@@ -88,9 +88,9 @@ bench-owner: ## What an owner of a million objects does a second on one core, an
 	cargo bench $(CARGO_FLAGS) -p hoplite-proto --bench owner
 	cargo bench $(CARGO_FLAGS) -p hoplite-node --bench full_store
 
-bench-packages: ## Installs by apt-get, as root, what the bench compiles against: Debian's libgloo-dev, with g++
+bench-packages: ## Installs by apt-get, as root, what the bench compiles against, Debian's libgloo-dev with g++, and fping
 	apt-get update --quiet
-	apt-get install --quiet --yes --no-install-recommends libgloo-dev g++
+	apt-get install --quiet --yes --no-install-recommends libgloo-dev g++ fping
 
 sim: ## A simulated cluster from one seed: make sim SEED=42
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seed $(or $(SEED),$(error say which: make sim SEED=42))
@@ -224,7 +224,7 @@ test-faults: build ## Each operation in a lab, as root, undisturbed and while a 
 
 test-peers: build ## The bench's systems between two hosts, as root: installs them from PyPI and, by apt-get, libgloo-dev
 	@mkdir -p $(LOGS)
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s libgloo-dev g++ >/dev/null 2>&1; then \
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s libgloo-dev g++ fping >/dev/null 2>&1; then \
 	    $(MAKE) bench-packages >$(LOGS)/apt-peers 2>&1 || echo "can't install libgloo-dev: $$(tail -n 1 $(LOGS)/apt-peers)"; \
 	fi
 	timeout --kill-after=10 900 $(BIN)/pytest -m peers 2>&1 | tee $(LOGS)/peers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import struct
@@ -584,6 +585,18 @@ def test_a_png_has_the_cells_alone(tmp_path: Path) -> None:
     first = lines[1 : 1 + 3 * width]
     cells = [first[3 * (width // 3 * at) : 3 * (width // 3 * at) + 3] for at in range(3)]
     assert cells == [heat.ITSELF, heat.MISSING, heat.colour(0.0)]
+
+
+@needs_lab
+@pytest.mark.lab
+def test_fping_measures_a_lab() -> None:
+    if shutil.which("fping") is None:
+        pytest.skip("needs fping: apt-get install fping, or make bench-packages")
+    options = ("--lab", 3, "--count", 5, "--no-bandwidth", "--backend", "fping", "--json")
+    told = json.loads(run("topology", "probe", *options).stdout)
+    assert told["measured"]["backend"] == "fping"
+    assert all((time > 0) == (a != b) for a, row in enumerate(told["times_us"]) for b, time in enumerate(row))
+    assert told["quality"]["pairs_missing"] == 0
 
 
 @needs_lab
