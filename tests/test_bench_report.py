@@ -125,6 +125,9 @@ def test_racks_make_a_network_of_their_own() -> None:
     made = page([row(lab=flat), row(lab=racks)])
     assert "### Broadcast, 8 hosts (lab, 1 Gbit/s)\n" in made
     assert "### Broadcast, 8 hosts (lab, 1 Gbit/s, racks of 4 + 4, joined at 500 Mbit/s)\n" in made
+    pods = {**racks, "racks": [2, 2, 2, 2], "pods": [2, 2], "pod_uplink": 2_000_000_000}
+    made = page([row(lab=racks), row(lab=pods)])
+    assert "racks of 2 + 2 + 2 + 2, joined at 500 Mbit/s, in pods of 2 + 2, joined at 2 Gbit/s)\n" in made
 
 
 def test_the_limit_is_shown_only_where_bytes_decide() -> None:

@@ -405,6 +405,8 @@ LAB = ("--lab", "4")
         ((*LAB, "--rsh", "rsh"), "--rsh reaches real hosts"),
         ((*LAB, "--resume"), "--resume goes on with a file"),
         (("--hosts", __file__, "--uplink", "1gbit"), "--uplink is of a rack's link"),
+        ((*LAB, "--pods", "1,1"), "--pods says how many racks are in each pod"),
+        (("--racks", "2,2", "--pod-uplink", "1gbit"), "--pod-uplink is of a pod's link"),
         (("--rate", "1gbit", "local"), "hoplite bench local takes no --rate before its name"),
         (("--lab", "4", "--out", "rows", "smoke"), "takes no --lab or --out before its name"),
     ],
@@ -521,10 +523,11 @@ def test_two_hosts_of_a_lab_measure_hoplite(out: Path) -> None:
 @pytest.mark.lab
 def test_racks_of_a_lab_and_forced_degrees_are_variants_of_hoplite(out: Path) -> None:
     cell = ["--systems", "hoplite", "--ops", "broadcast,reduce", "--sizes", "128KiB", "--repeats", "1"]
-    done = run("--racks", "2,1", *cell, "--degree", "1,n", "--out", str(out))
+    done = run("--racks", "1,1,1", "--pods", "2,1", *cell, "--degree", "1,n", "--out", str(out))
     assert done.returncode == 0, done.stderr
     rows = [row for row in read([out]) if row.system == "hoplite"]
     assert all(row.verified and not row.note for row in rows), [row.note for row in rows]
+    assert {tuple(row.lab["pods"]) for row in rows} == {(2, 1)}
     assert [(row.op, row.variant) for row in rows] == [
         ("broadcast", "default"),
         ("broadcast", "racks told"),

@@ -18,10 +18,11 @@ import pytest
 
 from hoplite.errors import InvalidArgument
 from hoplite.tools.lab import Host, Lab, LabError, namespaces, needs, records
+from hoplite.tools.topology import layout
 from labs import needs_lab
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from hoplite.tools.lab.namespaces import Keeper
 
@@ -106,6 +107,8 @@ def test_facts_are_json_and_name_the_round_trip(lab: Lab) -> None:
         "racks": [2],
         "rate": 10_000_000,
         "uplink": None,
+        "pods": None,
+        "pod_uplink": None,
         "latency_s": 0.0,
         "latency_by": "none",
         "bridges_per_link": 0,
@@ -257,7 +260,7 @@ def test_the_agent_names_a_host_that_is_not_there(lab: Lab) -> None:
 @needs_lab
 def test_nothing_is_left_at_the_end_nor_shown_on_the_machine_meanwhile() -> None:
     before = machine_links()
-    with Lab(racks=[1, 1]) as lab:
+    with Lab(racks=[1, 1], pods=[1, 1]) as lab:
         assert machine_links() == before
         process = lab.hosts[0].popen(["sh", "-c", "sleep 100 & exec sleep 100"])
         networks = [keeper.network() for keeper in keepers(lab)]
@@ -303,7 +306,7 @@ def test_the_next_lab_takes_away_what_a_killed_one_left() -> None:
     program = """
 import sys
 from hoplite.tools.lab import Lab
-lab = Lab(racks=[2, 1])
+lab = Lab(racks=[2, 1], pods=[1, 1])
 lab.hosts[0].popen(["sh", "-c", "sleep 1000 & echo; exec sleep 1000"], stdout=sys.stdout).pid
 print(lab.name, flush=True)
 sys.stdin.read()
@@ -424,6 +427,44 @@ def test_racks_share_their_uplink() -> None:
 
 
 @needs_lab
+def test_racks_of_a_pod_share_its_uplink() -> None:
+    with Lab(racks=[2, 1, 2], pods=[2, 1], rate="40mbit", uplink="20mbit", pod_uplink="10mbit") as lab:
+        a, b, c, d, e = lab.hosts
+        assert [[rack.number for rack in pod.racks] for pod in lab.pods] == [[0, 1], [2]]
+        assert [pod.hosts for pod in lab.pods] == [[a, b, c], [d, e]]
+        assert [rack.pod for rack in lab.racks] == [0, 0, 1]
+        # Each way has what its narrowest link carries, and two streams share that.
+        assert lab.measure_rate(a, b) > 20.5e6
+        assert 10.5e6 < lab.measure_rate(a, c) < 20.5e6
+        assert sum(lab.measure_rates_at_once([(a, d), (c, e)])) < 10.5e6
+        assert sum(lab.measure_rates_at_once([(d, a), (e, c)])) < 10.5e6
+        assert (lab.facts()["pods"], lab.facts()["pod_uplink"]) == ([2, 1], 10_000_000)
+        before = lab.pods[0].moved()
+        assert c.run(["ping", "-c", "1", "-W", "5", a.name]).returncode == 0
+        assert sum(lab.pods[0].moved()) - sum(before) < 98
+        lab.pods[1].cut()
+        assert a.run(["ping", "-c", "1", "-W", "1", d.name]).returncode == 1
+        assert d.run(["ping", "-c", "1", "-W", "5", e.name]).returncode == 0
+        found = Lab.find(lab.name)
+        assert [pod.is_cut() for pod in found.pods] == [[], ["out", "in"]]
+        found.pods[1].heal()
+        assert a.run(["ping", "-c", "1", "-W", "5", d.name]).returncode == 0
+
+
+@needs_lab
+def test_a_lab_tells_where_its_hosts_stand_as_a_topology_file_does(tmp_path: Path) -> None:
+    file = tmp_path / "topology.json"
+    with Lab(racks=[1, 1, 1], pods=[2, 1], rate="20mbit", pod_uplink="10mbit") as lab:
+        file.write_text(json.dumps(lab.topology()))
+    told = layout.read(file)
+    assert [host.groups for host in told.hosts] == [("pod0", "rack0"), ("pod0", "rack1"), ("pod1", "rack2")]
+    assert told.uplinks == {"rack0": 20e6, "rack1": 20e6, "rack2": 20e6, "pod0": 10e6, "pod1": 10e6}
+    with Lab(hosts=2) as lab:
+        file.write_text(json.dumps(lab.topology()))
+    assert layout.read(file).clusters() is None
+
+
+@needs_lab
 def test_a_lab_that_is_to_stay_is_found_again_by_its_name() -> None:
     name = f"test-{os.getpid()}"
     made = Lab(hosts=1, name=name, keep=True)
@@ -459,6 +500,13 @@ def test_a_lab_that_is_to_stay_is_found_again_by_its_name() -> None:
         ({"hosts": 2, "rate": None}, "not None"),
         ({"hosts": 2, "uplink": "1gbit"}, "two or more racks"),
         ({"racks": [1, 1], "uplink": "fast"}, "uplink must be a rate"),
+        ({"racks": [1, 1], "pods": [2]}, r"pods must be two or more numbers of racks, .* not \[2\]"),
+        ({"racks": [1, 1], "pods": [1, 0]}, r"pods must be .* not \[1, 0\]"),
+        ({"racks": [1, 1], "pods": 2}, "pods must be .* not 2"),
+        ({"racks": [1, 1], "pods": [1, 2]}, r"pods \[1, 2\] have 3 racks together, but racks= makes 2"),
+        ({"hosts": 2, "pods": [1, 1]}, r"pods \[1, 1\] have 2 racks together, but racks= makes 1"),
+        ({"racks": [1, 1], "pod_uplink": "1gbit"}, "pod_uplink='1gbit' is of a pod's link: say"),
+        ({"racks": [1, 1], "pods": [1, 1], "pod_uplink": "fast"}, "pod_uplink must be a rate"),
         ({"hosts": 2, "latency": "1 minute"}, "latency must be a time"),
         ({"hosts": 2, "latency": -1}, "latency must be a time"),
         ({"hosts": 2, "name": "../x"}, "name must be"),
@@ -550,35 +598,55 @@ def test_each_host_runs_a_node_of_its_own_at_the_usual_address_and_socket() -> N
             node.communicate(timeout=10)
 
 
+# What a node says of its members once it knows where they stand.
+FOUND = """
+import json, sys, time, hoplite
+client = hoplite.init()
+while len(client.status()["members"]) < int(sys.argv[1]) or client.status()["survey"] == "waiting":
+    time.sleep(0.1)
+print(json.dumps(client.status()["members"]))
+"""
+
+
+def _found(lab: Lab, order: Sequence[int]) -> list[tuple[set[str], ...]]:
+    """What nodes of hosts that start in such an order find: by host, who shares its groups, outermost first."""
+    with contextlib.ExitStack() as stack:
+        for number in order:
+            host = lab.hosts[number]
+            node = _start_node(lab, host)
+            stack.callback(node.communicate, timeout=10)
+            stack.callback(host.kill)
+        said = lab.hosts[1].run([sys.executable, "-c", FOUND, str(len(order))], check=True).stdout
+    shares: dict[str, set[str]] = {}
+    places = {member["address"].partition(":")[0]: member["place"] or [] for member in json.loads(said)}
+    for address, place in places.items():
+        for label in place:
+            shares.setdefault(label, set()).add(lab.host(address).name)
+    return [tuple(shares[label] for label in places[host.address]) for host in lab.hosts]
+
+
+def _names(hosts: list[Host]) -> set[str]:
+    return {host.name for host in hosts}
+
+
 @needs_lab
 @pytest.mark.timeout(120)
 def test_nodes_that_are_told_nothing_find_the_racks_that_share_a_link() -> None:
     """Joined in the order of a cloud, which says nothing of racks."""
-    with Lab(racks=[3, 3], rate="200mbit", uplink="200mbit") as lab, contextlib.ExitStack() as stack:
-        nodes = {}
-        for number in (0, 3, 4, 1, 5, 2):
-            host = lab.hosts[number]
-            nodes[host.address] = _start_node(lab, host)
-            stack.callback(host.kill)
-        script = """
-import json, time, hoplite
-client = hoplite.init()
-while len(client.status()["members"]) < 6 or client.status()["survey"] == "waiting":
-    time.sleep(0.1)
-print(json.dumps(client.status()["members"]))
-"""
-        deadline = time.monotonic() + 60
-        said = lab.hosts[1].run([sys.executable, "-c", script], check=True).stdout
-        assert time.monotonic() < deadline
-        found: dict[str, set[str]] = {}
-        for member in json.loads(said):
-            found.setdefault(member["rack"], set()).add(member["address"].partition(":")[0])
-        racks = [{host.address for host in rack.hosts} for rack in lab.racks]
-        assert sorted(map(sorted, found.values())) == sorted(map(sorted, racks)), found
-        for host in lab.hosts:
-            host.kill()
-        for node in nodes.values():
-            node.communicate(timeout=10)
+    with Lab(racks=[3, 3], rate="200mbit", uplink="200mbit") as lab:
+        found = _found(lab, (0, 3, 4, 1, 5, 2))
+        assert found == [(_names(lab.racks[host.rack].hosts),) for host in lab.hosts]
+
+
+@needs_lab
+@pytest.mark.timeout(120)
+def test_nodes_that_are_told_nothing_find_the_racks_in_the_pods() -> None:
+    rate = "200mbit"
+    with Lab(racks=[2, 2, 2, 2], pods=[2, 2], rate=rate, uplink=rate, pod_uplink=rate) as lab:
+        found = _found(lab, (0, 3, 6, 1, 4, 7, 2, 5))
+        pods = {rack.number: pod for pod in lab.pods for rack in pod.racks}
+        expected = [(_names(pods[host.rack].hosts), _names(lab.racks[host.rack].hosts)) for host in lab.hosts]
+        assert found == expected
 
 
 @needs_lab

@@ -93,6 +93,17 @@ def test_up_run_cut_status_and_down(name: str, hoplite_lab: Command) -> None:
     assert name not in hoplite_lab("status")[1]
 
 
+def test_racks_and_pods_have_links_to_cut(name: str, hoplite_lab: Command) -> None:
+    links = ("--racks", "1,1,1", "--pods", "2,1", "--rate", "20mbit", "--pod-uplink", "10mbit")
+    assert hoplite_lab("up", *links, "--name", name)[0] == 0
+    assert hoplite_lab("cut", "--name", name, "pod1", "--direction", "out")[0] == 0
+    listed = {lab["name"]: lab for lab in json.loads(hoplite_lab("status", "--json")[1])}[name]
+    assert [(rack["pod"], rack["cut"]) for rack in listed["racks"]] == [(0, []), (0, []), (1, [])]
+    assert [(pod["racks"], pod["cut"]) for pod in listed["pods"]] == [(2, []), (1, ["out"])]
+    assert hoplite_lab("slow", "--name", name, "pod0", "1mbit")[0] == 0
+    assert hoplite_lab("down", "--name", name)[0] == 0
+
+
 def test_mistakes_end_with_what_to_try(name: str, hoplite_lab: Command) -> None:
     for words, complaint in (
         (["run", "--name", name, "node0", "true"], f"no lab named '{name}' is up"),
@@ -106,6 +117,15 @@ def test_mistakes_end_with_what_to_try(name: str, hoplite_lab: Command) -> None:
     code, _, errors = hoplite_lab("up", "--racks", "4,x")
     assert code == 2
     assert "'4,x' is not a list of numbers of hosts, such as 4,4" in errors
+    for words, complaint in (
+        (["--racks", "1,1", "--pods", "1,x"], "'1,x' is not a list of numbers of racks, such as 2,2"),
+        (["--hosts", "2", "--uplink", "1gbit"], "--uplink is of a rack's link to the others: say --racks 4,4"),
+        (["--hosts", "2", "--pods", "1,1"], "--pods says how many racks are in each pod: say --racks"),
+        (["--racks", "1,1", "--pod-uplink", "1gbit"], "--pod-uplink is of a pod's link to the others"),
+    ):
+        code, _, errors = hoplite_lab("up", "--name", name, *words)
+        assert code == 2
+        assert complaint in " ".join(errors.replace("│", "").split())
     code, _, errors = hoplite_lab("check", "--rounds", "0")
     assert code == 2
     assert "0 is not in the range x>=1" in errors
@@ -143,11 +163,12 @@ def test_check_prints_rates_round_trip_and_a_verdict_that_is_its_exit_code(hopli
     assert "2 streams at once, asked 10 Mbit/s each: " in told, errors
     assert "round trip" in told
     assert told.splitlines()[-1] == ("good" if code == 0 else "not good")
-    code, told, _ = hoplite_lab("check", "--racks", "1,1", "--rate", "10mbit", "--rounds", "1", "--json")
+    links = ("--racks", "1,1,1", "--pods", "2,1", "--uplink", "9mbit", "--pod-uplink", "8mbit", "--rate", "10mbit")
+    code, told, _ = hoplite_lab("check", *links, "--rounds", "1", "--json")
     report = json.loads(told)
-    assert [len(streams) for streams in report["rounds"]] == [2]
+    assert [len(streams) for streams in report["rounds"]] == [3]
     assert report["good"] == (code == 0) == all(stream["good"] for stream in report["rounds"][0])
-    assert {stream["asked"] for stream in report["rounds"][0]} == {10_000_000}
+    assert [stream["asked"] for stream in report["rounds"][0]] == [9_000_000, 8_000_000, 8_000_000]
 
 
 def test_check_fails_where_a_link_misses_its_rate(hoplite_lab: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ class Network:
         cidr: the network of the hosts, "10.77.0.0/16"; empty if it is not known.
         rate: bits per second of a link; 0 if it is not known.
         facts: what a row says of it.
+        topology: of its racks and pods, as in a topology file; None if it is not known, or all hosts are in one rack.
     """
 
     hosts: Sequence[Host]
@@ -61,6 +62,7 @@ class Network:
     cidr: str
     rate: int
     facts: dict[str, Any]
+    topology: dict[str, Any] | None = None
 
 
 class AgentFailed(HopliteError):
@@ -217,12 +219,21 @@ class Agents:
 
 def of_lab(lab: Lab) -> Network:
     """The hosts of a lab."""
-    rack_of = {host.number: rack.name if len(lab.racks) > 1 else "" for rack in lab.racks for host in rack.hosts}
-    hosts = [Host(host.number, host.name, host.address, host.interface, rack_of[host.number]) for host in lab.hosts]
+    hosts = [Host(host.number, host.name, host.address, host.interface) for host in lab.hosts]
+    topology = lab.topology() if len(lab.racks) > 1 else None
     # Without its name, which says nothing, and what it does not have.
     told = {name: value for name, value in lab.facts().items() if name != "name" and value is not None}
     facts = {"kind": "lab", **told}
-    return Network(hosts, lab.agent, "", shared_clock=True, cidr=lab.network, rate=facts["rate"], facts=facts)
+    return Network(
+        hosts,
+        lab.agent,
+        "",
+        shared_clock=True,
+        cidr=lab.network,
+        rate=facts["rate"],
+        facts=facts,
+        topology=topology,
+    )
 
 
 def of_file(path: Path, *, rsh: str = "ssh", rate: int = 0) -> Network:

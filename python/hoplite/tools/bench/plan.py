@@ -161,4 +161,7 @@ def expected_s(cell: Cell, hosts: int, rate: int, repeats: int) -> float:
 
 def is_on(row: Row, network: Mapping[str, object]) -> bool:
     """Whether a row was measured on a network like this one."""
-    return all(row.lab.get(name) == network.get(name) for name in ("kind", "rate", "uplink", "racks", "names"))
+    return all(
+        row.lab.get(name) == network.get(name)
+        for name in ("kind", "rate", "uplink", "racks", "pods", "pod_uplink", "names")
+    )

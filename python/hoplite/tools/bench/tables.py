@@ -281,6 +281,11 @@ def _place(row: Row, machine: str) -> Place:
         parts.append(f"racks of {' + '.join(map(str, racks))}")
         if row.lab.get("uplink"):
             parts.append(f"joined at {words.rate(row.lab['uplink'])}")
+    pods = row.lab.get("pods")
+    if isinstance(pods, list):
+        parts.append(f"in pods of {' + '.join(map(str, pods))}")
+        if row.lab.get("pod_uplink"):
+            parts.append(f"joined at {words.rate(row.lab['pod_uplink'])}")
     return Place(kind, ", ".join(parts), machine)
 
 

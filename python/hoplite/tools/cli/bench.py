@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hoplite.tools.cli import bench_apps, bench_dask, bench_local, bench_options, bench_report
-from hoplite.tools.cli.lab import read_racks
+from hoplite.tools.cli.lab import check_racks_and_pods, racks_and_pods, size_of
 from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import Notes, fail_with, print_json, print_table
 
@@ -32,8 +32,7 @@ QUICK = {
 @click.group(invoke_without_command=True)
 @click.option("--lab", type=click.IntRange(2, 64), help="Measure between so many hosts that are made on this machine.")
 @click.option("--rate", default="1gbit", show_default=True, help="Of each host's link; of --hosts, if it is known.")
-@click.option("--racks", callback=read_racks, help="Lab hosts by rack, such as 4,4, instead of --lab.")
-@click.option("--uplink", help="Of each rack's link to the core; the default is that of all its hosts together.")
+@racks_and_pods
 @click.option("--hosts", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file of real hosts.")
 @click.option("--rsh", default="ssh", show_default=True, help="The command that reaches the hosts of --hosts.")
 @click.option(
@@ -128,8 +127,7 @@ def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
             from hoplite.tools.lab import Lab
 
             results = Results(options["out"], resume=options["resume"], warn=bench_options.warn)
-            size = {"racks": options["racks"], "uplink": options["uplink"]} if options["racks"] else {}
-            with Lab(hosts=options["lab"], rate=options["rate"], **size) as lab:
+            with Lab(hosts=options["lab"], rate=options["rate"], **size_of(options)) as lab:
                 rows = session.measure(hosts.of_lab(lab), settings, results)
     if options["as_json"]:
         print_json([dataclasses.asdict(row) for row in rows])
@@ -143,8 +141,7 @@ def _check_where(context: click.Context, options: dict[str, Any]) -> None:
     """Refuses options that would say nothing beside the others."""
     if sum(bool(options[name]) for name in ("lab", "racks", "hosts")) != 1:
         raise click.UsageError("say where: --lab 8, --racks 4,4, --hosts FILE or --quick; one of them")
-    if options["uplink"] and not options["racks"]:
-        raise click.UsageError("--uplink is of a rack's link to the others: say --racks 4,4")
+    check_racks_and_pods(options)
     if bench_options.said(context, "rsh") and not options["hosts"]:
         raise click.UsageError("--rsh reaches real hosts: say --hosts FILE")
     bench_options.check_resume(options["out"], resume=options["resume"])

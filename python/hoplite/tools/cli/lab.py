@@ -12,9 +12,9 @@ from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import fail_with, print_json, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from hoplite.tools.lab import Host, Lab, Rack
+    from hoplite.tools.lab import Host, Lab, Pod, Rack
 
 NAME = "lab"
 
@@ -30,21 +30,56 @@ DIRECTION_OPTION = click.option(
 OTHER_OPTION = click.option("--other", metavar="HOST", help="Only between HOST and this other one.")
 
 
-def read_racks(_context: click.Context, _option: click.Parameter, value: str | None) -> list[int] | None:
-    """Reads numbers of hosts with commas between them."""
+RACKS_WANTED = "say --racks 4,4"
+PODS_WANTED = "say --racks 2,2,2,2 --pods 2,2"
+
+
+def read_racks(_context: click.Context, option: click.Parameter, value: str | None) -> list[int] | None:
+    """Reads numbers with commas between them: of the hosts in each rack, or of the racks in each pod."""
     try:
         return None if value is None else [int(part) for part in value.split(",")]
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not a list of numbers of hosts, such as 4,4") from None
+        what = "racks, such as 2,2" if option.name == "pods" else "hosts, such as 4,4"
+        raise click.BadParameter(f"{value!r} is not a list of numbers of {what}") from None
+
+
+def racks_and_pods(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say which racks and pods a lab is to have; see `check_racks_and_pods`."""
+    for option in (
+        click.option(
+            "--pod-uplink", metavar="RATE", help="Of each pod to the core; by default all its racks' uplinks."
+        ),
+        click.option(
+            "--pods", callback=read_racks, metavar="N,N", help="How many of the racks in each pod, such as 2,2."
+        ),
+        click.option("--uplink", metavar="RATE", help="Of each rack to the core; by default all that its hosts send."),
+        click.option("--racks", callback=read_racks, metavar="N,N", help="Or lab hosts by rack, such as 4,4."),
+    ):
+        command = option(command)
+    return command
+
+
+def check_racks_and_pods(options: Mapping[str, Any]) -> None:
+    """Refuses what is said of links that a lab of these options does not have."""
+    if options["uplink"] and not options["racks"]:
+        raise click.UsageError(f"--uplink is of a rack's link to the others: {RACKS_WANTED}")
+    if options["pods"] and not options["racks"]:
+        raise click.UsageError(f"--pods says how many racks are in each pod: {PODS_WANTED}")
+    if options["pod_uplink"] and not options["pods"]:
+        raise click.UsageError(f"--pod-uplink is of a pod's link to the others: {PODS_WANTED}")
+
+
+def size_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a `Lab` is told of its racks and pods."""
+    return {name: options[name] for name in ("racks", "uplink", "pods", "pod_uplink")}
 
 
 def links(command: Callable[..., None]) -> Callable[..., None]:
     """The options that say which hosts and links a lab is to have."""
     for option in (
         click.option("--latency", metavar="TIME", help="Extra delay between two hosts, one way, such as 50us."),
-        click.option("--uplink", metavar="RATE", help="Of each rack to the core; by default all that its hosts send."),
+        racks_and_pods,
         click.option("--rate", default="1gbit", show_default=True, help="Of each host's link, in each direction."),
-        click.option("--racks", callback=read_racks, metavar="N,N", help="Or how many in each rack, such as 4,4."),
         click.option("--hosts", type=int, metavar="N", help="How many hosts, in one rack; 4 unless --racks is said."),
     ):
         command = option(command)
@@ -67,21 +102,15 @@ def lab() -> None:
 @lab.command()
 @links
 @click.option("--name", default=NAME, show_default=True, help="Of the lab.")
-def up(
-    hosts: int | None,
-    racks: list[int] | None,
-    rate: str,
-    uplink: str | None,
-    latency: str | None,
-    name: str,
-) -> None:
+def up(hosts: int | None, rate: str, latency: str | None, name: str, **size: Any) -> None:  # noqa: ANN401 - as click gives them
     """Make hosts that stay until `hoplite lab down`.
 
     \b
-    Example:
+    Examples:
       hoplite lab up --racks 4,4 --rate 1gbit --uplink 2gbit
+      hoplite lab up --racks 2,2,2,2 --pods 2,2 --uplink 1gbit --pod-uplink 1gbit
     """  # noqa: D301 - as above
-    made = _made(hosts, racks, rate=rate, uplink=uplink, latency=latency, name=name, keep=True)
+    made = _made(hosts, size, rate=rate, latency=latency, name=name, keep=True)
     for host in made.hosts:
         click.echo(f"{host.name} {host.address}")
     click.echo(f"run something there: hoplite lab run {made.hosts[0].name} -- hostname", err=True)
@@ -183,9 +212,9 @@ def status(as_json: bool) -> None:
 @NAME_OPTION
 @DIRECTION_OPTION
 @OTHER_OPTION
-@click.argument("target", metavar="HOST|RACK")
+@click.argument("target", metavar="HOST|RACK|POD")
 def cut(name: str | None, direction: Any, other: str | None, target: str) -> None:  # noqa: ANN401 - a word, checked by click
-    """Pull the cable of a host, or of a rack to the core: what is sent vanishes.
+    """Pull the cable of a host, or the uplink of a rack or a pod: what is sent vanishes.
 
     \b
     Examples:
@@ -202,7 +231,7 @@ def cut(name: str | None, direction: Any, other: str | None, target: str) -> Non
 @NAME_OPTION
 @DIRECTION_OPTION
 @OTHER_OPTION
-@click.argument("target", metavar="HOST|RACK")
+@click.argument("target", metavar="HOST|RACK|POD")
 def heal(name: str | None, direction: Any, other: str | None, target: str) -> None:  # noqa: ANN401 - as above
     """Put the cable back.
 
@@ -219,10 +248,10 @@ def heal(name: str | None, direction: Any, other: str | None, target: str) -> No
 
 @lab.command()
 @NAME_OPTION
-@click.argument("target", metavar="HOST|RACK")
+@click.argument("target", metavar="HOST|RACK|POD")
 @click.argument("rate", required=False)
 def slow(name: str | None, target: str, rate: str | None) -> None:
-    """Give a host's link, or a rack's uplink, another RATE; without one, that which it was made with.
+    """Give a host's link, or the uplink of a rack or a pod, another RATE; without one, that which it was made with.
 
     \b
     Example:
@@ -241,15 +270,7 @@ def slow(name: str | None, target: str, rate: str | None) -> None:
     help="How often to measure, until all is well.",
 )
 @json_option("Print one JSON object.")
-def check(
-    hosts: int | None,
-    racks: list[int] | None,
-    rate: str,
-    uplink: str | None,
-    latency: str | None,
-    rounds: int,
-    as_json: bool,
-) -> None:
+def check(hosts: int | None, rate: str, latency: str | None, rounds: int, as_json: bool, **size: Any) -> None:  # noqa: ANN401 - as click gives them
     """Make a lab, measure it and take it away: does every link bring its rate, all at once?
 
     One TCP stream from each host to the next, at the same time. The exit code is 1 if one is more than 7 % off in
@@ -262,7 +283,7 @@ def check(
     from hoplite.tools.lab import check as test
     from hoplite.tools.lab.quantities import write_rate
 
-    with _made(hosts, racks, rate=rate, uplink=uplink, latency=latency) as made:
+    with _made(hosts, size, rate=rate, latency=latency) as made:
         facts = made.facts()
         measured = []
         for streams in test.rounds(made, rounds):
@@ -288,10 +309,11 @@ def check(
         )
 
 
-def _made(hosts: int | None, racks: list[int] | None, **options: Any) -> Lab:  # noqa: ANN401 - those of Lab
+def _made(hosts: int | None, size: dict[str, Any], **options: Any) -> Lab:  # noqa: ANN401 - those of Lab
     from hoplite.tools.lab import Lab
 
-    return Lab(hosts=4 if hosts is None and racks is None else hosts, racks=racks, **options)
+    check_racks_and_pods(size)
+    return Lab(hosts=4 if hosts is None and size["racks"] is None else hosts, **size, **options)
 
 
 def _find(name: str | None) -> Lab:
@@ -304,11 +326,14 @@ def _host(name: str | None, target: str) -> Host:
     return _find(name).host(target)
 
 
-def _target(name: str | None, target: str) -> Host | Rack:
+def _target(name: str | None, target: str) -> Host | Rack | Pod:
     found = _find(name)
     for rack in found.racks:
         if rack.name == target:
             return rack
+    for pod in found.pods:
+        if pod.name == target:
+            return pod
     return found.host(target)
 
 
@@ -328,5 +353,8 @@ def _described(found: Lab) -> dict[str, Any]:
             }
             for host in found.hosts
         ],
-        "racks": [{"name": rack.name, "hosts": len(rack.hosts), "cut": rack.is_cut()} for rack in found.racks],
+        "racks": [
+            {"name": rack.name, "pod": rack.pod, "hosts": len(rack.hosts), "cut": rack.is_cut()} for rack in found.racks
+        ],
+        "pods": [{"name": pod.name, "racks": len(pod.racks), "cut": pod.is_cut()} for pod in found.pods],
     }

@@ -12,7 +12,7 @@ import click
 
 from hoplite.errors import HopliteError, InvalidArgument, LabError
 from hoplite.tools.cli import bench_options
-from hoplite.tools.cli.lab import read_racks
+from hoplite.tools.cli.lab import check_racks_and_pods, racks_and_pods, size_of
 from hoplite.tools.cli.options import duration_option, json_option
 from hoplite.tools.cli.output import fail_with, print_json, print_table, stepping
 
@@ -33,9 +33,8 @@ LAB_STEP = "sudo; without root, real hosts by --hosts FILE"
 @click.command()
 @click.option("--hosts", "hosts_file", type=file_option, help="Names or addresses, one a line; see docs/topology.")
 @click.option("--lab", type=click.IntRange(1, 64), help="Or probe so many hosts that are made on this machine.")
-@click.option("--racks", callback=read_racks, help="Or lab hosts by rack, such as 4,4.")
+@racks_and_pods
 @click.option("--rate", default="1gbit", show_default=True, help="Of each lab host's link.")
-@click.option("--uplink", help="Of each lab rack's link to the core; the default is that of all its hosts together.")
 @click.option("--latency", metavar="TIME", help="Extra delay between two lab hosts, one way, such as 50us.")
 @click.option("--shuffle", type=click.IntRange(0), metavar="SEED", help="Take the lab's hosts in a random order.")
 @click.option(
@@ -123,8 +122,7 @@ def _check(context: click.Context, options: dict[str, Any]) -> None:
     for name in ("rate", "latency", "shuffle"):
         if not is_lab and bench_options.said(context, name):
             raise click.UsageError(f"--{name} is of a lab's hosts: say --racks 4,4 or --lab 8")
-    if options["uplink"] and not options["racks"]:
-        raise click.UsageError("--uplink is of a rack's link to the others: say --racks 4,4")
+    check_racks_and_pods(options)
     if options["resume"]:
         for name in ("count", "estimator", "symmetric", "backend", "quick", "landmarks", "seed", "out"):
             if bench_options.said(context, name):
@@ -175,16 +173,16 @@ def _where(options: dict[str, Any], settings: Settings) -> Iterator[tuple[Probed
 
         from hoplite.tools.lab import Lab
 
-        size = (
-            {"racks": options["racks"], "uplink": options["uplink"]} if options["racks"] else {"hosts": options["lab"]}
-        )
-        with Lab(rate=options["rate"], latency=options["latency"], **size) as lab:
+        links = {"rate": options["rate"], "latency": options["latency"]}
+        with Lab(hosts=options["lab"], **links, **size_of(options)) as lab:
             hosts_of_lab = list(lab.hosts)
             if options["shuffle"] is not None:
                 random.Random(options["shuffle"]).shuffle(hosts_of_lab)
             probed = probing.begin([Site(host.name, host.address) for host in hosts_of_lab], settings)
             # What the lab is, to be compared by people and tests; the probe is not told.
             probed.lab = {**lab.facts(), "rack_of": {host.name: host.rack for host in hosts_of_lab}}
+            if lab.pods:
+                probed.lab["pod_of"] = {host.name: lab.racks[host.rack].pod for host in hosts_of_lab}
             yield probed, {"launch": f"{lab.agent} {{host}}", "python": sys.executable}
 
 

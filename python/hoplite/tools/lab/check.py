@@ -10,6 +10,7 @@ from hoplite.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hoplite.tools.lab.hosts import Host
     from hoplite.tools.lab.lab import Lab
 
 # By how much a measured rate may miss the one that was asked. Headers alone take 4.4 %: of a frame of 1514 bytes, TCP
@@ -52,9 +53,16 @@ def rounds(lab: Lab, count: int = 3) -> Iterator[list[Stream]]:
         raise InvalidArgument(f"count must be 1 round or more, not {count}")
     pairs = [(host, lab.hosts[(host.number + 1) % len(lab.hosts)]) for host in lab.hosts]
     facts: dict[str, Any] = lab.facts()
-    rate, uplink = facts["rate"], facts["uplink"] or facts["rate"]
-    # Of the ring, one stream leaves each rack and one comes in.
-    asked = [rate if a.rack == b.rack else min(rate, uplink) for a, b in pairs]
+    rate, uplink, pod_uplink = (int(facts[name] or facts["rate"]) for name in ("rate", "uplink", "pod_uplink"))
+    pod_of = {host.number: pod.number for pod in lab.pods for host in pod.hosts}
+
+    def carried(a: Host, b: Host) -> int:
+        """What a stream's way carries; of the ring, one stream leaves each rack and each pod, and one comes in."""
+        if a.rack == b.rack:
+            return rate
+        return min(rate, uplink) if pod_of.get(a.number) == pod_of.get(b.number) else min(rate, uplink, pod_uplink)
+
+    asked = [carried(a, b) for a, b in pairs]
     for _ in range(count):
         measured = lab.measure_rates_at_once(pairs)
         streams = [Stream(a.name, b.name, bits, got) for (a, b), bits, got in zip(pairs, asked, measured, strict=True)]

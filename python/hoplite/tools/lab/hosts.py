@@ -1,4 +1,4 @@
-"""The hosts and racks of a lab: programs run on them, and what goes wrong with machines and links."""
+"""The hosts, racks and pods of a lab: programs run on them, and what goes wrong with machines and links."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hoplite.tools.lab.namespaces import Keeper
     from hoplite.tools.lab.records import HostRecord, Record
 
-# As seen from the host or the rack: "out" is what it sends, "in" what it is sent.
+# As seen from the host, the rack or the pod: "out" is what it sends, "in" what it is sent.
 Direction = Literal["both", "in", "out"]
 
 INTERFACE = "e0"
@@ -37,7 +37,7 @@ class Moved(NamedTuple):
 
 
 class Link:
-    """What can be done to a link: that of a host to its rack's bridge, or that of a rack to the core.
+    """What can be done to a link: that of a host to its rack's bridge, or that of a rack or pod to what is further out.
 
     Args:
         name: of what is at its near end, for errors.
@@ -282,12 +282,37 @@ class Host(Link):
         return f"<Host {self.name} {self.address} in rack {self.rack}>"
 
 
+class Pod(Link):
+    """Racks behind one bridge. Cut, heal and slow are those of its uplink: hosts of one pod always reach each other.
+
+    Attributes:
+        name: such as "pod0".
+        number: its place in `Lab.pods`.
+        racks: the racks in it.
+        hosts: the hosts in these.
+    """
+
+    def __init__(self, record: Record, number: int, racks: list[Rack]) -> None:
+        assert record.switch is not None, f"lab {record.name} is not made yet"
+        assert record.pod_uplink is not None, f"lab {record.name} has no pods"
+        self.name = links.pod_bridge_of(number)
+        self.number = number
+        self.racks = racks
+        self.hosts = [host for rack in racks for host in rack.hosts]
+        near, far = links.pod_uplink_of(number)
+        super().__init__(self.name, (record.switch, near), (record.switch, far), record.pod_uplink, 0.0)
+
+    def __repr__(self) -> str:
+        return f"<Pod {self.name} of {len(self.racks)} racks>"
+
+
 class Rack(Link):
     """Hosts behind one bridge. Cut, heal and slow are those of its uplink: hosts of one rack always reach each other.
 
     Attributes:
         name: such as "rack0".
         number: its place in `Lab.racks`.
+        pod: the number of its pod; None in a lab without pods.
         hosts: the hosts in it.
     """
 
@@ -295,6 +320,7 @@ class Rack(Link):
         assert record.switch is not None, f"lab {record.name} is not made yet"
         self.name = links.bridge_of(number)
         self.number = number
+        self.pod = record.pods[number] if record.pods else None
         self.hosts = hosts
         self._has_uplink = record.uplink is not None
         near, far = links.uplink_of(number)

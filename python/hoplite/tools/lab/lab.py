@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hoplite.errors import InvalidArgument, LabError
 from hoplite.sockets import runtime_dir
 from hoplite.tools.lab import agent, links, measure, namespaces, needs, quantities, records
-from hoplite.tools.lab.hosts import INTERFACE, Host, Rack, reap, set_up
+from hoplite.tools.lab.hosts import INTERFACE, Host, Pod, Rack, reap, set_up
 from hoplite.tools.lab.records import HostRecord, Record
 
 if TYPE_CHECKING:
@@ -38,16 +38,19 @@ _numbers = itertools.count()
 class Lab:
     """Hosts on this machine, each with an address, a host name and a link of its own, until the end of the `with`.
 
-    All hosts hang on one bridge, or on one per rack; racks are joined by a core. Nothing goes in or out of the lab.
-    Labs that a killed process left are taken away first.
+    All hosts hang on one bridge, or on one per rack; racks are joined by a core, or by a bridge per pod, and pods by a
+    core. Nothing goes in or out of the lab. Labs that a killed process left are taken away first.
 
     Args:
         hosts: how many, in one rack.
         racks: or how many in each rack, such as [4, 4].
         rate: of each host's link, in each direction: "1gbit", "500mbit" or bit/s. It counts Ethernet frames, so TCP
             brings 95.6 % of it.
-        uplink: of each rack's link to the core, in each direction; by default that of all hosts of the largest rack
-            together (34 Gbit/s at most).
+        uplink: of each rack's link to its pod or to the core, in each direction; by default that of all hosts of the
+            largest rack together (34 Gbit/s at most).
+        pods: how many of the racks are in each pod, such as [2, 2] of four racks; by default there are no pods.
+        pod_uplink: of each pod's link to the core, in each direction; by default that of the uplinks of all racks of
+            the largest pod together (34 Gbit/s at most).
         latency: extra delay between any two hosts, one way: "50us", "1ms" or seconds. By netem if the kernel has it;
             if not by chained bridges, which reach some 250 us and take a processor's time for it.
         name: of the lab; by default one of the process's own.
@@ -56,6 +59,7 @@ class Lab:
     Attributes:
         hosts: the hosts; `hosts[3].name` is "node3".
         racks: the racks.
+        pods: the pods; none unless they are asked for.
         name: of the lab.
         agent: path of a program that a launcher calls as it would call ssh, to run commands on the hosts.
 
@@ -66,6 +70,7 @@ class Lab:
 
     hosts: list[Host]
     racks: list[Rack]
+    pods: list[Pod]
     name: str
     agent: Path
     _record: Record
@@ -79,6 +84,8 @@ class Lab:
         racks: Sequence[int] | None = None,
         rate: float | str = "1gbit",
         uplink: float | str | None = None,
+        pods: Sequence[int] | None = None,
+        pod_uplink: float | str | None = None,
         latency: float | str | None = None,
         name: str | None = None,
         keep: bool = False,
@@ -86,6 +93,8 @@ class Lab:
         sizes = _sizes(hosts, racks)
         bits = quantities.parse_rate(rate)
         uplink_bits = _uplink(uplink, sizes, bits)
+        pod_of = _pods(pods, len(sizes))
+        pod_uplink_bits = _pod_uplink(pod_uplink, pods, uplink_bits)
         delay_s = 0.0 if latency is None else quantities.parse_time(latency, "latency")
         needs.check()
         records.remove_abandoned()
@@ -98,6 +107,8 @@ class Lab:
             rate=bits,
             uplink=uplink_bits,
             latency_s=delay_s,
+            pods=pod_of,
+            pod_uplink=pod_uplink_bits,
         )
         self._keepers = None
         with ExitStack() as undo:
@@ -180,10 +191,31 @@ class Lab:
             "racks": [len(rack.hosts) for rack in self.racks],
             "rate": self._record.rate,
             "uplink": self._record.uplink,
+            "pods": [len(pod.racks) for pod in self.pods] or None,
+            "pod_uplink": self._record.pod_uplink,
             "latency_s": self._record.latency_s,
             "latency_by": self._record.latency_by,
             "bridges_per_link": self._record.bridges,
             "rtt_us": self._record.rtt_us,
+        }
+
+    def topology(self) -> dict[str, Any]:
+        """Where the hosts stand, as `Node(topology=)` and `hoplite topology plan` read it from a JSON file.
+
+        Hosts of a lab of one rack are in no group.
+        """
+        several = len(self.racks) > 1
+        places = {
+            host.name: [f"pod{rack.pod}"] * (rack.pod is not None) + [rack.name] * several
+            for rack in self.racks
+            for host in rack.hosts
+        }
+        uplinks = {rack.name: self._record.uplink for rack in self.racks if several}
+        return {
+            "format": "hoplite topology 1",
+            "hosts": [{"name": host.name, "address": host.address, "groups": places[host.name]} for host in self.hosts],
+            "uplinks": uplinks | {pod.name: self._record.pod_uplink for pod in self.pods},
+            "nic": self._record.rate,
         }
 
     def measure_rtt(self, a: Host, b: Host) -> float:
@@ -245,6 +277,8 @@ class Lab:
         self.hosts = [Host(record, number) for number in range(len(record.hosts))]
         racks = sorted({host.rack for host in self.hosts})
         self.racks = [Rack(record, rack, [host for host in self.hosts if host.rack == rack]) for rack in racks]
+        pods = sorted(set(record.pods))
+        self.pods = [Pod(record, pod, [rack for rack in self.racks if rack.pod == pod]) for pod in pods]
 
     def _made(self, record: Record, sizes: list[int], undo: ExitStack) -> Record:
         """Makes everything; what was made is taken away by `undo` if this raises."""
@@ -295,11 +329,21 @@ def _wire(record: Record, racks: int) -> None:
         set_up(Host(record, number))
     if record.uplink is not None:
         links.make_bridge(switch, links.CORE)
+        for pod in sorted(set(record.pods)):
+            links.make_bridge(switch, links.pod_bridge_of(pod))
+            _wire_uplink(switch, links.pod_bridge_of(pod), links.pod_uplink_of(pod), links.CORE)
+            set_up(Pod(record, pod, []))
         for rack in range(racks):
-            near, far = links.uplink_of(rack)
-            links.make_cable(switch, links.bridge_of(rack), near, far, switch)
-            links.connect(switch, far, links.CORE)
+            outer = links.pod_bridge_of(record.pods[rack]) if record.pods else links.CORE
+            _wire_uplink(switch, links.bridge_of(rack), links.uplink_of(rack), outer)
             set_up(Rack(record, rack, []))
+
+
+def _wire_uplink(switch: namespaces.Keeper, bridge: str, ends: tuple[str, str], outer: str) -> None:
+    """Makes the cable from a group's bridge to the one further out."""
+    near, far = ends
+    links.make_cable(switch, bridge, near, far, switch)
+    links.connect(switch, far, outer)
 
 
 def _with_latency(record: Record) -> Record:
@@ -342,6 +386,28 @@ def _uplink(uplink: float | str | None, sizes: list[int], rate: int) -> int | No
     if uplink is not None:
         raise InvalidArgument(f"uplink={uplink!r} is for two or more racks: racks=[4, 4]")
     return None
+
+
+def _pods(pods: Sequence[int] | None, racks: int) -> tuple[int, ...]:
+    """The pod of each rack."""
+    if pods is None:
+        return ()
+    if not isinstance(pods, list | tuple) or len(pods) < 2 or not all(_is_count(count) for count in pods):
+        raise InvalidArgument(f"pods must be two or more numbers of racks, such as [2, 2] of four racks, not {pods!r}")
+    if sum(pods) != racks:
+        raise InvalidArgument(f"pods {pods!r} have {sum(pods)} racks together, but racks= makes {racks}")
+    return tuple(pod for pod, count in enumerate(pods) for _ in range(count))
+
+
+def _pod_uplink(pod_uplink: float | str | None, pods: Sequence[int] | None, uplink: int | None) -> int | None:
+    if pods is None:
+        if pod_uplink is not None:
+            raise InvalidArgument(f"pod_uplink={pod_uplink!r} is of a pod's link: say racks=[2, 2, 2, 2], pods=[2, 2]")
+        return None
+    assert uplink is not None, "pods have two or more racks"
+    if pod_uplink is None:
+        return min(uplink * max(pods), quantities.RATE_MAX)
+    return quantities.parse_rate(pod_uplink, "pod_uplink")
 
 
 def _name(name: str) -> str:

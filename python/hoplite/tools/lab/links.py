@@ -2,6 +2,10 @@
 
     host e0 ==cable== hN bridge rackR upR ==cable== downR bridge core
 
+With pods a rack's cable leads to the bridge of its pod, and another one from there to the core:
+
+    bridge rackR upR ==cable== downR bridge podP podupP ==cable== poddownP bridge core
+
 Everything right of a host's e0 is in the namespace of the switch. A cable is a veth pair; each of its ends sends at the
 link's rate (HTB), so each direction has a rate of its own. A cut puts the kernel's `blackhole` below that rate: what is
 sent is silently gone, and the sender is told nothing, as by a pulled cable. It is in every kernel that has HTB, and
@@ -58,8 +62,18 @@ def port_of(host: int) -> str:
 
 
 def uplink_of(rack: int) -> tuple[str, str]:
-    """The names of the ends of a rack's uplink: that on the rack and that on the core."""
+    """The names of the ends of a rack's uplink: that on the rack, and that on its pod or on the core."""
     return f"up{rack}", f"down{rack}"
+
+
+def pod_bridge_of(pod: int) -> str:
+    """The name of a pod's bridge."""
+    return f"pod{pod}"
+
+
+def pod_uplink_of(pod: int) -> tuple[str, str]:
+    """The names of the ends of a pod's uplink: that on the pod and that on the core."""
+    return f"podup{pod}", f"poddown{pod}"
 
 
 def pass_filters(switch: Keeper) -> None:

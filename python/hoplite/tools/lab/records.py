@@ -53,6 +53,8 @@ class Record:
         switch: the keeper of the switch; None while the lab is being made.
         rate: bit/s of each host's link, in each direction.
         uplink: bit/s of each rack's uplink; None without racks.
+        pods: the number of the pod of each rack; empty without pods.
+        pod_uplink: bit/s of each pod's uplink; None without pods.
         latency_s: the extra delay between two hosts that was asked, in seconds.
         latency_by: how it is made: "netem", "chained bridges" or "none".
         bridges: extra bridges in each host's link.
@@ -71,6 +73,8 @@ class Record:
     rtt_us: float | None = None
     hosts: tuple[HostRecord, ...] = ()
     switch: Keeper | None = None
+    pods: tuple[int, ...] = ()
+    pod_uplink: int | None = None
 
     def keepers(self) -> list[Keeper]:
         """All keepers, that of the switch last."""
@@ -250,6 +254,9 @@ def _record(fields: dict[str, object]) -> Record:
     values = {name: value for name, value in fields.items() if name in known}
     for name in ("owner", "switch"):
         values[name] = _keeper(values[name])
+    pods = values.get("pods", [])
+    assert isinstance(pods, list)
+    values["pods"] = tuple(pods)
     hosts = values["hosts"]
     assert isinstance(hosts, list)
     values["hosts"] = tuple(HostRecord(**{**host, "keeper": _keeper(host["keeper"])}) for host in hosts)

@@ -11,7 +11,7 @@ import abc
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import HopliteError
 
@@ -37,14 +37,12 @@ class Host:
         name: what the bench's rsh knows it by, and other hosts' too.
         address: where the others reach it, on the network that is measured.
         interface: of that network; empty if it is not known.
-        rack: where it stands; empty if it is not known, or there is one rack.
     """
 
     number: int
     name: str
     address: str
     interface: str = ""
-    rack: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,11 +120,11 @@ class System(abc.ABC):
             Unavailable: it can't be had here.
         """
 
-    def adapt(self, hosts: Sequence[Host], degrees: Sequence[str], *, plain: bool) -> None:  # noqa: B027 - few have a use for it
+    def adapt(self, topology: Mapping[str, Any] | None, degrees: Sequence[str], *, plain: bool) -> None:  # noqa: B027 - few have a use for it
         """Is told before `variants` where it will run.
 
         Args:
-            hosts: who takes part.
+            topology: of the hosts, as in a topology file; None if it is not known, or all are in one rack.
             degrees: of reduce trees that are to be forced, "1", "2" or "n", each a variant.
             plain: whether a variant without encryption is measured too.
         """

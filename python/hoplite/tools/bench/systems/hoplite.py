@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 from hoplite.settings import DEGREES
 from hoplite.tools.bench.systems.base import OPS, RANKS, System, Variant, this_python
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hoplite.tools.bench.environments import Environments
-    from hoplite.tools.bench.systems.base import Host, Launch
+    from hoplite.tools.bench.systems.base import Launch
 
 # Variants, and the groups of the same names.
 RACKS = "racks told"
@@ -30,13 +31,13 @@ class Hoplite(System):
     several_inputs = True
 
     def __init__(self) -> None:
-        self._has_racks = False
+        self._topology: Mapping[str, Any] | None = None
         self._degrees: Sequence[str] = ()
         self._has_plain = False
 
-    def adapt(self, hosts: Sequence[Host], degrees: Sequence[str], *, plain: bool) -> None:
-        """More variants: one that is told of the racks, one without encryption, and one for each degree."""
-        self._has_racks = len({host.rack for host in hosts}) > 1
+    def adapt(self, topology: Mapping[str, Any] | None, degrees: Sequence[str], *, plain: bool) -> None:
+        """More variants: one that is told of the racks and pods, one without encryption, and one for each degree."""
+        self._topology = topology
         self._degrees = degrees
         self._has_plain = plain
 
@@ -45,7 +46,7 @@ class Hoplite(System):
 
     def variants(self, op: str) -> list[Variant]:
         """Its own choice for all operations; what may be said to it where that makes a difference."""
-        told = [RACKS] if self._has_racks else []
+        told = [RACKS] if self._topology else []
         if op in ("reduce", "allreduce"):
             told += [f"{DEGREE}{degree}" for degree in self._degrees]
         told = [] if op in ("rtt", "gather") else told
@@ -56,6 +57,12 @@ class Hoplite(System):
     def start(self, launch: Launch, group: str) -> None:
         """Starts a worker on each host, all of which join the first."""
         port = PORT + GROUPS.index(group)
+        settings = _settings(group)
+        if group == RACKS:
+            # Only of a lab's hosts, which have one file system, the racks are known.
+            file = launch.folder / "topology.json"
+            file.write_text(json.dumps(self._topology))
+            settings["HOPLITE_TOPOLOGY"] = str(file)
         for host in launch.hosts:
             launch.spawn(
                 host,
@@ -68,7 +75,7 @@ class Hoplite(System):
                     *("--capacity", str(launch.memory_bytes)),
                     *("--socket", str(launch.folder / f"{host.number}.sock")),
                 ],
-                env=_settings(group, host),
+                env=settings,
             )
 
     def memory(self, op: str, hosts: int, nbytes: int) -> int:
@@ -77,11 +84,11 @@ class Hoplite(System):
         return arrays[op] * nbytes
 
 
-def _settings(group: str, host: Host) -> dict[str, str]:
-    """What the node of a host is told, as variables that are its settings."""
+def _settings(group: str) -> dict[str, str]:
+    """What a node is told, as variables that are its settings."""
     # Whatever the shell of the bench says: an empty variable says nothing.
     return {
         "HOPLITE_PLAIN": "true" if group == PLAIN else "",
-        "HOPLITE_RACK": host.rack if group == RACKS else "",
+        "HOPLITE_RACK": "",
         "HOPLITE_DEGREE": group.removeprefix(DEGREE) if group.startswith(DEGREE) else "",
     }
