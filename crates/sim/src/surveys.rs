@@ -77,6 +77,15 @@ fn nodes_find_their_racks_within_a_minute_and_stay_by_that() {
     assert_eq!((groups(&world), world.net.last_burst()), (found, last));
 }
 
+/// Goal: of as many nodes as are surveyed a pair meets once, and seldom in a rack; they find their racks, though.
+#[test]
+fn many_nodes_find_small_racks_within_a_minute() {
+    let mut world = world(64, 16, 1);
+    world.run_until(Instant(MINUTE));
+    let rack = |first: u64| (0..4).map(|number| first + 16 * number).collect::<Vec<u64>>();
+    assert_eq!(groups(&world), (1..=16).map(rack).collect());
+}
+
 /// Goal: racks of two pods, whose links are shared by two racks each, are known with their pods.
 #[test]
 fn nodes_find_their_racks_and_pods_within_a_minute() {

@@ -1,5 +1,5 @@
 //! A guess which nodes share a link, from how fast pairs of them were: those that were fast together are put together. Of the ways to
-//! do so, the one counts in which pairs of a group were faster than pairs of two by most. Knows speeds alone.
+//! do so, the one counts that explains most of what speeds differ by. Knows speeds alone.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -35,13 +35,14 @@ impl Speeds {
         let table = Table::of(self, nodes);
         let all: BTreeSet<Groups> =
             table.steps().into_iter().map(|step| table.settled(step)).collect();
-        let rated = all.into_iter().filter_map(|groups| Some((table.gap(&groups)?, groups)));
-        let (gap, groups) = rated.max_by(|one, other| one.0.total_cmp(&other.0))?;
+        let rated = all.into_iter().filter_map(|groups| Some((table.parted(&groups)?, groups)));
+        let (parted, groups) =
+            rated.max_by(|one, other| one.0.explained().total_cmp(&other.0.explained()))?;
         let named = |group: Vec<usize>| group.into_iter().map(|number| nodes[number]).collect();
         let mut groups: Vec<Vec<NodeId>> = groups.into_iter().map(named).collect();
         groups.iter_mut().for_each(|group| group.sort_unstable());
         groups.sort_unstable();
-        (gap >= GAP).then_some(groups)
+        (parted.gap() >= GAP).then_some(groups)
     }
 }
 
@@ -111,8 +112,8 @@ impl Table {
         groups
     }
 
-    /// How much faster pairs of one group are than those of two.
-    fn gap(&self, groups: &Groups) -> Option<f64> {
+    /// The pairs of one group, and those of two.
+    fn parted(&self, groups: &Groups) -> Option<Parted> {
         let mut group_of = vec![0; self.0.len()];
         for (number, group) in groups.iter().enumerate() {
             group.iter().for_each(|node| group_of[*node] = number);
@@ -124,7 +125,7 @@ impl Table {
                 speed.iter().for_each(|speed| mean.add(*speed));
             }
         }
-        Some(within.get()? / across.get()?.max(f64::MIN_POSITIVE))
+        (within.count > 0 && across.count > 0).then_some(Parted { within, across })
     }
 
     fn mean(&self, one: &[usize], other: &[usize]) -> Option<f64> {
@@ -137,6 +138,31 @@ impl Table {
                 .for_each(|speed| mean.add(speed));
         }
         mean.get()
+    }
+}
+
+/// How fast pairs are on average, of one group and of two.
+struct Parted {
+    within: Mean,
+    across: Mean,
+}
+
+impl Parted {
+    /// How much faster pairs of one group are than those of two.
+    fn gap(&self) -> f64 {
+        let mean = |mean: &Mean| mean.get().unwrap_or_default();
+        mean(&self.within) / mean(&self.across).max(f64::MIN_POSITIVE)
+    }
+
+    /// How much of what speeds differ by is the difference of the two means: the sum of squares between the two kinds of pairs.
+    /// Groups that leave a fast pair out explain less, however fast their own pairs are. The gap says nothing of that: of many small
+    /// racks few pairs are within, and it is largest where the fastest of them alone are.
+    fn explained(&self) -> f64 {
+        let [within, across] = [&self.within, &self.across]
+            .map(|mean| (mean.get().unwrap_or_default(), f64::from(mean.count)));
+        // Pairs that are slower in a group than across explain nothing.
+        let apart = (within.0 - across.0).max(0.0);
+        within.1 * across.1 / (within.1 + across.1).max(1.0) * apart * apart
     }
 }
 

@@ -108,7 +108,7 @@ fn successes(nodes: usize, levels: &[(usize, f64)]) -> usize {
 #[test]
 fn racks_whose_links_carry_several_are_found() {
     for (nodes, rack, carries) in
-        [(8, 4, 1.0), (8, 4, 2.0), (9, 3, 1.0), (16, 4, 2.0), (40, 10, 4.0)]
+        [(8, 4, 1.0), (8, 4, 2.0), (9, 3, 1.0), (16, 4, 2.0), (32, 4, 2.0), (40, 10, 4.0)]
     {
         let right = successes(nodes, &[(rack, carries)]);
         assert!(
@@ -118,9 +118,27 @@ fn racks_whose_links_carry_several_are_found() {
     }
 }
 
+/// Goal: of 64 nodes each pair meets once, and one of thirty in one rack; racks are found all the same.
+#[test]
+fn many_small_racks_are_found() {
+    let networks: [&[(usize, f64)]; 6] = [
+        &[(2, 1.0)],
+        &[(4, 1.0)],
+        &[(4, 2.0)],
+        &[(8, 4.0)],
+        &[(16, 1.0), (4, 1.0)],
+        &[(16, 4.0), (4, 2.0)],
+    ];
+    for levels in networks {
+        let right = successes(NODES_MAX, levels);
+        assert!(right >= 58, "{right} of 60: {levels:?}");
+    }
+}
+
 #[test]
 fn racks_in_pods_are_found() {
-    let networks: [(usize, &[(usize, f64)]); 5] = [
+    let networks: [(usize, &[(usize, f64)]); 6] = [
+        (8, &[(4, 1.0), (2, 1.0)]),
         (16, &[(8, 1.0), (4, 1.0)]),
         (16, &[(8, 1.0), (4, 2.0)]),
         (24, &[(12, 1.0), (4, 1.0)]),
