@@ -418,7 +418,7 @@ def test_status_stats_and_objects_tell_the_same(crew: Crew) -> None:
     assert status["id"] == crew.nodes[0].id
     assert status["address"] == crew.nodes[0].address
     assert {"suspected": None, "blocks_corrupt": 0, "via": None, "rtt_us": None, "bytes_per_second": None} | {
-        name: status[name] for name in ("id", "address", "rack", "place")
+        name: status[name] for name in ("id", "address", "rack", "place", "carries")
     } in status["members"]
     assert status["lost"] == []
     assert stats["members"] == len(status["members"]) == 3

@@ -42,6 +42,7 @@ def test_a_node_tells_where_it_is(tmp_path: Path) -> None:
             "address": node.address,
             "rack": None,
             "place": None,
+            "carries": None,
             "suspected": None,
             "blocks_corrupt": 0,
             "via": None,

@@ -62,6 +62,8 @@ def test_nodes_find_their_places_by_address_and_by_name(tmp_path: Path, monkeypa
                 time.sleep(0.01)
             members = client.status()["members"]
             assert {member["id"]: member["place"] for member in members} == expected
+            carries = {one.id: [2, 4], two.id: [2, None], three.id: [None, None], four.id: None}
+            assert {member["id"]: member["carries"] for member in members} == carries
             assert client.status()["rack"] == "rack-1"
 
 

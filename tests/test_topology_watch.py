@@ -37,6 +37,7 @@ def members(racks: str) -> list[dict[str, Any]]:
             "id": f"{number}",
             "address": f"10.0.0.{number}:7420",
             "place": [rack] if rack != "-" else None,
+            "carries": [None] if rack != "-" else None,
             "rtt_us": 80,
             "bytes_per_second": 125_000_000,
         }
@@ -65,6 +66,29 @@ def test_members_whose_round_trips_no_node_tells_are_noted() -> None:
     seen = watching.picture([status(0, every)])
     assert seen.pairs_known == 3
     assert any("3 pairs have no time" in note for note in watching.look(seen, Wanted("ring")).notes)
+
+
+def test_links_carry_what_nodes_say_and_else_what_is_assumed() -> None:
+    """Two pods of two racks of two; ranks go from pod to pod and back."""
+    every = members("aaaabbbb")
+    order = [every[number]["address"] for number in (0, 4, 1, 5, 2, 6, 3, 7)]
+    assumed = "uplinks of clusters are taken for a quarter of their machines' links"
+    costs = []
+    for carries in ([None, None], [4, 2], [1, 2]):
+        for number, member in enumerate(every):
+            member.update(place=["aabb"[number // 2], f"rack {number // 2}"], carries=carries)
+        seen = watching.picture([status(number, every) for number in range(8)], order)
+        racks = {f"rack {number}": 2 for number in range(4)}
+        known = {} if carries[0] is None else {"a": carries[0], "b": carries[0]} | racks
+        found = watching.look(seen, Wanted("ring"))
+        assert found.as_json()["carries"] == known
+        assert any(assumed in note for note in found.notes) == (not known), found.notes
+        costs.append(found.cost)
+    _, wide, narrow = costs
+    assert wide is not None
+    assert narrow is not None
+    # All four hosts of a pod send out of it at once, over a link that carries all of them, or one.
+    assert narrow > 2 * wide
 
 
 def test_an_order_is_one_of_the_members() -> None:

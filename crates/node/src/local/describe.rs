@@ -1,6 +1,6 @@
 //! The status of a node, as JSON.
 
-use hoplite_proto::{ask::Status, id::NodeId, members::Member, time::Instant};
+use hoplite_proto::{ask::Status, id::NodeId, members::Member, place::Group, time::Instant};
 use serde_json::{Value, json};
 
 use hoplite_shm::ArenaStats;
@@ -84,6 +84,10 @@ fn described(member: &Member) -> Value {
         "address": address_of(member).map(|address| address.to_string()),
         "rack": place.map(|place| place.rack()),
         "place": place.map(|place| place.groups().map(|group| group.label).collect::<Vec<_>>()),
+        "carries": place.map(|place| {
+            let known = |group: Group| (group.carries > 0).then_some(group.carries);
+            place.groups().map(known).collect::<Vec<_>>()
+        }),
     })
 }
 

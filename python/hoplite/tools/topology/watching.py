@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hoplite.errors import InvalidArgument
 from hoplite.tools.topology import layout, planning
 from hoplite.tools.topology.problem import Options
+from hoplite.topology import Placed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,8 @@ class Picture:
     Attributes:
         addresses: of the members, in the order of ranks.
         places: of each, the labels of its groups, outermost first; empty where none is known.
+        carries: how many transfers at the full rate of a host the link of a group carries at once, by its label; groups
+            of which that is not known are missing.
         survey: "found", "even", "waiting" or "none", as the first node says.
         times_us: shortest round trips, in microseconds; None of pairs of which no node that was asked knows one.
         nic: the highest rate at which bytes have arrived, in bit/s; None if none is known.
@@ -38,6 +41,7 @@ class Picture:
 
     addresses: list[str]
     places: list[tuple[str, ...]]
+    carries: dict[str, int]
     survey: str
     times_us: list[list[float | None]]
     nic: float | None
@@ -86,6 +90,7 @@ class Look:
         return {
             "order": self.picture.addresses,
             "places": [list(place) for place in self.picture.places],
+            "carries": self.picture.carries,
             "survey": self.picture.survey,
             "times_us": self.picture.times_us,
             "nic": self.picture.nic,
@@ -132,7 +137,12 @@ def picture(statuses: Sequence[dict[str, Any]], order: Sequence[str] | None = No
     for number in range(len(addresses)):
         times[number][number] = 0.0
     places = [tuple(members[address]["place"] or ()) for address in addresses]
-    return Picture(addresses, places, first["survey"], times, max(rates, default=None))
+    carries: dict[str, int] = {}
+    for member in members.values():
+        for label, count in zip(member["place"] or (), member["carries"] or (), strict=True):
+            if count is not None:
+                carries[label] = min(count, carries.get(label, count))
+    return Picture(addresses, places, carries, first["survey"], times, max(rates, default=None))
 
 
 def look(seen: Picture, wanted: Wanted) -> Look:
@@ -147,13 +157,15 @@ def look(seen: Picture, wanted: Wanted) -> Look:
         notes.append(
             f"{missing} pairs have no time: ask more nodes by --socket; as far as by another node between them"
         )
-    numbers: dict[tuple[str, ...], int] = {}
-    labels = [place or (address,) for place, address in zip(seen.places, seen.addresses, strict=True)]
-    cluster = [numbers.setdefault(label, len(numbers)) for label in labels]
+    hosts = [Placed(address, (), place) for address, place in zip(seen.addresses, seen.places, strict=True)]
+    uplinks = {label: count * seen.nic for label, count in seen.carries.items()} if seen.nic else {}
+    known = layout.Layout(hosts, seen.times_us, uplinks, seen.nic)
+    cluster = known.clusters()
     options = Options(seconds=SEARCH_S)
-    if any(seen.places):
+    if cluster is not None:
         # Nodes that share a link are far from others by what it carries, whatever a round trip takes.
-        options = replace(options, cluster=cluster, nic=seen.nic, model="congestion" if seen.nic else None)
+        model = "congestion" if seen.nic else None
+        options = replace(options, cluster=cluster, uplinks=known.uplinks_of(cluster), nic=seen.nic, model=model)
     planned = planning.plan(rows, wanted, options)
     return Look(seen, planned.cost_given, planned.cost, planned.order, notes + planned.notes)
 
