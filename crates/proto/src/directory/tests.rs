@@ -328,6 +328,7 @@ proptest! {
     fn a_chain_goes_into_each_pod_and_rack_once(
         askers in Just((2..=8).collect::<Vec<u64>>()).prop_shuffle(),
         late in 0..=7usize,
+        slow in 0..=7usize,
     ) {
         let mut owner = in_pods();
         let id = minted();
@@ -337,15 +338,24 @@ proptest! {
         }
         let mail = owner.hears(1, told(&id, instance(1, 1), true, Progress::Complete));
         prop_assert_eq!(owner.begins_all(&id, mail, &mut Mail::new()), 0, "those who are answered together are in order");
-        for asker in others {
+        // Some take a while to begin.
+        let mut unread = Mail::new();
+        for (number, asker) in others.iter().enumerate() {
             let mail = owner.hears(*asker, locate(&id));
-            owner.begins_all(&id, mail, &mut Mail::new());
+            if number < slow {
+                unread.extend(mail);
+            } else {
+                owner.begins_all(&id, mail, &mut unread);
+            }
         }
+        owner.begins_all(&id, unread, &mut Mail::new());
         let (feeds, apart) = feeds(&owner);
         prop_assert_eq!(apart, 3, "{:?}", feeds);
         let pods = feeds.iter().filter(|(from, to)| (*from <= 4) != (*to <= 4)).count();
         prop_assert_eq!(pods, 1, "{:?}", feeds);
         prop_assert_eq!(feeds.len(), 7);
+        let senders: BTreeSet<u64> = feeds.iter().map(|(from, _)| *from).collect();
+        prop_assert_eq!(senders.len(), 7, "a node feeds two: {:?}", feeds);
     }
 }
 
