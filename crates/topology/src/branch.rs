@@ -244,7 +244,7 @@ pub fn prove(
     let mut first = vec![Use::Free; graph.edges.len()];
     if graph.settle(&mut first, &mut (0..graph.len as u32).collect()) {
         let case = Case { bound: f64::NEG_INFINITY, prices: prices.to_vec(), uses: first };
-        open.extend(graph.look(case, &mut proof, &mut scratch, 8 * STEPS));
+        open.extend(graph.look(case, &mut proof, &mut scratch, 8 * STEPS, is_over));
     }
     loop {
         let Some(case) = open.pop() else {
@@ -258,7 +258,7 @@ pub fn prove(
         }
         for next in graph.split(case, &mut scratch) {
             proof.cases += 1;
-            open.extend(graph.look(next, &mut proof, &mut scratch, STEPS));
+            open.extend(graph.look(next, &mut proof, &mut scratch, STEPS, is_over));
         }
     }
 }
@@ -271,6 +271,7 @@ impl Sparse {
         proof: &mut Proof,
         scratch: &mut Scratch,
         steps: usize,
+        is_over: &dyn Fn() -> bool,
     ) -> Option<Case> {
         let mut ascent = Ascent::new(case.prices, if steps > STEPS { 1.0 } else { 0.5 });
         for _ in 0..steps {
@@ -287,7 +288,7 @@ impl Sparse {
             if ascent.bound >= proof.cost * (1.0 - 1e-9) {
                 return None;
             }
-            if ascent.is_done() {
+            if ascent.is_done() || is_over() {
                 break;
             }
         }

@@ -1,5 +1,7 @@
 //! The ways to find an order, each for the algorithms that it is made for, and the bounds.
 
+use std::borrow::Cow;
+
 use crate::{
     clusters, cost,
     exchange::Exchange,
@@ -18,8 +20,10 @@ use crate::{
 
 /// What one second is taken to be worth, on a core of a few years ago: so that the work, and with it the order, is the
 /// same on a faster machine.
-const KICKS_A_SECOND: f64 = 20_000.0;
-const CASES_A_SECOND: f64 = 150.0;
+const KICKS_A_SECOND: f64 = 30_000.0;
+/// Of a ring of one machine; a ring of more has fewer, which take longer.
+const CASES_A_SECOND: f64 = 15_000.0;
+const STEPS_A_SECOND: f64 = 300_000.0;
 const TRIES_A_SECOND: f64 = 400_000.0;
 /// A search of small count needs no more than this for each machine.
 const KICKS_EACH: u64 = 4_000;
@@ -27,7 +31,7 @@ const TRIES_EACH: u64 = 30_000;
 /// Up to so many machines are also sought an order for from random ones.
 const FEW: usize = 32;
 const RESTARTS: u64 = 9;
-/// Steps of the bound on a whole matrix; more are taken on the few edges that are left then.
+/// Steps of the bound on a whole matrix before the search; more are taken after it.
 const STEPS: usize = 120;
 /// A ring that was good before a few machines changed needs few kicks, other orders few swaps.
 const MENDING_KICKS: u64 = 100;
@@ -209,18 +213,18 @@ impl<'a> Job<'a> {
     }
 
     /// What a hop of the ring costs by itself.
-    pub(crate) fn hop_costs(&self) -> Matrix {
+    pub(crate) fn hop_costs(&self) -> Cow<'_, Matrix> {
         if self.request.model == Model::Paper {
-            return self.network.rtt.clone();
+            return Cow::Borrowed(&self.network.rtt);
         }
         let part = self.request.bytes / self.request.ranks as f64;
-        Matrix::of(self.network.rtt.len(), |a, b| {
+        Cow::Owned(Matrix::of(self.network.rtt.len(), |a, b| {
             let transfer = self.network.transfer_us(self.request.model, a, b, part);
             match self.request.model {
                 Model::Congestion => transfer + part * self.network.byte_us(a, b),
                 _ => transfer,
             }
-        })
+        }))
     }
 
     pub(crate) fn ring(&self, random: &mut Random, is_over: &dyn Fn() -> bool) -> (Vec<u32>, f64) {
@@ -230,10 +234,11 @@ impl<'a> Job<'a> {
         let all: Vec<u32> = (0..machines as u32).collect();
         let chosen = if ranks < machines { packing::choose(&hops, ranks) } else { all };
         let most = KICKS_EACH * ranks as u64;
+        let a_second = |count: f64| (seconds * count / ranks as f64) as usize;
         let effort = Effort {
             kicks: ((seconds * KICKS_A_SECOND) as u64).min(most),
-            steps: if ranks < machines { 1 } else { STEPS },
-            cases: if ranks < machines { 0 } else { (seconds * CASES_A_SECOND) as usize },
+            steps: if ranks < machines { 1 } else { a_second(STEPS_A_SECOND).min(STEPS) },
+            cases: if ranks < machines { 0 } else { a_second(CASES_A_SECOND) },
             gap,
         };
         let ring = rings::solve(&hops.part(&chosen), &effort, random, is_over);
@@ -325,13 +330,17 @@ impl<'a> Job<'a> {
         let hops = self.hop_costs();
         let mut halves: Vec<f64> = (0..hops.len())
             .map(|machine| {
-                let mut row = hops.row(machine).to_vec();
-                row.swap_remove(machine);
-                row.sort_by(f64::total_cmp);
-                (row[0] + row.get(1).unwrap_or(&row[0])) / 2.0
+                let [mut first, mut second] = [f64::INFINITY; 2];
+                for (other, &cost) in hops.row(machine).iter().enumerate() {
+                    if other != machine && cost < second {
+                        (first, second) = (first.min(cost), first.max(cost));
+                    }
+                }
+                // Of two machines the ring has the one hop twice.
+                (first + if second.is_finite() { second } else { first }) / 2.0
             })
             .collect();
-        halves.sort_by(f64::total_cmp);
+        halves.select_nth_unstable_by(ranks - 1, f64::total_cmp);
         let sum = self.ring_scale() * halves[..ranks].iter().sum::<f64>();
         if model == Model::Paper {
             return sum;

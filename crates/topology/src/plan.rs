@@ -68,7 +68,7 @@ pub fn hops(network: &Network, request: &Request) -> Result<(Matrix, f64), Error
         return Err(Error::Ranks { ranks, machines });
     }
     let job = Job::new(network, request)?;
-    Ok((job.hop_costs(), job.ring_scale()))
+    Ok((job.hop_costs().into_owned(), job.ring_scale()))
 }
 
 fn given(request: &Request) -> Vec<u32> {

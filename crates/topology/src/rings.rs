@@ -11,6 +11,11 @@ use crate::{
     tour::{self, Graph},
 };
 
+/// Of more edges than this for each node, cases prove nothing, and a step on the few edges is slower than on the matrix.
+const EDGES_EACH: usize = 40;
+/// So many steps on a whole matrix take about as long as one case.
+const STEPS_A_CASE: usize = 20;
+
 /// How hard a ring is looked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
@@ -45,35 +50,41 @@ pub fn solve(
     let len = matrix.len();
     let costs = matrix.cells();
     let start = tour::nearest_neighbours(len, costs);
-    let near = matrix.nearest(10);
+    let near = matrix.nearest(8);
     let graph = Graph { len, costs, near: &near };
     if len <= 3 {
         let cost = graph.cost(&start);
         return Ring { order: start, cost, bound: cost };
     }
-    let quick = effort.kicks.min(len as u64);
-    let order = tour::shorten(graph, &start, quick, random, is_over);
+    let order = tour::shorten(graph, &start, 0, random, is_over);
     let cost = graph.cost(&order);
     let mut ring = Ring { order, cost, bound: 0.0 };
 
-    let (ascent, edges) = climb(matrix, &mut ring, effort.steps, is_over);
-    if is_near(&ring, effort) {
-        return ring;
-    }
-    let (priced, near) = priced(matrix, &ascent.prices, onetree::likely(len, &edges, 8), 1.0);
-    let graph = Graph { len, costs: &priced, near: &near };
-    let mut prices = ascent.prices;
+    let mut prices = climb(matrix, &mut ring, effort.steps, is_over);
     let mut proof_cases = 0;
-    let mut left = effort.kicks - quick;
-    let mut portion = 4 * len as u64;
-    while !is_near(&ring, effort) && !is_over() {
+    let mut left = effort.kicks;
+    let mut portion = 8 * len as u64;
+    let mut is_anew = false;
+    while !is_near(&ring, effort) {
         let kicks = portion.min(left);
         left -= kicks;
         portion = portion.saturating_mul(3).min(1 << 40);
-        let order = tour::shorten(graph, &ring.order, kicks, random, is_over);
-        take(matrix, &mut ring, order);
-        let cases = (50 * portion as usize / len).min(effort.cases.saturating_sub(proof_cases));
-        if !is_over() && cases > 0 {
+        if kicks > 0 {
+            let tree = onetree::cheapest(len, costs, &prices);
+            let edges = onetree::worthwhile(len, costs, &prices, &tree, f64::INFINITY);
+            let (priced, near) = priced(matrix, &prices, onetree::likely(len, &edges, 8), 1.0);
+            let graph = Graph { len, costs: &priced, near: &near };
+            // A ring that can't be left by kicks is at times not the shortest: every other search begins anew.
+            let from = if is_anew { &start } else { &ring.order };
+            let order = tour::shorten(graph, from, kicks, random, is_over);
+            take(matrix, &mut ring, order);
+            is_anew = !is_anew;
+        }
+        if is_over() {
+            break;
+        }
+        if proof_cases < effort.cases {
+            let cases = (50 * portion as usize / len).min(effort.cases - proof_cases);
             proof_cases += prove(matrix, &mut prices, &mut ring, (cases, effort.gap), is_over);
             proof_cases += 1;
         }
@@ -95,13 +106,8 @@ fn take(matrix: &Matrix, ring: &mut Ring, order: Vec<u32>) {
     }
 }
 
-/// Raises the bound on the whole matrix; gives the prices, and the edges that a shorter ring can have.
-fn climb(
-    matrix: &Matrix,
-    ring: &mut Ring,
-    steps: usize,
-    is_over: &dyn Fn() -> bool,
-) -> (Ascent, Vec<(f64, u32, u32)>) {
+/// Raises the bound on the whole matrix; gives the prices.
+fn climb(matrix: &Matrix, ring: &mut Ring, steps: usize, is_over: &dyn Fn() -> bool) -> Vec<f64> {
     let len = matrix.len();
     let mut ascent = Ascent::new(vec![0.0; len], 1.0);
     for step in 0..steps.max(1) {
@@ -115,10 +121,7 @@ fn climb(
         }
     }
     ring.bound = ring.bound.max(ascent.bound);
-    let tree = onetree::cheapest(len, matrix.cells(), &ascent.prices);
-    let room = (ring.cost - tree.bound) + 1e-9 * ring.cost;
-    let edges = onetree::worthwhile(len, matrix.cells(), &ascent.prices, &tree, room);
-    (ascent, edges)
+    ascent.prices
 }
 
 /// Proves on fewer and fewer edges; gives how many cases that took.
@@ -132,35 +135,46 @@ fn prove(
     let len = matrix.len();
     let mut scratch = Scratch::default();
     let mut graph = None;
+    let mut used = 0;
     for _ in 0..4 {
         // With what the whole matrix says of these prices, edges can be left out for good.
         let tree = onetree::cheapest(len, matrix.cells(), prices);
         ring.bound = ring.bound.max(tree.bound.min(ring.cost));
         let room = (ring.cost - tree.bound) + 1e-9 * ring.cost;
         let edges = onetree::worthwhile(len, matrix.cells(), prices, &tree, room);
-        let sparse = Sparse::new(len, matrix.cells(), &edges);
+        let is_whole = edges.len() > EDGES_EACH * len;
+        let sparse = (!is_whole).then(|| Sparse::new(len, matrix.cells(), &edges));
+        let steps = if is_whole { STEPS_A_CASE * (cases - used).min(STEPS_A_CASE) } else { 2000 };
         let mut climb = Ascent::new(prices.clone(), 0.5);
-        for _ in 0..2000 {
-            let Some(tree) = sparse.cheapest(climb.now(), &mut scratch) else { break };
+        for _ in 0..steps {
+            let tree = match &sparse {
+                Some(sparse) => sparse.cheapest(climb.now(), &mut scratch),
+                None => Some(onetree::cheapest(len, matrix.cells(), climb.now())),
+            };
+            let Some(tree) = tree else { break };
             climb.hear(&tree, ring.cost, 20);
             if climb.is_done() || is_over() {
                 break;
             }
         }
+        if is_whole {
+            used += steps / STEPS_A_CASE;
+            ring.bound = ring.bound.max(climb.bound.min(ring.cost));
+        }
         let is_better = climb.bound > tree.bound + 1e-7 * tree.bound;
         *prices = climb.prices;
-        graph = Some(sparse);
-        if !is_better || is_over() {
+        graph = sparse;
+        if !is_better || used >= cases || is_over() {
             break;
         }
     }
-    let Some(graph) = graph else { return 0 };
-    let proof = branch::prove(&graph, prices, ring.cost, gap, cases, is_over);
+    let Some(graph) = graph else { return used };
+    let proof = branch::prove(&graph, prices, ring.cost, gap, cases - used, is_over);
     ring.bound = ring.bound.max(proof.bound.min(proof.cost));
     if let Some(order) = proof.order {
         take(matrix, ring, order);
     }
-    proof.cases
+    used + proof.cases
 }
 
 /// A shorter ring from one that is known, of edges that are likely in the shortest: each with what it costs beyond the
@@ -210,10 +224,10 @@ pub fn mend(matrix: &Matrix, order: &[u32], kicks: u64, random: &mut Random) -> 
 pub fn longest(matrix: &Matrix, random: &mut Random, is_over: &dyn Fn() -> bool) -> Vec<u32> {
     let most = matrix.max();
     let turned = Matrix::of(matrix.len(), |a, b| most - matrix.at(a, b));
-    let near = turned.nearest(10);
+    let near = turned.nearest(8);
     let graph = Graph { len: turned.len(), costs: turned.cells(), near: &near };
     let start = tour::nearest_neighbours(turned.len(), turned.cells());
-    tour::shorten(graph, &start, 2 * turned.len() as u64, random, is_over)
+    tour::shorten(graph, &start, turned.len() as u64, random, is_over)
 }
 
 /// What the shortest ring costs, by trying all; for tests.

@@ -1,14 +1,22 @@
-//! Short rings: Lin and Kernighan's search by reversals, started again and again from a ring with a piece moved.
+//! Short rings: three edges are exchanged for others as long as that gains, again and again from a ring with two pieces
+//! exchanged.
 //!
-//! Knows numbers between nodes and no network. A step takes an edge out of the ring, puts a shorter one to its end and
-//! closes the ring anew, to a small depth; what gains nothing is taken back.
+//! Knows numbers between nodes and no network. The search goes from an end of an edge to a near node, and on from a
+//! neighbour of that: what an exchange gains is known before the ring is touched, so that most of the time goes into
+//! additions.
 
 use crate::random::Random;
 
-/// How many edges are tried at each depth of a step.
-const BREADTH: [usize; 6] = [5, 3, 2, 1, 1, 1];
-/// A kick moves pieces of up to so many nodes, so that what has to be mended is near.
-const PIECE: usize = 30;
+/// So many of the near nodes are looked at.
+const NEAR: usize = 8;
+/// A kick exchanges pieces of up to so many nodes, so that what has to be mended is near.
+const PIECE: usize = 50;
+/// A kick cuts edges the likelier the more they cost, up to so many times the mean of the ring.
+const DEAR: f64 = 6.0;
+/// So many edges at most are looked at for a dear one.
+const LOOKS: usize = 50;
+/// The search goes on from a ring that is longer than the shortest by this part of the mean edge.
+const SLACK: f64 = 0.3;
 /// The clock is asked once in so many kicks.
 const GLANCE: u64 = 64;
 
@@ -36,10 +44,41 @@ impl Graph<'_> {
     }
 }
 
+/// How the edges of a step are exchanged. `home` and `end` are neighbours, and the way leads from `end` once around.
+///
+/// The step takes out (`home`, `end`), puts (`end`, `near`) in, takes (`near`, `out`) out, and so on, until (the last,
+/// `home`) closes the ring. Each kind says what becomes of the way, in pieces.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// `end..out` is turned.
+    Turn,
+    /// `end..out`, `near..last` become `last..near`, `end..out`.
+    TurnSecond,
+    /// `end..other`, `last..out` become `last..out`, `other..end`.
+    TurnFirst,
+    /// `end..other`, `last..near` become `last..near`, `end..other`.
+    Exchange,
+    /// `end..last`, `other..near` become `last..end`, `near..other`.
+    TurnBoth,
+}
+
+/// A step that gains.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    gain: f64,
+    kind: Kind,
+    near: u32,
+    out: u32,
+    other: u32,
+    last: u32,
+}
+
 /// A ring that is being shortened.
 #[derive(Debug)]
 pub struct Tour<'a> {
     graph: Graph<'a>,
+    /// For each node its near ones, [`NEAR`] each, with the cost; fewer are filled up with infinite costs.
+    near: Vec<(f64, u32)>,
     order: Vec<u32>,
     place: Vec<u32>,
     /// The reversals since the last checkpoint, to be taken back.
@@ -55,9 +94,16 @@ impl<'a> Tour<'a> {
     pub fn new(graph: Graph<'a>, order: &[u32]) -> Self {
         let mut place = vec![0; order.len()];
         order.iter().enumerate().for_each(|(at, &node)| place[node as usize] = at as u32);
+        let mut near = vec![(f64::INFINITY, 0); NEAR * order.len()];
+        for (node, (own, ends)) in near.chunks_mut(NEAR).zip(graph.near).enumerate() {
+            for (entry, &end) in own.iter_mut().zip(ends) {
+                *entry = (graph.at(node as u32, end), end);
+            }
+        }
         let largest = graph.costs.iter().copied().fold(0.0, f64::max);
         Self {
             graph,
+            near,
             order: order.to_vec(),
             place,
             journal: Vec::new(),
@@ -94,41 +140,66 @@ impl<'a> Tour<'a> {
         if len < 8 {
             return;
         }
+        let mean = (self.graph.cost(&self.order) / len as f64).max(0.0);
+        let mut best = self.order.clone();
+        // How much longer the ring is than the shortest.
+        let mut above = 0.0;
         for count in 0..kicks {
             if count % GLANCE == 0 && is_over() {
-                return;
+                break;
             }
             self.journal.clear();
             let piece = PIECE.min(len / 3);
-            let begin = random.below(len);
-            let (first, second) = (1 + random.below(piece), 1 + random.below(piece));
-            let change = self.exchange_pieces(begin, first, second);
-            let gained = self.shorten(&[]);
-            if gained < change - self.least {
+            let before = self.dear_edge(0, len, DEAR * mean, random);
+            let first = self.dear_edge(before + 1, piece, DEAR * mean, random) - before;
+            let second =
+                self.dear_edge(before + first + 1, piece, DEAR * mean, random) - before - first;
+            let longer = self.exchange_pieces(before + 1, first, second);
+            let longer = longer - self.shorten(&[]);
+            if longer > self.least && above + longer > SLACK * mean {
                 while let Some((begin, end)) = self.journal.pop() {
                     self.reverse_places(begin, end);
                 }
+                continue;
+            }
+            above += longer;
+            if above < -self.least {
+                above = 0.0;
+                best.copy_from_slice(&self.order);
             }
         }
+        if above > 0.0 {
+            best.iter().enumerate().for_each(|(at, &node)| self.place[node as usize] = at as u32);
+            self.order = best;
+        }
+    }
+
+    /// A place, one of `count` from `begin` on, from which an edge leads to the next that likely costs much, compared to
+    /// `dear`.
+    fn dear_edge(&self, begin: usize, count: usize, dear: f64, random: &mut Random) -> usize {
+        let node = |place: usize| self.order[place % self.order.len()];
+        let mut place = begin;
+        for _ in 0..LOOKS {
+            place = begin + random.below(count);
+            if self.graph.at(node(place), node(place + 1)) > dear * random.unit() {
+                break;
+            }
+        }
+        place
     }
 
     /// Two pieces that follow each other change places; gives how much longer the ring is.
     fn exchange_pieces(&mut self, begin: usize, first: usize, second: usize) -> f64 {
         let len = self.order.len();
-        let at = |place: usize| (begin + place) % len;
-        let node = |tour: &Self, place: usize| tour.order[at(place)];
         let ends = [len - 1, 0, first - 1, first, first + second - 1, first + second]
-            .map(|place| node(self, place));
+            .map(|place| self.order[(begin + place) % len]);
         let [before, a, b, c, d, after] = ends;
         let graph = self.graph;
         let change = graph.at(before, c) + graph.at(d, a) + graph.at(b, after)
             - graph.at(before, a)
             - graph.at(b, c)
             - graph.at(d, after);
-        let place = |place: usize| at(place) as u32;
-        self.flip(place(0), place(first - 1));
-        self.flip(place(first), place(first + second - 1));
-        self.flip(place(0), place(first + second - 1));
+        self.apply(a, true, Kind::Exchange, [d, after, b, c]);
         ends.into_iter().for_each(|node| self.look_at(node));
         change
     }
@@ -152,17 +223,21 @@ impl<'a> Tour<'a> {
         self.order[if place == 0 { self.order.len() - 1 } else { place - 1 }]
     }
 
-    fn flip(&mut self, begin: u32, end: u32) {
+    /// Turns the part of the way from one node to another; gives whether the way leads forward from then on.
+    fn turn(&mut self, is_forward: bool, from: u32, to: u32) -> bool {
+        let [begin, end] = (if is_forward { [from, to] } else { [to, from] })
+            .map(|node| self.place[node as usize]);
         self.journal.push((begin, end));
-        self.reverse_places(begin, end);
+        is_forward != self.reverse_places(begin, end)
     }
 
-    /// Reverses the nodes from one place to another, or the others, which makes the same ring.
-    fn reverse_places(&mut self, begin: u32, end: u32) {
+    /// Reverses the nodes from one place to another, or the others, which makes the same ring: whether it was the others.
+    fn reverse_places(&mut self, begin: u32, end: u32) -> bool {
         let len = self.order.len();
         let (mut begin, mut end) = (begin as usize, end as usize);
         let mut count = if end >= begin { end - begin + 1 } else { end + len - begin + 1 };
-        if 2 * count > len {
+        let are_others = 2 * count > len;
+        if are_others {
             (begin, end) = (
                 if end + 1 == len { 0 } else { end + 1 },
                 if begin == 0 { len - 1 } else { begin - 1 },
@@ -176,69 +251,130 @@ impl<'a> Tour<'a> {
             begin = if begin + 1 == len { 0 } else { begin + 1 };
             end = if end == 0 { len - 1 } else { end - 1 };
         }
+        are_others
     }
 
-    fn step_from(&mut self, node: u32) -> Option<f64> {
-        for is_next in [true, false] {
-            let other = if is_next { self.next(node) } else { self.previous(node) };
-            if let Some(gain) = self.step(0, node, other, self.graph.at(node, other)) {
-                self.look_at(node);
-                return Some(gain);
+    fn step_from(&mut self, home: u32) -> Option<f64> {
+        for is_forward in [true, false] {
+            let end = if is_forward { self.next(home) } else { self.previous(home) };
+            if let Some(step) = self.find(home, end, is_forward) {
+                let ends = [step.near, step.out, step.other, step.last];
+                self.apply(end, is_forward, step.kind, ends);
+                [home, end].into_iter().chain(ends).for_each(|node| self.look_at(node));
+                return Some(step.gain);
             }
         }
         None
     }
 
-    /// Goes on from a ring that is closed by the edge of `home` and `end`, which isn't wanted: `gain` is what the edges
-    /// that are out, this one too, cost more than those that are in.
-    fn step(&mut self, depth: usize, home: u32, end: u32, gain: f64) -> Option<f64> {
-        let breadth = *BREADTH.get(depth)?;
-        let graph = self.graph;
-        let is_forward = self.next(home) == end;
-        // What an edge from the end to a near node gains, with the edge that has to go for it.
-        let mut found = [(f64::NEG_INFINITY, 0, 0); BREADTH[0]];
-        let mut count = 0;
-        for &near in &graph.near[end as usize] {
-            let rest = gain - graph.at(end, near);
-            if rest <= self.least {
+    /// Exchanges the edges, by turning parts of the way from `end` on.
+    fn apply(&mut self, end: u32, is_forward: bool, kind: Kind, ends: [u32; 4]) {
+        let [near, out, other, last] = ends;
+        match kind {
+            Kind::Turn => {
+                self.turn(is_forward, end, out);
+            }
+            Kind::TurnSecond => {
+                let is_forward = self.turn(is_forward, end, last);
+                self.turn(is_forward, out, end);
+            }
+            Kind::TurnFirst => {
+                let is_forward = self.turn(is_forward, end, out);
+                self.turn(is_forward, out, last);
+            }
+            Kind::Exchange => {
+                let is_forward = self.turn(is_forward, end, near);
+                let is_forward = self.turn(is_forward, near, last);
+                self.turn(is_forward, other, end);
+            }
+            Kind::TurnBoth => {
+                let is_forward = self.turn(is_forward, end, last);
+                self.turn(is_forward, other, near);
+            }
+        }
+    }
+
+    /// The first step found that gains, of those that take the edge of `home` and `end` out.
+    fn find(&self, home: u32, end: u32, is_forward: bool) -> Option<Step> {
+        let (len, begin) = (self.order.len() as u32, self.place[end as usize]);
+        // How far from `end` a node is on the way, and the nodes before and after it.
+        let far = |node: u32| {
+            let place = self.place[node as usize];
+            let (from, to) = if is_forward { (begin, place) } else { (place, begin) };
+            if to >= from { to - from } else { to + len - from }
+        };
+        let after = |node: u32| if is_forward { self.next(node) } else { self.previous(node) };
+        let before = |node: u32| if is_forward { self.previous(node) } else { self.next(node) };
+        let whole = self.graph.at(home, end);
+        for &(cost, near) in self.near_of(end) {
+            let gain = whole - cost;
+            if gain <= self.least {
                 break;
             }
-            if near == home || near == self.next(end) || near == self.previous(end) {
+            let near_far = far(near);
+            if near == home || near_far == 1 {
                 continue;
             }
-            let out = if is_forward { self.previous(near) } else { self.next(near) };
-            let worth = rest + graph.at(near, out);
-            let mut at = count.min(breadth - 1);
-            if count == breadth && found[at].0 >= worth {
-                continue;
-            }
-            while at > 0 && found[at - 1].0 < worth {
-                found[at] = found[at - 1];
-                at -= 1;
-            }
-            found[at] = (worth, near, out);
-            count = (count + 1).min(breadth);
-        }
-        for &(worth, near, out) in &found[..count] {
-            let closed = worth - graph.at(out, home);
-            if closed <= self.least && depth + 1 == BREADTH.len() {
-                continue;
-            }
-            let [begin, stop] = if is_forward { [end, out] } else { [out, end] };
-            self.flip(self.place[begin as usize], self.place[stop as usize]);
-            let gained = if closed > self.least {
-                Some(closed)
-            } else {
-                self.step(depth + 1, home, out, worth)
+            let closed = |gain: f64, kind: Kind, [out, other, last]: [u32; 3]| {
+                let gain = gain - self.graph.at(last, home);
+                (gain > self.least).then_some(Step { gain, kind, near, out, other, last })
             };
-            if gained.is_some() {
-                [end, near, out].into_iter().for_each(|node| self.look_at(node));
-                return gained;
+            // The way is cut before the near node: what is left is one way again.
+            let out = before(near);
+            let open = gain + self.graph.at(near, out);
+            if let Some(step) = closed(open, Kind::Turn, [out, out, out]) {
+                return Some(step);
             }
-            let (begin, stop) = self.journal.pop().unwrap_or((0, 0));
-            self.reverse_places(begin, stop);
+            for &(cost, other) in self.near_of(out) {
+                let gain = open - cost;
+                if gain <= self.least {
+                    break;
+                }
+                let other_far = far(other);
+                let (last, kind) = if other_far > near_far {
+                    (before(other), Kind::TurnSecond)
+                } else if other_far + 2 < near_far {
+                    (after(other), Kind::TurnFirst)
+                } else {
+                    continue;
+                };
+                let gain = gain + self.graph.at(other, last);
+                if let Some(step) = closed(gain, kind, [out, other, last]) {
+                    return Some(step);
+                }
+            }
+            // It is cut after the near node: what is before becomes a ring, into which the third exchange goes.
+            let out = after(near);
+            let open = gain + self.graph.at(near, out);
+            for &(cost, other) in self.near_of(out) {
+                let gain = open - cost;
+                if gain <= self.least {
+                    break;
+                }
+                let other_far = far(other);
+                if other_far >= near_far {
+                    continue;
+                }
+                let last = after(other);
+                let exchanged = gain + self.graph.at(other, last);
+                if let Some(step) = closed(exchanged, Kind::Exchange, [out, other, last]) {
+                    return Some(step);
+                }
+                if other_far > 0 {
+                    let last = before(other);
+                    let turned = gain + self.graph.at(other, last);
+                    if let Some(step) = closed(turned, Kind::TurnBoth, [out, other, last]) {
+                        return Some(step);
+                    }
+                }
+            }
         }
         None
+    }
+
+    #[inline]
+    fn near_of(&self, node: u32) -> &[(f64, u32)] {
+        &self.near[node as usize * NEAR..(node as usize + 1) * NEAR]
     }
 }
 
