@@ -5,6 +5,6 @@ says what is asked, `planning` asks it, `launchers` writes it down for MPI, torc
 runs a launcher and looks, `heat` draws, `linear` proves rings by the programs of `relaxation`, `smt` is the paper's
 second stage, `study` simulates many orders.
 
-Times come from a file, or from a probe of hosts: `probing` has the whole of it, `landmarks` which pairs of many hosts are
-asked, `reach` the agents on hosts, `layout` the file that it writes and `surveyed` what a plan takes of that.
+Times come from a file, or from a probe of hosts: `probing` has the whole of it, `landmarks` which pairs of many hosts
+are asked, `reach` the agents on hosts, `layout` the file that it writes and `surveyed` what a plan takes of that.
 """

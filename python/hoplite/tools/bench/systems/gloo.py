@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hoplite.tools.bench.systems.base import RANKS, System, Unavailable, Variant
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hoplite.tools.bench.environments import Environments
     from hoplite.tools.bench.systems.base import Host, Launch
@@ -37,7 +37,14 @@ class Gloo(System):
         self.version = ""
         self.hosts = 0
 
-    def adapt(self, hosts: Sequence[Host], degrees: Sequence[str], *, plain: bool) -> None:  # noqa: ARG002 - it has none
+    def adapt(
+        self,
+        hosts: Sequence[Host],
+        topology: Mapping[str, Any] | None,  # noqa: ARG002 - it has no use for it
+        degrees: Sequence[str],  # noqa: ARG002 - its trees have one shape
+        *,
+        plain: bool,  # noqa: ARG002 - it encrypts nothing
+    ) -> None:
         """Counts the hosts: not every count makes a BCube."""
         self.hosts = len(hosts)
 

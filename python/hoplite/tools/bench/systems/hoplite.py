@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hoplite.tools.bench.environments import Environments
-    from hoplite.tools.bench.systems.base import Launch
+    from hoplite.tools.bench.systems.base import Host, Launch
 
 # Variants, and the groups of the same names.
 RACKS = "racks told"
@@ -35,7 +35,14 @@ class Hoplite(System):
         self._degrees: Sequence[str] = ()
         self._has_plain = False
 
-    def adapt(self, topology: Mapping[str, Any] | None, degrees: Sequence[str], *, plain: bool) -> None:
+    def adapt(
+        self,
+        hosts: Sequence[Host],  # noqa: ARG002 - all variants run on any
+        topology: Mapping[str, Any] | None,
+        degrees: Sequence[str],
+        *,
+        plain: bool,
+    ) -> None:
         """More variants: one that is told of the racks and pods, one without encryption, and one for each degree."""
         self._topology = topology
         self._degrees = degrees
