@@ -27,7 +27,7 @@ WANTED = [Wanted("ring"), Wanted("halving-doubling"), Wanted("bcube", base=4), W
 ORDERS = 100
 # Of each figure as many machines as the paper has, and how many data centres; and how long each order is looked for.
 CORRELATED, MEASURED = 64, 512
-TRIALS = {CORRELATED: 20, MEASURED: 3}
+TRIALS = {CORRELATED: 20, MEASURED: 10}
 SEARCH_S = {CORRELATED: 0.5, MEASURED: 2.0}
 # The lab's uplinks that plan's models are compared for; other ones are there to show that an order matters less then.
 UPLINK = "200mbit"
