@@ -15,6 +15,7 @@ use crate::{
     ask::Answer,
     error::{Error, List, Quoted},
     id::{ClientId, NodeId, ObjectId, RequestId},
+    table::Place,
 };
 
 /// Of an owner who was asked.
@@ -85,7 +86,14 @@ impl Node {
             }
             Waiting::Copies(id, instance) => {
                 self.replicas.stop_waiting(*instance, request);
-                (format!("more copies of {id}"), self.replicas.state(*instance))
+                let mut state = self.replicas.state(*instance);
+                if self.table.get(*instance).is_some_and(|copy| copy.place != Place::Memory) {
+                    let me = self.world.me();
+                    state += &format!(
+                        "; the original is on the disk of node {me}, which needs room in memory to read it back for them"
+                    );
+                }
+                (format!("more copies of {id}"), state)
             }
             Waiting::Inputs(id) => (format!("the list of inputs of {id}"), self.state_of(id)),
             Waiting::Deletion(ids) => {

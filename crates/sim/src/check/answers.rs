@@ -187,7 +187,7 @@ impl World {
             }
             // The original is on disk, and what its node holds in memory leaves no room to read it for the keepers.
             Purpose::Keep { object, .. }
-                if matches!(error, Error::Timeout { .. })
+                if matches!(error, Error::Timeout { state, .. } if state.contains("to read it back"))
                     && self.is_out_of_memory(question.node, *object) =>
             {
                 return Ok(());
