@@ -7,19 +7,21 @@
 //! ```
 //!
 //! An owner that is new may hear of a deletion before the holders have told it of their copies. For a grace after a change
-//! of members it keeps the answer for a name of which it knows nothing, and has dropped what it hears of meanwhile.
+//! of members it keeps the answer for a name of which it knows nothing that is sure, and has dropped what it hears of
+//! meanwhile, of whichever instance: until the grace is over, or a put claims the name.
 
 use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 
 use super::{
     Directory, Mail,
+    copies::Parked,
     entry::{Entry, Reserved, Tombstone},
     live::Live,
 };
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
-    limits::{DELETERS_MAX, ORPHAN_GRACE_NS, REMEMBERED_MAX, TOMBSTONE_NS, limit_name},
+    limits::{BURIED_MAX, DELETERS_MAX, ORPHAN_GRACE_NS, REMEMBERED_MAX, TOMBSTONE_NS, limit_name},
     members::Members,
     message::{Announce, Message},
     planted::{self, Bug},
@@ -35,19 +37,25 @@ impl Directory {
         request: RequestId,
         mail: &mut Mail,
     ) {
-        let (mut lost, mut is_known, mut is_gone) = (None, false, false);
+        let (mut lost, mut is_known, mut is_sure, mut is_gone) = (None, false, false, false);
         if let Some(entry) = self.entries.get_mut(id) {
             lost = entry.lost.take().map(|lost| lost.0);
             is_known = lost.is_some() || entry.live.is_some() || entry.reserved.is_some();
+            is_sure = is_known && !entry.is_doubtful();
             is_gone = entry.gone.is_some();
-        }
-        let is_unheard = !is_known && !is_gone && id.minter().is_none();
-        if is_unheard && self.may_hear_of(now, from, id, request) {
-            return;
         }
         // A name that no client has put is free, and deleting it changes nothing.
         if is_known || id.minter().is_some() && !is_gone {
             self.bury(now, id, Error::ObjectDeleted { id: id.clone() }, Vec::new(), mail);
+        }
+        if id.minter().is_none() {
+            self.drop_what_waits(now, id, mail);
+        }
+        let is_unheard = !is_sure && id.minter().is_none();
+        if is_unheard && self.may_hear_of(now, from, id, request) {
+            let gone = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut());
+            gone.into_iter().for_each(|gone| gone.instances.extend(lost));
+            return;
         }
         if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
             // Its holder may come back with it.
@@ -61,6 +69,17 @@ impl Directory {
             gone.answer(id, mail);
         } else {
             mail.push(deleted(id, (from, request)));
+        }
+    }
+
+    /// Has dropped the copies of which holders have told, and which this owner has not taken for the object yet.
+    fn drop_what_waits(&mut self, now: Instant, id: &ObjectId, mail: &mut Mail) {
+        let mut waiting = self.early.take_all(id);
+        let is_its = |parked: &mut Parked| parked.announce.id == *id && !parked.announce.claim;
+        let parked = self.parked.extract_if(.., is_its);
+        waiting.extend(parked.map(|parked| (parked.from, parked.announce)));
+        for (holder, announce) in waiting {
+            self.drop_unheard(now, holder, &announce, mail);
         }
     }
 
@@ -99,27 +118,37 @@ impl Directory {
         announce: &Announce,
         mail: &mut Mail,
     ) -> bool {
-        let Announce { id, instance, claim, .. } = announce;
-        let Some(entry) = self.entries.get_mut(id).filter(|_| !*claim) else { return false };
-        let deleters = entry.take_deleters(|_| true);
-        if deleters.is_empty() {
+        let entry = self.entries.get(&announce.id);
+        if announce.claim || !entry.is_some_and(Entry::has_deleters) {
             return false;
         }
+        self.drop_unheard(now, from, announce, mail);
+        true
+    }
+
+    /// Buries what a holder tells of a name that was deleted before, and has the holder drop it.
+    fn drop_unheard(&mut self, now: Instant, from: NodeId, announce: &Announce, mail: &mut Mail) {
+        let Announce { id, instance, .. } = announce;
         let error = Error::ObjectDeleted { id: id.clone() };
         self.bury(now, id, error.clone(), Vec::from([*instance]), mail);
-        if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
+        if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut())
+            && gone.dropping.len() < BURIED_MAX
+        {
             gone.dropping.insert((from, *instance));
-            gone.askers.extend(deleters);
         }
         mail.push((from, announce.refused(Some(error))));
-        true
     }
 
     /// The holders have had their time to tell this owner of a name that was deleted.
     pub(super) fn answer_deleters(&mut self, now: Instant, id: &ObjectId, mail: &mut Mail) {
-        if let Some(entry) = self.entries.get_mut(id) {
-            let due = entry.take_deleters(|until| until <= now);
-            mail.extend(due.into_iter().map(|asker| deleted(id, asker)));
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let due = entry.take_deleters(|until| until <= now);
+        match &mut entry.gone {
+            Some(gone) => {
+                gone.askers.extend(due);
+                gone.answer(id, mail);
+            }
+            None => mail.extend(due.into_iter().map(|asker| deleted(id, asker))),
         }
     }
 
@@ -157,7 +186,7 @@ impl Directory {
             && instances.iter().all(|instance| gone.instances.contains(instance))
     }
 
-    /// Ends an object: every holder drops it, everybody who waits is told why, and it is remembered for a while.
+    /// Ends an object: every holder drops it, all nodes that wait are told why, and it is remembered for a while.
     pub(super) fn bury(
         &mut self,
         now: Instant,

@@ -78,6 +78,13 @@ impl Early {
         keys.into_iter().filter_map(|key| Some((key.1, self.remove(key)?))).collect()
     }
 
+    /// The object was deleted before its maker told of it: who has something of it, of whichever instance.
+    pub(super) fn take_all(&mut self, id: &ObjectId) -> Told {
+        let its = self.all.iter().filter(|(_, (_, announce, _))| announce.id == *id);
+        let keys: Vec<(Instance, NodeId)> = its.map(|(key, _)| *key).collect();
+        keys.into_iter().filter_map(|key| Some((key.1, self.remove(key)?))).collect()
+    }
+
     /// A holder has the copy no more.
     pub(super) fn withdraw(&mut self, from: NodeId, instance: Instance) {
         self.remove((instance, from));

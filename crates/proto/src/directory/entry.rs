@@ -289,6 +289,11 @@ impl Entry {
         self.asking.as_deref()
     }
 
+    /// Whether a client that deleted it is not answered yet, for its holders may still tell of it.
+    pub(super) fn has_deleters(&self) -> bool {
+        self.asking().is_some_and(|asking| !asking.deleters.is_empty())
+    }
+
     /// Which nodes ask; there may be none.
     pub(super) fn asking_mut(&mut self) -> &mut Asking {
         self.asking.get_or_insert_default()

@@ -414,7 +414,7 @@ impl Directory {
         }
         let Some(entry) = self.entries.get_mut(id) else { return };
         let is_owner = members.owners(id).contains(members.me());
-        if !is_owner && entry.kept_until <= now {
+        if !is_owner && entry.kept_until <= now && !entry.has_deleters() {
             self.entries.remove(id);
             return;
         }

@@ -108,7 +108,7 @@ impl Directory {
         )
     }
 
-    /// A reduce speaks for the name of its result: nobody else can put it until that is there, or has failed.
+    /// A reduce speaks for the name of its result: no other client can put it until that is there, or has failed.
     pub(super) fn reserve(
         &mut self,
         now: Instant,

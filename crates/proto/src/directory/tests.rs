@@ -189,7 +189,70 @@ fn a_new_owner_has_dropped_what_was_deleted_before_it_heard_of_it() {
     assert_eq!(*dropped, instance(3, 1));
     assert!(matches!(error, Some(Error::ObjectDeleted { .. })));
     let dropped = Message::Dropped { id: id.clone(), instance: instance(3, 1) };
+    assert_eq!(owner.hears(3, dropped), [], "others may tell of it too");
+    assert_eq!(owner.waits(ORPHAN_GRACE_NS), [deleted(&id, 2)]);
+    assert!(owner.holders(&id).is_empty());
+}
+
+#[test]
+fn a_new_owner_has_dropped_all_instances_of_what_was_deleted() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.loses(5);
+    assert_eq!(owner.hears(2, delete(&id)), []);
+    for holder in [3, 4] {
+        owner.hears(holder, told(&id, instance(holder, 1), true, Progress::Complete));
+        assert!(owner.holders(&id).is_empty(), "of node {holder}");
+    }
+    owner.hears(3, Message::Dropped { id: id.clone(), instance: instance(3, 1) });
+    assert_eq!(owner.waits(ORPHAN_GRACE_NS), [], "node 4 may still give it to others");
+    let dropped = Message::Dropped { id: id.clone(), instance: instance(4, 1) };
+    assert_eq!(owner.hears(4, dropped), [deleted(&id, 2)]);
+}
+
+#[test]
+fn what_is_deleted_before_its_maker_tells_of_it_does_not_come_back_when_that_is_gone() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    assert_eq!(owner.hears(3, told(&id, instance(4, 1), false, Progress::Complete)), []);
+    let mail = owner.hears(2, delete(&id));
+    assert!(matches!(&mail[..], [(NodeId(3), Message::Drop { .. })]), "{mail:?}");
+    owner.loses(4);
+    owner.waits(SECOND);
+    assert!(owner.holders(&id).is_empty());
+    let dropped = Message::Dropped { id: id.clone(), instance: instance(4, 1) };
     assert_eq!(owner.hears(3, dropped), [deleted(&id, 2)]);
+}
+
+#[test]
+fn what_waits_while_an_owner_catches_up_is_deleted_too() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    owner.directory.catch_up(owner.now);
+    assert_eq!(owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete)), []);
+    owner.hears(4, delete(&id));
+    owner.hears(2, Message::Dropped { id: id.clone(), instance: instance(2, 1) });
+    owner.waits(SECOND);
+    assert!(owner.holders(&id).is_empty());
+    let dropped = Message::Dropped { id: id.clone(), instance: instance(3, 1) };
+    assert_eq!(owner.hears(3, dropped), [deleted(&id, 4)]);
+}
+
+/// Goal: what an owner knows is older than what it has not heard of.
+#[test]
+fn a_name_that_was_put_again_elsewhere_is_deleted_by_an_owner_that_remembers_what_it_was_before() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    owner.hears(2, delete(&id));
+    owner.hears(2, Message::Dropped { id: id.clone(), instance: instance(2, 1) });
+    owner.loses(5);
+    assert_eq!(owner.hears(4, delete(&id)), [], "a holder may tell of it as it is now");
+    let mail = owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
+    assert!(matches!(&mail[..], [(NodeId(3), Message::Drop { .. })]), "{mail:?}");
+    owner.hears(3, Message::Dropped { id: id.clone(), instance: instance(3, 1) });
+    assert_eq!(owner.waits(ORPHAN_GRACE_NS), [deleted(&id, 4)]);
     assert!(owner.holders(&id).is_empty());
 }
 
