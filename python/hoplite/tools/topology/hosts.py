@@ -58,6 +58,11 @@ def read_hosts(path: Path) -> list[Host]:
         if not words:
             continue
         slots = SLOTS.fullmatch(words[-1]) if len(words) > 1 else None
+        if not slots and words[-1].startswith("slots="):
+            count = words[-1].removeprefix("slots=")
+            raise InvalidArgument(
+                f"line {number} of {path}: slots={count} is no count of processes; say slots=1 to slots=9999"
+            )
         at = words[1] if len(words) == (3 if slots else 2) else ""
         host = Host(words[0], int(slots[1]) if slots else 1, at)
         if len(words) > 1 + bool(at) + bool(slots) or (at and not is_ip(at)):
