@@ -120,6 +120,10 @@ def test_mistakes_end_with_what_to_try(name: str, hoplite_lab: Command) -> None:
     for words, complaint in (
         (["--racks", "1,1", "--pods", "1,x"], "'1,x' is not a list of numbers of racks, such as 2,2"),
         (["--hosts", "2", "--uplink", "1gbit"], "--uplink is of a rack's link to the others: say --racks 4,4"),
+        (
+            ["--hosts", "3", "--racks", "2,2"],
+            "--hosts 3 is of one rack, and --racks 2,2 of several: leave one of them out",
+        ),
         (["--hosts", "2", "--pods", "1,1"], "--pods says how many racks are in each pod: say --racks"),
         (["--racks", "1,1", "--pod-uplink", "1gbit"], "--pod-uplink is of a pod's link to the others"),
     ):

@@ -312,6 +312,9 @@ def check(hosts: int | None, rate: str, latency: str | None, rounds: int, as_jso
 def _made(hosts: int | None, size: dict[str, Any], **options: Any) -> Lab:  # noqa: ANN401 - those of Lab
     from hoplite.tools.lab import Lab
 
+    if hosts is not None and size["racks"]:
+        racks = ",".join(map(str, size["racks"]))
+        raise click.UsageError(f"--hosts {hosts} is of one rack, and --racks {racks} of several: leave one of them out")
     check_racks_and_pods(size)
     return Lab(hosts=4 if hosts is None and size["racks"] is None else hosts, **size, **options)
 
