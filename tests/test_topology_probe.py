@@ -314,6 +314,22 @@ def test_a_silent_host_is_in_no_group_of_landmarks() -> None:
     assert found.quality.pairs_missing == 0
 
 
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        ("-1", "-1 is not in the range x>=0"),
+        ("1", "all hosts are nearest to 1 landmark"),
+        ("3", "--landmarks 3 is more than the 2 hosts; say fewer, or 0 for all pairs"),
+    ],
+)
+def test_a_count_of_landmarks_that_helps_nothing_is_refused(tmp_path: Path, count: str, said: str) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("a 10.0.0.1\nb 10.0.0.2\n")
+    code = 1 if said.startswith("--landmarks") else 2
+    told = run("topology", "probe", "--hosts", hosts, "--landmarks", count, "--launch", "false", code=code)
+    assert said in " ".join(told.stderr.split())
+
+
 def test_a_quick_probe_of_many_hosts_has_landmarks() -> None:
     def pairs_asked(count: int, **settings: Any) -> int:  # noqa: ANN401 - as Settings has them
         made = Hosts(count, lambda a, b: 20_000 + 37 * (a + b) % 1000)

@@ -30,6 +30,14 @@ WRITING_PART = 0.1
 LAB_STEP = "sudo; without root, real hosts by --hosts FILE"
 
 
+def _check_landmarks(_context: click.Context, _option: click.Parameter, value: int | None) -> int | None:
+    if value == 1:
+        raise click.BadParameter(
+            "all hosts are nearest to 1 landmark, so that all pairs are asked; say 2 or more, or 0"
+        )
+    return value
+
+
 @click.command()
 @click.option("--hosts", "hosts_file", type=file_option, help="Names or addresses, one a line; see docs/topology.")
 @click.option("--lab", type=click.IntRange(1, 64), help="Or probe so many hosts that are made on this machine.")
@@ -47,7 +55,11 @@ LAB_STEP = "sudo; without root, real hosts by --hosts FILE"
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="UDP and TCP port of the hosts.  [default: any]")
 @click.option("--count", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Echoes each way.")
 @click.option(
-    "--estimator", type=click.Choice(["p10", "p50", "min"]), default="p10", show_default=True, help="Of them."
+    "--estimator",
+    type=click.Choice(["p10", "p50", "min"]),
+    default="p10",
+    show_default=True,
+    help="What is taken of the echoes of a direction.",
 )
 @click.option(
     "--symmetric",
@@ -56,15 +68,22 @@ LAB_STEP = "sudo; without root, real hosts by --hosts FILE"
     show_default=True,
     help="What is taken of the two directions of a pair.",
 )
-@click.option("--backend", type=click.Choice(["udp", "fping"]), default="udp", show_default=True, help="Who asks.")
+@click.option(
+    "--backend",
+    type=click.Choice(["udp", "fping"]),
+    default="udp",
+    show_default=True,
+    help="What asks and answers: a program of Python, or fping and the kernels.",
+)
 @duration_option("--timeout", "A host that answers nothing for so long does not answer.  [default: 1 s]")
 @click.option("--quick", is_flag=True, help="Few echoes of each pair, and all of them only to the nearest hosts.")
 @click.option(
     "--landmarks",
     type=click.IntRange(0),
+    callback=_check_landmarks,
     metavar="N",
-    help="Have N hosts ask all others, then only pairs that matter; 0 asks all pairs.  [default: 24 with --quick and "
-    "more than 128 hosts, else 0]",
+    help="Have N hosts, two or more, ask all others, then only pairs that matter; 0 asks all pairs.  [default: 24 with "
+    "--quick and more than 128 hosts, else 0]",
 )
 @click.option(
     "--bandwidth/--no-bandwidth",
@@ -166,6 +185,7 @@ def _where(options: dict[str, Any], settings: Settings) -> Iterator[tuple[Probed
             raise InvalidArgument(
                 f"{options['hosts_file']}: {missing[0]} has no address here; say its address after its name"
             )
+        _check_count(options["landmarks"], len(hosts))
         sites = [Site(host.name, addresses[host.name], host.slots) for host in hosts]
         yield probing.begin(sites, settings), reach
     else:
@@ -173,6 +193,7 @@ def _where(options: dict[str, Any], settings: Settings) -> Iterator[tuple[Probed
 
         from hoplite.tools.lab import Lab
 
+        _check_count(options["landmarks"], options["lab"] or sum(options["racks"]))
         links = {"rate": options["rate"], "latency": options["latency"]}
         with Lab(hosts=options["lab"], **links, **size_of(options)) as lab:
             hosts_of_lab = list(lab.hosts)
@@ -184,6 +205,11 @@ def _where(options: dict[str, Any], settings: Settings) -> Iterator[tuple[Probed
             if lab.pods:
                 probed.lab["pod_of"] = {host.name: lab.racks[host.rack].pod for host in hosts_of_lab}
             yield probed, {"launch": f"{lab.agent} {{host}}", "python": sys.executable}
+
+
+def _check_count(landmarks: int | None, hosts: int) -> None:
+    if landmarks and landmarks > hosts:
+        raise InvalidArgument(f"--landmarks {landmarks} is more than the {hosts} hosts; say fewer, or 0 for all pairs")
 
 
 def _measure(probed: Probed, reach: dict[str, Any], out: Path | None) -> Probed:
