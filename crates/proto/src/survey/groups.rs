@@ -12,6 +12,10 @@ use crate::id::NodeId;
 /// How much faster pairs of a group are than pairs of two, if there are groups.
 const GAP: f64 = 1.25;
 
+/// What counts of a pair is what four of five of its bursts were faster than, or one of two. The former shows links that few share at a time,
+/// and the latter stands more noise: the groups count that explain more.
+const COUNTED: [usize; 2] = [5, 2];
+
 /// How often each node is asked to which group it belongs: moves of others may change the answer.
 const SETTLINGS: usize = 8;
 
@@ -31,8 +35,15 @@ impl Speeds {
     }
 
     /// Two or more groups; none if no gap shows any.
-    pub(super) fn groups(&self, nodes: &[NodeId]) -> Option<Vec<Vec<NodeId>>> {
-        let table = Table::of(self, nodes);
+    pub(super) fn groups(&self, nodes: &[NodeId]) -> Option<Guess> {
+        let guesses = COUNTED.map(|part| self.groups_by(nodes, part));
+        let best = guesses.into_iter().flatten();
+        best.max_by(|one, other| one.explained.total_cmp(&other.explained))
+    }
+
+    /// As [`Speeds::groups`]; of each pair the burst counts than which one of so many was slower.
+    fn groups_by(&self, nodes: &[NodeId], part: usize) -> Option<Guess> {
+        let table = Table::of(self, nodes, part);
         let all: BTreeSet<Groups> =
             table.steps().into_iter().map(|step| table.settled(step)).collect();
         let rated = all.into_iter().filter_map(|groups| Some((table.parted(&groups)?, groups)));
@@ -42,17 +53,26 @@ impl Speeds {
         let mut groups: Vec<Vec<NodeId>> = groups.into_iter().map(named).collect();
         groups.iter_mut().for_each(|group| group.sort_unstable());
         groups.sort_unstable();
-        (parted.gap() >= GAP).then_some(groups)
+        let explained = parted.explained() / table.spread().max(f64::MIN_POSITIVE);
+        (parted.gap() >= GAP).then_some(Guess { groups, explained })
     }
+}
+
+/// Groups of nodes that may share links.
+#[derive(Clone, Debug)]
+pub(super) struct Guess {
+    pub(super) groups: Vec<Vec<NodeId>>,
+    /// How much of what speeds differ by they explain, of 1.
+    pub(super) explained: f64,
 }
 
 /// What counts of each pair; none of pairs that have not met.
 struct Table(Vec<Vec<Option<f64>>>);
 
 impl Table {
-    fn of(speeds: &Speeds, nodes: &[NodeId]) -> Self {
+    fn of(speeds: &Speeds, nodes: &[NodeId], part: usize) -> Self {
         let count = |one: &NodeId, other: &NodeId| {
-            speeds.pairs.get(&(*one.min(other), *one.max(other))).map(|speeds| low(speeds))
+            speeds.pairs.get(&(*one.min(other), *one.max(other))).map(|speeds| low(speeds, part))
         };
         Self(
             nodes.iter().map(|one| nodes.iter().map(|other| count(one, other)).collect()).collect(),
@@ -128,6 +148,17 @@ impl Table {
         (within.count > 0 && across.count > 0).then_some(Parted { within, across })
     }
 
+    /// What pairs differ by: the sum of squares.
+    fn spread(&self) -> f64 {
+        let pairs = self.0.iter().enumerate().flat_map(|(one, row)| row.iter().take(one));
+        let (mut mean, mut squares) = (Mean::default(), 0.0);
+        for speed in pairs.flatten() {
+            mean.add(*speed);
+            squares += speed * speed;
+        }
+        squares - mean.get().unwrap_or_default() * mean.sum
+    }
+
     fn mean(&self, one: &[usize], other: &[usize]) -> Option<f64> {
         let mut mean = Mean::default();
         for a in one {
@@ -182,10 +213,10 @@ impl Mean {
     }
 }
 
-/// What four of five were faster than. A pair that shares a link is fast when few others cross it; one that doesn't is slow
-/// only when a host is busy, which is seldom.
-fn low(speeds: &[f64]) -> f64 {
+/// What all but one of `part` were faster than. A pair that shares a link is fast when few others cross it; one that doesn't is slow
+/// only when a host is busy.
+fn low(speeds: &[f64], part: usize) -> f64 {
     let mut all = speeds.to_vec();
     all.sort_by(f64::total_cmp);
-    all.get(all.len() / 5).copied().unwrap_or_default()
+    all.get(all.len() / part).copied().unwrap_or_default()
 }

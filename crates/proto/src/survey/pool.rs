@@ -1,8 +1,8 @@
 //! Units that meet each other, and the groups of them that share a link. A unit is a node; or some nodes that are known to share a link,
 //! of which as many send at once as the smallest unit has.
 //!
-//! First, pairs are drawn until each has met a few times ([`rounds`]), and units whose pairs were fast are put together ([`groups`]). Then this
-//! guess is tried: rounds within groups and rounds across them take turns. It holds if all that is known by then leads to the same guess,
+//! First, pairs are drawn until each has met a few times ([`rounds`]), and units whose pairs were fast are put together ([`groups`]). If these
+//! groups explain little of what speeds differ by, pairs are drawn again. Then this guess is tried: rounds within groups and rounds across them take turns. It holds if all that is known by then leads to the same guess,
 //! and those across are much slower; else the new guess is tried, a few times.
 //!
 //! Knows its own units; does not know what others exchange at the same time.
@@ -15,9 +15,16 @@ use crate::id::NodeId;
 /// Fewer units have no two groups of two.
 pub(super) const UNITS_MIN: usize = 4;
 
-/// Rounds of drawn pairs: every pair meets three times, or once in the largest clusters.
+/// Rounds of drawn pairs: every pair meets three times, five times of four units, or once in the largest clusters.
 const TOURNAMENTS: usize = 3;
-const DRAWN: core::ops::RangeInclusive<usize> = 9..=64;
+const DRAWN: core::ops::RangeInclusive<usize> = 15..=64;
+
+/// Hosts are busy, or the network has levels, where the first guess explains less of what speeds differ by than this. Then as many pairs are
+/// drawn again, so that the noise of single bursts counts less.
+const CLEAR: f64 = 0.8;
+
+/// How often pairs are drawn, at most, and only until there were as many rounds as of the largest clusters.
+const LOOKS: usize = 3;
 
 /// Rounds within the groups of a guess, and as many across them.
 const TRIED: usize = 2;
@@ -27,7 +34,7 @@ const GUESSES: usize = 6;
 
 /// Rounds of a pool, at most.
 #[cfg(test)]
-pub(super) const ROUNDS_MAX: usize = *DRAWN.end() + 2 * TRIED * GUESSES;
+pub(super) const ROUNDS_MAX: usize = 2 * *DRAWN.end() + 2 * TRIED * GUESSES;
 
 /// How much slower than rounds within groups those across are at least, if groups are to be believed.
 const SLOWER: f64 = 1.3;
@@ -122,10 +129,12 @@ impl Pool {
         for (one, other) in self.meetings() {
             for (from, to) in [(one, other), (other, one)] {
                 let speeds = self.between(from, to).filter_map(|(a, b)| speed(a, b));
+                let speeds: Vec<f64> = speeds.collect();
                 // A whole unit has arrived with its last burst, whichever came first.
-                let Some(slowest) = speeds.reduce(f64::min) else { continue };
+                let Some(slowest) = speeds.iter().copied().reduce(f64::min) else { continue };
                 let sum = slowest * self.width as f64;
-                self.speeds.add(from, to, slowest);
+                // A link that they share makes all of them slow, and a busy host one.
+                self.speeds.add(from, to, speeds.iter().sum::<f64>() / speeds.len() as f64);
                 match &self.guess {
                     None => {}
                     Some(_) if self.turn.is_multiple_of(2) => self.within.push((from, sum)),
@@ -135,14 +144,20 @@ impl Pool {
         }
         self.turn += 1;
         let rounds = if self.guess.is_some() { 2 * TRIED } else { self.draws() };
-        if self.turn == rounds {
+        if self.turn.is_multiple_of(rounds) {
             self.try_next();
         }
     }
 
     /// What is guessed now is tried, unless it is what was tried.
     fn try_next(&mut self) {
-        let next = self.speeds.groups(&self.names()).filter(|groups| are_several(groups));
+        let next = self.speeds.groups(&self.names());
+        let is_clear = next.as_ref().is_none_or(|guess| guess.explained >= CLEAR);
+        let drawn = (LOOKS * self.draws()).min(*DRAWN.end());
+        if self.guess.is_none() && !is_clear && self.turn < drawn {
+            return;
+        }
+        let next = next.map(|guess| guess.groups).filter(|groups| are_several(groups));
         if next == self.guess {
             self.is_over = true;
             return;
