@@ -160,10 +160,13 @@ fn racks_in_pods_are_found() {
     }
 }
 
+/// Of each level, how many nodes a group has, and how many transfers its link carries.
+type Levels = &'static [(usize, f64)];
+
 /// Goal: hosts that keep a burst waiting for longer than it takes alone hide few links, and show none on an even network.
 #[test]
 fn links_are_found_amid_heavy_noise() {
-    let networks: [(usize, &[(usize, f64)], usize); 9] = [
+    let networks: [(usize, Levels, usize); 9] = [
         (8, &[(4, 1.0), (2, 1.0)], 55),
         (8, &[(4, 1.0)], 58),
         (8, &[(2, 1.0)], 48),
