@@ -103,10 +103,11 @@ impl Directory {
         if entry.refuses_what_was_deleted(now, from, announce, is_first, mail) {
             return true;
         }
-        if self.was_unheard(now, from, announce, mail) {
+        // Of a name that was deleted before this owner heard of it.
+        if !*claim && entry.has_deleters() {
+            self.drop_unheard(now, from, announce, mail);
             return true;
         }
-        let Some(entry) = self.entries.get_mut(id) else { return true };
         let knows_it = |live: &Live| {
             let is_small = matches!(announce.progress, Progress::Inline(_));
             let is_older = live.instance.node == instance.node && live.instance > *instance;

@@ -110,24 +110,14 @@ impl Directory {
         true
     }
 
-    /// A holder tells of a copy: whether it is of a name that was deleted before this owner heard of it, and is dropped.
-    pub(super) fn was_unheard(
+    /// Buries what a holder tells of a name that was deleted before, and has the holder drop it.
+    pub(super) fn drop_unheard(
         &mut self,
         now: Instant,
         from: NodeId,
         announce: &Announce,
         mail: &mut Mail,
-    ) -> bool {
-        let entry = self.entries.get(&announce.id);
-        if announce.claim || !entry.is_some_and(Entry::has_deleters) {
-            return false;
-        }
-        self.drop_unheard(now, from, announce, mail);
-        true
-    }
-
-    /// Buries what a holder tells of a name that was deleted before, and has the holder drop it.
-    fn drop_unheard(&mut self, now: Instant, from: NodeId, announce: &Announce, mail: &mut Mail) {
+    ) {
         let Announce { id, instance, .. } = announce;
         let error = Error::ObjectDeleted { id: id.clone() };
         self.bury(now, id, error.clone(), Vec::from([*instance]), mail);
