@@ -123,17 +123,7 @@ fn plan(dice: &mut Dice) -> Plan {
     }
     acts.sort_by_key(|(at, _)| *at);
     let config = Config { detection_ns: Some(DETECTION_NS), ..Config::new(1 << 40, link) };
-    Plan {
-        nodes,
-        config,
-        slot_failures: 0,
-        disk: None,
-        objects,
-        acts,
-        end: Instant(60 * SECOND),
-        apart_until: None,
-        has_jobs: false,
-    }
+    Plan { objects, acts, ..Plan::empty(nodes, config, Instant(60 * SECOND)) }
 }
 
 /// For how long from the beginning of a fault some node may not know what another one knows.

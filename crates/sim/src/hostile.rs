@@ -77,17 +77,8 @@ fn plan(dice: &mut Dice) -> Plan {
     let link = Link { latency_ns: 200 * MICROSECOND, bytes_per_second: 125_000_000 };
     let slice = Slice { entries: 2, pause_ns: MILLISECOND };
     let detection_ns = Some(DETECTION_NS);
-    let mut plan = Plan {
-        nodes: dice.between(4, 8),
-        apart_until: None,
-        has_jobs: false,
-        config: Config { detection_ns, slice, ..Config::new(1 << 34, link) },
-        slot_failures: 0,
-        disk: None,
-        objects: Vec::new(),
-        acts: Vec::new(),
-        end: Instant(LIES_NS + SECOND),
-    };
+    let config = Config { detection_ns, slice, ..Config::new(1 << 34, link) };
+    let mut plan = Plan::empty(dice.between(4, 8), config, Instant(LIES_NS + SECOND));
     let large = dice.between(2, 12) * BLOCK_BYTES;
     for size in [SMALL_BYTES, large] {
         let Some(meta) = Meta::array(Dtype::Int64, vec![size / 8]) else { continue };

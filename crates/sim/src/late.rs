@@ -162,17 +162,7 @@ impl Rounds {
         dice.shuffle(&mut receivers);
         let detection_ns = Some(DETECTION_NS);
         let config = Config { detection_ns, ..Config::new(1 << 40, LINK) };
-        let plan = Plan {
-            nodes,
-            apart_until: None,
-            has_jobs: false,
-            config,
-            slot_failures: 0,
-            disk: None,
-            objects: Vec::new(),
-            acts: Vec::new(),
-            end: begin_of(9),
-        };
+        let plan = Plan::empty(nodes, config, begin_of(9));
         let meta = Meta::array(Dtype::Int64, vec![bytes / 8]).expect("whole numbers of elements");
         Self { plan, meta, receivers }
     }

@@ -91,17 +91,7 @@ fn plan(dice: &mut Dice) -> Plan {
     }
     let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
     let config = Config::new(1 << 40, link);
-    Plan {
-        nodes,
-        config,
-        slot_failures: 0,
-        disk: None,
-        objects,
-        acts,
-        end: Instant(100 * SECOND),
-        apart_until: None,
-        has_jobs: false,
-    }
+    Plan { objects, acts, ..Plan::empty(nodes, config, Instant(100 * SECOND)) }
 }
 
 #[cfg(test)]

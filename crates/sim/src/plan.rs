@@ -201,6 +201,21 @@ pub(crate) struct Class {
 }
 
 impl Plan {
+    /// One in which nothing is made yet: one cluster, whose nodes have the memory that they ask for and no disk, and no jobs.
+    pub(crate) const fn empty(nodes: u64, config: Config, end: Instant) -> Self {
+        Self {
+            nodes,
+            apart_until: None,
+            config,
+            slot_failures: 0,
+            disk: None,
+            objects: Vec::new(),
+            acts: Vec::new(),
+            has_jobs: false,
+            end,
+        }
+    }
+
     /// The objects that something is done with, or that something is folded from.
     pub(crate) fn named(&self) -> Vec<usize> {
         let mut acts = self.acts.clone();

@@ -120,8 +120,7 @@ fn plan(what: Collective, nodes: u64, bytes: u64, link: Link) -> Plan {
     }));
     let config = Config::new(1 << 40, link);
     let end = HEAD_START + 1000 * SECOND;
-    let (apart_until, has_jobs) = (None, false);
-    Plan { nodes, apart_until, has_jobs, config, slot_failures: 0, disk: None, objects, acts, end }
+    Plan { objects, acts, ..Plan::empty(nodes, config, end) }
 }
 
 /// A world to watch grow, without checks after each event: they look at everything.

@@ -24,18 +24,7 @@ fn world(nodes: u64, racks: u64, pods: u64) -> World {
         detection_ns: Some(3 * SECOND),
         ..Config::new(1 << 30, Link { latency_ns: 80_000, bytes_per_second: 125_000_000 })
     };
-    let plan = Plan {
-        nodes,
-        config,
-        slot_failures: 0,
-        disk: None,
-        objects: Vec::new(),
-        acts: Vec::new(),
-        end: Instant(MINUTE),
-        apart_until: None,
-        has_jobs: false,
-    };
-    let mut world = World::calm(plan, true);
+    let mut world = World::calm(Plan::empty(nodes, config, Instant(MINUTE)), true);
     for id in 1..=nodes + 4 {
         world.net.hide(NodeId(id), id % racks, id % racks % pods);
     }
