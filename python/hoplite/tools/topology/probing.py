@@ -339,15 +339,10 @@ def _echoes(
 
 def _again(probed: Probed, reached: Reached, numbers: Any) -> None:  # noqa: ANN401 - an iterator
     """Asks some pairs again, to see whether times have changed since."""
-    turn: list[Pair] = []
-    busy: set[int] = set()
-    for pair in _asked(probed):
-        if busy.isdisjoint(pair):
-            turn.append(pair)
-            busy.update(pair)
+    turns = tournament.packed(_asked(probed), len(probed.sites))
     before = probed.samples.quantiles_us[probed.settings.estimator]
     count = min(probed.settings.count, 50)
-    for (a, b), answer in _echoes(probed, reached, turn, count, next(numbers)):
+    for (a, b), answer in _echoes(probed, reached, turns[0] if turns else [], count, next(numbers)):
         times = sorted(answer["times_ns"])
         after = samples.quantile_us(times, samples.QUANTILES[probed.settings.estimator])
         earlier = before[a][b]
