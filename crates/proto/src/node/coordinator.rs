@@ -22,6 +22,7 @@ use crate::{
     message::FoldKey,
     meta::{Meta, Op},
     reduce::{Around, Reduce, Step},
+    table::Table,
     time::Instant,
     timed::Timed,
 };
@@ -139,6 +140,7 @@ impl Coordinator {
         &mut self,
         key: ReduceId,
         directory: &Directory,
+        table: &Table,
         world: &World,
         fact: impl FnOnce(&mut Reduce, Around<'_>, Instant, &mut Vec<Step>),
     ) -> Vec<Step> {
@@ -147,7 +149,8 @@ impl Coordinator {
             let result = reduce.result().clone();
             let wants = |node: NodeId| directory.is_awaited(&result, node);
             let (members, link) = (world.members(), world.config().link);
-            let around = Around { members, link, wants: &wants };
+            let holds = |instance: Instance| table.get(instance).is_some_and(|copy| !copy.doomed);
+            let around = Around { members, holds: &holds, link, wants: &wants };
             fact(reduce, around, world.now(), &mut steps);
         });
         steps

@@ -178,7 +178,7 @@ impl Node {
         key: ReduceId,
         fact: impl FnOnce(&mut Reduce, Around<'_>, Instant, &mut Vec<Step>),
     ) {
-        let steps = self.coordinator.advise(key, &self.directory, &self.world, fact);
+        let steps = self.coordinator.advise(key, &self.directory, &self.table, &self.world, fact);
         self.take_steps(key, steps);
     }
 

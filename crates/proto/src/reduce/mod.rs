@@ -218,24 +218,28 @@ impl Reduce {
     /// A node was told to leave. What it was ordered to fold it will; what was only found there has to be found elsewhere.
     /// The bytes of small inputs are here.
     pub fn holder_leaves(&mut self, node: NodeId, steps: &mut Vec<Step>) {
-        let (me, chosen) = (self.me, self.chosen);
-        let mut at = 0;
-        self.arrived.retain_mut(|arrival| {
-            at += 1;
-            if arrival.holder != node {
-                return true;
-            }
-            if arrival.inline.is_some() {
-                arrival.holder = me;
-                return true;
-            }
-            if at <= chosen {
-                return true;
-            }
+        let me = self.me;
+        for arrival in self.arrived.iter_mut().filter(|arrival| arrival.inline.is_some()) {
+            arrival.holder = if arrival.holder == node { me } else { arrival.holder };
+        }
+        self.look_up_again(|arrival| arrival.holder == node, steps);
+    }
+
+    /// Inputs that were found at this node and are not chosen yet may have been evicted meanwhile.
+    fn look_up_evicted(&mut self, Around { holds, .. }: Around<'_>, steps: &mut Vec<Step>) {
+        let me = self.me;
+        let is_gone = |arrival: &Arrival| arrival.holder == me && !holds(arrival.instance);
+        self.look_up_again(is_gone, steps);
+    }
+
+    /// Forgets where some of the inputs that are not chosen yet were found, and asks their owners.
+    fn look_up_again(&mut self, is_void: impl Fn(&Arrival) -> bool, steps: &mut Vec<Step>) {
+        let waiting = self.chosen..;
+        let is_void = |arrival: &mut Arrival| arrival.inline.is_none() && is_void(arrival);
+        for arrival in self.arrived.extract_if(waiting, is_void) {
             self.inputs.insert(arrival.id.clone(), Input::Absent);
-            steps.push(Step::Watch(arrival.id.clone()));
-            false
-        });
+            steps.push(Step::Watch(arrival.id));
+        }
         if self.arrived.is_empty() {
             self.like = None;
         }
@@ -445,6 +449,9 @@ impl Reduce {
         if arrival.instance == found.instance {
             let is_news = found.complete && !arrival.complete;
             arrival.complete |= found.complete;
+            if at >= self.chosen {
+                arrival.holder = found.holder;
+            }
             if is_news && self.plan.is_none() {
                 self.advance(now, around, steps);
             }

@@ -56,6 +56,8 @@ pub enum Step {
 pub struct Around<'a> {
     /// Who there is.
     pub members: &'a Members,
+    /// Whether this node has a copy of an instance.
+    pub holds: &'a dyn Fn(Instance) -> bool,
     /// Between any two of them.
     pub link: Link,
     /// Whether a node is known to wait for the result.
