@@ -48,7 +48,7 @@ use crate::{
     shell::Shell,
     store::Store,
     sync::lock,
-    transfer::{send, shared::Transfers},
+    transfer::{congestion, send, shared::Transfers},
 };
 
 /// A node in this process. Dropping it closes it without much patience; [`Node::close`] hands over first.
@@ -209,6 +209,7 @@ async fn begin(
     let failed = |error: std::io::Error| failed(config, &error);
     let said = config.listen.as_deref().unwrap_or_default();
     let listener = listen.map(|listen| bind(listen, said)).transpose()?;
+    listener.iter().for_each(congestion::begin_without_bbr);
     let address = match &listener {
         Some(listener) => advertised(config, said, listener.local_addr().map_err(failed)?)?,
         None => NO_ADDRESS,

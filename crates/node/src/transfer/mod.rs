@@ -3,6 +3,7 @@
 //! Knows ranges of bytes; not why a node wants them.
 
 pub(crate) mod blocks;
+pub(crate) mod congestion;
 mod digesting;
 mod limiter;
 mod patience;

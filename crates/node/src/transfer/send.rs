@@ -29,7 +29,7 @@ use tokio::{
 use tracing::debug;
 
 use super::{
-    blocks,
+    blocks, congestion,
     patience::Turn,
     shared::{Serving, Transfers},
     streams::{Frame, ORDER_PATIENCE},
@@ -137,6 +137,7 @@ pub(crate) fn start(
 /// Serves what is asked for on one connection until it ends.
 async fn serve(transfers: &Arc<Transfers>, channel: Channel) -> Result<(), LinkError> {
     let Channel { stream, seal, open } = channel;
+    congestion::suit_path(&stream);
     let (reader, stream) = stream.into_split();
     let mut writer = Writer { stream, seal };
     let (asks, mut asked) = mpsc::channel(1);
