@@ -18,6 +18,7 @@ use crate::{
     lifetime::{Lease, Lifetime},
     members::Member,
     meta::{Dtype, Meta, Op},
+    pace::Rate,
     place::Place,
     survey::Burst,
     swim::Rumour,
@@ -93,7 +94,7 @@ pub enum Message {
     Slow {
         /// How many times.
         times: u64,
-        /// What it has reported that it gets.
+        /// Its fair rate then: see [`Rate::fair`].
         bytes_per_second: u64,
     },
     /// To the asker: the question is known, the object is not there yet.
@@ -530,8 +531,8 @@ pub struct Paced {
     pub instance: Instance,
     /// The node that sends it.
     pub source: NodeId,
-    /// Since the last report; zero if nothing has come for a while.
-    pub bytes_per_second: u64,
+    /// Since the last report.
+    pub rate: Rate,
     /// Bytes that are still to come.
     pub missing: u64,
     /// Bytes per second at which the receiver has received from others, if that was measured.

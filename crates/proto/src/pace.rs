@@ -6,6 +6,11 @@
 //! transfer has taken twice as long: short transfers cost no message, long ones a few. One that is slow, or can't know, reports
 //! each 20 ms at first, so that those behind it are soon sent elsewhere. When nothing arrives for 300 ms the receiver
 //! reports that it is stalled.
+//!
+//! A rate is evidence about a host only as far as the link was free for this transfer. Both ends count the large transfers
+//! that share their links, so a report carries the fair rate: what the transfer would have had alone.
+
+use serde::{Deserialize, Serialize};
 
 use crate::time::Instant;
 
@@ -38,6 +43,25 @@ pub const REMEMBERED_NS: u64 = 60_000_000_000;
 /// The longest time between two reports of a transfer that goes on, or is stalled.
 const REPORT_NS_MAX: u64 = 2_000_000_000;
 
+/// How fast a transfer comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rate {
+    /// Zero if nothing has come for a while.
+    pub bytes_per_second: u64,
+    /// How many transfers shared the busier end of its link at most, this one included.
+    pub shares: u16,
+}
+
+impl Rate {
+    /// A transfer that makes no progress.
+    pub const STALLED: Self = Self { bytes_per_second: 0, shares: 1 };
+
+    /// Bytes per second that the transfer would have if it had the link to itself.
+    pub fn fair(self) -> u64 {
+        self.bytes_per_second.saturating_mul(u64::from(self.shares.max(1)))
+    }
+}
+
 /// The pace of one transfer from one sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pace {
@@ -48,6 +72,8 @@ pub struct Pace {
     grew_at: Instant,
     /// When the last report was made, and how many bytes had come by then.
     reported: (Instant, u64),
+    /// The most transfers that shared the link since then.
+    shares: u16,
     next_report: Instant,
     /// When it counts as stalled, again if it was reported already.
     stalls_at: Instant,
@@ -72,15 +98,23 @@ impl Pace {
             received: 0,
             grew_at: now,
             reported: (now, 0),
+            shares: 1,
             next_report: now + FIRST_REPORT_NS,
             stalls_at: now + STALL_NS,
             second_at: None,
         }
     }
 
-    /// So many bytes have come in all; the bytes per second since the last report, if another is due. `usual` is the rate
-    /// of other transfers: what is much slower is reported more often.
-    pub fn grew(&mut self, now: Instant, received: u64, usual: Option<u64>) -> Option<u64> {
+    /// So many bytes have come in all, the last of them beside `shares - 1` other transfers; the rate since the last
+    /// report, if another is due. `usual` is the rate of other transfers: what is much slower is reported more often.
+    pub fn grew(
+        &mut self,
+        now: Instant,
+        received: u64,
+        shares: u16,
+        usual: Option<u64>,
+    ) -> Option<Rate> {
+        self.shares = self.shares.max(shares);
         if received <= self.received {
             return None;
         }
@@ -96,8 +130,9 @@ impl Pace {
         let (then, before) = self.reported;
         self.reported = (now, received);
         // Zero stands for a stalled transfer.
-        let rate = rate(received - before, now.since(then)).max(1);
-        let is_slow = usual.map(|usual| rate.saturating_mul(SLOW_TIMES) < usual);
+        let bytes_per_second = bytes_per_second(received - before, now.since(then)).max(1);
+        let rate = Rate { bytes_per_second, shares: core::mem::replace(&mut self.shares, shares) };
+        let is_slow = usual.map(|usual| rate.fair().saturating_mul(SLOW_TIMES) < usual);
         let taken = now.since(self.since);
         let most = match is_slow {
             Some(true) | None if taken < SLOW_REPORT_NS_MAX => EARLY_REPORT_NS,
@@ -129,8 +164,7 @@ impl Pace {
     }
 }
 
-/// Bytes per second.
-fn rate(bytes: u64, ns: u64) -> u64 {
+fn bytes_per_second(bytes: u64, ns: u64) -> u64 {
     u64::try_from(u128::from(bytes) * 1_000_000_000 / u128::from(ns.max(1))).unwrap_or(u64::MAX)
 }
 
@@ -150,8 +184,8 @@ mod tests {
         let mut reports = alloc::vec::Vec::new();
         for ms in 1..=1000 {
             // 1 MB/s.
-            if let Some(rate) = pace.grew(at(ms), ms * 1000, Some(2_000_000)) {
-                reports.push((ms, rate));
+            if let Some(rate) = pace.grew(at(ms), ms * 1000, 1, Some(2_000_000)) {
+                reports.push((ms, rate.fair()));
             }
         }
         let expected = [30, 59, 117, 233, 465, 929].map(|ms| (ms, 1_000_000));
@@ -166,7 +200,7 @@ mod tests {
             [(Some(10_000_000), &[210, 410, 610, 810][..]), (None, &[210, 419, 837])]
         {
             let mut pace = Pace::new(at(0));
-            let is_due = |ms: &u64| pace.grew(at(*ms), ms * 1000, usual).is_some();
+            let is_due = |ms: &u64| pace.grew(at(*ms), ms * 1000, 1, usual).is_some();
             let due: alloc::vec::Vec<u64> = (1..=1000).filter(is_due).collect();
             assert_eq!(due, [&early[..], late].concat());
         }
@@ -175,15 +209,28 @@ mod tests {
     #[test]
     fn a_start_that_a_busy_host_makes_late_does_not_count_as_slow() {
         let mut pace = Pace::new(at(0));
-        let rates: alloc::vec::Vec<u64> =
-            (40..75).filter_map(|ms| pace.grew(at(ms), (ms - 39) * 1000, None)).collect();
+        let rates = (40..75).filter_map(|ms| pace.grew(at(ms), (ms - 39) * 1000, 1, None));
+        let rates: alloc::vec::Vec<u64> = rates.map(Rate::fair).collect();
         assert_eq!(rates, [1_000_000], "of the 20 ms from the first bytes on");
+    }
+
+    #[test]
+    fn a_transfer_that_shares_its_link_is_reported_with_its_fair_rate() {
+        let mut pace = Pace::new(at(0));
+        // A third of 3 MB/s, beside two others at first and beside one later.
+        let shares = |ms: u64| if ms < 25 { 3 } else { 2 };
+        let reports = (1..=100).filter_map(|ms| {
+            let rate = pace.grew(at(ms), ms * 1000, shares(ms), Some(3_000_000))?;
+            Some((ms, rate.bytes_per_second, rate.fair()))
+        });
+        let reports: alloc::vec::Vec<_> = reports.collect();
+        assert_eq!(reports, [(30, 1_000_000, 3_000_000), (59, 1_000_000, 2_000_000)]);
     }
 
     #[test]
     fn a_stall_is_told_after_300_ms_and_again_ever_later() {
         let mut pace = Pace::new(at(0));
-        pace.grew(at(10), 1, None);
+        pace.grew(at(10), 1, 1, None);
         assert_eq!(pace.deadline(), at(310));
         assert_eq!(pace.expire(at(309)), None);
         assert_eq!(pace.expire(at(310)), Some(Due::Stalled));
@@ -196,7 +243,7 @@ mod tests {
         pace.answered();
         assert_eq!(pace.expire(at(730)), None);
         assert_eq!(pace.expire(at(1210)), Some(Due::Stalled));
-        pace.grew(at(1220), 2, None);
+        pace.grew(at(1220), 2, 1, None);
         assert_eq!(pace.deadline(), at(1520), "it goes on");
     }
 }

@@ -1,8 +1,8 @@
 //! Bytes of the protocol: a fixed header, then a body. Encoding only; who says what when is in [`crate::message`].
 //!
 //! ```text
-//!   0      4     5     6       8        12        16          24         32     48
-//!   | magic | ver | kind | zero | length | crc32c | transfer  | offset   | tag  | body ...
+//!   0      4     5      6        8        12       16          24         32     48
+//!   | magic | ver | kind | shares | length | crc32c | transfer  | offset   | tag  | body ...
 //! ```
 //!
 //! All numbers are little-endian. `length` counts the body, `crc32c` covers it. Control bodies are postcard;
@@ -28,7 +28,7 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Nodes of different versions don't talk.
-pub const VERSION: u8 = 14;
+pub const VERSION: u8 = 15;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = SIGNED_BYTES + TAG_BYTES;
@@ -115,6 +115,8 @@ impl FrameKind {
 pub struct Header {
     /// What follows.
     pub kind: FrameKind,
+    /// Of payload: how many transfers share the link of its sender, this one included. Zero in other frames.
+    pub shares: u16,
     /// Bytes that follow.
     pub length: u32,
     /// CRC-32C of these bytes.
@@ -130,7 +132,7 @@ pub struct Header {
 impl Header {
     /// The header of a frame that is not sealed.
     pub const fn new(kind: FrameKind, length: u32, checksum: u32) -> Self {
-        Self { kind, length, checksum, transfer: 0, offset: 0, tag: [0; TAG_BYTES] }
+        Self { kind, shares: 0, length, checksum, transfer: 0, offset: 0, tag: [0; TAG_BYTES] }
     }
 
     /// The header as it travels.
@@ -139,6 +141,7 @@ impl Header {
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4] = VERSION;
         bytes[5] = self.kind as u8;
+        bytes[6..8].copy_from_slice(&self.shares.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.length.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.checksum.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.transfer.to_le_bytes());
@@ -171,7 +174,8 @@ impl Header {
         let mut tag = [0; TAG_BYTES];
         tag.copy_from_slice(&bytes[SIGNED_BYTES..]);
         let (checksum, transfer, offset) = (u32_at(12), u64_at(16), u64_at(24));
-        Ok(Self { kind, length, checksum, transfer, offset, tag })
+        let shares = u16::from_le_bytes([bytes[6], bytes[7]]);
+        Ok(Self { kind, shares, length, checksum, transfer, offset, tag })
     }
 }
 
@@ -397,6 +401,7 @@ mod tests {
 
     const HEADER: Header = Header {
         kind: FrameKind::Blocks,
+        shares: 3,
         length: 5,
         checksum: 7,
         transfer: 1 << 40,

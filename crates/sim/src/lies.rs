@@ -18,6 +18,7 @@ use hoplite_proto::{
     },
     meta::{Meta, Op},
     node::Kind,
+    pace::Rate,
     survey::Burst,
     swim::Rumour,
 };
@@ -254,9 +255,10 @@ impl World {
             Kind::Unlocate => Message::Unlocate { id },
             Kind::Paced => {
                 let (bytes_per_second, missing) = (self.dice.below(1 << 30), meta.size);
+                let rate = Rate { bytes_per_second, shares: 1 };
                 let usual = yes.then_some(1 << 30);
                 let source = node;
-                Message::Paced(Paced { id, instance, source, bytes_per_second, missing, usual })
+                Message::Paced(Paced { id, instance, source, rate, missing, usual })
             }
             Kind::Slow => Message::Slow { times: u64::MAX, bytes_per_second: 0 },
             Kind::Waiting => Message::Waiting { id },

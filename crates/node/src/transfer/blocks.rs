@@ -194,10 +194,12 @@ pub(crate) async fn write<'a, W>(
 where
     W: tokio::io::AsyncWrite + Unpin,
 {
+    let shares = streams.shares_out();
     let header = |offset: u64, bytes: &[u8]| {
         let sum = known(offset, bytes.len()).unwrap_or_else(|| frame::crc(bytes));
         let checksum = mutants::checksum(offset, sum);
-        Header { transfer, offset, ..Header::new(FrameKind::Blocks, bytes.len() as u32, checksum) }
+        let new = Header::new(FrameKind::Blocks, bytes.len() as u32, checksum);
+        Header { shares, transfer, offset, ..new }
     };
     if fragile || !seal.is_plain() {
         let copied = copied(seal, streams, frames, header);

@@ -139,6 +139,7 @@ async fn receive_copy(
     }
     // Each part of a reduce is awaited by others.
     let permit = if ordered { None } else { Some(transfers.limiter.enter(source, size).await) };
+    let _receiving = transfers.streams.receiving();
     let frame = frame_bytes(size, transfers.link.link());
     let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone(), ordered };
     let mut pace = Pace::default();
@@ -187,8 +188,9 @@ async fn receive_copy(
             transfers.counters.bytes_received.add(whole);
             turn.moved(whole);
             // Before others have their turn, in which more would come than the link carries in the time that is counted.
-            pace.step(whole);
-            growth.step(transfers, wanted, whole);
+            let shares = shares(transfers, &headers);
+            pace.step(whole, shares);
+            growth.step(transfers, wanted, whole, shares);
             permit.iter().for_each(Permit::moved);
             held.grew_in_turn().await;
             if let Some(granted) = credit.received(transfers.facts.now(), whole) {
@@ -204,6 +206,12 @@ async fn receive_copy(
     transfers.network.peers.keep_idle(source, channel);
     pace.report(transfers, ordered);
     Ok(end)
+}
+
+/// How many transfers share the busier end of the link by which frames came.
+fn shares(transfers: &Transfers, frames: &[Header]) -> u16 {
+    let theirs = frames.iter().map(|frame| frame.shares).max().unwrap_or(1);
+    theirs.max(transfers.streams.shares_in())
 }
 
 /// Counts bytes that are not what was sent, and tells the machine whose they were.
@@ -249,6 +257,7 @@ async fn receive_partial(
 ) -> Result<(), LinkError> {
     let what = What::Partial(key);
     let mut pace = Pace::default();
+    let _receiving = transfers.streams.receiving();
     let (mut channel, transfer) = ask(transfers, child, what, WINDOW_BYTES, frame).await?;
     let mut arrivals = Arrivals::default();
     let (mut at, mut asked, mut ungranted) = (part.start, part.start, 0);
@@ -273,6 +282,7 @@ async fn receive_partial(
                 return Err(WireError::Unexpected(said).into());
             }
         };
+        let shares = shares(transfers, &headers);
         for mut header in headers {
             let Some(mut piece) = waiting.pop_front() else { break };
             let opened = blocks::open(&mut channel.open, &mut header, transfer, at, &mut piece);
@@ -286,7 +296,7 @@ async fn receive_partial(
             }
             at += length;
             ungranted += length;
-            pace.step(length);
+            pace.step(length, shares);
         }
         // Their places in the window are the fold's now. The next may come before the window is empty, and not each of
         // them needs a packet of its own.
@@ -349,16 +359,19 @@ async fn ended(
 struct Growth {
     received: u64,
     missing: u64,
+    /// The most transfers that shared the link since then.
+    shares: u16,
     /// When the machine was last told: of the first bytes at once, for a slow link brings the next ones much later.
     told: Option<Instant>,
 }
 
 impl Growth {
     fn new(missing: u64) -> Self {
-        Self { received: 0, missing, told: None }
+        Self { received: 0, missing, shares: 0, told: None }
     }
 
-    fn step(&mut self, transfers: &Arc<Transfers>, wanted: &Wanted, bytes: u64) {
+    fn step(&mut self, transfers: &Arc<Transfers>, wanted: &Wanted, bytes: u64, shares: u16) {
+        self.shares = self.shares.max(shares);
         self.received += bytes;
         self.missing = self.missing.saturating_sub(bytes);
         let is_due = |told: Instant| told.elapsed() >= Duration::from_nanos(GROWTH_NS);
@@ -366,7 +379,8 @@ impl Growth {
             self.told = Some(Instant::now());
             let &Wanted { instance, source, .. } = wanted;
             let (received, missing) = (self.received, self.missing);
-            transfers.facts.tell(Event::FetchGrew { instance, source, received, missing });
+            let shares = std::mem::take(&mut self.shares);
+            transfers.facts.tell(Event::FetchGrew { instance, source, received, missing, shares });
         }
     }
 }
@@ -380,6 +394,8 @@ impl Growth {
 struct Pace {
     since: Instant,
     bytes: u64,
+    /// Whether other transfers shared the link: then it is faster than this one shows.
+    was_shared: bool,
     /// How long the first bytes took from the question on.
     first: Option<Duration>,
     best: Option<(u64, Duration)>,
@@ -393,12 +409,13 @@ const STEADY_BYTES_MIN: u64 = 1024 * 1024;
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { since: Instant::now(), bytes: 0, first: None, best: None }
+        Self { since: Instant::now(), bytes: 0, was_shared: false, first: None, best: None }
     }
 }
 
 impl Pace {
-    fn step(&mut self, bytes: u64) {
+    fn step(&mut self, bytes: u64, shares: u16) {
+        self.was_shared |= shares > 1;
         self.bytes += bytes;
         self.first.get_or_insert_with(|| self.since.elapsed());
         if self.bytes >= CREDIT_BYTES {
@@ -421,7 +438,8 @@ impl Pace {
         let says_something = self.bytes >= SAMPLE_BYTES_MIN && !has_waited;
         let whole = says_something.then_some((self.bytes, time));
         if let Some((bytes, time)) = self.best.or(whole) {
-            transfers.link.transfer(bytes, time, !may_wait && bytes >= STEADY_BYTES_MIN);
+            let is_steady = !may_wait && !self.was_shared && bytes >= STEADY_BYTES_MIN;
+            transfers.link.transfer(bytes, time, is_steady);
         }
     }
 }

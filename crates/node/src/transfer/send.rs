@@ -263,7 +263,7 @@ async fn send_copy(
         asked.is_refused = true;
         return Ok(Some(Unavailable::NotHere));
     };
-    let _active = transfers.streams.active();
+    let _active = transfers.streams.sending();
     let result = send_ranges(transfers, writer, credit, &mut turn, (&held, relayed), wanted).await;
     if matches!(result, Ok(None)) {
         transfers.counters.serves.add(1);
@@ -384,7 +384,7 @@ async fn send_partial(
         () = credit.closed() => None,
     };
     let Some(mut frames) = frames else { return Ok(Some(Unavailable::Stopped)) };
-    let _active = transfers.streams.active();
+    let _active = transfers.streams.sending();
     // Half of the window at most: the other half is granted again while this one is on its way.
     let most = ((WINDOW_BYTES / 2 / frame) as usize).clamp(1, blocks::FRAMES_AT_ONCE);
     let mut batch = Vec::with_capacity(most);

@@ -96,18 +96,31 @@ impl Drop for Piece {
 /// order was sent before the parent's, and new memory takes 0.7 ms per MiB.
 pub(crate) const ORDER_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The streams of the positions at this node, until their parents take them; and how many transfers are under way.
+/// The streams of the positions at this node, until their parents take them; and how many transfers share its link in
+/// each direction.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     ready: Mutex<HashMap<FoldKey, mpsc::Receiver<Frame>>>,
     arrived: Notify,
-    active: Arc<AtomicUsize>,
+    sending: Arc<AtomicUsize>,
+    receiving: Arc<AtomicUsize>,
     spare: Arc<Mutex<Spare>>,
 }
 
 /// A transfer that is under way.
 #[derive(Debug)]
 pub(crate) struct Active(Arc<AtomicUsize>);
+
+impl Active {
+    fn of(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count.clone())
+    }
+}
+
+fn saturated(count: usize) -> u16 {
+    u16::try_from(count).unwrap_or(u16::MAX)
+}
 
 impl Drop for Active {
     fn drop(&mut self) {
@@ -133,14 +146,28 @@ impl Streams {
     }
 
     /// Counts a transfer out of this node for as long as the guard lives.
-    pub(crate) fn active(&self) -> Active {
-        self.active.fetch_add(1, Ordering::AcqRel);
-        Active(self.active.clone())
+    pub(crate) fn sending(&self) -> Active {
+        Active::of(&self.sending)
+    }
+
+    /// Counts a transfer to this node for as long as the guard lives.
+    pub(crate) fn receiving(&self) -> Active {
+        Active::of(&self.receiving)
+    }
+
+    /// How many transfers share the link out of this node.
+    pub(crate) fn shares_out(&self) -> u16 {
+        saturated(self.sending.load(Ordering::Acquire))
+    }
+
+    /// How many transfers share the link to this node.
+    pub(crate) fn shares_in(&self) -> u16 {
+        saturated(self.receiving.load(Ordering::Acquire))
     }
 
     /// Whether nothing is being sent.
     pub(crate) fn is_idle(&self) -> bool {
-        self.active.load(Ordering::Acquire) == 0
+        self.sending.load(Ordering::Acquire) == 0
     }
 
     /// Memory for `length` bytes, which are what it held before.

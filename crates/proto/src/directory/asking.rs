@@ -6,16 +6,31 @@ use alloc::{format, vec::Vec};
 
 use super::{
     Directory, Mail,
-    entry::{Asking, Locator},
+    entry::{Asking, Locator, Waiter},
 };
 use crate::{
     id::{NodeId, ObjectId, RequestId},
+    limits::INLINE_BYTES_MAX,
     members::Members,
     message::{Holding, Message},
     planted::{self, Bug},
     reduce::cost::Link,
     time::Instant,
 };
+
+/// How long a node that receives slowly lets others go first. They relay to each other, and it comes last: a relay that is
+/// slow would be left, and one that is slow no more is not in their way. An eighth of a transfer costs it little.
+fn yields_ns(size: u64, link: Link) -> u64 {
+    u64::try_from(link.transfer_ns(size) / 8).unwrap_or(u64::MAX).min(YIELDS_NS_MAX)
+}
+
+const YIELDS_NS_MAX: u64 = 100_000_000;
+
+impl Waiter {
+    fn is_due(&self, now: Instant) -> bool {
+        self.not_before.is_none_or(|not_before| not_before <= now)
+    }
+}
 
 impl Directory {
     #[allow(clippy::too_many_arguments)]
@@ -29,13 +44,41 @@ impl Directory {
         link: Link,
         mail: &mut Mail,
     ) {
+        let waiter = Waiter { node: asker, avoid: avoid.to_vec(), not_before: None };
+        self.seek_sender(now, waiter, id, members, link, mail);
+    }
+
+    /// Finds a sender for a node that wants one, now or later.
+    fn seek_sender(
+        &mut self,
+        now: Instant,
+        mut waiter: Waiter,
+        id: &ObjectId,
+        members: &Members,
+        link: Link,
+        mail: &mut Mail,
+    ) {
+        let asker = waiter.node;
         let entry = self.entries.open(id);
         if let Some(gone) = &entry.gone {
             mail.push((asker, Message::Gone { id: id.clone(), error: gone.error(id) }));
             return;
         }
+        let size = entry.live.as_ref().map(|live| live.meta.size);
+        let size = size.filter(|size| *size > INLINE_BYTES_MAX);
+        let yields = self.speeds.received_slowness(now, asker) > 1
+            && waiter.avoid.is_empty()
+            && waiter.not_before.is_none();
+        if let Some(size) = size.filter(|_| yields) {
+            let not_before = now + yields_ns(size, link);
+            waiter.not_before = Some(not_before);
+            self.alarms.insert((not_before, id.clone()));
+        }
+        let is_due = waiter.is_due(now);
         if let Some(live) = &mut entry.live
-            && let Some(source) = live.assign(now, asker, id, avoid, members, link, &self.speeds)
+            && is_due
+            && let Some(source) =
+                live.assign(now, asker, id, &waiter.avoid, members, link, &self.speeds)
         {
             let (id, instance, meta) = (id.clone(), live.instance, live.meta.clone());
             let lifetime = live.terms.as_ref().map(|terms| terms.tell(now));
@@ -52,8 +95,8 @@ impl Directory {
             (holder.source, holder.moving_from) = (None, None);
         }
         let waiters = &mut entry.asking_mut().waiters;
-        waiters.retain(|(waiter, _)| *waiter != asker);
-        waiters.push((asker, avoid.to_vec()));
+        waiters.retain(|waiter| waiter.node != asker);
+        waiters.push(waiter);
         mail.push((asker, Message::Waiting { id: id.clone() }));
         entry.seek_bytes(id, mail);
         self.check_orphan(now, id, members);
@@ -61,7 +104,7 @@ impl Directory {
 
     pub(super) fn unlocate(&mut self, from: NodeId, id: &ObjectId) {
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.take_back(|asking| asking.waiters.retain(|(asker, _)| *asker != from));
+            entry.take_back(|asking| asking.waiters.retain(|waiter| waiter.node != from));
             if let Some(live) = &mut entry.live
                 && live.holders.get(&from).is_some_and(|holder| !holder.complete && !holder.origin)
             {
@@ -118,6 +161,22 @@ impl Directory {
         self.forget_if_empty(id);
     }
 
+    /// Finds senders for nodes that have let others go first for long enough.
+    pub(super) fn wake_those_that_yielded(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        members: &Members,
+        link: Link,
+        mail: &mut Mail,
+    ) {
+        let asking = self.entries.get(id).and_then(|entry| entry.asking());
+        let has_yielded = |waiter: &Waiter| waiter.not_before.is_some_and(|until| until <= now);
+        if asking.is_some_and(|asking| asking.waiters.iter().any(has_yielded)) {
+            self.wake(now, id, false, members, link, mail);
+        }
+    }
+
     /// Answers the askers that can be answered by a new or better copy.
     pub(super) fn wake(
         &mut self,
@@ -136,15 +195,21 @@ impl Directory {
                 mail.push((watcher, Message::Found { id: id.clone(), found }));
             }
         }
-        let mut waiters = Vec::new();
+        let mut waiters: Vec<Waiter> = Vec::new();
         entry.take_back(|asking| waiters = core::mem::take(&mut asking.waiters));
         if let Some(maker) = entry.maker() {
             // One group after the other, first that of the object: then no receiver has to be told of another sender soon.
-            waiters
-                .sort_by_key(|(asker, _)| (members.distance(maker, *asker), members.place(*asker)));
+            waiters.sort_by_key(|waiter| {
+                (members.distance(maker, waiter.node), members.place(waiter.node))
+            });
         }
-        for (asker, avoid) in waiters {
-            self.locate(now, asker, id, &avoid, members, link, mail);
+        let (due, later): (Vec<Waiter>, Vec<Waiter>) =
+            waiters.into_iter().partition(|waiter| waiter.is_due(now));
+        if !later.is_empty() {
+            entry.asking_mut().waiters = later;
+        }
+        for waiter in due {
+            self.seek_sender(now, waiter, id, members, link, mail);
         }
         // A client that still waits has seen the newest of before, so only this name can be its answer.
         if let ObjectId::Named(name) = id

@@ -8,6 +8,7 @@ use crate::{
     limits::{BURIED_MAX, DELETERS_MAX, LATEST_MAX, REMEMBERED_WORDS_BYTES},
     message::{Announce, Paced, Progress},
     meta::Meta,
+    pace::Rate,
 };
 
 fn instance(node: u64, serial: u64) -> Instance {
@@ -72,7 +73,7 @@ fn a_sender_that_is_no_member_is_not_remembered_as_stalled() {
         owner.hears(3, Message::Announce(begun));
         owner.waits(ORPHAN_GRACE_NS);
         let (id, missing) = (id.clone(), 1 << 20);
-        let paced = Paced { id, instance, source, bytes_per_second: 0, missing, usual: None };
+        let paced = Paced { id, instance, source, rate: Rate::STALLED, missing, usual: None };
         owner.hears(3, Message::Paced(paced));
         owner.waits(ORPHAN_GRACE_NS);
     }

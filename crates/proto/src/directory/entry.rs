@@ -62,12 +62,22 @@ struct Buried(BTreeMap<Instance, Instant>);
 #[derive(Debug, Default)]
 pub(super) struct Asking {
     /// Askers without a sender, in order of their questions, with those that failed them.
-    pub(super) waiters: Vec<(NodeId, Vec<NodeId>)>,
+    pub(super) waiters: Vec<Waiter>,
     pub(super) watchers: BTreeSet<NodeId>,
     /// Who wants to know of the next change of holders.
     pub(super) locators: Vec<Locator>,
     /// Who has deleted a name of which this owner may not have heard yet, and when they are answered.
     pub(super) deleters: Vec<(NodeId, RequestId, Instant)>,
+}
+
+/// A node that wants a sender.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) node: NodeId,
+    /// Senders that failed it.
+    pub(super) avoid: Vec<NodeId>,
+    /// Until when others go first, if it was found to receive slowly.
+    pub(super) not_before: Option<Instant>,
 }
 
 /// One of as many as are remembered: what few have is boxed.
@@ -276,7 +286,7 @@ impl Entry {
     pub(super) fn is_only_asked_for_by(&self, node: NodeId) -> bool {
         let asks = |asking: &Asking| {
             asking.watchers.contains(&node)
-                || asking.waiters.iter().any(|(asker, _)| *asker == node)
+                || asking.waiters.iter().any(|waiter| waiter.node == node)
                 || asking.locators.iter().any(|locator| locator.node == node)
                 || asking.deleters.iter().any(|(deleter, ..)| *deleter == node)
         };
@@ -345,7 +355,7 @@ impl Entry {
             return;
         }
         let mut told = asking.watchers;
-        told.extend(asking.waiters.into_iter().map(|(asker, _)| asker));
+        told.extend(asking.waiters.into_iter().map(|waiter| waiter.node));
         for node in told {
             mail.push((node, Message::Gone { id: id.clone(), error: error.clone() }));
         }

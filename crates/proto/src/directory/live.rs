@@ -14,7 +14,7 @@ use super::{
     speeds::Speeds,
 };
 use crate::{
-    broadcast::{Candidate, Choice, Pace, choose_source},
+    broadcast::{Candidate, Choice, choose_source},
     error::Error,
     id::{Instance, NodeId, ObjectId},
     lifetime::Terms,
@@ -191,10 +191,10 @@ impl Live {
         let pace = |node: NodeId, holder: &Holder| {
             self.pace_of(now, (node, holder), asker, others, speeds)
         };
-        let slowness = |node: NodeId, holder: &Holder| {
-            let Pace { slowness, is_stalled } = pace(node, holder);
+        let slowness = |node: NodeId, holder: &Holder| match speeds.is_stalled(now, node) {
             // What is sent to a host that is silent takes nothing of its sender's link.
-            if is_stalled { u64::MAX } else { slowness }
+            true => u64::MAX,
+            false => self.received_slowness(now, (node, holder), asker, others, speeds),
         };
         let lineages = self.lineages(asker);
         let fed = self.fed(asker, movable_since, members, slowness);

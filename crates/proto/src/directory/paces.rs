@@ -6,8 +6,9 @@
 //! send ([`crate::broadcast`]); a receiver behind one is moved to a better sender and keeps what it has.
 //!
 //! What counts as slow is relative: less than a third of what another branch of the same broadcast gets; while one branch is
-//! all that was reported, less than a third of what the receiver is used to. A copy that a client fills or a reduce makes
-//! grows at that one's pace: what its receivers report says nothing of nodes.
+//! all that was reported, less than a third of what the receiver is used to. A transfer that shares a link is judged by its
+//! fair rate ([`crate::pace::Rate::fair`]): a link that is divided proves nothing about a host. A copy that a client fills or a
+//! reduce makes grows at that one's pace: what its receivers report says nothing of nodes.
 //!
 //! Knows rates; does not know how they were measured.
 
@@ -23,7 +24,7 @@ use crate::{
     id::{NodeId, ObjectId},
     members::Members,
     message::{Message, Paced},
-    pace::{SLOW_TIMES, STALL_NS},
+    pace::{Rate, SLOW_TIMES, STALL_NS},
     reduce::cost::Link,
     time::Instant,
 };
@@ -59,15 +60,12 @@ struct Left {
     node: NodeId,
     /// The last report of it.
     report: Report,
-    /// Whether the transfer had only begun, so that a moment in which the sender's host was busy may be all that was seen.
-    was_new: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Report {
     at: Instant,
-    /// Bytes per second; zero if it is stalled.
-    rate: u64,
+    rate: Rate,
     /// Bytes that it lacks.
     missing: u64,
     /// What the receiver has received from others, if that was measured.
@@ -85,7 +83,7 @@ impl Directory {
         link: Link,
         mail: &mut Mail,
     ) {
-        let Paced { ref id, instance, source, bytes_per_second: rate, missing, usual } = *paced;
+        let Paced { ref id, instance, source, rate, missing, usual } = *paced;
         let entry = self.entries.get_mut(id);
         let live =
             entry.and_then(|entry| entry.live.as_mut()).filter(|live| live.instance == instance);
@@ -94,7 +92,7 @@ impl Directory {
         let Some(holder) = live.holders.get_mut(&from).filter(is_its) else { return };
         let report = Report { at: now, rate, missing, usual };
         holder.reports.get_or_insert_default().last = Some(report);
-        if rate == 0 {
+        if report.is_stalled() {
             self.alarms.insert((now + JUDGE_NS, id.clone()));
             return;
         }
@@ -106,9 +104,10 @@ impl Directory {
         if others.is_some()
             && let Some(times) = live.remember(now, from, typical, &mut self.speeds)
         {
-            mail.push((from, Message::Slow { times, bytes_per_second: rate }));
+            mail.push((from, Message::Slow { times, bytes_per_second: rate.fair() }));
         }
-        if !is_slow(rate, typical) {
+        if !report.is_slow(typical) {
+            self.speeds.sends_well(source);
             return live.blame_left(now, from, typical, members, &mut self.speeds);
         }
         if let Some(better) = live.better(now, from, (others, typical), members, link, &self.speeds)
@@ -143,8 +142,20 @@ impl Directory {
     }
 }
 
-fn is_slow(rate: u64, typical: u64) -> bool {
-    rate.saturating_mul(SLOW_TIMES) < typical
+impl Report {
+    const fn is_stalled(&self) -> bool {
+        self.rate.bytes_per_second == 0
+    }
+
+    /// Whether the transfer has far less than others have, though it may have shared a link.
+    fn is_slow(&self, typical: u64) -> bool {
+        self.rate.fair().saturating_mul(SLOW_TIMES) < typical
+    }
+
+    /// How many times less it has than others.
+    fn slowness(&self, typical: u64) -> u64 {
+        typical / self.rate.fair().max(1)
+    }
 }
 
 impl Live {
@@ -152,20 +163,33 @@ impl Live {
     pub(super) fn pace_of(
         &self,
         now: Instant,
-        (node, holder): (NodeId, &Holder),
+        holder: (NodeId, &Holder),
         asker: NodeId,
         others: Option<u64>,
         speeds: &Speeds,
     ) -> Pace {
+        let received = self.received_slowness(now, holder, asker, others, speeds);
+        let slowness = received.max(speeds.sent_slowness(now, holder.0));
+        Pace { slowness, is_stalled: speeds.is_stalled(now, holder.0) }
+    }
+
+    /// How many times slower than others a holder receives.
+    pub(super) fn received_slowness(
+        &self,
+        now: Instant,
+        (node, holder): (NodeId, &Holder),
+        asker: NodeId,
+        others: Option<u64>,
+        speeds: &Speeds,
+    ) -> u64 {
         let usual = speeds.usual_of(asker);
         let reported = self.reported_slowness(now, node, holder, others, usual);
-        let known = speeds.slowness(now, node);
-        let slowness = match reported {
+        let known = speeds.received_slowness(now, node);
+        match reported {
             // What a slow node is used to is slow too: only other branches show that it is slow no more.
             Some(reported) if others.is_none() => reported.max(known),
             _ => reported.unwrap_or(known),
-        };
-        Pace { slowness, is_stalled: speeds.is_stalled(now, node) }
+        }
     }
 
     /// How many times less than others a receiver has reported to get, or less than it, the owner or the asker is used to
@@ -182,16 +206,15 @@ impl Live {
         let of_this = holder.fresh(now).map(|report| (None, report));
         let of_last = || holder.left().last().map(|left| (Some(left.node), left.report));
         let (left, report) = of_this.or_else(of_last)?;
-        if report.rate == 0 || holder.complete {
+        if report.is_stalled() || holder.complete {
             return None;
         }
-        // While there is one branch, half of what the receiver, the owner or the asker is used to.
-        let usual = report.usual.max(usual).map(|usual| usual / 2);
-        let typical = others.or(usual).filter(|_| !self.grows(node))?;
+        // While there is one branch, what the receiver, the owner or the asker is used to.
+        let typical = others.or(report.usual.max(usual)).filter(|_| !self.grows(node))?;
         if left.is_some_and(|left| !self.is_well(now, left, typical)) {
             return None;
         }
-        Some(if is_slow(report.rate, typical) { typical / report.rate } else { 1 })
+        Some(if report.is_slow(typical) { report.slowness(typical) } else { 1 })
     }
 
     /// What the best of at least two branches of a broadcast has reported.
@@ -200,7 +223,7 @@ impl Live {
         for (node, holder) in self.holders.iter() {
             let Some(report) = holder.fresh(now).filter(|_| !holder.complete) else { continue };
             tops.extend(self.top(*node));
-            best = best.max(report.rate);
+            best = best.max(report.rate.bytes_per_second);
         }
         (tops.len() > 1).then_some(best)
     }
@@ -234,11 +257,11 @@ impl Live {
             !holder.left().is_empty() || self.feeds_well(now, holder.source?, node, typical);
         let least_ns = if is_plain { PROBATION_NS } else { 2 * PROBATION_NS };
         let is_long = holder.located.is_some_and(|located| now.since(located) > least_ns);
-        if !is_slow(report.rate, typical) {
+        if !report.is_slow(typical) {
             speeds.is_quick(node);
             None
         } else if is_long && self.is_well(now, holder.source?, typical) {
-            let times = typical / report.rate.max(1);
+            let times = report.slowness(typical);
             speeds.receives_slowly(now, node, times);
             Some(times)
         } else {
@@ -263,8 +286,7 @@ impl Live {
         None
     }
 
-    /// A receiver gets its share: where it was moved away from another sender, that one is slow, if it had the bytes; if the
-    /// transfer from it had only begun, once that was seen again.
+    /// A receiver gets its share: where it was moved away from another sender, that one was slow, if it had the bytes.
     fn blame_left(
         &self,
         now: Instant,
@@ -274,18 +296,17 @@ impl Live {
         speeds: &mut Speeds,
     ) {
         for left in self.holders.get(&node).map_or(&[][..], Holder::left) {
-            let times = typical / left.report.rate.max(1);
-            let is_slow = times >= SLOW_TIMES && self.is_well(now, left.node, typical);
-            if is_slow && members.contains(left.node) {
-                let at = left.was_new.then_some(left.report.at);
-                speeds.sends_slowly(now, left.node, times, at);
+            let times = left.report.slowness(typical);
+            let was_slow = times >= SLOW_TIMES && self.is_well(now, left.node, typical);
+            if was_slow && members.contains(left.node) {
+                speeds.sends_slowly(now, left.node, times, left.report.at);
             }
         }
     }
 
     /// Whether a sender has the bytes, or gets its share of them.
     fn is_well(&self, now: Instant, sender: NodeId, typical: u64) -> bool {
-        let gets_its_share = |report: Report| !is_slow(report.rate, typical);
+        let gets_its_share = |report: Report| !report.is_slow(typical);
         let has_bytes =
             |holder: &Holder| holder.complete || holder.fresh(now).is_some_and(gets_its_share);
         self.holders.get(&sender).is_none_or(has_bytes)
@@ -307,14 +328,15 @@ impl Live {
         // What one branch alone gets, less than it is used to, may be as fast as the network is at present; and the first
         // report may show no more than a start.
         let is_doubtful = is_new || others.is_none();
-        let is_little = !is_doubtful || is_slow(report.rate.saturating_mul(2), typical);
+        let is_little = !is_doubtful || report.is_slow(typical / 2);
         if !is_little || self.is_settling(now, node) {
             return None;
         }
         let avoid = self.senders_to_avoid(node, source);
         let link = Link { bytes_per_second: typical, ..link };
         let choice = self.choose(now, node, report.missing, &avoid, None, members, link, speeds)?;
-        let stay_ns = u128::from(report.missing) * 1_000_000_000 / u128::from(report.rate.max(1));
+        let rate = u128::from(report.rate.fair().max(1));
+        let stay_ns = u128::from(report.missing) * 1_000_000_000 / rate;
         // A receiver that is slow itself gets no more from another sender.
         let own = u128::from(speeds.received_slowness(now, node));
         let is_sooner = 2 * own * u128::from(choice.predicted_ns) + u128::from(MOVE_NS) < stay_ns;
@@ -327,7 +349,7 @@ impl Live {
             !holder.complete
                 && holder.last().is_some_and(|report| {
                     let waited_ns = now.since(report.at);
-                    report.rate == 0 && (JUDGE_NS..STALL_NS).contains(&waited_ns)
+                    report.is_stalled() && (JUDGE_NS..STALL_NS).contains(&waited_ns)
                 })
         };
         let due = self.holders.iter().filter(|(_, holder)| is_due(holder));
@@ -355,7 +377,7 @@ impl Live {
         if let Some(sender) = sender.filter(|sender| !sender.complete) {
             let of_late = sender.last().filter(|theirs| theirs.at + STALL_NS > report.at);
             // It is stalled too and has said so; or a client fills it, or a reduce makes it, at that one's pace.
-            if sender.source.is_none() || of_late.is_some_and(|theirs| theirs.rate == 0) {
+            if sender.source.is_none() || of_late.is_some_and(|theirs| theirs.is_stalled()) {
                 return None;
             }
             if of_late.is_none() && is_member {
@@ -376,7 +398,7 @@ impl Live {
                 && holder.source == Some(sender)
                 && holder
                     .fresh(now)
-                    .is_some_and(|report| report.rate > 0 && !is_slow(report.rate, typical))
+                    .is_some_and(|report| !report.is_stalled() && !report.is_slow(typical))
         })
     }
 
@@ -387,7 +409,7 @@ impl Live {
                 && holder.source == Some(sender)
                 && holder
                     .last()
-                    .is_some_and(|report| report.rate > 0 && now.since(report.at) < STALL_NS)
+                    .is_some_and(|report| !report.is_stalled() && now.since(report.at) < STALL_NS)
         })
     }
 
@@ -416,12 +438,11 @@ impl Live {
     /// A receiver takes the rest from another sender from now on.
     fn move_to(&mut self, now: Instant, node: NodeId, from: NodeId, to: NodeId) {
         let Some(holder) = self.holders.get_mut(&node) else { return };
-        let was_new = holder.located.is_some_and(|located| now.since(located) < PROBATION_NS);
         (holder.source, holder.moving_from, holder.located) = (Some(to), None, Some(now));
         if let Some(reports) = &mut holder.reports
             && let Some(last) = reports.last.take()
         {
-            reports.left.push(Left { node: from, report: last, was_new });
+            reports.left.push(Left { node: from, report: last });
         }
     }
 }

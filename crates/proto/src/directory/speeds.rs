@@ -1,6 +1,14 @@
 //! What an owner remembers of nodes from object to object: which are slow, and which are stalled.
 //!
-//! Does not know how that is found out.
+//! Each mark has a proof, a decay and a way back:
+//!
+//! | mark | proof | ends |
+//! |---|---|---|
+//! | receives slowly | a fair rate below a third of that of another branch, from a sender that is well | with its first report of a fair rate; after a minute |
+//! | sends slowly | two such incidents, of receivers that had their share elsewhere | when a receiver has its share of it, or when it receives well again after having been slow; after 2 s, doubled up to a minute each time it proves to be slow again at once |
+//! | stalled | a receiver has nothing for 300 ms, and the sender is silent | with its next message; after 5 s |
+//!
+//! Does not know how rates are measured.
 
 use alloc::collections::BTreeMap;
 
@@ -27,15 +35,31 @@ pub(super) struct Speeds {
 struct Speed {
     /// How many times slower than others it received, and when that was found.
     down: Option<(u64, Instant)>,
-    /// How many times less it sent to a receiver than that got elsewhere, and when that was found.
-    up: Option<(u64, Instant)>,
-    /// When it sent so little in the first moments of a transfer.
-    doubted: Option<Instant>,
+    up: Option<SendsSlowly>,
+    /// When it first sent slowly; once proves nothing, since every host is busy now and then.
+    suspected: Option<Instant>,
     /// When a receiver of it was stalled and it said nothing.
     stalled: Option<Instant>,
     /// Bytes per second that it says it is used to receive.
     usual: Option<u64>,
 }
+
+/// That a node sends slowly.
+#[derive(Clone, Copy, Debug)]
+struct SendsSlowly {
+    /// How many times less a receiver had of it than elsewhere.
+    times: u64,
+    until: Instant,
+    /// For how long the mark counts, from when it was set.
+    lasts_ns: u64,
+}
+
+/// How long a node that sends slowly is left alone before it is tried again: at first, and at most.
+const MARK_NS_MIN: u64 = 2_000_000_000;
+const MARK_NS_MAX: u64 = REMEMBERED_NS;
+
+/// Two incidents further apart than this prove nothing.
+const SUSPECTED_NS: u64 = 10_000_000_000;
 
 impl Speeds {
     /// A node has said something: it is not stalled.
@@ -71,10 +95,19 @@ impl Speeds {
         }
     }
 
-    /// A node receives as fast as others.
+    /// A node receives as fast as others. If it did not before, its link is well again in the other direction too.
     pub(super) fn is_quick(&mut self, node: NodeId) {
+        if let Some(speed) = self.nodes.get_mut(&node)
+            && speed.down.take().is_some()
+        {
+            (speed.up, speed.suspected) = (None, None);
+        }
+    }
+
+    /// A receiver has its share of what a node sends.
+    pub(super) fn sends_well(&mut self, node: NodeId) {
         if let Some(speed) = self.nodes.get_mut(&node) {
-            speed.down = None;
+            (speed.up, speed.suspected) = (None, None);
         }
     }
 
@@ -83,26 +116,27 @@ impl Speeds {
         self.nodes.entry(node).or_default().down = Some((times, now));
     }
 
-    /// A node sends so many times less to a receiver than that gets elsewhere. What was seen of the first moments of a transfer
-    /// alone, at `begun`, counts when it is seen again in another one: a host may have been busy.
-    pub(super) fn sends_slowly(
-        &mut self,
-        now: Instant,
-        node: NodeId,
-        times: u64,
-        begun: Option<Instant>,
-    ) {
+    /// A node sent so many times less to a receiver than that gets elsewhere, in an incident `at` some time.
+    pub(super) fn sends_slowly(&mut self, now: Instant, node: NodeId, times: u64, at: Instant) {
         let speed = self.nodes.entry(node).or_default();
-        if let Some(begun) = begun
-            && remembered(now, speed.up).is_none()
-        {
-            let before = speed.doubted.filter(|before| now.since(*before) < REMEMBERED_NS);
-            if before.is_none_or(|before| begun.since(before) < APART_NS) {
-                speed.doubted = before.or(Some(begun));
-                return;
+        match &mut speed.up {
+            // It was tried again, and proved to be slow again.
+            Some(mark) if now < mark.until + mark.lasts_ns => {
+                if mark.until <= at {
+                    mark.lasts_ns = mark.lasts_ns.saturating_mul(2).min(MARK_NS_MAX);
+                    mark.until = now + mark.lasts_ns;
+                }
+                mark.times = times;
             }
+            _ => match speed.suspected.filter(|first| now.since(*first) < SUSPECTED_NS) {
+                None => speed.suspected = Some(at),
+                Some(first) if at.since(first) < APART_NS => {}
+                Some(_) => {
+                    let (until, lasts_ns) = (now + MARK_NS_MIN, MARK_NS_MIN);
+                    speed.up = Some(SendsSlowly { times, until, lasts_ns });
+                }
+            },
         }
-        speed.up = Some((times, now));
     }
 
     /// A receiver of a node is stalled, and the node says nothing.
@@ -132,12 +166,10 @@ impl Speeds {
         speed.and_then(|speed| remembered(now, speed.down)).unwrap_or(1)
     }
 
-    /// How many times slower than others a node was found to be; 1 if it was not.
-    pub(super) fn slowness(&self, now: Instant, node: NodeId) -> u64 {
-        let speed = self.nodes.get(&node);
-        let found =
-            speed.and_then(|speed| remembered(now, speed.up).max(remembered(now, speed.down)));
-        found.unwrap_or(1)
+    /// How many times slower than others a node was found to send; 1 if it was not.
+    pub(super) fn sent_slowness(&self, now: Instant, node: NodeId) -> u64 {
+        let mark = self.nodes.get(&node).and_then(|speed| speed.up);
+        mark.filter(|mark| now < mark.until).map_or(1, |mark| mark.times)
     }
 }
 

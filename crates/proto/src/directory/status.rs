@@ -17,7 +17,7 @@ impl Directory {
     /// Whether a node has asked for an object that is not there yet.
     pub fn is_awaited(&self, id: &ObjectId, by: NodeId) -> bool {
         let Some(entry) = self.entries.get(id) else { return false };
-        let asks = |asking: &Asking| asking.waiters.iter().any(|(asker, _)| *asker == by);
+        let asks = |asking: &Asking| asking.waiters.iter().any(|waiter| waiter.node == by);
         entry.asking().is_some_and(asks) && !self.entries.is_void(entry, by)
     }
 

@@ -301,7 +301,7 @@ impl Directory {
     ) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         entry.take_back(|asking| {
-            asking.waiters.retain(|(asker, _)| *asker != node);
+            asking.waiters.retain(|waiter| waiter.node != node);
             asking.watchers.remove(&node);
             asking.locators.retain(|locator| locator.node != node);
         });

@@ -172,6 +172,8 @@ pub enum Event {
         received: u64,
         /// Bytes that are still to come by it.
         missing: u64,
+        /// How many transfers share the busier end of its link, this one included.
+        shares: u16,
     },
     /// A copy has arrived.
     Fetched {

@@ -4,7 +4,7 @@ use super::{Node, Note, pulls::Arriving};
 use crate::{
     id::{Instance, NodeId, ObjectId},
     message::{Message, Paced},
-    pace::Due,
+    pace::{Due, Rate},
     table::State,
 };
 
@@ -22,6 +22,7 @@ impl Node {
         source: NodeId,
         received: u64,
         missing: u64,
+        shares: u16,
     ) {
         let Some(copy) = self.table.get(instance) else { return };
         // The transfer before this one may have told of its last bytes late.
@@ -29,7 +30,8 @@ impl Node {
             return;
         }
         let id = copy.id.clone();
-        let Some(rate) = self.pulls.grew(&id, received, missing, self.world.now()) else { return };
+        let now = self.world.now();
+        let Some(rate) = self.pulls.grew(&id, received, missing, shares, now) else { return };
         if !self.scatters.contains(instance) {
             let owner = self.world.members().owners(&id).first;
             self.report(owner, id, rate);
@@ -48,18 +50,18 @@ impl Node {
             Due::Unanswered => owners.second,
         };
         if let Some(owner) = told {
-            self.report(owner, id.clone(), 0);
+            self.report(owner, id.clone(), Rate::STALLED);
         }
     }
 
-    fn report(&mut self, owner: NodeId, id: ObjectId, bytes_per_second: u64) {
+    fn report(&mut self, owner: NodeId, id: ObjectId, rate: Rate) {
         let Some(arriving) = self.pulls.arriving(&id) else { return };
         let Arriving { instance, missing, usual } = arriving;
         let Some(State::Flowing(Some(source))) = self.table.get(instance).map(|copy| copy.state)
         else {
             return;
         };
-        let paced = Paced { id, instance, source, bytes_per_second, missing, usual };
+        let paced = Paced { id, instance, source, rate, missing, usual };
         self.world.send(owner, Message::Paced(paced));
     }
 

@@ -16,7 +16,7 @@ use crate::{
     limits::CORRUPT_BLOCKS_MAX,
     members::Members,
     message::Receives,
-    pace::{Due, REMEMBERED_NS, SLOW_TIMES},
+    pace::{Due, REMEMBERED_NS, Rate, SLOW_TIMES},
     planted::{self, Bug},
     time::Instant,
     timed::Timed,
@@ -323,25 +323,27 @@ impl Pulls {
         self.usual_rate = rate;
     }
 
-    /// More has come; the bytes per second, if its owner is to hear of them.
+    /// More has come, beside `shares - 1` other transfers; how fast, if its owner is to learn of that.
     pub(super) fn grew(
         &mut self,
         id: &ObjectId,
         received: u64,
         missing_now: u64,
+        shares: u16,
         now: Instant,
-    ) -> Option<u64> {
+    ) -> Option<Rate> {
         let rate = self.all.update(id, |pull| {
             let Phase::Receiving { pace, missing, usual, .. } = &mut pull.phase else {
                 return None;
             };
             *missing = missing_now;
-            pace.grew(now, received, *usual)
+            pace.grew(now, received, shares, *usual)
         });
         let rate = rate.flatten()?;
         // It is slow no more: what others got then was so many times more.
         self.slow.take_if(|slow| {
-            slow.bytes_per_second.saturating_mul(slow.times) < rate.saturating_mul(SLOW_TIMES)
+            slow.bytes_per_second.saturating_mul(slow.times)
+                < rate.fair().saturating_mul(SLOW_TIMES)
         });
         Some(rate)
     }

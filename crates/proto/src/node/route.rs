@@ -53,8 +53,8 @@ impl Node {
             }
             Event::FetchAsked { serve, id, instance } => self.serve(serve, &id, instance),
             Event::ServeEnded { serve } => self.serve_ended(serve),
-            Event::FetchGrew { instance, source, received, missing } => {
-                self.fetch_grew(instance, source, received, missing);
+            Event::FetchGrew { instance, source, received, missing, shares } => {
+                self.fetch_grew(instance, source, received, missing, shares);
             }
             Event::Fetched { instance } => self.fetched(instance),
             Event::FetchFailed { instance, source, not_here } => {

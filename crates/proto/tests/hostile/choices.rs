@@ -17,6 +17,7 @@ use hoplite_proto::{
         ScatterOrder, Source,
     },
     meta::{Digest, Dtype, Meta, Op},
+    pace::Rate,
     survey::Burst,
     swim::Rumour,
 };
@@ -289,7 +290,7 @@ impl Choices<'_> {
                 id,
                 instance,
                 source: self.node(),
-                bytes_per_second: self.number(),
+                rate: Rate { bytes_per_second: self.number(), shares: self.number() as u16 },
                 missing: self.number(),
                 usual: self.flag().then(|| self.number()),
             }),

@@ -231,10 +231,20 @@ impl World {
         }
         flow.told = now;
         let (source, received, node) = (flow.from, flow.received, flow.to);
+        let to = flow.to;
         let missing = (flow.wanted.len() as u64 * BLOCK_BYTES).saturating_sub(received);
         if let What::Copy { instance, .. } = flow.what {
-            self.tell(node, Event::FetchGrew { instance, source, received, missing });
+            let shares = self.shares(source, to);
+            self.tell(node, Event::FetchGrew { instance, source, received, missing, shares });
         }
+    }
+
+    /// How many flows share the busier end of the link from one host to another.
+    fn shares(&self, from: NodeId, to: NodeId) -> u16 {
+        let all = || self.shell.flows.values().filter(|flow| flow.source.is_some());
+        let (out, into) =
+            (all().filter(|flow| flow.from == from), all().filter(|flow| flow.to == to));
+        out.count().max(into.count()) as u16
     }
 
     fn finish_copy(&mut self, number: u64) {
