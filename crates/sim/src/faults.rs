@@ -205,6 +205,8 @@ impl World {
             | Happening::CheckFeeds { .. }
             | Happening::Meet
             | Happening::Lie
+            | Happening::RunPrograms
+            | Happening::WakeProgram { .. }
             | Happening::Act(_) => return None,
         };
         self.hosts.get(&node)?.frozen_until.filter(|until| *until > self.now)

@@ -31,9 +31,11 @@ mod looks;
 mod net;
 mod payload;
 mod plan;
+mod programs;
 pub mod scale;
 mod shell;
 mod shrink;
+pub mod steady;
 #[cfg(test)]
 mod surveys;
 mod trace;

@@ -8,6 +8,7 @@ use hoplite_sim::{
     Case, Record, Sabotage, delete_amid_changes, hostile, late, run,
     scale::{Collective, Growth, LINKS, SIZES, grow},
     shrink,
+    steady::{Pattern, Run, Trouble, median},
 };
 use lexopt::{Arg, Parser, ValueExt};
 
@@ -21,6 +22,7 @@ const USAGE: &str = "usage: hoplite-sim --seeds COUNT [--from SEED]
        hoplite-sim --deletions --seed N [--trace]
        hoplite-sim --planted [--seeds COUNT]
        hoplite-sim --scale NODES
+       hoplite-sim --steady STEPS [--seed N] [--only WORD] [--trace]
 
 --seeds      simulates COUNT clusters, from seed 0 or SEED on; what fails is made smaller and kept in target/sim
 --seed       simulates one cluster and prints the verdict
@@ -31,7 +33,9 @@ const USAGE: &str = "usage: hoplite-sim --seeds COUNT [--from SEED]
 --hostile    one member of each cluster says anything, and the others must go on as if it were not there
 --deletions  nodes come, leave and die around deletions, and what was deleted must stay deleted
 --planted    makes mistakes on purpose, one at a time, and prints which of COUNT clusters finds it first
---scale      prints tables of collectives of 8, 64, ... up to NODES nodes";
+--scale      prints tables of collectives of 8, 64, ... up to NODES nodes
+--steady     runs every pattern with every trouble for STEPS steps, and checks that their times come back
+--only       runs what has WORD in its pattern and trouble, such as 'Pending Cut'";
 
 /// Where failures are kept.
 const KEPT: &str = "target/sim";
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
         Ok(Task::Deletions { from, count, record }) => many_deletions(from, count, record),
         Ok(Task::Planted { count }) => planted(count),
         Ok(Task::Scale { nodes }) => scale(nodes),
+        Ok(Task::Steady { steps, seed, only, record }) => steady(steps, seed, &only, record),
         Err(why) => {
             eprintln!("{why}\n\n{USAGE}");
             ExitCode::from(2)
@@ -68,6 +73,7 @@ enum Task {
     Deletions { from: u64, count: u64, record: Record },
     Planted { count: u64 },
     Scale { nodes: u64 },
+    Steady { steps: u64, seed: u64, only: String, record: Record },
 }
 
 /// What `--planted` tries without `--seeds`: as many as `make test` simulates.
@@ -92,6 +98,7 @@ fn number(arguments: &mut Parser) -> Result<u64, String> {
 
 fn parse(mut arguments: Parser) -> Result<Task, String> {
     let (mut seed, mut seeds, mut from, mut file, mut nodes) = (None, None, None, None, None);
+    let (mut steady_steps, mut only) = (None, String::new());
     let (mut late_seed, mut is_hostile, mut is_deletions) = (None, false, false);
     let (mut record, mut is_shrunk, mut is_planted) = (Record::Nothing, false, false);
     let said = |error: lexopt::Error| error.to_string();
@@ -101,6 +108,10 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
             Arg::Long("seeds") => seeds = Some(number(&mut arguments)?),
             Arg::Long("from") => from = Some(number(&mut arguments)?),
             Arg::Long("late") => late_seed = Some(number(&mut arguments)?),
+            Arg::Long("steady") => steady_steps = Some(number(&mut arguments)?),
+            Arg::Long("only") => {
+                only = arguments.value().and_then(|text| text.string()).map_err(said)?;
+            }
             Arg::Long("scale") => nodes = Some(number(&mut arguments)?),
             Arg::Long("case") => file = Some(PathBuf::from(arguments.value().map_err(said)?)),
             Arg::Long("trace") => record = Record::Print,
@@ -111,6 +122,10 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
             Arg::Long("help") | Arg::Short('h') => return Ok(Task::Help),
             _ => return Err(said(argument.unexpected())),
         }
+    }
+    if let Some(steps) = steady_steps {
+        let seed = seed.unwrap_or(0);
+        return Ok(Task::Steady { steps, seed, only, record });
     }
     if let Some(seed) = late_seed {
         return Ok(Task::Late { seed, record });
@@ -343,4 +358,39 @@ fn scale(most: u64) -> ExitCode {
         );
     }
     ExitCode::SUCCESS
+}
+
+/// Long runs of every pattern with every trouble: the median of each tenth of the steps, as times the bound.
+fn steady(steps: u64, seed: u64, only: &str, record: Record) -> ExitCode {
+    let mut failed = 0;
+    println!(
+        "| pattern | trouble | median of each tenth, times the bound | worst |\n|---|---|---|---|"
+    );
+    for (pattern, trouble) in Pattern::ALL.iter().flat_map(|p| Trouble::ALL.map(|t| (*p, t))) {
+        if !format!("{pattern:?} {trouble:?}").contains(only) {
+            continue;
+        }
+        let run = Run::new(pattern, trouble, steps, seed);
+        let bound = run.bound_ns() as f64;
+        match run.go(record) {
+            Ok(steps) => {
+                let tenths = steps.chunks((steps.len() / 10).max(1));
+                let tenths = tenths.map(|tenth| format!("{:.2}", median(tenth) as f64 / bound));
+                let tenths: Vec<String> = tenths.collect();
+                let longest = steps.iter().map(|step| step.took_ns).max().unwrap_or_default();
+                let (worst, checked) = (longest as f64 / bound, run.check(&steps));
+                failed += u64::from(checked.is_err());
+                let verdict = checked.err().unwrap_or_else(|| "steady".into());
+                println!(
+                    "| {pattern:?} | {trouble:?} | {} | {worst:.2} | {verdict} |",
+                    tenths.join(" ")
+                );
+            }
+            Err(failure) => {
+                failed += 1;
+                println!("| {pattern:?} | {trouble:?} | | | failed {failure} |");
+            }
+        }
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -5,7 +5,7 @@ mod connections;
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use hoplite_proto::{
-    id::{Instance, NodeId},
+    id::{Instance, NodeId, RequestId},
     members::Member,
     message::{FoldKey, Message},
     node::{Event, Node},
@@ -20,6 +20,7 @@ use crate::{
     net::{Net, Racks},
     payload::Piece,
     plan::{Act, MILLISECOND, Plan},
+    programs::Programs,
     shell::{Shell, SlotId},
     trace::Trace,
     users::{Users, Writer},
@@ -36,6 +37,7 @@ pub(crate) struct World {
     pub(crate) racks: Racks,
     pub(crate) shell: Shell,
     pub(crate) users: Users,
+    pub(crate) programs: Programs,
     pub(crate) trace: Trace,
     pub(crate) sabotage: Option<Sabotage>,
     /// What the first checker that found something said.
@@ -154,6 +156,11 @@ pub(crate) enum Happening {
     Act(Act),
     Write(Writer),
     Users(crate::users::Later),
+    /// Programs that wait for replies look whether theirs is there.
+    RunPrograms,
+    WakeProgram {
+        request: RequestId,
+    },
 }
 
 /// Whether a sender said that it has no such copy.
@@ -209,6 +216,7 @@ impl World {
             racks: Racks::new(seed),
             shell: Shell::default(),
             users: Users::new(&plan.objects),
+            programs: Programs::default(),
             trace,
             sabotage,
             failure: None,
@@ -368,6 +376,8 @@ impl World {
             Happening::Act(act) => self.act(act),
             Happening::Write(writer) => self.write(writer),
             Happening::Users(later) => self.users_later(later),
+            Happening::RunPrograms => self.run_programs(),
+            Happening::WakeProgram { request } => self.wake_program(request),
         }
     }
 

@@ -21,6 +21,10 @@ impl World {
         request: RequestId,
         answer: Result<Answer, Error>,
     ) {
+        let content = |instance| self.shell.contents.get(&instance).cloned();
+        let Some(answer) = self.programs.take(request, answer, content) else {
+            return self.wake_programs();
+        };
         let Some(question) = self.users.questions.get_mut(&request) else {
             return self.fail(format!("an answer to {request:?}, which no client asked"));
         };

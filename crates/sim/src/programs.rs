@@ -1,0 +1,312 @@
+//! Client programs that react to answers: closed loops written as `async` functions, polled by the virtual clock.
+//!
+//! Owns the requests of the programs and their replies. Does not know what a program computes, nor how a node works.
+//! A program asks through its [`Client`]; the request reaches the node at once, and the program continues
+//! [`REPLY_NS`] after the reply. Everything runs in one thread, in the order of the programs.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    fmt,
+    future::poll_fn,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, Waker},
+};
+
+use hoplite_proto::{
+    ask::{Answer, Ask},
+    error::Error,
+    id::{ClientId, Instance, NodeId, ObjectId, RequestId},
+    meta::{Meta, Op},
+    node::Event,
+    time::Instant,
+};
+
+use crate::{
+    faults::Fault,
+    payload::{Content, Piece, Tag},
+    plan::MICROSECOND,
+    shell::blocks_of,
+    world::{Happening, World},
+};
+
+/// From a reply until the program that waits for it continues.
+const REPLY_NS: u64 = 20 * MICROSECOND;
+
+/// Requests of programs are numbered from here on; those of planned clients stay below.
+const FIRST_REQUEST: u64 = 1 << 40;
+
+type Program = Pin<Box<dyn Future<Output = ()>>>;
+
+/// All programs of a world.
+#[derive(Default)]
+pub(crate) struct Programs {
+    running: Vec<Program>,
+    shared: Rc<RefCell<Shared>>,
+}
+
+impl fmt::Debug for Programs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} programs", self.running.len())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    now: Instant,
+    issued: u64,
+    orders: Vec<Order>,
+    replies: BTreeMap<RequestId, Reply>,
+    /// What the first program that found something wrong reported.
+    failure: Option<String>,
+}
+
+/// A reply, and what the copy holds that it is about, if it is a large one.
+#[derive(Debug)]
+struct Reply {
+    answer: Result<Answer, Error>,
+    content: Option<Content>,
+}
+
+/// What a program wants of the world.
+#[derive(Debug)]
+enum Order {
+    Ask { node: NodeId, client: ClientId, request: RequestId, ask: Ask },
+    Fill { node: NodeId, instance: Instance, tag: Tag },
+    Wake { request: RequestId, after_ns: u64 },
+    Disturb { at: u64, fault: Fault, time_ns: u64 },
+}
+
+/// A client of one node, for one program.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    node: NodeId,
+    client: ClientId,
+    shared: Rc<RefCell<Shared>>,
+}
+
+/// A copy that a program reads.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    instance: Instance,
+    content: Option<Content>,
+}
+
+impl Reading {
+    /// The puts that the copy is the sum of.
+    pub(crate) fn tags(&self) -> &[Tag] {
+        self.content.as_ref().map_or(&[], Content::tags)
+    }
+}
+
+impl Client {
+    pub(crate) fn now(&self) -> Instant {
+        self.shared.borrow().now
+    }
+
+    /// Reports something that must not happen, and ends the simulation.
+    pub(crate) fn fail(&self, what: String) {
+        self.shared.borrow_mut().failure.get_or_insert(what);
+    }
+
+    /// The next version under a prefix that is newer than `after`.
+    pub(crate) async fn latest(&self, prefix: &str, after: Option<u64>) -> Result<u64, Error> {
+        match self.ask(Ask::Latest { prefix: prefix.into(), after }).await? {
+            Answer::Latest { name } => Ok(name.version().unwrap_or_default()),
+            other => Ok(self.unexpected(&other).unwrap_or_default()),
+        }
+    }
+
+    pub(crate) async fn get(&self, id: &ObjectId) -> Result<Reading, Error> {
+        let request = self.post(Ask::Get { id: id.clone() });
+        let Reply { answer, content } = self.reply(request).await;
+        match answer? {
+            Answer::Got { instance, .. } => Ok(Reading { instance, content }),
+            other => {
+                let instance = self.unexpected(&other).unwrap_or(NO_INSTANCE);
+                Ok(Reading { instance, content: None })
+            }
+        }
+    }
+
+    /// The program no longer reads what it got.
+    pub(crate) fn release(&self, reading: &Reading) {
+        let instance = reading.instance;
+        self.post(Ask::Release { instance });
+    }
+
+    /// Creates an object, fills it at once and seals it.
+    pub(crate) async fn put(
+        &self,
+        id: Option<ObjectId>,
+        meta: Meta,
+        tag: Tag,
+    ) -> Result<ObjectId, Error> {
+        let Answer::Created { instance, .. } =
+            self.ask(Ask::Create { id, meta, ttl_ns: None }).await?
+        else {
+            return Ok(NO_OBJECT);
+        };
+        self.shared.borrow_mut().orders.push(Order::Fill { node: self.node, instance, tag });
+        match self.ask(Ask::Seal { instance }).await? {
+            Answer::Put { id } => Ok(id),
+            other => Ok(self.unexpected(&other).unwrap_or(NO_OBJECT)),
+        }
+    }
+
+    /// The first `count` of `inputs`, summed.
+    pub(crate) async fn sum(&self, inputs: Vec<ObjectId>, count: u32) -> Result<ObjectId, Error> {
+        let ask = Ask::Reduce { inputs, op: Op::Sum, count, id: None, ttl_ns: None };
+        match self.ask(ask).await? {
+            Answer::Reducing { id } => Ok(id),
+            other => Ok(self.unexpected(&other).unwrap_or(NO_OBJECT)),
+        }
+    }
+
+    pub(crate) async fn inputs(&self, id: &ObjectId) -> Result<Vec<ObjectId>, Error> {
+        match self.ask(Ask::Inputs { id: id.clone() }).await? {
+            Answer::Inputs { ids } => Ok(ids),
+            other => Ok(self.unexpected(&other).unwrap_or_default()),
+        }
+    }
+
+    /// Deletes all but the newest `keep` versions up to this one.
+    pub(crate) async fn prune(&self, id: &ObjectId, keep: u64) -> Result<(), Error> {
+        let ObjectId::Named(name) = id else { return Ok(()) };
+        self.ask(Ask::Prune { name: name.clone(), keep }).await.map(drop)
+    }
+
+    pub(crate) async fn delete(&self, ids: Vec<ObjectId>) -> Result<(), Error> {
+        self.ask(Ask::Delete { ids }).await.map(drop)
+    }
+
+    /// Computes for a while.
+    pub(crate) async fn sleep(&self, after_ns: u64) {
+        let request = self.next_request();
+        self.shared.borrow_mut().orders.push(Order::Wake { request, after_ns });
+        drop(self.reply(request).await);
+    }
+
+    /// Something goes wrong at a host for a while.
+    pub(crate) fn disturb(&self, at: u64, fault: Fault, time_ns: u64) {
+        self.shared.borrow_mut().orders.push(Order::Disturb { at, fault, time_ns });
+    }
+
+    fn unexpected<T>(&self, answer: &Answer) -> Option<T> {
+        self.fail(format!("{answer:?} answers another question"));
+        None
+    }
+
+    fn next_request(&self) -> RequestId {
+        let mut shared = self.shared.borrow_mut();
+        shared.issued += 1;
+        RequestId(FIRST_REQUEST + shared.issued)
+    }
+
+    fn post(&self, ask: Ask) -> RequestId {
+        let request = self.next_request();
+        let (node, client) = (self.node, self.client);
+        self.shared.borrow_mut().orders.push(Order::Ask { node, client, request, ask });
+        request
+    }
+
+    async fn ask(&self, ask: Ask) -> Result<Answer, Error> {
+        let request = self.post(ask);
+        self.reply(request).await.answer
+    }
+
+    async fn reply(&self, request: RequestId) -> Reply {
+        poll_fn(|_| match self.shared.borrow_mut().replies.remove(&request) {
+            Some(reply) => Poll::Ready(reply),
+            None => Poll::Pending,
+        })
+        .await
+    }
+}
+
+const NO_INSTANCE: Instance = Instance { node: NodeId(0), serial: 0 };
+const NO_OBJECT: ObjectId = ObjectId::Minted { node: NodeId(0), serial: 0 };
+
+impl Programs {
+    /// A client for the next program; clients are told apart by `number`.
+    pub(crate) fn client(&self, node: NodeId, number: u64) -> Client {
+        Client { node, client: ClientId(number), shared: self.shared.clone() }
+    }
+
+    pub(crate) fn add(&mut self, program: impl Future<Output = ()> + 'static) {
+        self.running.push(Box::pin(program));
+    }
+
+    /// Takes the reply to a request of a program; returns it if the request is none of theirs.
+    pub(crate) fn take(
+        &self,
+        request: RequestId,
+        answer: Result<Answer, Error>,
+        content: impl FnOnce(Instance) -> Option<Content>,
+    ) -> Option<Result<Answer, Error>> {
+        if request.0 <= FIRST_REQUEST {
+            return Some(answer);
+        }
+        let content = match answer {
+            Ok(Answer::Got { instance, .. }) => content(instance),
+            _ => None,
+        };
+        self.shared.borrow_mut().replies.insert(request, Reply { answer, content });
+        None
+    }
+}
+
+impl World {
+    /// A reply is there: its program continues soon.
+    pub(crate) fn wake_programs(&mut self) {
+        self.after(REPLY_NS, Happening::RunPrograms);
+    }
+
+    /// The time that a program computed is over.
+    pub(crate) fn wake_program(&mut self, request: RequestId) {
+        self.programs.take(request, Ok(Answer::Done), |_| None);
+        self.run_programs();
+    }
+
+    /// Lets every program go on as far as it can, and carries out what they want.
+    pub(crate) fn run_programs(&mut self) {
+        self.programs.shared.borrow_mut().now = self.now;
+        let mut context = Context::from_waker(Waker::noop());
+        self.programs
+            .running
+            .retain_mut(|program| program.as_mut().poll(&mut context).is_pending());
+        let shared = self.programs.shared.clone();
+        let orders = std::mem::take(&mut shared.borrow_mut().orders);
+        for order in orders {
+            match order {
+                Order::Ask { node, client, request, ask } => {
+                    let deadline = None;
+                    self.tell(node, Event::Asked { client, request, ask, deadline });
+                }
+                Order::Fill { node, instance, tag } => self.fill(node, instance, tag),
+                Order::Disturb { at, fault, time_ns } => self.go_wrong(at, fault, time_ns),
+                Order::Wake { request, after_ns } => {
+                    self.after(after_ns, Happening::WakeProgram { request });
+                }
+            }
+        }
+        let failure = shared.borrow_mut().failure.take();
+        if let Some(failure) = failure {
+            self.fail(failure);
+        }
+    }
+
+    /// Writes all blocks of a slot at once.
+    fn fill(&mut self, node: NodeId, instance: Instance, tag: Tag) {
+        let slot = self.hosts.get(&node).and_then(|host| host.slots.get(&instance)).copied();
+        let Some(slot) = slot else {
+            return self.fail(format!("{instance} at {node:?} has no slot to fill"));
+        };
+        self.shell.contents.insert(instance, Content::of(tag));
+        for index in 0..blocks_of(self.shell.slots[slot].size) {
+            self.write_slot(slot, Piece { index, content: Content::of(tag) });
+        }
+        self.shell.slots[slot].is_complete = true;
+    }
+}
