@@ -55,6 +55,7 @@ class Row:
         commit: of hoplite's checkout; "+" marks uncommitted changes.
         build: of hoplite's extension: release or debug.
         note: why there is no figure, or what a reader must know about it.
+        steady: of `hoplite bench steady` alone: the bound, the fault, and more about a run whose samples are its steps.
     """
 
     system: str
@@ -77,6 +78,7 @@ class Row:
     build: str
     note: str
     inputs: int = 1
+    steady: dict[str, Any] | None = None
 
     @property
     def what(self) -> str:
@@ -97,7 +99,10 @@ def spread(samples: list[float]) -> dict[str, float] | None:
 
 def to_line(row: Row) -> str:
     """Writes a row, without the end of the line."""
-    return json.dumps(dataclasses.asdict(row))
+    fields = dataclasses.asdict(row)
+    if row.steady is None:
+        del fields["steady"]
+    return json.dumps(fields)
 
 
 def from_line(line: str) -> Row:
@@ -113,7 +118,7 @@ def from_line(line: str) -> Row:
     if not isinstance(fields, dict):
         raise BadRow(f"a {type(fields).__name__} is no row; a row is a JSON object")
     names = {field.name: str(field.type) for field in dataclasses.fields(Row)}
-    if missing := names.keys() - {"inputs"} - fields.keys():
+    if missing := names.keys() - {"inputs", "steady"} - fields.keys():
         raise BadRow(f"has no {', '.join(sorted(missing))}")
     if unknown := fields.keys() - names.keys():
         raise BadRow(f"has {', '.join(sorted(unknown))}, which no row has")

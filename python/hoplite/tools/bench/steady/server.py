@@ -1,0 +1,96 @@
+"""The server of a pattern, on the first host: takes answers, publishes new weights, reports each step."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+
+import hoplite
+from hoplite.tools.bench.steady.job import DTYPE, Content, Job, say, tag_of
+from hoplite.tools.bench.steady.patterns import PATTERNS
+
+# A step that takes longer hangs.
+STEP_TIMEOUT_S = 120.0
+# Between two attempts at a step whose answers were lost with their host.
+RETRY_S = 0.05
+
+
+class Server:
+    """One server and what it knows of its workers."""
+
+    def __init__(self, job: Job, client: hoplite.Client) -> None:
+        self.job = job
+        self.client = client
+        self.pattern = PATTERNS[job.pattern]
+        # Of each worker, the number of its next answer that no step has taken.
+        self.pending = [0] * job.workers
+        self.answers = Content(job.nbytes)
+        self.weights = Content(job.nbytes, head=1 + job.workers)
+        # The next weights, prepared while answers arrive.
+        self.next = np.empty(self.weights.size, DTYPE)
+        self.retries = 0
+
+    def run(self) -> None:
+        """Runs all steps."""
+        self.weights.fill(self.next, tag_of(-1, 0))
+        self.publish(0, range(self.job.workers))
+        say(at=time.monotonic())
+        for step in range(1, self.job.steps + 1):
+            self.weights.fill(self.next, tag_of(-1, step))
+            taken, values, made = self.take()
+            tags = {worker: tag_of(worker, self.pending[worker]) for worker in taken}
+            names = [self.job.answer(worker, self.pending[worker]) for worker in taken]
+            for worker in taken:
+                self.pending[worker] += 1
+            self.publish(step, taken)
+            say(at=time.monotonic(), taken=taken, retries=self.retries)
+            # While the workers get the weights.
+            self.check(step, values, tags)
+            del values
+            self.client.delete([*names, *made])
+
+    def take(self) -> tuple[list[int], list[np.ndarray], list[hoplite.Ref]]:
+        """Takes the first answers to arrive.
+
+        Returns:
+            The workers, what arrived, and the sum to delete later.
+        """
+        deadline = time.monotonic() + STEP_TIMEOUT_S
+        names = {self.job.answer(worker, number): worker for worker, number in enumerate(self.pending)}
+        while True:
+            try:
+                total = self.client.reduce(list(names), op="sum", count=self.job.count)
+                value = self.client.get(total, timeout=STEP_TIMEOUT_S)
+                return [names[str(ref)] for ref in total.inputs(timeout=STEP_TIMEOUT_S)], [value], [total]
+            except (hoplite.ObjectLost, hoplite.ObjectDeleted):
+                # A host was declared dead or a process was killed: its worker answers again.
+                if time.monotonic() > deadline:
+                    raise
+                self.retries += 1
+                time.sleep(RETRY_S)
+
+    def publish(self, version: int, _taken: object) -> None:
+        """Puts new weights, which name the answer that each worker makes next."""
+        self.next[: self.weights.head] = [version, *self.pending]
+        self.client.put(self.next, name=self.job.weights(version), keep=2)
+
+    def check(self, step: int, values: list[np.ndarray], tags: dict[int, int]) -> None:
+        """Verifies what a step took."""
+        what = f"the sum of step {step}, of workers {list(tags)}"
+        self.answers.check(what, values[0], tag=sum(tags.values()), times=len(tags))
+
+
+def main() -> None:
+    """Serves one job, once the benchmark says so."""
+    job = Job.from_command_line()
+    with hoplite.init(f"unix:{job.socket}") as client:
+        server = Server(job, client)
+        say(ready=True)
+        sys.stdin.readline()
+        server.run()
+
+
+if __name__ == "__main__":
+    main()
