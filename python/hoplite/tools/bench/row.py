@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hoplite.errors import HopliteError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
 # The yardstick: one plain TCP stream of the same bytes from one host to another.
@@ -95,6 +95,17 @@ def spread(samples: list[float]) -> dict[str, float] | None:
     if not samples:
         return None
     return {"min": min(samples), "median": statistics.median(samples), "max": max(samples)}
+
+
+def trend(samples: Sequence[float], middle: Callable[[list[float]], float] = statistics.median) -> float | None:
+    """The middle of the second half of some seconds over that of the first; above 1 each repeat takes longer.
+
+    Returns:
+        None of fewer than two, or if the first half took no time.
+    """
+    half = len(samples) // 2
+    before = middle(list(samples[:half])) if half else 0.0
+    return middle(list(samples[half:])) / before if before else None
 
 
 def to_line(row: Row) -> str:

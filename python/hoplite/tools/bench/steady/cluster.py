@@ -32,7 +32,7 @@ POLL_S = 0.1
 # How much of a log an error quotes.
 QUOTED_BYTES = 1500
 
-PROGRAMS = "hoplite.tools.bench.steady"
+PROGRAM = "hoplite.tools.bench.steady.program"
 
 
 class Process:
@@ -120,11 +120,9 @@ class Cluster:
         """The socket of a host's node; all hosts share the file system."""
         return self.folder / f"{host.number}.sock"
 
-    def start(self, host: Host, program: str, job: Job) -> Process:
-        """Starts a program of this package on a host."""
-        process = Process(
-            host, program, ["-m", f"{PROGRAMS}.{program}", job.to_argument()], self.folder, self._environment()
-        )
+    def start(self, host: Host, job: Job, name: str) -> Process:
+        """Starts a process of a job on a host; `name` is for errors."""
+        process = Process(host, name, ["-m", PROGRAM, job.to_argument()], self.folder, self._environment())
         self._processes.append(process)
         return process
 

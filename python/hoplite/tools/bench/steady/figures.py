@@ -1,4 +1,4 @@
-"""The figures of a steady run from the times of its steps: tenths, trend, recovery. Pure."""
+"""The figures of a steady run from the times of its steps: bound, tenths, recovery. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import statistics
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    Middle = Callable[[list[float]], float]
 
 # What TCP carries of a link's rate, in frames of 1500 bytes.
 TCP_SHARE = 0.956
@@ -40,17 +42,16 @@ def edges(count: int, parts: int = 10) -> list[int]:
     return [count * part // parts for part in range(parts + 1)] if parts else [0]
 
 
-def tenths(samples: Sequence[float]) -> list[float]:
-    """The median of each tenth of a run."""
-    return [statistics.median(samples[begin:end]) for begin, end in itertools.pairwise(edges(len(samples)))]
+def tenths(samples: Sequence[float], steps: int, middle: Middle = statistics.median) -> list[float]:
+    """The middle of each tenth of a run.
 
-
-def trend(samples: Sequence[float]) -> float | None:
-    """The median of the second half of a run over that of the first; above 1 the run slows down. None for one step."""
-    half = len(samples) // 2
-    if not half:
-        return None
-    return statistics.median(samples[half:]) / statistics.median(samples[:half])
+    Args:
+        samples: of the steps that were done.
+        steps: that the run has, if it is not cut short.
+        middle: of several steps.
+    """
+    reached = [begin for begin in edges(steps) if begin < len(samples)]
+    return [middle(list(samples[begin:end])) for begin, end in itertools.pairwise([*reached, len(samples)])]
 
 
 def recovery(ends: Sequence[float], healed: float, undisturbed: float) -> int | None:
@@ -62,11 +63,11 @@ def recovery(ends: Sequence[float], healed: float, undisturbed: float) -> int | 
         undisturbed: the median of a step before the fault.
 
     Returns:
-        Steps that began after the fault ended, until the median of the next five is within 1.15 of the undisturbed
-        one; None if that does not happen before the run ends.
+        Steps that began after the fault ended, until the median of the next five, or of those that are left, is within
+        1.15 of the undisturbed one; None if that does not happen before the run ends.
     """
     after = [end - begin for begin, end in itertools.pairwise(ends) if begin >= healed]
-    for step in range(len(after) - RECOVERED_STEPS + 1):
+    for step in range(len(after)):
         if statistics.median(after[step : step + RECOVERED_STEPS]) <= RECOVERED_RATIO * undisturbed:
             return step
     return None

@@ -32,6 +32,7 @@ class Job:
         count: how many answers a step takes.
         steps: how many the server runs.
         worker: the number of this worker; -1 is the server.
+        reports: whether the process waits for the start of the run and reports each step.
     """
 
     pattern: str
@@ -42,6 +43,7 @@ class Job:
     count: int
     steps: int
     worker: int = -1
+    reports: bool = False
 
     def to_argument(self) -> str:
         """Writes the job for the command line of a process."""
@@ -52,13 +54,23 @@ class Job:
         """Reads the only argument of this process."""
         return cls(**json.loads(sys.argv[1]))
 
+    @property
+    def versions(self) -> str:
+        """The prefix of the weights."""
+        return f"{self.prefix}weights/"
+
     def weights(self, version: int) -> str:
         """The name of a version of the weights."""
-        return f"{self.prefix}policy/{version}"
+        return f"{self.versions}{version}"
+
+    @property
+    def announcements(self) -> str:
+        """The prefix of the objects that name the answers which are wanted next, where not all workers answer."""
+        return f"{self.prefix}go/"
 
     def answer(self, worker: int, number: int) -> str:
         """The name of an answer of a worker: its gradient or sample."""
-        return f"{self.prefix}grad/w{worker}/{number}"
+        return f"{self.prefix}answer/w{worker}/{number}"
 
 
 def say(**facts: Any) -> None:  # noqa: ANN401 - what JSON takes

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
 from hoplite.tools.bench.steady import figures
 from hoplite.tools.bench.steady.job import Job
-from hoplite.tools.bench.steady.patterns import PATTERNS
+from hoplite.tools.bench.steady.patterns import PATTERNS, READERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +65,7 @@ class Sample:
 
 
 class Team:
-    """The server and the workers of one job.
+    """The processes of one job, started.
 
     Args:
         cluster: the nodes.
@@ -75,84 +74,92 @@ class Team:
     """
 
     def __init__(self, cluster: Cluster, settings: Settings, server: int = 0) -> None:
-        hosts = cluster.lab.hosts
         self.settings = settings
-        self.home = hosts[server]
+        self.pattern = PATTERNS[settings.pattern]
         self._cluster = cluster
-        self._places = [host for host in hosts if host is not self.home for _ in range(settings.per_host)]
+        self._home = cluster.lab.hosts[server]
+        others = [host for host in cluster.lab.hosts if host is not self._home]
+        chosen = others[:READERS] if self.pattern.alone else others
+        self._places = [host for host in chosen for _ in range(settings.per_host)]
         workers = len(self._places)
         self.job = Job(
             pattern=settings.pattern,
             prefix=f"job{server}/",
-            socket=str(cluster.socket(self.home)),
+            socket=str(cluster.socket(self._home)),
             nbytes=settings.nbytes,
             workers=workers,
-            count=PATTERNS[settings.pattern].answers(workers),
+            count=self.pattern.answers(workers),
             steps=settings.steps,
+            reports=not self.pattern.alone,
         )
-        self.workers = {number: self._worker(number) for number in range(workers)}
-        self.server = cluster.start(self.home, "server", self.job)
+        self._server = cluster.start(self._home, self.job, "server")
+        self._workers = {number: self._worker(number) for number in range(workers)}
+        cluster.wait_ready([self._server, *self._workers.values()])
+        # When the run began and each step ended, of each process that reports it; and everywhere.
+        self._reports: dict[Process, list[float]] = {process: [] for process in self.reporters}
         self.ends: list[float] = []
         self.retries = 0
         self.samples: list[Sample] = []
-        # Where the run is divided, and where it is sampled.
         self._edges = figures.edges(settings.steps)
 
     @property
-    def processes(self) -> list[Process]:
-        """All of them."""
-        return [self.server, *self.workers.values()]
+    def reporters(self) -> list[Process]:
+        """The processes that wait for the start of the run and report each step."""
+        return list(self._workers.values()) if self.pattern.alone else [self._server]
+
+    @property
+    def steps(self) -> int:
+        """How many are done."""
+        return max(0, len(self.ends) - 1)
 
     @property
     def done(self) -> bool:
-        """Whether all steps are done."""
-        return len(self.ends) > self.settings.steps
+        """Whether all are done."""
+        return self.steps == self.settings.steps
+
+    def has_ended(self, process: Process) -> bool:
+        """Whether a process has reported all of its steps, and may end."""
+        return len(self._reports[process]) > self.settings.steps
 
     def kill(self, host: Host) -> Callable[[], None]:
         """Kills the first worker of a host; returns what starts it again."""
         number = self._places.index(host)
-        self.workers.pop(number).close()
+        self._workers.pop(number).close()
 
         def restart() -> None:
-            self.workers[number] = self._worker(number)
+            self._workers[number] = self._worker(number)
 
         return restart
 
-    def take(self, line: dict[str, Any], report: Callable[[str], None]) -> None:
-        """Takes a line of the server: the beginning of the run, or the end of a step.
+    def take(self, process: Process, line: dict[str, Any]) -> None:
+        """Takes what a process reports: the beginning of the run, or the end of a step."""
+        self._reports[process].append(line["at"])
+        self.retries = max(self.retries, line.get("retries", 0))
+        before = len(self.ends)
+        if before < min(map(len, self._reports.values())):
+            self.ends.append(max(ends[before] for ends in self._reports.values()))
+            if self.steps in self._edges:
+                self._sample()
 
-        Args:
-            line: what it wrote.
-            report: takes a line on the progress, after each tenth.
-        """
-        self.ends.append(line["at"])
-        self.retries = line.get("retries", 0)
-        done = len(self.ends) - 1
-        if done not in self._edges:
-            return
-        self.sample()
-        if done:
-            own = figures.steps_of(self.ends)[self._edges[self._edges.index(done) - 1] :]
-            report(f"{self.job.pattern}: step {done} of {self.job.steps}, median {statistics.median(own):.3f} s")
+    def finish(self) -> None:
+        """Samples the end of a run that is cut short."""
+        if self.samples[-1].step < self.steps:
+            self._sample()
 
     def check(self) -> None:
-        """Raises HopliteError if a worker has ended."""
-        for worker in self.workers.values():
-            worker.check()
+        """Raises HopliteError if a process has ended that should not."""
+        for process in (*self._workers.values(), self._server):
+            if process not in self.reporters:
+                process.check()
 
-    def sample(self) -> None:
-        """Samples the links and the source."""
-        client = self._cluster.clients[self.home.number]
-        self.samples.append(
-            Sample(
-                len(self.ends) - 1,
-                time.monotonic(),
-                [host.moved() for host in self._cluster.lab.hosts],
-                client.status()["counters"]["bytes_direct"],
-            )
-        )
+    def _sample(self) -> None:
+        client = self._cluster.clients[self._home.number]
+        moved = [host.moved() for host in self._cluster.lab.hosts]
+        direct = client.status()["counters"]["bytes_direct"]
+        self.samples.append(Sample(self.steps, time.monotonic(), moved, direct))
 
     def _worker(self, number: int) -> Process:
         host = self._places[number]
-        job = dataclasses.replace(self.job, socket=str(self._cluster.socket(host)), worker=number)
-        return self._cluster.start(host, "worker", job)
+        socket = str(self._cluster.socket(host))
+        job = dataclasses.replace(self.job, socket=socket, worker=number, reports=self.pattern.alone)
+        return self._cluster.start(host, job, f"worker {number}")
