@@ -63,11 +63,12 @@ def recovery(ends: Sequence[float], healed: float, undisturbed: float) -> int | 
         undisturbed: the median of a step before the fault.
 
     Returns:
-        Steps that began after the fault ended, until the median of the next five, or of those that are left, is within
-        1.15 of the undisturbed one; None if that does not happen before the run ends.
+        Steps that began after the fault ended, until a step and the median of the five from it on, or of those that are
+        left, are within 1.15 of the undisturbed one; None if that does not happen before the run ends.
     """
+    limit = RECOVERED_RATIO * undisturbed
     after = [end - begin for begin, end in itertools.pairwise(ends) if begin >= healed]
     for step in range(len(after)):
-        if statistics.median(after[step : step + RECOVERED_STEPS]) <= RECOVERED_RATIO * undisturbed:
+        if max(after[step], statistics.median(after[step : step + RECOVERED_STEPS])) <= limit:
             return step
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -87,4 +86,4 @@ def _run(axes: Axes, row: Row) -> None:
 def _top(ratios: Sequence[float]) -> float:
     """Where the axis ends: above nearly all steps, and above the bound."""
     nearly_all = sorted(ratios)[int(NEARLY_ALL * (len(ratios) - 1))]
-    return ROOM * max(1.2, nearly_all, statistics.median(ratios))
+    return ROOM * max(1.2, nearly_all)
