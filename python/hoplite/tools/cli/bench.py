@@ -92,6 +92,7 @@ def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
       hoplite bench local
       hoplite bench dask
       hoplite bench apps --app async
+      hoplite bench steady --pattern async
       hoplite bench smoke
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     if context.invoked_subcommand is not None:

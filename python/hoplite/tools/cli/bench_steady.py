@@ -109,7 +109,7 @@ def _runs(options: dict[str, Any]) -> list[Settings]:
     """The runs that were requested, each of which can work.
 
     Raises:
-        InvalidArgument: one can't; says what to set instead.
+        InvalidArgument: one can't, with what to set instead.
     """
     from hoplite.tools.bench.steady.patterns import PATTERNS, check
     from hoplite.tools.bench.steady.team import Settings

@@ -1,4 +1,4 @@
-"""A node on each host of a lab and the processes attached to them; knows no pattern.
+"""A node on each host of a lab and the processes attached to them, for any pattern.
 
 A process writes JSON lines on its standard output and its errors to a log. All of them end with the block.
 """
@@ -155,7 +155,7 @@ class Cluster:
         return process
 
     def _wait_joined(self) -> None:
-        """Waits until the nodes know each other and have surveyed their racks."""
+        """Waits until each node has all members and the surveys of racks are over."""
         deadline = time.monotonic() + START_TIMEOUT_S
         for host, client in zip(self.lab.hosts, self.clients, strict=True):
             while True:
@@ -165,7 +165,7 @@ class Cluster:
                     break
                 if time.monotonic() > deadline:
                     raise HopliteError(
-                        f"the node on {host.name} knows {joined} of {len(self.lab.hosts)} nodes after "
+                        f"the node on {host.name} has {joined} of {len(self.lab.hosts)} members after "
                         f"{START_TIMEOUT_S:.0f} s, and its survey is {status['survey']!r}"
                     )
                 time.sleep(POLL_S)

@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from hoplite.tools.bench.steady.job import Content, Job, say, tag_of
+from hoplite.tools.bench.steady.job import Content, Job, report, tag_of
 from hoplite.tools.bench.steady.patterns import AT_ONCE
 from hoplite.tools.bench.steady.server import STEP_TIMEOUT_S
 from hoplite.tools.bench.steady.worker import IDLE_TIMEOUT_S
@@ -41,10 +41,10 @@ class Reader:
     def run(self) -> None:
         """Reads in an order of its own, the same in each run, and reports each object."""
         order = random.Random(self.job.worker).sample(range(self.job.steps), self.job.steps)
-        say(at=time.monotonic())
+        report(at=time.monotonic())
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for _ in pool.map(self.read, order):
-                say(at=time.monotonic())
+                report(at=time.monotonic())
 
     def read(self, number: int) -> None:
         """Gets and verifies one object."""

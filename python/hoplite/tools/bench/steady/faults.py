@@ -21,7 +21,7 @@ TITLES = {
 }
 # Parts of a run after which the faults begin, each on another host.
 SHARES = (0.15, 0.30)
-# Steps before the first fault, which tell the undisturbed step.
+# Steps before the first fault, from which the undisturbed step is taken.
 STEPS_BEFORE = 5
 # Of the rate of all others, that of a slow host.
 SLOW_SHARE = 0.1

@@ -73,7 +73,7 @@ class Job:
         return f"{self.prefix}answer/w{worker}/{number}"
 
 
-def say(**facts: Any) -> None:  # noqa: ANN401 - what JSON takes
+def report(**facts: Any) -> None:  # noqa: ANN401 - what JSON takes
     """Writes a line to the benchmark."""
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()

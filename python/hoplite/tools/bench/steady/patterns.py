@@ -1,6 +1,6 @@
 """The patterns of a steady run: what a step moves, how many answers it takes, and its bound.
 
-Pure: knows neither processes nor links. A time is given in transfers: how long one object takes over one link, which
+Pure: no processes, no links. A time is given in transfers: how long one object takes over one link, which
 carries a transfer in each direction at once.
 """
 
@@ -41,7 +41,7 @@ class Pattern:
         nbytes: of each object, by default.
         steps: of a run, by default.
         alone: whether it needs fixed workers and an undisturbed cluster: no fault, no more workers on a host.
-        middle: the typical step of several. Where steps overlap, they end in bursts, and only their mean says much.
+        middle: the typical step of several. Where steps overlap, they end in bursts, and only their mean is meaningful.
     """
 
     title: str
@@ -116,7 +116,7 @@ def check(settings: Settings, *, hosts: int) -> None:
         hosts: of the lab.
 
     Raises:
-        InvalidArgument: says what is wrong and what to set instead.
+        InvalidArgument: with what is wrong and what to set instead.
     """
     name, nbytes, steps = settings.pattern, settings.nbytes, settings.steps
     if name not in PATTERNS:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import hoplite
 from hoplite.tools.bench.steady import eviction, server, serving, worker
-from hoplite.tools.bench.steady.job import Job, say
+from hoplite.tools.bench.steady.job import Job, report
 
 
 class Role(Protocol):
@@ -35,7 +35,7 @@ def main() -> None:
     job = Job.from_command_line()
     with hoplite.init(f"unix:{job.socket}") as client:
         role = ROLES[job.pattern][job.worker >= 0](job, client)
-        say(ready=True)
+        report(ready=True)
         if job.reports:
             sys.stdin.readline()
         role.run()

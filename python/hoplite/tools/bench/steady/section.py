@@ -69,7 +69,7 @@ def _group(place: Place, hosts: int, size: int, rows: Sequence[Row], *, commits:
 
 
 def _name(row: Row, *, commit: bool) -> str:
-    """The pattern of a run in words, what is not the default, and its commit if there are several."""
+    """The title of a run: its pattern, what is not the default, and its commit if there are several."""
     title = PATTERNS[row.op].title if row.op in PATTERNS else row.op
     more = [part for part in (row.variant, row.commit if commit else "") if part not in ("", markdown.DEFAULT)]
     return markdown.plain(", ".join([title, *more]))

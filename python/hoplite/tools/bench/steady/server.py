@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 import hoplite
-from hoplite.tools.bench.steady.job import DTYPE, Content, Job, say, tag_of
+from hoplite.tools.bench.steady.job import DTYPE, Content, Job, report, tag_of
 from hoplite.tools.bench.steady.patterns import PATTERNS
 
 # A step that takes longer hangs.
@@ -40,7 +40,7 @@ class Server:
         """Runs all steps."""
         self.weights.fill(self.next, tag_of(-1, 0))
         self.publish(0)
-        say(at=time.monotonic())
+        report(at=time.monotonic())
         for step in range(1, self.job.steps + 1):
             self.weights.fill(self.next, tag_of(-1, step))
             taken, values, made = self.take()
@@ -49,7 +49,7 @@ class Server:
             for worker in taken:
                 self.pending[worker] += 1
             self.publish(step)
-            say(at=time.monotonic(), retries=self.retries)
+            report(at=time.monotonic(), retries=self.retries)
             # While the workers get the weights.
             self.check(step, values, tags)
             del values

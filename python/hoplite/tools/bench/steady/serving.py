@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hoplite.tools.bench.steady.job import DTYPE, Content, Job, say, tag_of
+from hoplite.tools.bench.steady.job import DTYPE, Content, Job, report, tag_of
 from hoplite.tools.bench.steady.server import STEP_TIMEOUT_S
 from hoplite.tools.bench.steady.worker import newest
 
@@ -28,7 +28,7 @@ class Frontend:
     def run(self) -> None:
         """Runs all steps."""
         self.queries.fill(self.next, tag_of(-1, 1))
-        say(at=time.monotonic())
+        report(at=time.monotonic())
         for step in range(1, self.job.steps + 1):
             self.client.put(self.next, name=self.job.weights(step), keep=2)
             self.queries.fill(self.next, tag_of(-1, step + 1))
@@ -37,7 +37,7 @@ class Frontend:
             for ref, answer in zip(first, self.client.get(first, timeout=STEP_TIMEOUT_S), strict=True):
                 if bytes(answer) != str(tag_of(-1, step)).encode():
                     raise ValueError(f"{ref} is {bytes(answer)!r}, not {tag_of(-1, step)}")
-            say(at=time.monotonic())
+            report(at=time.monotonic())
 
 
 class Model:

@@ -1,4 +1,4 @@
-"""A row of a steady run in words and numbers, for the command and the report. Pure."""
+"""The cells and remarks of a steady run, for the command and the report. Pure."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def cells(row: Row) -> list[str]:
 
 
 def remarks(row: Row) -> list[str]:
-    """What else a reader needs to know of a run, a sentence each."""
+    """Faults, recovery and events of a run, a sentence each."""
     facts = facts_of(row)
     found = []
     if "speed" in facts:
@@ -93,6 +93,6 @@ def remarks(row: Row) -> list[str]:
 
 
 def facts_of(row: Row) -> dict[str, Any]:
-    """What a row says of its run."""
+    """The facts of a run in its row."""
     assert row.steady is not None, f"{row.op} is not a steady run"
     return row.steady
