@@ -9,7 +9,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from hoplite.tools.bench.row import Row, spread
+from hoplite.tools import peace
+from hoplite.tools.bench.row import Row, spread, trend
+from hoplite.tools.bench.steady.figures import tenths
+from hoplite.tools.bench.steady.patterns import PATTERNS
 from hoplite.tools.bench.systems.base import OPS
 from hoplite.tools.bench.tables import limit
 
@@ -134,6 +137,31 @@ def one_host() -> list[Row]:
     ]
 
 
+def steady(samples: list[float], **facts: Any) -> Row:  # noqa: ANN401
+    """A row of `bench steady` whose bound is a second; `facts` are what is different, of the run or of the row."""
+    middle = PATTERNS[facts.get("op", "async")].middle
+    parts = tenths(samples, len(samples), middle)
+    own: dict[str, Any] = {
+        "fault": "none",
+        "survey": True,
+        "workers": 7,
+        "count": 4,
+        "wire_s": 0.5,
+        "bound_s": 1.0,
+        "tenths": parts,
+        "trend": trend(samples, middle),
+        "undisturbed_s": None,
+        "faults": [],
+        "retries": 0,
+        "direct": [1.0] * len(parts),
+        "links": {"node0": [0.5, 0.25], "node1": [0.75, 1.0]},
+        "counters": {"node0": dict.fromkeys(peace.COUNTERS, 0)},
+    }
+    about = {"op": "async", "repeats": len(samples), "lab": {"kind": "lab", "rate": "500mbit"}, "wire_ratio": 2.0}
+    about |= {name: facts.pop(name) for name in list(facts) if name not in own and name != "speed"}
+    return row(samples=samples, steady=own | facts, **about)
+
+
 def _missing(system: str, variant: str, op: str, hosts: int, nbytes: int) -> str:
     """Why a system has no figure, "no row" if it has no row either, empty if it has one."""
     if system == "gloo" and op == "rtt":
@@ -155,4 +183,16 @@ def all_kinds() -> list[Row]:
         )
     ]
     other = [row(op="scatter", samples=[0.02], wire_ratio=2.0), row(system="mpich", op="scatter", samples=[0.03])]
-    return [*matrix(), *late, *other, *one_host()]
+    return [*matrix(), *late, *other, *long_runs(), *one_host()]
+
+
+def long_runs() -> list[Row]:
+    """A run that stays at its bound, one that a fault slows down for good, and two jobs side by side."""
+    fault = {"host": "node4", "step": 9, "begin_s": 9.5, "end_s": 11.5, "recovery_steps": None}
+    slowed = [1.1] * 9 + [3.0] + [1.6] * 30
+    return [
+        steady([1.1, 1.0, 1.2, 1.1] * 10),
+        steady(slowed, variant="cut", fault="cut", undisturbed_s=1.1, faults=[fault], retries=1),
+        steady([1.5] * 40, variant="job 1 of 2", speed=0.7),
+        steady([0.0, 0.0, 0.6] * 12, op="eviction", bytes=2**18, bound_s=0.1),
+    ]

@@ -39,6 +39,7 @@ def faults(rows: Sequence[Row], monkeypatch: pytest.MonkeyPatch) -> tuple[int, l
     from matplotlib.text import Text
 
     from hoplite.tools.bench import plots, tables
+    from hoplite.tools.bench.steady import picture
 
     written: list[Written] = []
     told: list[str] = []
@@ -73,5 +74,6 @@ def faults(rows: Sequence[Row], monkeypatch: pytest.MonkeyPatch) -> tuple[int, l
     with monkeypatch.context() as patched:
         patched.setattr(Text, "draw", draw)
         patched.setattr(Figure, "savefig", savefig)
-        pictures = plots.draw(tables.collect(rows))
+        measurement = tables.collect(rows)
+        pictures = plots.draw(measurement) + picture.draw(measurement)
     return len(pictures), told

@@ -100,6 +100,19 @@ def test_the_wire_is_nobody_to_be_faster_than() -> None:
     assert "no other system has a figure" in section(rows, "What could not be compared")
 
 
+def test_a_cell_whose_repeats_take_ever_longer_is_flagged() -> None:
+    slower = [0.010] * 10 + [0.012] * 10
+    made = section(
+        [row(samples=slower), row(system="mpich", samples=[0.02] * 20)], "Broadcast, 8 hosts (lab, 1 Gbit/s)"
+    )
+    note = "Hoplite: the second half of 20 repeats is 20% slower than the first"
+    assert made.count(note) == 2, "once below the table, once below all variants"
+    assert "MPICH: " not in made
+    # Too few repeats, or too little of a change, says nothing.
+    assert "slower than the first" not in page([row(samples=slower[1:])])
+    assert "slower than the first" not in page([row(samples=[0.010] * 10 + [0.0109] * 10)])
+
+
 def test_a_system_that_could_not_run_says_why_under_the_table() -> None:
     rows = [row(), row(system="gloo", samples=[], verified=False, wire_ratio=None, note="no libgloo-dev\nhere")]
     made = section(rows, "Broadcast, 8 hosts (lab, 1 Gbit/s)")

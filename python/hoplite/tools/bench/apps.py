@@ -18,6 +18,7 @@ from hoplite.errors import HopliteError, InvalidArgument
 from hoplite.sizes import check_size
 from hoplite.tools.bench import machine
 from hoplite.tools.bench.apps_cluster import WAYS, drivers
+from hoplite.tools.bench.steady.figures import wire_seconds
 from hoplite.tools.bench.systems.ray import Ray
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ MIB = 2**20
 
 # Numbers of 4 bytes in the models of the papers.
 MODELS = {"resnet50": 25_557_032 * 4, "alexnet": 61_100_840 * 4, "vgg16": 138_357_544 * 4}
-
-# What TCP brings of a link's rate, in frames of 1500 bytes.
-TCP_SHARE = 0.956
 
 # Steps of a turn in which a worker is killed: as many before as count after the first ones, and those until it is back.
 STEPS_BEFORE = 4
@@ -207,7 +205,7 @@ def measure(lab: Lab, environments: Environments, settings: Settings, tell: Call
         for name in settings.apps:
             app = APPS[name]
             nbytes = settings.model or app.nbytes
-            wire = nbytes * 8 / (rate * TCP_SHARE)
+            wire = wire_seconds(nbytes, rate)
             compute = wire if settings.compute is None else settings.compute
             tell(f"{app.title}: {workers} workers, {nbytes / MIB:.3g} MiB")
             rows.append(_measured(ways, app, settings, nbytes, compute, len(lab.hosts)))

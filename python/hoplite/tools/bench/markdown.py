@@ -72,8 +72,7 @@ def figure(row: Row | None, notes: Notes, *, strong: bool = False, before: float
     if before is not None:
         text += f" / {words.seconds(tables.median(row) + before)}"
     text = f"**{text}**" if strong else text
-    if row.note:
-        text += notes.mark(f"{words.name(row.system)}: {row.note}")
+    text += _marks(row, notes)
     shown = row.variant if row.system != WIRE else DEFAULT
     return text if shown == DEFAULT else f"{text}<br>{plain(shown)}"
 
@@ -84,7 +83,13 @@ def spread(row: Row | None, notes: Notes) -> str:
         return figure(row, notes)
     least, greatest = words.seconds(row.seconds["min"]), words.seconds(row.seconds["max"])
     text = f"{words.seconds(tables.median(row))}<br>{least} to {greatest}, n={len(row.samples)}"
-    return text + notes.mark(f"{words.name(row.system)}: {row.note}") if row.note else text
+    return text + _marks(row, notes)
+
+
+def _marks(row: Row, notes: Notes) -> str:
+    """The numbers of the notes on a figure: what the row says, and whether its repeats take ever longer."""
+    found = [note for note in (row.note, tables.drift(row)) if note]
+    return "".join(notes.mark(f"{words.name(row.system)}: {note}") for note in found)
 
 
 def variant(row: Row) -> str:

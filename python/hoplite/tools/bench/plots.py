@@ -6,6 +6,7 @@ tell apart. The same rows give the same bytes. Knows nothing of the page that sh
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import itertools
@@ -19,7 +20,7 @@ from hoplite.tools.bench.row import WIRE
 from hoplite.tools.bench.tables import HOPLITE, unique
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -86,14 +87,10 @@ def draw(measurement: Measurement) -> list[Picture]:
     Raises:
         HopliteError: Matplotlib is not installed.
     """
-    try:
-        import matplotlib as mpl
-    except ModuleNotFoundError as error:
-        raise HopliteError(f"pictures need {error.name}: pip install 'hoplite-collectives[bench]'") from None
     together = measurement.select(lambda case: case.hosts > 1 and case.arrival_s == 0)
     late = measurement.select(lambda case: case.hosts > 1 and case.arrival_s > 0)
     pictures = []
-    with mpl.rc_context(SETTINGS):
+    with drawing():
         if together:
             pictures.append(_times_the_wire(together))
         for op in unique(case.op for case in together):
@@ -107,10 +104,25 @@ def draw(measurement: Measurement) -> list[Picture]:
     return pictures
 
 
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """The settings of all pictures, for the time of a block.
+
+    Raises:
+        HopliteError: Matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError as error:
+        raise HopliteError(f"pictures need {error.name}: pip install 'hoplite-collectives[bench]'") from None
+    with mpl.rc_context(SETTINGS):
+        yield
+
+
 def _against_hosts(op: str, cases: dict[Case, list[Row]]) -> Picture:
     """A panel for each size; numbers of hosts side by side, each network's points joined among themselves."""
     sizes = sorted({case.bytes for case in cases})
-    figure, panels = _grid(len(sizes))
+    figure, panels = grid(len(sizes))
     for axes, size in zip(panels, sizes, strict=True):
         # Of this size: what was measured of another alone has no place here.
         stops = unique((case.place, case.hosts) for case in cases if case.bytes == size)
@@ -145,7 +157,7 @@ def _against_hosts(op: str, cases: dict[Case, list[Row]]) -> Picture:
 def _against_size(op: str, cases: dict[Case, list[Row]]) -> Picture:
     """A panel for each number of hosts; latency against size, both logarithmic."""
     stops = unique((case.place, case.hosts) for case in cases)
-    figure, panels = _grid(len(stops))
+    figure, panels = grid(len(stops))
     for axes, (place, hosts) in zip(panels, stops, strict=True):
         here = {case: rows for case, rows in cases.items() if (case.place, case.hosts) == (place, hosts)}
         axes.set_title(textwrap.fill(f"{words.count(hosts, 'host')}, {place.short}", LETTERS))
@@ -166,7 +178,7 @@ def _against_arrival(cases: dict[Case, list[Row]]) -> Picture:
     """A column for each operation; above from the last call, below from the first."""
     ops = unique(case.op for case in cases)
     some = next(iter(cases))
-    figure, panels = _grid(2 * len(ops), columns=len(ops))
+    figure, panels = grid(2 * len(ops), columns=len(ops))
     for at, op in enumerate(ops):
         here = {case: rows for case, rows in cases.items() if case.op == op}
         since_last, since_first = panels[at], panels[at + len(ops)]
@@ -192,7 +204,7 @@ def _against_arrival(cases: dict[Case, list[Row]]) -> Picture:
 def _times_the_wire(cases: dict[Case, list[Row]]) -> Picture:
     """A panel for each operation; bars for each number of hosts, at the largest size of those most often measured."""
     ops = unique(case.op for case in cases)
-    figure, panels = _grid(len(ops), columns=min(2, len(ops)), inches=(5.0, 2.2))
+    figure, panels = grid(len(ops), columns=min(2, len(ops)), inches=(5.0, 2.2))
     for axes, op in zip(panels, ops, strict=True):
         sizes = [case.bytes for case in cases if case.op == op]
         size = max(sizes, key=lambda size: (sizes.count(size), size))
@@ -346,7 +358,7 @@ def _latency(axes: Axes, *, room: bool) -> None:
     axes.minorticks_off()
 
 
-def _grid(
+def grid(
     count: int, *, columns: int | None = None, inches: tuple[float, float] = PANEL_INCHES
 ) -> tuple[Figure, Sequence[Axes]]:
     """A figure with so many panels, three in a row or as wished."""
@@ -390,6 +402,11 @@ def _finish(
     if x:
         figure.supxlabel(x, fontsize=9)
     figure.supylabel(y, fontsize=9)
+    return written(figure, about, name, caption)
+
+
+def written(figure: Figure, about: str, name: str, caption: str) -> Picture:
+    """Writes a figure as a picture; the same figure gives the same bytes."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     return Picture(about, name, caption, text.getvalue())

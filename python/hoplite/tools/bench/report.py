@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite.tools.bench import markdown, sections, tables, words
 from hoplite.tools.bench.markdown import Notes
+from hoplite.tools.bench.steady import section as steady
 from hoplite.tools.bench.tables import HOPLITE, YARDSTICKS, Case, unique
 
 if TYPE_CHECKING:
@@ -43,9 +44,10 @@ def write(rows: Sequence[Row], folder: Path, *, pictures: bool = True) -> list[P
     drawn: list[Picture] = []
     if pictures:
         from hoplite.tools.bench import plots
+        from hoplite.tools.bench.steady import picture
 
-        drawn = plots.draw(measurement)
-    files = {NAME: page(measurement, drawn)} | {picture.name: picture.svg for picture in drawn}
+        drawn = plots.draw(measurement) + picture.draw(measurement)
+    files = {NAME: page(measurement, drawn)} | {one.name: one.svg for one in drawn}
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -68,14 +70,17 @@ def page(measurement: Measurement, pictures: Sequence[Picture] = ()) -> str:
             for line in (f"![{one.caption}]({one.name})", "", f"*{one.caption}.*", "")
         ]
 
-    lines = ["# Report", "", *_where(measurement), *_summary(measurement), *shown("wire")]
+    lines = ["# Report", "", *_where(measurement)]
+    if measurement.cases:
+        lines += [*_summary(measurement), *shown("wire")]
     together = measurement.select(lambda case: case.hosts > 1 and case.arrival_s == 0)
     for op in unique(case.op for case in together):
         lines += [f"## {words.title(op)}", "", *shown(op)]
         for place, hosts in unique((case.place, case.hosts) for case in together if case.op == op):
             lines += sections.operation(measurement, op, place, hosts)
     lines += sections.arrival(measurement, shown("arrival")) + sections.cost(measurement)
-    return "\n".join(lines + sections.one_host(measurement)).rstrip() + "\n"
+    lines += steady.section(measurement, shown("steady")) + sections.one_host(measurement)
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _where(measurement: Measurement) -> list[str]:

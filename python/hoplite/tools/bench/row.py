@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hoplite.errors import HopliteError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
 # The yardstick: one plain TCP stream of the same bytes from one host to another.
@@ -55,6 +55,7 @@ class Row:
         commit: of hoplite's checkout; "+" marks uncommitted changes.
         build: of hoplite's extension: release or debug.
         note: why there is no figure, or what a reader must know about it.
+        steady: of `hoplite bench steady` alone: the bound, the fault, and more about a run whose samples are its steps.
     """
 
     system: str
@@ -77,6 +78,7 @@ class Row:
     build: str
     note: str
     inputs: int = 1
+    steady: dict[str, Any] | None = None
 
     @property
     def what(self) -> str:
@@ -95,9 +97,23 @@ def spread(samples: list[float]) -> dict[str, float] | None:
     return {"min": min(samples), "median": statistics.median(samples), "max": max(samples)}
 
 
+def trend(samples: Sequence[float], middle: Callable[[list[float]], float] = statistics.median) -> float | None:
+    """The middle of the second half of some seconds over that of the first; above 1 each repeat takes longer.
+
+    Returns:
+        None of fewer than two, or if the first half took no time.
+    """
+    half = len(samples) // 2
+    before = middle(list(samples[:half])) if half else 0.0
+    return middle(list(samples[half:])) / before if before else None
+
+
 def to_line(row: Row) -> str:
     """Writes a row, without the end of the line."""
-    return json.dumps(dataclasses.asdict(row))
+    fields = dataclasses.asdict(row)
+    if row.steady is None:
+        del fields["steady"]
+    return json.dumps(fields)
 
 
 def from_line(line: str) -> Row:
@@ -113,7 +129,7 @@ def from_line(line: str) -> Row:
     if not isinstance(fields, dict):
         raise BadRow(f"a {type(fields).__name__} is no row; a row is a JSON object")
     names = {field.name: str(field.type) for field in dataclasses.fields(Row)}
-    if missing := names.keys() - {"inputs"} - fields.keys():
+    if missing := names.keys() - {"inputs", "steady"} - fields.keys():
         raise BadRow(f"has no {', '.join(sorted(missing))}")
     if unknown := fields.keys() - names.keys():
         raise BadRow(f"has {', '.join(sorted(unknown))}, which no row has")

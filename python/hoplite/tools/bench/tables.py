@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import HopliteError
 from hoplite.tools.bench import words
-from hoplite.tools.bench.row import STREAM, WIRE
+from hoplite.tools.bench.row import STREAM, WIRE, trend
 from hoplite.tools.bench.systems.base import OPS
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ SYSTEMS = (WIRE, MEMCPY, HOPLITE, *STATIC, "ray", "dask")
 ALONE = ("memcpy", "put", "get", "create_seal", "put_get", "reduce", "write_location", "look_up")
 # Below, a stream ends before the link is full: delays decide how long an operation takes, and bytes say nothing of it.
 LIMIT_BYTES = 2**20
+# From so many repeats on, the second half of which is so much slower than the first, a cell is flagged.
+DRIFT_REPEATS = 20
+DRIFT_RATIO = 1.1
 # A list of a thousand rows does not help to find what is wrong.
 NAMED_AT_MOST = 10
 
@@ -100,10 +103,12 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """All rows of a report, by case, in the order in which they are shown."""
+    """All rows of a report, by case, in the order in which they are shown; runs of `bench steady` are none."""
 
     rows: Sequence[Row]
     cases: dict[Case, list[Row]]
+    # Of each run of `bench steady`, where it took place.
+    steady: list[tuple[Place, Row]]
     # What each machine is, in words, by its name; the first is the one that no place names.
     machines: dict[str, str]
 
@@ -131,8 +136,14 @@ def collect(rows: Sequence[Row]) -> Measurement:
     named = {told: name for name, told in list(machines.items())[1:]}
     found: dict[tuple[Case, str, str], Row] = {}
     twice = []
+    steady = []
     for row in rows:
-        case = Case(_place(row, named.get(_machine(row), "")), row.what, row.hosts, row.bytes, row.arrival_s)
+        place = _place(row, named.get(_machine(row), ""))
+        if row.steady is not None:
+            # The same run may be repeated, for instance after a change.
+            steady.append((place, row))
+            continue
+        case = Case(place, row.what, row.hosts, row.bytes, row.arrival_s)
         if (case, row.system, row.variant) in found:
             twice.append(row)
         found[case, row.system, row.variant] = row
@@ -140,7 +151,7 @@ def collect(rows: Sequence[Row]) -> Measurement:
     cases: dict[Case, list[Row]] = {}
     for (case, _, _), row in sorted(found.items(), key=lambda item: (_order(item[0][0]), rank(item[0][1]))):
         cases.setdefault(case, []).append(row)
-    return Measurement(rows, cases, machines)
+    return Measurement(rows, cases, steady, machines)
 
 
 def best(rows: Iterable[Row], system: str) -> Row | None:
@@ -237,6 +248,14 @@ def wire_seconds(rows: Iterable[Row]) -> float | None:
 def median(row: Row) -> float:
     """The seconds that count; infinite without any."""
     return float("inf") if row.seconds is None else row.seconds["median"]
+
+
+def drift(row: Row) -> str:
+    """A warning if a row's repeats take ever longer: of enough of them, the second half is slower than the first."""
+    change = trend(row.samples) if len(row.samples) >= DRIFT_REPEATS else None
+    if change is None or change <= DRIFT_RATIO:
+        return ""
+    return f"the second half of {len(row.samples)} repeats is {change - 1:.0%} slower than the first"
 
 
 def rank(system: str) -> int:

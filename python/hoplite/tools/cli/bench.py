@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hoplite.tools.cli import bench_apps, bench_dask, bench_local, bench_options, bench_report
+from hoplite.tools.cli import bench_apps, bench_dask, bench_local, bench_options, bench_report, bench_steady
 from hoplite.tools.cli.lab import check_racks_and_pods, racks_and_pods, size_of
 from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import Notes, fail_with, print_json, print_table
@@ -92,6 +92,7 @@ def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
       hoplite bench local
       hoplite bench dask
       hoplite bench apps --app async
+      hoplite bench steady --pattern async
       hoplite bench smoke
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     if context.invoked_subcommand is not None:
@@ -222,3 +223,4 @@ bench.add_command(bench_report.report)
 bench.add_command(bench_local.local)
 bench.add_command(bench_apps.apps)
 bench.add_command(bench_dask.dask)
+bench.add_command(bench_steady.steady)
