@@ -142,6 +142,9 @@ fuzz: $(VENV)/.tools ## Bytes of an attacker, found by coverage; needs a C++ com
 abuse: build ## What processes without the token cost a transfer and a node that joins, in a lab, as root: make abuse MIB=256
 	$(FAULTS).abuse --mib $(or $(MIB),256)
 
+sim-steady: ## Whole programs for hundreds of steps, simulated, with and without faults: make sim-steady STEPS=300 SEED=1
+	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --steady $(or $(STEPS),300) --seed $(or $(SEED),0)
+
 sim-scale: ## How collectives of 8 to 1024 nodes grow, simulated: the tables of docs/benchmarks/simulated.md
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --scale 1024
 
@@ -249,6 +252,7 @@ test-long: build ## Tests of minutes or many gigabytes, the sdist, 20000 simulat
 	timeout --kill-after=10 3600 $(BIN)/pytest -m long --timeout 900
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds 20000
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --hostile --seeds 2000
+	for seed in 1 2 3 4 5; do $(MAKE) sim-steady SEED=$$seed || exit 1; done
 	HOSTILE_CASES=2000000 HOSTILE_SEED=$$(date +%s) cargo test --quiet --release $(CARGO_FLAGS) -p hoplite-proto --test hostile
 
 format: $(VENV)/.tools ## Formats Python and Rust in place
@@ -266,5 +270,5 @@ help: ## This list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel twins docs demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages sim sim-soak sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel twins docs demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
     test-sim test-python test-lab test-faults test-peers test-wheel test-frameworks test-dask test-ray test-long format clean help

@@ -33,6 +33,8 @@ counters! {
     bytes_relayed,
     /// Partial sums sent to the next position of a reduce.
     bytes_partial,
+    /// Payload of any kind that was sent while other transfers shared the link out of this node.
+    bytes_shared,
     /// Payload received as copies: what others have counted as direct or relayed.
     bytes_received,
     /// Partial sums received from positions of a reduce: what others have counted as partial.

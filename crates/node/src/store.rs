@@ -7,7 +7,7 @@ use std::{
     ops::Range,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -30,6 +30,8 @@ pub(crate) struct Held {
     changed: Notify,
     /// How many wait for more of it.
     followers: AtomicUsize,
+    /// How many transfers shared the busiest link on the way of what came last.
+    upstream: AtomicU16,
     /// The store let go of it before it was complete: the rest will not come.
     abandoned: AtomicBool,
 }
@@ -46,6 +48,16 @@ struct Sum {
 pub(crate) struct Abandoned;
 
 impl Held {
+    /// What came last shared the busiest link on its way with `shares - 1` other transfers.
+    pub(crate) fn came_beside(&self, shares: u16) {
+        self.upstream.store(shares, Ordering::Relaxed);
+    }
+
+    /// How many transfers share the busiest link on the way to this copy; none does once it is complete.
+    pub(crate) fn shares_upstream(&self) -> u16 {
+        if self.slot.is_complete() { 0 } else { self.upstream.load(Ordering::Relaxed) }
+    }
+
     /// More of the copy is there: wakes all that follow it.
     pub(crate) fn grew(&self) {
         self.changed.notify_waiters();
@@ -236,7 +248,8 @@ impl Store {
         let (changed, followers) = (Notify::new(), AtomicUsize::new(0));
         let (receiving, abandoned) = (tokio::sync::Mutex::new(()), AtomicBool::new(false));
         let sums = Mutex::default();
-        let held = Held { slot, receiving, sums, changed, followers, abandoned };
+        let upstream = AtomicU16::new(0);
+        let held = Held { slot, receiving, sums, changed, followers, upstream, abandoned };
         // If the same copy was given up and asked for again while memory was made, the first to be ready stays.
         self.held().entry(instance).or_insert_with(|| Arc::new(held));
         self.created.notify_waiters();

@@ -7,8 +7,8 @@
 //! each 20 ms at first, so that those behind it are soon sent elsewhere. When nothing arrives for 300 ms the receiver
 //! reports that it is stalled.
 //!
-//! A rate is evidence about a host only as far as the link was free for this transfer. Both ends count the large transfers
-//! that share their links, so a report carries the fair rate: what the transfer would have had alone.
+//! A low rate is evidence against a host only if the transfer had the link to itself. Frames carry how many transfers share
+//! the busiest link on their way, so a report carries the fair rate: at most what the transfer would have had alone.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,10 +43,13 @@ pub const REMEMBERED_NS: u64 = 60_000_000_000;
 /// The longest time between two reports of a transfer that goes on, or is stalled.
 const REPORT_NS_MAX: u64 = 2_000_000_000;
 
+/// A sender can't excuse itself by more transfers than this.
+const SHARES_MAX: u16 = 64;
+
 /// How fast a transfer comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
-    /// Zero if nothing has come for a while.
+    /// Zero if the transfer is stalled.
     pub bytes_per_second: u64,
     /// How many transfers shared the busier end of its link at most, this one included.
     pub shares: u16,
@@ -58,7 +61,7 @@ impl Rate {
 
     /// Bytes per second that the transfer would have if it had the link to itself.
     pub fn fair(self) -> u64 {
-        self.bytes_per_second.saturating_mul(u64::from(self.shares.max(1)))
+        self.bytes_per_second.saturating_mul(self.shares.clamp(1, SHARES_MAX).into())
     }
 }
 

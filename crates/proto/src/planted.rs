@@ -58,6 +58,8 @@ pub enum Bug {
     KeepsTheFirstOfTwo,
     /// An owner looks at an entry as it was before the members changed, until the next slice brings it up to date.
     ReadsWhatIsNotSettled,
+    /// A node that lets others go first is never given a sender.
+    ForgetsThoseThatYield,
     /// An owner hears nothing of how fast objects come.
     IgnoresPaces,
     /// A coordinator hears nothing of positions that wait for a child.
@@ -76,7 +78,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 34] = [
         Self::AnswersGetsTooEarly,
         Self::IgnoresEpochs,
         Self::KeepsVoidAttempts,
@@ -104,6 +106,7 @@ impl Bug {
         Self::KeepsTheFirstOfTwo,
         Self::ReadsWhatIsNotSettled,
         Self::IgnoresPaces,
+        Self::ForgetsThoseThatYield,
         Self::IgnoresSilentChildren,
         Self::ListensToAnyMember,
         Self::BelievesAnyHolder,

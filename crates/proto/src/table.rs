@@ -139,6 +139,11 @@ impl Table {
         self.copies.get(&instance)
     }
 
+    /// Whether there is a copy of an instance that is not about to go.
+    pub fn holds(&self, instance: Instance) -> bool {
+        self.get(instance).is_some_and(|copy| !copy.doomed)
+    }
+
     /// More of a copy is there, or it comes from another node.
     pub fn set_state(&mut self, instance: Instance, state: State) {
         self.change(instance, |copy| copy.state = state);

@@ -255,7 +255,8 @@ impl World {
             Kind::Unlocate => Message::Unlocate { id },
             Kind::Paced => {
                 let (bytes_per_second, missing) = (self.dice.below(1 << 30), meta.size);
-                let rate = Rate { bytes_per_second, shares: 1 };
+                let shares = self.dice.below(1 << 16) as u16;
+                let rate = Rate { bytes_per_second, shares };
                 let usual = yes.then_some(1 << 30);
                 let source = node;
                 Message::Paced(Paced { id, instance, source, rate, missing, usual })

@@ -30,6 +30,8 @@ use crate::{
 pub enum Pattern {
     /// All get what one puts, and then the next.
     Broadcast,
+    /// Four such at once, of four hosts, for all others.
+    Broadcasts,
     /// Parameter server: the first half of the gradients to new weights, and newer weights for all who want them.
     Asynchronous,
     /// The same, where a gradient that no step has taken counts for the next.
@@ -40,13 +42,19 @@ pub enum Pattern {
 
 impl Pattern {
     /// All of them.
-    pub const ALL: [Self; 4] =
-        [Self::Broadcast, Self::Asynchronous, Self::Pending, Self::Synchronous];
+    pub const ALL: [Self; 5] =
+        [Self::Broadcast, Self::Broadcasts, Self::Asynchronous, Self::Pending, Self::Synchronous];
+
+    /// How many programs of this kind run at once, each with its server on a host of its own.
+    const fn jobs(self) -> u64 {
+        if matches!(self, Self::Broadcasts) { 4 } else { 1 }
+    }
 
     /// How many transfers of one object a step takes at least, one after the other.
     pub const fn bound(self) -> u64 {
         match self {
             Self::Broadcast => 1,
+            Self::Broadcasts => 4,
             Self::Asynchronous | Self::Pending | Self::Synchronous => 2,
         }
     }
@@ -205,16 +213,22 @@ impl Run {
 
     fn start(&self, world: &mut World, steps: &Rc<RefCell<Vec<Step>>>) {
         let meta = Meta::array(Dtype::Int64, vec![self.bytes / 8]).expect("whole elements");
-        let wanted = Rc::new(RefCell::new(vec![0; self.hosts as usize]));
-        let job = Job { run: *self, meta, done: Rc::default(), wanted, steps: steps.clone() };
         let mut number = 0;
-        // The server last: it sees in one go what its workers have done.
-        for host in (0..self.hosts).rev() {
-            number += 1;
-            let client = world.programs.client(NodeId(host + 1), number);
-            match host {
-                0 => world.programs.add(job.clone().serve(client)),
-                _ => world.programs.add(job.clone().work(client, host)),
+        for home in 0..self.pattern.jobs() {
+            let wanted = Rc::new(RefCell::new(vec![0; self.hosts as usize]));
+            // The steps of the first count.
+            let steps = if home == 0 { steps.clone() } else { Rc::default() };
+            let (run, meta, done) = (*self, meta.clone(), Rc::default());
+            let job = Job { run, home, meta, done, wanted, steps };
+            // The server last: it sees in one go what its workers have done.
+            let workers = (0..self.hosts).rev().filter(|host| *host != home);
+            for host in workers.chain([home]) {
+                number += 1;
+                let client = world.programs.client(NodeId(host + 1), number);
+                match host == home {
+                    true => world.programs.add(job.clone().serve(client)),
+                    false => world.programs.add(job.clone().work(client, host)),
+                }
             }
         }
     }
@@ -224,6 +238,8 @@ impl Run {
 #[derive(Clone, Debug)]
 struct Job {
     run: Run,
+    /// The host of the server.
+    home: u64,
     meta: Meta,
     /// How many workers got the version of this step.
     done: Rc<RefCell<BTreeMap<u64, u64>>>,
@@ -241,7 +257,7 @@ impl Job {
             let begun = client.now();
             self.disturb(&client, step, &mut dice);
             match self.run.pattern {
-                Pattern::Broadcast => {
+                Pattern::Broadcast | Pattern::Broadcasts => {
                     if step > 0 {
                         self.publish(&client, step).await;
                     }
@@ -291,8 +307,16 @@ impl Job {
         }
     }
 
+    fn prefix(&self) -> String {
+        format!("policy{}/", self.home)
+    }
+
+    fn weights(&self, version: u64) -> ObjectId {
+        ObjectId::Named(format!("{}{version}", self.prefix()).parse().expect("a name"))
+    }
+
     async fn publish(&self, client: &Client, version: u64) {
-        let id = weights(version);
+        let id = self.weights(version);
         let made = async {
             client.put(Some(id.clone()), self.meta.clone(), weights_tag(version)).await?;
             client.prune(&id, 2).await
@@ -305,15 +329,15 @@ impl Job {
     async fn work(self, client: Client, host: u64) {
         let (mut version, mut made) = (None, None);
         loop {
-            let Ok(newest) = client.latest(WEIGHTS, version).await else { continue };
+            let Ok(newest) = client.latest(&self.prefix(), version).await else { continue };
             version = Some(newest);
             // It may be pruned before it is here.
-            let Ok(reading) = client.get(&weights(newest)).await else { continue };
+            let Ok(reading) = client.get(&self.weights(newest)).await else { continue };
             if reading.tags() != [weights_tag(newest)] {
                 client.fail(format!("version {newest} holds {:?}", reading.tags()));
             }
             client.release(&reading);
-            if self.run.pattern == Pattern::Broadcast {
+            if matches!(self.run.pattern, Pattern::Broadcast | Pattern::Broadcasts) {
                 *self.done.borrow_mut().entry(newest).or_default() += 1;
                 continue;
             }
@@ -347,12 +371,12 @@ impl Job {
     }
 
     fn disturb(&self, client: &Client, step: u64, dice: &mut Dice) {
-        if self.run.trouble == Trouble::Hiccups && dice.chance(10) {
+        if self.run.trouble == Trouble::Hiccups && self.home == 0 && dice.chance(10) {
             let slow = Fault::Slow { times: dice.between(2, 10) };
             let fault = if dice.chance(50) { Fault::Pair } else { slow };
             client.disturb(dice.below(64), fault, dice.between(20, 400) * MILLISECOND);
         }
-        if let Some(fault) = self.run.trouble.fault()
+        if let Some(fault) = self.run.trouble.fault().filter(|_| self.home == 0)
             && let Some((_, host)) = FAULTS.iter().find(|(at, _)| *at == step)
         {
             client.disturb(*host, fault, self.run.trouble.lasts_ns());
@@ -365,12 +389,6 @@ pub fn median(steps: &[Step]) -> u64 {
     let mut times: Vec<u64> = steps.iter().map(|step| step.took_ns).collect();
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
-}
-
-const WEIGHTS: &str = "policy/";
-
-fn weights(version: u64) -> ObjectId {
-    ObjectId::Named(format!("{WEIGHTS}{version}").parse().expect("a name"))
 }
 
 const fn weights_tag(version: u64) -> Tag {
@@ -394,8 +412,11 @@ mod tests {
     fn every_pattern_settles_after_every_trouble() {
         for (pattern, trouble) in Pattern::ALL.iter().flat_map(|p| Trouble::ALL.map(|t| (*p, t))) {
             let run = Run::new(pattern, trouble, 120, 7);
-            let checked = run.go(Record::Nothing).and_then(|steps| run.check(&steps));
-            assert_eq!(checked, Ok(()), "{pattern:?}, {trouble:?}");
+            assert_eq!(
+                run.go(Record::Nothing).and_then(|steps| run.check(&steps)),
+                Ok(()),
+                "{pattern:?}, {trouble:?}"
+            );
         }
     }
 }

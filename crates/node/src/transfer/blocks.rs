@@ -178,6 +178,16 @@ pub(crate) fn open(
     Ok(())
 }
 
+/// What frames are written of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Of {
+    pub(crate) transfer: u64,
+    /// Whether a program of this host can write to the object.
+    pub(crate) fragile: bool,
+    /// How many transfers share the busiest link on the way.
+    pub(crate) shares: u16,
+}
+
 /// Writes frames, each a place in an object and its bytes, with the checksums that are `known` of their places and lengths.
 ///
 /// Sealed frames are copies, in memory of `streams`, and so are those of an object that is `fragile`: a program of this host
@@ -187,14 +197,13 @@ pub(crate) async fn write<'a, W>(
     writer: &mut W,
     seal: &mut Seal,
     streams: &Streams,
-    (transfer, fragile): (u64, bool),
+    Of { transfer, fragile, shares }: Of,
     frames: impl Iterator<Item = (u64, &'a [u8])> + Clone,
     known: impl Fn(u64, usize) -> Option<u32>,
 ) -> io::Result<()>
 where
     W: tokio::io::AsyncWrite + Unpin,
 {
-    let shares = streams.shares_out();
     let header = |offset: u64, bytes: &[u8]| {
         let sum = known(offset, bytes.len()).unwrap_or_else(|| frame::crc(bytes));
         let checksum = mutants::checksum(offset, sum);
@@ -272,11 +281,15 @@ mod tests {
         (near.unwrap(), far.unwrap().0)
     }
 
+    const fn of(transfer: u64, fragile: bool) -> Of {
+        Of { transfer, fragile, shares: 1 }
+    }
+
     /// Frames of `bytes` as they are sent, with a secret or plain.
     async fn sent(secret: Option<[u8; 32]>, transfer: u64, bytes: &[u8], frame: u64) -> Vec<u8> {
         let (mut sent, mut seal, streams) = (Vec::new(), Seal::new(secret), Streams::default());
         let frames = frames(bytes, 0, frame);
-        write(&mut sent, &mut seal, &streams, (transfer, false), frames, |_, _| None)
+        write(&mut sent, &mut seal, &streams, of(transfer, false), frames, |_, _| None)
             .await
             .unwrap();
         sent
@@ -407,7 +420,7 @@ mod tests {
         {
             let mut spy = Spy { object: bytes.as_ptr_range(), is_given_it: false };
             let (mut seal, frames) = (Seal::new(secret), frames(&bytes, 0, 50));
-            let sending = write(&mut spy, &mut seal, &streams, (1, fragile), frames, |_, _| None);
+            let sending = write(&mut spy, &mut seal, &streams, of(1, fragile), frames, |_, _| None);
             sending.await.unwrap();
             assert_eq!(spy.is_given_it, is_given_it);
         }

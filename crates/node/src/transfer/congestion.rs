@@ -23,7 +23,7 @@ const REPLACEMENTS: [&str; 2] = ["cubic", "reno"];
 
 const BBR: &[u8] = b"bbr";
 
-/// Lets connections that come in begin without BBR. What the kernel refuses stays as it is.
+/// Has accepted connections begin without BBR, if the kernel permits.
 pub(crate) fn begin_without_bbr(listener: &TcpListener) {
     let socket = SockRef::from(listener);
     if uses_bbr(&socket) {
@@ -31,7 +31,8 @@ pub(crate) fn begin_without_bbr(listener: &TcpListener) {
     }
 }
 
-/// Lets a connection use BBR after all if its path is long and the host prefers it.
+/// Has a connection use BBR after all if its path is long and the host prefers it. The shortest round trip counts, so this is
+/// for a connection that has carried a transfer.
 pub(super) fn suit_path(stream: &TcpStream) {
     let round_trip_us = path_info(stream.as_fd()).ok().and_then(|path| path.round_trip_us);
     if round_trip_us.is_some_and(|us| us >= LONG_US) && host_prefers_bbr() {
@@ -59,7 +60,7 @@ mod tests {
         String::from_utf8(name).unwrap().trim_end_matches('\0').to_owned()
     }
 
-    /// Both ends of a connection to a listener that was given this congestion control before.
+    /// A connection to a listener that had this congestion control before.
     async fn accepted(chosen: &str) -> Option<TcpStream> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         SockRef::from(&listener).set_tcp_congestion(chosen.as_bytes()).ok()?;

@@ -139,7 +139,6 @@ async fn receive_copy(
     }
     // Each part of a reduce is awaited by others.
     let permit = if ordered { None } else { Some(transfers.limiter.enter(source, size).await) };
-    let _receiving = transfers.streams.receiving();
     let frame = frame_bytes(size, transfers.link.link());
     let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone(), ordered };
     let mut pace = Pace::default();
@@ -148,6 +147,8 @@ async fn receive_copy(
     let (mut channel, transfer) = ask(transfers, source, what, credit.window(), frame).await?;
     let mut arrivals = Arrivals::default();
     let mut turn = Turn::new(&transfers.facts);
+    // Until the first frame it takes nothing of the link.
+    let mut receiving = None;
     for range in ranges {
         let Some(mut claim) = held.slot.claim_owned(range.clone()) else {
             return Err(WireError::Unexpected(format!(
@@ -188,7 +189,9 @@ async fn receive_copy(
             transfers.counters.bytes_received.add(whole);
             turn.moved(whole);
             // Before others have their turn, in which more would come than the link carries in the time that is counted.
+            receiving.get_or_insert_with(|| transfers.streams.receiving());
             let shares = shares(transfers, &headers);
+            held.came_beside(shares);
             pace.step(whole, shares);
             growth.step(transfers, wanted, whole, shares);
             permit.iter().for_each(Permit::moved);
@@ -208,7 +211,7 @@ async fn receive_copy(
     Ok(end)
 }
 
-/// How many transfers share the busier end of the link by which frames came.
+/// How many transfers share the busiest link by which frames came.
 fn shares(transfers: &Transfers, frames: &[Header]) -> u16 {
     let theirs = frames.iter().map(|frame| frame.shares).max().unwrap_or(1);
     theirs.max(transfers.streams.shares_in())
@@ -257,7 +260,7 @@ async fn receive_partial(
 ) -> Result<(), LinkError> {
     let what = What::Partial(key);
     let mut pace = Pace::default();
-    let _receiving = transfers.streams.receiving();
+    let mut receiving = None;
     let (mut channel, transfer) = ask(transfers, child, what, WINDOW_BYTES, frame).await?;
     let mut arrivals = Arrivals::default();
     let (mut at, mut asked, mut ungranted) = (part.start, part.start, 0);
@@ -282,6 +285,7 @@ async fn receive_partial(
                 return Err(WireError::Unexpected(said).into());
             }
         };
+        receiving.get_or_insert_with(|| transfers.streams.receiving());
         let shares = shares(transfers, &headers);
         for mut header in headers {
             let Some(mut piece) = waiting.pop_front() else { break };

@@ -29,7 +29,8 @@ use tokio::{
 use tracing::debug;
 
 use super::{
-    blocks, congestion,
+    blocks::{self, Of},
+    congestion,
     patience::Turn,
     shared::{Serving, Transfers},
     streams::{Frame, ORDER_PATIENCE},
@@ -137,7 +138,6 @@ pub(crate) fn start(
 /// Serves what is asked for on one connection until it ends.
 async fn serve(transfers: &Arc<Transfers>, channel: Channel) -> Result<(), LinkError> {
     let Channel { stream, seal, open } = channel;
-    congestion::suit_path(&stream);
     let (reader, stream) = stream.into_split();
     let mut writer = Writer { stream, seal };
     let (asks, mut asked) = mpsc::channel(1);
@@ -152,6 +152,7 @@ async fn serve(transfers: &Arc<Transfers>, channel: Channel) -> Result<(), LinkE
     }));
     while let Some((transfer, fetch)) = asked.recv().await {
         answer(transfers, &mut writer, &credit, transfer, fetch).await?;
+        congestion::suit_path(writer.stream.as_ref());
     }
     Ok(())
 }
@@ -263,7 +264,7 @@ async fn send_copy(
         asked.is_refused = true;
         return Ok(Some(Unavailable::NotHere));
     };
-    let _active = transfers.streams.sending();
+    let _sending = transfers.streams.sending();
     let result = send_ranges(transfers, writer, credit, &mut turn, (&held, relayed), wanted).await;
     if matches!(result, Ok(None)) {
         transfers.counters.serves.add(1);
@@ -348,11 +349,13 @@ async fn send_ranges(
             let (Writer { stream, seal }, streams) = (&mut *writer, &transfers.streams);
             let known = |at, length| if is_changed { None } else { held.known_sum(at, length) };
             // Those who put it may have it mapped for writing.
-            let of = (transfer, !relayed);
+            let shares = streams.shares_out().max(held.shares_upstream());
+            let of = Of { transfer, fragile: !relayed, shares };
             let writing = blocks::write(stream, seal, streams, of, frames, known);
             turn.expect("took", writing).await?;
             turn.moved(end - at);
             counter.add(bytes.len() as u64);
+            transfers.count_shared(bytes.len() as u64);
             at = end;
         }
     }
@@ -384,7 +387,7 @@ async fn send_partial(
         () = credit.closed() => None,
     };
     let Some(mut frames) = frames else { return Ok(Some(Unavailable::Stopped)) };
-    let _active = transfers.streams.sending();
+    let _sending = transfers.streams.sending();
     // Half of the window at most: the other half is granted again while this one is on its way.
     let most = ((WINDOW_BYTES / 2 / frame) as usize).clamp(1, blocks::FRAMES_AT_ONCE);
     let mut batch = Vec::with_capacity(most);
@@ -401,9 +404,10 @@ async fn send_partial(
         let length: u64 = pieces.clone().map(|(_, bytes)| bytes.len() as u64).sum();
         credit.take(length, length).await?;
         let (Writer { stream, seal }, streams) = (&mut *writer, &transfers.streams);
-        let of = (transfer, false);
+        let of = Of { transfer, fragile: false, shares: streams.shares_out() };
         blocks::write(stream, seal, streams, of, pieces, |_, _| None).await?;
         transfers.counters.bytes_partial.add(length);
+        transfers.count_shared(length);
         if matches!(batch.last(), Some(Frame::End)) {
             return Ok(None);
         }

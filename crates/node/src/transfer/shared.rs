@@ -136,6 +136,13 @@ impl Transfers {
         });
     }
 
+    /// Counts bytes that were sent, if other transfers share the link.
+    pub(super) fn count_shared(&self, bytes: u64) {
+        if self.streams.shares_out() > 1 {
+            self.counters.bytes_shared.add(bytes);
+        }
+    }
+
     /// A transfer from or to a member broke off: counts it if the member gave or took too little.
     pub(super) fn note_slow(&self, node: NodeId, error: &LinkError) {
         if matches!(error, LinkError::Slow(..)) {

@@ -7,6 +7,7 @@ use alloc::{format, vec::Vec};
 use super::{
     Directory, Mail,
     entry::{Asking, Locator, Waiter},
+    live::Live,
 };
 use crate::{
     id::{NodeId, ObjectId, RequestId},
@@ -18,8 +19,8 @@ use crate::{
     time::Instant,
 };
 
-/// How long a node that receives slowly lets others go first. They relay to each other, and it comes last: a relay that is
-/// slow would be left, and one that is slow no more is not in their way. An eighth of a transfer costs it little.
+/// How long a node that receives slowly lets others go first: an eighth of a transfer, which costs it little. The others form
+/// a chain meanwhile, and the node takes its place at the end, where nobody depends on it.
 fn yields_ns(size: u64, link: Link) -> u64 {
     u64::try_from(link.transfer_ns(size) / 8).unwrap_or(u64::MAX).min(YIELDS_NS_MAX)
 }
@@ -28,7 +29,7 @@ const YIELDS_NS_MAX: u64 = 100_000_000;
 
 impl Waiter {
     fn is_due(&self, now: Instant) -> bool {
-        self.not_before.is_none_or(|not_before| not_before <= now)
+        self.yields_until.is_none_or(|until| until <= now)
     }
 }
 
@@ -44,7 +45,7 @@ impl Directory {
         link: Link,
         mail: &mut Mail,
     ) {
-        let waiter = Waiter { node: asker, avoid: avoid.to_vec(), not_before: None };
+        let waiter = Waiter { node: asker, avoid: avoid.to_vec(), yields_until: None };
         self.seek_sender(now, waiter, id, members, link, mail);
     }
 
@@ -64,15 +65,18 @@ impl Directory {
             mail.push((asker, Message::Gone { id: id.clone(), error: gone.error(id) }));
             return;
         }
-        let size = entry.live.as_ref().map(|live| live.meta.size);
-        let size = size.filter(|size| *size > INLINE_BYTES_MAX);
+        // One that asks again has yielded, or begun to.
+        let before = entry.asking().and_then(|asking| asking.waiter(asker));
+        waiter.yields_until = waiter.yields_until.or(before.and_then(|before| before.yields_until));
         let yields = self.speeds.received_slowness(now, asker) > 1
             && waiter.avoid.is_empty()
-            && waiter.not_before.is_none();
-        if let Some(size) = size.filter(|_| yields) {
-            let not_before = now + yields_ns(size, link);
-            waiter.not_before = Some(not_before);
-            self.alarms.insert((not_before, id.clone()));
+            && waiter.yields_until.is_none();
+        let is_new =
+            |live: &&Live| live.meta.size > INLINE_BYTES_MAX && !live.holders.contains_key(&asker);
+        if let Some(live) = entry.live.as_ref().filter(is_new).filter(|_| yields) {
+            let until = now + yields_ns(live.meta.size, link);
+            waiter.yields_until = Some(until);
+            self.alarms.insert((until, id.clone()));
         }
         let is_due = waiter.is_due(now);
         if let Some(live) = &mut entry.live
@@ -162,7 +166,7 @@ impl Directory {
     }
 
     /// Finds senders for nodes that have let others go first for long enough.
-    pub(super) fn wake_those_that_yielded(
+    pub(super) fn wake_yielded(
         &mut self,
         now: Instant,
         id: &ObjectId,
@@ -171,8 +175,10 @@ impl Directory {
         mail: &mut Mail,
     ) {
         let asking = self.entries.get(id).and_then(|entry| entry.asking());
-        let has_yielded = |waiter: &Waiter| waiter.not_before.is_some_and(|until| until <= now);
-        if asking.is_some_and(|asking| asking.waiters.iter().any(has_yielded)) {
+        let has_yielded = |waiter: &Waiter| waiter.yields_until.is_some_and(|until| until <= now);
+        if asking.is_some_and(|asking| asking.waiters.iter().any(has_yielded))
+            && !planted::has(Bug::ForgetsThoseThatYield)
+        {
             self.wake(now, id, false, members, link, mail);
         }
     }

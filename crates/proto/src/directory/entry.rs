@@ -77,7 +77,13 @@ pub(super) struct Waiter {
     /// Senders that failed it.
     pub(super) avoid: Vec<NodeId>,
     /// Until when others go first, if it was found to receive slowly.
-    pub(super) not_before: Option<Instant>,
+    pub(super) yields_until: Option<Instant>,
+}
+
+impl Asking {
+    pub(super) fn waiter(&self, node: NodeId) -> Option<&Waiter> {
+        self.waiters.iter().find(|waiter| waiter.node == node)
+    }
 }
 
 /// One of as many as are remembered: what few have is boxed.

@@ -191,10 +191,12 @@ impl Live {
         let pace = |node: NodeId, holder: &Holder| {
             self.pace_of(now, (node, holder), asker, others, speeds)
         };
-        let slowness = |node: NodeId, holder: &Holder| match speeds.is_stalled(now, node) {
-            // What is sent to a host that is silent takes nothing of its sender's link.
-            true => u64::MAX,
-            false => self.received_slowness(now, (node, holder), asker, others, speeds),
+        let slowness = |node: NodeId, holder: &Holder| {
+            if speeds.is_stalled(now, node) {
+                // What is sent to a host that is silent takes nothing of its sender's link.
+                return u64::MAX;
+            }
+            self.received_slowness(now, (node, holder), asker, others, speeds)
         };
         let lineages = self.lineages(asker);
         let fed = self.fed(asker, movable_since, members, slowness);

@@ -406,7 +406,7 @@ impl Directory {
         self.settle(now, id, members, mail);
         self.answer_deleters(now, id, mail);
         self.judge_stalls(now, id, members, link, mail);
-        self.wake_those_that_yielded(now, id, members, link, mail);
+        self.wake_yielded(now, id, members, link, mail);
         self.end_in_time(now, id, members, mail);
         let since = self.entries.get(id).and_then(|entry| entry.orphan_since);
         let lost_at = since.map(|since| self.lost_at(since));

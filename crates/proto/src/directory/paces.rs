@@ -107,7 +107,9 @@ impl Directory {
             mail.push((from, Message::Slow { times, bytes_per_second: rate.fair() }));
         }
         if !report.is_slow(typical) {
-            self.speeds.sends_well(source);
+            if report.has_its_share(typical) {
+                self.speeds.sends_well(now, source);
+            }
             return live.blame_left(now, from, typical, members, &mut self.speeds);
         }
         if let Some(better) = live.better(now, from, (others, typical), members, link, &self.speeds)
@@ -150,6 +152,11 @@ impl Report {
     /// Whether the transfer has far less than others have, though it may have shared a link.
     fn is_slow(&self, typical: u64) -> bool {
         self.rate.fair().saturating_mul(SLOW_TIMES) < typical
+    }
+
+    /// Whether the transfer has about as much as others have. A fair rate is an upper limit, and proves nothing good.
+    const fn has_its_share(&self, typical: u64) -> bool {
+        self.rate.bytes_per_second.saturating_mul(SLOW_TIMES) >= typical
     }
 
     /// How many times less it has than others.
@@ -257,10 +264,10 @@ impl Live {
             !holder.left().is_empty() || self.feeds_well(now, holder.source?, node, typical);
         let least_ns = if is_plain { PROBATION_NS } else { 2 * PROBATION_NS };
         let is_long = holder.located.is_some_and(|located| now.since(located) > least_ns);
-        if !report.is_slow(typical) {
-            speeds.is_quick(node);
+        if report.has_its_share(typical) {
+            speeds.is_quick(now, node);
             None
-        } else if is_long && self.is_well(now, holder.source?, typical) {
+        } else if report.is_slow(typical) && is_long && self.is_well(now, holder.source?, typical) {
             let times = report.slowness(typical);
             speeds.receives_slowly(now, node, times);
             Some(times)
@@ -306,7 +313,7 @@ impl Live {
 
     /// Whether a sender has the bytes, or gets its share of them.
     fn is_well(&self, now: Instant, sender: NodeId, typical: u64) -> bool {
-        let gets_its_share = |report: Report| !report.is_slow(typical);
+        let gets_its_share = |report: Report| report.has_its_share(typical);
         let has_bytes =
             |holder: &Holder| holder.complete || holder.fresh(now).is_some_and(gets_its_share);
         self.holders.get(&sender).is_none_or(has_bytes)
@@ -339,7 +346,8 @@ impl Live {
         let stay_ns = u128::from(report.missing) * 1_000_000_000 / rate;
         // A receiver that is slow itself gets no more from another sender.
         let own = u128::from(speeds.received_slowness(now, node));
-        let is_sooner = 2 * own * u128::from(choice.predicted_ns) + u128::from(MOVE_NS) < stay_ns;
+        let move_ns = (2 * own).saturating_mul(u128::from(choice.predicted_ns));
+        let is_sooner = move_ns.saturating_add(u128::from(MOVE_NS)) < stay_ns;
         (is_sooner && !choice.is_last_resort).then_some(choice.node)
     }
 
@@ -398,7 +406,7 @@ impl Live {
                 && holder.source == Some(sender)
                 && holder
                     .fresh(now)
-                    .is_some_and(|report| !report.is_stalled() && !report.is_slow(typical))
+                    .is_some_and(|report| !report.is_stalled() && report.has_its_share(typical))
         })
     }
 

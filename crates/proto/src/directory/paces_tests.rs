@@ -132,8 +132,10 @@ fn a_node_sends_slowly_after_two_incidents_and_is_tried_again_ever_later() {
     speeds.sends_slowly(at(14_500), node, 10, at(14_300));
     assert_eq!(speeds.sent_slowness(at(18_499), node), 10, "for twice as long");
     assert_eq!(speeds.sent_slowness(at(18_500), node), 1);
-    speeds.sends_well(node);
-    speeds.sends_slowly(at(18_600), node, 10, at(18_550));
+    speeds.sends_well(at(18_550), node);
+    for incident in [18_000, 18_400, 18_550] {
+        speeds.sends_slowly(at(18_600), node, 10, at(incident));
+    }
     assert_eq!(speeds.sent_slowness(at(18_600), node), 1, "what was proved before is void");
 }
 
@@ -145,10 +147,13 @@ fn a_node_that_receives_well_again_sends_well_too() {
     for ms in [1000, 2000] {
         speeds.sends_slowly(at(ms), node, 10, at(ms));
     }
-    speeds.is_quick(node);
+    speeds.is_quick(at(2100), node);
     assert_eq!(speeds.sent_slowness(at(2100), node), 10, "it has received well all the time");
     speeds.receives_slowly(at(2200), node, 10);
-    speeds.is_quick(node);
+    speeds.says(at(2250), node, Receives { slowness: 1, usual: None });
+    assert_eq!(speeds.sent_slowness(at(2250), node), 10, "it may not know yet");
+    speeds.receives_slowly(at(2260), node, 10);
+    speeds.is_quick(at(2300), node);
     assert_eq!(speeds.sent_slowness(at(2300), node), 1);
 }
 

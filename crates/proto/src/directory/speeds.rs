@@ -38,6 +38,8 @@ struct Speed {
     up: Option<SendsSlowly>,
     /// When it first sent slowly; once proves nothing, since every host is busy now and then.
     suspected: Option<Instant>,
+    /// Incidents up to then were judged, or are void since it was well later.
+    judged_until: Instant,
     /// When a receiver of it was stalled and it said nothing.
     stalled: Option<Instant>,
     /// Bytes per second that it says it is used to receive.
@@ -52,6 +54,13 @@ struct SendsSlowly {
     until: Instant,
     /// For how long the mark counts, from when it was set.
     lasts_ns: u64,
+}
+
+impl Speed {
+    /// The node sends well: what happened before proves nothing any more.
+    const fn acquit(&mut self, now: Instant) {
+        (self.up, self.suspected, self.judged_until) = (None, None, now);
+    }
 }
 
 /// How long a node that sends slowly is left alone before it is tried again: at first, and at most.
@@ -74,8 +83,9 @@ impl Speeds {
         let Receives { slowness, usual } = receives;
         if slowness > 1 {
             self.receives_slowly(now, from, slowness);
-        } else {
-            self.is_quick(from);
+        } else if let Some(speed) = self.nodes.get_mut(&from) {
+            // It may not know yet what was found, so this is no proof of how it sends.
+            speed.down = None;
         }
         if usual.is_some() {
             self.nodes.entry(from).or_default().usual = usual;
@@ -96,18 +106,18 @@ impl Speeds {
     }
 
     /// A node receives as fast as others. If it did not before, its link is well again in the other direction too.
-    pub(super) fn is_quick(&mut self, node: NodeId) {
+    pub(super) fn is_quick(&mut self, now: Instant, node: NodeId) {
         if let Some(speed) = self.nodes.get_mut(&node)
             && speed.down.take().is_some()
         {
-            (speed.up, speed.suspected) = (None, None);
+            speed.acquit(now);
         }
     }
 
     /// A receiver has its share of what a node sends.
-    pub(super) fn sends_well(&mut self, node: NodeId) {
+    pub(super) fn sends_well(&mut self, now: Instant, node: NodeId) {
         if let Some(speed) = self.nodes.get_mut(&node) {
-            (speed.up, speed.suspected) = (None, None);
+            speed.acquit(now);
         }
     }
 
@@ -119,14 +129,15 @@ impl Speeds {
     /// A node sent so many times less to a receiver than that gets elsewhere, in an incident `at` some time.
     pub(super) fn sends_slowly(&mut self, now: Instant, node: NodeId, times: u64, at: Instant) {
         let speed = self.nodes.entry(node).or_default();
+        if at <= speed.judged_until {
+            return;
+        }
         match &mut speed.up {
             // It was tried again, and proved to be slow again.
             Some(mark) if now < mark.until + mark.lasts_ns => {
-                if mark.until <= at {
-                    mark.lasts_ns = mark.lasts_ns.saturating_mul(2).min(MARK_NS_MAX);
-                    mark.until = now + mark.lasts_ns;
-                }
-                mark.times = times;
+                mark.lasts_ns = mark.lasts_ns.saturating_mul(2).min(MARK_NS_MAX);
+                (mark.times, mark.until) = (times, now + mark.lasts_ns);
+                speed.judged_until = mark.until;
             }
             _ => match speed.suspected.filter(|first| now.since(*first) < SUSPECTED_NS) {
                 None => speed.suspected = Some(at),
@@ -134,6 +145,7 @@ impl Speeds {
                 Some(_) => {
                     let (until, lasts_ns) = (now + MARK_NS_MIN, MARK_NS_MIN);
                     speed.up = Some(SendsSlowly { times, until, lasts_ns });
+                    (speed.suspected, speed.judged_until) = (None, until);
                 }
             },
         }

@@ -149,7 +149,7 @@ impl Coordinator {
             let result = reduce.result().clone();
             let wants = |node: NodeId| directory.is_awaited(&result, node);
             let (members, link) = (world.members(), world.config().link);
-            let holds = |instance: Instance| table.get(instance).is_some_and(|copy| !copy.doomed);
+            let holds = |instance: Instance| table.holds(instance);
             let around = Around { members, holds: &holds, link, wants: &wants };
             fact(reduce, around, world.now(), &mut steps);
         });

@@ -323,7 +323,7 @@ impl Pulls {
         self.usual_rate = rate;
     }
 
-    /// More has come, beside `shares - 1` other transfers; how fast, if its owner is to learn of that.
+    /// More has come, beside `shares - 1` other transfers; the rate, if a report to its owner is due.
     pub(super) fn grew(
         &mut self,
         id: &ObjectId,

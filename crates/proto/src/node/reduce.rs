@@ -129,14 +129,17 @@ impl Node {
         if found.is_none() {
             self.watches.absent(from, id, &mut self.world);
         }
-        // Its owner has not missed its holder yet, or has met it already, or has not heard that it leaves: this node can't
-        // order it to fold.
-        let can_fold =
-            |node| self.world.members().contains(node) && !self.world.members().is_leaving(node);
+        // Its owner has not missed its holder yet, or has met it already, or does not know that it leaves, or that this node
+        // has evicted its copy: it can't be ordered to fold.
+        let (me, members) = (self.world.me(), self.world.members());
+        let can_fold = |found: &Found| {
+            let is_here = found.holder != me || self.table.holds(found.instance);
+            members.contains(found.holder) && !members.is_leaving(found.holder) && is_here
+        };
         let usable = found.clone().and_then(|found| match found.inline {
             // Its bytes are here from now on.
-            Some(_) if !can_fold(found.holder) => Some(Found { holder: self.world.me(), ..found }),
-            None if !can_fold(found.holder) => None,
+            Some(_) if !can_fold(&found) => Some(Found { holder: me, ..found }),
+            None if !can_fold(&found) => None,
             _ => Some(found),
         });
         if found.is_some() && usable.is_none() {
@@ -407,10 +410,14 @@ impl Node {
         self.take_steps(key, steps);
     }
 
-    /// Attempts that read an input at a node that is gone begin again.
+    /// Attempts that fold an input at a node that is gone begin again; inputs that wait there are looked up again.
     pub(super) fn reduces_without(&mut self, node: NodeId, is_over: bool) {
         for (key, epoch) in self.coordinator.depending_on(node) {
-            self.reduce_failed(key, epoch, format!("node {node} is gone"), true);
+            if self.coordinator.get(key).is_some_and(|reduce| reduce.folds_at(node)) {
+                self.reduce_failed(key, epoch, format!("node {node} is gone"), true);
+            } else {
+                self.advise(key, |reduce, _, _, steps| reduce.holder_leaves(node, steps));
+            }
         }
         let is_theirs =
             |key: &FoldKey| key.reduce.node == node && !planted::has(Bug::LeavesFoldsOfTheDead);

@@ -219,9 +219,8 @@ impl Reduce {
     /// The bytes of small inputs are here.
     pub fn holder_leaves(&mut self, node: NodeId, steps: &mut Vec<Step>) {
         let me = self.me;
-        for arrival in self.arrived.iter_mut().filter(|arrival| arrival.inline.is_some()) {
-            arrival.holder = if arrival.holder == node { me } else { arrival.holder };
-        }
+        let is_small = |arrival: &&mut Arrival| arrival.holder == node && arrival.inline.is_some();
+        self.arrived.iter_mut().filter(is_small).for_each(|arrival| arrival.holder = me);
         self.look_up_again(|arrival| arrival.holder == node, steps);
     }
 
@@ -237,7 +236,8 @@ impl Reduce {
         let waiting = self.chosen..;
         let is_void = |arrival: &mut Arrival| arrival.inline.is_none() && is_void(arrival);
         for arrival in self.arrived.extract_if(waiting, is_void) {
-            self.inputs.insert(arrival.id.clone(), Input::Absent);
+            self.inputs.insert(arrival.id.clone(), Input::Unanswered);
+            self.unanswered += 1;
             steps.push(Step::Watch(arrival.id));
         }
         if self.arrived.is_empty() {
@@ -245,9 +245,14 @@ impl Reduce {
         }
     }
 
-    /// Whether an input in the fold is read at `node`.
+    /// Whether an input was found at `node`.
     pub fn depends_on(&self, node: NodeId) -> bool {
         self.arrived.iter().any(|arrival| arrival.holder == node)
+    }
+
+    /// Whether an input in the fold is read at `node`.
+    pub fn folds_at(&self, node: NodeId) -> bool {
+        self.arrived[..self.chosen].iter().any(|arrival| arrival.holder == node)
     }
 
     /// How far it is, in words.
@@ -315,6 +320,9 @@ impl Reduce {
         }
         self.unanswered -= usize::from(*input == Input::Unanswered);
         *input = Input::Gone(error.clone());
+        if self.arrived.is_empty() {
+            self.like = None;
+        }
         let gone = self.lost();
         let possible = self.inputs.len() - gone.len();
         if possible >= self.count {

@@ -23,8 +23,8 @@ use crate::{
 
 /// How long a reduce that could begin waits for the last inputs, because with all of them it might be scattered.
 ///
-/// A sixteenth of what the object takes on a link. What is larger than a window waits for its last input in any case, and then
-/// so long for readers of the result.
+/// A sixteenth of what the object takes on a link. An object larger than a window waits for its last input in any case, and
+/// from then on so long for readers of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
     Fresh,
@@ -71,18 +71,18 @@ impl Reduce {
             self.seat_late_arrivals();
             return self.order(steps);
         }
+        // Positions that wait for an input fill their windows and no more. An object larger than a window gains nothing by
+        // that, and would share the links with what the missing inputs are made from.
+        if size > WINDOW_BYTES && self.arrived.len() < self.count {
+            return;
+        }
         self.look_up_evicted(around, steps);
-        if self.arrived.is_empty() {
+        if self.unanswered > 0 {
             return;
         }
         let groups = self.groups();
         if self.is_scattered(size, &groups, around) {
             return self.scatter(size, groups, around, steps);
-        }
-        // Positions that wait for an input fill their windows and no more. What a window can't hold gains nothing by that, and
-        // would share the links with what the missing inputs are made from.
-        if size > WINDOW_BYTES && self.arrived.len() < self.count {
-            return;
         }
         if self.is_worth_waiting(now, size, &groups, around) {
             return;

@@ -56,7 +56,7 @@ pub enum Step {
 pub struct Around<'a> {
     /// Who there is.
     pub members: &'a Members,
-    /// Whether this node has a copy of an instance.
+    /// Whether this node has a copy of an instance that is not about to go.
     pub holds: &'a dyn Fn(Instance) -> bool,
     /// Between any two of them.
     pub link: Link,

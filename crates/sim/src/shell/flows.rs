@@ -7,7 +7,9 @@ use hoplite_proto::{
     node::{Event, GROWTH_NS},
 };
 
-use super::{BLOCK_BYTES, CREDIT_BLOCKS, Flow, Gathered, Source, WINDOW_BLOCKS, What, blocks_in};
+use super::{
+    BLOCK_BYTES, CREDIT_BLOCKS, Flow, Gathered, SlotId, Source, WINDOW_BLOCKS, What, blocks_in,
+};
 use crate::{
     Sabotage,
     payload::{Content, Piece, Tag},
@@ -231,20 +233,33 @@ impl World {
         }
         flow.told = now;
         let (source, received, node) = (flow.from, flow.received, flow.to);
-        let to = flow.to;
         let missing = (flow.wanted.len() as u64 * BLOCK_BYTES).saturating_sub(received);
         if let What::Copy { instance, .. } = flow.what {
-            let shares = self.shares(source, to);
+            let shares = self.shares(number);
             self.tell(node, Event::FetchGrew { instance, source, received, missing, shares });
         }
     }
 
-    /// How many flows share the busier end of the link from one host to another.
-    fn shares(&self, from: NodeId, to: NodeId) -> u16 {
-        let all = || self.shell.flows.values().filter(|flow| flow.source.is_some());
-        let (out, into) =
-            (all().filter(|flow| flow.from == from), all().filter(|flow| flow.to == to));
-        out.count().max(into.count()) as u16
+    /// How many flows share the busiest link on the way of one of a copy, from where it is complete.
+    fn shares(&self, number: u64) -> u16 {
+        let upstream = |flow: &&Flow| match flow.source {
+            Some(Source::Slot(slot)) => self.flow_into(slot),
+            _ => None,
+        };
+        let way = std::iter::successors(self.shell.flows.get(&number), |flow| upstream(flow));
+        // Copies may grow from each other in a circle for a moment.
+        let shares = way.take(self.hosts.len()).map(|flow| {
+            let all = || self.shell.flows.values().filter(|other| other.source.is_some());
+            let out = all().filter(|other| other.from == flow.from).count();
+            out.max(all().filter(|other| other.to == flow.to).count())
+        });
+        shares.max().unwrap_or(1) as u16
+    }
+
+    /// The flow that fills a slot, if one does.
+    fn flow_into(&self, slot: SlotId) -> Option<&Flow> {
+        let fills = |flow: &Flow| matches!(flow.what, What::Copy { sink, .. } if sink == slot);
+        self.shell.flows.values().find(|flow| fills(flow))
     }
 
     fn finish_copy(&mut self, number: u64) {
