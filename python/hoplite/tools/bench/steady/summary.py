@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import statistics
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from hoplite.tools.bench.steady.faults import TITLES
 from hoplite.tools.bench.steady.patterns import PATTERNS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from hoplite.tools.bench.row import Row
 
 
@@ -86,10 +89,22 @@ def remarks(row: Row) -> list[str]:
         found.append(f"{fault['host']} {TITLES[facts['fault']]} {span}: {how}")
     if facts["retries"]:
         found.append(f"the server repeated {words.count(facts['retries'], 'step')} whose answers were lost")
+    shared = _shared(facts["counters"].values())
+    if shared is not None:
+        found.append(f"{shared:.0%} of all bytes were sent while another transfer shared the link")
     for host, counters in facts["counters"].items():
         if moved := peace.disturbances(counters):
             found.append(f"{host} counted {', '.join(moved)}")
     return found
+
+
+def _shared(hosts: Iterable[Mapping[str, int]]) -> float | None:
+    """The part of all payload that was sent beside other transfers; None if nothing was sent."""
+    total = collections.Counter[str]()
+    for counters in hosts:
+        total.update(counters)
+    sent = sum(total[name] for name in ("bytes_direct", "bytes_relayed", "bytes_partial"))
+    return total["bytes_shared"] / sent if sent else None
 
 
 def facts_of(row: Row) -> dict[str, Any]:
