@@ -381,7 +381,8 @@ class AsyncVerbs(AsyncOverview):
             InvalidArgument: no inputs, one of them twice, a count below 1 or above their number, or a `ttl` that
                 is not above 0.
             NameTaken: an object of that name is alive, or is to be the result of another reduce.
-            ObjectDeleted: an input was deleted; also raised by `get` on the result.
+            ObjectDeleted: an input was deleted before it was folded: one of more than 2 MiB, before the last input
+                arrived; also raised by `get` on the result.
             ShapeMismatch: two inputs differ in shape or dtype; names both; also raised by `get` on the result.
             UnknownOp: the op is none of these.
             UnsupportedDtype: the inputs are no arrays, or the op is not for their dtype; also raised by `get` on the
