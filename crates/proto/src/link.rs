@@ -4,18 +4,23 @@
 
 use crate::reduce::cost::Link;
 
+/// Bytes of a transfer that shows the rate of a link. Fewer may pass in the burst that a shaped link lets through at once.
+const LONG_BYTES: u64 = 1024 * 1024;
+
 /// What is known of the link of a node to the others.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkEstimate {
     link: Link,
     has_latency: bool,
     has_bandwidth: bool,
+    /// Whether a long transfer was measured.
+    has_long: bool,
 }
 
 impl LinkEstimate {
     /// `assumed` counts until the first sample.
     pub const fn new(assumed: Link) -> Self {
-        Self { link: assumed, has_latency: false, has_bandwidth: false }
+        Self { link: assumed, has_latency: false, has_bandwidth: false, has_long: false }
     }
 
     /// Latency and bandwidth as they are known now.
@@ -44,15 +49,18 @@ impl LinkEstimate {
     pub fn transfer(&mut self, bytes: u64, nanoseconds: u64, is_steady: bool) {
         let sample = u128::from(bytes) * 1_000_000_000 / u128::from(nanoseconds.max(1));
         let sample = u64::try_from(sample).unwrap_or(u64::MAX);
-        let old = self.link.bytes_per_second;
-        self.link.bytes_per_second = match self.has_bandwidth {
+        let (old, is_long) = (self.link.bytes_per_second, bytes >= LONG_BYTES);
+        let is_first = !self.has_bandwidth || is_long && !self.has_long;
+        self.link.bytes_per_second = match sample < old {
+            _ if is_first => sample,
             // A quarter of the new, three of the old: a single odd sample does not change a plan.
-            true if sample < old && is_steady => old / 4 * 3 + sample / 4,
-            // Links that have become slower show in the end too.
-            true if sample < old => old - (old - sample) / 64,
-            _ => sample,
+            true if is_steady => old / 4 * 3 + sample / 4,
+            false if is_long => old + (sample - old) / 4,
+            // What says little shows in the end too.
+            true => old - (old - sample) / 64,
+            false => old + (sample - old) / 64,
         };
-        self.has_bandwidth = true;
+        (self.has_bandwidth, self.has_long) = (true, self.has_long || is_long);
     }
 }
 
@@ -92,5 +100,19 @@ mod tests {
         let mut estimate = LinkEstimate::new(ASSUMED);
         estimate.transfer(u64::MAX, 0, true);
         assert_eq!(estimate.link().bytes_per_second, u64::MAX);
+    }
+
+    /// Goal: a burst that a shaped link lets through at once does not make every other transfer look slow.
+    #[test]
+    fn a_short_transfer_raises_the_estimate_little() {
+        let mut estimate = LinkEstimate::new(ASSUMED);
+        estimate.transfer(64 * 1024, SECOND, true);
+        estimate.transfer(16 << 20, SECOND, true);
+        assert_eq!(estimate.link().bytes_per_second, 16 << 20, "the first long one counts");
+        estimate.transfer(64 * 1024, SECOND / 2560, false);
+        assert_eq!(estimate.link().bytes_per_second, (16 << 20) + (144 << 20) / 64);
+        estimate.transfer(1 << 20, SECOND / 160, true);
+        let before = (16 << 20) + (144 << 20) / 64;
+        assert_eq!(estimate.link().bytes_per_second, before + ((160 << 20) - before) / 4);
     }
 }
