@@ -269,6 +269,19 @@ fn a_node_that_reports_to_be_slow_lets_others_go_first() {
 }
 
 #[test]
+fn a_node_that_asks_again_and_again_yields_once() {
+    let (mut owner, id) = chain(&[]);
+    let is_sent = (0..100).any(|_| {
+        let mail = asks(&mut owner, 2, &id, Receives { slowness: 10, usual: None });
+        sent_to(&mail, 2).or_else(|| sent_to(&owner.waits(MS), 2)).is_some()
+    });
+    assert!(is_sent);
+    owner.hears(2, told(&id, instance(3, 1), false, fed_by(3)));
+    let mail = asks(&mut owner, 2, &id, Receives { slowness: 10, usual: None });
+    assert_eq!(sent_to(&mail, 2), Some(3), "one that has a part of it does not yield");
+}
+
+#[test]
 fn nodes_that_wait_for_a_put_yield_to_each_other_too() {
     let (mut owner, id) = (Owner::new(), minted());
     asks(&mut owner, 2, &id, Receives { slowness: 10, usual: None });
