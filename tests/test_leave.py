@@ -20,7 +20,7 @@ COUNT = 4 * MIB
 
 
 def test_node_that_leaves_finishes_what_it_folds() -> None:
-    """It is told to while an input is missing, which comes then: nothing of the sum is folded twice."""
+    """It leaves while an input is not filled yet, which is filled then: nothing of the sum is folded twice."""
     with contextlib.ExitStack() as stack:
         nodes = [stack.enter_context(testing.node_process("--capacity", "256MiB"))]
         for _ in range(4):
@@ -32,13 +32,15 @@ def test_node_that_leaves_finishes_what_it_folds() -> None:
         for number in range(1, 4):
             clients[number].put(values[number], name=f"input/{number}")
         result = clients[0].reduce([f"input/{number}" for number in range(1, 4)] + ["input/late"], op="sum")
+        late = clients[4].create(COUNT, np.int64, name="input/late")
         leaver, folded = nodes[2], "bytes_folded_remote"
         eventually(lambda: any(client.status()["counters"][folded] > 0 for client in clients))
         leaver.process.send_signal(signal.SIGTERM)
         # It has told the others when it answers no client of its own any more.
         eventually(lambda: not _answers(leaver))
-        assert leaver.process.poll() is None, "an input is missing: it still has a part of the sum to fold"
-        clients[4].put(values[0], name="input/late")
+        assert leaver.process.poll() is None, "an input is not filled: it still has a part of the sum to fold"
+        late[...] = values[0]
+        late.seal()
         same(clients[0].get(result, timeout=SOON), sum(values[1:], start=values[0]))
         assert leaver.process.wait(SOON) == 0
         for number in (0, 1, 3, 4):
@@ -56,10 +58,12 @@ def test_leave_ends_in_time_though_a_fold_does_not() -> None:
         for number in range(1, 3):
             clients[number].put(values[number], name=f"input/{number}")
         result = clients[0].reduce([*names, "input/late"], op="sum")
+        late = clients[0].create(COUNT, np.int64, name="input/late")
         eventually(lambda: any(client.status()["counters"]["bytes_folded_remote"] > 0 for client in clients))
         left = Later(nodes[2].close, 1.0)
         left.result()
-        clients[1].put(values[0], name="input/late")
+        late[...] = values[0]
+        late.seal()
         same(clients[0].get(result, timeout=SOON), sum(values[1:], start=values[0]))
 
 
