@@ -49,7 +49,7 @@ impl Directory {
         self.seek_sender(now, waiter, id, members, link, mail);
     }
 
-    /// Finds a sender for a node that wants one, now or later.
+    /// Finds a sender for a node that wants one, at once or when it has yielded.
     fn seek_sender(
         &mut self,
         now: Instant,

@@ -4,7 +4,7 @@
 //!
 //! | mark | proof | ends |
 //! |---|---|---|
-//! | receives slowly | a fair rate below a third of that of another branch, from a sender that is well | with its first report of a fair rate; after a minute |
+//! | receives slowly | a fair rate below a third of that of another branch, from a sender that is well | with its first report of a rate that is its share; after a minute |
 //! | sends slowly | two such incidents, of receivers that had their share elsewhere | when a receiver has its share of it, or when it receives well again after having been slow; after 2 s, doubled up to a minute each time it proves to be slow again at once |
 //! | stalled | a receiver has nothing for 300 ms, and the sender is silent | with its next message; after 5 s |
 //!
