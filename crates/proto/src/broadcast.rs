@@ -6,7 +6,7 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{id::NodeId, pipeline::frame_bytes, reduce::cost::Link};
+use crate::{id::NodeId, pipeline::frame_bytes, reduce::cost::Link, time::Instant};
 
 /// A holder that could send, and what it would cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct Candidate {
     pub feeds_far: Option<NodeId>,
     /// How fast it is known to be.
     pub pace: Pace,
+    /// Predicted end of the transfers that the chooser has assigned to it, of all objects.
+    pub busy_until: Instant,
 }
 
 /// How fast a node is known to send, beside others.
@@ -108,7 +110,9 @@ impl fmt::Display for Reason {
 /// A receiver behind `depth` relays begins that many hops late, and a sender that feeds `load` others divides its
 /// link: the prediction is `(depth + 1) * (L + frame / B) + (load + 1) * S / B`. Large objects therefore form a
 /// chain, small ones a bush. It is a preference, never a lock: some holder is always chosen. On a tie complete
-/// copies come before partial ones, then the shallower, then those that were received rather than made, then the lower id.
+/// copies come before partial ones, then the shallower, then those that were received rather than made, then the holder whose
+/// assigned transfers of all objects end first, then the lower id. Without the last but one, readers of many objects would all
+/// choose the same holder each time, and fall behind it.
 ///
 /// Places come first: as long as a node of the asker's own rack has some of it, no other is taken, and then one of its own
 /// pod, so that an object comes into a group once however many want it there. Where that one feeds a node further away
@@ -130,6 +134,7 @@ pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option
             !candidate.complete,
             candidate.depth,
             candidate.origin,
+            candidate.busy_until,
             candidate.node,
         )
     };
@@ -188,6 +193,7 @@ mod tests {
             distance: 0,
             feeds_far: None,
             pace: Pace::default(),
+            busy_until: Instant::default(),
         }
     }
 
@@ -202,6 +208,7 @@ mod tests {
             distance: 0,
             feeds_far: None,
             pace: Pace::default(),
+            busy_until: Instant::default(),
         }
     }
 

@@ -82,7 +82,7 @@ impl Directory {
         if let Some(live) = &mut entry.live
             && is_due
             && let Some(source) =
-                live.assign(now, asker, id, &waiter.avoid, members, link, &self.speeds)
+                live.assign(now, asker, id, &waiter.avoid, members, link, &mut self.speeds)
         {
             let (id, instance, meta) = (id.clone(), live.instance, live.meta.clone());
             let lifetime = live.terms.as_ref().map(|terms| terms.tell(now));

@@ -229,6 +229,7 @@ impl Live {
                     distance,
                     feeds_far,
                     pace,
+                    busy_until: speeds.busy_until(node),
                 })
             })
             .collect();
@@ -245,7 +246,7 @@ impl Live {
         avoid: &[NodeId],
         members: &Members,
         link: Link,
-        speeds: &Speeds,
+        speeds: &mut Speeds,
     ) -> Option<Source> {
         if let Some(Kept { bytes, .. }) = self.small.as_deref() {
             return Some(Source::Inline(bytes.clone()));
@@ -265,6 +266,7 @@ impl Live {
         let size = self.meta.size;
         let Choice { node, reason, takes_over, .. } =
             self.choose(now, asker, size, avoid, since, members, link, speeds)?;
+        speeds.assigned(now, node, u64::try_from(link.transfer_ns(size)).unwrap_or(u64::MAX));
         let before = Holder { reports: None, ..self.holders.remove(&asker).unwrap_or_default() };
         let (complete, origin, source, located) = (false, false, Some(node), Some(now));
         let moving_from = None;

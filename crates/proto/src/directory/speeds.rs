@@ -1,4 +1,5 @@
-//! What an owner remembers of nodes from object to object: which are slow, and which are stalled.
+//! What an owner remembers of nodes from object to object: which are slow, which are stalled, and until when each is busy with
+//! the transfers that this owner has assigned to it.
 //!
 //! Each mark has a proof, a decay and a way back:
 //!
@@ -44,6 +45,8 @@ struct Speed {
     stalled: Option<Instant>,
     /// Bytes per second that it says it is used to receive.
     usual: Option<u64>,
+    /// Predicted end of the transfers that this owner has assigned to it as their source.
+    busy_until: Instant,
 }
 
 /// That a node sends slowly.
@@ -90,6 +93,17 @@ impl Speeds {
         if usual.is_some() {
             self.nodes.entry(from).or_default().usual = usual;
         }
+    }
+
+    /// A node is the source of one more transfer, which takes its link for `transfer_ns`.
+    pub(super) fn assigned(&mut self, now: Instant, source: NodeId, transfer_ns: u64) {
+        let speed = self.nodes.entry(source).or_default();
+        speed.busy_until = speed.busy_until.max(now) + transfer_ns;
+    }
+
+    /// Predicted end of the transfers that this owner has assigned to a node; it sees those of its own objects only.
+    pub(super) fn busy_until(&self, node: NodeId) -> Instant {
+        self.nodes.get(&node).map_or_else(Instant::default, |speed| speed.busy_until)
     }
 
     /// Bytes per second that a node, or this owner, is used to receive, if either was measured.

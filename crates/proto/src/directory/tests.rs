@@ -309,6 +309,20 @@ fn receivers_of_a_large_object_form_a_chain() {
     assert_eq!(sources, [Some(2), Some(3), Some(4)]);
 }
 
+#[test]
+fn readers_of_many_objects_spread_over_the_holders() {
+    let mut owner = Owner::new();
+    let ids: Vec<_> = (0..8).map(|serial| ObjectId::Minted { node: NodeId(1), serial }).collect();
+    for (id, serial) in ids.iter().zip(0..) {
+        owner.hears(2, told(id, instance(2, serial), true, Progress::Complete));
+        for reader in [3, 4] {
+            owner.hears(reader, told(id, instance(2, serial), false, Progress::Complete));
+        }
+    }
+    let sources: Vec<_> = ids.iter().map(|id| owner.source_of(5, id).unwrap()).collect();
+    assert_eq!(sources, [3, 4, 3, 4, 3, 4, 3, 4], "equal holders take turns");
+}
+
 /// Node 1 in a cluster of seven: 1 to 3 in one rack, 4 to 6 in another, 7 in a third.
 fn in_racks() -> Owner {
     let mut owner = Owner::new();
