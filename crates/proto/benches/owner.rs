@@ -116,6 +116,7 @@ impl Owner {
             avoid: Vec::new(),
             not_here: None,
             receives: Receives::default(),
+            seen: false,
         };
         let (took, answers) = self.say(asker, &message);
         assert!(
@@ -167,6 +168,7 @@ impl Owner {
                 avoid: Vec::new(),
                 not_here: None,
                 receives: Receives::default(),
+                seen: false,
             };
             let (_, answers) = self.say(NodeId(NODES), &message);
             assert!(answers.iter().any(|(to, _)| *to == NodeId(NODES)), "{answers:?}");

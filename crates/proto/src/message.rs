@@ -80,6 +80,8 @@ pub enum Message {
         not_here: Option<(NodeId, Instance)>,
         /// How fast the asker receives.
         receives: Receives,
+        /// Whether the asker has been sent a location since its clients asked. Only then a deletion concerns it.
+        seen: bool,
     },
     /// To the owner: the question is void.
     Unlocate {
@@ -136,6 +138,8 @@ pub enum Message {
     Watch {
         /// The object.
         id: ObjectId,
+        /// Whether the watcher has been told that it exists. Only then a deletion concerns it.
+        seen: bool,
     },
     /// To both owners: tell me no more.
     Unwatch {

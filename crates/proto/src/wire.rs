@@ -28,7 +28,7 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Nodes of different versions don't talk.
-pub const VERSION: u8 = 15;
+pub const VERSION: u8 = 16;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = SIGNED_BYTES + TAG_BYTES;
@@ -462,6 +462,7 @@ mod tests {
                     avoid: vec![NodeId(serial)],
                     not_here: Some((NodeId(node), instance)),
                     receives: Receives { slowness: serial, usual: Some(node) },
+                    seen: node % 2 == 0,
                 },
             ] {
                 prop_assert_eq!(decode::<Message>(&encode(&message)), Ok(message));

@@ -250,7 +250,7 @@ impl World {
                 let (avoid, not_here) = (vec![other], yes.then_some((node, instance)));
                 let usual = yes.then(|| self.dice.below(1 << 40));
                 let receives = Receives { slowness: self.dice.below(9), usual };
-                Message::Locate { id, avoid, not_here, receives }
+                Message::Locate { id, avoid, not_here, receives, seen: yes }
             }
             Kind::Unlocate => Message::Unlocate { id },
             Kind::Paced => {
@@ -266,7 +266,7 @@ impl World {
             Kind::Located => Message::Located { id, instance, meta, source, lifetime: None },
             Kind::Redirect => Message::Redirect { id, instance, source: node },
             Kind::Gone => Message::Gone { id, error },
-            Kind::Watch => Message::Watch { id },
+            Kind::Watch => Message::Watch { id, seen: yes },
             Kind::Unwatch => Message::Unwatch { id },
             Kind::Found => {
                 let inline = Self::false_inline(&meta);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_proto::{
     ask::{Ask, Location},
+    error::Error,
     id::{ClientId, Instance, Name, NodeId, ObjectId, RequestId},
     message::Holding,
     meta::Meta,
@@ -220,9 +221,13 @@ impl World {
         };
         match purpose {
             Purpose::Wait { ids, count } => {
+                // A name that was deleted before is free, and the question waits for its next put.
+                let is_over = |id: &ObjectId, error: Error| {
+                    id.minter().is_some() || error != Error::ObjectDeleted { id: id.clone() }
+                };
                 let is_settled = |id: &&ObjectId| {
-                    existing.contains_key(id)
-                        || owner(id).is_some_and(|owner| owner.why_gone(id).is_some())
+                    let gone = owner(id).and_then(|owner| owner.why_gone(id));
+                    existing.contains_key(id) || gone.is_some_and(|error| is_over(id, error))
                 };
                 let settled: Vec<&ObjectId> = ids.iter().filter(is_settled).collect();
                 (settled.len() >= *count).then(|| format!("{settled:?} are there or gone"))

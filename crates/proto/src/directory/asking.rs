@@ -34,23 +34,8 @@ impl Waiter {
 }
 
 impl Directory {
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn locate(
-        &mut self,
-        now: Instant,
-        asker: NodeId,
-        id: &ObjectId,
-        avoid: &[NodeId],
-        members: &Members,
-        link: Link,
-        mail: &mut Mail,
-    ) {
-        let waiter = Waiter { node: asker, avoid: avoid.to_vec(), yields_until: None };
-        self.seek_sender(now, waiter, id, members, link, mail);
-    }
-
     /// Finds a sender for a node that wants one, at once or when it has yielded.
-    fn seek_sender(
+    pub(super) fn seek_sender(
         &mut self,
         now: Instant,
         mut waiter: Waiter,
@@ -61,7 +46,7 @@ impl Directory {
     ) {
         let asker = waiter.node;
         let entry = self.entries.open(id);
-        if let Some(gone) = &entry.gone {
+        if let Some(gone) = entry.gone.as_ref().filter(|gone| gone.concerns(id, waiter.seen)) {
             mail.push((asker, Message::Gone { id: id.clone(), error: gone.error(id) }));
             return;
         }
@@ -123,15 +108,16 @@ impl Directory {
         now: Instant,
         from: NodeId,
         id: &ObjectId,
+        seen: bool,
         members: &Members,
         mail: &mut Mail,
     ) {
         let entry = self.entries.open(id);
-        if let Some(gone) = &entry.gone {
+        if let Some(gone) = entry.gone.as_ref().filter(|gone| gone.concerns(id, seen)) {
             mail.push((from, Message::Gone { id: id.clone(), error: gone.error(id) }));
             return;
         }
-        entry.asking_mut().watchers.insert(from);
+        *entry.asking_mut().watchers.entry(from).or_default() |= seen;
         // Of a small object the watcher hears when its bytes come: until then it would take it for one that is not there.
         if !entry.live.as_mut().is_some_and(|live| live.seek_bytes(id, mail)) {
             let found = entry.live.as_ref().and_then(|live| live.found(from, members));
@@ -196,7 +182,7 @@ impl Directory {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if is_news && !planted::has(Bug::TellsNoWatchers) {
             let watchers = entry.asking().map(|asking| asking.watchers.clone());
-            for watcher in watchers.unwrap_or_default() {
+            for watcher in watchers.unwrap_or_default().into_keys() {
                 let found = entry.live.as_ref().and_then(|live| live.found(watcher, members));
                 mail.push((watcher, Message::Found { id: id.clone(), found }));
             }

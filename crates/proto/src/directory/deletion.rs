@@ -58,6 +58,7 @@ impl Directory {
             return;
         }
         if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
+            gone.free(id);
             // Its holder may come back with it.
             gone.instances.extend(lost);
             if gone.askers.len() < DELETERS_MAX {
@@ -186,7 +187,9 @@ impl Directory {
         mail: &mut Mail,
     ) {
         let entry = self.entries.open(id);
+        // What owners repeat of an end does not concern those who asked after it.
         let is_moved = !instances.is_empty();
+        let mut has_ended = !is_moved;
         let (mut dropping, mut askers) = (BTreeSet::new(), Vec::new());
         if let Some(live) =
             entry.live.take_if(|live| !is_moved || instances.contains(&live.instance))
@@ -194,6 +197,7 @@ impl Directory {
             live.drop_copies(id, Some(&error), mail);
             dropping.extend(live.holders.keys().map(|holder| (*holder, live.instance)));
             instances.push(live.instance);
+            has_ended = true;
         }
         if entry.live.is_some() {
             return;
@@ -205,14 +209,15 @@ impl Directory {
             mail.push((reserved.node, Message::Drop { id, instance: reserved, error }));
             dropping.insert((reserved.node, reserved));
             instances.push(reserved);
+            has_ended = true;
         }
         if let Some(before) = entry.gone.take() {
             instances.extend(before.instances);
             dropping.extend(before.dropping);
             askers = before.askers;
         }
-        entry.tell_gone(id, &error, mail);
-        let mut gone = Tombstone::new(id, instances, error, now + TOMBSTONE_NS);
+        let mut gone = Tombstone::new(id, instances, error.clone(), now + TOMBSTONE_NS);
+        entry.tell_gone(id, &error, |seen| has_ended || gone.concerns(id, seen), mail);
         (gone.dropping, gone.askers) = (dropping, askers);
         entry.gone = Some(Box::new(gone));
         self.remember(now, id);

@@ -63,7 +63,8 @@ struct Buried(BTreeMap<Instance, Instant>);
 pub(super) struct Asking {
     /// Askers without a sender, in order of their questions, with those that failed them.
     pub(super) waiters: Vec<Waiter>,
-    pub(super) watchers: BTreeSet<NodeId>,
+    /// And whether each was told that the object exists.
+    pub(super) watchers: BTreeMap<NodeId, bool>,
     /// Who wants to know of the next change of holders.
     pub(super) locators: Vec<Locator>,
     /// Who has deleted a name of which this owner may not have heard yet, and when they are answered.
@@ -78,6 +79,8 @@ pub(super) struct Waiter {
     pub(super) avoid: Vec<NodeId>,
     /// Until when others go first, if it was found to receive slowly.
     pub(super) yields_until: Option<Instant>,
+    /// Whether it was sent a location before.
+    pub(super) seen: bool,
 }
 
 impl Asking {
@@ -143,6 +146,19 @@ impl Tombstone {
     pub(super) fn error(&self, id: &ObjectId) -> Error {
         let reason = self.reason.as_deref();
         reason.cloned().unwrap_or_else(|| Error::ObjectDeleted { id: id.clone() })
+    }
+
+    /// Whether it answers a request for `id`, of a node that has `seen` the object or has not. A deleted name is free: a request
+    /// that came after the deletion waits for the next put.
+    pub(super) fn concerns(&self, id: &ObjectId, seen: bool) -> bool {
+        seen || id.minter().is_some() || self.reason.is_some()
+    }
+
+    /// The name is deleted that had no object any more: it is free from now on.
+    pub(super) fn free(&mut self, id: &ObjectId) {
+        if id.minter().is_none() {
+            self.reason = None;
+        }
     }
 
     /// Tells those owners that have not heard of it from here, and did not tell of it.
@@ -291,7 +307,7 @@ impl Entry {
     /// Whether nothing is known of it, and it is there because a node asks.
     pub(super) fn is_only_asked_for_by(&self, node: NodeId) -> bool {
         let asks = |asking: &Asking| {
-            asking.watchers.contains(&node)
+            asking.watchers.contains_key(&node)
                 || asking.waiters.iter().any(|waiter| waiter.node == node)
                 || asking.locators.iter().any(|locator| locator.node == node)
                 || asking.deleters.iter().any(|(deleter, ..)| *deleter == node)
@@ -335,15 +351,15 @@ impl Entry {
     /// Answers those for which the holders are news.
     pub(super) fn answer_locators(&mut self, id: &ObjectId, mail: &mut Mail) {
         let Some(asking) = &mut self.asking else { return };
-        let holdings = match &self.gone {
-            Some(gone) => Err(gone.error(id)),
-            None => Ok(self.live.as_ref().map_or_else(Vec::new, Live::holdings)),
-        };
+        let holdings = self.live.as_ref().map_or_else(Vec::new, Live::holdings);
         asking.locators.retain(|locator| {
-            let is_known =
-                locator.known.as_ref().is_some_and(|known| Ok(known) == holdings.as_ref());
+            let seen = locator.known.as_ref().is_some_and(|known| !known.is_empty());
+            let gone = self.gone.as_ref().filter(|gone| gone.concerns(id, seen));
+            let is_known = gone.is_none() && locator.known.as_ref() == Some(&holdings);
             if !is_known {
-                let (request, holdings) = (locator.request, holdings.clone());
+                let request = locator.request;
+                let holdings =
+                    gone.map_or_else(|| Ok(holdings.clone()), |gone| Err(gone.error(id)));
                 mail.push((locator.node, Message::LocationsAre { request, holdings }));
             }
             is_known
@@ -351,22 +367,34 @@ impl Entry {
         self.asking.take_if(|asking| asking.is_empty());
     }
 
-    pub(super) fn tell_gone(&mut self, id: &ObjectId, error: &Error, mail: &mut Mail) {
-        let Some(mut asking) = self.asking.take() else { return };
-        if !asking.deleters.is_empty() {
-            let deleters = core::mem::take(&mut asking.deleters);
-            self.asking_mut().deleters = deleters;
-        }
+    /// Tells those who ask that the object is gone: all of them if it `ended` just now, else those whom its end concerns.
+    pub(super) fn tell_gone(
+        &mut self,
+        id: &ObjectId,
+        error: &Error,
+        concerns: impl Fn(bool) -> bool,
+        mail: &mut Mail,
+    ) {
+        let Some(asking) = &mut self.asking else { return };
+        let waiters = asking.waiters.extract_if(.., |waiter| concerns(waiter.seen));
+        let mut told: BTreeSet<NodeId> = waiters.map(|waiter| waiter.node).collect();
+        told.extend(
+            asking.watchers.iter().filter(|(_, seen)| concerns(**seen)).map(|(node, _)| *node),
+        );
+        asking.watchers.retain(|_, seen| !concerns(*seen));
+        let locators = asking.locators.extract_if(.., |locator| {
+            concerns(locator.known.as_ref().is_some_and(|known| !known.is_empty()))
+        });
+        let locators: Vec<Locator> = locators.collect();
+        self.asking.take_if(|asking| asking.is_empty());
         if planted::has(Bug::TellsNobodyOfLosses) {
             return;
         }
-        let mut told = asking.watchers;
-        told.extend(asking.waiters.into_iter().map(|waiter| waiter.node));
         for node in told {
             mail.push((node, Message::Gone { id: id.clone(), error: error.clone() }));
         }
         // A client that watches the holders of what is lost would watch for ever.
-        for Locator { node, request, .. } in asking.locators {
+        for Locator { node, request, .. } in locators {
             mail.push((node, Message::LocationsAre { request, holdings: Err(error.clone()) }));
         }
     }

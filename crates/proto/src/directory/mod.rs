@@ -55,7 +55,7 @@ use self::{
     accounts::Accounts,
     copies::Parked,
     early::Early,
-    entry::{Entry, Locator},
+    entry::{Entry, Locator, Waiter},
     leases::Leases,
     names::LatestWaiter,
     speeds::Speeds,
@@ -178,9 +178,9 @@ impl Directory {
         self.speeds.heard(from);
         self.settle_for(now, message, members, mail);
         let asked = match message {
-            Message::Locate { id, .. } | Message::Watch { id } | Message::Locations { id, .. } => {
-                Some(id).filter(|_| from != members.me())
-            }
+            Message::Locate { id, .. }
+            | Message::Watch { id, .. }
+            | Message::Locations { id, .. } => Some(id).filter(|_| from != members.me()),
             _ => None,
         };
         let entries = self.entries.len();
@@ -205,14 +205,16 @@ impl Directory {
             Message::Withdraw { id, instance } => {
                 self.withdraw(now, from, id, *instance, members, mail);
             }
-            Message::Locate { id, avoid, not_here, receives } => {
+            Message::Locate { id, avoid, not_here, receives, seen } => {
                 self.speeds.says(now, from, *receives);
                 if let Some((holder, instance)) = not_here
                     && self.is_refusal_news(id, from, *holder)
                 {
                     self.doubt_copy(now, *holder, id, *instance, members, mail);
                 }
-                self.locate(now, from, id, avoid, members, link, mail);
+                let (avoid, yields_until) = (avoid.clone(), None);
+                let waiter = Waiter { node: from, avoid, yields_until, seen: *seen };
+                self.seek_sender(now, waiter, id, members, link, mail);
                 if asked.is_some() && self.entries.len() > entries {
                     self.unknown.opened(from);
                 }
@@ -221,10 +223,12 @@ impl Directory {
             Message::Paced(_) if planted::has(Bug::IgnoresPaces) => {}
             Message::Paced(paced) => self.paced(now, from, paced, members, link, mail),
             Message::Unlocate { id } => self.unlocate(from, id),
-            Message::Watch { id } => self.watch(now, from, id, members, mail),
+            Message::Watch { id, seen } => self.watch(now, from, id, *seen, members, mail),
             Message::Unwatch { id } => {
                 if let Some(entry) = self.entries.get_mut(id) {
-                    entry.take_back(|asking| asking.watchers.retain(|watcher| *watcher != from));
+                    entry.take_back(|asking| {
+                        asking.watchers.remove(&from);
+                    });
                 }
                 self.forget_if_empty(id);
             }
@@ -452,7 +456,7 @@ impl Directory {
                     _ => String::from("its only holder is gone"),
                 };
                 let error = Error::ObjectLost { id: id.clone(), detail };
-                entry.tell_gone(id, &error, mail);
+                entry.tell_gone(id, &error, |_| true, mail);
                 entry.answer_locators(id, mail);
                 // Copies that grow from each other and from no other copy never will be complete. Only the first
                 // owner knows of all copies.

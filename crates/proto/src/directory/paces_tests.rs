@@ -35,7 +35,7 @@ fn joins(owner: &mut Owner, id: &ObjectId, receiver: u64) -> u64 {
 /// Asks for a sender, and says how fast it receives.
 fn asks(owner: &mut Owner, asker: u64, id: &ObjectId, receives: Receives) -> Mail {
     let (id, avoid, not_here) = (id.clone(), Vec::new(), None);
-    owner.hears(asker, Message::Locate { id, avoid, not_here, receives })
+    owner.hears(asker, Message::Locate { id, avoid, not_here, receives, seen: false })
 }
 
 fn sent_to(mail: &Mail, asker: u64) -> Option<u64> {
@@ -264,6 +264,7 @@ fn a_node_that_reports_to_be_slow_lets_others_go_first() {
         avoid: Vec::from([NodeId(5)]),
         not_here: None,
         receives: slow,
+        seen: false,
     };
     assert!(sent_to(&owner.hears(2, again), 2).is_some());
 }

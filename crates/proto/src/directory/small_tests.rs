@@ -115,7 +115,7 @@ fn who_waited_before_gets_bytes_for_which_there_is_no_room() {
 #[test]
 fn a_watcher_hears_of_an_object_with_its_bytes() {
     let (mut owner, _, other) = with_two_of_node_3();
-    let watch = Message::Watch { id: other.clone() };
+    let watch = Message::Watch { id: other.clone(), seen: false };
     assert_eq!(owner.hears(2, watch), [doubted(&other, 3, 3)]);
     assert_eq!(brought(&owner.hears(3, small(&other, 3))), (2, bytes(3)));
 }

@@ -272,7 +272,7 @@ impl Directory {
             return;
         }
         let prefix = match message {
-            Message::Watch { id }
+            Message::Watch { id, .. }
             | Message::Unwatch { id }
             | Message::Paced(Paced { id, .. })
             | Message::Locations { id, .. }

@@ -149,7 +149,7 @@ fn slices_change_no_answer() {
                 2 => told(&id, of, false, fed_by(of.node.0)),
                 3 => Message::Withdraw { id, instance: of },
                 4 | 5 => locate(&id),
-                6 => Message::Watch { id },
+                6 => Message::Watch { id, seen: dice(2) == 0 },
                 7 => Message::Locations { id, known: None, request: RequestId(step) },
                 8 if dice(3) == 0 => Message::Delete { id, request: RequestId(step) },
                 9 => {

@@ -151,6 +151,7 @@ pub(super) fn locate(id: &ObjectId) -> Message {
         avoid: Vec::new(),
         not_here: None,
         receives: Receives::default(),
+        seen: false,
     }
 }
 
@@ -497,6 +498,7 @@ fn who_asks_again_takes_nobody_over_meanwhile() {
         avoid: vec![NodeId(1)],
         not_here: None,
         receives: Receives::default(),
+        seen: false,
     };
     owner.hears(2, again);
     assert!(feeds(&owner).0.contains(&(1, 4)), "{:?}", feeds(&owner));
@@ -541,6 +543,7 @@ fn who_failed_the_asker_is_named_last() {
         avoid,
         not_here: None,
         receives: Receives::default(),
+        seen: false,
     };
     let mail = owner.hears(4, again(vec![NodeId(2)]));
     assert!(matches!(
@@ -558,7 +561,13 @@ fn a_refusal_corrects_a_stale_location() {
     let not_here = Some((NodeId(2), instance(2, 1)));
     let mail = owner.hears(
         3,
-        Message::Locate { id: id.clone(), avoid: vec![], not_here, receives: Receives::default() },
+        Message::Locate {
+            id: id.clone(),
+            avoid: vec![],
+            not_here,
+            receives: Receives::default(),
+            seen: false,
+        },
     );
     let doubted = Message::Doubted { id: id.clone(), instance: instance(2, 1) };
     let waiting = Message::Waiting { id: id.clone() };
@@ -584,6 +593,7 @@ fn an_older_refusal_does_not_hide_a_copy_that_came_since() {
             avoid: vec![NodeId(3)],
             not_here,
             receives: Receives::default(),
+            seen: false,
         },
     );
     assert!(owner.holders(&id).contains(&3));
@@ -737,8 +747,64 @@ fn what_comes_late_of_an_object_before_does_not_undo_the_deletion_of_its_name() 
     let drop =
         Message::Drop { id: id.clone(), instance: instance(2, 1), error: Some(error.clone()) };
     assert_eq!(mail, [(NodeId(3), drop)]);
+    assert_eq!(owner.hears(5, seen(&id)), [(NodeId(5), Message::Gone { id, error })]);
+}
+
+/// A request of a node that was sent a location before.
+fn seen(id: &ObjectId) -> Message {
+    let Message::Locate { id, avoid, not_here, receives, .. } = locate(id) else { unreachable!() };
+    Message::Locate { id, avoid, not_here, receives, seen: true }
+}
+
+#[test]
+fn a_deletion_ends_the_requests_under_way_and_later_ones_wait_for_the_next_put() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    let gone = |to| {
+        let (id, error) = (id.clone(), Error::ObjectDeleted { id: id.clone() });
+        (NodeId(to), Message::Gone { id, error })
+    };
+    owner.hears(3, Message::Watch { id: id.clone(), seen: false });
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    assert_eq!(owner.source_of(4, &id), Some(2));
+    let mail = owner.hears(2, delete(&id));
+    assert!(mail.contains(&gone(3)), "it watched: {mail:?}");
+    assert_eq!(owner.hears(4, seen(&id)), [gone(4)], "it was to receive what is gone");
+    assert_eq!(owner.source_of(4, &id), None, "it asks anew");
+    assert_eq!(
+        owner.hears(3, Message::Watch { id: id.clone(), seen: false }),
+        [(NodeId(3), Message::Found { id: id.clone(), found: None })]
+    );
+    let locations = Message::Locations { id: id.clone(), known: None, request: RequestId(7) };
+    let nowhere = Message::LocationsAre { request: RequestId(7), holdings: Ok(vec![]) };
+    assert_eq!(owner.hears(5, locations), [(NodeId(5), nowhere)]);
+    // Another owner repeats what it remembers.
+    let error = Some(Error::ObjectDeleted { id: id.clone() });
+    let (instances, name) = (vec![instance(2, 1)], id.clone());
+    assert_eq!(owner.hears(5, Message::Remember { id: name, instances, error }), []);
+    let mut mail = owner.hears(2, claim(&id, instance(2, 2)));
+    mail.extend(owner.hears(2, told(&id, instance(2, 2), true, Progress::Complete)));
+    let located = |(to, message): &(NodeId, Message)| {
+        *to == NodeId(4) && matches!(message, Message::Located { .. })
+    };
+    let found = |(to, message): &(NodeId, Message)| {
+        *to == NodeId(3) && matches!(message, Message::Found { found: Some(_), .. })
+    };
+    assert!(mail.iter().any(located) && mail.iter().any(found), "{mail:?}");
+}
+
+#[test]
+fn a_result_that_failed_stays_failed_until_its_name_is_deleted() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "sum");
+    let detail = "its inputs are gone".to_string();
+    let error = Error::ObjectLost { id: id.clone(), detail };
+    owner.hears(2, reserve(&id, instance(2, 1)));
+    owner.hears(2, Message::Fail { id: id.clone(), error: error.clone() });
     let gone = Message::Gone { id: id.clone(), error };
-    assert_eq!(owner.hears(5, locate(&id)), [(NodeId(5), gone)]);
+    assert_eq!(owner.hears(4, locate(&id)), [(NodeId(4), gone)]);
+    owner.hears(3, delete(&id));
+    assert_eq!(owner.source_of(4, &id), None, "the name is free");
 }
 
 #[test]
@@ -1081,14 +1147,14 @@ fn an_earlier_attempt_replaces_no_later_one_where_others_were_owners_before() {
 fn a_watcher_is_answered_at_once_and_again_when_the_object_comes() {
     let mut owner = Owner::new();
     let id = minted();
-    let mail = owner.hears(2, Message::Watch { id: id.clone() });
+    let mail = owner.hears(2, Message::Watch { id: id.clone(), seen: false });
     assert_eq!(mail, [(NodeId(2), Message::Found { id: id.clone(), found: None })]);
     let mail = owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
     let [(NodeId(2), Message::Found { found: Some(found), .. })] = &mail[..] else {
         panic!("{mail:?}")
     };
     assert_eq!(found.holder, NodeId(3));
-    let holder_asks = owner.hears(3, Message::Watch { id: id.clone() });
+    let holder_asks = owner.hears(3, Message::Watch { id: id.clone(), seen: false });
     assert!(matches!(
         &holder_asks[..],
         [(NodeId(3), Message::Found { found: Some(Found { holder: NodeId(3), .. }), .. })]

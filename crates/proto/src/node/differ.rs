@@ -50,7 +50,8 @@ impl Node {
             .find(|owner| !self.pulls.has_lied(id, *owner));
         let Some(owner) = other else { return self.pull_is_corrupt(id) };
         let (avoid, receives) = (self.pulls.avoided(id), self.pulls.receives(self.world.now()));
-        self.world.send(owner, Message::Locate { id: id.clone(), avoid, not_here: None, receives });
+        let (id, not_here, seen) = (id.clone(), None, true);
+        self.world.send(owner, Message::Locate { id, avoid, not_here, receives, seen });
     }
 
     /// Who has the object has sent other bytes.

@@ -72,7 +72,8 @@ impl Node {
         let second_at = (!is_here).then(|| self.world.now() + OWNER_PATIENCE_NS);
         let Some((avoid, not_here)) = self.pulls.ask(id, second_at) else { return };
         let receives = self.pulls.receives(self.world.now());
-        self.world.send(owner, Message::Locate { id: id.clone(), avoid, not_here, receives });
+        let (id, seen) = (id.clone(), self.pulls.has_seen(id));
+        self.world.send(owner, Message::Locate { id, avoid, not_here, receives, seen });
     }
 
     /// Asks the owners again, since they have changed.
@@ -111,6 +112,7 @@ impl Node {
             }
             return self.wait_for_room(&id);
         }
+        self.pulls.saw(&id);
         if !self.clear_way(&id, instance) {
             return self.pulls.pause(&id, self.world.now());
         }
@@ -377,7 +379,9 @@ impl Node {
                     let avoid = self.pulls.avoided(&id);
                     if let Some(second) = self.world.members().owners(&id).second {
                         let (not_here, receives) = (None, self.pulls.receives(self.world.now()));
-                        self.world.send(second, Message::Locate { id, avoid, not_here, receives });
+                        let seen = self.pulls.has_seen(&id);
+                        let locate = Message::Locate { id, avoid, not_here, receives, seen };
+                        self.world.send(second, locate);
                     }
                 }
                 Some(Overdue::Bytes) => self.report_stall(&id),

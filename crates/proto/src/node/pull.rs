@@ -26,6 +26,8 @@ pub(super) struct Pull {
     /// Senders that failed, to be taken only if no other node has it.
     pub(super) avoid: Vec<NodeId>,
     pub(super) not_here: Option<(NodeId, Instance)>,
+    /// Whether it was located: a deletion then ends the pull, which otherwise waits for the next put of the name.
+    pub(super) seen: bool,
     pub(super) failures: u32,
     pub(super) parked: Vec<Parked>,
     /// Who has sent what is here of it, or was asked to.
@@ -98,9 +100,10 @@ impl Deadline for Pull {
 impl Pull {
     pub(super) const fn new(phase: Phase) -> Self {
         Self {
-            phase,
             avoid: Vec::new(),
             not_here: None,
+            seen: !matches!(phase, Phase::Asking { .. }),
+            phase,
             failures: 0,
             parked: Vec::new(),
             senders: Vec::new(),

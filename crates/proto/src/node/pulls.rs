@@ -149,6 +149,16 @@ impl Pulls {
         })
     }
 
+    /// An owner has located the object.
+    pub(super) fn saw(&mut self, id: &ObjectId) {
+        self.all.update(id, |pull| pull.seen = true);
+    }
+
+    /// Whether the object was located since it is sought.
+    pub(super) fn has_seen(&self, id: &ObjectId) -> bool {
+        self.all.get(id).is_some_and(|pull| pull.seen)
+    }
+
     /// An owner keeps the question; whether there is a pull that asks.
     pub(super) fn acknowledged(&mut self, id: &ObjectId) -> bool {
         let known = self.all.update(id, |pull| {

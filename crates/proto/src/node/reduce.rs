@@ -126,8 +126,9 @@ impl Node {
     /// An owner answers a watch, now or later.
     pub(super) fn found(&mut self, from: NodeId, id: &ObjectId, found: Option<Found>) {
         self.watches.answered(id);
-        if found.is_none() {
-            self.watches.absent(from, id, &mut self.world);
+        match found {
+            Some(_) => self.watches.saw(id),
+            None => self.watches.absent(from, id, &mut self.world),
         }
         // Its owner has not missed its holder yet, or has met it already, or does not know that it leaves, or that this node
         // has evicted its copy: it can't be ordered to fold.

@@ -31,6 +31,8 @@ pub(super) enum Listener {
 #[derive(Debug, Default)]
 pub(super) struct Watches {
     listeners: BTreeMap<ObjectId, BTreeSet<Listener>>,
+    /// Those of them that exist, or did since this node listens.
+    seen: BTreeSet<ObjectId>,
     /// Objects of which no owner has spoken.
     unanswered: Due,
     /// Inputs that are lost, or at nodes which are no members.
@@ -92,12 +94,16 @@ impl Watches {
         self.ask(id, world);
     }
 
+    fn watch(&self, id: &ObjectId) -> Message {
+        Message::Watch { id: id.clone(), seen: self.seen.contains(id) }
+    }
+
     fn ask(&mut self, id: &ObjectId, world: &mut World) {
         let owners = world.members().owners(id);
         if owners.first != world.me() && owners.second.is_some() {
             self.unanswered.insert(world.now() + OWNER_PATIENCE_NS, id.clone());
         }
-        world.send(owners.first, Message::Watch { id: id.clone() });
+        world.send(owners.first, self.watch(id));
     }
 
     /// One listener less; the owners hear when there is none left.
@@ -118,6 +124,7 @@ impl Watches {
     fn end_if_unheard(&mut self, id: &ObjectId, world: &mut World) {
         if self.listeners.get(id).is_none_or(BTreeSet::is_empty) {
             self.listeners.remove(id);
+            self.seen.remove(id);
             self.unanswered.remove(id);
             // The second may have been the first when it was asked.
             world.send_owners(id, &Message::Unwatch { id: id.clone() });
@@ -151,13 +158,20 @@ impl Watches {
         self.unanswered.remove(id);
     }
 
+    /// An owner knows of the object.
+    pub(super) fn saw(&mut self, id: &ObjectId) {
+        if self.listeners.contains_key(id) {
+            self.seen.insert(id.clone());
+        }
+    }
+
     /// An owner knows of no object so far. If it is the first the second is asked to tell of it, too: the first may be
     /// frozen or cut off when the object comes, and the news would be late by as long as its death takes to be noticed.
     pub(super) fn absent(&self, from: NodeId, id: &ObjectId, world: &mut World) {
         let owners = world.members().owners(id);
         let is_wanted = self.of(id).any(|listener| !matches!(listener, Listener::Parts(_)));
         if let Some(second) = owners.second.filter(|_| is_wanted && owners.first == from) {
-            world.send(second, Message::Watch { id: id.clone() });
+            world.send(second, self.watch(id));
         }
     }
 
@@ -169,7 +183,7 @@ impl Watches {
     pub(super) fn expire(&mut self, world: &mut World) {
         while let Some(id) = self.unanswered.take_due(world.now()) {
             if let Some(second) = world.members().owners(&id).second {
-                world.send(second, Message::Watch { id });
+                world.send(second, self.watch(&id));
             }
         }
         while let Some(id) = self.missed.take_due(world.now()) {
@@ -230,7 +244,7 @@ mod tests {
         let ((mut world, id), mut watches) = (world(), Watches::default());
         let listener = Listener::Reduce(ReduceId { node: NodeId(1), serial: 7 });
         watches.start(&id, listener, &mut world);
-        let watch = Message::Watch { id: id.clone() };
+        let watch = Message::Watch { id: id.clone(), seen: false };
         assert_eq!(sent(&mut world), [(2, watch.clone())]);
         let due = watches.deadline().expect("the first may not answer");
         world.wait_until(due);

@@ -284,7 +284,13 @@ impl Choices<'_> {
                 let not_here = self.flag().then(|| (self.node(), instance));
                 let usual = self.flag().then(|| self.number());
                 let receives = Receives { slowness: self.number(), usual };
-                Message::Locate { id, avoid: self.many(Self::node), not_here, receives }
+                Message::Locate {
+                    id,
+                    avoid: self.many(Self::node),
+                    not_here,
+                    receives,
+                    seen: self.flag(),
+                }
             }
             11 => Message::Paced(Paced {
                 id,
@@ -360,7 +366,7 @@ impl Choices<'_> {
             2 => Message::Unlocate { id },
             3 => Message::Waiting { id },
             4 => Message::Gone { id, error },
-            5 => Message::Watch { id },
+            5 => Message::Watch { id, seen: self.flag() },
             6 => Message::Unwatch { id },
             7 => Message::Reserve { id, instance },
             8 => Message::Delete { id, request },

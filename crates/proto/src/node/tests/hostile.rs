@@ -228,6 +228,7 @@ fn what_is_too_long_or_of_another_maker_is_not_sound() {
             avoid: vec![],
             not_here: Some((NodeId(2), other)),
             receives: Receives::default(),
+            seen: false,
         },
         down(1000),
     ] {
@@ -408,6 +409,7 @@ fn a_member_withdraws_no_copy_of_another() {
         avoid: vec![],
         not_here,
         receives: Receives::default(),
+        seen: false,
     };
     cluster.say(4, 1, locate(None));
     cluster.say(4, 1, locate(Some((NodeId(3), copy))));

@@ -62,7 +62,12 @@ impl Cluster {
                 true
             }
             Some(Err(Error::ObjectDeleted { id: deleted })) => {
-                assert_eq!(deleted, id);
+                assert_eq!((deleted, id.minter().is_some()), (id, true), "a deleted name is free");
+                false
+            }
+            None => {
+                assert_eq!(id.minter(), None, "a name may be put again, an id may not");
+                self.tell(node, Event::Cancelled { request });
                 false
             }
             other => panic!("{other:?}"),
