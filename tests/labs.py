@@ -1,10 +1,23 @@
-"""Whether a lab can be made here, for the tests that need one."""
+"""For the tests that need a lab: whether one can be made here, what its links do, and nodes on its hosts."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 import pytest
 
-from hoplite.tools.lab import LabError, needs
+from hoplite.tools.lab import LabError, links, needs
+from support import SOON
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hoplite.tools.lab import Host, Lab
+    from hoplite.tools.lab.hosts import Link
 
 
 def missing() -> str:
@@ -17,3 +30,69 @@ def missing() -> str:
 
 
 needs_lab = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+class Shaped(NamedTuple):
+    """One direction of a link: its rate in bit/s, and how often it held back what was sent faster."""
+
+    rate: int
+    held_back: int
+
+
+def shaped(link: Link) -> list[Shaped]:
+    """The kernel's own figures of what a link sends and is sent; they do not depend on how busy the machine is."""
+    return [_shaped(keeper, interface) for keeper, interface, _ in link._ends.values()]
+
+
+def rates(link: Link) -> set[int]:
+    """The rates of both directions of a link, in bit/s."""
+    return {direction.rate for direction in shaped(link)}
+
+
+def held_back(link: Link) -> list[int]:
+    """How often each direction of a link held back what was sent faster than its rate."""
+    return [direction.held_back for direction in shaped(link)]
+
+
+def _shaped(keeper: Any, interface: str) -> Shaped:  # noqa: ANN401 - a keeper
+    def work(netlink: Any) -> Shaped:  # noqa: ANN401 - pyroute2 has no types
+        (index,) = netlink.link_lookup(ifname=interface)
+        (queue,) = [queue for queue in netlink.get_qdiscs(index=index) if queue["handle"] == links.ROOT]
+        (shaper,) = [shaper for shaper in netlink.get_classes(index=index) if shaper["handle"] == links.CLASS]
+        bytes_per_second = shaper.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")["rate"]
+        return Shaped(8 * bytes_per_second, queue.get_attr("TCA_STATS")["overlimits"])
+
+    return links._with_netlink(keeper, work)
+
+
+def start_node(lab: Lab, host: Host, *options: str) -> subprocess.Popen[str]:
+    """Starts a node on a host; all join the first."""
+    places = ["--listen", f"{host.address}:7420", "--join", f"{lab.hosts[0].name}:7420", "--capacity", "256MiB"]
+    command = [sys.executable, "-m", "hoplite.tools.cli", "node", "--insecure", "--json", *places, *options]
+    node = host.popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert node.stdout is not None
+    assert json.loads(node.stdout.readline())["address"] == f"{host.address}:7420"
+    return node
+
+
+# What a node says of its members once it knows where they stand.
+FOUND = """
+import json, sys, time, hoplite
+client = hoplite.init()
+while len((said := client.status())["members"]) < int(sys.argv[1]) or said["survey"] == "waiting":
+    time.sleep(0.1)
+print(json.dumps(said))
+"""
+
+
+def surveyed(lab: Lab, order: Sequence[int]) -> dict[str, Any]:
+    """Starts nodes that are told nothing on hosts, in an order; the status of one of them when they have surveyed."""
+    with contextlib.ExitStack() as stack:
+        for number in order:
+            host = lab.hosts[number]
+            node = start_node(lab, host)
+            stack.callback(node.communicate, timeout=SOON)
+            stack.callback(host.kill)
+        said = lab.hosts[1].run([sys.executable, "-c", FOUND, str(len(order))], check=True).stdout
+    told: dict[str, Any] = json.loads(said)
+    return told

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from hoplite.values import DTYPES
 
@@ -36,7 +38,8 @@ OPS = {
     "timedelta64": ("sum", "min", "max"),
 }
 
-# Long enough for anything on a busy machine, shorter than a test's own limit.
+# Ends what hangs: long enough for anything on a busy machine, shorter than a test's own limit. No test asserts that
+# something is faster.
 SOON = 30.0
 
 
@@ -98,6 +101,15 @@ class Later(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._value
+
+
+def promised(seconds: float) -> pytest.MarkDecorator:
+    """For a test of a promise to do something within so many seconds, which its argument `within` is.
+
+    `make test` lets it take any time, for it does not depend on how busy the machine is; `make test-long` does not.
+    """
+    cases = [math.inf, pytest.param(seconds, marks=pytest.mark.long)]
+    return pytest.mark.parametrize("within", cases, ids=["ever", f"{seconds:g} s"])
 
 
 def eventually(what: Callable[[], bool]) -> None:

@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ import pytest
 
 import hoplite
 from hoplite import Client, Node, testing
-from support import Later, eventually, fold, numbers, same
+from support import SOON, Later, eventually, fold, numbers, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -255,11 +254,9 @@ def test_ctrl_c_ends_a_blocking_call(call: str, how: str) -> None:
         try:
             # Its node has the question by then.
             assert process.stdout.readline() == "ready\n"
-            start = time.monotonic()
             process.send_signal(signal.SIGINT)
             assert process.stdout.readline() == "interrupted\n"
-            assert time.monotonic() - start < 5
-            assert process.wait(20) == 0
+            assert process.wait(SOON) == 0
         finally:
             process.kill()
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MIB = 1 << 20
+# After which a call has found, also on a busy machine, that there is no room.
+LATER_S = 3.0
 
 NO_DESCRIPTORS = """
 import os, resource, sys
@@ -93,13 +95,13 @@ def test_node_without_descriptors_serves_those_it_has(tmp_path: Path) -> None:
             guests, refused = [], 0
             for _ in range(100):
                 try:
-                    guests.append(stack.enter_context(hoplite.connect(path, timeout=0.05)))
+                    guests.append(stack.enter_context(hoplite.connect(path, timeout=1)))
                 except hoplite.ConnectError:
                     refused += 1
-                    if refused == 5:
+                    if refused == 3:
                         break
             assert len(guests) > 5
-            assert refused == 5
+            assert refused == 3
             for guest in (guests[0], guests[-1], client):
                 assert guest.get(guest.put(b"x"), timeout=SOON) == b"x"
                 same(guest.get(ref, timeout=SOON), numbers(100_000))
@@ -185,20 +187,20 @@ def test_whatever_finds_no_room_in_time_tells_the_same(how: str) -> None:
         pinned = client.put(np.ones(20 * MIB, np.uint8))
         far = nodes[1].client().put(np.ones(16 * MIB, np.uint8))
         own = np.empty(16 * MIB, np.uint8)
-        total, patient = client.reduce([far], timeout=0.3), client.reduce([far])
+        total, patient = client.reduce([far], timeout=LATER_S), client.reduce([far])
         calls: list[Callable[[], object]] = [
-            lambda: client.put(own, timeout=0.3),
-            lambda: client.put(own, name=client.promise(), timeout=0.3),
-            lambda: client.get(far, timeout=0.3),
-            lambda: client.get([far], timeout=0.3),
-            lambda: client.get(far, out=own, timeout=0.3),
+            lambda: client.put(own, timeout=LATER_S),
+            lambda: client.put(own, name=client.promise(), timeout=LATER_S),
+            lambda: client.get(far, timeout=LATER_S),
+            lambda: client.get([far], timeout=LATER_S),
+            lambda: client.get(far, out=own, timeout=LATER_S),
             lambda: client.get(total),
             lambda: total.inputs(),
-            lambda: client.get(patient, timeout=0.3),
+            lambda: client.get(patient, timeout=LATER_S),
         ]
-        for call in calls:
+        for called in [Later(call) for call in calls]:
             with pytest.raises(hoplite.StoreFull) as raised:
-                call()
+                called.result()
             assert f"has no room for {16 * MIB} bytes: {client.status()['store']['used']} bytes are" in str(
                 raised.value
             )
@@ -214,6 +216,8 @@ from pathlib import Path
 import numpy as np
 import hoplite
 MIB = 1 << 20
+# After which a call has found, also on a busy machine, that there is no room.
+LATER_S = 3.0
 """
 
 NODE_IN_GROUP = """
@@ -237,7 +241,8 @@ def test_node_in_a_memory_group_refuses_what_would_kill_it(tmp_path: Path, limit
             for size in (200, 100, 80, 70, 65):
                 with contextlib.suppress(hoplite.StoreFull):
                     while len(refs) < 10:
-                        refs.append(client.put(np.full(size * MIB, len(refs), np.uint8), timeout=1))
+                        timeout = 1 if refs else SOON
+                        refs.append(client.put(np.full(size * MIB, len(refs), np.uint8), timeout=timeout))
             assert 1 <= len(refs) <= 5
             for number, ref in enumerate(refs):
                 value = client.get(ref, timeout=SOON)

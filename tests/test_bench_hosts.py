@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -64,15 +63,8 @@ def start(agent: Agent, group: str, code: str, *words: str) -> psutil.Process:
     """Starts a Python program of a group and waits until it has said something."""
     pid = agent.spawn(group, [sys.executable, "-u", "-c", code, *words], {})["pid"]
     log = agent.started[group][-1][1]
-    wait_for(log.read_text)
+    eventually(lambda: log.read_text() != "")
     return psutil.Process(pid)
-
-
-def wait_for(look: Any) -> None:  # noqa: ANN401 - any question
-    deadline = time.monotonic() + 20
-    while not look():
-        assert time.monotonic() < deadline, "it did not come to pass within 20 s"
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -187,7 +179,7 @@ def test_what_an_agent_starts_has_the_python_path_that_it_is_given(
             said = tmp_path / name
             argv = [*python, "-c", says.format(str(said))]
             agents.one(network.hosts[0], {"do": "spawn", "group": "g", "argv": argv, "env": {}})
-            wait_for(lambda said=said: said.exists() and said.read_text())
+            eventually(lambda said=said: said.exists() and said.read_text() != "")  # type: ignore[misc]
         assert (tmp_path / "plain").read_text() == "none"
         assert (tmp_path / "this").read_text() == PYTHON_PATH
 
@@ -278,7 +270,7 @@ def test_processor_time_has_threads_that_ended_and_is_never_negative(agent: Agen
     assert agent.begin("g") == {"cpu_seconds": 0.0, "peak_rss_bytes": 0}
     (tmp_path / "go").touch()
     log = agent.started["g"][0][1]
-    wait_for(lambda: "done" in log.read_text())
+    eventually(lambda: "done" in log.read_text())
     both = agent.usage("g")
     assert both["cpu_seconds"] >= 0.2
     for process in (ends, works):

@@ -240,8 +240,7 @@ def test_late_participants_count_from_the_last_call(network: Network, agents: Ag
         began = time.monotonic()
         late = group.round("reduce", 4, variant="default", seed=1, arrival_s=0.5, timeout_s=20, weigh=False)
         # The second called half a second after the first, and that half second is not counted.
-        assert time.monotonic() - began >= 0.5
-        assert late.seconds < 0.5
+        assert late.seconds <= time.monotonic() - began - 0.5
     finally:
         group.stop()
 
@@ -253,11 +252,11 @@ def test_hosts_without_a_common_clock_are_timed_by_the_bench(network: Network, a
     try:
         began = time.monotonic()
         late = group.round("reduce", 4, variant="default", seed=1, arrival_s=0.5, timeout_s=20, weigh=False)
-        assert time.monotonic() - began >= 0.5
         # The second rank slept half a second, which is not counted, and then 2 ms, which is.
-        assert 0.002 <= late.seconds < 0.5
+        assert 0.002 <= late.seconds <= time.monotonic() - began - 0.5
+        began = time.monotonic()
         trip = group.round("rtt", 4, variant="default", seed=1, arrival_s=0.5, timeout_s=20, weigh=False)
-        assert 0.002 <= trip.seconds < 0.5
+        assert 0.002 <= trip.seconds <= time.monotonic() - began - 0.5
     finally:
         group.stop()
 

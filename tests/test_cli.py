@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -301,10 +300,8 @@ def test_a_node_says_when_it_is_ready_and_leaves_on_a_signal(number: signal.Sign
             assert address.startswith("127.0.0.1:")
             with hoplite.connect(socket) as client:
                 assert client.status()["address"] == address
-            start = time.monotonic()
             process.send_signal(number)
             assert process.wait(SOON) == 0
-            assert time.monotonic() - start < 10
         finally:
             process.kill()
 

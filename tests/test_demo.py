@@ -16,10 +16,12 @@ import pytest
 
 from hoplite.tools.demo import network, run
 from hoplite.tools.demo.display import Progress, draw
+from support import promised
 
 
 @pytest.mark.timeout(120)
-def test_the_demo_trains_relays_and_folds() -> None:
+@promised(60)
+def test_the_demo_trains_relays_and_folds(within: float) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hoplite.tools.cli", "demo", "--json"],
         capture_output=True,
@@ -41,7 +43,7 @@ def test_the_demo_trains_relays_and_folds() -> None:
     }
     assert facts["accuracy"] > 0.95
     assert facts["steps"] == run.STEPS
-    assert facts["seconds"] < 60
+    assert facts["seconds"] < within
     assert facts["bytes_relayed"] > 0
     assert facts["bytes_folded_remote"] > 0
     contributions = facts["contributions"]

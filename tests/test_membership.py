@@ -60,8 +60,8 @@ def test_a_stopped_node_is_lost_and_comes_back_with_all_it_holds(group: Group) -
     value = numbers(4 * MIB, "uint8", seed=1)
     small, large = group.clients[2].put(b"here", name="small/1"), group.clients[2].put(value, name="large/1")
     eventually(lambda: bool(group.clients[0].locations(large)))
+    begun = time.monotonic()
     with frozen(group.nodes[2].process):
-        begun = time.monotonic()
         eventually(lambda: group.all_know(0, 1, 3))
         # Later than this a busy machine may be; sooner would be no detection.
         assert time.monotonic() - begun > DETECTION_S / 3

@@ -16,7 +16,7 @@ import hoplite
 from groups import limited
 from hoplite import testing
 from programs import go, kill, line, run, started
-from support import SOON, Later, Watching, eventually
+from support import SOON, Later, Watching, eventually, promised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from hoplite import Client
 
 MIB = 1 << 20
-IDLE_S = 10.0
 
 
 def extents_of(*pids: int | str) -> dict[int, int]:
@@ -81,7 +80,8 @@ def most(capacity: int) -> int:
 @pytest.mark.parametrize(
     ("clients", "capacity", "kept"), [(20, 200_000_000, 4 * MIB), (60, 67_000_000, 40_000)], ids=["20", "60"]
 )
-def test_what_clients_delete_goes_back_to_the_host(clients: int, capacity: int, kept: int) -> None:
+@promised(10)
+def test_what_clients_delete_goes_back_to_the_host(clients: int, capacity: int, kept: int, within: float) -> None:
     """Each puts 15 objects of 4 MiB, and deletes all but something small; 672 MiB and 3.8 GB stayed mapped."""
     value, last = np.ones(4 * MIB, np.uint8), np.ones(kept, np.uint8)
     with testing.node_process("--capacity", str(capacity)) as node, contextlib.ExitStack() as stack:
@@ -96,7 +96,7 @@ def test_what_clients_delete_goes_back_to_the_host(clients: int, capacity: int, 
         used = client.status()["store"]["used"]
         assert used < clients * (kept + 10_000)
         eventually(lambda: stored(*pids) <= used + used // 10 + 64 * MIB)
-        assert time.monotonic() - idle_since < IDLE_S
+        assert time.monotonic() - idle_since < within
         assert peak.bytes <= most(capacity), f"{peak.bytes / MIB:.0f} MiB"
         store = client.status()["store"]
         assert store["mapped"] - store["warm"] >= store["used"]
@@ -244,7 +244,7 @@ def test_the_error_names_whose_limit_it_is_and_what_takes_most(tmp_path: Path) -
     with node_in_group(tmp_path, 400 * MIB, capacity="2GiB") as client:
         refs: list[hoplite.Ref] = []
         with pytest.raises(hoplite.StoreFull) as raised:
-            refs.extend(client.put(value, timeout=0.5) for _ in range(100))
+            refs.extend(client.put(value, timeout=SOON if number < 4 else 0.5) for number in range(100))
         said = str(raised.value)
         assert 4 <= len(refs) <= 7
         assert "the control group /" in said, said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 import hoplite
 from hoplite import Node, settings
 from hoplite.tools.topology import surveyed
+from support import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,11 +55,8 @@ def test_nodes_find_their_places_by_address_and_by_name(tmp_path: Path, monkeypa
             three.id: ["pod-1", "rack-2"],
             four.id: None,
         }
-        deadline = time.monotonic() + 20
         with two.client() as client:
-            while len(client.status()["members"]) < len(expected):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            eventually(lambda: len(client.status()["members"]) == len(expected))
             members = client.status()["members"]
             assert {member["id"]: member["place"] for member in members} == expected
             carries = {one.id: [2, 4], two.id: [2, None], three.id: [None, None], four.id: None}

@@ -18,7 +18,7 @@ import pytest
 import hoplite
 from hoplite import Client, testing
 from programs import descriptors, frozen, go, kill, line, started
-from support import SOON, Later, eventually, eventually_empty, numbers, same
+from support import SOON, Later, eventually, eventually_empty, numbers, promised, same
 
 if TYPE_CHECKING:
     import subprocess
@@ -107,7 +107,6 @@ HOLDS = """
 views = [hp.get("far/1", timeout=30) for _ in range(3)]
 gone = threading.Thread(target=lambda: hp.get("never/1"), daemon=True)
 gone.start()
-time.sleep(0.1)
 say("held")
 wait()
 """
@@ -121,7 +120,7 @@ def test_killed_client_releases_what_it_read() -> None:
         with started(HEAD + HOLDS, nodes[0].socket) as process:
             assert line(process) == "held"
             assert readers(client, "far/1") == 3
-            assert client.stats()["waiting"] == 1
+            eventually(lambda: client.stats()["waiting"] == 1)
             with pytest.raises(hoplite.StoreFull):
                 client.put(np.ones(40 * MIB, np.uint8), timeout=0.2)
             kill(process)
@@ -421,15 +420,16 @@ PATIENT: dict[str, Callable[[hoplite.Client], object]] = {
 }
 
 
-def test_a_node_that_is_stopped_lengthens_no_timeout() -> None:
+@promised(9)
+def test_a_node_that_is_stopped_lengthens_no_timeout(within: float) -> None:
+    """It was twice as long; a busy machine takes a part of that."""
     with testing.node_process() as node, node.client() as client, frozen(node.process):
         begun = time.monotonic()
         waiting = [Later(call, client) for call in PATIENT.values()]
         for later in waiting:
             with pytest.raises(hoplite.GetTimeout, match=r"within 5\.000 s: it does not answer"):
                 later.result(SOON)
-        # It was twice as long; a busy machine takes a part of that.
-        assert 5 <= time.monotonic() - begun < 9
+        assert 5 <= time.monotonic() - begun < within
 
 
 def test_a_node_that_is_stopped_holds_up_no_loop_and_no_close() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,25 +39,23 @@ def said(client: hoplite.Client, error: pytest.ExceptionInfo[hoplite.StoreFull])
     assert "the next needs 16777216" in str(error.value)
     del error
     # All of it: what was read for the list makes room.
-    client.put(numbers(50 * MIB, "uint8"), timeout=10)
+    client.put(numbers(50 * MIB, "uint8"), timeout=SOON)
 
 
-@pytest.mark.parametrize("timeout", [None, 60])
+@pytest.mark.parametrize("timeout", [None, 10 * SOON], ids=["none", "longer than a test may take"])
 def test_a_list_that_never_fits_is_refused(
     small: tuple[hoplite.Client, list[hoplite.Ref]], timeout: float | None
 ) -> None:
     client, refs = small
-    begun = time.monotonic()
     with pytest.raises(hoplite.StoreFull) as error:
         client.get(refs, timeout=timeout)
-    assert time.monotonic() - begun < 30
     said(client, error)
 
 
 def test_a_list_that_never_fits_is_refused_in_a_loop(small: tuple[hoplite.Client, list[hoplite.Ref]]) -> None:
     client, refs = small
     with pytest.raises(hoplite.StoreFull) as error:
-        asyncio.run(asyncio.wait_for(client.get_async(refs), 30))
+        asyncio.run(asyncio.wait_for(client.get_async(refs), SOON))
     said(client, error)
 
 
@@ -86,7 +83,7 @@ def test_a_cancelled_list_ends_whenever_that_is(clients: list[hoplite.Client]) -
         for _ in range(turns):
             await asyncio.sleep(0)
         got.cancel()
-        done, _ = await asyncio.wait({got}, timeout=10)
+        done, _ = await asyncio.wait({got}, timeout=SOON)
         assert done, turns
         assert got.cancelled()
 
@@ -170,9 +167,7 @@ def test_a_long_wait_for_a_list_is_spoken_of(
             got = Later(lambda: asyncio.run(client.get_async(names, out=outs)))
         else:
             got = Later(lambda: client.get(names, out=outs))
-        deadline = time.monotonic() + 20
-        while not any("late/1" in record.getMessage() for record in caplog.records) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        eventually(lambda: any("late/1" in record.getMessage() for record in caplog.records))
         client.put(b"late", name="late/1")
         assert [bytes(value) for value in got.result(30)] == [b"here", b"late"]
     assert any("no client has put it" in record.getMessage() for record in caplog.records), caplog.text

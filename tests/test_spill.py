@@ -201,11 +201,10 @@ def test_a_time_to_live_runs_on_disk_too(tmp_path: Path) -> None:
 def test_a_limit_that_is_reached_costs_no_object(tmp_path: Path) -> None:
     """What is on disk changes places with what is in memory even then: two objects less than the limit are there."""
     with embedded(tmp_path / "spill", spill_limit=7 * SIZE) as client:
-        refs: list[Ref] = []
+        refs = put_all(client, CAPACITY // SIZE - 1 + 4)
         with pytest.raises(hoplite.StoreFull, match=r"of the \d+ bytes that may be spilled are taken") as raised:
-            refs.extend(client.put(value(number), timeout=0.5) for number in range(COUNT))
+            client.put(value(len(refs)), timeout=0.5)
         assert "kept until it is deleted" in str(raised.value)
-        assert len(refs) == CAPACITY // SIZE - 1 + 4
         for number, ref in enumerate(refs * 2):
             same(client.get(ref, timeout=SOON), value(number % len(refs)))
             assert client.status()["store"]["spilled"] <= 7 * SIZE
@@ -264,9 +263,9 @@ def test_a_full_disk_costs_no_object(small_disk: Path) -> None:
     """What is in memory is there, and all that is on the disk as soon as one object in memory has gone."""
     folder = small_disk / "spill"
     with process(folder, "--spill-limit", "1GiB") as node, node.client() as client:
-        refs: list[Ref] = []
+        refs = put_all(client, CAPACITY // SIZE - 2 + 5)
         with pytest.raises(hoplite.StoreFull, match="No space left on device") as raised:
-            refs.extend(client.put(value(number), timeout=1.5) for number in range(COUNT))
+            refs.extend(client.put(value(number), timeout=1.5) for number in range(len(refs), COUNT))
         assert str(folder) in str(raised.value)
         assert client.stats()["spill_failures"] > 0
         there = states(client)

@@ -617,6 +617,22 @@ def test_fping_measures_a_lab() -> None:
 
 @needs_lab
 @pytest.mark.lab
+def test_a_lab_is_measured_and_has_a_plan(tmp_path: Path) -> None:
+    """Whatever times and rates are: which racks they tell of is for a quiet machine."""
+    out = tmp_path / "t.json"
+    links = ("--racks", "2,2", "--rate", "200mbit", "--uplink", "200mbit")
+    told = json.loads(run("topology", "probe", *links, "--shuffle", 1, "--out", out, "--json").stdout)
+    names = sorted(host["name"] for host in told["hosts"])
+    assert names == sorted(told["measured"]["lab"]["rack_of"]) == [f"node{number}" for number in range(4)]
+    assert len(told["clusters"]) == 4
+    plan = json.loads(run("topology", "plan", "--topology", out, "--algorithm", "ring", "--json").stdout)
+    assert sorted(plan["hosts"]) == names
+    assert 0 < plan["cost"] <= plan["cost_worst"]
+
+
+@needs_lab
+@pytest.mark.lab
+@pytest.mark.long
 @pytest.mark.parametrize(("racks", "seed"), [("4,4", 1), ("5,3", 2)])
 def test_a_lab_tells_its_racks_to_one_that_was_told_nothing(tmp_path: Path, racks: str, seed: int) -> None:
     out = tmp_path / "t.json"
@@ -636,6 +652,7 @@ def test_a_lab_tells_its_racks_to_one_that_was_told_nothing(tmp_path: Path, rack
 
 @needs_lab
 @pytest.mark.lab
+@pytest.mark.long
 def test_a_lab_whose_uplinks_carry_all_has_no_groups() -> None:
     told = json.loads(run("topology", "probe", "--racks", "3,3", "--rate", "100mbit", "--json").stdout)
     assert told["clusters"] == [0] * 6

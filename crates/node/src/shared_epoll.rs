@@ -162,8 +162,10 @@ impl SharedEpoll {
 #[cfg(test)]
 mod tests {
     use std::{
+        fs,
         os::unix::net::UnixStream,
-        sync::{Arc, atomic::AtomicUsize},
+        path::{Path, PathBuf},
+        sync::{Arc, atomic::AtomicUsize, mpsc},
         thread,
     };
 
@@ -171,7 +173,24 @@ mod tests {
 
     use super::*;
 
+    const ROUNDS: usize = 100;
+
+    /// Ends a test that hangs.
     const LONG: Duration = Duration::from_secs(20);
+
+    /// The file that says what the calling thread does.
+    fn this_thread() -> PathBuf {
+        fs::canonicalize("/proc/thread-self").unwrap().join("stat")
+    }
+
+    /// Waits until a thread that is about to wait for events does.
+    fn until_asleep(thread: &Path) {
+        let begun = Instant::now();
+        while !fs::read_to_string(thread).unwrap().contains(") S ") {
+            assert!(begun.elapsed() < LONG, "it runs on");
+            thread::yield_now();
+        }
+    }
 
     fn background(epoll: &Arc<SharedEpoll>, taken: &Arc<AtomicUsize>) -> thread::JoinHandle<()> {
         let (epoll, taken) = (epoll.clone(), taken.clone());
@@ -183,6 +202,7 @@ mod tests {
         })
     }
 
+    /// Each event comes when both wait, the thread that waits for it last, however busy the machine is.
     #[test]
     fn who_waits_takes_the_event_itself() {
         let epoll = Arc::new(SharedEpoll::new().unwrap());
@@ -190,17 +210,30 @@ mod tests {
         near.set_nonblocking(true).unwrap();
         epoll.add(&near, 7).unwrap();
         let others = Arc::new(AtomicUsize::new(0));
-        let thread = background(&epoll, &others);
+        let (say, background_is) = mpsc::channel();
+        let thread = {
+            let (epoll, others) = (epoll.clone(), others.clone());
+            thread::spawn(move || {
+                say.send(this_thread()).unwrap();
+                epoll.run(|_, _| {
+                    others.fetch_add(1, Ordering::SeqCst);
+                    epoll.poke();
+                });
+            })
+        };
+        let background = background_is.recv().unwrap();
+        let here = this_thread();
         let mut mine = 0;
-        for round in 0..2000 {
-            if mine > 10 {
-                break;
-            }
+        for round in 0..ROUNDS {
+            until_asleep(&background);
             let taken = AtomicUsize::new(0);
             let sender = {
-                let far = far.try_clone().unwrap();
+                let (epoll, here, far) = (epoll.clone(), here.clone(), far.try_clone().unwrap());
                 thread::spawn(move || {
-                    thread::sleep(Duration::from_millis(1));
+                    while !epoll.is_waited.load(Ordering::SeqCst) {
+                        thread::yield_now();
+                    }
+                    until_asleep(&here);
                     write(&far, b"x").unwrap();
                 })
             };
@@ -214,9 +247,7 @@ mod tests {
             sender.join().unwrap();
             mine += taken.load(Ordering::SeqCst);
         }
-        // A machine that is busy runs the other thread first in many rounds, for a while in all of them; if the wait took no
-        // events, it would have them all.
-        assert!(mine > 10, "{mine} in 2000 rounds");
+        assert_eq!(mine, ROUNDS);
         epoll.close();
         thread.join().unwrap();
     }
