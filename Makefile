@@ -248,7 +248,7 @@ test-ray: wheel ## hoplite.ray on clusters of Ray, which it installs from PyPI, 
 	@mkdir -p $(LOGS)
 	.ci/ray $(BIN)/python 2>&1 | tee $(LOGS)/ray
 
-test-long: build ## Tests of minutes or many gigabytes, the sdist, 20000 simulated clusters, a hostile member of a new seed
+test-long: build ## Tests of minutes, many gigabytes or a quiet machine, the sdist, 20000 simulated clusters, a hostile member of a new seed
 	timeout --kill-after=10 3600 $(BIN)/pytest -m long --timeout 900
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds 20000
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --hostile --seeds 2000

@@ -476,7 +476,7 @@ def test_waits_that_begin_one_after_the_other_are_told_of_together(
         for number in range(3):
             gets.append(asyncio.ensure_future(plain.getter.get_async(plain.name(number))))
             # As later tasks of a loop begin later; not by as much as is told of together.
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0)
         with caplog.at_level(logging.WARNING, "hoplite"):
             await until(lambda: caplog.records != [])
         for get in gets:

@@ -216,8 +216,6 @@ from pathlib import Path
 import numpy as np
 import hoplite
 MIB = 1 << 20
-# After which a call has found, also on a busy machine, that there is no room.
-LATER_S = 3.0
 """
 
 NODE_IN_GROUP = """

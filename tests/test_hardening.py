@@ -211,11 +211,12 @@ def test_status_of_a_closed_node(how: str) -> None:
 
 @pytest.mark.faults("a node is frozen")
 def test_connect_to_a_frozen_node() -> None:
-    with testing.node_process() as node, frozen(node.process):
-        start = time.monotonic()
-        with pytest.raises(hoplite.ConnectError):
-            hoplite.connect(node.socket, timeout=1)
-        assert time.monotonic() - start < 10
+    with (
+        testing.node_process() as node,
+        frozen(node.process),
+        pytest.raises(hoplite.ConnectError, match="does not answer"),
+    ):
+        hoplite.connect(node.socket, timeout=1)
 
 
 CTRL_C = """

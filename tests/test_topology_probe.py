@@ -93,7 +93,10 @@ def echo(word: bytes) -> bytes:
     return word + probe_agent.ANSWERED
 
 
-def test_a_word_is_twelve_bits_of_round_and_twenty_of_sequence(asker: socket.socket) -> None:
+def test_a_word_is_twelve_bits_of_round_and_twenty_of_sequence(
+    asker: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_agent, "PATIENCE_S_MIN", SOON)
     with Responder(lambda word: [echo(word)]) as responder:
         times, late = probe_agent.ask(asker, responder.address, 4096 + 7, 20, SOON)
     assert (len(times), late) == (20, 0)
@@ -101,13 +104,17 @@ def test_a_word_is_twelve_bits_of_round_and_twenty_of_sequence(asker: socket.soc
     assert responder.words == [7 << 20 | sequence for sequence in range(21)]
 
 
-def test_echoes_that_are_dropped_are_lost_and_no_more(asker: socket.socket) -> None:
+def test_echoes_that_are_dropped_are_lost_and_no_more(asker: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_agent, "PATIENCE_S_MIN", 1.0)
     with Responder(lambda word: [] if word[3] % 5 == 4 else [echo(word)]) as responder:
-        times, late = probe_agent.ask(asker, responder.address, 1, 50, 1.0)
-    assert (len(times), late) == (40, 0)
+        times, late = probe_agent.ask(asker, responder.address, 1, 20, probe_agent.PATIENCE_PART * 1.0)
+    assert (len(times), late) == (16, 0)
 
 
-def test_answers_of_older_rounds_and_echoes_are_thrown_away(asker: socket.socket) -> None:
+def test_answers_of_older_rounds_and_echoes_are_thrown_away(
+    asker: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_agent, "PATIENCE_S_MIN", SOON)
     stale = struct.pack("!I", 3 << 20 | 1)
     with Responder(lambda word: [echo(stale), word, b"", echo(word)]) as responder:
         times, late = probe_agent.ask(asker, responder.address, 4, 10, SOON)
