@@ -162,4 +162,6 @@ def test_it_ends_in_time_though_its_putter_is_killed(size: int) -> None:
         for client in clients[1:]:
             value = got(client, ref, begun=begun, ttl=ttl)
             assert value is None or np.array_equal(value, numbers(size))
+            # What is read stays.
+            del value
         ends(clients[1:], ref, begun=begun, ttl=ttl)

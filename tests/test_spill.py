@@ -395,6 +395,7 @@ def test_what_was_put_under_its_name_meanwhile_goes_before_what_was_kept(tmp_pat
         assert len(files(folder)) == 3
         client.delete("full/1")
         # Its holder is away: the name is free.
+        eventually(lambda: len(client.status()["members"]) == 1)
         client.put(value(7), name="weights/1")
         client.delete("weights/2")
         with process(folder, "--spill-keep", "--join", far.address) as node, node.client() as own:

@@ -520,7 +520,7 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     out = tmp_path / "t.json"
     command = ["topology", "probe", "--hosts", write_hosts(tmp_path, 8), "--launch", LAUNCH, "--python", sys.executable]
     process = subprocess.Popen(
-        [*COMMAND, *map(str, command), "--count", "20000", "--out", str(out)], stderr=subprocess.PIPE, text=True
+        [*COMMAND, *map(str, command), "--count", "5000", "--out", str(out)], stderr=subprocess.PIPE, text=True
     )
     eventually(lambda: out.exists() and any(map(any, layout.read(out).more["measured"]["asked"])))
     process.send_signal(signal.SIGINT)
