@@ -277,17 +277,17 @@ def test_closing_a_node_ends_all_who_wait_on_it(how: str) -> None:
         }
         eventually(lambda: client.stats()["waiting"] >= before + len(waiting))
         assert not any(call.done() for call in waiting.values())
-        nodes[0].close(5)
+        nodes[0].close(SOON)
         for call in waiting.values():
             with pytest.raises(hoplite.NodeDown):
-                call.result(10)
+                call.result()
 
 
 def test_others_go_on_when_a_node_closes(clients: list[Client], nodes: list[Node]) -> None:
     """They wait at their own nodes for what may still come."""
     waiting = [Later(client.get, "late/1", timeout=30) for client in clients[1:]]
     eventually(lambda: all(client.stats()["waiting"] for client in clients[1:]))
-    nodes[0].close(10)
+    nodes[0].close(SOON)
     clients[1].put(numbers(100_000), name="late/1")
     for get in waiting:
         same(get.result(), numbers(100_000))

@@ -106,7 +106,7 @@ def test_put_takes_a_ttl_and_the_listing_of_all_can_be_sorted(nodes: list[Node],
     run("put", str(tmp_path / "small"), "--name", "b/old", "--ttl", "2h", *at)
     run("put", str(tmp_path / "large"), "--name", "b/new", *at)
     with nodes[0].client() as client:
-        value = client.get("b/new", timeout=10)
+        value = client.get("b/new", timeout=SOON)
         rows = json.loads(run("objects", "--all", "--sort", "readers", "--json", *at).stdout)
         del value
     assert [(row["ref"], row["readers"] > 0) for row in rows] == [("b/new", True), ("b/old", False)]

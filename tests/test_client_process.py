@@ -231,7 +231,7 @@ def test_a_worker_is_told_that_its_node_died() -> None:
         node.process.kill()
         node.process.wait()
         with pytest.raises(hoplite.NodeDown):
-            get.result(10)
+            get.result()
         for call in (lambda: client.put(b"x"), client.status, lambda: client.get("a/1", timeout=5)):
             with pytest.raises(hoplite.NodeDown):
                 call()

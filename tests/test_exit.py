@@ -185,7 +185,7 @@ ref = hp.put(np.ones(1_000_000), name="from/1")
 pid = os.fork()
 if pid == 0:
     mine = session.default_client() if HOW == "embedded" else attach()
-    view = mine.get("from/1", timeout=10)
+    view = mine.get("from/1", timeout=30)
     sys.exit(5)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
 """,
@@ -205,7 +205,7 @@ hp = attach()
 hp.put(np.ones(1_000_000), name="from/1")
 def work(number):
     mine = session.default_client() if HOW == "embedded" else attach()
-    return float(mine.get("from/1", timeout=10)[:10].sum())
+    return float(mine.get("from/1", timeout=30)[:10].sum())
 with multiprocessing.get_context("fork").Pool(2) as pool:
     assert pool.map(work, range(4)) == [10.0] * 4
 """,

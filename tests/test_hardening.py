@@ -132,7 +132,7 @@ if child == 0:
     del node, other, hp, ref
     gc.collect()
     os._exit(0)
-until = time.monotonic() + 10
+until = time.monotonic() + 30
 while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
     if time.monotonic() > until:
         os.kill(child, 9)
@@ -140,11 +140,11 @@ while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
     time.sleep(0.01)
 assert ended[1] == 0, ended
 assert os.path.exists(path) and os.path.exists(path + "2")
-with hoplite.connect(path, timeout=10) as guest:
-    assert guest.get(ref, timeout=10) == b"x" * 100_000
+with hoplite.connect(path, timeout=30) as guest:
+    assert guest.get(ref, timeout=30) == b"x" * 100_000
 with Node(join=[node.address], socket=path + "3") as third:
-    assert third.client().get(ref, timeout=10) == b"x" * 100_000
-assert other.client().get(ref, timeout=10) == b"x" * 100_000
+    assert third.client().get(ref, timeout=30) == b"x" * 100_000
+assert other.client().get(ref, timeout=30) == b"x" * 100_000
 other.close(5)
 node.close(5)
 assert not os.path.exists(path)
@@ -203,7 +203,7 @@ def test_status_of_a_closed_node(how: str) -> None:
     with testing.cluster(1) as nodes:
         client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket)
         assert client.status()["id"] == nodes[0].id
-        nodes[0].close(5)
+        nodes[0].close(SOON)
         for call in (client.status, client.objects):
             with pytest.raises(hoplite.NodeDown):
                 call()
@@ -268,7 +268,7 @@ cluster = "one\\n2026-01-01T00:00:00Z ERROR forged\\x1b[2J" + "x" * 5000
 name = "two\\u2028forged\\u202e"
 with hoplite.Node(cluster=cluster) as first, hoplite.Node(cluster=cluster, join=[first.address]) as second:
     first.client().put(b"x" * 100_000, name=name)
-    second.client().get(name, timeout=10)
+    second.client().get(name, timeout=30)
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True, timeout=SOON)
     lines = done.stderr.decode().splitlines()

@@ -355,15 +355,15 @@ def use():
     mine = session.default_client()
     assert mine is not hp and mine is session.default_client() and mine.node is None
     assert mine.status()["id"] == here
-    assert mine.get("from/1", timeout=10) == b"parent"
+    assert mine.get("from/1", timeout=30) == b"parent"
     mine.put(b"child", name=f"from/{2 if session.last_client() else 0}")
-    child(lambda: session.default_client().get("from/2", timeout=10))
+    child(lambda: session.default_client().get("from/2", timeout=30))
 
 child(use)
-assert hp.get("from/2", timeout=10) == b"child" and session.default_client() is hp
+assert hp.get("from/2", timeout=30) == b"child" and session.default_client() is hp
 child(session.shutdown)
-child(lambda: hoplite.init().get("from/2", timeout=10))
-assert hp.get("from/1", timeout=10) == b"parent" and not hp.closed
+child(lambda: hoplite.init().get("from/2", timeout=30))
+assert hp.get("from/1", timeout=30) == b"parent" and not hp.closed
 """
     with testing.node_process() as node, Node():
         run(FORK + script.replace("HOW", how), SOCKET=node.socket)

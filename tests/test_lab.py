@@ -20,6 +20,7 @@ from hoplite.errors import InvalidArgument
 from hoplite.tools.lab import Host, Lab, LabError, links, namespaces, needs, records
 from hoplite.tools.topology import layout
 from labs import held_back, needs_lab, rates, start_node, surveyed
+from support import SOON
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,7 +196,7 @@ def test_popen_is_the_program_itself(lab: Lab) -> None:
         assert lab.hosts[1].processes() == []
         assert os.getsid(process.pid) == process.pid
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(SOON) == -signal.SIGTERM
 
 
 @needs_lab
@@ -263,7 +264,7 @@ def test_a_signal_to_the_agent_ends_the_command(lab: Lab) -> None:
         assert process.stdout.readline() == b"here\n"
         assert lab.hosts[0].processes() == [process.pid]
         process.terminate()
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(SOON) == -signal.SIGTERM
 
 
 @needs_lab
@@ -369,7 +370,7 @@ def test_processes_of_a_lab_whose_record_is_cut_short_are_found() -> None:
     process = sleeping(lab.hosts[0])
     assert lab.name in records.abandoned()
     assert lab.name in records.remove_abandoned()
-    assert process.wait(10) == -signal.SIGKILL
+    assert process.wait(SOON) == -signal.SIGKILL
     assert namespaces.processes_in(networks) == []
     assert not lab.agent.parent.exists()
     lab.close()
@@ -605,7 +606,7 @@ def test_each_host_runs_a_node_of_its_own_at_the_usual_address_and_socket() -> N
         assert lab.hosts[1].run([sys.executable, "-c", get], check=True).stdout == "b'here'\n"
         for host, node in zip(lab.hosts, nodes, strict=True):
             host.kill()
-            node.communicate(timeout=10)
+            node.communicate(timeout=SOON)
 
 
 @needs_lab
@@ -669,4 +670,4 @@ for line in sys.stdin:
         assert crossed("reduce", ranks[:1]) == pytest.approx([0, 1.1], abs=0.2)
         for process in [*ranks, *nodes]:
             process.kill()
-            process.communicate(timeout=10)
+            process.communicate(timeout=SOON)

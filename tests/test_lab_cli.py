@@ -15,6 +15,7 @@ import pytest
 from hoplite.tools import cli
 from hoplite.tools.lab import Lab, records
 from labs import needs_lab
+from support import SOON
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +90,7 @@ def test_up_run_cut_status_and_down(name: str, hoplite_lab: Command) -> None:
 
     process = Lab.find(name).hosts[0].popen(["sleep", "1000"])
     assert hoplite_lab("down", "--name", name)[0] == 0
-    assert process.wait(10) == -signal.SIGKILL
+    assert process.wait(SOON) == -signal.SIGKILL
     assert name not in hoplite_lab("status")[1]
 
 

@@ -12,6 +12,7 @@ import pytest
 from hoplite import InvalidArgument
 from hoplite.tools.lab import Host, Lab, LabError, namespaces
 from labs import held_back, needs_lab, rates
+from support import SOON
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -231,7 +232,7 @@ def test_a_killed_host_runs_nothing_and_can_be_used_again(lab: Lab) -> None:
         process.stdout.readline()
         a.freeze()
         a.kill()
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(SOON) == -signal.SIGKILL
     assert a.processes() == []
     assert a.run(["hostname"]).stdout == "node0\n"
     assert arrives(a, b)

@@ -60,7 +60,7 @@ def test_only_this_user_may_open_the_socket(nodes: list[Node]) -> None:
 
 
 def test_a_closed_node_takes_its_socket_away(nodes: list[Node]) -> None:
-    nodes[0].close(10)
+    nodes[0].close(SOON)
     assert not Path(nodes[0].socket).exists()
     with pytest.raises(hoplite.NodeDown):
         nodes[0].client()

@@ -41,7 +41,7 @@ SECOND = """
 import hoplite
 hp = hoplite.init()
 assert hp.node is None
-assert hp.get("step/7", timeout=10) == {"step": 7}
+assert hp.get("step/7", timeout=30) == {"step": 7}
 print(hp.locations("step/7")[0].address)
 """
 

@@ -308,7 +308,7 @@ def test_connect_to_what_is_no_node_of_this_release(tmp_path: Path, answer: byte
     with fake_node(path, answer):
         call = Later(hoplite.connect, str(path), timeout=1)
         with pytest.raises(hoplite.ConnectError, match=said) as raised:
-            call.result(10)
+            call.result()
         assert str(path) in str(raised.value)
     eventually(lambda: descriptors(os.getpid()) <= before)
 

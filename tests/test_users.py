@@ -58,7 +58,7 @@ def stranger(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 CONNECTS = """
 stream = socket.socket(socket.AF_UNIX)
-stream.settimeout(10)
+stream.settimeout(30)
 try:
     stream.connect(sys.argv[1])
 except PermissionError:
@@ -93,7 +93,7 @@ listener.listen()
 print("ready", flush=True)
 while True:
     stream, _ = listener.accept()
-    stream.settimeout(10)
+    stream.settimeout(30)
     heard = stream.recv(4096)
     if heard:
         print(heard, flush=True)
