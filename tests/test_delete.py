@@ -97,6 +97,7 @@ def test_whoever_waits_for_a_sum_is_told(clients: list[Client]) -> None:
             get.result()
 
 
+@pytest.mark.faults("an object is deleted while it is on its way")
 def test_delete_while_it_is_on_its_way(clients: list[Client]) -> None:
     """A reader gets all of it or is told; the node goes on either way."""
     for _ in range(10):

@@ -486,9 +486,9 @@ if __name__ == "__main__":
     view = hp.get(ref)
     process = multiprocessing.Process(target=work, args=(ref, "by/1"))
     process.start()
-    process.join(LIMIT)
+    process.join(30)
     assert process.exitcode == 0, process.exitcode
-    assert hp.get("by/1", timeout=LIMIT).sum() == 200_000
+    assert hp.get("by/1", timeout=30).sum() == 200_000
     with multiprocessing.Pool(2) as pool:
         assert pool.map_async(total, [ref, hoplite.Ref("by/1")] * 3).get(30) == [100_000, 200_000] * 3
     assert view.sum() == 100_000
