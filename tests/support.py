@@ -104,9 +104,9 @@ class Later(Generic[T]):
 
 
 def promised(seconds: float) -> pytest.MarkDecorator:
-    """For a test of a promise to do something within so many seconds, which its argument `within` is.
+    """Parametrizes a test of a documented upper bound in seconds, its argument `within`.
 
-    `make test` lets it take any time, for it does not depend on how busy the machine is; `make test-long` does not.
+    The bound is infinite in `make test`, whose result does not depend on load, and `seconds` in `make test-long`.
     """
     cases = [math.inf, pytest.param(seconds, marks=pytest.mark.long)]
     return pytest.mark.parametrize("within", cases, ids=["ever", f"{seconds:g} s"])

@@ -11,7 +11,7 @@ import pytest
 import hoplite
 from hoplite import Client, testing
 from hoplite.values import DTYPES
-from support import FLOATS, OPS, SOON, Array, Later, eventually_empty, fold, numbers, same
+from support import FLOATS, OPS, SOON, Array, Later, eventually, eventually_empty, fold, numbers, same
 
 ALL_OPS = ("sum", "min", "max", "prod", "mean", "any", "all")
 
@@ -337,9 +337,10 @@ def test_a_sum_that_its_contributors_want_is_made_in_parts(caller: str, inputs: 
         gets = [Later(client.get, total, timeout=SOON) for client in clients]
         # All of them are known to wait.
         clients[0].wait(refs, len(refs), timeout=SOON)
-        while any(client.status()["waiting"] == 0 for client in clients):
-            time.sleep(0.01)
-        time.sleep(0.2)
+        eventually(lambda: all(client.status()["waiting"] > 0 for client in clients))
+        # An answer that comes by the connections which their questions took before.
+        for client in clients:
+            client.objects(everywhere=True, timeout=SOON)
         assert clients[0].reduce(refs, name=total) == total
         expected = fold("sum", values)
         for get in gets:
