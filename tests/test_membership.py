@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import hoplite
 from hoplite import testing
 from hoplite.tools.cli.status import status as status_command
-from programs import frozen
+from programs import frozen, kill
 from support import SOON, Later, eventually, numbers, same
 
 if TYPE_CHECKING:
@@ -159,3 +160,19 @@ def test_status_says_who_was_lost(group: Group) -> None:
     assert "lost" in line
     assert "answered no node" in line
     assert sum("alive" in line for line in told.splitlines()) == 3
+
+
+def test_a_lost_node_is_not_called_once_another_has_its_address() -> None:
+    """The node that has it hears of none of that: its log has no line for each call."""
+    with testing.node_process() as other, other.client() as client:
+        with testing.node_process("--join", other.address) as first:
+            eventually(lambda: len(client.status()["members"]) == 2)
+            kill(first.process)
+            eventually(lambda: [lost["id"] for lost in client.status()["lost"]] == [first.id])
+        with testing.node_process("--listen", first.address, "--join", other.address) as second:
+            assert second.address == first.address
+            eventually(lambda: client.status()["lost"] == [])
+            assert [member["id"] for member in client.status()["members"] if member["id"] != other.id] == [second.id]
+            logs = [(Path(node.socket).parent / "stderr").read_text() for node in (other, second)]
+        assert logs[0].count("another node listens at the address of a lost one, which is not called again") == 1
+        assert "was not let in" not in logs[1]

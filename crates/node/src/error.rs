@@ -77,10 +77,17 @@ pub(crate) enum LinkError {
     Io(#[from] io::Error),
     #[error(transparent)]
     Wire(#[from] WireError),
-    #[error("the peer refused: {0}")]
+    /// By this node or the other one.
+    #[error("refused: {0}")]
     Refused(String),
     #[error("the peer refused: {0}")]
     Revoked(String),
+    /// The address of a node is that of another one now.
+    #[error("this is node {by}, not {node}, whose place it has taken")]
+    Replaced { node: NodeId, by: NodeId },
+    /// A caller did not mean this node, or does not want it.
+    #[error("the caller hung up: {0}")]
+    Declined(String),
     #[error(
         "node {0} has as many connections open to this one as one member may have, {1}: let some of its transfers end \
          first, or raise ulimit -n there"

@@ -24,8 +24,19 @@ pub struct Absentee {
     pub reason: String,
     pause_ns: u64,
     call_at: Instant,
-    /// How often no process, or another one, was at its address.
+    /// How often no process was at its address, or one that refused.
     refusals: u32,
+}
+
+/// How a call to a lost member failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CallFailure {
+    /// Nothing was heard from its address.
+    Unanswered,
+    /// No process listens at its address, or the one that does refuses the call.
+    Refused,
+    /// Another node listens at its address, so that its process has ended. Should it live elsewhere, it calls this node.
+    Replaced,
 }
 
 impl Deadline for Absentee {
@@ -84,13 +95,20 @@ impl Redial {
         self.all.contains_key(&node)
     }
 
-    /// A call was not answered; `is_refused` if no process, or another one, is there.
-    pub(crate) fn call_failed(&mut self, node: NodeId, is_refused: bool) {
-        let refusals = self.all.update(&node, |absentee| {
-            absentee.refusals = if is_refused { absentee.refusals + 1 } else { 0 };
-            absentee.refusals
+    /// A call failed.
+    pub(crate) fn call_failed(&mut self, node: NodeId, failure: CallFailure) {
+        let is_over = self.all.update(&node, |absentee| match failure {
+            CallFailure::Unanswered => {
+                absentee.refusals = 0;
+                false
+            }
+            CallFailure::Refused => {
+                absentee.refusals += 1;
+                absentee.refusals >= REFUSALS_MAX
+            }
+            CallFailure::Replaced => true,
         });
-        if refusals.is_some_and(|refusals| refusals >= REFUSALS_MAX) {
+        if is_over == Some(true) {
             self.all.remove(&node);
         }
     }
@@ -150,7 +168,7 @@ mod tests {
         assert_eq!(calls[0], (PAUSE_MIN_NS, 7));
         assert!(calls.windows(2).all(|pair| pair[1].0 - pair[0].0 <= PAUSE_MAX_NS));
         assert!((12..20).contains(&calls.len()), "{calls:?}");
-        redial.call_failed(NodeId(7), false);
+        redial.call_failed(NodeId(7), CallFailure::Unanswered);
         redial.remove(NodeId(7));
         assert!(!redial.contains(NodeId(7)));
         assert_eq!(redial.deadline(), None);
@@ -172,13 +190,25 @@ mod tests {
     fn a_process_that_ended_is_forgotten() {
         let mut redial = Redial::default();
         redial.insert(Instant(0), member(1), "ended".into());
-        (1..REFUSALS_MAX).for_each(|_| redial.call_failed(NodeId(1), true));
+        let refuse = |redial: &mut Redial, count| {
+            (0..count).for_each(|_| redial.call_failed(NodeId(1), CallFailure::Refused));
+        };
+        refuse(&mut redial, REFUSALS_MAX - 1);
         // A host that was away for a moment refuses nothing.
-        redial.call_failed(NodeId(1), false);
-        (1..REFUSALS_MAX).for_each(|_| redial.call_failed(NodeId(1), true));
+        redial.call_failed(NodeId(1), CallFailure::Unanswered);
+        refuse(&mut redial, REFUSALS_MAX - 1);
         assert!(redial.deadline().is_some());
-        redial.call_failed(NodeId(1), true);
+        refuse(&mut redial, 1);
         assert_eq!(redial.deadline(), None);
+    }
+
+    #[test]
+    fn a_process_whose_address_another_node_has_is_forgotten_at_once() {
+        let mut redial = Redial::default();
+        redial.insert(Instant(0), member(1), "ended".into());
+        redial.insert(Instant(0), member(2), "ended".into());
+        redial.call_failed(NodeId(1), CallFailure::Replaced);
+        assert!(!redial.contains(NodeId(1)) && redial.contains(NodeId(2)));
     }
 
     #[test]

@@ -209,8 +209,9 @@ async fn introduce(
     }
     let mut secured = me.key.call(stream, start.as_ref()).await?;
     if let Some(callee) = callee.filter(|callee| *callee != secured.peer) {
-        let said = format!("this is node {}, not {callee}, whose place it has taken", secured.peer);
-        return Err(refuse(&mut secured.stream, said).await);
+        let replaced = LinkError::Replaced { node: callee, by: secured.peer };
+        refuse(&mut secured.stream, replaced.to_string()).await;
+        return Err(replaced);
     }
     let (called, binding, cluster) = (secured.peer, secured.binding, me.cluster.clone());
     let claim = Claim { binding: &binding, caller: me.member.id, called, role, cluster: &cluster };
@@ -279,8 +280,9 @@ async fn in_time<T>(
 /// Whether the process that was called is not there: its host says that no process listens, another node answers, or one of
 /// them does not take the other for a member.
 pub(crate) fn is_elsewhere(error: &LinkError) -> bool {
-    use LinkError::{Certificate, Refused, Revoked, Stranger};
-    is_refused(error) || matches!(error, Stranger | Refused(_) | Revoked(_) | Certificate(_))
+    use LinkError::{Certificate, Refused, Replaced, Revoked, Stranger};
+    is_refused(error)
+        || matches!(error, Stranger | Refused(_) | Replaced { .. } | Revoked(_) | Certificate(_))
 }
 
 /// Whether the host is there, but no process listens at the port.

@@ -44,6 +44,11 @@ pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: 
                                     let limit = "PAYLOAD_CONNECTIONS_MAX";
                                     called.limited.note(Whose::Member(node), limit);
                                 }
+                                // Its log has it: it is a node that called the one whose address this node has.
+                                LinkError::Declined(_) | LinkError::Replaced { .. } => {
+                                    debug!(%address, %error, "a caller looked for another node");
+                                    return;
+                                }
                                 _ => called.counters.strangers.add(1),
                             }
                             info!(%address, %error, "a connection was not let in");

@@ -11,6 +11,7 @@ use hoplite_proto::{
     members::Member,
     node::Event,
     reconnect::{Failure, Next, Reconnect},
+    redial::CallFailure,
     wire::Role,
 };
 use tokio::time::sleep;
@@ -36,8 +37,8 @@ pub(crate) fn call(network: &Arc<Network>, member: Member) {
             Err(error) => {
                 debug!(node = %member.id, %error, "is still lost");
                 note_revoked(&caller, member.id, &error);
-                let is_refused = handshake::is_elsewhere(&error);
-                Event::CallFailed { node: member.id, is_refused }
+                note_replaced(member, &error);
+                Event::CallFailed { node: member.id, failure: call_failure(&error) }
             }
         });
     });
@@ -67,6 +68,10 @@ async fn talk(network: Arc<Network>, member: Member, outbox: Arc<Outbox>) {
                 let is_dead = next == Next::GiveUp;
                 network.facts.tell(Event::PeerLost { node: member.id, is_dead });
                 if is_dead {
+                    let failure = call_failure(&error);
+                    if failure == CallFailure::Replaced {
+                        network.facts.tell(Event::CallFailed { node: member.id, failure });
+                    }
                     return;
                 }
                 // Others may reach it: all of them decide whether it lives. What it is to know is said again when it can
@@ -106,6 +111,22 @@ fn note_revoked(network: &Network, node: NodeId, error: &LinkError) {
         && network.barred.note_by(node, said)
     {
         error!(%node, said, "the certificate of this node is revoked, as another node says");
+    }
+}
+
+/// The process of a member has ended for certain: the log says so, once for each such member.
+fn note_replaced(member: Member, error: &LinkError) {
+    if let LinkError::Replaced { by, .. } = error {
+        let (node, address) = (member.id, member.address);
+        info!(%node, %address, %by, "another node listens at the address of a lost one, which is not called again");
+    }
+}
+
+fn call_failure(error: &LinkError) -> CallFailure {
+    match error {
+        LinkError::Replaced { .. } => CallFailure::Replaced,
+        error if handshake::is_elsewhere(error) => CallFailure::Refused,
+        _ => CallFailure::Unanswered,
     }
 }
 

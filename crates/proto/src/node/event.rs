@@ -16,6 +16,7 @@ use crate::{
     members::Member,
     message::{FoldKey, FoldOrder, Message},
     meta::{Digest, Dtype, Op},
+    redial::CallFailure,
     reduce::{
         cost::{DegreeReason, Link},
         shape::Degree,
@@ -145,8 +146,8 @@ pub enum Event {
     CallFailed {
         /// Who.
         node: NodeId,
-        /// Whether no process, or another one, is at its address.
-        is_refused: bool,
+        /// How.
+        failure: CallFailure,
     },
     /// A node wants to receive a copy.
     FetchAsked {

@@ -16,7 +16,7 @@ use crate::{
     members::Member,
     message::{ENDED, Message},
     planted::{self, Bug},
-    redial::{Absentee, Redial},
+    redial::{Absentee, CallFailure, Redial},
     swim::{self, Death, Rumour, Suspicion, Swim},
     time::Instant,
 };
@@ -276,8 +276,8 @@ impl Membership {
         spread(mail, world);
     }
 
-    pub(super) fn call_failed(&mut self, node: NodeId, is_refused: bool) {
-        self.redial.call_failed(node, is_refused);
+    pub(super) fn call_failed(&mut self, node: NodeId, failure: CallFailure) {
+        self.redial.call_failed(node, failure);
     }
 
     /// Probes members that are due, and calls the lost; the members that are silent for too long, which the caller loses

@@ -48,9 +48,7 @@ impl Node {
                 let lost = self.membership.peer_barred(node, reason, &mut self.world);
                 self.go_on_without(lost);
             }
-            Event::CallFailed { node, is_refused } => {
-                self.membership.call_failed(node, is_refused);
-            }
+            Event::CallFailed { node, failure } => self.membership.call_failed(node, failure),
             Event::FetchAsked { serve, id, instance } => self.serve(serve, &id, instance),
             Event::ServeEnded { serve } => self.serve_ended(serve),
             Event::FetchGrew { instance, source, received, missing, shares } => {

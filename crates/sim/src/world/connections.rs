@@ -4,6 +4,7 @@ use hoplite_proto::{
     id::NodeId,
     message::Message,
     node::{Action, Event},
+    redial::CallFailure,
 };
 
 use super::{Happening, Parcel, World};
@@ -71,7 +72,7 @@ impl World {
             self.dial(from, to);
         } else {
             let delay_ns = self.passage_ns(from, to);
-            let event = Event::CallFailed { node: to, is_refused: true };
+            let event = Event::CallFailed { node: to, failure: CallFailure::Refused };
             self.after(delay_ns, Happening::Tell { node: from, event });
         }
     }

@@ -89,6 +89,7 @@ async fn admit_caller(
 ) -> Result<Met, LinkError> {
     let hello = match hear(&mut secured.stream).await? {
         Greeting::Hello(hello) => hello,
+        Greeting::Refused(said) => return Err(LinkError::Declined(said)),
         other => return Err(unexpected(other)),
     };
     let (caller, role, cluster) = (secured.peer, hello.role, hello.cluster.as_str());
@@ -156,8 +157,9 @@ async fn admit_again(
 ) -> Result<Answered, LinkError> {
     let Resume { caller, callee, nonce, pass } = resume;
     if *callee != me.member.id {
-        let said = format!("this is node {}, not {callee}, whose place it has taken", me.member.id);
-        return Err(refuse(&mut stream, said).await);
+        let replaced = LinkError::Replaced { node: *callee, by: me.member.id };
+        refuse(&mut stream, replaced.to_string()).await;
+        return Err(replaced);
     }
     let Some(session) = admit(*caller, nonce, pass) else {
         let said = "the pass is not known here: shake hands".to_string();

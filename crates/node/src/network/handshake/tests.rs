@@ -62,6 +62,7 @@ async fn met(one: &Identity, two: &Identity, role: Role) -> (Met, Met) {
 fn refusal<T: std::fmt::Debug>(result: Result<T, LinkError>) -> String {
     match result.unwrap_err() {
         LinkError::Refused(said) | LinkError::Revoked(said) => said,
+        replaced @ LinkError::Replaced { .. } => replaced.to_string(),
         other => panic!("{other}"),
     }
 }
@@ -186,10 +187,12 @@ async fn who_calls_another_cluster_or_a_node_that_was_replaced_is_told_in_words(
     let told = "this is a node of cluster \"c\", not \"say \\\"two\\\"\"";
     assert_eq!([refusal(calling), refusal(called)], [told, told]);
     let one = Identity { cluster: "c".into(), ..identity(None) };
-    let (calling, _called) = meet(&one, &two, Role::Control, Some(NodeId(3))).await;
+    let (calling, called) = meet(&one, &two, Role::Control, Some(NodeId(3))).await;
     let told =
         format!("this is node {}, not 0000000000000003, whose place it has taken", two.member.id);
     assert_eq!(refusal(calling), told);
+    // It is no stranger that was turned away: the caller has found another node than it looked for.
+    assert!(matches!(called, Err(LinkError::Declined(said)) if said == told));
 }
 
 #[tokio::test]
