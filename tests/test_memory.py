@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import statistics
 import time
 from pathlib import Path
@@ -302,6 +303,48 @@ def test_what_a_client_may_not_map_is_not_blamed_on_the_node() -> None:
         assert "capacity" not in said, said
         assert there == "1 1"
         assert client.get("large/1")[-1] == 1
+
+
+FILE_LIMIT = """
+import resource, signal, sys
+import numpy as np
+import hoplite
+# As a program in another language has it: CPython ignores the signal.
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+hp = hoplite.init(embedded=True, capacity="1GiB", spill=sys.argv[1], spill_limit="1GiB")
+for value in (np.ones(2 << 20, np.uint8), np.ones(1 << 20, np.uint8)):
+    try:
+        hp.put(value)
+    except hoplite.StoreFull as error:
+        print(error)
+# Objects that share memory share no more than a file may have.
+refs = [hp.put(np.full(100_000, number, np.uint8)) for number in range(50)]
+print(sum(int(hp.get(ref)[-1]) for ref in refs), hp.status()["store"]["used"] > 0)
+"""
+
+
+def test_a_limit_of_files_is_named_and_ends_no_program(tmp_path: Path) -> None:
+    """Shared memory is a file: without a timeout a put larger than `ulimit -f` fails, and SIGXFSZ is not raised."""
+    *refused, there = run(FILE_LIMIT, str(tmp_path)).splitlines()
+    assert len(refused) == 2
+    for said in refused:
+        assert "the file size limit of this process (ulimit -f) has 1048576 left" in said, said
+        assert "start the node after `ulimit -f unlimited`" in said, said
+    assert there == f"{sum(range(50))} True"
+
+
+def test_a_get_that_a_limit_of_files_forbids_fails_at_once() -> None:
+    with (
+        testing.node_process("--capacity", "1GiB") as other,
+        testing.node_process("--capacity", "1GiB", "--join", other.address) as node,
+        other.client() as putter,
+        node.client() as client,
+    ):
+        putter.put(np.ones(2 * MIB, np.uint8), name="large/1")
+        resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (MIB, resource.RLIM_INFINITY))
+        with pytest.raises(hoplite.StoreFull, match="ulimit -f"):
+            client.get("large/1")
 
 
 @pytest.mark.parametrize("above", ["group", "host"])

@@ -8,7 +8,7 @@ use hoplite_proto::{
     inline::Inline,
     node::{self, Action, Event, Lost, Note},
 };
-use hoplite_shm::{ShmError, memory_limit};
+use hoplite_shm::{Limit, ShmError, memory_limit};
 use tokio::sync::SetOnce;
 use tracing::{debug, info, warn};
 
@@ -252,8 +252,9 @@ impl Perform for Shell {
                 self.make_ahead();
                 self.facts.tell(match created {
                     Ok(()) => Event::SlotReady { instance },
-                    Err(error @ ShmError::NoMemory { wanted, .. })
-                        if wanted <= memory_limit().0 =>
+                    // One that can never be had is refused at once.
+                    Err(ref error @ ShmError::NoMemory { wanted, ref limit, .. })
+                        if *limit != Limit::FileSize && wanted <= memory_limit().0 =>
                     {
                         self.counters.memory_refused.add(1);
                         debug!(%instance, %error, "no memory for a copy");

@@ -13,7 +13,7 @@ use std::{
 };
 
 use hoplite_proto::{id::Instance, limits::BLOCK_BYTES, ranges::Ranges, wire::Header};
-use hoplite_shm::{Arena, ShmError, Slot, WriterId};
+use hoplite_shm::{Arena, ShmError, Slot, WriterId, file_size_limit};
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
 
@@ -192,8 +192,9 @@ fn extents_max() -> u64 {
 
 impl Store {
     pub(crate) fn new(capacity: u64) -> Self {
+        let extent_bytes = EXTENT_BYTES.min(file_size_limit());
         Self {
-            arena: Arena::bounded(EXTENT_BYTES, memory_max(capacity), extents_max()),
+            arena: Arena::bounded(extent_bytes, memory_max(capacity), extents_max()),
             capacity,
             held: Mutex::default(),
             created: Notify::new(),

@@ -134,7 +134,9 @@ impl Arena {
             return Ok(slot);
         }
         let placed = match self.make(bytes, writer, false) {
-            Err(ShmError::NoMemory { limit, .. }) if limit != Limit::Bound => {
+            Err(ShmError::NoMemory { limit, .. })
+                if !matches!(limit, Limit::Bound | Limit::FileSize) =>
+            {
                 // What others have let go of may be enough, for this object alone.
                 self.trim();
                 self.make(bytes, writer, true)?

@@ -36,6 +36,8 @@ pub enum Limit {
     Group(String),
     /// What this process may map: `ulimit -v`, or the number of mappings that the kernel allows.
     AddressSpace,
+    /// The longest file that this process may make: `ulimit -f`. The memory of an extent is one.
+    FileSize,
 }
 
 impl fmt::Display for Limit {
@@ -47,6 +49,7 @@ impl fmt::Display for Limit {
             Self::AddressSpace => {
                 f.write_str("the address space of this process (ulimit -v, vm.max_map_count)")
             }
+            Self::FileSize => f.write_str("the file size limit of this process (ulimit -f)"),
         }
     }
 }
@@ -106,6 +109,11 @@ pub fn memory_limit() -> (u64, Limit) {
     let host = read("/proc/meminfo").and_then(|text| host_bytes(&text, "MemTotal:"));
     let mapped = getrlimit(Resource::As).current.map(|bytes| (bytes, Limit::AddressSpace));
     least(host, groups(|dir, files| limit_of(&read(dir.join(files.0))?)).into_iter().chain(mapped))
+}
+
+/// Returns the bytes of the longest extent that this process may make: `ulimit -f` limits shared memory too.
+pub fn file_size_limit() -> u64 {
+    getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 
 fn least(host: Option<u64>, others: impl IntoIterator<Item = (u64, Limit)>) -> (u64, Limit) {

@@ -117,6 +117,9 @@ const fn advice(limit: &Limit) -> &'static str {
         Limit::Bound => "delete objects, or give the node a larger capacity",
         Limit::Host => "free memory of the host, or lower the capacity of its nodes",
         Limit::Group(_) => "raise the limit of the group, or lower the capacity of the node",
+        Limit::FileSize => {
+            "objects are in shared memory, which it limits too: start the node after `ulimit -f unlimited`"
+        }
         Limit::AddressSpace => "raise the limit of this process, or drop views of large objects",
     }
 }

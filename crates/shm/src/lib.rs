@@ -43,7 +43,7 @@ pub use self::os::*;
 #[cfg(not(loom))]
 mod os {
     pub use crate::arena::{Arena, ArenaStats, ExtentId, WriterId};
-    pub use crate::available::{Limit, memory_limit};
+    pub use crate::available::{Limit, file_size_limit, memory_limit};
     pub use crate::claim::{ClaimGuard, OwnedWriteGuard, WriteGuard};
     pub use crate::error::ShmError;
     pub use crate::float16::{narrow_float16, widen_float16};

@@ -15,7 +15,7 @@ use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
-use crate::available::{Available, available_bytes};
+use crate::available::{Available, available_bytes, file_size_limit};
 use crate::slot::Opened;
 use crate::{ExtentId, Limit, PAGE_BYTES, ShmError};
 
@@ -72,10 +72,16 @@ impl Mapping {
             _ => return Err(too_large),
         };
         let no_memory = |(available, limit)| ShmError::NoMemory { wanted: len, available, limit };
+        // Looked at first: the call that exceeds it ends a process that does not ignore SIGXFSZ.
+        let longest = file_size_limit();
+        if len > longest {
+            return Err(no_memory((longest, Limit::FileSize)));
+        }
         left.take(len).map_err(no_memory)?;
         let failed = |call| {
             move |errno: Errno| match errno {
-                Errno::NOMEM | Errno::NOSPC | Errno::FBIG => no_memory(available_bytes()),
+                Errno::NOMEM | Errno::NOSPC => no_memory(available_bytes()),
+                Errno::FBIG => no_memory((file_size_limit(), Limit::FileSize)),
                 errno => ShmError::System { call, len, source: errno.into() },
             }
         };

@@ -27,7 +27,7 @@ use hoplite_proto::{
     node::Kept,
     wire,
 };
-use hoplite_shm::Slot;
+use hoplite_shm::{Slot, file_size_limit};
 use rustix::fs::{Advice, FallocateFlags};
 use serde::{Deserialize, Serialize};
 
@@ -121,8 +121,13 @@ fn fill(
     let at = (begin.len() as u64).next_multiple_of(PAGE_BYTES);
     let chunks = length.div_ceil(CHUNK_BYTES);
     let end = at + length;
+    let file_bytes = end + 4 * chunks + END_BYTES;
+    // The call that exceeds the limit ends a process that does not ignore SIGXFSZ.
+    if file_bytes > file_size_limit() {
+        return Err(rustix::io::Errno::FBIG.into());
+    }
     // A disk that has no room says so before anything is written.
-    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, end + 4 * chunks + END_BYTES) {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, file_bytes) {
         Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
         Err(error) => return Err(error.into()),
     }
