@@ -56,6 +56,22 @@ def test_any_shape_and_dtype(crew: Crew) -> None:
         len(buffer)
 
 
+@pytest.mark.parametrize(
+    "dtype",
+    ["f4", "<f4", "float", "half", "?", "u1", "M8[25us]", "=i8", float, int, bool, complex, np.int16, np.dtype("f8")],
+)
+def test_a_dtype_is_written_as_numpy_takes_it(plain: Crew, dtype: Any) -> None:  # noqa: ANN401
+    buffer = plain.putter.create(3, dtype)
+    assert buffer.array.dtype == np.dtype(dtype)
+    assert buffer.dtype == np.dtype(dtype).name
+    buffer.discard()
+
+
+def test_another_byte_order_is_refused_with_what_to_write(plain: Crew) -> None:
+    with pytest.raises(hoplite.UnsupportedDtype, match=r"'>f4' is not in this host's byte order.*use 'float32'"):
+        plain.putter.create(3, ">f4")
+
+
 @SIZES
 def test_bytes_are_filled_as_a_memoryview(crew: Crew, size: int) -> None:
     data = bytes(range(256)) * size
@@ -241,6 +257,13 @@ def test_create_waits_for_room_as_long_as_it_may(crew: Crew) -> None:
         (2**62, "float32", hoplite.InvalidArgument),
         (3, "complex256", hoplite.UnsupportedDtype),
         (3, object, hoplite.UnsupportedDtype),
+        (3, None, hoplite.UnsupportedDtype),
+        (3, str, hoplite.UnsupportedDtype),
+        (3, "3f4", hoplite.UnsupportedDtype),
+        (3, "f4,i4", hoplite.UnsupportedDtype),
+        (3, "no such", hoplite.UnsupportedDtype),
+        (3, ">f4", hoplite.UnsupportedDtype),
+        (3, np.dtype(">i2"), hoplite.UnsupportedDtype),
     ],
 )
 def test_what_can_not_be_made_is_refused(plain: Crew, shape: Any, dtype: object, error: type[Exception]) -> None:  # noqa: ANN401

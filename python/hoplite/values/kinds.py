@@ -128,19 +128,36 @@ def check_dtype(dtype: object) -> str:
     """Reads a dtype however it is written.
 
     Args:
-        dtype: a name in `DTYPES` or "bytes"; or numpy.float32, numpy.dtype("datetime64[25us]"), ml_dtypes.bfloat16,
-            torch.float32 and the like.
+        dtype: a name in `DTYPES` or "bytes"; numpy.float32, ml_dtypes.bfloat16, torch.float32 and the like; or anything
+            else that `numpy.dtype` takes ("f4", float, "datetime64[25us]"), but None.
 
     Returns:
         Its name.
 
     Raises:
-        UnsupportedDtype: it is none of `DTYPES`.
+        UnsupportedDtype: it is none of `DTYPES`, or in another byte order than this host's.
     """
     name = _name(dtype)
-    if name != BYTES and item_bytes(name) is None:
+    if name == BYTES or (item_bytes(name) is not None and isinstance(dtype, str)):
+        return name
+    found = _numpy_dtype(dtype)
+    if item_bytes(name) is None and found is not None:
+        name = str(found.name)
+    if item_bytes(name) is None:
         raise UnsupportedDtype(f"unknown dtype {dtype!r}: supported are {BYTES}, {DTYPES_IN_WORDS}")
+    if found is not None and not found.isnative:
+        raise UnsupportedDtype(f"dtype {dtype!r} is not in this host's byte order, in which objects are: use {name!r}")
     return name
+
+
+def _numpy_dtype(dtype: object) -> Any:  # noqa: ANN401 - no import here
+    """What `numpy.dtype` makes of it; None if nothing, or without NumPy."""
+    if dtype is None or isinstance(dtype, loaded("torch", "dtype")):
+        return None
+    try:
+        return importlib.import_module("numpy").dtype(dtype)
+    except (ImportError, TypeError, ValueError, SyntaxError):
+        return None
 
 
 def _name(dtype: object) -> str:
