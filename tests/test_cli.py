@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -25,7 +26,6 @@ from support import SOON, eventually, eventually_empty, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 def test_status_tells_members_and_bytes() -> None:
@@ -386,3 +386,34 @@ def test_a_token_on_the_command_line_is_refused() -> None:
         assert token not in done.stderr
     assert "--token " not in run("node", "--help").stdout
     assert "hoplite token new" in run("node", "--listen", "127.0.0.1:0", code=1, HOPLITE_TOKEN="secret").stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("--help",),
+        ("--version",),
+        ("objects",),
+        ("objects", "--json"),
+        ("status",),
+        ("status", "--json"),
+        ("locations", "policy/1"),
+        ("latest", "policy/"),
+        ("get", "policy/1"),
+        ("wait", "policy/1"),
+        ("token", "new"),
+        ("completion", "bash"),
+        ("topology", "plan", "--help"),
+    ],
+    ids=" ".join,
+)
+def test_output_that_can_not_be_written_is_said(node: Node, client: hoplite.Client, command: tuple[str, ...]) -> None:
+    del node
+    client.put(numbers(100_000), name="policy/1")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=SOON, check=False
+        )
+    assert done.returncode == 1
+    said = "error: the output can't be written: No space left on device\ntry: write it to a place that has room\n"
+    assert done.stderr == said

@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 failed, with the reason and what to try next on stderr; 2 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import warnings
@@ -25,6 +26,9 @@ FAILED = 1
 WRONG_USE = 2
 # As a shell says of a command that Ctrl-C ended.
 INTERRUPTED = 130
+
+# Why a file or device takes no more.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 # What later releases of click raise for a group without a command; earlier ones print the help and are done.
 NO_COMMAND: type | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
@@ -83,6 +87,7 @@ def main() -> None:
         code = hoplite.main(prog_name="hoplite", complete_var=completion.VARIABLE, standalone_mode=False)
         # What a command exits with is returned; a command that says nothing is done.
         code = code if isinstance(code, int) else 0
+        sys.stdout.flush()
     except click.UsageError as error:
         code = _wrong_use(error)
     except (HopliteError, Failure) as error:
@@ -92,8 +97,18 @@ def main() -> None:
     except BrokenPipeError:
         code = FAILED
         # The reader of the output has gone: what is left in the buffer is dropped, at exit too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+    except OSError as error:
+        if error.errno not in NO_ROOM or error.filename is not None:
+            raise
+        # Dropped first: so is what a message on stderr would be, if that has no room either.
+        _drop_output()
+        code = fail(Failure(f"the output can't be written: {error.strerror}", "write it to a place that has room"))
     sys.exit(code)
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _wrong_use(error: click.UsageError) -> int:
