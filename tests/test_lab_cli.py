@@ -66,6 +66,7 @@ def name() -> Iterator[str]:
 def test_up_run_cut_status_and_down(name: str, hoplite_lab: Command) -> None:
     code, told, errors = hoplite_lab("up", "--racks", "1,1", "--rate", "20mbit", "--name", name)
     assert (code, told) == (0, "node0 10.77.0.1\nnode1 10.77.1.1\n"), errors
+    assert errors == f"run something there: hoplite lab run --name {name} node0 -- hostname\n"
 
     # Options after the host are the command's; so are input and exit code.
     done = run("--name", name, "node1", "--", "sh", "-c", "hostname; cat; exit 3")

@@ -238,6 +238,20 @@ def test_a_command_for_each_host_is_run_there(tmp_path: Path) -> None:
     assert "no route to one" in run(*verify, code=1).stderr
 
 
+@pytest.mark.parametrize(("form", "package"), [("gloo", "torch"), ("lightgbm", "lightgbm")])
+def test_a_host_that_lacks_a_package_is_named_without_a_traceback(tmp_path: Path, form: str, package: str) -> None:
+    hosts, fake = tmp_path / "hosts", tmp_path / "fake"
+    hosts.write_text("127.0.0.1\n127.0.0.2\n")
+    # Stands for a shell of the host, whose Python has nothing installed.
+    fake.write_text(
+        '#!/bin/sh\nPATH=/usr/bin:$PATH\neval "$(printf %s "$2" | sed "1s/python3 -c/python3 -S -I -c/")"\n'
+    )
+    fake.chmod(0o755)
+    said = run("topology", "verify", "--format", form, "--hosts", hosts, "--launcher", fake, code=1).stderr
+    assert f"error: {fake} failed on 127.0.0.1: ModuleNotFoundError: No module named '{package}'\n" in said
+    assert "Traceback" not in said
+
+
 def run_text(*command: str) -> str:
     """What a program prints."""
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout

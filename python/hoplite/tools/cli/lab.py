@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +114,8 @@ def up(hosts: int | None, rate: str, latency: str | None, name: str, **size: Any
     made = _made(hosts, size, rate=rate, latency=latency, name=name, keep=True)
     for host in made.hosts:
         click.echo(f"{host.name} {host.address}")
-    click.echo(f"run something there: hoplite lab run {made.hosts[0].name} -- hostname", err=True)
+    option = "" if name == NAME else f"--name {shlex.quote(name)} "
+    click.echo(f"run something there: hoplite lab run {option}{made.hosts[0].name} -- hostname", err=True)
 
 
 @lab.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -53,7 +53,8 @@ def read_matrix(path: Path, *, symmetric: str | None = None) -> list[list[float]
         cells = line.split(",")
         if len(cells) != len(lines):
             raise InvalidArgument(
-                f"line {number} of {path} has {len(cells)} numbers, but the file has {len(lines)} lines: "
+                f"line {number} of {path} has {_count(len(cells), 'number')}, but the file has "
+                f"{_count(len(lines), 'line')}: "
                 "a matrix of n machines is n lines of n numbers with commas between, without a header"
             )
         rows.append(
@@ -64,6 +65,10 @@ def read_matrix(path: Path, *, symmetric: str | None = None) -> list[list[float]
         )
     _make_symmetric(rows, path, symmetric)
     return rows
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _time(cell: str, where: str) -> float:

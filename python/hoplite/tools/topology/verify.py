@@ -66,6 +66,7 @@ COMMANDS = {"mpich": ("mpiexec", ["-f"]), "openmpi4": ("mpirun", ["--rankfile"])
 # Those that have a command for each host, which a shell of that host runs.
 EACH = ("torchrun", "gloo", "lightgbm")
 FORMS = (*COMMANDS, *EACH)
+TRACEBACK = "Traceback (most recent call last):"
 
 
 def ranks(form: str, hosts: list[Host], launcher: str | None) -> list[str | None]:
@@ -121,6 +122,16 @@ def _commands(form: str, hosts: list[Host]) -> list[tuple[str, str]]:
     return [(host, f"{gather} {rank} {len(lines)}") for rank, (host, _) in enumerate(lines)]
 
 
+def _where(command: list[str]) -> str:
+    """Of a command for one host, which ends with that and with what runs there."""
+    return f" on {command[-2]}" if command[-1].startswith("python3 -c ") else ""
+
+
+def _reason(said: str) -> str:
+    """What a program said as it failed; of a traceback of Python the error alone."""
+    return said.splitlines()[-1] if TRACEBACK in said else said
+
+
 def _run(commands: list[list[str]]) -> str:
     """What commands print that run at once."""
     end = time.monotonic() + PATIENCE_S
@@ -136,7 +147,7 @@ def _run(commands: list[list[str]]) -> str:
             except subprocess.TimeoutExpired:
                 raise InvalidArgument(f"{command[0]} didn't end within {PATIENCE_S} s") from None
             if process.returncode != 0:
-                raise InvalidArgument(f"{command[0]} failed: {errors.strip() or out.strip()}")
+                raise InvalidArgument(f"{command[0]} failed{_where(command)}: {_reason(errors.strip() or out.strip())}")
             told.append(out)
     finally:
         for process in running:
