@@ -74,6 +74,29 @@ def test_two_copies_outlive_the_node_of_their_putter(
             same(reader.get(ref, timeout=SOON), value)
 
 
+def test_a_put_tells_how_many_nodes_hold_it_and_can_refuse_fewer() -> None:
+    verbs: list[Callable[..., hoplite.Ref]] = [put, put_async, fill, fill_async]
+    with testing.cluster(2) as nodes:
+        client = nodes[0].client()
+        for size in (SMALL, LARGE):
+            for wanted, reached in [(1, 1), (2, 2), (3, 2)]:
+                assert [verb(client, numbers(size), None, wanted).copies for verb in verbs] == [reached] * 4
+            assert client.put(numbers(size), copies=3, min_copies=2).copies == 2
+            with pytest.raises(hoplite.TooFewCopies, match="object few/1 is at 2 of at least 3 nodes"):
+                client.put(numbers(size), name="few/1", copies=3, min_copies=3)
+            assert len(holders(client, "few/1")) == 2, "it stays"
+            buffer = client.create(size, name="few/2", copies=4, min_copies=3)
+            buffer[...] = 1
+            with pytest.raises(hoplite.TooFewCopies):
+                buffer.seal()
+            assert len(holders(client, "few/2")) == 2
+            client.delete(["few/1", "few/2"])
+        assert hoplite.Ref("few/1").copies is None
+        for wrong in (0, 3):
+            with pytest.raises(hoplite.InvalidArgument, match=f"min_copies is {wrong}; it is 1 to copies, which is 2"):
+                client.put(b"x", copies=2, min_copies=wrong)
+
+
 @pytest.mark.faults("a node is killed")
 def test_one_copy_is_lost_with_its_node(processes: list[NodeProcess]) -> None:
     with processes[0].client() as putter, processes[1].client() as reader:

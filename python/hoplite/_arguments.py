@@ -175,6 +175,14 @@ def check_copies(copies: SupportsIndex) -> int:
     return number
 
 
+def check_min_copies(min_copies: SupportsIndex, copies: int) -> int:
+    """Reads how many of the nodes that are to hold an object have to."""
+    number = _whole("min_copies", min_copies)
+    if not 1 <= number <= copies:
+        raise InvalidArgument(f"min_copies is {number}; it is 1 to copies, which is {copies}")
+    return number
+
+
 def check_ttl(ttl: float | None) -> float | None:
     """Reads for how many seconds an object is to live; None means until it is deleted."""
     if ttl is None:

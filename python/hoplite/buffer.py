@@ -43,6 +43,7 @@ class Buffer:
         space: memory in the store; None for an object so small that it needs none.
         copies: how many nodes are to hold the object when it is sealed.
         ttl: seconds after which a small object is deleted; of a large one the space knows it.
+        min_copies: how many nodes have to hold the object when it is sealed.
 
     Raises:
         InvalidArgument: the name is none.
@@ -56,6 +57,7 @@ class Buffer:
         space: _native.Space | None,
         copies: int = 1,
         ttl: float | None = None,
+        min_copies: int = 1,
     ) -> None:
         if space is None and name is not None:
             # No other part checks it before the seal.
@@ -66,6 +68,7 @@ class Buffer:
         self._space = space
         self._copies = copies
         self._ttl = ttl
+        self._min_copies = min_copies
         # Known before the object exists, once `ref` was read.
         self._ref: Ref | None = None
         # Whether that was promised for this buffer alone.
@@ -139,12 +142,14 @@ class Buffer:
             ObjectDeleted: it was deleted before there were the copies that `create` was asked for; or the network was
                 cut, the name was put on the other side too, and that object stays. Otherwise what is deleted while
                 it is filled has been put all the same.
+            TooFewCopies: the cluster has fewer nodes than the `min_copies` that `create` was asked for; the object is
+                there all the same.
         """
         begun = time.monotonic()
         with self._sealing():
             self._ref = Ref(self._seal(timeout).result(), self._client)
-        if self._copies > 1:
-            self._keep(timeout, begun).result()
+        reached = self._keep(timeout, begun).result() if self._copies > 1 else 1
+        self._ref._reached(reached, self._min_copies)
         return self._ref
 
     async def seal_async(self, *, timeout: float | None = None) -> Ref:
@@ -152,11 +157,11 @@ class Buffer:
         begun = time.monotonic()
         with self._sealing():
             self._ref = Ref(await answer_async(self._seal(timeout)), self._client)
-        if self._copies > 1:
-            await answer_async(self._keep(timeout, begun))
+        reached = await answer_async(self._keep(timeout, begun)) if self._copies > 1 else 1
+        self._ref._reached(reached, self._min_copies)
         return self._ref
 
-    def _keep(self, timeout: float | None, begun: float) -> _native.Pending[None]:
+    def _keep(self, timeout: float | None, begun: float) -> _native.Pending[int]:
         limit = left(check_timeout(timeout), begun)
         return self._client._open().start_keep(str(self._ref), self._copies, limit)
 

@@ -36,6 +36,13 @@ class StoreFull(HopliteError):
     """
 
 
+class TooFewCopies(HopliteError):
+    """Fewer nodes than `min_copies` hold an object, for the cluster has no more. The object stays: start nodes.
+
+    Nodes that join get copies of it. Delete it if it is not to exist with so few.
+    """
+
+
 class ShapeMismatch(HopliteError, ValueError):
     """Two inputs of a reduce differ in shape or dtype; the message names both."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hoplite._shared import shared
-from hoplite.errors import InvalidArgument
+from hoplite.errors import InvalidArgument, TooFewCopies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ class Ref:
         client: answers `inputs()` and `lost()`; refs that a client returns have it.
     """
 
-    __slots__ = ("_client", "_text")
+    __slots__ = ("_client", "_copies", "_text")
 
     def __init__(self, text: str, client: Client | None = None) -> None:
         if not isinstance(text, str):
@@ -34,6 +34,29 @@ class Ref:
             raise InvalidArgument("the text of a ref is empty")
         self._text = text
         self._client = client
+        self._copies: int | None = None
+
+    @property
+    def copies(self) -> int | None:
+        """How many nodes held the object when the `put` or `seal` that returned this ref had made its copies.
+
+        Fewer than `copies` if the cluster had no more nodes. None of a ref that came from elsewhere; `locations` tells
+        who holds an object now.
+
+        Examples:
+            >>> hp.put(b"weights", copies=2).copies
+            1
+        """
+        return self._copies
+
+    def _reached(self, copies: int, least: int) -> None:
+        """So many nodes hold the object, of which there have to be so many at least."""
+        self._copies = copies
+        if copies < least:
+            raise TooFewCopies(
+                f"object {self._text} is at {copies} of at least {least} nodes: the cluster has no more. It stays, and "
+                "is copied to nodes that join: start nodes, or delete it"
+            )
 
     @property
     def number(self) -> int:

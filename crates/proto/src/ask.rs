@@ -90,7 +90,7 @@ pub enum Ask {
         count: u32,
     },
     /// See to it that so many nodes hold an object that was put at this one, or all if there are fewer. Answered when
-    /// they do.
+    /// they do, with `Kept`.
     Keep {
         /// Which.
         id: ObjectId,
@@ -248,6 +248,11 @@ pub enum Answer {
     Inputs {
         /// In the order in which they arrived; of lost ones, in no order.
         ids: Vec<ObjectId>,
+    },
+    /// Nodes hold the object.
+    Kept {
+        /// How many, this node among them: fewer than were wanted if there are no more.
+        copies: u32,
     },
     /// It is done.
     Done,

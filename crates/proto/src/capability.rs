@@ -313,6 +313,7 @@ impl Capability {
                 | Answer::Growing { .. }
                 | Answer::Waited { .. }
                 | Answer::Reducing { .. }
+                | Answer::Kept { .. }
                 | Answer::Done
                 | Answer::Latest { .. }
                 | Answer::Locations(_)

@@ -356,7 +356,7 @@ impl Client {
         Ok(Pending::new(waiting, |py, lacks| Ok(lacks.into_pyobject(py)?.unbind())))
     }
 
-    /// Begins to see to it that `copies` nodes hold an object that was put at this one.
+    /// Begins to see to it that `copies` nodes hold an object that was put at this one; how many do then.
     fn start_keep(
         &self,
         py: Python<'_>,
@@ -368,7 +368,7 @@ impl Client {
         let id = arguments::object(py, r#ref)?;
         let timeout = arguments::timeout(py, timeout)?;
         let waiting = py.detach(|| client.start_keep(&id, copies, timeout));
-        Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
+        Ok(Pending::new(waiting, |py, copies| Ok(copies.into_pyobject(py)?.into_any().unbind())))
     }
 
     /// Begins to say that what this client makes from now on is of a job.

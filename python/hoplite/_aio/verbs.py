@@ -23,6 +23,7 @@ from hoplite._arguments import (
     check_inputs,
     check_keep,
     check_list,
+    check_min_copies,
     check_op,
     check_outs,
     check_ref,
@@ -75,6 +76,7 @@ class AsyncVerbs(AsyncOverview):
         name: Ref | str | None = None,
         keep: int | None = None,
         copies: int = 1,
+        min_copies: int = 1,
         digest: bool = False,
         ttl: float | None = None,
         exist_ok: bool = False,
@@ -99,6 +101,8 @@ class AsyncVerbs(AsyncOverview):
             copies: how many nodes are to hold the object until `delete`, this one among them: so many less one may die.
                 Where there are fewer nodes, all do, and others as they join; a copy that is lost with its node is made
                 again elsewhere, as long as this node lives.
+            min_copies: how many of these nodes there have to be, so that a cluster with fewer is an error; `ref.copies`
+                tells how many there were.
             digest: whether this client announces the SHA-256 of the bytes with the object. Each node that receives the
                 object compares its bytes with that before a `get` there returns, and asks another node if they differ.
                 docs/security.md says which attackers that stops, and what it costs.
@@ -110,19 +114,20 @@ class AsyncVerbs(AsyncOverview):
             timeout: seconds to wait for room in the store, and for the copies.
 
         Returns:
-            The object's ref, when its bytes are in the store, and so many nodes hold them.
+            The object's ref, when its bytes are in the store, and so many nodes hold them, or all if there are fewer.
 
         Raises:
             GetTimeout: the copies were not made in time, or a node does not say whether it keeps one and there is no
                 other to ask, and the object is there all the same; or its memory was not made, or its name not
                 confirmed, and there is no object.
             InvalidArgument: the name is empty or too long, or a ref that this client did not promise or has put
-                already; `keep` or `copies` is below 1, or the name has no number; `ttl` is not above 0; or
-                pickle can't take the value.
+                already; `keep` or `copies` is below 1, `min_copies` is not 1 to `copies`, or the name has no number;
+                `ttl` is not above 0; or pickle can't take the value.
             NameTaken: an object of that name is alive.
             ObjectDeleted: it was deleted before `copies` nodes held it; or the promised ref was deleted before this
                 put; or the network was cut, the name was put on the other side too, and that object stays.
             StoreFull: there was no room in time, or the object is larger than the store.
+            TooFewCopies: the cluster has fewer nodes than `min_copies`, and the object is there all the same.
             UnsupportedDtype: the value takes a pickle that `allow_pickle` of this client does not allow; or it is on
                 another device.
 
@@ -139,6 +144,7 @@ class AsyncVerbs(AsyncOverview):
         text = None if name is None else check_ref(name)
         kept = check_keep(keep, text)
         wanted = check_copies(copies)
+        least = check_min_copies(min_copies, wanted)
         lives = check_ttl(ttl)
         limit = check_timeout(timeout)
         native = self._open()
@@ -160,8 +166,9 @@ class AsyncVerbs(AsyncOverview):
                 return Ref(text, self)
             raise
         try:
+            reached = 1
             if wanted > 1:
-                await answer_async(native.start_keep(str(ref), wanted, left(limit, begun)))
+                reached = await answer_async(native.start_keep(str(ref), wanted, left(limit, begun)))
             if kept is not None and text is not None:
                 # If time is over the object is there all the same; the next put prunes what is left.
                 with contextlib.suppress(GetTimeout):
@@ -173,6 +180,7 @@ class AsyncVerbs(AsyncOverview):
             # Cancelled, and no caller has learnt of the ref.
             self._discard(str(ref))
             raise
+        ref._reached(reached, least)
         return ref
 
     async def create_async(
@@ -182,6 +190,7 @@ class AsyncVerbs(AsyncOverview):
         *,
         name: Ref | str | None = None,
         copies: int = 1,
+        min_copies: int = 1,
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> Buffer:
@@ -189,10 +198,11 @@ class AsyncVerbs(AsyncOverview):
 
         Args:
             shape: length of each axis, or of the only one.
-            dtype: "float32", "datetime64[ns]", numpy.float32, torch.float32, ml_dtypes.bfloat16 and the like; or
-                "bytes", whose shape is their number.
+            dtype: whatever `numpy.dtype` takes ("float32", "f4", float, "datetime64[ns]"); torch.float32,
+                ml_dtypes.bfloat16 and the like; or "bytes", whose shape is their number.
             name: what to call the object, as for `put`; None mints an id. Either way `buf.ref` is known at once.
             copies: how many nodes are to hold the object, as for `put`; `seal` waits for them.
+            min_copies: how many of these nodes there have to be, as for `put`; else `seal` raises `TooFewCopies`.
             ttl: seconds after which the object is deleted, as for `put`, counted from `seal`.
             timeout: seconds to wait for room in the store.
 
@@ -200,8 +210,8 @@ class AsyncVerbs(AsyncOverview):
             The space: `buf[...] = values`, then `ref = buf.seal()`; or `with hp.create(...) as buf:`.
 
         Raises:
-            InvalidArgument: the shape has a negative axis, the name is empty or too long, `copies` is below 1, or
-                `ttl` is not above 0.
+            InvalidArgument: the shape has a negative axis, the name is empty or too long, `copies` is below 1,
+                `min_copies` is not 1 to `copies`, or `ttl` is not above 0.
             NameTaken: an object of that name is alive; for an object of up to 32 KiB `seal` finds out.
             StoreFull: there was no room in time, or the object is larger than the store.
             UnsupportedDtype: arrays of that dtype can't be held.
@@ -216,13 +226,14 @@ class AsyncVerbs(AsyncOverview):
             `async with await hp.create_async(...) as buf:` seals at the end.
         """
         wanted, lives = check_copies(copies), check_ttl(ttl)
+        least = check_min_copies(min_copies, wanted)
         what = check_shape(shape, dtype)
         text = None if name is None else check_ref(name)
         limit = check_timeout(timeout)
         native = self._open()
         is_small = what.nbytes <= _native.INLINE_BYTES_MAX
         space = None if is_small else await answer_async(native.start_create(what, text, lives, limit))
-        return Buffer(self, what, text, space, wanted, lives)
+        return Buffer(self, what, text, space, wanted, lives, least)
 
     @overload
     async def get_async(
@@ -285,7 +296,7 @@ class AsyncVerbs(AsyncOverview):
             [{'step': 0}, {'step': 1}, {'step': 2}]
             >>> hp.get("not/yet", timeout=0)
             Traceback (most recent call last):
-            hoplite.errors.GetTimeout: object not/yet did not come within 0.000 s: no client has put it
+            hoplite.errors.GetTimeout: object not/yet did not come within 0 s: no client has put it
         """
         limit = check_timeout(timeout)
         if not isinstance(ref, _ONE):

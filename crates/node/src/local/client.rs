@@ -259,9 +259,13 @@ impl Client {
         })
     }
 
-    /// Begins to see to it that `copies` nodes hold an object that was put at this one.
-    pub fn start_keep(&self, id: &ObjectId, copies: u32, timeout: Option<Duration>) -> Wait<()> {
-        self.start_done(Ask::Keep { id: id.clone(), copies }, timeout)
+    /// Begins to see to it that `copies` nodes hold an object that was put at this one; how many do then, which is fewer
+    /// if there are no more.
+    pub fn start_keep(&self, id: &ObjectId, copies: u32, timeout: Option<Duration>) -> Wait<u32> {
+        self.start(Ask::Keep { id: id.clone(), copies }, timeout, |answer, _| match answer {
+            Answer::Kept { copies } => Ok(copies),
+            other => Err(unexpected(&other)),
+        })
     }
 
     /// Begins to say that what this client makes from now on is of a job.

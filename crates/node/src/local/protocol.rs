@@ -16,7 +16,7 @@ use hoplite_proto::{
 use serde::{Deserialize, Serialize};
 
 /// Processes with other releases can't share memory with this one.
-pub(crate) const LOCAL_VERSION: u32 = 10;
+pub(crate) const LOCAL_VERSION: u32 = 11;
 
 /// Bytes of the longest frame, with its length.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;

@@ -86,10 +86,11 @@ impl Replicas {
         let answered = all.update(&instance, |original| {
             original
                 .ask(instance, load, silent, world)
-                .then(|| core::mem::take(&mut original.requests))
+                .then(|| (original.reached(), core::mem::take(&mut original.requests)))
         });
-        for request in answered.flatten().unwrap_or_default() {
-            requests.reply(request, Ok(Answer::Done), world);
+        let (copies, answered) = answered.flatten().unwrap_or_default();
+        for request in answered {
+            requests.reply(request, Ok(Answer::Kept { copies }), world);
         }
     }
 

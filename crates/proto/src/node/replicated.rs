@@ -218,9 +218,14 @@ impl Replicated {
         self.lost.retain(|node| !members.contains(*node) && members.is_departed(*node));
     }
 
+    /// How many nodes hold it, this one among them.
+    pub(super) fn reached(&self) -> u32 {
+        u32::try_from(self.kept.len() + self.tired.len() + 1).unwrap_or(u32::MAX)
+    }
+
     /// How far it is, in words.
     pub(super) fn state(&self) -> String {
-        let mut state = format!("it is at {} nodes", self.kept.len() + self.tired.len() + 1);
+        let mut state = format!("it is at {} nodes", self.reached());
         if !self.refused.is_empty() {
             state += &format!(", {} have no room for it", self.refused.len());
         }

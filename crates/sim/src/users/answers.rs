@@ -97,7 +97,7 @@ impl World {
                 _,
             ) if is_its_game => {}
             (Purpose::Inputs { object }, Answer::Inputs { ids }) => self.check_inputs(object, &ids),
-            (Purpose::Keep { object, copies }, Answer::Done) => {
+            (Purpose::Keep { object, copies }, Answer::Kept { .. }) => {
                 self.check_kept(node, object, copies);
             }
             (Purpose::Latest { prefix, after, newest }, Answer::Latest { name }) => {

@@ -40,19 +40,27 @@ STANDARD = "-"
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="How many nodes are to hold it, so that it outlives all but one of them.  [default: 1]",
+    help="How many nodes are to hold it, so that it outlives all but one of them; or all.  [default: 1]",
+)
+@click.option(
+    "--min-copies",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="How many of these nodes there have to be, or the command fails.  [default: 1]",
 )
 @click.option("--digest", is_flag=True, help="Nodes that receive it are to check that it is what was put.")
 @duration_option("--ttl", "Delete it so long after it is complete, as 90, 60s, 5m, 2h or 1d.  [default: never]")
 @seconds_option("--timeout", "How long to wait for room, and for the copies.")
 @socket_option
-@json_option("Print a JSON object with the ref.")
+@json_option("Print a JSON object with the ref and the number of copies.")
 def put(
     file: str,
     name: str | None,
     keep: int | None,
     exist_ok: bool,
     copies: int,
+    min_copies: int,
     digest: bool,
     ttl: float | None,
     timeout: float | None,
@@ -73,7 +81,15 @@ def put(
     with attach(socket) as client:
         try:
             ref = client.put(
-                value, name=name, keep=keep, copies=copies, ttl=ttl, digest=digest, exist_ok=exist_ok, timeout=timeout
+                value,
+                name=name,
+                keep=keep,
+                copies=copies,
+                min_copies=min_copies,
+                ttl=ttl,
+                digest=digest,
+                exist_ok=exist_ok,
+                timeout=timeout,
             )
         except UnsupportedDtype:
             # Of the error's advice a command has no argument for any.
@@ -82,9 +98,12 @@ def put(
                 f"hoplite put - <{shlex.quote(file)} for the file's bytes; in Python: hoplite.init().put(array)",
             )
     if as_json:
-        print_json({"ref": str(ref), "bytes": value.nbytes if hasattr(value, "nbytes") else len(value)})
+        nbytes = value.nbytes if hasattr(value, "nbytes") else len(value)
+        print_json({"ref": str(ref), "bytes": nbytes, "copies": ref.copies})
     else:
         click.echo(str(ref))
+    if ref.copies is not None and ref.copies < copies:
+        click.echo(f"{ref} is at {ref.copies} of {copies} nodes: the cluster has no more", err=True)
 
 
 @click.command()

@@ -41,6 +41,7 @@ NEXT_STEP = {
     errors.NameTaken: "another --name, or delete it first: hoplite delete",
     errors.ShapeMismatch: "look at the dtypes and shapes: hoplite objects --all",
     errors.StoreFull: "delete objects, or start the node with more --capacity",
+    errors.TooFewCopies: "start more nodes that join this one, or hoplite delete it",
     errors.Undecodable: "get it in Python, where it was put: hoplite.init().get(ref)",
     errors.UnsupportedDtype: "put arrays of numbers or bytes; Python puts more kinds of values",
     errors.LabError: "hoplite lab --help",

@@ -4,8 +4,14 @@ use super::*;
 
 impl Cluster {
     fn keep(&mut self, node: u64, id: &ObjectId, copies: u32) {
+        assert_eq!(self.reached(node, id, copies), copies);
+    }
+
+    /// How many nodes hold an object that so many are to hold.
+    fn reached(&mut self, node: u64, id: &ObjectId, copies: u32) -> u32 {
         let request = self.ask(node, Ask::Keep { id: id.clone(), copies });
-        assert_eq!(self.reply(request), &Ok(Answer::Done));
+        let Ok(Answer::Kept { copies }) = *self.reply(request) else { panic!("it is not kept") };
+        copies
     }
 
     /// Who has an original of an object.
@@ -74,6 +80,16 @@ fn what_is_kept_for_others_moves_where_there_is_room() {
     // A keeper that goes takes nothing with it that is at no other node.
     cluster.kill(3);
     assert!(ids.iter().all(|id| cluster.originals(id) == [1]));
+}
+
+#[test]
+fn a_client_learns_how_many_nodes_hold_its_object() {
+    let mut cluster = Cluster::new(3);
+    for (wanted, reached) in [(1, 1), (2, 2), (3, 3), (9, 3)] {
+        let id = cluster.put_large(1, None);
+        assert_eq!(cluster.reached(1, &id, wanted), reached);
+        assert_eq!(cluster.originals(&id).len(), reached as usize);
+    }
 }
 
 #[test]

@@ -43,6 +43,11 @@ impl Cluster {
         assert_eq!(self.reply(request), &Ok(Answer::Done));
     }
 
+    fn keep_as(&mut self, node: u64, client: u64, id: &ObjectId, copies: u32) {
+        let request = self.ask_as(node, client, Ask::Keep { id: id.clone(), copies });
+        assert_eq!(self.reply(request), &Ok(Answer::Kept { copies }));
+    }
+
     fn join_as(&mut self, node: u64, client: u64) {
         let job = Job { name: JOB.parse().unwrap(), cleanup: true };
         self.done_as(node, client, Ask::Join { job });
@@ -139,7 +144,7 @@ fn it_ends_in_time_though_its_putter_and_its_owners_die() {
         let mut cluster = Cluster::new(6);
         let name = cluster.owned_name(3, 2, "x/1");
         let id = cluster.put_as((1, 1), Some(&name), size, Some(TTL));
-        cluster.done_as(1, 1, Ask::Keep { id: id.clone(), copies });
+        cluster.keep_as(1, 1, &id, copies);
         assert!(cluster.gets(5, &id));
         cluster.pass(TTL / 2);
         cluster.kill(1);
@@ -263,7 +268,7 @@ fn a_job_ends_with_the_node_of_its_last_client() {
     cluster.join_as(at, 11);
     let name = cluster.owned_name(keeper, owners.first.0, "x/1");
     let id = cluster.put_as((at, 11), Some(&name), LARGE, None);
-    cluster.done_as(at, 11, Ask::Keep { id: id.clone(), copies: 3 });
+    cluster.keep_as(at, 11, &id, 3);
     cluster.kill(owners.first.0);
     cluster.pass(4 * LEASE_GRACE_NS);
     assert!(cluster.gets(keeper, &id));

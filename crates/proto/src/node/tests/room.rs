@@ -105,7 +105,7 @@ fn no_more_is_given_back_than_the_room_that_clients_wait_for() {
     let ids: Vec<ObjectId> = (0..8).map(|_| cluster.put_large(1, None)).collect();
     for id in &ids {
         let request = cluster.ask(1, Ask::Keep { id: id.clone(), copies: 2 });
-        assert_eq!(cluster.reply(request), &Ok(Answer::Done));
+        assert_eq!(cluster.reply(request), &Ok(Answer::Kept { copies: 2 }));
     }
     let kept = |cluster: &Cluster| ids.iter().filter(|id| cluster.has(2, id)).count();
     assert_eq!(kept(&cluster), 4);
