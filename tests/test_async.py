@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import hoplite
-from hoplite import Client, _loop, testing
+from hoplite import Client, _loop, _waits, testing
 from programs import descriptors
 from support import SOON, Later, eventually, numbers, same
 
@@ -602,3 +602,50 @@ def test_a_loop_that_waited_without_a_timeout_goes_when_it_is_over() -> None:
                 before = descriptors()
         gc.collect()
         assert descriptors() <= before + 3
+
+
+BLOCKING: dict[str, Callable[[Client], object]] = {
+    "get": lambda client: client.get("never/1", timeout=0.01),
+    "several": lambda client: client.get(["never/1", "never/2"], timeout=0.01),
+    "into": lambda client: client.get("never/1", out=bytearray(1), timeout=0.01),
+    "latest": lambda client: client.latest("never/", timeout=0.01),
+}
+AWAITED: dict[str, Callable[[Client], Awaitable[object]]] = {
+    "get": lambda client: client.get_async("never/1", timeout=0.01),
+    "several": lambda client: client.get_async(["never/1", "never/2"], timeout=0.01),
+    "into": lambda client: client.get_async("never/1", out=bytearray(1), timeout=0.01),
+    "latest": lambda client: client.latest_async("never/", timeout=0.01),
+}
+
+
+@pytest.mark.parametrize("verb", BLOCKING)
+def test_a_timeout_that_blocked_a_loop_says_how_to_wait_without_that(plain: Crew, verb: str) -> None:
+    """And only that: in a notebook, where a loop always runs, all goes on as without one."""
+
+    async def blocking() -> object:
+        return BLOCKING[verb](plain.getter)
+
+    async def awaited() -> object:
+        return await AWAITED[verb](plain.getter)
+
+    with pytest.raises(hoplite.GetTimeout) as blocked:
+        asyncio.run(blocking())
+    (note,) = blocked.value.__notes__
+    assert "await its twin with the suffix _async" in note
+    with pytest.raises(hoplite.GetTimeout) as waited:
+        asyncio.run(awaited())
+    assert not hasattr(waited.value, "__notes__")
+    with pytest.raises(hoplite.GetTimeout) as plainly:
+        BLOCKING[verb](plain.getter)
+    assert not hasattr(plainly.value, "__notes__")
+
+
+def test_the_log_says_of_a_wait_that_blocks_a_loop_how_to_wait_without_that(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        _waits.still_waiting("never/1", 10.0, "no client has put it")
+
+    with caplog.at_level(logging.WARNING, logger="hoplite"):
+        asyncio.run(main())
+        _waits.still_waiting("never/2", 10.0, "no client has put it")
+    told = [record.getMessage() for record in caplog.records]
+    assert ["_async" in line for line in told] == [True, False], told

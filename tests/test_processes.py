@@ -427,7 +427,7 @@ def test_a_node_that_is_stopped_lengthens_no_timeout(within: float) -> None:
         begun = time.monotonic()
         waiting = [Later(call, client) for call in PATIENT.values()]
         for later in waiting:
-            with pytest.raises(hoplite.GetTimeout, match=r"within 5\.000 s: it does not answer"):
+            with pytest.raises(hoplite.GetTimeout, match="within 5 s: it does not answer"):
                 later.result(SOON)
         assert 5 <= time.monotonic() - begun < within
 

@@ -171,17 +171,26 @@ async def answer_async(
     if not pending.tell(bridge.inbox, key):
         bridge.drop(key)
         return pending.result()
-    patience = pending.patience()
-    # A node answers at the deadline; one that does not for long after it is frozen, as the answer then says.
-    limit = None if patience is None else loop.call_later(patience, bridge.end, key)
+    check: asyncio.TimerHandle | None = None
+
+    def check_node() -> None:
+        # A node answers at the deadline. If it does not answer at all, the result is that error.
+        nonlocal check
+        patience = pending.patience()
+        if patience == 0:
+            bridge.end(key)
+        elif patience is not None:
+            check = loop.call_later(patience, check_node)
+
+    check_node()
     try:
         await future
     except BaseException:
         pending.cancel()
         raise
     finally:
-        if limit is not None:
-            limit.cancel()
+        if check is not None:
+            check.cancel()
         bridge.drop(key)
     return pending.result()
 
@@ -242,13 +251,15 @@ class Looks:
     """When to look why something has not come: after a while, and then after twice as long each time.
 
     Args:
-        patience: seconds after which a node that has said nothing is frozen; see `Pending.patience`.
+        patience: seconds until the next check whether the node answers at all; see `Pending.patience`.
     """
 
-    def __init__(self, patience: float | None) -> None:
+    def __init__(self, patience: Callable[[], float | None]) -> None:
+        self._patience = patience
         self._begun = time.monotonic()
         self._next = self._begun + FIRST_WORD_AFTER_S / 8
-        self._until = math.inf if patience is None else self._begun + patience
+        self._until = -math.inf
+        self.is_node_silent()
 
     def wait_s(self) -> float:
         """Seconds until the next."""
@@ -264,5 +275,10 @@ class Looks:
         return waited
 
     def is_node_silent(self) -> bool:
-        """Whether the node has not said what it had to say by now: then `Pending.result` says so without waiting."""
-        return time.monotonic() >= self._until
+        """Whether the node does not answer at all: then `Pending.result` raises that without waiting."""
+        now = time.monotonic()
+        if now < self._until:
+            return False
+        patience = self._patience()
+        self._until = math.inf if patience is None else now + patience
+        return patience == 0

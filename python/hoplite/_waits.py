@@ -11,9 +11,9 @@ import select
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hoplite import _native
-from hoplite._loop import ANSWER_S, answer_async, aside_async, remind_async
-from hoplite.errors import HopliteError
+from hoplite import _native, log
+from hoplite._loop import ANSWER_S, answer_async, aside_async, is_in_loop, remind_async
+from hoplite.errors import GetTimeout, HopliteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,23 +34,63 @@ __all__ = [
     "digested_async",
     "get",
     "get_async",
+    "hint",
+    "hint_async",
     "put",
     "put_async",
     "remind",
     "remind_async",
+    "still_waiting",
+    "still_waiting_async",
 ]
 
 T = TypeVar("T")
 U = TypeVar("U")
 
-# The answer to a question.
-answer = _native.Pending.result
-
-# An object, complete on this host. A get without a limit tells the log what it waits for.
-get = _native.Client.get
+# Where a loop runs, as in a coroutine or a notebook, another task of that loop may have to make what is waited for.
+IN_LOOP = (
+    "this call blocks the event loop of its thread: if another task of that loop makes what it waits for, await its "
+    "twin with the suffix _async instead"
+)
 
 # A new object; the text of its ref.
 put = _native.Client.put
+
+
+def hint(error: BaseException) -> None:
+    """Adds to the end of a timeout in a thread whose event loop was blocked meanwhile how to wait without that."""
+    if isinstance(error, GetTimeout) and is_in_loop():
+        error.add_note(IN_LOOP)
+
+
+def hint_async(error: BaseException) -> None:
+    """`hint`, with the running loop, which is not blocked: nothing."""
+
+
+def still_waiting(what: str, waited: float, state: str) -> None:
+    """Tells the log that a call goes on waiting; see `log.still_waiting`."""
+    log.still_waiting(what, waited, f"{state}; {IN_LOOP}" if is_in_loop() else state)
+
+
+still_waiting_async = log.still_waiting
+
+
+def answer(pending: Pending[T]) -> T:
+    """The answer to a question."""
+    try:
+        return pending.result()
+    except GetTimeout as error:
+        hint(error)
+        raise
+
+
+def get(native: _native.Client, text: str, limit: float | None) -> View:
+    """An object, complete on this host. Without a limit it tells the log what it waits for."""
+    try:
+        return native.get(text, limit)
+    except GetTimeout as error:
+        hint(error)
+        raise
 
 
 async def get_async(native: _native.Client, text: str, limit: float | None) -> View:

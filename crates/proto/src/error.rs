@@ -21,7 +21,7 @@ pub enum Error {
     Timeout {
         /// What was awaited.
         what: String,
-        /// How long, in nanoseconds.
+        /// How long, in nanoseconds: the timeout that was given, if it was this call's.
         waited_ns: u64,
         /// How far it got.
         state: String,
@@ -209,13 +209,19 @@ const fn advice(op: Op, dtype: Dtype) -> &'static str {
     }
 }
 
-/// Nanoseconds, written as seconds.
+/// Nanoseconds, written as seconds with as many decimals as milliseconds need.
 struct Seconds(u64);
 
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let milliseconds = self.0 / 1_000_000;
-        write!(f, "{}.{:03} s", milliseconds / 1000, milliseconds % 1000)
+        let milliseconds = self.0.saturating_add(500_000) / 1_000_000;
+        let (seconds, rest) = (milliseconds / 1000, milliseconds % 1000);
+        match (rest % 10, rest % 100, rest) {
+            (_, _, 0) => write!(f, "{seconds} s"),
+            (_, 0, _) => write!(f, "{seconds}.{} s", rest / 100),
+            (0, ..) => write!(f, "{seconds}.{:02} s", rest / 10),
+            _ => write!(f, "{seconds}.{rest:03} s"),
+        }
     }
 }
 
@@ -310,6 +316,24 @@ mod tests {
             assert_eq!(full(needed).contains("800 bytes are pinned"), helps, "{}", full(needed));
             assert_eq!(full(needed).contains("delete objects"), helps, "{}", full(needed));
             assert!(full(needed).contains("a larger capacity"), "{}", full(needed));
+        }
+    }
+
+    #[test]
+    fn a_timeout_is_written_as_it_was_given() {
+        let written = |waited_ns| Seconds(waited_ns).to_string();
+        for (waited_ns, said) in [
+            (0, "0 s"),
+            (200_000_000, "0.2 s"),
+            (50_000_000, "0.05 s"),
+            (1_234_000_000, "1.234 s"),
+            (2_100_000_000, "2.1 s"),
+            (2_010_000_000, "2.01 s"),
+            (5_000_000_000, "5 s"),
+            (4_999_999_800, "5 s"),
+            (60_000_000_000, "60 s"),
+        ] {
+            assert_eq!(written(waited_ns), said);
         }
     }
 

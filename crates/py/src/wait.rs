@@ -75,7 +75,7 @@ pub(crate) fn wait_saying<T: Send>(
         {
             next_word = waited + waited.min(SILENCE_MAX);
             let said = (id.to_string(), waited.as_secs_f64(), explain(py, client, id));
-            py.import("hoplite.log")?.call_method1("still_waiting", said)?;
+            py.import("hoplite._waits")?.call_method1("still_waiting", said)?;
         }
         (answer, waiting) = py.detach(move || (waiting.wait_for(SIGNALS_EVERY), waiting));
     }
@@ -95,7 +95,7 @@ fn explain(py: Python<'_>, client: &Client, id: &ObjectId) -> String {
 trait Answering: Send {
     fn is_over(&self) -> bool;
     fn when_over(&self, waker: Waker) -> bool;
-    fn patience(&self) -> Option<Duration>;
+    fn patience(&mut self) -> Option<Duration>;
     /// Waits and makes a Python object of the answer.
     fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>>;
     /// Waits for at most this long; whether there is an answer.
@@ -122,7 +122,7 @@ where
         self.waiting.when_over(waker)
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn patience(&mut self) -> Option<Duration> {
         self.waiting.patience()
     }
 
@@ -210,10 +210,10 @@ impl Pending {
         self.question().as_ref().is_some_and(|question| question.when_over(waker))
     }
 
-    /// For how many seconds more the node may say nothing before it counts as frozen; none if there is no limit. From then
-    /// on `result` says so at once, unless there is an answer.
+    /// Seconds until the next check whether the node answers at all; none if there is no limit. Called then, it checks, and is
+    /// 0 if the node does not answer: `result` then raises that error at once.
     fn patience(&self) -> Option<f64> {
-        let patience = self.question().as_ref().and_then(|question| question.patience());
+        let patience = self.question().as_mut().and_then(|question| question.patience());
         patience.map(|patience| patience.as_secs_f64())
     }
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, values
 from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks
-from hoplite._waits import arrival_async, aside_async, brief_async, remind_async
+from hoplite._waits import arrival_async, aside_async, brief_async, hint_async, remind_async, still_waiting_async
 from hoplite.errors import HopliteError
-from hoplite.log import still_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,7 +84,7 @@ class AsyncFilling:
         return self.text, self._got
 
     def patience(self) -> float | None:
-        """For how many seconds more the node may say nothing."""
+        """Seconds until the next check whether the node answers at all; see `Pending.patience`."""
         return self._got.patience()
 
     def release(self) -> None:
@@ -130,6 +129,9 @@ async def fill_async(
             end_reminders = await remind_async(questions, native.start_explain)
         await _finish_async(fillings, speaks=limit is None and end_reminders is None)
         return [filling.out for filling in fillings]
+    except BaseException as error:
+        hint_async(error)
+        raise
     finally:
         if end_reminders is not None:
             end_reminders()
@@ -138,10 +140,10 @@ async def fill_async(
 
 
 async def _finish_async(fillings: Sequence[AsyncFilling], *, speaks: bool) -> None:
-    looks = Looks(fillings[-1].patience() if fillings else None)
     inbox = _native.Inbox()
     known = [key for at, filling in enumerate(fillings) for key in filling.tell(inbox, 2 * at)]
     waiting = dict(enumerate(fillings))
+    looks = Looks(lambda: waiting[max(waiting)].patience() if waiting else None)
     while waiting:
         # What is complete first: it makes room for others.
         for key in sorted(known, key=lambda key: key % 2, reverse=True):
@@ -158,6 +160,6 @@ async def _finish_async(fillings: Sequence[AsyncFilling], *, speaks: bool) -> No
         known = inbox.take()
         if waiting and (waited := looks.due()) is not None and speaks and waited >= FIRST_WORD_AFTER_S:
             first = next(iter(waiting.values()))
-            still_waiting(first.text, waited, await brief_async(first.why(), SILENT))
+            still_waiting_async(first.text, waited, await brief_async(first.why(), SILENT))
         if waiting and looks.is_node_silent():
-            waiting.popitem()[1].finish()
+            waiting.pop(max(waiting)).finish()

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from hoplite import _native
 from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks
-from hoplite._waits import arrival_async, brief_async
+from hoplite._waits import arrival_async, brief_async, hint_async, still_waiting_async
 from hoplite.errors import StoreFull
-from hoplite.log import still_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +36,7 @@ class AsyncSeveral:
         self._inbox = _native.Inbox()
         self._views: dict[int, View] = {}
         self._pendings = [native.start_get(text, limit) for text in texts]
-        self._looks = Looks(self._pendings[-1].patience() if texts else None)
+        self._looks = Looks(self._patience)
 
     async def views_async(self) -> list[View]:
         """Waits for all objects and returns them in order."""
@@ -57,8 +56,9 @@ class AsyncSeveral:
                     explained = self._native.start_explain(next(self._missing()))
                     self._speak(waited, await brief_async(explained, SILENT))
             return self._in_order()
-        except BaseException:
+        except BaseException as error:
             self._cancel()
+            hint_async(error)
             raise
 
     def _begin(self) -> None:
@@ -95,9 +95,15 @@ class AsyncSeveral:
         if self._is_done():
             return None
         if self._looks.is_node_silent():
-            key = next(key for key in range(len(self._pendings)) if key not in self._views)
+            key = self._first_missing()
             self._views[key] = self._pendings[key].result()
         return waited
+
+    def _first_missing(self) -> int:
+        return next(key for key in range(len(self._pendings)) if key not in self._views)
+
+    def _patience(self) -> float | None:
+        return None if self._is_done() else self._pendings[self._first_missing()].patience()
 
     def _held(self) -> dict[str, int]:
         """What has come into the store's memory, and the bytes that it takes there; small objects take none."""
@@ -116,7 +122,7 @@ class AsyncSeveral:
     def _speak(self, waited: float, state: str) -> None:
         missing = len(self._pendings) - len(self._views)
         what = f"{missing} of {len(self._pendings)} objects, {next(self._missing())} for one,"
-        still_waiting(what, waited, state)
+        still_waiting_async(what, waited, state)
 
     def _refuse_if_too_large(self, lacks: tuple[int, int] | None) -> None:
         """Ends a wait for room that only its own end could make."""

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, values
 from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks
-from hoplite._waits import arrival, aside, brief, remind
+from hoplite._waits import arrival, aside, brief, hint, remind, still_waiting
 from hoplite.errors import HopliteError
-from hoplite.log import still_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,7 +85,7 @@ class Filling:
         return self.text, self._got
 
     def patience(self) -> float | None:
-        """For how many seconds more the node may say nothing."""
+        """Seconds until the next check whether the node answers at all; see `Pending.patience`."""
         return self._got.patience()
 
     def release(self) -> None:
@@ -129,6 +128,9 @@ def fill(native: _native.Client, texts: Sequence[str], outs: Sequence[Any], limi
             end_reminders = remind(questions, native.start_explain)
         _finish(fillings, speaks=limit is None and end_reminders is None)
         return [filling.out for filling in fillings]
+    except BaseException as error:
+        hint(error)
+        raise
     finally:
         if end_reminders is not None:
             end_reminders()
@@ -137,10 +139,10 @@ def fill(native: _native.Client, texts: Sequence[str], outs: Sequence[Any], limi
 
 
 def _finish(fillings: Sequence[Filling], *, speaks: bool) -> None:
-    looks = Looks(fillings[-1].patience() if fillings else None)
     inbox = _native.Inbox()
     known = [key for at, filling in enumerate(fillings) for key in filling.tell(inbox, 2 * at)]
     waiting = dict(enumerate(fillings))
+    looks = Looks(lambda: waiting[max(waiting)].patience() if waiting else None)
     while waiting:
         # What is complete first: it makes room for others.
         for key in sorted(known, key=lambda key: key % 2, reverse=True):
@@ -159,4 +161,4 @@ def _finish(fillings: Sequence[Filling], *, speaks: bool) -> None:
             first = next(iter(waiting.values()))
             still_waiting(first.text, waited, brief(first.why(), SILENT))
         if waiting and looks.is_node_silent():
-            waiting.popitem()[1].finish()
+            waiting.pop(max(waiting)).finish()

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from hoplite import _native
 from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks
-from hoplite._waits import arrival, brief
+from hoplite._waits import arrival, brief, hint, still_waiting
 from hoplite.errors import StoreFull
-from hoplite.log import still_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,7 +37,7 @@ class Several:
         self._inbox = _native.Inbox()
         self._views: dict[int, View] = {}
         self._pendings = [native.start_get(text, limit) for text in texts]
-        self._looks = Looks(self._pendings[-1].patience() if texts else None)
+        self._looks = Looks(self._patience)
 
     def views(self) -> list[View]:
         """Waits for all objects and returns them in order."""
@@ -58,8 +57,9 @@ class Several:
                     explained = self._native.start_explain(next(self._missing()))
                     self._speak(waited, brief(explained, SILENT))
             return self._in_order()
-        except BaseException:
+        except BaseException as error:
             self._cancel()
+            hint(error)
             raise
 
     def _begin(self) -> None:
@@ -96,9 +96,15 @@ class Several:
         if self._is_done():
             return None
         if self._looks.is_node_silent():
-            key = next(key for key in range(len(self._pendings)) if key not in self._views)
+            key = self._first_missing()
             self._views[key] = self._pendings[key].result()
         return waited
+
+    def _first_missing(self) -> int:
+        return next(key for key in range(len(self._pendings)) if key not in self._views)
+
+    def _patience(self) -> float | None:
+        return None if self._is_done() else self._pendings[self._first_missing()].patience()
 
     def _held(self) -> dict[str, int]:
         """What has come into the store's memory, and the bytes that it takes there; small objects take none."""

@@ -47,6 +47,8 @@ type Describe = Box<dyn FnOnce(Result<String, CallError>) + Send>;
 pub(crate) struct Attached {
     shared: Arc<Shared>,
     pub(crate) member: Member,
+    /// The node's process, as this process sees it: 0 from another PID namespace.
+    node_process: u32,
     /// Whether all members of the node's cluster have proved who they are.
     pub(crate) is_authenticated: bool,
 }
@@ -129,7 +131,9 @@ impl Attached {
         };
         let stream = UnixStream::connect(path).map_err(io_fail)?;
         // Before a byte of it is believed.
-        let user = socket_peercred(&stream).map_err(|errno| io_fail(errno.into()))?.uid.as_raw();
+        let peer = socket_peercred(&stream).map_err(|errno| io_fail(errno.into()))?;
+        let user = peer.uid.as_raw();
+        let node_process = peer.pid.as_raw_nonzero().get().cast_unsigned();
         if socket::is_stranger(user) {
             return Err(fail(format!(
                 "user {user} serves it, and this process is of user {}: attach to a node of your own user",
@@ -187,7 +191,7 @@ impl Attached {
                 of_thread.epoll.run(|_, _| of_thread.take());
             })
             .map_err(io_fail)?;
-        Ok(Self { shared, member, is_authenticated })
+        Ok(Self { shared, member, node_process, is_authenticated })
     }
 
     /// The number of a question that is about to be asked.
@@ -256,6 +260,15 @@ impl Attached {
     /// Whether the node is closed or gone, also when the thread that takes answers has not seen that yet.
     pub(crate) fn is_closed(&self) -> bool {
         self.shared.is_closed.load(Ordering::Acquire) || self.shared.has_hung_up()
+    }
+
+    /// The node's process, if it is stopped by a signal or a debugger. Without /proc, or from another PID namespace, it is not
+    /// known to be.
+    pub(crate) fn stopped_process(&self) -> Option<u32> {
+        let stat = std::fs::read(format!("/proc/{}/stat", self.node_process)).ok()?;
+        // The name of the program, in parentheses, may be any bytes.
+        let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+        matches!(stat.get(name_end + 2)?, b'T' | b't').then_some(self.node_process)
     }
 
     pub(crate) fn epoll(&self) -> Arc<SharedEpoll> {

@@ -115,6 +115,14 @@ impl Connection {
         }
     }
 
+    /// The node's process, if it is known to be stopped.
+    pub(crate) fn stopped_process(&self) -> Option<u32> {
+        match &self.link {
+            Link::Embedded { .. } => None,
+            Link::Attached(attached) => attached.stopped_process(),
+        }
+    }
+
     /// Whether all members of the node's cluster have proved who they are.
     pub(crate) fn is_authenticated(&self) -> bool {
         match &self.link {

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use hoplite_proto::ask::{Answer, Ask};
+use hoplite_proto::{
+    ask::{Answer, Ask},
+    id::ObjectId,
+};
 
 use super::{
     connection::Connection,
@@ -24,7 +27,8 @@ pub(crate) fn start<T>(
         Said::Answer(answer, guard) => finish(answer, guard),
         Said::Description(_) => Err(Error::node_down("it described itself unasked")),
     };
-    let (promise, wait) = wait::pair(connection.clone(), timeout, Box::new(finish));
+    let about = timeout.and_then(|_| subject(&ask));
+    let (promise, wait) = wait::pair(connection.clone(), timeout, about, Box::new(finish));
     // A fork gets no answer: its promise is dropped.
     if connection.is_forked() {
         return wait.asked_as(0);
@@ -40,15 +44,27 @@ pub(crate) fn start<T>(
     wait.asked_as(request)
 }
 
-/// Asks how the node is, as JSON. A node answers that at once, from memory: one that does not is frozen, so there is always
-/// a limit.
+/// The object that a request with a timeout is about.
+fn subject(ask: &Ask) -> Option<ObjectId> {
+    match ask {
+        Ask::Put { id, .. } | Ask::Create { id, .. } | Ask::Reduce { id, .. } => id.clone(),
+        Ask::Get { id }
+        | Ask::Follow { id }
+        | Ask::Keep { id, .. }
+        | Ask::Inputs { id }
+        | Ask::Locations { id, .. } => Some(id.clone()),
+        _ => None,
+    }
+}
+
+/// Asks how the node is, as JSON. A node answers that at once, from memory, so there is always a limit.
 pub(crate) fn describe(connection: &Arc<Connection>, timeout: Option<Duration>) -> Wait<String> {
     let timeout = Some(timeout.unwrap_or_default());
     let finish = |said| match said {
         Said::Description(json) => Ok(json),
         Said::Answer(other, _) => Err(unexpected(&other)),
     };
-    let (promise, wait) = wait::pair(connection.clone(), timeout, Box::new(finish));
+    let (promise, wait) = wait::pair(connection.clone(), timeout, None, Box::new(finish));
     if connection.is_forked() {
         return wait.asked_as(0);
     }

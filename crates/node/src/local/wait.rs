@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hoplite_proto::{ask::Answer, error::Error as CallError};
+use hoplite_proto::{ask::Answer, error::Error as CallError, id::ObjectId};
 
 use super::{
     connection::{Close, Connection},
@@ -129,35 +129,96 @@ pub struct Wait<T> {
     /// Whether the client has a list with this wait in it, to end it when it is closed.
     is_listed: bool,
     timeout: Option<Duration>,
-    /// When a node that has said nothing does not answer at all.
-    given_up_at: Option<Instant>,
+    begun: Instant,
+    /// The object that the request is about, if it is about one.
+    about: Option<ObjectId>,
+    lateness: Lateness,
     shared: Arc<Shared>,
     finish: Option<Finish<T>>,
 }
 
-/// How long a question that has a deadline may be without an answer, unless its timeout is longer. A node answers at the
-/// deadline; one that says nothing for so long is frozen.
+/// How long a question that has a deadline may be without an answer, unless its timeout is longer, before the client
+/// checks whether the node is stopped.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// How much later than its deadline an answer may come by. That of a node says more than that it was late.
+/// How much later than its deadline an answer may come before the client checks whether the node is stopped.
 const LATE_MAX: Duration = Duration::from_millis(250);
 
-/// A question's two ends. The number of the question is told by [`Wait::asked_as`]; `timeout` is that of the question.
+/// Between two checks.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+
+/// How many checks may find that the node is not stopped. It then answers, however busy its host is, unless its container
+/// is paused or it hangs. Checks are counted, not seconds: a client that was stopped itself has the answer in its socket.
+const CHECKS_MAX: u32 = 10;
+
+/// What a client knows of a node that has not answered at its deadline.
+struct Lateness {
+    /// When to check; none if there is no limit.
+    check_at: Option<Instant>,
+    checks_left: u32,
+    verdict: Option<Verdict>,
+}
+
+impl Lateness {
+    fn new(timeout: Option<Duration>, now: Instant) -> Self {
+        let patience = timeout.map(|timeout| timeout.saturating_add(LATE_MAX).max(SILENCE_MAX));
+        let check_at = patience.and_then(|patience| now.checked_add(patience));
+        Self { check_at, checks_left: CHECKS_MAX, verdict: None }
+    }
+
+    /// Checks, if it is time, and returns how long to wait until the next check: zero once there is a verdict, none if there
+    /// is no limit.
+    fn check(
+        &mut self,
+        now: Instant,
+        stopped_process: impl FnOnce() -> Option<u32>,
+    ) -> Option<Duration> {
+        let check_at = self.check_at?;
+        if now < check_at {
+            return Some(check_at - now);
+        }
+        if self.verdict.is_none() {
+            let stopped = stopped_process().map(Verdict::Stopped);
+            self.verdict = stopped.or((self.checks_left == 0).then_some(Verdict::Late));
+        }
+        if self.verdict.is_some() {
+            return Some(Duration::ZERO);
+        }
+        self.checks_left -= 1;
+        self.check_at = now.checked_add(CHECK_EVERY);
+        Some(CHECK_EVERY)
+    }
+}
+
+/// Why a client does not wait any longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// The node's process is stopped.
+    Stopped(u32),
+    /// It is not, or this process can't see it; but it does not answer.
+    Late,
+}
+
+/// A question's two ends. The number of the question is told by [`Wait::asked_as`]; `timeout` is that of the question, which
+/// is `about` an object.
 pub(crate) fn pair<T>(
     connection: Arc<Connection>,
     timeout: Option<Duration>,
+    about: Option<ObjectId>,
     finish: Finish<T>,
 ) -> (Promise, Wait<T>) {
     let shared = Arc::new(Shared::default());
-    let patience = timeout.map(|timeout| timeout.saturating_add(LATE_MAX).max(SILENCE_MAX));
-    let given_up_at = patience.and_then(|patience| Instant::now().checked_add(patience));
+    let begun = Instant::now();
+    let lateness = Lateness::new(timeout, begun);
     let (request, is_listed, finish) = (0, false, Some(finish));
     let wait = Wait {
         connection,
         request,
         is_listed,
         timeout,
-        given_up_at,
+        begun,
+        about,
+        lateness,
         shared: shared.clone(),
         finish,
     };
@@ -175,10 +236,11 @@ impl<T> Wait<T> {
         self
     }
 
-    /// For how much longer a node may say nothing before it counts as frozen; none if there is no limit. Then a wait ends
-    /// at once, with that.
-    pub fn patience(&self) -> Option<Duration> {
-        self.given_up_at.map(|at| at.saturating_duration_since(Instant::now()))
+    /// How long to wait until the next check whether the node answers at all; none if there is no limit. Call it again
+    /// then: it checks. Zero once the node does not answer; then a wait ends at once, with that error.
+    pub fn patience(&mut self) -> Option<Duration> {
+        let stopped_process = || self.connection.stopped_process();
+        self.lateness.check(Instant::now(), stopped_process)
     }
 
     /// Whether there is an answer, or will be none.
@@ -231,18 +293,16 @@ impl<T> Wait<T> {
                 }
                 open => *state = open,
             }
-            let now = Instant::now();
-            if self.given_up_at.is_some_and(|at| at <= now) {
-                drop(state);
-                return Some(Err(self.silence()));
+            drop(state);
+            let patience = self.patience();
+            if let Some(verdict) = self.lateness.verdict {
+                return Some(Err(self.silence(verdict)));
             }
-            let left = until.map(|until| until.saturating_duration_since(now));
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return None;
             }
-            let silence = self.given_up_at.map(|at| at.saturating_duration_since(now));
-            let left = left.into_iter().chain(silence).min().unwrap_or(Duration::MAX);
-            drop(state);
+            let left = left.into_iter().chain(patience).min().unwrap_or(Duration::MAX);
             let has_waited = self.wait_in_epoll(left);
             state = lock(&shared.state);
             if has_waited || !matches!(*state, State::Open | State::Watched(_)) {
@@ -279,24 +339,49 @@ impl<T> Wait<T> {
 
     fn end(&mut self, raw: Raw) -> Result<T, Error> {
         let finish = self.finish.take();
-        let said = raw?;
+        let said = raw.map_err(|error| self.as_given(error))?;
         match finish {
             Some(finish) => finish(said),
             None => Err(Error::node_down("the answer was taken before")),
         }
     }
 
-    /// The error of a wait whose node has said nothing all the time.
-    fn silence(&self) -> Error {
-        match self.timeout {
-            // The time is over, whether the node is frozen or only busy.
-            Some(timeout) if timeout >= SILENCE_MAX => {
-                let what = "an answer of the node of this host".into();
-                let waited_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-                let state = "it does not answer: is its process stopped?".into();
+    /// An error of the node; where this call's own timeout is over, with that timeout, and not with how late the node noticed.
+    fn as_given(&self, mut error: CallError) -> CallError {
+        if let CallError::Timeout { waited_ns, .. } = &mut error
+            && let Some(timeout) = self.timeout
+            && self.begun.elapsed() >= timeout
+            && Duration::from_nanos(*waited_ns) >= timeout
+        {
+            *waited_ns = nanoseconds(timeout);
+        }
+        error
+    }
+
+    /// The error of a wait whose node does not answer.
+    fn silence(&self, verdict: Verdict) -> Error {
+        let about = self.about.as_ref().map_or_else(String::new, |id| format!(" about {id}"));
+        let state = match verdict {
+            Verdict::Stopped(process) => format!(
+                "it does not answer, because its process {process} is stopped: continue it with `kill -CONT {process}`"
+            ),
+            Verdict::Late => "it does not answer, though its process is not known to be stopped: check whether the host \
+                              is overloaded or the node's container is paused"
+                .into(),
+        };
+        // The time of a stopped node's caller is not over if its timeout was shorter than the time to find that out.
+        let is_over = |timeout: &Duration| match verdict {
+            Verdict::Stopped(_) => *timeout >= SILENCE_MAX,
+            Verdict::Late => !timeout.is_zero(),
+        };
+        match self.timeout.filter(is_over) {
+            Some(timeout) => {
+                let what = format!("an answer{about} from the node of this host");
+                let waited_ns = nanoseconds(timeout);
                 CallError::Timeout { what, waited_ns, state }.into()
             }
-            _ => Error::node_down("it does not answer: is its process stopped?"),
+            None if about.is_empty() => Error::node_down(state),
+            None => Error::node_down(format!("{state} (the request was{about})")),
         }
     }
 
@@ -308,6 +393,10 @@ impl<T> Wait<T> {
             Error::node_down("it gave no answer")
         }
     }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl<T> std::fmt::Debug for Wait<T> {
@@ -330,5 +419,53 @@ impl<T> Drop for Wait<T> {
             State::Answered(raw) => undo(&self.connection, &raw),
             State::Over | State::Abandoned | State::Closed => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks as often as it is time, at most `times`; how long that took from the beginning, and the verdict.
+    fn checked(
+        timeout: Duration,
+        times: u32,
+        stopped_at: Option<u32>,
+    ) -> (Duration, Option<Verdict>) {
+        let begun = Instant::now();
+        let mut lateness = Lateness::new(Some(timeout), begun);
+        let mut now = begun;
+        for number in 0..=times {
+            let stopped = || stopped_at.filter(|at| number >= *at).map(|_| 77);
+            let wait = lateness.check(now, stopped).unwrap();
+            if wait.is_zero() {
+                break;
+            }
+            now += wait;
+        }
+        (now - begun, lateness.verdict)
+    }
+
+    #[test]
+    fn a_stopped_node_is_found_at_the_deadline_and_one_that_is_not_is_waited_for() {
+        let second = Duration::from_secs(1);
+        let late = |timeout: Duration| timeout + LATE_MAX;
+        let stopped = Some(Verdict::Stopped(77));
+        assert_eq!(checked(9 * second, 99, Some(0)), (late(9 * second), stopped));
+        assert_eq!(checked(Duration::ZERO, 99, Some(0)), (SILENCE_MAX, stopped));
+        // It was stopped only then.
+        assert_eq!(checked(9 * second, 99, Some(3)), (late(9 * second) + 2 * second, stopped));
+        let most = late(9 * second) + CHECKS_MAX * CHECK_EVERY;
+        assert_eq!(checked(9 * second, CHECKS_MAX, None).1, None);
+        assert_eq!(checked(9 * second, 99, None), (most, Some(Verdict::Late)));
+    }
+
+    #[test]
+    fn a_client_that_was_stopped_itself_checks_as_often() {
+        let begun = Instant::now();
+        let mut lateness = Lateness::new(Some(Duration::ZERO), begun);
+        let much_later = begun + Duration::from_secs(1000);
+        assert_eq!(lateness.check(much_later, || None), Some(CHECK_EVERY));
+        assert_eq!(Lateness::new(None, begun).check(much_later, || Some(77)), None);
     }
 }

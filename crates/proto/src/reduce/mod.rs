@@ -373,9 +373,9 @@ impl Reduce {
 
     /// Time has passed: asks again after a failure, begins without the last inputs, or gives up.
     pub fn expire(&mut self, now: Instant, around: Around<'_>, steps: &mut Vec<Step>) {
-        if self.deadline.is_some_and(|deadline| deadline <= now) {
+        if let Some(deadline) = self.deadline.filter(|deadline| *deadline <= now) {
             let what = format!("the result {} of a reduce", self.result);
-            let waited_ns = now.since(self.asked_at);
+            let waited_ns = deadline.since(self.asked_at);
             steps.push(Step::Fail(Error::Timeout { what, waited_ns, state: self.state() }));
         } else if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;

@@ -379,7 +379,7 @@ fn a_deadline_says_how_many_came_and_which_are_missing() {
     let steps = reduce.waits_until(Instant(5_000_000_000), &[]);
     let [Step::Fail(error)] = &steps[..] else { panic!("{steps:?}") };
     let text = error.to_string();
-    for part in ["within 4.000 s", "1 of 3 inputs arrived", ".1,", ".2"] {
+    for part in ["within 4 s", "1 of 3 inputs arrived", ".1,", ".2"] {
         assert!(text.contains(part), "{text}");
     }
 }
