@@ -82,7 +82,26 @@ def test_slower_and_faster_are_sorted_by_how_much() -> None:
     slower = section(rows, "Where Hoplite is slower")
     assert slower.index("4.00 × MPICH: broadcast, 8 hosts, 1 MiB") < slower.index("3.00 × MPICH")
     assert "32 MiB" not in slower
-    assert "1.00 × MPICH: broadcast, 8 hosts, 32 MiB" in section(rows, "Where Hoplite is faster")
+    assert "1.00 × MPICH: broadcast, 8 hosts, 32 MiB" in section(rows, "Where Hoplite is as fast")
+
+
+def test_what_is_within_a_hundredth_is_neither_slower_nor_faster() -> None:
+    ratios = {2**10: 0.5, 2**16: 0.993, 2**20: 1.0, 2**25: 1.01, 2**28: 1.02}
+    rows = [
+        one
+        for size, ratio in ratios.items()
+        for one in (row(samples=[ratio], bytes=size), row(system="mpich", samples=[1.0], bytes=size))
+    ]
+    made = page(rows)
+    assert (
+        "faster than every other system in 1, as fast as the fastest of them, within 1 %, in 3, and slower in 1:"
+        in made
+    )
+    assert "| as fast | 0 | 1 | 1 | 1 | 0 | 3 |" in made
+    level = section(rows, "Where Hoplite is as fast")
+    assert all(f"8 hosts, {size} (" in level for size in ("64 KiB", "1 MiB", "32 MiB"))
+    assert "8 hosts, 256 MiB (" in section(rows, "Where Hoplite is slower")
+    assert "| **1.01** MPICH | 1.02 MPICH |" in made
 
 
 def test_hoplite_counts_by_its_own_choice_and_others_by_their_best() -> None:
@@ -236,6 +255,38 @@ def test_a_system_without_a_figure_has_no_bar_but_words() -> None:
     rows = [row(), row(system="gloo", samples=[], verified=False, wire_ratio=None, note="why")]
     wire = next(picture for picture in draw(rows) if picture.name == "wire.svg")
     assert "no figure" in texts(wire)
+
+
+@needs_matplotlib
+def test_a_bar_that_is_cut_has_a_gap() -> None:
+    rows = [row(wire_ratio=1.0), row(system="mpich", wire_ratio=1.2), row(system="ray", wire_ratio=7.4)]
+
+    def gaps(rows: list[Row]) -> int:
+        wire = next(picture for picture in draw(rows) if picture.name == "wire.svg")
+        return wire.svg.count("stroke: #ffffff; stroke-width: 1.6")
+
+    assert gaps(rows) == 2
+    assert gaps(rows[:2]) == 0
+
+
+@needs_matplotlib
+def test_systems_that_are_as_fast_do_not_cover_each_other() -> None:
+    """They stand beside each other, in the panels of hosts and of sizes."""
+    rows = [
+        row(hosts=hosts, bytes=size, system=system, samples=[1.0])
+        for hosts, size, system in itertools.product((4, 8), (2**20, 2**25), ("hoplite", "mpich"))
+    ]
+    for picture in draw(rows):
+        if picture.name == "wire.svg":
+            continue
+        places: dict[str, set[tuple[str | None, str | None]]] = {}
+        for one in ET.fromstring(picture.svg).iter(f"{SVG}use"):
+            for colour in ("#d55e00", "#0072b2"):
+                if f"fill: {colour}" in one.get("style", ""):
+                    places.setdefault(colour, set()).add((one.get("x"), one.get("y")))
+        hoplite, mpich = places.values()
+        assert not hoplite & mpich, picture.name
+        assert {y for _, y in hoplite} & {y for _, y in mpich}, picture.name
 
 
 @needs_matplotlib

@@ -46,7 +46,9 @@ def histogram(document: dict[str, Any]) -> str:
         drawing.line(LEFT, base, drawing.WIDTH - RIGHT, base),
         *(drawing.text(x(at), base + 16, f"{at:g}", anchor="middle") for at in drawing.ticks(most)),
         drawing.text(LEFT + wide / 2, base + 36, f"ms for {said}", anchor="middle"),
+        drawing.text(LEFT - 6, base, "0", anchor="end"),
         drawing.text(LEFT - 6, TOP + 4, str(max(counts)), anchor="end"),
+        drawing.text(LEFT - 38, TOP - 14, f"orders in each {step:.0f} ms", anchor="start"),
     ]
     title = f"Simulated times of {len(times)} random orders and of planned ones"
     return drawing.picture(title, HEIGHT, parts)

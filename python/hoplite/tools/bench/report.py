@@ -133,30 +133,43 @@ def _versions(rows: Sequence[Row]) -> list[list[str]]:
 def _summary(measurement: Measurement) -> list[str]:
     """Hoplite against the fastest of the others in every case that there is."""
     compared, not_compared = tables.compare(measurement.cases)
-    slower = sorted((one for one in compared if one.ratio > 1), key=lambda one: -one.ratio)
-    faster = sorted((one for one in compared if one.ratio <= 1), key=lambda one: one.ratio)
+    level = [one for one in compared if one.is_level]
+    slower = sorted((one for one in compared if one.ratio > 1 and not one.is_level), key=lambda one: -one.ratio)
+    faster = sorted((one for one in compared if one.ratio < 1 and not one.is_level), key=lambda one: one.ratio)
     lines = ["## Summary", ""]
     if compared:
         lines += [
             (
-                f"Of {words.count(len(compared), 'case')}, Hoplite is faster than every other system in {len(faster)} "
-                f"and slower than the fastest of them in {len(slower)}."
+                f"Of {words.count(len(compared), 'case')}, Hoplite is faster than every other system in {len(faster)}, "
+                f"as fast as the fastest of them, within 1 %, in {len(level)}, and slower in {len(slower)}:"
             ),
             "",
+            *_counts({"faster": faster, "as fast": level, "slower": slower}),
             (
                 "Hoplite's median divided by that of the fastest other system, which is named: below 1, in bold, "
-                "Hoplite is faster. ~ marks those whose samples overlap, - what there is no row of. One host is at the "
-                "end of the page."
+                "Hoplite is faster or as fast. ~ marks those whose samples overlap, - what there is no row of. One "
+                "host is at the end of the page."
             ),
             "",
             *_ratios(measurement, compared, not_compared),
         ]
     lines += _where_it_is("Where Hoplite is slower", slower)
+    lines += _where_it_is("Where Hoplite is as fast", level)
     lines += _where_it_is("Where Hoplite is faster", faster)
     if not_compared:
         named = [f"{case} ({case.place}): {markdown.plain(why)}" for case, why in not_compared.items()]
         lines += _list("What could not be compared", named)
     return lines
+
+
+def _counts(groups: dict[str, list[Comparison]]) -> list[str]:
+    """How many cases of each size are in each group."""
+    sizes = sorted({one.case.bytes for group in groups.values() for one in group})
+    rows = [
+        [word, *(str(sum(one.case.bytes == size for one in group)) for size in sizes), str(len(group))]
+        for word, group in groups.items()
+    ]
+    return markdown.table(["Hoplite is", *map(words.size, sizes), "all"], rows)
 
 
 def _ratios(measurement: Measurement, compared: Sequence[Comparison], not_compared: dict[Case, str]) -> list[str]:
@@ -171,7 +184,8 @@ def _ratios(measurement: Measurement, compared: Sequence[Comparison], not_compar
             case = Case(place, op, hosts, size, 0)
             if one := together.get(case):
                 text = f"{'~' if one.overlap else ''}{words.number(one.ratio)}"
-                row.append(f"{f'**{text}**' if one.ratio <= 1 else text} {words.name(one.peer.system)}")
+                is_bold = one.ratio < 1 or one.is_level
+                row.append(f"{f'**{text}**' if is_bold else text} {words.name(one.peer.system)}")
             elif case in not_compared:
                 hoplite = tables.best(cases[case], HOPLITE)
                 word = words.no_figure(hoplite) if hoplite is not None and not hoplite.samples else "no figure"

@@ -35,6 +35,8 @@ LIMIT_BYTES = 2**20
 # From so many repeats on, the second half of which is so much slower than the first, a cell is flagged.
 DRIFT_REPEATS = 20
 DRIFT_RATIO = 1.1
+# Of two medians that differ by no more than this part none is called faster.
+LEVEL = 0.01
 # A list of a thousand rows does not help to find what is wrong.
 NAMED_AT_MOST = 10
 
@@ -93,6 +95,11 @@ class Comparison:
     def ratio(self) -> float:
         """Hoplite's median over the other's; above 1 Hoplite is slower."""
         return median(self.hoplite) / median(self.peer)
+
+    @property
+    def is_level(self) -> bool:
+        """Whether the two are as fast: within 1 %, as the ratio is written."""
+        return round(abs(round(self.ratio, 2) - 1), 2) <= LEVEL
 
     @property
     def overlap(self) -> bool:
