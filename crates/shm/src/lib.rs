@@ -52,7 +52,9 @@ mod os {
         FDS_PER_MESSAGE_MAX, recv_with_fds, send_with_fds, try_recv_with_fds, try_send_with_fds,
     };
     pub use crate::slot::Slot;
-    pub use crate::socket_option::{PathInfo, limit_retransmission, path_info, peer_process};
+    pub use crate::socket_option::{
+        PathInfo, Peer, limit_retransmission, path_info, peer, peer_process,
+    };
 }
 #[cfg(not(loom))]
 mod arena;

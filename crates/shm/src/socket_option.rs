@@ -107,6 +107,40 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
+/// The process at the other end of a Unix socket.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Its user id.
+    pub user: u32,
+    /// Its process id; none if it is in a PID namespace that this one can't see into.
+    pub process: Option<u32>,
+}
+
+/// The process at the other end of a Unix socket.
+///
+/// # Errors
+/// The socket is no Unix socket.
+pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>())
+        .map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the descriptor is open for as long as it is borrowed, and the kernel writes at most `length` bytes.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            std::ptr::from_mut(&mut peer).cast(),
+            &mut length,
+        )
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let process = u32::try_from(peer.pid).ok().filter(|pid| *pid > 0);
+    Ok(Peer { user: peer.uid, process })
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -144,6 +178,15 @@ mod tests {
         assert!(info.round_trip_us.is_some_and(|us| us < 10_000_000), "{info:?}");
         let (other, _) = UnixStream::pair().unwrap();
         assert!(path_info(other.as_fd()).is_err());
+    }
+
+    #[test]
+    fn the_user_at_the_other_end_is_known() {
+        let (socket, _other) = UnixStream::pair().unwrap();
+        // SAFETY: has no preconditions.
+        let peer = super::peer(socket.as_fd()).unwrap();
+        assert_eq!(peer.user, unsafe { libc::geteuid() });
+        assert_eq!(peer.process, Some(std::process::id()));
     }
 
     #[test]

@@ -11,9 +11,10 @@ use super::protocol::{ToNode, take_frame};
 /// Descriptors that came and were not asked for by a frame; a process that sends more is broken.
 const UNCLAIMED_MAX: usize = 8;
 
-/// The number of the process at the other end, if the kernel tells.
+/// The number of the process at the other end, if it has one here: a process of a PID namespace that this one can't see
+/// into has none, and the kernel reports 0.
 pub(super) fn process_number(stream: &UnixStream) -> Option<u32> {
-    u32::try_from(stream.peer_cred().ok()?.pid()?).ok()
+    u32::try_from(stream.peer_cred().ok()?.pid()?).ok().filter(|pid| *pid != 0)
 }
 
 /// What has come from the process and was not taken yet.

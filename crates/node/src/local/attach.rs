@@ -25,12 +25,10 @@ use hoplite_proto::{
     members::Member,
 };
 use hoplite_shm::{
-    ExtentId, Mapping, Slot, recv_with_fds, send_with_fds, try_recv_with_fds, try_send_with_fds,
+    ExtentId, Mapping, Peer, Slot, peer, recv_with_fds, send_with_fds, try_recv_with_fds,
+    try_send_with_fds,
 };
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    net::sockopt::socket_peercred,
-};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
     incoming::Incoming,
@@ -48,7 +46,7 @@ pub(crate) struct Attached {
     shared: Arc<Shared>,
     pub(crate) member: Member,
     /// The node's process, as this process sees it: 0 from another PID namespace.
-    node_process: u32,
+    node_process: Option<u32>,
     /// Whether all members of the node's cluster have proved who they are.
     pub(crate) is_authenticated: bool,
 }
@@ -128,12 +126,13 @@ impl Attached {
                 "what serves it does not speak this protocol; is it a node of another release? ({error})"
             )),
             _ => fail(error.to_string()),
+            io::ErrorKind::PermissionDenied => fail(format!(
+                "its file is another user's; run this process, in its container too, as the user of the node ({error})"
+            )),
         };
         let stream = UnixStream::connect(path).map_err(io_fail)?;
         // Before a byte of it is believed.
-        let peer = socket_peercred(&stream).map_err(|errno| io_fail(errno.into()))?;
-        let user = peer.uid.as_raw();
-        let node_process = peer.pid.as_raw_nonzero().get().cast_unsigned();
+        let Peer { user, process: node_process } = peer(stream.as_fd()).map_err(io_fail)?;
         if socket::is_stranger(user) {
             return Err(fail(format!(
                 "user {user} serves it, and this process is of user {}: attach to a node of your own user",
@@ -265,10 +264,11 @@ impl Attached {
     /// The node's process, if it is stopped by a signal or a debugger. Without /proc, or from another PID namespace, it is not
     /// known to be.
     pub(crate) fn stopped_process(&self) -> Option<u32> {
-        let stat = std::fs::read(format!("/proc/{}/stat", self.node_process)).ok()?;
+        let process = self.node_process?;
+        let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
         // The name of the program, in parentheses, may be any bytes.
         let name_end = stat.iter().rposition(|byte| *byte == b')')?;
-        matches!(stat.get(name_end + 2)?, b'T' | b't').then_some(self.node_process)
+        matches!(stat.get(name_end + 2)?, b'T' | b't').then_some(process)
     }
 
     pub(crate) fn epoll(&self) -> Arc<SharedEpoll> {

@@ -81,7 +81,11 @@ LimitNOFILE=65536
 WantedBy=multi-user.target
 ```
 
-Only processes of the same user can attach. They find the node by `HOPLITE_ADDRESS=unix:/run/hoplite/node.sock`.
+Only processes of the same user can attach. They find the node by `HOPLITE_ADDRESS=unix:/run/hoplite/node.sock`, and
+wait for it when they start before it. Clients attach to a restarted node by themselves.
+
+Containers share a node by a volume that has its socket: each mounts the folder, runs as the user of the node, and sets
+the same `HOPLITE_ADDRESS`. They need neither the PID nor the IPC namespace of the host, and no common `/dev/shm`.
 """
 
 
