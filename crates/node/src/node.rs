@@ -4,7 +4,7 @@ mod port;
 
 use std::{
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -30,7 +30,7 @@ use crate::{
     error::Error,
     limited::Limited,
     link::LinkMeter,
-    local::{client::Client, programs::Programs, server, socket},
+    local::{client::Client, programs::Programs, server, socket::ServedSocket},
     network::{
         barred::Barred,
         certificates,
@@ -54,7 +54,7 @@ use crate::{
 /// A node in this process. Dropping it closes it without much patience; [`Node::close`] hands over first.
 pub struct Node {
     engine: Arc<Engine<Shell>>,
-    socket: Option<PathBuf>,
+    socket: Option<Arc<ServedSocket>>,
     running: Mutex<Option<Running>>,
     /// A fork of this process has the node's memory but none of its threads.
     process: u32,
@@ -106,9 +106,9 @@ impl Node {
             .map_err(|error| failed(&config, &error))?;
         let started = runtime.block_on(begin(&config, listen));
         match started {
-            Ok((engine, accepting)) => {
+            Ok((engine, accepting, socket)) => {
                 let running = Mutex::new(Some(Running { runtime, accepting }));
-                Ok(Self { engine, socket: config.socket, running, process: std::process::id() })
+                Ok(Self { engine, socket, running, process: std::process::id() })
             }
             Err(error) => {
                 runtime.shutdown_background();
@@ -129,7 +129,7 @@ impl Node {
 
     /// Where other processes of this host attach, if they can.
     pub fn socket(&self) -> Option<&Path> {
-        self.socket.as_deref()
+        self.socket.as_ref().map(|socket| socket.path())
     }
 
     /// A client in this process.
@@ -176,7 +176,7 @@ impl Node {
         }
         // That of a node which ended itself is gone, and the path may be another node's by now.
         if let Some(socket) = self.socket.as_ref().filter(|_| self.failure().is_none()) {
-            let _ = std::fs::remove_file(socket);
+            socket.remove();
         }
         Some(running)
     }
@@ -205,7 +205,7 @@ impl std::fmt::Debug for Node {
 async fn begin(
     config: &NodeConfig,
     listen: Option<SocketAddr>,
-) -> Result<(Arc<Engine<Shell>>, Vec<AbortHandle>), Error> {
+) -> Result<(Arc<Engine<Shell>>, Vec<AbortHandle>, Option<Arc<ServedSocket>>), Error> {
     let failed = |error: std::io::Error| failed(config, &error);
     let said = config.listen.as_deref().unwrap_or_default();
     let listener = listen.map(|listen| bind(listen, said)).transpose()?;
@@ -239,10 +239,9 @@ async fn begin(
     let epoll = Arc::new(SharedEpoll::new().map_err(failed)?);
     let (folder, left) = config.spill.as_ref().map(Folder::take).transpose()?.unzip();
     // Last of what can fail before there is something to be ended, so that a node that does not start leaves no socket behind.
-    let local_listener = match &config.socket {
-        Some(path) => Some(socket::bind(path)?),
-        None => None,
-    };
+    let (socket, local_listener) =
+        config.socket.as_deref().map(ServedSocket::bind).transpose()?.unzip();
+    let socket = socket.map(Arc::new);
     let capacity = config.capacity.unwrap_or_else(default_capacity);
     if let Some(excess) = excess(capacity) {
         warn!(capacity, "{excess}");
@@ -271,9 +270,7 @@ async fn begin(
     if let Some(disk) = &shell.disk {
         if let Err(error) = disk.start(&tasks) {
             shell.close();
-            if let Some(socket) = &config.socket {
-                let _ = std::fs::remove_file(socket);
-            }
+            socket.iter().for_each(|socket| socket.remove());
             return Err(failed(error));
         }
         shell.network.facts.tell(Event::Kept { all: kept });
@@ -312,8 +309,8 @@ async fn begin(
         let listening = listen::accept(network.clone(), listener, serve);
         accepting.push(tasks.spawn(Task::Listen, listening).abort_handle());
     }
-    if let Some(local_listener) = local_listener {
-        let attaching = server::accept(shell.programs.clone(), local_listener);
+    if let (Some(socket), Some(local_listener)) = (&socket, local_listener) {
+        let attaching = server::accept(shell.programs.clone(), local_listener, socket.clone());
         accepting.push(tasks.spawn(Task::Attach, attaching).abort_handle());
     }
     let joined = match network.control.start().map_err(failed) {
@@ -325,30 +322,28 @@ async fn begin(
     };
     if let Err(error) = joined {
         end(shell, &accepting, Duration::ZERO).await;
-        if let Some(socket) = &config.socket {
-            let _ = std::fs::remove_file(socket);
-        }
+        socket.iter().for_each(|socket| socket.remove());
         return Err(error);
     }
     if !config.join.is_empty() {
         let seeking = tasks.spawn(Task::Seek, join::seek(network, config.join.clone()));
         accepting.push(seeking.abort_handle());
     }
-    tokio::spawn(end_if_failed(engine.clone(), accepting.clone(), config.socket.clone()));
-    Ok((engine, accepting))
+    tokio::spawn(end_if_failed(engine.clone(), accepting.clone(), socket.clone()));
+    Ok((engine, accepting, socket))
 }
 
 /// Ends a node whose task panicked: its clients hear why, and to other nodes it is like a process that is gone.
 async fn end_if_failed(
     engine: Arc<Engine<Shell>>,
     accepting: Vec<AbortHandle>,
-    socket: Option<PathBuf>,
+    socket: Option<Arc<ServedSocket>>,
 ) {
     let shell = &engine.shell;
     shell.tasks.failed().await;
     accepting.iter().for_each(AbortHandle::abort);
     if let Some(socket) = socket {
-        let _ = std::fs::remove_file(socket);
+        socket.remove();
     }
     shell.close();
     shell.programs.detach_all(shell.tasks.failure().unwrap_or_default());

@@ -17,8 +17,9 @@ use rustix::{
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{OwnedSemaphorePermit, Semaphore},
+    time::MissedTickBehavior,
 };
-use tracing::info;
+use tracing::{error, info, warn};
 
 use super::{
     arriving::process_number,
@@ -26,15 +27,48 @@ use super::{
     programs::Programs,
     protocol::{FromNode, frame},
     session::Session,
-    socket,
+    socket::{self, ServedSocket},
 };
 use crate::{engine::task::Task, fork_safe, limited::Whose};
 
-/// Accepts for ever.
-pub(crate) async fn accept(programs: Arc<Programs>, listener: UnixListener) {
+/// Between two looks whether the socket's file is still there.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Accepts for ever, and makes the socket's file again when something removed it: the folder of a user's sockets is removed
+/// when the user logs out.
+pub(crate) async fn accept(
+    programs: Arc<Programs>,
+    mut listener: UnixListener,
+    socket: Arc<ServedSocket>,
+) {
     let places = Places::new();
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut has_failed = false;
     loop {
-        match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = look.tick() => {
+                if socket.is_there() {
+                    has_failed = false;
+                } else {
+                    match bind_again(&programs, &socket).await {
+                        Ok(again) => listener = again,
+                        // Once: the next look fails in the same way.
+                        Err(_) if has_failed => {}
+                        Err(said) => {
+                            error!(
+                                "the file of this node's socket was removed, and no process can attach until it is \
+                                 there again: {said}"
+                            );
+                            has_failed = true;
+                        }
+                    }
+                }
+                continue;
+            }
+        };
+        match accepted {
             Ok((stream, _)) => {
                 fork_safe::note(&stream);
                 let admitted = admit(programs.clone(), stream, places.clone());
@@ -45,6 +79,24 @@ pub(crate) async fn accept(programs: Arc<Programs>, listener: UnixListener) {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
+    }
+}
+
+async fn bind_again(
+    programs: &Programs,
+    socket: &Arc<ServedSocket>,
+) -> Result<UnixListener, String> {
+    let of_thread = socket.clone();
+    // It may wait for another node that is about to listen in the folder.
+    let binding =
+        programs.network.tasks.spawn_blocking(Task::Attach, move || of_thread.bind_again());
+    match binding.await {
+        Ok(Some(Ok(listener))) => {
+            warn!(socket = %socket.path().display(), "the file of this node's socket was removed; it was made again");
+            Ok(listener)
+        }
+        Ok(Some(Err(error))) => Err(error.to_string()),
+        Ok(None) | Err(_) => Err("the node ends".into()),
     }
 }
 

@@ -1,9 +1,14 @@
 //! Where a Unix socket comes to listen, in place of a dead node's but never of a living one's; and which users may meet there.
 
 use std::{
+    fs::DirBuilder,
     io,
-    os::fd::OwnedFd,
-    path::Path,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt, MetadataExt},
+    },
+    path::{Path, PathBuf},
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
@@ -15,13 +20,79 @@ use rustix::{
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::UnixListener;
 
-use crate::{error::Error, fork_safe};
+use crate::{error::Error, fork_safe, sync::lock};
+
+/// The socket at which a node serves the processes of its host.
+#[derive(Debug)]
+pub(crate) struct ServedSocket {
+    path: PathBuf,
+    /// Device and inode of the file that this node made at the path; none once the node has removed it.
+    file: Mutex<Option<(u64, u64)>>,
+}
+
+impl ServedSocket {
+    /// Listens at `path`; see [`bind`].
+    ///
+    /// # Errors
+    /// Those of [`bind`].
+    pub(crate) fn bind(path: &Path) -> Result<(Self, UnixListener), Error> {
+        let listener = bind(path)?;
+        Ok((Self { path: path.into(), file: Mutex::new(file_at(path)) }, listener))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether nothing but this node has removed or replaced the file. A path that is not absolute counts as there: it leads
+    /// elsewhere when the process changes its folder.
+    pub(crate) fn is_there(&self) -> bool {
+        let file = lock(&self.file);
+        file.is_none() || self.path.is_relative() || *file == file_at(&self.path)
+    }
+
+    /// Listens anew at the path, and makes its folder again if that is gone too.
+    ///
+    /// # Errors
+    /// Those of [`bind`]; the folder can't be made, or the node has removed the file itself.
+    pub(crate) fn bind_again(&self) -> Result<UnixListener, Error> {
+        let mut file = lock(&self.file);
+        let refused = |detail| Error::Listen { address: self.path.display().to_string(), detail };
+        if file.is_none() {
+            return Err(refused("the node leaves".into()));
+        }
+        if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(folder)
+                .map_err(|error| refused(format!("can't make {}: {error}", folder.display())))?;
+        }
+        let listener = bind(&self.path)?;
+        *file = file_at(&self.path);
+        Ok(listener)
+    }
+
+    /// Removes the file, unless another process has put its own in that place.
+    pub(crate) fn remove(&self) {
+        let mut file = lock(&self.file);
+        if file.is_some() && *file == file_at(&self.path) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+        *file = None;
+    }
+}
+
+/// Device and inode of the file at a path, if there is one.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
 
 /// Listens at `path`, in place of a dead node's socket if there is one.
 ///
 /// # Errors
 /// [`Error::AddressInUse`] if a node answers there; [`Error::Listen`].
-pub(crate) fn bind(path: &Path) -> Result<UnixListener, Error> {
+fn bind(path: &Path) -> Result<UnixListener, Error> {
     let address = path.display().to_string();
     let refused =
         |error: io::Error| Error::Listen { address: address.clone(), detail: error.to_string() };
