@@ -23,8 +23,11 @@ def check_address(what: str, value: str) -> str:
     if "/" in text:
         raise InvalidArgument(f'{what} {text!r} is no address; write "host:port" alone, as "10.0.0.1:7420"')
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        bare = f"[{text}]:7420" if is_ip(text) else f"[{host}]:{port}"
-        raise InvalidArgument(f'{what} {text!r} is ambiguous; write an IPv6 address in brackets, as "{bare}"')
+        meant = [f'"[{host}]:{port}"'] if is_ip(host) or not is_ip(text) else []
+        meant += [f'"[{text}]:7420"'] if is_ip(text) else []
+        raise InvalidArgument(
+            f"{what} {text!r} is ambiguous; write an IPv6 address in brackets, as {' or '.join(meant)}"
+        )
     if not colon or host in ("", "[]") or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise InvalidArgument(f'{what} {text!r} is no address; write "host:port", as "10.0.0.1:7420" or "[::1]:7420"')
     return text

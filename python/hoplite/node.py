@@ -8,15 +8,16 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from hoplite import _admission, _native, _places, log, settings, sockets
+from hoplite import _admission, _listening, _native, _places, log, settings, sockets
 from hoplite._arguments import check_job, check_timeout
 from hoplite.client import Client
-from hoplite.errors import AddressInUse, JoinError, NodeDown
+from hoplite.errors import AddressInUse, InvalidArgument, JoinError, NodeDown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Self
 
+    from hoplite.settings import Values
     from hoplite.values import Allowed
 
 
@@ -36,8 +37,9 @@ class Node:
     An argument that is None is looked for in the environment and in a file, as docs/settings.md says.
 
     Args:
-        listen: host and TCP port for other nodes, as "10.0.0.1:7420" or "[::1]:7420"; port 0 takes any free one. The
-            default is none or, if there are to be other nodes, any free port of loopback.
+        listen: host and TCP port for other nodes, as "10.0.0.1:7420" or "[::1]:7420", or a network interface, as
+            "eth0:7420"; port 0 takes any free one. The default is none or, if there are to be other nodes, any free
+            port of loopback.
         join: addresses of nodes of the cluster, any of them will do; none begins a new cluster. The node's own address
             among them is ignored.
         capacity: most bytes the store may take, a number or text such as "8GiB"; the default is 30 % of the memory of
@@ -147,8 +149,10 @@ class Node:
         log.start(values["log"])
         wanted = values["socket"]
         # What this node was told to join: `init` compares it.
-        self._seeds = list(values["join"])
-        listen = values.listen_address()
+        with sockets.needs_descriptors("start a node"):
+            self._seeds = [_listening.resolve_scope("join", seed) for seed in values["join"]]
+            listen = _listening.listening(values)
+        _check_spill(values)
         place = _places.place(values, listen)
 
         while True:
@@ -280,6 +284,16 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<hoplite.Node {self.id} at {self._where}{', closed' if self.closed else ''}>"
+
+
+def _check_spill(values: Values) -> None:
+    """Refuses what is said of files in a folder that no setting names."""
+    if values["spill"] is None:
+        for name in ("spill_limit", "spill_keep"):
+            if values[name]:
+                raise InvalidArgument(
+                    f"{name} ({values.origin(name)}) has no effect without a folder to spill to: set spill to one"
+                )
 
 
 def silence_daemons() -> None:

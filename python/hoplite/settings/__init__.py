@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONFIG_VARIABLE", "DEGREES", "FLAG", "LEVELS", "LOOPBACK", "SETTINGS", "UNIX", "VARIABLES", "Setting",
-    "SettingsWarning", "Values", "closest", "load", "may_pickle", "read_file",
+    "SettingsWarning", "Values", "closest", "load", "may_pickle", "read_file", "warn",
 ]  # fmt: skip
 
 # What says that there are to be other nodes: one that nothing says so of opens no port.
@@ -191,10 +191,11 @@ def _warn_of_strange_variables() -> None:
     for variable in os.environ:
         if variable.startswith(PREFIX) and variable not in VARIABLES:
             near = closest(variable, VARIABLES)
-            _warn(variable, f"{variable} is set, and nothing reads it{near}; known are {', '.join(sorted(VARIABLES))}")
+            warn(variable, f"{variable} is set, and nothing reads it{near}; known are {', '.join(sorted(VARIABLES))}")
 
 
-def _warn(key: str, message: str) -> None:
+def warn(key: str, message: str) -> None:
+    """Warns once in this process of what has a certain key."""
     if key not in _warned:
         _warned.add(key)
         # To the call of a user, more or less: load, and the function of the package that called it.

@@ -93,7 +93,8 @@ SETTINGS = (
         "listen",
         ADDRESS,
         None,
-        "Where other nodes reach this one, by TCP; port 0 takes any free one.",
+        "Where other nodes reach this one, by TCP: an address, a name or an interface of this host, as eth0:7420; "
+        "port 0 takes any free one.",
         default_text="127.0.0.1:7420 for the command; for an embedded node none, or any free port of the interface "
         "that leads to the cluster which it joins, or of loopback if another setting asks for a cluster",
     ),

@@ -1,0 +1,141 @@
+"""Where a node listens, as its settings say: at an address, at that of a network interface, or by the name of the host.
+
+Knows no port that is taken, and not who may come.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import socket
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hoplite import settings
+from hoplite.addresses import is_ip, split_address
+from hoplite.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from hoplite.settings import Values
+
+# Names that say that only this host is meant.
+LOOPBACK_NAMES = ("localhost", "ip6-localhost", "ip6-loopback")
+
+# SIOCGIFADDR of linux/sockios.h, and the bytes of its `ifreq` with the IPv4 address of an interface.
+SIOCGIFADDR = 0x8915
+IFREQ = "16s24x"
+IPV4_IN_IFREQ = slice(20, 24)
+
+# Addresses of all interfaces: address, index, prefix, scope, flags and name; the scope of those for one link alone.
+IPV6_FILE = Path("/proc/net/if_inet6")
+LINK_SCOPE = "20"
+
+
+def listening(values: Values) -> str | None:
+    """Where a node with these settings listens, in numbers or by a name of the host; None if it has no port.
+
+    Warns of a name that stands for this host alone.
+
+    Raises:
+        InvalidArgument: the settings name no interface of this host, one without a usable address, or an address that
+            others can't be told.
+    """
+    said = values.listen_address()
+    if said is None:
+        return None
+    listen = resolve_interface("listen", said)
+    ip = split_address(listen)[0].partition("%")[0]
+    if is_ip(ip) and ipaddress.ip_address(ip).is_link_local and values["advertise"] is None:
+        raise InvalidArgument(
+            f"listen {said!r} is an address of one link, which nodes can't tell each other: listen on another address "
+            "of the interface, or advertise one"
+        )
+    alone = _loopback_of(listen)
+    if alone is not None:
+        settings.warn(
+            f"listen {said}",
+            f"listen {said!r}: {split_address(said)[0]} is {alone} here (/etc/hosts), so no other host can reach this "
+            "node: listen on an address of the host, or name an interface, as eth0:7420",
+        )
+    return listen
+
+
+def resolve_interface(what: str, address: str) -> str:
+    """Puts numbers in the place of the name of a network interface, where a checked address has one.
+
+    "eth0:7420" becomes "10.0.0.1:7420", and "[fe80::1%eth0]:7420" becomes "[fe80::1%2]:7420"; others stay as they are.
+
+    Args:
+        what: names the argument in the error.
+        address: the address.
+
+    Raises:
+        InvalidArgument: there is no such interface, or it has no address that other hosts can use.
+    """
+    host, _, port = address.rpartition(":")
+    names = _interfaces()
+    if host not in names:
+        return resolve_scope(what, address)
+    found = _ipv4_of(host) or _ipv6_of(host)
+    if found is None:
+        raise InvalidArgument(
+            f"{what} {address!r}: interface {host} has no address that other hosts can use; give it one, or name "
+            f"another of {', '.join(names)}"
+        )
+    return f"[{found}]:{port}" if ":" in found else f"{found}:{port}"
+
+
+def resolve_scope(what: str, address: str) -> str:
+    """Puts a number in the place of the interface's name in an IPv6 address of one link; others stay as they are.
+
+    Raises:
+        InvalidArgument: there is no such interface.
+    """
+    host, port = split_address(address)
+    ip, percent, scope = host.partition("%")
+    if not percent:
+        return address
+    names = _interfaces()
+    if scope not in names and not (scope.isascii() and scope.isdigit()):
+        raise InvalidArgument(f"{what} {address!r}: this host has no interface {scope}; name one of {', '.join(names)}")
+    return f"[{ip}%{names.get(scope, scope)}]:{port}"
+
+
+def _loopback_of(address: str) -> str | None:
+    """The address of this host alone that the name in a checked address stands for; None for others and for numbers.
+
+    Distributions give the name of the host 127.0.1.1 in /etc/hosts.
+    """
+    host, _ = split_address(address)
+    if is_ip(host.partition("%")[0]) or host in LOOPBACK_NAMES:
+        return None
+    try:
+        found = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        # Who listens there says so.
+        return None
+    return found if is_ip(found) and ipaddress.ip_address(found).is_loopback else None
+
+
+def _interfaces() -> dict[str, int]:
+    """The numbers of this host's network interfaces, by name."""
+    return {name: index for index, name in socket.if_nameindex()}
+
+
+def _ipv4_of(interface: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack(IFREQ, interface.encode()))
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[IPV4_IN_IFREQ])
+
+
+def _ipv6_of(interface: str) -> str | None:
+    try:
+        rows = [row.split() for row in IPV6_FILE.read_text().splitlines()]
+    except OSError:
+        return None
+    found = (row[0] for row in rows if row[5] == interface and row[3] != LINK_SCOPE)
+    return next((str(ipaddress.IPv6Address(int(digits, 16))) for digits in found), None)

@@ -1,0 +1,117 @@
+"""Where a node listens: the addresses, names and interfaces that settings may have."""
+
+from __future__ import annotations
+
+import socket
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hoplite
+from commands import run
+from hoplite import Node, _listening, addresses, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture(autouse=True)
+def _unwarned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_warned", set())
+
+
+def test_the_name_of_an_interface_is_its_address() -> None:
+    names = [name for _, name in socket.if_nameindex()]
+    assert "lo" in names
+    with Node(listen="lo:0") as node:
+        assert node.address.startswith("127.0.0.1:")
+    for name in set(names) - {"lo"}:
+        ipv4 = _listening._ipv4_of(name)
+        if ipv4 is not None:
+            with Node(listen=f"{name}:0", token=hoplite.new_token()) as node:
+                assert node.address.startswith(f"{ipv4}:")
+    with pytest.raises(hoplite.InvalidArgument, match="nosuch0"):
+        Node(listen="nosuch0:0", token=hoplite.new_token())
+
+
+def test_an_interface_without_an_address_that_others_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """IPv6 alone does; an address of one link does not."""
+    table = tmp_path / "if_inet6"
+    table.write_text(
+        "fe800000000000000000000000000001 01 40 20 80       lo\n20010db8000000000000000000000007 01 40 00 80       lo\n"
+    )
+    monkeypatch.setattr(_listening, "_ipv4_of", lambda _: None)
+    monkeypatch.setattr(_listening, "IPV6_FILE", table)
+    assert _listening.resolve_interface("listen", "lo:7420") == "[2001:db8::7]:7420"
+    table.write_text(table.read_text().splitlines()[0])
+    for file in (table, tmp_path / "none"):
+        monkeypatch.setattr(_listening, "IPV6_FILE", file)
+        with pytest.raises(hoplite.InvalidArgument, match=r"'lo:7420': interface lo has no address"):
+            Node(listen="lo:7420")
+
+
+def test_an_address_of_one_link_has_its_interface() -> None:
+    number = socket.if_nametoindex("lo")
+    for scope in ("lo", str(number)):
+        assert _listening.resolve_scope("join", f"[fe80::1%{scope}]:7420") == f"[fe80::1%{number}]:7420"
+    with pytest.raises(hoplite.InvalidArgument, match="no interface nosuch0; name one of lo"):
+        Node(listen="[fe80::1%nosuch0]:7420", token=hoplite.new_token())
+    with pytest.raises(hoplite.InvalidArgument, match="nosuch0"):
+        Node(join=["[fe80::1%nosuch0]:7420"])
+    # Others would not know by which of their interfaces to reach it.
+    with pytest.raises(hoplite.InvalidArgument, match="advertise"):
+        Node(listen="[fe80::1%lo]:7420", token=hoplite.new_token())
+    rows = [row.split() for row in Path("/proc/net/if_inet6").read_text().splitlines()]
+    for digits, interface in [(row[0], row[5]) for row in rows if row[3] == "20"]:
+        ip = ":".join(digits[at : at + 4] for at in range(0, 32, 4))
+        with Node(listen=f"[{ip}%{interface}]:0", advertise="10.0.0.7", token=hoplite.new_token()) as node:
+            assert node.address.startswith("10.0.0.7:")
+
+
+def test_a_name_that_only_this_host_understands_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the host's own name, which Debian says is 127.0.1.1."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Node(listen="localhost:0", token=hoplite.new_token()), Node(listen="127.0.0.1:0"):
+            pass
+    monkeypatch.setattr(_listening, "LOOPBACK_NAMES", ())
+    with (
+        pytest.warns(settings.SettingsWarning, match=r"localhost is (127\.0\.0\.1|::1) here .*name an interface"),
+        Node(listen="localhost:0", token=hoplite.new_token()),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("::1:7496", '"[::1]:7496" or "[::1:7496]:7420"'),
+        ("2001:db8::1", '"[2001:db8::1]:7420"'),
+        ("2001:db8:0:0:0:0:0:1:7420", '"[2001:db8:0:0:0:0:0:1]:7420"'),
+    ],
+)
+def test_an_address_without_brackets_is_not_guessed(said: str, meant: str) -> None:
+    with pytest.raises(hoplite.InvalidArgument) as caught:
+        addresses.check_address("listen", said)
+    assert str(caught.value).endswith(f"in brackets, as {meant}")
+
+
+def test_the_command_names_a_variable_that_nothing_reads() -> None:
+    said = run("status", code=1, HOPLITE_CAPACTY="1GiB").stderr
+    assert said.count("HOPLITE_CAPACTY is set, and nothing reads it (did you mean HOPLITE_CAPACITY?)") == 1
+
+
+@pytest.mark.parametrize("name", ["spill_limit", "spill_keep"])
+def test_settings_of_a_folder_that_is_not_named_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "1GiB" if name == "spill_limit" else "true"
+    starts: list[Callable[..., object]] = [Node, hoplite.init]
+    for start in starts:
+        with pytest.raises(hoplite.InvalidArgument, match=rf"^{name} \(argument\) has no effect .*spill"):
+            start(**{name: said if name == "spill_limit" else True})
+    option = [f"--{name.replace('_', '-')}", *(["1GiB"] if name == "spill_limit" else [])]
+    assert name in run("node", "--listen", "127.0.0.1:0", *option, code=1).stderr
+    monkeypatch.setenv(f"HOPLITE_{name.upper()}", said)
+    with pytest.raises(hoplite.InvalidArgument, match=f"HOPLITE_{name.upper()}"):
+        Node()
