@@ -28,7 +28,7 @@ collect_ignore_glob = [] if HAS_RAY else ["test_ray_*.py"]
 def _own_runtime_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test neither finds nor serves the default socket of the user who runs it."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    for variable in [name for name in os.environ if name.startswith("HOPLITE_")]:
+    for variable in [name for name in os.environ if name.startswith(("HOPLITE_", "SLURM_"))]:
         monkeypatch.delenv(variable)
 
 

@@ -225,7 +225,7 @@ while True:
 def test_a_worker_is_told_that_its_node_died() -> None:
     """A get that waits ends soon after SIGKILL, and so does every later call."""
     with testing.node_process() as node:
-        client = node.client()
+        client = hoplite.connect(node.socket, reconnect=False)
         get = Later(client.get, "never/1")
         assert not get.done(within=0.2)
         node.process.kill()

@@ -319,7 +319,7 @@ def test_forked_child_does_not_keep_its_dead_parents_node_alive(tmp_path: Path) 
         go(process)
         child = int(line(process))
         try:
-            with hoplite.connect(path) as client:
+            with hoplite.connect(path, reconnect=False) as client:
                 assert len(client.status()["members"]) == 3
                 kill(process)
                 with pytest.raises(hoplite.NodeDown):

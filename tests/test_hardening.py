@@ -201,7 +201,7 @@ def test_one_address_to_join_that_is_wrong(nodes: list[Node]) -> None:
 @pytest.mark.parametrize("how", ["embedded", "attached"])
 def test_status_of_a_closed_node(how: str) -> None:
     with testing.cluster(1) as nodes:
-        client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket)
+        client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket, reconnect=False)
         assert client.status()["id"] == nodes[0].id
         nodes[0].close(SOON)
         for call in (client.status, client.objects):

@@ -42,12 +42,12 @@ def run(script: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def test_alone_it_starts_a_node_at_the_default_socket(tmp_path: Path) -> None:
-    """And takes it away at the end of the process."""
+def test_alone_it_starts_a_node_beside_the_socket_of_the_hosts(tmp_path: Path) -> None:
+    """And takes its socket away at the end of the process."""
     script = TELL + '; print(hp.node.socket); print(hp.get(hp.put(b"x")) == b"x")'
     lines = run(script).splitlines()
     assert lines[0].endswith("True")
-    assert lines[1:] == [str(tmp_path / "hoplite" / "node.sock"), "True"]
+    assert lines[1:] == [str(tmp_path / "hoplite" / "node-embedded.sock"), "True"]
     assert not Path(lines[1]).exists()
 
 
@@ -123,9 +123,9 @@ def test_an_address_that_is_none(address: str) -> None:
 
 def test_connect_to_nobody(tmp_path: Path) -> None:
     with pytest.raises(hoplite.ConnectError, match="nobody"):
-        hoplite.connect(f"unix:{tmp_path / 'nobody'}")
+        hoplite.connect(f"unix:{tmp_path / 'nobody'}", timeout=0)
     with pytest.raises(hoplite.ConnectError, match="nobody"):
-        hoplite.init(f"unix:{tmp_path / 'nobody'}")
+        hoplite.init(f"unix:{tmp_path / 'nobody'}", timeout=0)
     with pytest.raises(hoplite.InvalidArgument, match="init"):
         hoplite.connect("10.0.0.1:7420")
 
@@ -170,7 +170,7 @@ def test_of_scripts_that_look_at_once_one_becomes_the_node(tmp_path: Path) -> No
             if number % 2:
                 (folder / "hoplite").mkdir(mode=0o700)
                 with socket.socket(socket.AF_UNIX) as dead:
-                    dead.bind(str(folder / "hoplite" / "node.sock"))
+                    dead.bind(str(folder / "hoplite" / "node-embedded.sock"))
             for script in scripts:
                 tell(script, str(folder))
             answers = [hear(script).split() for script in scripts]
@@ -189,7 +189,7 @@ def test_who_looks_while_a_node_starts_waits_for_it(tmp_path: Path) -> None:
 
 def test_a_node_is_found_only_once_it_has_joined(tmp_path: Path) -> None:
     """Who looks while another script's node still tries to join waits, and is not left with a node that fails."""
-    path = tmp_path / "hoplite" / "node.sock"
+    path = tmp_path / "hoplite" / "node-embedded.sock"
     with subprocess.Popen(
         [sys.executable, "-c", TELL],
         env={**os.environ, "HOPLITE_JOIN": "127.0.0.1:1"},
@@ -255,11 +255,14 @@ def test_the_nodes_to_join_can_come_from_the_environment() -> None:
 
 def test_the_socket_can_come_from_the_environment(tmp_path: Path) -> None:
     path = str(tmp_path / "own.sock")
-    assert run(TELL + "; print(hp.node.socket)", HOPLITE_SOCKET=path).splitlines()[1] == path
+    beside = str(tmp_path / "own-embedded.sock")
+    assert run(TELL + "; print(hp.node.socket)", HOPLITE_SOCKET=path).splitlines()[1] == beside
     with Node(socket=path) as node:
         assert run(TELL, HOPLITE_SOCKET=path) == f"{node.id} False"
         embedded = TELL.replace("init()", "init(embedded=True)") + "; print(hp.node.socket)"
-        assert run(embedded, HOPLITE_SOCKET=path).splitlines()[1] != path
+        assert run(embedded, HOPLITE_SOCKET=path).splitlines()[1] == beside
+        with Node(socket=beside):
+            assert run(embedded, HOPLITE_SOCKET=path).splitlines()[1] not in (path, beside)
 
 
 def test_another_cluster_than_that_of_ones_own_node_is_not_joined_silently() -> None:
@@ -380,7 +383,7 @@ def use():
     try:
         session.default_client()
     except hoplite.ForkedClient as error:
-        assert "hoplite.init()" in str(error) and "node.sock" in str(error)
+        assert "hoplite.init()" in str(error) and "node-embedded.sock" in str(error)
     else:
         raise AssertionError
     with hoplite.init() as own:

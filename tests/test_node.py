@@ -65,7 +65,7 @@ def test_a_closed_node_takes_its_socket_away(nodes: list[Node]) -> None:
     with pytest.raises(hoplite.NodeDown):
         nodes[0].client()
     with pytest.raises(hoplite.ConnectError):
-        hoplite.connect(nodes[0].socket)
+        hoplite.connect(nodes[0].socket, timeout=0)
 
 
 def test_any_member_can_be_joined() -> None:
@@ -246,13 +246,13 @@ def test_a_file_at_the_sockets_path_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_file_at_the_default_path_is_left_alone(tmp_path: Path) -> None:
-    precious = tmp_path / "hoplite" / "node.sock"
-    precious.parent.mkdir(mode=0o700)
-    precious.write_text("precious")
-    for start in (Node, hoplite.init):
+    for start, name in ((Node, "node.sock"), (hoplite.init, "node-embedded.sock")):
+        precious = tmp_path / "hoplite" / name
+        precious.parent.mkdir(mode=0o700, exist_ok=True)
+        precious.write_text("precious")
         with pytest.raises(hoplite.AddressInUse, match="no socket"):
             start()
-    assert precious.read_text() == "precious"
+        assert precious.read_text() == "precious"
 
 
 def test_a_socket_path_of_any_length(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_dead_nodes_socket_is_replaced() -> None:
         dead.process.kill()
         dead.process.wait()
         with pytest.raises(hoplite.ConnectError, match=dead.socket):
-            hoplite.connect(dead.socket)
+            hoplite.connect(dead.socket, timeout=0)
         with Node(socket=dead.socket) as node, hoplite.connect(dead.socket) as client:
             assert client.status()["id"] == node.id
 

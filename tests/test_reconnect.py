@@ -1,4 +1,4 @@
-"""`reconnect=True`: a client goes on with the node that takes the place of one that is gone."""
+"""A client goes on with the node that takes the place of one that is gone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from programs import line
 from support import SOON, Later, eventually, numbers, same
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -57,13 +57,13 @@ def test_a_client_goes_on_with_the_restarted_node(socket: Path) -> None:
     with testing.cluster(1) as (other,), node_at(socket, "--join", other.address) as first:
         value = numbers(300_000)
         kept = other.client().put(value, name="kept/1")
-        with hoplite.connect(f"unix:{socket}", reconnect=True) as client:
+        with hoplite.connect(f"unix:{socket}") as client:
             mine = client.get(kept, timeout=SOON)
             own = client.put(numbers(300_000, seed=1))
             waiting = Later(client.get, "never/1")
             eventually(lambda: client.status()["waiting"] == 1)
             killed(first)
-            with pytest.raises(hoplite.NodeDown):
+            with pytest.raises(hoplite.NodeDown, match=r"the next call attaches .*reconnect=False"):
                 waiting.result()
             with node_at(socket, "--join", other.address):
                 same(client.get(kept, timeout=SOON), value)
@@ -76,7 +76,7 @@ def test_a_client_goes_on_with_the_restarted_node(socket: Path) -> None:
 
 def test_a_call_waits_for_a_node_that_is_being_restarted(socket: Path) -> None:
     with node_at(socket) as first:
-        client = hoplite.connect(f"unix:{socket}", reconnect=True)
+        client = hoplite.connect(f"unix:{socket}")
         killed(first)
         eventually(lambda: client._native.is_node_gone())
         calls = [Later(client.put, b"x", name=f"early/{number}") for number in range(8)]
@@ -87,18 +87,20 @@ def test_a_call_waits_for_a_node_that_is_being_restarted(socket: Path) -> None:
             assert len(client.objects()) == 8
 
 
-def test_without_it_the_node_stays_down(socket: Path) -> None:
+@pytest.mark.parametrize("attach", [hoplite.connect, hoplite.init])
+def test_a_client_that_does_not_reconnect_names_the_option(attach: Callable[..., hoplite.Client], socket: Path) -> None:
     with node_at(socket) as first:
-        client = hoplite.connect(f"unix:{socket}")
+        client = attach(f"unix:{socket}", reconnect=False)
         killed(first)
         eventually(lambda: client._native.is_node_gone())
-        with node_at(socket), pytest.raises(hoplite.NodeDown):
+        with node_at(socket), pytest.raises(hoplite.NodeDown, match="reconnect=False"):
             client.put(b"x")
+        hoplite.shutdown()
 
 
 def test_init_shares_a_client_that_reconnects(socket: Path) -> None:
     with node_at(socket) as first:
-        client = hoplite.init(f"unix:{socket}", reconnect=True)
+        client = hoplite.init(f"unix:{socket}")
         try:
             hoplite.put(b"old")
             killed(first)
@@ -110,13 +112,29 @@ def test_init_shares_a_client_that_reconnects(socket: Path) -> None:
 
 
 def test_nobody_comes_back(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later calls do not wait as long again, and find one that comes late all the same."""
     monkeypatch.setattr("hoplite._attachment.RECONNECT_S", 0.2)
     with node_at(socket) as first:
-        client = hoplite.connect(f"unix:{socket}", reconnect=True)
+        client = hoplite.connect(f"unix:{socket}")
         killed(first)
         eventually(lambda: client._native.is_node_gone())
         with pytest.raises(hoplite.NodeDown, match=str(socket)):
             client.status()
+        monkeypatch.setattr("hoplite._attachment.LATER_S", 0.0)
+        monkeypatch.setattr("hoplite._attachment.RECONNECT_S", 0.0)
+        looks: list[float | None] = []
+        connect = hoplite._native.connect
+
+        def look(path: str, timeout: float | None, capability: str | None) -> hoplite._native.Client:
+            looks.append(timeout)
+            return connect(path, SOON if looks[1:] else timeout, capability)
+
+        monkeypatch.setattr("hoplite._native.connect", look)
+        with pytest.raises(hoplite.NodeDown, match=str(socket)):
+            client.status()
+        assert len(looks) == 1
+        with node_at(socket):
+            client.put(b"x")
 
 
 def test_an_event_loop_is_not_held_up(socket: Path) -> None:
@@ -127,7 +145,7 @@ def test_an_event_loop_is_not_held_up(socket: Path) -> None:
             assert bytes(await client.get_async(await client.put_async(b"y"))) == b"y"
 
     with node_at(socket) as first:
-        client = hoplite.connect(f"unix:{socket}", reconnect=True)
+        client = hoplite.connect(f"unix:{socket}")
         killed(first)
         eventually(lambda: client._native.is_node_gone())
         asyncio.run(first_calls(client))

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from hoplite.node import Node
     from hoplite.values import Allowed
 
-# How long a client that may reconnect waits for the next node, in a thread and in an event loop, and between two looks.
+# How long a client that may reconnect waits for the next node: in a thread, from the moment on at which it notices that
+# its node is gone; in a thread that comes later; in an event loop; and between two looks.
 RECONNECT_S = 10.0
+LATER_S = 0.5
 IN_LOOP_S = 0.02
 RECONNECT_POLL_S = 0.05
 
@@ -53,6 +55,8 @@ class Attachment:
         self._use(native)
         self._reconnect = reconnect
         self._reconnecting = threading.Lock()
+        # When it noticed that its node is gone, if it has not attached to another.
+        self._gone_at: float | None = None
         self._closed = False
         self._job = job
         self._cleanup = cleanup
@@ -116,8 +120,13 @@ class Attachment:
     def _reattach(self) -> None:
         """Attaches to the node that takes the place of one that is gone, once it is there."""
         assert self._path is not None
-        patience = IN_LOOP_S if is_in_loop() else RECONNECT_S
-        until = time.monotonic() + patience
+        now = time.monotonic()
+        if self._gone_at is None:
+            self._gone_at = now
+        # Nobody waits again and again for a node that does not come.
+        in_thread = max(min(LATER_S, RECONNECT_S), self._gone_at + RECONNECT_S - now)
+        patience = IN_LOOP_S if is_in_loop() else in_thread
+        until = now + patience
         why = "another thread still looks for it"
         # Threads that come meanwhile find it attached.
         if self._reconnecting.acquire(timeout=patience):
@@ -136,13 +145,17 @@ class Attachment:
                         time.sleep(min(patience, RECONNECT_POLL_S))
                     else:
                         self._use(native)
+                        self._gone_at = None
             finally:
                 self._reconnecting.release()
         if self._closed:
             self._native.close()
             raise NodeDown(CLOSED)
         if self._native.is_node_gone():
-            raise NodeDown(f"the node of {self._path} is gone, and no other is there after {patience:g} s: {why}")
+            raise NodeDown(
+                f"the node of {self._path} is gone, and no other serves that socket after {patience:.3g} s ({why}): "
+                "start it again with hoplite node, or call hoplite.init() to find another node"
+            )
 
     def _attach_anew(self) -> None:
         """In a child made by fork: nothing of the parent's attachment can be used, but its node can."""
@@ -163,6 +176,7 @@ class Attachment:
         self._node = None
         # A thread of the parent may have held it.
         self._reconnecting = threading.Lock()
+        self._gone_at = None
         self._forked = False
 
     def _decode(self, view: _native.View, copy: bool | None) -> Any:  # noqa: ANN401 - any value

@@ -157,7 +157,7 @@ class Node:
 
         while True:
             with sockets.needs_descriptors("start a node"):
-                path = sockets.free_path(wanted)
+                path = sockets.free_path(sockets.default_socket()) if wanted is None else sockets.check_free(wanted)
                 admission = _admission.admission(values, listen)
             try:
                 with sockets.needs_descriptors("start a node"):

@@ -15,7 +15,7 @@ from hoplite.addresses import split_address
 from hoplite.client import Client
 from hoplite.errors import AddressInUse, ConnectError, ForkedClient, HopliteError, InvalidArgument, NodeDown
 from hoplite.node import Node, silence_daemons
-from hoplite.settings import UNIX
+from hoplite.settings import LOCAL, UNIX
 
 if TYPE_CHECKING:
     import os
@@ -72,7 +72,7 @@ def init(
     insecure: bool | None = None,
     config: str | os.PathLike[str] | None = None,
     allow_pickle: bool | Iterable[str] | None = None,
-    reconnect: bool = False,
+    reconnect: bool = True,
     job: str | None = None,
     cleanup: bool = True,
     capability: str | os.PathLike[str] | None = None,
@@ -80,18 +80,21 @@ def init(
     """Attaches this process to a node, and starts one here if there is none.
 
     Looks, in this order, at `address` or else the settings' (HOPLITE_ADDRESS); in a worker process of Ray, at the node
-    that `hoplite.ray.start` runs for its Ray node; at this user's running node on this host; and starts an embedded
-    node otherwise. An embedded node serves this user's default socket, so that the next script on the host finds it; of
-    several that look at once, one starts it and the others attach. It leaves at the end of the process, by
-    `hoplite.shutdown()`, or by `client.node.close()`.
+    that `hoplite.ray.start` runs for its Ray node; at this user's node on this host, in a Slurm job first at that of
+    the job; at a node that another process of this user, or of the job, has embedded; and starts an embedded node
+    otherwise. That one has a socket beside the one of the host's node, so that the next script finds it, and `hoplite
+    node` can still start; of several that look at once, one starts it and the others attach. It leaves at the end of
+    the process, by `hoplite.shutdown()`, or by `client.node.close()`.
 
     An argument that is None is looked for in the environment and in a file, as docs/settings.md says.
 
     Args:
-        address: "unix:/path" attaches to the node there; "host:port" (several with commas, an IPv6 address in brackets)
-            starts an embedded node that joins that cluster.
+        address: "local" waits for the node of this host, and starts none; "unix:/path" waits for the node there;
+            "host:port" (several with commas, an IPv6 address in brackets) starts an embedded node that joins that
+            cluster.
         embedded: start a node of one's own even if one runs on this host.
-        timeout: seconds to wait for a running node to answer, and for another process that is starting one.
+        timeout: seconds to wait for a node that is to be there, for its answer, and for another process that is
+            starting one; None waits as long as that takes.
         listen: of an embedded node, as for `Node`; the default is a free port that the cluster which it joins can
             reach, and no port if it is to join none.
         advertise: of an embedded node, as for `Node`.
@@ -116,8 +119,9 @@ def init(
             may put have proved who they are: true for a node without a TCP port, and in a cluster with a token that is
             not plain.
         reconnect: when the node, in another process, is gone: calls under way raise `NodeDown`, and the next one
-            attaches to the node that serves the same socket by then. It waits up to 10 s for that one to start, or in
-            an event loop not at all. Objects that the old node alone held are lost; refs of others go on to be good.
+            attaches to the node that serves the same socket by then. Calls wait for that one until 10 s after the end
+            of the old one was noticed, or in an event loop not at all. Objects that the old node alone held are lost;
+            refs of others go on to be good. False has every later call raise `NodeDown`.
         job: a name, such as "run-7": what the objects that this client makes are of. The default is HOPLITE_JOB, or
             none.
         cleanup: delete all objects of the job, wherever they are, 5 s after its last client has closed or died, or its
@@ -131,7 +135,8 @@ def init(
         A client; `client.node` is the node if it is embedded in this process.
 
     Raises:
-        ConnectError: no node serves the given socket; or none runs, and there is a capability.
+        ConnectError: no node came to serve the given socket, or this host, in time; or none runs, and there is a
+            capability.
         InvalidArgument: the address is not understood, options of an embedded node are given where a running node is
             used, or the running node is of another cluster.
         JoinError: no node at the given address answered.
@@ -180,7 +185,7 @@ def connect(
     *,
     timeout: float | None = 10.0,
     allow_pickle: bool | Iterable[str] | None = None,
-    reconnect: bool = False,
+    reconnect: bool = True,
     job: str | None = None,
     cleanup: bool = True,
     capability: str | os.PathLike[str] | None = None,
@@ -189,17 +194,18 @@ def connect(
 
     Args:
         address: "unix:" and the path of the node's socket, or the path alone.
-        timeout: seconds to wait for the node to answer.
+        timeout: seconds to wait for a node to serve the socket, and then for its answer; None waits as long as that
+            takes.
         allow_pickle: whether the client may put and get values that need pickle, or which ones; see `init`. The default
             is HOPLITE_ALLOW_PICKLE, or else whether all who may put have proved who they are.
-        reconnect: whether to go on with the next node that serves the socket; see `init`.
+        reconnect: go on with the next node that serves the socket when this one is gone; see `init`.
         job: a name that objects of this client are of; see `init`. The default is none, whatever HOPLITE_JOB says.
         cleanup: whether they are deleted with the last client of the job; see `init`.
         capability: what the client may do, as a path or a text; see `init`. The default is the file that
             HOPLITE_CAPABILITY_FILE names, or else everything.
 
     Raises:
-        ConnectError: no node serves that socket.
+        ConnectError: no node came to serve that socket in time.
         HopliteError: this process has no file descriptors left.
         InvalidArgument: the address is that of another kind, or the capability is none.
         NotAllowed: the node does not take the capability, or takes no client without one.
@@ -212,7 +218,8 @@ def connect(
         )
     of, allowed = (check_job(job), cleanup), settings.may_pickle(allow_pickle)
     held = _capability(capability, settings.load(capability_file=None))
-    return _attach(path, check_timeout(timeout), allowed, reconnect, of, held)
+    limit = check_timeout(timeout)
+    return _attach(sockets.wait_for([path], limit), limit, allowed, reconnect, of, held)
 
 
 last_client = shared.last_client
@@ -270,6 +277,7 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
     allowed: Allowed | None = values["allow_pickle"]
     address: str | None = values["address"]
     is_path = address is not None and address.startswith(UNIX)
+    is_local = address == LOCAL
 
     def attached(path: str) -> Client:
         because = f"a node of yours runs on this host already ({UNIX}{path})"
@@ -285,9 +293,11 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
         return shared.keep(client, path)
 
     if address is not None and is_path and not embedded:
-        return attached(address.removeprefix(UNIX))
+        return attached(sockets.wait_for([address.removeprefix(UNIX)], limit))
+    if is_local and not embedded:
+        return attached(sockets.wait_for(sockets.host_sockets(values["socket"]), limit))
 
-    join = [] if address is None or is_path else [part.strip() for part in address.split(",")]
+    join = [] if address is None or is_path or is_local else [part.strip() for part in address.split(",")]
     inherited = shared.inherited
     if shared.capability is not None:
         # A node of this process would let it do everything.
@@ -298,7 +308,7 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
             )
         if inherited is not None and sockets.is_served(inherited):
             return attached(inherited)
-        return attached(values["socket"] or str(sockets.default_socket()))
+        return attached(sockets.find(values["socket"]) or values["socket"] or str(sockets.default_socket()))
     own = shared.own()
     if own is not None and not (values.given(*NODE_OPTIONS) and (join or embedded)):
         _refuse(values, f"this process has a node already ({own._where}), which init() started")
@@ -321,29 +331,32 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
     of_ray = sockets.raylet_socket()
     if of_ray is not None and of_ray.exists() and values["socket"] is None:
         return attached(str(of_ray))
-    return _meet(values["socket"] or str(sockets.default_socket()), limit, attached, start, allowed)
+    return _meet(values, limit, attached, start, allowed)
 
 
 def _meet(
-    path: str,
+    values: Values,
     limit: float | None,
     attached: Callable[[str], Client],
     start: Callable[..., Node],
     allowed: Allowed | None,
 ) -> Client:
-    """Attaches to the node at this user's path, or becomes it, while others try the same."""
+    """Attaches to the node that this process is to use, or becomes it, while others try the same."""
     for attempt in range(ATTEMPTS):
         # A node that is joining serves its socket already: who holds the lock has joined, or failed, when we have it.
         with sockets.needs_descriptors("look for this host's node"), sockets.one_at_a_time(limit):
-            if not sockets.is_served(path):
+            path = sockets.find(values["socket"])
+            if path is None:
+                embedded = str(sockets.embedded_socket(values["socket"]))
                 try:
-                    node = start(socket=path)
+                    node = start(socket=embedded)
                 except (AddressInUse, InvalidArgument):
-                    # One that was started otherwise, by the command, can take the path between our look and our start.
-                    if not sockets.is_served(path):
+                    # One that looks at nothing first can take the path between our look and our start.
+                    if not sockets.is_served(embedded):
                         raise
+                    path = embedded
                 else:
-                    return shared.keep(node._client(allowed, *shared.job), path)
+                    return shared.keep(node._client(allowed, *shared.job), embedded)
         try:
             return attached(path)
         except (ConnectError, NodeDown):
@@ -359,19 +372,25 @@ def _start(
 ) -> Node:
     """Starts an embedded node, which leaves at the end of the process."""
     seeds: list[str] = list(values["join"]) if join is None else join
-    if socket is None and values["socket"] is not None and sockets.is_served(values["socket"]):
-        # Whatever the settings say: a node of one's own was asked for, and another serves that path.
-        socket = sockets.free_path(None)
     options = {name: values[name] for name in NODE_OPTIONS if name != "listen" and values.origin(name) == "argument"}
-    node = Node(
-        listen=values["listen"] or (_listen_address(seeds) if seeds else None),
-        join=seeds,
-        # Said, a cluster is asked for.
-        cluster=values["cluster"] if values.is_set("cluster") else None,
-        socket=socket,
-        config=config,
-        **options,
-    )
+    while True:
+        with sockets.needs_descriptors("start a node"):
+            path = socket or sockets.free_path(sockets.embedded_socket(values["socket"]))
+        try:
+            node = Node(
+                listen=values["listen"] or (_listen_address(seeds) if seeds else None),
+                join=seeds,
+                # Said, a cluster is asked for.
+                cluster=values["cluster"] if values.is_set("cluster") else None,
+                socket=path,
+                config=config,
+                **options,
+            )
+            break
+        except AddressInUse:
+            # Another process took the path between our look and our listening: any other path will do.
+            if socket is not None or not sockets.is_served(path):
+                raise
     shared.node, shared.leave_timeout = node, values["leave_timeout"]
     shared.nodes = [*(other for other in shared.nodes if not other.closed), node]
     return node

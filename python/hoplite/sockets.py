@@ -9,6 +9,7 @@ import os
 import resource
 import socket
 import stat
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from hoplite.errors import AddressInUse, ConnectError, HopliteError, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 # sun_path of sockaddr_un, less the closing zero.
 PATH_BYTES_MAX = 107
@@ -24,8 +25,18 @@ PATH_BYTES_MAX = 107
 # Where the folder of a user without XDG_RUNTIME_DIR is made: there on every host, and of no one user.
 SHARED_FOLDER = Path("/tmp")
 
+# The socket of this user's node, and what Slurm sets in the processes of a job, which has sockets of its own.
+USER_SOCKET = "node.sock"
+JOB_VARIABLE = "SLURM_JOB_ID"
+
+# Of a command line in a message.
+COMMAND_CHARS_MAX = 80
+
 # Set by Ray for its worker processes.
 RAYLET_VARIABLE = "RAY_RAYLET_PID"
+
+# Between two looks for a node that is starting.
+START_POLL_S = 0.02
 
 # Between two looks at a lock that another process holds.
 LOCK_POLL_S = 0.01
@@ -56,8 +67,69 @@ def runtime_dir() -> Path:
 
 
 def default_socket() -> Path:
-    """The path at which scripts of this user look for the host's node."""
-    return runtime_dir() / "node.sock"
+    """The path at which the node of this host serves this user's processes or, in a Slurm job, those of the job."""
+    job = os.environ.get(JOB_VARIABLE, "")
+    return runtime_dir() / (f"node-slurm{job}.sock" if job.isascii() and job.isdigit() else USER_SOCKET)
+
+
+def embedded_socket(wanted: str | None) -> Path:
+    """The path at which a node that `hoplite.init()` starts serves other processes of its scope.
+
+    It is beside that of the host's node, so that none keeps `hoplite node` from starting.
+
+    Args:
+        wanted: the socket that the settings name, if they name one.
+    """
+    of_host = Path(wanted) if wanted is not None else default_socket()
+    return of_host.with_name(f"{of_host.stem}-embedded{of_host.suffix}")
+
+
+def host_sockets(wanted: str | None) -> list[Path]:
+    """The paths at which the node of this host may serve this process, the first choice first.
+
+    Args:
+        wanted: the socket that the settings name, if they name one.
+    """
+    if wanted is not None:
+        return [Path(wanted)]
+    of_ray = raylet_socket()
+    if of_ray is not None and of_ray.exists():
+        return [of_ray]
+    # A job on a host that has a node of this user for all jobs uses that.
+    return list(dict.fromkeys([default_socket(), runtime_dir() / USER_SOCKET]))
+
+
+def find(wanted: str | None) -> str | None:
+    """The path of the node that this process uses if nothing else is said: that of the host, or an embedded one.
+
+    Args:
+        wanted: the socket that the settings name, if they name one.
+    """
+    return next((str(path) for path in [*host_sockets(wanted), embedded_socket(wanted)] if is_served(path)), None)
+
+
+def wait_for(paths: Sequence[str | Path], timeout: float | None) -> str:
+    """Waits until a node serves one of some sockets, and returns the path of that.
+
+    Args:
+        paths: of the sockets, the first choice first.
+        timeout: seconds to wait; None waits as long as it takes.
+
+    Raises:
+        ConnectError: none did in time.
+    """
+    until = None if timeout is None else time.monotonic() + timeout
+    while True:
+        with needs_descriptors(f"attach to {paths[0]}"):
+            path = next((path for path in paths if is_served(path)), None)
+        if path is not None:
+            return str(path)
+        if until is not None and time.monotonic() >= until:
+            raise ConnectError(
+                f"no node serves {' or '.join(map(str, paths))} after {timeout:g} s: start one with hoplite node, or "
+                "allow a longer timeout"
+            )
+        time.sleep(START_POLL_S)
 
 
 def raylet_socket() -> Path | None:
@@ -88,6 +160,22 @@ def is_served(path: str | Path) -> bool:
             return True
         raise
     return True
+
+
+def server_of(path: str | Path) -> str:
+    """Names the process that serves a socket, as "process 4711 (python train.py)"."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1)
+            probe.connect(str(path))
+            pid = int.from_bytes(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
+    except OSError:
+        # It is gone, or in another PID namespace.
+        return "another process"
+    command = "".join(letter for letter in " ".join(words) if letter.isprintable())
+    shown = command if len(command) <= COMMAND_CHARS_MAX else f"{command[:COMMAND_CHARS_MAX]}..."
+    return f"process {pid} ({shown})"
 
 
 @contextlib.contextmanager
@@ -137,41 +225,50 @@ def check_folder(path: str | Path) -> None:
         )
 
 
-def free_path(wanted: str | None) -> str:
-    """Chooses the socket path of a node that starts.
+def check_free(path: str | Path) -> str:
+    """Refuses a path at which no node can come to listen; a dead node's socket is replaced as the new one does.
 
-    A dead node's socket is replaced as the new one begins to listen there; those that had a path of their own are
-    removed here.
+    Returns:
+        The path. Another process may take it first, and then listening fails with `AddressInUse`.
+
+    Raises:
+        AddressInUse: a living process serves the path, or the file there is no socket.
+        InvalidArgument: the path is too long for a socket, or in no folder.
+    """
+    check_folder(path)
+    if is_served(path):
+        raise AddressInUse(
+            f"{server_of(path)} serves the socket {path} already: use the node there, stop that process, or choose "
+            "another socket"
+        )
+    _refuse_file(Path(path))
+    return str(path)
+
+
+def free_path(usual: Path) -> str:
+    """Chooses the socket path of a node that need not have a certain one, and removes what dead ones have left.
 
     Args:
-        wanted: a path; None means this user's default one or, if a living node serves that, one of this node's own.
+        usual: its first choice; if a living node serves that, it gets a path of its own.
 
     Returns:
         A path to listen on. Another process may take it first, and then listening fails with `AddressInUse`.
 
     Raises:
-        AddressInUse: a living node serves the wanted path, or the file there is no socket.
+        AddressInUse: the file there is no socket.
         InvalidArgument: the path is too long for a socket, or in no folder.
     """
-    if wanted is not None:
-        path = Path(wanted)
-        check_folder(path)
-        if is_served(path):
-            raise AddressInUse(f"a living node serves {path}; choose another socket path")
-        _refuse_file(path)
-        return str(path)
-
+    check_folder(usual)
     # The lock of the node that listens: a socket that does not listen yet looks like a dead one's.
     folder = runtime_dir()
     with _locked(folder):
-        path = folder / "node.sock"
         for left_over in folder.glob("node-*.sock"):
             if left_over.is_socket() and not is_served(left_over):
                 left_over.unlink(missing_ok=True)
-        number = 0
+        path, number = usual, 0
         while is_served(path):
             number += 1
-            path = path.with_name(f"node-{os.getpid()}-{number}.sock")
+            path = folder / f"node-{os.getpid()}-{number}.sock"
     _refuse_file(path)
     return str(path)
 

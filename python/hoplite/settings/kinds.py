@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # What the address of a node of this host begins with, before the path of its socket.
 UNIX = "unix:"
 
+# The address of the host's node, which is waited for: no process starts one of its own.
+LOCAL = "local"
+
 # A node that shares two busy processors with others may have to wait for its turn for half of it.
 DETECTION_MIN_S = 0.5
 
@@ -82,6 +85,8 @@ def _check_seeds(what: str, value: str | Iterable[str]) -> list[str]:
 
 def _check_place(what: str, value: str) -> str:
     text = check_text(what, value)
+    if text == LOCAL:
+        return text
     if text.startswith(UNIX):
         if text == UNIX:
             raise InvalidArgument(f'{what} "{UNIX}" has no path')
@@ -90,7 +95,8 @@ def _check_place(what: str, value: str) -> str:
         try:
             check_address(what, part)
         except InvalidArgument as error:
-            raise InvalidArgument(f'{error}; "{UNIX}/path" is a node of this host') from None
+            said = f'"{LOCAL}" is the node of this host, and "{UNIX}/path" the one that serves that socket'
+            raise InvalidArgument(f"{error}; {said}") from None
     return text
 
 
@@ -152,7 +158,7 @@ ADDRESSES = Kind(
     _split,
     _check_seeds,
 )
-PLACE = Kind("ADDRESS", '"unix:/path" or "host:port,host:port"', (str,), str, _check_place)
+PLACE = Kind("ADDRESS", '"local", "unix:/path" or "host:port,host:port"', (str,), str, _check_place)
 SIZE = Kind("SIZE", '"8GiB", "500MB" or a number of bytes', (str, int), str, lambda _, value: check_capacity(value))
 LIMIT = SIZE._replace(check=check_size)
 SECONDS = Kind("SECONDS", "a number of seconds, as 30", (int, float), float, _check_seconds)

@@ -242,7 +242,7 @@ SETTINGS = (
         PATH,
         None,
         "Unix socket for the processes of this host: where a node serves them, and where they look for it.",
-        default_text="this user's",
+        default_text="this user's or, in a Slurm job, the job's",
     ),
     Setting(
         "detection_timeout",
@@ -272,7 +272,8 @@ SETTINGS = (
         "address",
         PLACE,
         None,
-        "What `hoplite.init()` uses: a node of this host to attach to, or a cluster that an embedded node joins.",
+        "What `hoplite.init()` uses: `local` for the node of this host, which it waits for; the socket of a node; or a "
+        "cluster that an embedded node joins.",
         default_text="this user's node on this host, or else an embedded one",
         of_node=False,
     ),

@@ -100,6 +100,10 @@ impl Outgoing {
 /// How long a node may take to greet. It answers from memory; more means that it is frozen.
 const GREETING_PATIENCE: Duration = Duration::from_secs(5);
 
+/// What follows the reason why calls fail.
+const ADVICE: &str = "the next call attaches to the node that serves the same socket by then, unless the client was made \
+                      with reconnect=False";
+
 impl Attached {
     /// Attaches to the node that serves `path`, to ask no more than a capability allows, if there is one.
     ///
@@ -122,13 +126,13 @@ impl Attached {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 fail("the node does not answer".into())
             }
+            io::ErrorKind::PermissionDenied => fail(format!(
+                "its file is another user's; run this process, in its container too, as the user of the node ({error})"
+            )),
             io::ErrorKind::InvalidData => fail(format!(
                 "what serves it does not speak this protocol; is it a node of another release? ({error})"
             )),
             _ => fail(error.to_string()),
-            io::ErrorKind::PermissionDenied => fail(format!(
-                "its file is another user's; run this process, in its container too, as the user of the node ({error})"
-            )),
         };
         let stream = UnixStream::connect(path).map_err(io_fail)?;
         // Before a byte of it is believed.
@@ -419,7 +423,7 @@ impl Shared {
 
     fn fail_all(&self) {
         let reason = self.ended.get().map_or("the node of this host is gone", String::as_str);
-        let gone = || CallError::NodeDown(reason.into());
+        let gone = || CallError::NodeDown(format!("{reason}; {ADVICE}"));
         let waiting: Vec<Callback> =
             lock(&self.waiting).drain().map(|(_, callback)| callback).collect();
         waiting.into_iter().for_each(|callback| callback(Err(gone())));

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from click.shell_completion import CompletionItem
 
 import hoplite
-from hoplite import settings
-from hoplite.errors import HopliteError, InvalidArgument
-from hoplite.settings import UNIX
-from hoplite.sockets import default_socket
+from hoplite import settings, sockets
+from hoplite.errors import ConnectError, HopliteError, InvalidArgument
+from hoplite.settings import LOCAL, UNIX
 
 if TYPE_CHECKING:
     import click
@@ -33,22 +32,36 @@ def attach(socket: str | None, *, timeout: float = 10.0) -> Client:
             cluster than the settings say.
     """
     values = settings.load(address=None, socket=None, cluster=None)
-    address: str = values["address"] or f"{UNIX}{values['socket'] or default_socket()}"
+    address: str = values["address"] or LOCAL
     if socket is not None:
         address = UNIX + socket.removeprefix(UNIX)
+    elif address == LOCAL:
+        wanted: str | None = values["socket"]
+        address = f"{UNIX}{sockets.find(wanted) or wanted or sockets.default_socket()}"
     if not address.startswith(UNIX):
         raise InvalidArgument(
             f"{values.origin('address')} is {address}; this command needs a node of this host, given by --socket"
         )
+    path = address.removeprefix(UNIX)
+    if not sockets.is_served(path):
+        # People wait for no node that they may have forgotten to start.
+        raise ConnectError(f"no node serves {path}{_elsewhere(path)}")
     client = hoplite.connect(address, timeout=timeout, allow_pickle=False)
     try:
         if values.is_set("cluster"):
             advice = "say another cluster there, or by --socket the node that is meant"
-            values.check_cluster(client.status()["cluster"], address.removeprefix(UNIX), advice)
+            values.check_cluster(client.status()["cluster"], path, advice)
     except HopliteError:
         client.close()
         raise
     return client
+
+
+def _elsewhere(path: str) -> str:
+    """What to say of this user's nodes that serve other sockets: of a Slurm job, of a Ray node, or embedded."""
+    others = [other for other in sorted(sockets.runtime_dir().glob("*.sock")) if sockets.is_served(other)]
+    said = ", ".join(f"{other} ({sockets.server_of(other)})" for other in others if str(other) != path)
+    return f"; of yours, these run, for --socket: {said}" if said else ""
 
 
 def complete_ref(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

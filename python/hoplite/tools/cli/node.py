@@ -119,9 +119,11 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     given["join"] = [seed for seeds in options["join"] for seed in seeds] or None
     values = settings.load(config, **given)
     log.start(values["log"] or DEFAULT_LOG)
-    if values["socket"] is not None:
-        with stepping({InvalidArgument: "make the folder of the socket first, or another --socket"}):
-            sockets.check_folder(values["socket"])
+    # Said even where it is the default: the node of a host that was not at its place would not be found.
+    socket: str = values["socket"] or str(sockets.default_socket())
+    with stepping({InvalidArgument: "make the folder of the socket first, or another --socket"}):
+        sockets.check_folder(socket)
+    given["socket"] = socket
     running = Node(
         listen=values["listen"] if values.is_set("listen") else DEFAULT_LISTEN,
         config=config,
@@ -137,6 +139,7 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
             print_json({"address": running.address, "socket": running.socket, "id": running.id})
         else:
             click.echo(f"ready: {running.address} unix:{running.socket}")
+        _warn_of_embedded(running.socket)
         threading.Thread(target=_end_if_failed, args=(running,), daemon=True).start()
         # Not sigtimedwait: after a SIGSTOP that outlasts its timeout, CPython returns a signal that none has sent.
         signal.sigwait(ENDS)
@@ -153,6 +156,18 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
         fail_with(
             "objects are lost: no other node had room for them, or the time was over; the log names them",
             "free room elsewhere before a node leaves, a longer --leave-timeout, or put with copies=2",
+        )
+
+
+def _warn_of_embedded(socket: str) -> None:
+    """Names a process that has started a node of its own before this one was there."""
+    beside = sockets.embedded_socket(socket)
+    if sockets.is_served(beside):
+        click.echo(
+            f"warning: {sockets.server_of(beside)} has embedded a node, unix:{beside}, before this one was ready: it "
+            "and what attached to it share no objects with this node; start them again, with HOPLITE_ADDRESS=local to "
+            "have them wait for it",
+            err=True,
         )
 
 

@@ -46,13 +46,24 @@ USERS = """## For programs that use a node
 
 TAIL = """## How a script finds its node
 
-`hoplite.init()` takes the first of these: the node or the cluster of `address`; the node that serves `socket`, this
-user's default one unless it is set; a node of its own, which then serves that socket, so that the next script finds it.
-Of several scripts that look at once, one becomes the node and the others attach to it. A cluster given as `address` is
-joined without a look around; the nodes of `join` are joined only by a script that becomes the node.
+`hoplite.init()` takes the first of these: the node or the cluster of `address`; the node of the host, which serves
+`socket`; a node that another script has embedded; a node of its own. Of several scripts that look at once, one
+becomes the node and the others attach to it. A cluster given as `address` is joined without a look around; the nodes
+of `join` are joined only by a script that becomes the node.
 
-The default socket is `hoplite/node.sock` in XDG_RUNTIME_DIR, or in `/tmp/hoplite-UID` where that is not set or can't be
-written. A second node on the host serves `node-PID-1.sock` beside it.
+The default socket is `hoplite/node.sock` in XDG_RUNTIME_DIR, or in `/tmp/hoplite-UID` where that is not set or can't
+be written. In a Slurm job it is `node-slurmJOB.sock`, and `node.sock` is the second choice. With another scheduler
+set HOPLITE_SOCKET to a path of the job's own. If another process serves the socket already, `hoplite node` does not
+start.
+
+An embedded node serves a socket beside that one, such as `node-embedded.sock`, so it never takes the place of
+`hoplite node`: what starts after `hoplite node` uses it, and what attached to the embedded node before stays there. A
+program that must not embed a node says `hoplite.init("local")`, or HOPLITE_ADDRESS=local in its environment: it waits
+for the node of the host, for `timeout` seconds ([decision
+27](decisions/027-the-hosts-node-has-a-socket-of-its-own.md)).
+
+A node whose socket file was removed, as at a logout that removes XDG_RUNTIME_DIR, makes it again within 2 s. If it
+can't, it logs an error; set HOPLITE_SOCKET to a path outside of that folder for a node that is to outlive logins.
 
 ## As a service
 
