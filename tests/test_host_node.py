@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,6 +121,8 @@ def test_local_waits_for_the_node_of_the_host(is_said: bool, monkeypatch: pytest
                     hoplite.init(address, capacity="64MiB")
         finally:
             hoplite.shutdown()
+        said = command("status", code=1, HOPLITE_ADDRESS="local").stderr
+        assert f"node-embedded.sock (process {worker.pid}" in said
         go(worker)
         assert worker.wait(SOON) == 0
 
@@ -149,8 +152,11 @@ def test_a_node_that_is_starting_is_waited_for(attach: Callable[..., hoplite.Cli
             hoplite.shutdown()
 
 
-def test_jobs_of_slurm_share_no_embedded_node() -> None:
-    """Names of one are free in the other, and the end of one is no end of the other's node."""
+def test_slurm_jobs_embed_apart() -> None:
+    """Names of one are free in the other, and the end of one is no end of the other's node.
+
+    The names of these tests are short: they are in the paths of sockets.
+    """
     first, second = ({"SLURM_JOB_ID": job} for job in ("11", "12"))
     with started(f"import os\nos.environ.update({first})" + WORKER) as worker:
         identity, path = line(worker).split()
@@ -166,7 +172,7 @@ def test_jobs_of_slurm_share_no_embedded_node() -> None:
         assert worker.wait(SOON) == 0
 
 
-def test_jobs_of_slurm_use_a_node_of_their_own_or_that_of_the_user() -> None:
+def test_slurm_jobs_use_their_node() -> None:
     job = {"SLURM_JOB_ID": "11"}
     with host_node() as (of_user, _):
         assert run(TELL, env=job).split() == [of_user["id"], "False"]
@@ -213,3 +219,26 @@ def test_a_node_that_can_not_have_its_socket_again_reports_it_once_and_leaves_an
         assert "socket" not in rest
         assert path.exists()
         assert process.returncode == 0
+
+
+def test_no_runtime_folder_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node that a process would have found may go on without its socket."""
+    with tempfile.TemporaryDirectory(prefix="hoplite-") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", f"{folder}/gone")
+        script = f"""
+import pathlib, warnings, hoplite
+warnings.simplefilter("error")
+hoplite.sockets.SHARED_FOLDER = pathlib.Path("{folder}")
+"""
+        run(f"""{script}
+try:
+    hoplite.init()
+except hoplite.settings.SettingsWarning as warning:
+    assert str(warning).startswith("XDG_RUNTIME_DIR is {folder}/gone, which is not there: "), warning
+else:
+    raise AssertionError
+""")
+        run(f"{script}assert hoplite.init().node", env={"SLURM_JOB_ID": "11"})
+        # The job has made it.
+        with Node(socket=f"{folder}/hoplite-{os.getuid()}/node.sock"):
+            run(f"{script}assert hoplite.init().node is None")

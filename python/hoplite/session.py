@@ -347,6 +347,7 @@ def _meet(
         with sockets.needs_descriptors("look for this host's node"), sockets.one_at_a_time(limit):
             path = sockets.find(values["socket"])
             if path is None:
+                sockets.warn_of_a_missing_folder()
                 embedded = str(sockets.embedded_socket(values["socket"]))
                 try:
                     node = start(socket=embedded)

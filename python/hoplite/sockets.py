@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hoplite import settings
 from hoplite.errors import AddressInUse, ConnectError, HopliteError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -66,6 +67,21 @@ def runtime_dir() -> Path:
     return folder
 
 
+def warn_of_a_missing_folder() -> None:
+    """Says that a node may run whose socket was in a folder that a logout has removed.
+
+    Not in a Slurm job: its processes have the variable of the host that it was submitted from, and look in one folder.
+    """
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    if base and not Path(base).is_dir() and JOB_VARIABLE not in os.environ:
+        settings.warn(
+            "XDG_RUNTIME_DIR",
+            f"XDG_RUNTIME_DIR is {base}, which is not there: this process found no node in {runtime_dir()} and starts "
+            f"one of its own, though one may run whose socket was in {base}; start that again, or set HOPLITE_SOCKET "
+            "to a path that outlives logins",
+        )
+
+
 def default_socket() -> Path:
     """The path at which the node of this host serves this user's processes or, in a Slurm job, those of the job."""
     job = os.environ.get(JOB_VARIABLE, "")
@@ -99,13 +115,15 @@ def host_sockets(wanted: str | None) -> list[Path]:
     return list(dict.fromkeys([default_socket(), runtime_dir() / USER_SOCKET]))
 
 
-def find(wanted: str | None) -> str | None:
+def find(wanted: str | None, *, embedded: bool = True) -> str | None:
     """The path of the node that this process uses if nothing else is said: that of the host, or an embedded one.
 
     Args:
         wanted: the socket that the settings name, if they name one.
+        embedded: look for an embedded one too.
     """
-    return next((str(path) for path in [*host_sockets(wanted), embedded_socket(wanted)] if is_served(path)), None)
+    paths = [*host_sockets(wanted), *([embedded_socket(wanted)] if embedded else [])]
+    return next((str(path) for path in paths if is_served(path)), None)
 
 
 def wait_for(paths: Sequence[str | Path], timeout: float | None) -> str:

@@ -37,7 +37,8 @@ def attach(socket: str | None, *, timeout: float = 10.0) -> Client:
         address = UNIX + socket.removeprefix(UNIX)
     elif address == LOCAL:
         wanted: str | None = values["socket"]
-        address = f"{UNIX}{sockets.find(wanted) or wanted or sockets.default_socket()}"
+        found = sockets.find(wanted, embedded=values["address"] is None)
+        address = f"{UNIX}{found or wanted or sockets.default_socket()}"
     if not address.startswith(UNIX):
         raise InvalidArgument(
             f"{values.origin('address')} is {address}; this command needs a node of this host, given by --socket"

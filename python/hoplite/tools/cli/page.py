@@ -63,7 +63,8 @@ for the node of the host, for `timeout` seconds ([decision
 27](decisions/027-the-hosts-node-has-a-socket-of-its-own.md)).
 
 A node whose socket file was removed, as at a logout that removes XDG_RUNTIME_DIR, makes it again within 2 s. If it
-can't, it logs an error; set HOPLITE_SOCKET to a path outside of that folder for a node that is to outlive logins.
+can't, it logs an error, and an `init()` that finds no node and no such folder warns of it; set HOPLITE_SOCKET to a
+path outside of that folder for a node that is to outlive logins.
 
 ## As a service
 
