@@ -121,7 +121,7 @@ except hoplite.NameTaken as error:
     print("taken")
 hp.delete([total, *refs])
 try:
-    hp.get(refs[0], timeout=30)
+    hp.get(total, timeout=30)
 except hoplite.ObjectDeleted:
     print("deleted")
 """

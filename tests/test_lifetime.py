@@ -29,12 +29,11 @@ TTL_S = 2.0
 
 
 def is_gone(client: hoplite.Client, ref: object) -> bool:
-    """Whether a get raises the error of deleted objects; any other error is raised."""
+    """Whether an object was deleted, and is nowhere; any other error is raised."""
     try:
-        client.get(str(ref), timeout=SOON)
+        return not client.locations(str(ref), timeout=SOON)
     except hoplite.ObjectDeleted:
         return True
-    return False
 
 
 def has_no_copy(client: hoplite.Client, ref: object) -> bool:
@@ -51,7 +50,7 @@ def got(client: hoplite.Client, ref: object, *, begun: float, ttl: float = TTL_S
     """What a reader gets before it ends; None where a busy machine came to it too late."""
     try:
         value: Array = client.get(str(ref), timeout=SOON)
-    except hoplite.ObjectDeleted:
+    except (hoplite.ObjectDeleted, hoplite.GetTimeout):
         assert time.monotonic() - begun >= ttl, "it lived shorter than it was to"
         return None
     return value

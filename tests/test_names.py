@@ -104,6 +104,39 @@ def test_latest_forgets_what_was_deleted(clients: list[Client]) -> None:
         clients[1].latest("policy/", timeout=0.2)
 
 
+@pytest.mark.parametrize("size", [10, 100_000], ids=["small", "large"])
+def test_what_is_asked_after_a_deletion_waits_for_the_next_put(clients: list[Client], size: int) -> None:
+    """At every node, though the owners remember the deletion; get, wait and reduce answer alike."""
+    for turn in range(3):
+        value = numbers(size, seed=turn)
+        gets = [Later(client.get, "run/weights", timeout=30) for client in clients]
+        waits = [Later(client.wait, ["run/weights"], timeout=30) for client in clients]
+        sums = [client.reduce(["run/weights", "run/bias"], name=f"run/sum-{at}") for at, client in enumerate(clients)]
+        with pytest.raises(hoplite.GetTimeout):
+            clients[0].get("run/weights", timeout=0.05)
+        clients[turn].put(value, name="run/weights")
+        clients[turn].put(value, name="run/bias")
+        for get in gets:
+            same(get.result(), value)
+        for wait in waits:
+            ready, rest = wait.result()
+            assert ([str(ref) for ref in ready], rest) == (["run/weights"], [])
+        for at, client in enumerate(clients):
+            same(clients[0].get(f"run/sum-{at}", timeout=30), value + value)
+            assert len(sums[at].inputs(timeout=30)) == 2
+            client.delete([f"run/sum-{at}"])
+        clients[0].delete(["run/weights", "run/bias"])
+        for client in clients:
+            assert client.locations("run/weights", timeout=30) == []
+
+
+def test_who_follows_versions_is_told_of_one_that_was_pruned_before_its_get(clients: list[Client]) -> None:
+    for number in range(4):
+        clients[0].put(numbers(10), name=f"policy/{number}", keep=2)
+    with pytest.raises(hoplite.ObjectDeleted):
+        clients[1].get("policy/0", timeout=30)
+
+
 def test_latest_does_not_wait_with_timeout_0(clients: list[Client]) -> None:
     with pytest.raises(hoplite.GetTimeout):
         clients[0].latest("policy/", timeout=0)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import hoplite
 from commands import COMMAND
-from support import SOON
+from support import SOON, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,9 +76,24 @@ def hosts(tmp_path: Path) -> Iterator[list[dict[str, str]]]:
         yield environments
 
 
+@pytest.mark.parametrize("job", [False, True], ids=["deletes", "job"])
 @pytest.mark.parametrize("order", ["one first", "two first"])
-def test_the_example_of_two_hosts(hosts: list[dict[str, str]], order: str) -> None:
-    two, one = PYTHON[1:3]
+def test_the_example_of_two_hosts(hosts: list[dict[str, str]], order: str, job: bool) -> None:
+    """Five runs over the same nodes, which delete their objects, or whose jobs do."""
+    for number in range(5):
+        two, one = PYTHON[1:3]
+        if job:
+            two, one = (re.sub(r"hp\.delete.*\n", "", code) for code in (two, one))
+            two, one = (code.replace("init()", f"init(job='run-{number}')") for code in (two, one))
+        run_both(hosts, order, one, two)
+        if job:
+            # A run ends with the last of its processes; the next one finds its names free.
+            client = hoplite.connect(hosts[0]["XDG_RUNTIME_DIR"] + "/hoplite/node.sock")
+            eventually(lambda: client.objects(everywhere=True) == [])  # noqa: B023 - waited for here
+            client.close()
+
+
+def run_both(hosts: list[dict[str, str]], order: str, one: str, two: str) -> None:
     with ExitStack() as stack:
         scripts = {}
         for which in ("one", "two") if order == "one first" else ("two", "one"):

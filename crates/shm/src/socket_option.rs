@@ -183,8 +183,8 @@ mod tests {
     #[test]
     fn the_user_at_the_other_end_is_known() {
         let (socket, _other) = UnixStream::pair().unwrap();
-        // SAFETY: has no preconditions.
         let peer = super::peer(socket.as_fd()).unwrap();
+        // SAFETY: it only reads the credentials of this process.
         assert_eq!(peer.user, unsafe { libc::geteuid() });
         assert_eq!(peer.process, Some(std::process::id()));
     }

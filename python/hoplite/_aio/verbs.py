@@ -261,7 +261,7 @@ class AsyncVerbs(AsyncOverview):
 
         Args:
             ref: what `put`, `reduce` or `latest` returned, here or elsewhere, or a name; it need not exist yet, but a
-                name that was deleted counts as deleted until it is put again. Of several, a list, all are got at once.
+                call after the deletion of a name waits for its next put. Of several, a list, all are got at once.
             out: an array, CPU tensor or writable buffer of the same dtype and shape, C-contiguous, to copy the object
                 into while it arrives, or at the end if it was put with a digest; of several, a list of them. After an
                 error its contents are undefined.
@@ -280,7 +280,7 @@ class AsyncVerbs(AsyncOverview):
                 already.
             InvalidArgument: `out` is read-only or not contiguous.
             ObjectCorrupt: it was put with a digest, and each node that has it sent bytes of another one.
-            ObjectDeleted: the object was deleted.
+            ObjectDeleted: the object was deleted during the call, or has no name, or is a version with a newer one.
             ObjectLost: no copy of it is left.
             ShapeMismatch: `out` has another dtype or shape.
             StoreFull: this node had no room for a copy in time, or will never have it for all of a list, which are here

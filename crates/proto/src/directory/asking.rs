@@ -45,11 +45,11 @@ impl Directory {
         mail: &mut Mail,
     ) {
         let asker = waiter.node;
-        let entry = self.entries.open(id);
-        if let Some(gone) = entry.gone.as_ref().filter(|gone| gone.concerns(id, waiter.seen)) {
-            mail.push((asker, Message::Gone { id: id.clone(), error: gone.error(id) }));
+        if let Some(error) = self.end_for(id, waiter.seen, members) {
+            mail.push((asker, Message::Gone { id: id.clone(), error }));
             return;
         }
+        let entry = self.entries.open(id);
         // One that asks again has yielded, or begun to.
         let before = entry.asking().and_then(|asking| asking.waiter(asker));
         waiter.yields_until = waiter.yields_until.or(before.and_then(|before| before.yields_until));
@@ -112,11 +112,11 @@ impl Directory {
         members: &Members,
         mail: &mut Mail,
     ) {
-        let entry = self.entries.open(id);
-        if let Some(gone) = entry.gone.as_ref().filter(|gone| gone.concerns(id, seen)) {
-            mail.push((from, Message::Gone { id: id.clone(), error: gone.error(id) }));
+        if let Some(error) = self.end_for(id, seen, members) {
+            mail.push((from, Message::Gone { id: id.clone(), error }));
             return;
         }
+        let entry = self.entries.open(id);
         *entry.asking_mut().watchers.entry(from).or_default() |= seen;
         // Of a small object the watcher hears when its bytes come: until then it would take it for one that is not there.
         if !entry.live.as_mut().is_some_and(|live| live.seek_bytes(id, mail)) {

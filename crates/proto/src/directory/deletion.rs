@@ -167,6 +167,16 @@ impl Directory {
         }
     }
 
+    /// The end of an object, if it concerns a request of a node that has `seen` the object or has not. A deleted name is free: a
+    /// request that came after the deletion waits for the next put; but a version that was deleted while a newer one lives is
+    /// over, since a program that follows [`Message::Latest`] may ask for it late. Only the first owner knows what lives.
+    pub(super) fn end_for(&self, id: &ObjectId, seen: bool, members: &Members) -> Option<Error> {
+        let gone = self.entries.get(id)?.gone.as_ref()?;
+        let is_first = members.owners(id).first == members.me();
+        let is_over = gone.concerns(id, seen) || is_first && self.has_newer(id);
+        is_over.then(|| gone.error(id))
+    }
+
     /// Whether nothing is there of these instances, and that is known.
     pub(super) fn remembers(&self, id: &ObjectId, instances: &[Instance]) -> bool {
         let Some(entry) = self.entries.get(id) else { return false };

@@ -148,8 +148,7 @@ impl Tombstone {
         reason.cloned().unwrap_or_else(|| Error::ObjectDeleted { id: id.clone() })
     }
 
-    /// Whether it answers a request for `id`, of a node that has `seen` the object or has not. A deleted name is free: a request
-    /// that came after the deletion waits for the next put.
+    /// Whether it concerns a request for `id`, of a node that has `seen` the object or has not.
     pub(super) fn concerns(&self, id: &ObjectId, seen: bool) -> bool {
         seen || id.minter().is_some() || self.reason.is_some()
     }

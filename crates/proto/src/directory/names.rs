@@ -85,6 +85,14 @@ impl Directory {
         older.iter().skip(kept).rev().take(OLDER_MAX).map(|(_, name)| (*name).clone()).collect()
     }
 
+    /// Whether a version lives that is newer than this one.
+    pub(super) fn has_newer(&self, id: &ObjectId) -> bool {
+        let ObjectId::Named(name) = id else { return false };
+        let Some(version) = name.version() else { return false };
+        let prefix = format!("{}/", name.group());
+        self.living(&prefix).any(|(other, _)| other > version)
+    }
+
     /// Living names under `prefix` that end in a number, with it.
     fn living<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (u64, &'a Name)> {
         let names = self.under(prefix).filter(|(_, entry)| entry.is_alive());

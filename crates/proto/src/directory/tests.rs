@@ -794,6 +794,25 @@ fn a_deletion_ends_the_requests_under_way_and_later_ones_wait_for_the_next_put()
 }
 
 #[test]
+fn a_version_that_was_deleted_stays_deleted_while_a_newer_one_lives() {
+    let mut owner = Owner::new();
+    let old = named(&owner, "1");
+    let ObjectId::Named(name) = &old else { unreachable!() };
+    let new: ObjectId = format!("{}/2", name.group()).parse().unwrap();
+    for (id, serial) in [(&old, 1), (&new, 2)] {
+        owner.hears(2, told(id, instance(2, serial), true, Progress::Complete));
+    }
+    owner.hears(2, delete(&old));
+    let error = Error::ObjectDeleted { id: old.clone() };
+    let gone = Message::Gone { id: old.clone(), error };
+    assert_eq!(owner.hears(4, locate(&old)), [(NodeId(4), gone.clone())]);
+    let watch = Message::Watch { id: old.clone(), seen: false };
+    assert_eq!(owner.hears(4, watch), [(NodeId(4), gone)]);
+    owner.hears(2, delete(&new));
+    assert_eq!(owner.source_of(4, &old), None, "as in the next run");
+}
+
+#[test]
 fn a_result_that_failed_stays_failed_until_its_name_is_deleted() {
     let mut owner = Owner::new();
     let id = named(&owner, "sum");

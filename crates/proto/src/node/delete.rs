@@ -106,7 +106,12 @@ impl Node {
     }
 
     /// The owner says that an object can't come.
-    pub(super) fn gone(&mut self, id: &ObjectId, error: &Error) {
+    pub(super) fn gone(&mut self, from: NodeId, id: &ObjectId, error: &Error) {
+        // The second owner, asked while the first was slow to answer, may not have heard of the next put of the name.
+        let is_first = self.world.members().owners(id).first == from;
+        if !is_first && self.pulls.contains(id) && !self.pulls.is_asking(id) {
+            return;
+        }
         self.watches.answered(id);
         self.pull_failed(id, error);
         self.input_gone(id, error);

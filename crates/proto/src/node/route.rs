@@ -192,7 +192,7 @@ impl Node {
             Message::Redirect { id, instance, source } => {
                 self.redirected(&id, instance, source);
             }
-            Message::Gone { id, error } => self.gone(&id, &error),
+            Message::Gone { id, error } => self.gone(from, &id, &error),
             Message::Found { id, found } => self.found(from, &id, found),
             Message::Deleted { id, request } => {
                 self.requests.deleted(from, &id, request, &mut self.world)

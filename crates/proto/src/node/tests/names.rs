@@ -284,6 +284,22 @@ fn a_deletion_while_the_name_is_asked_for_leaves_no_question_open() {
 }
 
 #[test]
+fn an_end_that_the_second_owner_remembers_does_not_stop_a_transfer() {
+    let mut cluster = Cluster::new(3);
+    let name = cluster.owned_name(1, 2, "x");
+    let id = named(&name);
+    let (_, instance) = cluster.create(1, Some(&name));
+    let get = cluster.get(3, &id);
+    let error = Error::ObjectDeleted { id: id.clone() };
+    let message = Message::Gone { id: id.clone(), error };
+    cluster.tell(3, Event::Message { from: NodeId(2), message });
+    assert!(!cluster.replies.contains_key(&get), "the first owner knows what lives");
+    cluster.ask(1, Ask::Seal { instance });
+    cluster.ask(3, Ask::Release { instance: got(cluster.reply(get)) });
+    cluster.assert_at_rest();
+}
+
+#[test]
 fn a_reduce_that_is_late_for_its_name_leaves_a_put_of_the_same_node_alone() {
     let mut cluster = Cluster::new(3);
     let name = cluster.owned_name(3, 1, "sum");
