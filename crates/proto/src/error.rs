@@ -98,7 +98,7 @@ pub enum Error {
     },
     /// Fewer inputs than `count` can ever arrive.
     #[error(
-        "a reduce of {count} inputs has only {possible} left that can arrive; gone are, among others: {}",
+        "a reduce that needs {count} inputs can't complete: only {possible} can still arrive. Lost or deleted: {}",
         List(gone)
     )]
     TooFewInputs {

@@ -451,7 +451,9 @@ impl Directory {
             if entry.live.is_none() && !can_come {
                 let detail = match id.minter() {
                     Some(node) if !members.contains(node) => {
-                        format!("node {node}, which alone can make it, is gone")
+                        format!(
+                            "its node {node} is not a member: it has ended, or the ref belongs to another cluster"
+                        )
                     }
                     _ => String::from("its only holder is gone"),
                 };
