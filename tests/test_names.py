@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 import hoplite
 from hoplite import Client, Ref
 from support import Later, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_a_name_is_a_ref_at_every_node(clients: list[Client]) -> None:
@@ -102,6 +107,24 @@ def test_latest_forgets_what_was_deleted(clients: list[Client]) -> None:
     clients[0].delete("policy/1")
     with pytest.raises(hoplite.GetTimeout, match="policy/"):
         clients[1].latest("policy/", timeout=0.2)
+
+
+def test_a_number_is_one_everywhere_or_nowhere(clients: list[Client]) -> None:
+    """As `strftime("%Y%m%d%H%M%S%f")` makes it, of 20 digits: no version can be so large."""
+    name = "policy/20261125133000123456"
+    calls: list[Callable[[], object]] = [
+        lambda: clients[0].put(b"x", name=name),
+        lambda: clients[0].put(b"x", name=name, keep=2),
+        lambda: clients[0].get(name, timeout=0),
+        lambda: clients[0].reduce([name]),
+        lambda: Ref(name).number,
+    ]
+    for call in calls:
+        with pytest.raises(hoplite.InvalidArgument, match="at most 18 digits"):
+            call()
+    largest = f"policy/{2**63 - 1}"
+    assert clients[0].put(b"x", name=largest, keep=2).number == 2**63 - 1
+    assert clients[1].latest("policy/", after=2**63 - 2, timeout=30) == largest
 
 
 @pytest.mark.parametrize("size", [10, 100_000], ids=["small", "large"])

@@ -14,7 +14,7 @@ from typing import SupportsFloat, SupportsIndex
 
 from hoplite import _native
 from hoplite.errors import InvalidArgument, UnknownOp
-from hoplite.ref import Ref
+from hoplite.ref import NUMBER_MAX, Ref, number_of
 from hoplite.values import OPS, Encoded, check_dtype
 from hoplite.values.kinds import BYTES, PLAIN, item_bytes
 
@@ -22,12 +22,6 @@ from hoplite.values.kinds import BYTES, PLAIN, item_bytes
 TIMEOUT_S_MAX = 1e9
 
 _NUMBERS = (float, int)
-
-# The largest that the extension takes.
-NUMBER_MAX = 2**63 - 1
-
-# The largest number at the end of a name that counts as one.
-VERSION_MAX = 2**64 - 1
 
 # Nodes that hold one object; a cluster of so many is none.
 COPIES_MAX = 2**31
@@ -161,8 +155,7 @@ def check_keep(keep: SupportsIndex | None, name: str | None) -> int | None:
         raise InvalidArgument(f"keep is {number}; it counts the object itself, so it is at least 1")
     if name is None:
         raise InvalidArgument('keep needs a name that ends in "/" and a number: put(..., name="policy/17", keep=2)')
-    last = name.rpartition("/")[2]
-    if "/" not in name or not (last.isascii() and last.isdigit()) or int(last) > VERSION_MAX:
+    if number_of(name) is None:
         raise InvalidArgument(f'keep needs a name that ends in "/" and a number, such as "policy/17", not {name!r}')
     return number
 

@@ -12,6 +12,20 @@ if TYPE_CHECKING:
 
     from hoplite.client import Client
 
+# The largest that the extension takes, and the largest number at the end of a name.
+NUMBER_MAX = 2**63 - 1
+
+
+def number_of(name: str) -> int | None:
+    """The number at the end of a name, after a "/"; None if it ends in something else."""
+    _, slash, last = name.rpartition("/")
+    if not slash or not (last.isascii() and last.isdigit()):
+        return None
+    digits = last.lstrip("0")
+    if len(digits) > 19 or (number := int(digits or "0")) > NUMBER_MAX:
+        raise InvalidArgument(f"the number at the end of {name[:200]!r} is above {NUMBER_MAX}: use at most 18 digits")
+    return number
+
 
 class Ref:
     """Names one object: by an id that `put` or `reduce` minted, or by a name such as "policy/17".
@@ -69,10 +83,10 @@ class Ref:
             >>> hoplite.Ref("policy/17").number
             17
         """
-        _, slash, last = self._text.rpartition("/")
-        if not slash or not (last.isascii() and last.isdigit()):
+        number = number_of(self._text)
+        if number is None:
             raise InvalidArgument(f'{self._text} does not end in a number, as "policy/17" does')
-        return int(last)
+        return number
 
     def inputs(self, timeout: float | None = None) -> list[Ref]:
         """Tells which inputs a reduce folded into this object; waits until that is decided.

@@ -6,8 +6,9 @@ import operator
 import re
 from typing import SupportsIndex
 
-from hoplite._arguments import NUMBER_MAX, a_type
+from hoplite._arguments import a_type
 from hoplite.errors import InvalidArgument
+from hoplite.ref import NUMBER_MAX
 
 # Most objects that are worth a store find no room in a smaller one: its unit was probably forgotten.
 CAPACITY_MIN = 1 << 20

@@ -187,7 +187,7 @@ impl Name {
         self.0.rsplit_once('/').map_or(&self.0, |(group, _)| group)
     }
 
-    /// The number after the last `/`, for `latest`.
+    /// The number after the last `/`, for `latest`; at most [`NUMBER_MAX`].
     pub fn version(&self) -> Option<u64> {
         let (_, last) = self.0.rsplit_once('/')?;
         if last.starts_with('+') { None } else { last.parse().ok() }
@@ -199,6 +199,9 @@ impl fmt::Debug for Name {
         write!(f, "{:?}", &*self.0)
     }
 }
+
+/// The largest number at the end of a name: a signed integer of 64 bits holds it in every language.
+pub const NUMBER_MAX: u64 = i64::MAX.cast_unsigned();
 
 impl FromStr for Name {
     type Err = BadRef;
@@ -221,6 +224,14 @@ impl FromStr for Name {
         }
         if text.chars().any(char::is_control) {
             return Err(BadRef(format!("the name {} holds a control character", Quoted(text))));
+        }
+        let last = text.rsplit_once('/').map_or("", |(_, last)| last);
+        let is_number = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit());
+        if is_number && !last.parse().is_ok_and(|number: u64| number <= NUMBER_MAX) {
+            return Err(BadRef(format!(
+                "the number at the end of the name {} is above {NUMBER_MAX}: use at most 18 digits",
+                Quoted(text)
+            )));
         }
         Ok(Self(text.into()))
     }
@@ -317,5 +328,22 @@ mod tests {
         assert_eq!(version("policy/x"), None);
         assert_eq!(version("policy/+1"), None);
         assert_eq!(version("17"), None);
+        assert_eq!(version("policy/009223372036854775807"), Some(NUMBER_MAX));
+    }
+
+    #[test]
+    fn a_number_that_no_version_can_be_is_refused() {
+        for text in [
+            "policy/9223372036854775808",
+            "policy/20261125133000123456",
+            "a/b/99999999999999999999999",
+        ] {
+            let refused = text.parse::<Name>().unwrap_err().to_string();
+            assert!(refused.contains("at most 18 digits"), "{refused}");
+            assert!(
+                text.replace('/', "-").parse::<Name>().is_ok(),
+                "without a prefix it is no version"
+            );
+        }
     }
 }
