@@ -80,7 +80,8 @@ class Several:
         return len(self._views) == len(self._pendings)
 
     def _in_order(self) -> list[View]:
-        return [self._views[key] for key in range(len(self._pendings))]
+        # Taken out: this object, which `_looks` refers to, may live until the next collection of garbage.
+        return [self._views.pop(key) for key in range(len(self._pendings))]
 
     def _cancel(self) -> None:
         self._views.clear()
