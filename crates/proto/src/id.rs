@@ -119,6 +119,15 @@ impl ObjectId {
         }
     }
 
+    /// Whether the object is the only one that can ever have this id: a minted one, or a name that a node made for the promise of
+    /// a client with a capability.
+    pub fn is_unique(&self) -> bool {
+        match self {
+            Self::Minted { .. } => true,
+            Self::Named(name) => name.as_str().contains("/@"),
+        }
+    }
+
     /// The node that minted the id, if one did.
     pub const fn minter(&self) -> Option<NodeId> {
         match self {

@@ -223,7 +223,7 @@ impl World {
             Purpose::Wait { ids, count } => {
                 // A name that was deleted before is free, and the question waits for its next put.
                 let is_over = |id: &ObjectId, error: Error| {
-                    id.minter().is_some() || error != Error::ObjectDeleted { id: id.clone() }
+                    id.is_unique() || error != Error::ObjectDeleted { id: id.clone() }
                 };
                 let is_settled = |id: &&ObjectId| {
                     let gone = owner(id).and_then(|owner| owner.why_gone(id));

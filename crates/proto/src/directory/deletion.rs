@@ -221,6 +221,8 @@ impl Directory {
             instances.push(reserved);
             has_ended = true;
         }
+        // Who asks from now on waits for another object, which is not lost with this one.
+        entry.orphan_since = None;
         if let Some(before) = entry.gone.take() {
             instances.extend(before.instances);
             dropping.extend(before.dropping);

@@ -150,12 +150,12 @@ impl Tombstone {
 
     /// Whether it concerns a request for `id`, of a node that has `seen` the object or has not.
     pub(super) fn concerns(&self, id: &ObjectId, seen: bool) -> bool {
-        seen || id.minter().is_some() || self.reason.is_some()
+        seen || id.is_unique() || self.reason.is_some()
     }
 
     /// The name is deleted that had no object any more: it is free from now on.
     pub(super) fn free(&mut self, id: &ObjectId) {
-        if id.minter().is_none() {
+        if !id.is_unique() {
             self.reason = None;
         }
     }

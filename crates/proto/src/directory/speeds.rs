@@ -70,6 +70,9 @@ impl Speed {
 const MARK_NS_MIN: u64 = 2_000_000_000;
 const MARK_NS_MAX: u64 = REMEMBERED_NS;
 
+/// How far ahead the transfers that a node was assigned count.
+const BUSY_NS_MAX: u64 = 1_000_000_000;
+
 /// Two incidents further apart than this prove nothing.
 const SUSPECTED_NS: u64 = 10_000_000_000;
 
@@ -98,7 +101,8 @@ impl Speeds {
     /// A node is the source of one more transfer, which takes its link for `transfer_ns`.
     pub(super) fn assigned(&mut self, now: Instant, source: NodeId, transfer_ns: u64) {
         let speed = self.nodes.entry(source).or_default();
-        speed.busy_until = speed.busy_until.max(now) + transfer_ns;
+        // Bounded: a wrong estimate of the link must not count for long.
+        speed.busy_until = (speed.busy_until.max(now) + transfer_ns).min(now + BUSY_NS_MAX);
     }
 
     /// Predicted end of the transfers that this owner has assigned to a node; it sees those of its own objects only.

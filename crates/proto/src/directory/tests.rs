@@ -813,6 +813,16 @@ fn a_version_that_was_deleted_stays_deleted_while_a_newer_one_lives() {
 }
 
 #[test]
+fn a_name_made_for_a_promise_stays_deleted() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "@1/1");
+    owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
+    owner.hears(2, delete(&id));
+    let error = Error::ObjectDeleted { id: id.clone() };
+    assert_eq!(owner.hears(4, locate(&id)), [(NodeId(4), Message::Gone { id, error })]);
+}
+
+#[test]
 fn a_result_that_failed_stays_failed_until_its_name_is_deleted() {
     let mut owner = Owner::new();
     let id = named(&owner, "sum");

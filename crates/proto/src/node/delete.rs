@@ -109,12 +109,13 @@ impl Node {
     pub(super) fn gone(&mut self, from: NodeId, id: &ObjectId, error: &Error) {
         // The second owner, asked while the first was slow to answer, may not have heard of the next put of the name.
         let is_first = self.world.members().owners(id).first == from;
-        if !is_first && self.pulls.contains(id) && !self.pulls.is_asking(id) {
-            return;
-        }
+        let is_located = self.pulls.contains(id) && !self.pulls.is_asking(id);
         self.watches.answered(id);
-        self.pull_failed(id, error);
+        if is_first || !is_located {
+            self.pull_failed(id, error);
+        }
         self.input_gone(id, error);
         self.several_settled(id);
+        self.watches.ended(id);
     }
 }

@@ -165,6 +165,11 @@ impl Watches {
         }
     }
 
+    /// The object has ended: whoever asks for its name from now on waits for another one.
+    pub(super) fn ended(&mut self, id: &ObjectId) {
+        self.seen.remove(id);
+    }
+
     /// An owner knows of no object so far. If it is the first the second is asked to tell of it, too: the first may be
     /// frozen or cut off when the object comes, and the news would be late by as long as its death takes to be noticed.
     pub(super) fn absent(&self, from: NodeId, id: &ObjectId, world: &mut World) {

@@ -284,6 +284,23 @@ fn a_deletion_while_the_name_is_asked_for_leaves_no_question_open() {
 }
 
 #[test]
+fn a_reduce_of_a_name_that_an_earlier_one_saw_deleted_waits_for_its_next_put() {
+    let mut cluster = Cluster::new(3);
+    let [a, b] = ["x/a", "x/b"].map(named);
+    let Ask::Reduce { inputs, op, id, ttl_ns, .. } = reduce(&[&a, &b, &named("x/c")], "sum/first")
+    else {
+        unreachable!()
+    };
+    let first = Ask::Reduce { inputs, op, count: 2, id, ttl_ns };
+    assert_eq!(cluster.asks(3, first), reducing("sum/first"));
+    cluster.put_small(1, Some("x/a"));
+    cluster.ask(1, delete("x/a"));
+    assert_eq!(cluster.asks(3, reduce(&[&a, &b], "sum/second")), reducing("sum/second"));
+    let get = cluster.get(2, &named("sum/second"));
+    assert!(!cluster.replies.contains_key(&get), "{:?}", cluster.replies[&get]);
+}
+
+#[test]
 fn an_end_that_the_second_owner_remembers_does_not_stop_a_transfer() {
     let mut cluster = Cluster::new(3);
     let name = cluster.owned_name(1, 2, "x");
