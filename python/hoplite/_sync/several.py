@@ -61,6 +61,9 @@ class Several:
             self._cancel()
             hint(error)
             raise
+        finally:
+            # It refers to this object, and views must not wait for a collection of garbage.
+            del self._looks
 
     def _begin(self) -> None:
         for key, pending in enumerate(self._pendings):
@@ -80,8 +83,7 @@ class Several:
         return len(self._views) == len(self._pendings)
 
     def _in_order(self) -> list[View]:
-        # Taken out: this object, which `_looks` refers to, may live until the next collection of garbage.
-        return [self._views.pop(key) for key in range(len(self._pendings))]
+        return [self._views[key] for key in range(len(self._pendings))]
 
     def _cancel(self) -> None:
         self._views.clear()
