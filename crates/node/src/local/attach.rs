@@ -45,7 +45,7 @@ type Describe = Box<dyn FnOnce(Result<String, CallError>) + Send>;
 pub(crate) struct Attached {
     shared: Arc<Shared>,
     pub(crate) member: Member,
-    /// The node's process, as this process sees it: 0 from another PID namespace.
+    /// The node's process; none if it is in a PID namespace that this process can't see into.
     node_process: Option<u32>,
     /// Whether all members of the node's cluster have proved who they are.
     pub(crate) is_authenticated: bool,

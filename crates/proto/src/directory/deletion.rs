@@ -197,7 +197,7 @@ impl Directory {
         mail: &mut Mail,
     ) {
         let entry = self.entries.open(id);
-        // What owners repeat of an end does not concern those who asked after it.
+        // An end that another owner repeats does not concern requests that came after it.
         let is_moved = !instances.is_empty();
         let mut has_ended = !is_moved;
         let (mut dropping, mut askers) = (BTreeSet::new(), Vec::new());

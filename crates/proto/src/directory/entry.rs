@@ -63,7 +63,7 @@ struct Buried(BTreeMap<Instance, Instant>);
 pub(super) struct Asking {
     /// Askers without a sender, in order of their questions, with those that failed them.
     pub(super) waiters: Vec<Waiter>,
-    /// And whether each was told that the object exists.
+    /// By node, whether it has seen the object.
     pub(super) watchers: BTreeMap<NodeId, bool>,
     /// Who wants to know of the next change of holders.
     pub(super) locators: Vec<Locator>,
@@ -116,6 +116,11 @@ pub(super) struct Locator {
 impl Locator {
     pub(super) fn is(&self, node: NodeId, request: RequestId) -> bool {
         (self.node, self.request) == (node, request)
+    }
+
+    /// Whether the asker knows of a holder.
+    fn has_seen(&self) -> bool {
+        self.known.as_ref().is_some_and(|known| !known.is_empty())
     }
 }
 
@@ -352,8 +357,7 @@ impl Entry {
         let Some(asking) = &mut self.asking else { return };
         let holdings = self.live.as_ref().map_or_else(Vec::new, Live::holdings);
         asking.locators.retain(|locator| {
-            let seen = locator.known.as_ref().is_some_and(|known| !known.is_empty());
-            let gone = self.gone.as_ref().filter(|gone| gone.concerns(id, seen));
+            let gone = self.gone.as_ref().filter(|gone| gone.concerns(id, locator.has_seen()));
             let is_known = gone.is_none() && locator.known.as_ref() == Some(&holdings);
             if !is_known {
                 let request = locator.request;
@@ -366,7 +370,7 @@ impl Entry {
         self.asking.take_if(|asking| asking.is_empty());
     }
 
-    /// Tells those who ask that the object is gone: all of them if it `ended` just now, else those whom its end concerns.
+    /// Reports the end of the object to the nodes that ask for it, if it `concerns` those that have seen the object or have not.
     pub(super) fn tell_gone(
         &mut self,
         id: &ObjectId,
@@ -381,9 +385,7 @@ impl Entry {
             asking.watchers.iter().filter(|(_, seen)| concerns(**seen)).map(|(node, _)| *node),
         );
         asking.watchers.retain(|_, seen| !concerns(*seen));
-        let locators = asking.locators.extract_if(.., |locator| {
-            concerns(locator.known.as_ref().is_some_and(|known| !known.is_empty()))
-        });
+        let locators = asking.locators.extract_if(.., |locator| concerns(locator.has_seen()));
         let locators: Vec<Locator> = locators.collect();
         self.asking.take_if(|asking| asking.is_empty());
         if planted::has(Bug::TellsNobodyOfLosses) {
