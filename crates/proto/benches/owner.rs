@@ -143,7 +143,8 @@ impl Owner {
 
     fn delete(&mut self, id: &ObjectId) -> Duration {
         let request = RequestId(2);
-        let (took, answers) = self.say(NodeId(NODES), &Message::Delete { id: id.clone(), request });
+        let (took, answers) =
+            self.say(NodeId(NODES), &Message::Delete { id: id.clone(), request, pruned: false });
         assert!(answers.iter().all(|(_, answer)| matches!(answer, Message::Drop { .. })));
         assert!(answers.len() == 2, "{answers:?}");
         took

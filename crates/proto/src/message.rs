@@ -190,6 +190,8 @@ pub enum Message {
         id: ObjectId,
         /// To be named in the answer.
         request: RequestId,
+        /// Whether a newer version of the name replaces the object.
+        pruned: bool,
     },
     /// To the node that asked for the deletion: no holder gives the object to others any more.
     Deleted {
@@ -238,6 +240,8 @@ pub enum Message {
         id: ObjectId,
         /// Why.
         error: Error,
+        /// The reservation of its name, if a reduce reserved one.
+        reserved: Option<Instance>,
     },
     /// To both owners: the sender leaves, and no other node could take over its original.
     Abandon {
@@ -254,6 +258,8 @@ pub enum Message {
         instances: Vec<Instance>,
         /// What askers are told; none if the name is something else by now.
         error: Option<Error>,
+        /// Whether a newer version replaced it.
+        pruned: bool,
     },
     /// To the owner of the prefix: the newest name under it that is newer than `after`, as soon as there is one.
     Latest {

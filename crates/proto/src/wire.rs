@@ -28,7 +28,7 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Nodes of different versions don't talk.
-pub const VERSION: u8 = 16;
+pub const VERSION: u8 = 17;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = SIGNED_BYTES + TAG_BYTES;

@@ -280,16 +280,17 @@ impl World {
                 Message::LocationsAre { request, holdings }
             }
             Kind::Reserve => Message::Reserve { id, instance },
-            Kind::Delete => Message::Delete { id, request },
+            Kind::Delete => Message::Delete { id, request, pruned: false },
             Kind::Deleted => Message::Deleted { id, request },
             Kind::Drop => Message::Drop { id, instance, error: yes.then_some(error) },
             Kind::Stranded => Message::Stranded { id, instance, error },
             Kind::Doubted => Message::Doubted { id, instance },
             Kind::Dropped => Message::Dropped { id, instance },
-            Kind::Fail => Message::Fail { id, error },
+            Kind::Fail => Message::Fail { id, error, reserved: None },
             Kind::Abandon => Message::Abandon { id, instance },
             Kind::Remember => {
-                Message::Remember { id, instances: vec![instance], error: yes.then_some(error) }
+                let (instances, error) = (vec![instance], yes.then_some(error));
+                Message::Remember { id, instances, error, pruned: yes }
             }
             Kind::Latest => {
                 Message::Latest { prefix: PUBLISHED.into(), after: yes.then_some(3), request }

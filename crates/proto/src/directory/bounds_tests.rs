@@ -85,7 +85,8 @@ fn what_a_name_was_is_remembered_so_many_times() {
     let mut owner = Owner::new();
     let id = mine(&owner);
     let count = 2 * BURIED_MAX as u64;
-    let gone = |instances, error| Message::Remember { id: id.clone(), instances, error };
+    let gone =
+        |instances, error| Message::Remember { id: id.clone(), instances, error, pruned: false };
     let deleted = || Error::ObjectDeleted { id: id.clone() };
     for serial in 0..count {
         owner.hears(3, gone(vec![instance(3, serial)], None));
@@ -111,7 +112,7 @@ fn why_an_object_is_gone_is_remembered_in_few_words() {
     let (id, detail) = (mine(&owner), "x".repeat(1 << 20));
     let error = Error::ObjectLost { id: id.clone(), detail };
     owner.hears(3, told(&id, instance(3, 1)));
-    owner.hears(3, Message::Fail { id: id.clone(), error });
+    owner.hears(3, Message::Fail { id: id.clone(), error, reserved: None });
     let Some(Error::ObjectLost { detail, .. }) = owner.directory.why_gone(&id) else {
         panic!("it is gone")
     };
@@ -123,8 +124,11 @@ fn those_who_delete_and_those_who_follow_a_prefix_are_so_many() {
     let mut owner = Owner::new();
     let id = mine(&owner);
     owner.hears(3, told(&id, instance(3, 1)));
-    let deletions =
-        (0..).map(|number| Message::Delete { id: id.clone(), request: RequestId(number) });
+    let deletions = (0..).map(|number| Message::Delete {
+        id: id.clone(),
+        request: RequestId(number),
+        pruned: false,
+    });
     let answers: Vec<usize> =
         deletions.take(DELETERS_MAX + 2).map(|delete| owner.hears(2, delete).len()).collect();
     // The first has the holder drop it.

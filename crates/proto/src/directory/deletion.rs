@@ -35,6 +35,7 @@ impl Directory {
         from: NodeId,
         id: &ObjectId,
         request: RequestId,
+        pruned: bool,
         mail: &mut Mail,
     ) {
         let (mut lost, mut is_known, mut is_sure, mut is_gone) = (None, false, false, false);
@@ -59,6 +60,7 @@ impl Directory {
         }
         if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
             gone.free(id);
+            gone.pruned = pruned;
             // Its holder may come back with it.
             gone.instances.extend(lost);
             if gone.askers.len() < DELETERS_MAX {
@@ -168,23 +170,13 @@ impl Directory {
     }
 
     /// The end of an object, if it concerns a request of a node that has `seen` the object or has not. A deleted name is free: a
-    /// request that came after the deletion waits for the next put; but a version that was deleted while a newer one lives is
-    /// over, since a program that follows [`Message::Latest`] may ask for it late. Only the first owner knows what lives.
+    /// request that came after the deletion waits for the next put; but a version that was pruned is over while a newer one lives,
+    /// since a program that follows [`Message::Latest`] may ask for it late. Only the first owner knows what lives.
     pub(super) fn end_for(&self, id: &ObjectId, seen: bool, members: &Members) -> Option<Error> {
         let gone = self.entries.get(id)?.gone.as_ref()?;
         let is_first = members.owners(id).first == members.me();
-        let is_over = gone.concerns(id, seen) || is_first && self.has_newer(id);
+        let is_over = gone.concerns(id, seen) || gone.pruned && is_first && self.has_newer(id);
         is_over.then(|| gone.error(id))
-    }
-
-    /// Whether nothing is there of these instances, and that is known.
-    pub(super) fn remembers(&self, id: &ObjectId, instances: &[Instance]) -> bool {
-        let Some(entry) = self.entries.get(id) else { return false };
-        let Some(gone) = &entry.gone else { return false };
-        entry.live.is_none()
-            && entry.reserved.is_none()
-            && entry.asking().is_none()
-            && instances.iter().all(|instance| gone.instances.contains(instance))
     }
 
     /// Ends an object: every holder drops it, all nodes that wait are told why, and it is remembered for a while.

@@ -95,6 +95,8 @@ pub(super) struct Tombstone {
     pub(super) instances: Vec<Instance>,
     /// Why it is gone; none if it was deleted itself.
     reason: Option<Box<Error>>,
+    /// Whether a newer version replaced it.
+    pub(super) pruned: bool,
     pub(super) until: Instant,
     /// Copies whose holders have not said that they dropped them.
     pub(super) dropping: BTreeSet<(NodeId, Instance)>,
@@ -144,7 +146,7 @@ impl Tombstone {
         let is_deleted = matches!(&error, Error::ObjectDeleted { id: deleted } if deleted == id);
         let reason = (!is_deleted).then(|| Box::new(error.shortened(REMEMBERED_WORDS_BYTES)));
         let (dropping, askers, known_to) = (BTreeSet::new(), Vec::new(), Vec::new());
-        Self { instances, reason, until, dropping, askers, known_to }
+        Self { instances, reason, pruned: false, until, dropping, askers, known_to }
     }
 
     /// Why `id`, which this is of, is gone.
@@ -161,7 +163,7 @@ impl Tombstone {
     /// The name is deleted that had no object any more: it is free from now on.
     pub(super) fn free(&mut self, id: &ObjectId) {
         if !id.is_unique() {
-            self.reason = None;
+            (self.reason, self.pruned) = (None, false);
         }
     }
 
@@ -179,7 +181,8 @@ impl Tombstone {
                 self.known_to.push(owner);
                 let last = self.instances.len().saturating_sub(BURIED_MAX);
                 let (instances, error) = (self.instances[last..].to_vec(), Some(self.error(id)));
-                mail.push((owner, Message::Remember { id: id.clone(), instances, error }));
+                let (id, pruned) = (id.clone(), self.pruned);
+                mail.push((owner, Message::Remember { id, instances, error, pruned }));
             }
         }
     }
@@ -255,6 +258,12 @@ impl Entry {
     pub(super) fn is_buried(&self, now: Instant, instance: &Instance) -> bool {
         let until = self.buried.as_ref().and_then(|buried| buried.0.get(instance));
         until.is_some_and(|until| *until > now)
+    }
+
+    /// Whether this instance of the name has ended, whatever the name is now.
+    pub(super) fn is_over(&self, now: Instant, instance: &Instance) -> bool {
+        self.gone.as_ref().is_some_and(|gone| gone.instances.contains(instance))
+            || self.is_buried(now, instance)
     }
 
     /// What the name was before, as far as it is to be remembered.

@@ -246,15 +246,19 @@ impl Directory {
                 self.reserve(now, from, id, *instance, members, mail);
                 self.keep_for_a_while(now, id, members);
             }
-            Message::Delete { id, request } => {
-                self.delete(now, from, id, *request, mail);
+            Message::Delete { id, request, pruned } => {
+                self.delete(now, from, id, *request, *pruned, mail);
                 self.pass_on(id, members, mail);
             }
             Message::Dropped { id, instance } => self.dropped(from, id, *instance, mail),
-            Message::Fail { id, error } => {
+            Message::Fail { id, error, reserved } => {
+                let entry = self.entries.get(id);
+                let is_over = |entry: &Entry| reserved.is_some_and(|it| entry.is_over(now, &it));
                 // A name may be another object's meanwhile.
-                let maker = self.entries.get(id).and_then(|entry| entry.maker());
-                if id.minter().is_some() || maker.is_none_or(|maker| maker == from) {
+                let maker = entry.and_then(|entry| entry.maker());
+                if entry.is_some_and(is_over) {
+                    // The name was deleted meanwhile, and is free.
+                } else if id.minter().is_some() || maker.is_none_or(|maker| maker == from) {
                     self.bury(now, id, error.clone(), Vec::new(), mail);
                     self.pass_on(id, members, mail);
                 } else if let Some(entry) = self.entries.get_mut(id) {
@@ -283,19 +287,25 @@ impl Directory {
                 self.leases.keep_for_a_while(now, &lease, self.stray_ns, members);
             }
             Message::JobEnded { job } => self.job_ended(now, job, members, mail),
-            Message::Remember { id, instances, error: Some(error) } => {
+            Message::Remember { id, instances, error: Some(error), pruned } => {
                 // Which of those that had the name ended can't be known then.
                 let is_clear = id.minter().is_some() || !instances.is_empty();
-                if is_clear && !self.remembers(id, instances) {
+                // What is repeated is no news: the name may have been deleted since, and the reason with it.
+                let gone = self.entries.get(id).and_then(|entry| entry.gone.as_ref());
+                let is_known = gone.is_some_and(|gone| {
+                    instances.iter().all(|instance| gone.instances.contains(instance))
+                });
+                if is_clear && !is_known {
                     self.bury(now, id, error.clone(), instances.clone(), mail);
                 }
                 if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut())
                     && !gone.known_to.contains(&from)
                 {
                     gone.known_to.push(from);
+                    gone.pruned |= *pruned;
                 }
             }
-            Message::Remember { id, instances, error: None } => {
+            Message::Remember { id, instances, error: None, .. } => {
                 self.bury_older(now, id, instances, mail);
             }
             Message::Latest { prefix, after, request } => {

@@ -63,7 +63,7 @@ fn waiting(id: &ObjectId, asker: u64) -> (NodeId, Message) {
 }
 
 fn delete(id: &ObjectId) -> Message {
-    Message::Delete { id: id.clone(), request: RequestId(1) }
+    Message::Delete { id: id.clone(), request: RequestId(1), pruned: false }
 }
 
 /// Whose bytes one message brings to a node.

@@ -353,7 +353,8 @@ impl Directory {
         if !buried.is_empty() {
             for owner in owners() {
                 let (id, instances) = (id.clone(), buried.clone());
-                mail.push((owner, Message::Remember { id, instances, error: None }));
+                let (error, pruned) = (None, false);
+                mail.push((owner, Message::Remember { id, instances, error, pruned }));
             }
         }
     }

@@ -102,7 +102,7 @@ fn whoever_leaves_tells_of_all_deletions_before_it_goes() {
     let mut owner = sliced();
     let ids: Vec<ObjectId> = (1..=9).map(|serial| minted_by(1, serial)).collect();
     for id in &ids {
-        owner.hears(3, Message::Delete { id: id.clone(), request: RequestId(1) });
+        owner.hears(3, Message::Delete { id: id.clone(), request: RequestId(1), pruned: false });
     }
     let mut without_me = owner.members.clone();
     without_me.resign();
@@ -151,7 +151,9 @@ fn slices_change_no_answer() {
                 4 | 5 => locate(&id),
                 6 => Message::Watch { id, seen: dice(2) == 0 },
                 7 => Message::Locations { id, known: None, request: RequestId(step) },
-                8 if dice(3) == 0 => Message::Delete { id, request: RequestId(step) },
+                8 if dice(3) == 0 => {
+                    Message::Delete { id, request: RequestId(step), pruned: false }
+                }
                 9 => {
                     Message::Latest { prefix: "n6/".into(), after: None, request: RequestId(step) }
                 }

@@ -160,7 +160,7 @@ pub(super) fn fed_by(node: u64) -> Progress {
 }
 
 fn delete(id: &ObjectId) -> Message {
-    Message::Delete { id: id.clone(), request: RequestId(1) }
+    Message::Delete { id: id.clone(), request: RequestId(1), pruned: false }
 }
 
 fn deleted(id: &ObjectId, to: u64) -> (NodeId, Message) {
@@ -685,7 +685,7 @@ fn whoever_asks_later_hears_of_the_input_whose_deletion_ended_a_sum() {
     let mut owner = Owner::new();
     let id = minted();
     let error = Error::ObjectDeleted { id: named(&owner, "input") };
-    owner.hears(1, Message::Fail { id: id.clone(), error: error.clone() });
+    owner.hears(1, Message::Fail { id: id.clone(), error: error.clone(), reserved: None });
     let gone = Message::Gone { id: id.clone(), error };
     assert_eq!(owner.hears(3, locate(&id)), [(NodeId(3), gone)]);
 }
@@ -696,7 +696,10 @@ fn a_name_that_others_have_is_not_ended_by_news_of_nobody() {
     let id = named(&owner, "x");
     owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
     let error = Some(Error::ObjectLost { id: id.clone(), detail: "it failed".to_string() });
-    owner.hears(3, Message::Remember { id: id.clone(), instances: Vec::new(), error });
+    owner.hears(
+        3,
+        Message::Remember { id: id.clone(), instances: Vec::new(), error, pruned: false },
+    );
     assert_eq!(owner.holders(&id), [2]);
 }
 
@@ -707,7 +710,7 @@ fn what_is_said_again_of_a_name_pushes_out_no_deletion() {
     let instances = vec![instance(2, 1)];
     for _ in 0..3 {
         let (id, instances) = (id.clone(), instances.clone());
-        owner.hears(3, Message::Remember { id, instances, error: None });
+        owner.hears(3, Message::Remember { id, instances, error: None, pruned: false });
     }
     assert_eq!(owner.directory.remembered.len(), 1);
     owner.hears(2, delete(&minted()));
@@ -781,7 +784,7 @@ fn a_deletion_ends_the_requests_under_way_and_later_ones_wait_for_the_next_put()
     // Another owner repeats what it remembers.
     let error = Some(Error::ObjectDeleted { id: id.clone() });
     let (instances, name) = (vec![instance(2, 1)], id.clone());
-    assert_eq!(owner.hears(5, Message::Remember { id: name, instances, error }), []);
+    assert_eq!(owner.hears(5, Message::Remember { id: name, instances, error, pruned: false }), []);
     let mut mail = owner.hears(2, claim(&id, instance(2, 2)));
     mail.extend(owner.hears(2, told(&id, instance(2, 2), true, Progress::Complete)));
     let located = |(to, message): &(NodeId, Message)| {
@@ -793,8 +796,8 @@ fn a_deletion_ends_the_requests_under_way_and_later_ones_wait_for_the_next_put()
     assert!(mail.iter().any(located) && mail.iter().any(found), "{mail:?}");
 }
 
-#[test]
-fn a_version_that_was_deleted_stays_deleted_while_a_newer_one_lives() {
+/// An owner of two versions under one prefix.
+fn two_versions() -> (Owner, ObjectId, ObjectId) {
     let mut owner = Owner::new();
     let old = named(&owner, "1");
     let ObjectId::Named(name) = &old else { unreachable!() };
@@ -802,7 +805,14 @@ fn a_version_that_was_deleted_stays_deleted_while_a_newer_one_lives() {
     for (id, serial) in [(&old, 1), (&new, 2)] {
         owner.hears(2, told(id, instance(2, serial), true, Progress::Complete));
     }
-    owner.hears(2, delete(&old));
+    (owner, old, new)
+}
+
+#[test]
+fn a_version_that_was_pruned_stays_deleted_while_a_newer_one_lives() {
+    let (mut owner, old, new) = two_versions();
+    let (id, request) = (old.clone(), RequestId(1));
+    owner.hears(2, Message::Delete { id, request, pruned: true });
     let error = Error::ObjectDeleted { id: old.clone() };
     let gone = Message::Gone { id: old.clone(), error };
     assert_eq!(owner.hears(4, locate(&old)), [(NodeId(4), gone.clone())]);
@@ -810,6 +820,60 @@ fn a_version_that_was_deleted_stays_deleted_while_a_newer_one_lives() {
     assert_eq!(owner.hears(4, watch), [(NodeId(4), gone)]);
     owner.hears(2, delete(&new));
     assert_eq!(owner.source_of(4, &old), None, "as in the next run");
+}
+
+#[test]
+fn another_owner_learns_that_a_version_was_pruned() {
+    let (mut owner, old, _) = two_versions();
+    let error = Error::ObjectDeleted { id: old.clone() };
+    let (id, instances) = (old.clone(), vec![instance(2, 1)]);
+    let remember = Message::Remember { id, instances, error: Some(error.clone()), pruned: true };
+    owner.hears(5, remember);
+    let gone = Message::Gone { id: old.clone(), error };
+    assert_eq!(owner.hears(4, locate(&old)), [(NodeId(4), gone)]);
+}
+
+#[test]
+fn a_deleted_name_that_ends_in_a_number_is_free_though_a_higher_number_lives() {
+    let (mut owner, old, _) = two_versions();
+    owner.hears(2, delete(&old));
+    assert_eq!(owner.hears(4, locate(&old)), [(NodeId(4), Message::Waiting { id: old.clone() })]);
+    let mail = owner.hears(3, claim(&old, instance(3, 1)));
+    assert!(mail.contains(&claimed(3, &old, instance(3, 1), None)), "{mail:?}");
+}
+
+#[test]
+fn a_reduce_that_fails_after_its_name_was_deleted_leaves_the_name_free() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "sum");
+    let error = Error::ObjectLost { id: id.clone(), detail: "its inputs are gone".to_string() };
+    let fail = Message::Fail { id: id.clone(), error, reserved: Some(instance(2, 1)) };
+    owner.hears(2, reserve(&id, instance(2, 1)));
+    owner.hears(3, delete(&id));
+    assert_eq!(owner.hears(2, fail.clone()), []);
+    let waiting = Message::Waiting { id: id.clone() };
+    assert_eq!(owner.hears(4, locate(&id)), [(NodeId(4), waiting)]);
+    owner.hears(3, reserve(&id, instance(3, 1)));
+    assert_eq!(owner.hears(2, fail), [], "the next reduce has the name");
+    assert_eq!(owner.directory.reservations(), 1);
+}
+
+#[test]
+fn a_failure_that_is_repeated_late_does_not_take_back_that_its_name_was_freed() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "sum");
+    let error = Error::ObjectLost { id: id.clone(), detail: "its inputs are gone".to_string() };
+    let reserved = Some(instance(2, 1));
+    owner.hears(2, reserve(&id, instance(2, 1)));
+    owner.hears(2, Message::Fail { id: id.clone(), error: error.clone(), reserved });
+    owner.hears(3, delete(&id));
+    let waiting = Message::Waiting { id: id.clone() };
+    assert_eq!(owner.hears(4, locate(&id)), [(NodeId(4), waiting)]);
+    let (name, instances) = (id.clone(), vec![instance(2, 1)]);
+    let repeated = Message::Remember { id: name, instances, error: Some(error), pruned: false };
+    assert_eq!(owner.hears(5, repeated), []);
+    let waiting = Message::Waiting { id: id.clone() };
+    assert_eq!(owner.hears(6, locate(&id)), [(NodeId(6), waiting)]);
 }
 
 #[test]
@@ -829,7 +893,7 @@ fn a_result_that_failed_stays_failed_until_its_name_is_deleted() {
     let detail = "its inputs are gone".to_string();
     let error = Error::ObjectLost { id: id.clone(), detail };
     owner.hears(2, reserve(&id, instance(2, 1)));
-    owner.hears(2, Message::Fail { id: id.clone(), error: error.clone() });
+    owner.hears(2, Message::Fail { id: id.clone(), error: error.clone(), reserved: None });
     let gone = Message::Gone { id: id.clone(), error };
     assert_eq!(owner.hears(4, locate(&id)), [(NodeId(4), gone)]);
     owner.hears(3, delete(&id));
@@ -1011,7 +1075,8 @@ fn an_owner_that_was_away_refuses_nothing_before_it_has_heard_what_happened() {
     owner.directory.catch_up(owner.now);
     assert_eq!(owner.hears(3, told(&id, new, true, Progress::Complete)), []);
     let (instances, error) = (vec![old], None);
-    let mail = owner.hears(4, Message::Remember { id: id.clone(), instances, error });
+    let mail =
+        owner.hears(4, Message::Remember { id: id.clone(), instances, error, pruned: false });
     let drop = Message::Drop { id: id.clone(), instance: old, error: None };
     assert_eq!(mail, [(NodeId(2), drop.clone())]);
     owner.waits(ORPHAN_GRACE_NS);
@@ -1136,7 +1201,7 @@ fn a_new_owner_is_told_of_deletions() {
     assert_eq!(told(&mut owner, None), []);
     assert_eq!(told(&mut owner, Some(others[0])), [others[0]]);
     let (instances, error) = (Vec::new(), Some(Error::ObjectDeleted { id: id.clone() }));
-    owner.hears(others[0].0, Message::Remember { id: id.clone(), instances, error });
+    owner.hears(others[0].0, Message::Remember { id: id.clone(), instances, error, pruned: false });
     assert_eq!(told(&mut owner, None), [], "nor back to who says so too");
 }
 
@@ -1248,7 +1313,11 @@ fn a_reader_with_all_of_an_attempt_that_was_given_up_does_not_end_the_reservatio
 fn a_reservation_that_is_given_back_leaves_nothing() {
     for message in [
         |id: ObjectId| Message::Withdraw { id, instance: Instance { node: NodeId(2), serial: 1 } },
-        |id: ObjectId| Message::Fail { error: Error::ObjectDeleted { id: id.clone() }, id },
+        |id: ObjectId| Message::Fail {
+            error: Error::ObjectDeleted { id: id.clone() },
+            id,
+            reserved: Some(instance(2, 1)),
+        },
     ] {
         let mut owner = Owner::new();
         let id = named(&owner, "x");
@@ -1274,7 +1343,7 @@ fn of_a_reservation_and_an_object_the_object_has_the_name() {
     assert_eq!(mail, [claimed(2, &id, instance(2, 1), Some(3))]);
     assert_eq!(owner.directory.reservations(), 0);
     let error = Error::ObjectDeleted { id: id.clone() };
-    assert_eq!(owner.hears(2, Message::Fail { id: id.clone(), error }), []);
+    assert_eq!(owner.hears(2, Message::Fail { id: id.clone(), error, reserved: None }), []);
     assert_eq!(owner.holders(&id), [3], "the end of the reduce does not touch it");
 }
 

@@ -95,7 +95,7 @@ impl Node {
         for id in self.promises.end(client) {
             let detail = "its client promised it and has closed".into();
             let error = Error::ObjectLost { id: id.clone(), detail };
-            self.world.send_owners(&id, &Message::Fail { id: id.clone(), error });
+            self.world.send_owners(&id, &Message::Fail { id: id.clone(), error, reserved: None });
         }
     }
 
@@ -103,7 +103,7 @@ impl Node {
     pub(super) fn take_promise_back(&mut self, id: &ObjectId) {
         if id.minter().is_none() && self.promises.forget(id) {
             let error = Error::ObjectDeleted { id: id.clone() };
-            self.world.send_owners(id, &Message::Fail { id: id.clone(), error });
+            self.world.send_owners(id, &Message::Fail { id: id.clone(), error, reserved: None });
         }
     }
 

@@ -234,7 +234,11 @@ impl Node {
                 None => Message::Withdraw { id, instance },
                 Some(_) => {
                     let detail = "its client gave it up before it was complete".into();
-                    Message::Fail { error: Error::ObjectLost { id: id.clone(), detail }, id }
+                    Message::Fail {
+                        error: Error::ObjectLost { id: id.clone(), detail },
+                        id,
+                        reserved: None,
+                    }
                 }
             };
             self.world.send_owners(&create.id, &message);

@@ -356,10 +356,12 @@ impl Node {
         let Some(key) = self.coordinator.maker(id) else { return };
         let Some(reduce) = self.forget_reduce(key) else { return };
         self.coordinator.remember_failed(&reduce);
-        let is_ours = id.minter().is_some() || self.end_reservation(key, id, error);
+        let is_minted = id.minter().is_some();
+        let reserved = if is_minted { None } else { self.end_reservation(key, id, error) };
         self.void(key, id, reduce.epoch(), reduce.nodes());
-        if is_ours {
-            self.world.send_owners(id, &Message::Fail { id: id.clone(), error: error.clone() });
+        if is_minted || reserved.is_some() {
+            self.world
+                .send_owners(id, &Message::Fail { id: id.clone(), error: error.clone(), reserved });
             self.pull_failed(id, error);
         }
         for request in self.requests.askers(Subject::Inputs(id.clone())) {

@@ -144,13 +144,18 @@ impl Node {
     }
 
     /// A reduce has failed: whether the name was its own. If it was still asked for, it is not any more.
-    pub(super) fn end_reservation(&mut self, key: ReduceId, id: &ObjectId, error: &Error) -> bool {
+    pub(super) fn end_reservation(
+        &mut self,
+        key: ReduceId,
+        id: &ObjectId,
+        error: &Error,
+    ) -> Option<Instance> {
         let Some(Reservation { instance, begins }) = self.names.all.remove(&key) else {
-            return false;
+            return None;
         };
-        let Some((request, _)) = begins else { return true };
+        let Some((request, _)) = begins else { return Some(instance) };
         self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
         self.requests.reply(request, Err(error.clone()), &mut self.world);
-        false
+        None
     }
 }

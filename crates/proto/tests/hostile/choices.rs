@@ -369,20 +369,20 @@ impl Choices<'_> {
             5 => Message::Watch { id, seen: self.flag() },
             6 => Message::Unwatch { id },
             7 => Message::Reserve { id, instance },
-            8 => Message::Delete { id, request },
+            8 => Message::Delete { id, request, pruned: false },
             9 => Message::Deleted { id, request },
             10 => Message::Drop { id, instance, error: self.flag().then_some(error) },
             11 => Message::Stranded { id, instance, error },
             12 => Message::Doubted { id, instance },
             13 => Message::Dropped { id, instance },
             14 => Message::Unkeep { id, instance },
-            15 => Message::Fail { id, error },
+            15 => Message::Fail { id, error, reserved: None },
             16 => Message::Abandon { id, instance },
             17 => Message::Leased { lease: Lease::Object(id), is_taken: self.flag() },
             18 => Message::Covers { job: self.name(), covers: self.flag() },
             19 => Message::JobEnded { job: self.name() },
             20 => self.word_of_a_survey(),
-            _ => Message::Remember { id, instances: vec![instance], error: None },
+            _ => Message::Remember { id, instances: vec![instance], error: None, pruned: false },
         }
     }
 

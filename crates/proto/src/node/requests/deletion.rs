@@ -24,9 +24,9 @@ impl Requests {
         }
         self.remember(asked, Waiting::Deletion(ids.clone()), world);
         for id in ids {
-            let request = asked.request;
+            let (request, pruned) = (asked.request, false);
             // Both must know; the first owner's answer ends the wait.
-            world.send_owners(&id, &Message::Delete { id: id.clone(), request });
+            world.send_owners(&id, &Message::Delete { id: id.clone(), request, pruned });
         }
         None
     }
@@ -65,8 +65,8 @@ impl Requests {
             let Waiting::Deletion(ids) = &pending.kind else { continue };
             for id in ids {
                 if let Some(owner) = change.new_owner(id, world) {
-                    let (id, request) = (id.clone(), *request);
-                    world.send(owner, Message::Delete { id, request });
+                    let (id, request, pruned) = (id.clone(), *request, false);
+                    world.send(owner, Message::Delete { id, request, pruned });
                 }
             }
         }

@@ -96,7 +96,7 @@ impl Requests {
             return;
         }
         for id in ids {
-            world.send_owners(id, &Message::Delete { id: id.clone(), request });
+            world.send_owners(id, &Message::Delete { id: id.clone(), request, pruned: true });
         }
         self.reply(request, Ok(Answer::Done), world);
     }

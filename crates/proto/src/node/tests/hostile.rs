@@ -222,7 +222,7 @@ fn what_is_too_long_or_of_another_maker_is_not_sound() {
         announce(&mine, instance(1, 1), Meta::bytes(size), long),
         announce(&mine, other, Meta::bytes(8), sound.clone()),
         Message::Located { id: id.clone(), instance: instance(1, 1), meta, source, lifetime: None },
-        Message::Remember { id: id.clone(), instances: vec![other], error: None },
+        Message::Remember { id: id.clone(), instances: vec![other], error: None, pruned: false },
         Message::Locate {
             id,
             avoid: vec![],
@@ -430,13 +430,17 @@ fn a_name_that_is_kept_for_a_reduce_is_given_up_by_its_coordinator_only() {
         let withdraw = Message::Withdraw { id: id.clone(), instance: instance(3, serial) };
         cluster.say(4, 1, withdraw);
     }
-    cluster.say(4, 1, Message::Fail { id: id.clone(), error: deleted(&id) });
+    cluster.say(4, 1, Message::Fail { id: id.clone(), error: deleted(&id), reserved: None });
     assert_eq!(cluster.nodes[&NodeId(1)].directory().reservations(), 1);
     let reserve = Message::Reserve { id: id.clone(), instance: instance(3, 99) };
     cluster.assert_refused(4, 1, reserve);
     let promised = cluster.ask(3, Ask::Promise { name: None });
     let Ok(Answer::Promised { id }) = cluster.reply(promised).clone() else { panic!("it is") };
-    cluster.assert_refused(4, 3, Message::Fail { id: id.clone(), error: deleted(&id) });
+    cluster.assert_refused(
+        4,
+        3,
+        Message::Fail { id: id.clone(), error: deleted(&id), reserved: None },
+    );
 }
 
 /// Goal: what an object is its maker says.
