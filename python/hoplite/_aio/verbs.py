@@ -280,7 +280,8 @@ class AsyncVerbs(AsyncOverview):
                 already.
             InvalidArgument: `out` is read-only or not contiguous.
             ObjectCorrupt: it was put with a digest, and each node that has it sent bytes of another one.
-            ObjectDeleted: the object was deleted during the call, or has no name, or is a version that `keep` removed while a newer one exists.
+            ObjectDeleted: the object was deleted during the call, or has no name, or `keep` removed it and a newer
+                version exists.
             ObjectLost: no copy of it is left.
             ShapeMismatch: `out` has another dtype or shape.
             StoreFull: this node had no room for a copy in time, or will never have it for all of a list, which are here

@@ -143,16 +143,14 @@ impl Node {
         }
     }
 
-    /// A reduce has failed: whether the name was its own. If it was still asked for, it is not any more.
+    /// A reduce has failed: the reservation of its name, if it was granted. One that was requested only is withdrawn.
     pub(super) fn end_reservation(
         &mut self,
         key: ReduceId,
         id: &ObjectId,
         error: &Error,
     ) -> Option<Instance> {
-        let Some(Reservation { instance, begins }) = self.names.all.remove(&key) else {
-            return None;
-        };
+        let Reservation { instance, begins } = self.names.all.remove(&key)?;
         let Some((request, _)) = begins else { return Some(instance) };
         self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
         self.requests.reply(request, Err(error.clone()), &mut self.world);
