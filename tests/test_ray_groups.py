@@ -212,3 +212,44 @@ def test_group_of_a_name_can_be_made_again() -> None:
 
         assert everywhere(found, program) == [1.0 + 2 * round_] * 2
         end(found)
+
+
+def test_group_forms_without_a_member_that_died_before_the_others_came() -> None:
+    first, second, third = members(3)
+
+    def join(rank: int) -> Callable[[Any, int], Any]:
+        return lambda collective, _: collective.init_collective_group(2, rank, backend="hoplite", group_name="late")
+
+    first.run.remote(join(1))
+    # It waits for rank 0, and dies.
+    supervisor = hoplite.ray.place.supervisor()
+    wait_until(lambda: ray.get(supervisor.forming.remote("late")) == [1], "rank 1 is there")
+    ray.kill(first)
+    wait_until(lambda: not ray.get(supervisor.forming.remote("late")), "its promise is broken")
+    joining = second.run.remote(join(0))
+    ray.get([joining, third.run.remote(join(1))], timeout=RAY_SOON)
+
+    def reduced(collective: Any, _: int) -> float:
+        mine = np.ones(SIZE)
+        collective.allreduce(mine, group_name="late")
+        return float(mine[0])
+
+    assert ray.get([second.run.remote(reduced), third.run.remote(reduced)], timeout=RAY_SOON) == [2, 2]
+    end([second, third])
+
+
+def test_array_that_is_read_only_is_refused_before_others_wait(group: list[Any]) -> None:
+    def given(collective: Any, rank: int) -> str:
+        mine = np.ones(SIZE)
+        mine.flags.writeable = False
+        collective.barrier(group_name="four")
+        try:
+            if rank == 1:
+                collective.allreduce(mine, group_name="four")
+            return "done"
+        except hoplite.InvalidArgument as error:
+            return str(error)
+
+    said = ray.get([member.run.remote(given) for member in group], timeout=RAY_SOON)
+    assert "read-only" in said[1]
+    assert "numpy.array" in said[1]

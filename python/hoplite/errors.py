@@ -43,7 +43,7 @@ class TooFewCopies(HopliteError):
     """
 
 
-class ShapeMismatch(HopliteError, ValueError):
+class ShapeMismatch(HopliteError, ValueError, RuntimeError):
     """Two inputs of a reduce differ in shape or dtype; the message names both."""
 
 

@@ -155,7 +155,10 @@ def _head() -> str:
 def _refuse(found: dict[str, Any], memory: int | str | None, port: int | None) -> None:
     """Refuses arguments that would have no effect."""
     for what, wanted in (("memory", memory), ("port", port)):
-        if wanted is not None and wanted != found[what]:
+        is_same = wanted == found[what]
+        if what == "memory" and wanted is not None and found[what] is not None:
+            is_same = check_capacity(wanted) == check_capacity(found[what])
+        if wanted is not None and not is_same:
             raise InvalidArgument(
                 f"{what} {wanted!r} would have no effect: Hoplite runs in this Ray cluster already, with "
                 f"{what} {found[what]!r}; leave it out, or call hoplite.ray.stop() first"

@@ -1,5 +1,8 @@
 """Groups of `ray.util.collective` with the backend "hoplite": each operation is puts, gets and reduces of names.
 
+Operations fill the tensors they are given, so these are writable: an array that Ray passed as an argument is read-only,
+and refused.
+
 The death of a member ends the waits of the others with an error: each has promised an object that it makes only as
 a farewell, and a thread of each member hears which promise is broken. How an object is named and when it may go is said
 here; how members find each other is the supervisor's.
@@ -123,7 +126,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         self._fold("reduce", tensor, reduce_options, root=reduce_options.root_rank, is_for_all=False)
 
     def _fold(self, name: str, tensor: list[Any], options: Any, *, root: int, is_for_all: bool) -> None:
-        mine = _one(tensor)
+        mine = _filled(tensor) if self.rank == root or is_for_all else _one(tensor)
         op = _op(options)
 
         def run(at: str, until: float) -> list[str]:
@@ -139,10 +142,11 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
 
     def broadcast(self, tensor: list[Any], broadcast_options: Any = BroadcastOptions) -> None:
         """Replaces each member's tensor by the root's."""
-        mine = _one(tensor)
+        is_root = self.rank == broadcast_options.root_rank
+        mine = _one(tensor) if is_root else _filled(tensor)
 
         def run(at: str, until: float) -> list[str]:
-            if self.rank == broadcast_options.root_rank:
+            if is_root:
                 return [str(self._hp.put(mine, name=f"{at}/out", timeout=_left(until)))]
             self._fill(f"{at}/out", mine, until)
             return []
@@ -153,7 +157,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         self, tensor_list: list[list[Any]], tensor: list[Any], allgather_options: Any = AllGatherOptions
     ) -> None:
         """Fills each member's list with the tensors of all, in the order of the ranks."""
-        mine, filled = _one(tensor), _one(tensor_list)
+        mine, filled = _one(tensor), [_filled([each]) for each in _one(tensor_list)]
 
         def run(at: str, until: float) -> list[str]:
             put = self._put(f"{at}/in", mine)
@@ -167,7 +171,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         self, tensor: list[Any], tensor_list: list[list[Any]], reducescatter_options: Any = ReduceScatterOptions
     ) -> None:
         """Replaces the tensor of rank r by the fold of the r-th tensors of all lists."""
-        mine, given = _one(tensor), _one(tensor_list)
+        mine, given = _filled(tensor), _one(tensor_list)
         op = _op(reducescatter_options)
 
         def run(at: str, until: float) -> list[str]:
@@ -202,7 +206,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
 
     def recv(self, tensor: list[Any], recv_options: Any = RecvOptions) -> None:
         """Replaces a tensor by the next one that another member sends to this one."""
-        mine = _one(tensor)
+        mine = _filled(tensor)
         name = self._next(recv_options.src_rank, self.rank)
         until = _until(recv_options)
 
@@ -369,10 +373,22 @@ def _one(tensors: list[T]) -> T:
     return tensors[0]
 
 
+def _filled(tensors: list[T]) -> T:
+    """The only tensor of a list, which an operation is to fill."""
+    tensor = _one(tensors)
+    flags = getattr(tensor, "flags", None)
+    if flags is not None and not flags["WRITEABLE"]:
+        raise InvalidArgument(
+            "the array that the operation fills is read-only, as are those that Ray passes as arguments: pass a copy "
+            "of your own, numpy.array(it)"
+        )
+    return tensor
+
+
 def _op(options: Any) -> str:
     op = options.reduceOp
     if op not in OPS:
-        raise InvalidArgument(f"{op} is no operation of Hoplite: it knows {', '.join(sorted(OPS.values()))}")
+        raise InvalidArgument(f"unknown operation {op}: use one of {', '.join(sorted(OPS.values()))}")
     return OPS[op]
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import ray
 
-from hoplite import HopliteError, new_token
+from hoplite import Client, HopliteError, connect, new_token
 from hoplite.ray._versions import NodeAffinitySchedulingStrategy
-from hoplite.ray.keeper import Keeper, Secret
-from hoplite.ray.place import NAMESPACE
+from hoplite.ray.keeper import CONCURRENCY, Keeper, Secret
+from hoplite.ray.place import NAMESPACE, keeper_of
 
 logger = logging.getLogger("hoplite.ray")
 
@@ -53,6 +53,8 @@ class Supervisor:
         self._problems: dict[str, tuple[str, str]] = {}
         self._not_before: dict[str, float] = {}
         self._groups: dict[str, _Group] = {}
+        # At the node of the head, once a group forms.
+        self._client: Client | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hoplite-supervisor", daemon=True)
         self._thread.start()
@@ -87,7 +89,32 @@ class Supervisor:
             are not there yet.
         """
         with self._lock:
-            return self._groups.setdefault(group, _Group()).meet(size, rank, promise)
+            found = self._groups.setdefault(group, _Group())
+            known = found.promises_with(size, rank, promise)
+        gone = self._broken(known)
+        with self._lock:
+            return found.meet(size, rank, promise, gone)
+
+    def forming(self, group: str) -> list[int]:
+        """The ranks of a collective group that wait for the others, and live."""
+        with self._lock:
+            forming = dict(self._groups[group].forming) if group in self._groups else {}
+        gone = self._broken(list(forming.values()))
+        return sorted(rank for rank, promise in forming.items() if promise not in gone)
+
+    def _broken(self, promises: list[str]) -> set[str]:
+        """Those of some promises whose makers have died."""
+        with self._lock:
+            here = self._nodes.get(ray.get_runtime_context().get_node_id())
+        if here is None:
+            return set()
+        try:
+            if self._client is None or self._client.closed:
+                self._client = connect(f"unix:{here['socket']}", reconnect=True)
+            return {str(each) for each in self._client.wait(promises, timeout=0)[0]}
+        except HopliteError as error:
+            logger.debug("promises were not looked at: %s", error)
+            return set()
 
     def stop(self) -> None:
         """Ends all nodes."""
@@ -131,7 +158,7 @@ class Supervisor:
         secret = None
         for node in alive:
             try:
-                keeper = ray.get_actor(_name(node), namespace=NAMESPACE)
+                keeper = ray.get_actor(keeper_of(node), namespace=NAMESPACE)
                 secret = ray.get(keeper.secret.remote(), timeout=END_S) or secret
                 found = ray.get(keeper.facts.remote(), timeout=END_S)
             except OF_RAY:
@@ -145,14 +172,13 @@ class Supervisor:
         keeper = (
             ray.remote(Keeper)
             .options(
-                name=_name(node["NodeID"]),
+                name=keeper_of(node["NodeID"]),
                 namespace=NAMESPACE,
                 get_if_exists=True,
                 lifetime="detached",
                 num_cpus=0,
                 max_restarts=0,
-                # `watch` takes one thread all the time.
-                max_concurrency=4,
+                max_concurrency=CONCURRENCY,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
             )
             .remote()
@@ -221,22 +247,30 @@ class _Group:
         self.generation = ""
         self.promises: list[str] = []
 
-    def meet(self, size: int, rank: int, promise: str) -> dict[str, Any]:
-        """See `Supervisor.meet`."""
+    def promises_with(self, size: int, rank: int, promise: str) -> list[str]:
+        """The promises of members that would make the group complete with this one; none if members are missing."""
+        forming = {**(self.forming if size == self.size else {}), rank: promise}
+        return [] if len(forming) < size else list(forming.values())
+
+    def meet(self, size: int, rank: int, promise: str, gone: set[str]) -> dict[str, Any]:
+        """See `Supervisor.meet`.
+
+        Args:
+            size: how many members the group has.
+            rank: of the member.
+            promise: of the member.
+            gone: promises of members that have died.
+        """
         if promise in self.promises:
             return {"generation": self.generation, "promises": self.promises}
         if size != self.size:
-            # Members that speak of another size are of an earlier attempt.
+            # Members that ask for another size are of an earlier attempt.
             self.size, self.forming = size, {}
         self.forming[rank] = promise
+        self.forming = {rank: each for rank, each in self.forming.items() if each not in gone}
         if len(self.forming) < size:
             return {"missing": [number for number in range(size) if number not in self.forming]}
         self.generation = uuid.uuid4().hex
         self.promises = [self.forming[number] for number in range(size)]
         self.forming = {}
         return {"generation": self.generation, "promises": self.promises}
-
-
-def _name(node: str) -> str:
-    """Of the keeper of a Ray node."""
-    return f"node-{node}"
