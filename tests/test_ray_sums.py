@@ -115,17 +115,6 @@ def test_task_that_raises_is_an_input_that_does_not_come() -> None:
     with pytest.raises(hoplite.ObjectLost, match="no gradient today"):
         hoplite.ray.get(short, timeout=RAY_SOON)
 
-    @ray.remote
-    def asks(refs: list[Any]) -> str:
-        try:
-            ray.get(refs[0])
-        except ray.exceptions.RaySystemError as error:
-            return str(error)
-        return "it came"
-
-    # Another process knows no more than that.
-    assert "was deleted" in ray.get(asks.options(**on(1)).remote([short]), timeout=RAY_SOON)
-
 
 def test_task_that_dies_is_tried_again_and_counts_once(tmp_path: Any) -> None:
     """It has put its gradient under its name, and dies: the try that Ray makes puts it again."""

@@ -1,27 +1,34 @@
-"""The actor that runs the Hoplite node of one Ray node, inside its process.
+"""The actor that runs the Hoplite node of one Ray node, inside its process, and waits for results of reduces there.
 
-It ends with the actor, and the actor with its raylet. Knows no other Ray node.
+The node ends with the actor, and the actor with its raylet. All methods are coroutines: thousands may wait. Knows no
+other Ray node.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import resource
-import threading
 from typing import TYPE_CHECKING, Any
 
 import ray
 
-from hoplite import HopliteError, Node, sockets
+from hoplite import Client, HopliteError, Node, ObjectLost, connect, sockets
 from hoplite.addresses import is_ip
 from hoplite.ray._versions import unknown
+from hoplite.ray.objects import Stored
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 # Between two looks whether the node has ended itself.
 FAILURE_EVERY_S = 0.2
+
+DELETE_S = 10.0
+
+# Results that may be waited for at once; each takes some tens of KiB.
+CONCURRENCY = 1_000_000
 
 
 class Secret:
@@ -48,10 +55,13 @@ class Keeper:
 
     def __init__(self) -> None:
         self._node: Node | None = None
+        self._client: Client | None = None
         self._secret: Secret | None = None
-        self._ended = threading.Event()
+        self._ended = asyncio.Event()
+        # By result that is waited for, what `give_up` says of it.
+        self._given_up: dict[str, asyncio.Future[str | None]] = {}
 
-    def begin(self, secret: Secret, cluster: str, join: list[str], capacity: int | str | None, port: int) -> Any:
+    async def begin(self, secret: Secret, cluster: str, join: list[str], capacity: int | str | None, port: int) -> Any:
         """Starts the node, if it has not been started.
 
         Args:
@@ -68,49 +78,99 @@ class Keeper:
             HopliteError: the node can't start, in the words of `hoplite.Node`.
         """
         if self._node is None:
-            path = sockets.raylet_socket()
-            if path is None:
-                raise unknown("does not set RAY_RAYLET_PID for its workers")
-            _clear(path.parent)
-            # Each attached process takes two descriptors.
-            _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-            host = ray.util.get_node_ip_address()
-            self._node = Node(
-                listen=f"[{host}]:{port}" if is_ip(host) and ":" in host else f"{host}:{port}",
-                join=join,
-                cluster=cluster,
-                capacity=capacity,
-                token=secret.text,
-                socket=path,
-            )
+            self._node = await asyncio.to_thread(_started, secret, cluster, join, capacity, port)
+            self._client = await asyncio.to_thread(connect, f"unix:{self._node.socket}")
             self._secret = secret
-        return self.facts()
+        return await self.facts()
 
-    def facts(self) -> dict[str, Any] | None:
+    async def facts(self) -> dict[str, Any] | None:
         """The "address", "socket" and "id" of the node and the "pid" of its process; None if there is no node."""
         if self._node is None or self._node.closed:
             return None
         node = self._node
         return {"address": node.address, "socket": node.socket, "id": node.id, "pid": os.getpid()}
 
-    def secret(self) -> Secret | None:
+    async def secret(self) -> Secret | None:
         """What the node was told, for a supervisor that has forgotten it."""
         return self._secret
 
-    def watch(self) -> str:
+    async def watch(self) -> str:
         """Returns when the node has ended, and why."""
         node = self._node
-        while node is not None and not node.closed and not self._ended.wait(FAILURE_EVERY_S):
-            continue
+        while node is not None and not node.closed and not self._ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), FAILURE_EVERY_S)
         return (node is not None and node.failure) or "it was closed"
 
-    def end(self) -> None:
+    async def result(self, text: str) -> Stored | None:
+        """Waits for the result of a reduce that a process of this Ray node has begun.
+
+        Args:
+            text: of its ref.
+
+        Returns:
+            What Ray has of it; None if no process wants it any more.
+
+        Raises:
+            HopliteError: there will be none, in the words of `hoplite.get`, or of `give_up`.
+        """
+        assert self._client is not None
+        folded: asyncio.Future[Any] = asyncio.ensure_future(self._client.inputs_async(text))
+        given_up = self._given_up.setdefault(text, asyncio.get_running_loop().create_future())
+        try:
+            await asyncio.wait((folded, given_up), return_when=asyncio.FIRST_COMPLETED)
+            if not given_up.done():
+                await folded
+                return Stored(text)
+            folded.cancel()
+            if (why := given_up.result()) is not None:
+                raise ObjectLost(why)
+            return None
+        finally:
+            self._given_up.pop(text, None)
+
+    async def give_up(self, text: str, why: str | None, *, delete: bool) -> None:
+        """Ends the wait for the result of a reduce.
+
+        Args:
+            text: of the ref of the result.
+            why: the reason, if too few inputs can come from Ray; None if no process wants the result.
+            delete: whether the reduce ends too, at once.
+        """
+        assert self._client is not None
+        given_up = self._given_up.get(text)
+        if given_up is not None and not given_up.done():
+            given_up.set_result(why)
+        if delete:
+            with contextlib.suppress(HopliteError):
+                await self._client.delete_async(text, timeout=DELETE_S)
+
+    async def end(self) -> None:
         """Leaves the cluster without handing anything over: all nodes of it end."""
         if self._node is not None:
             with contextlib.suppress(HopliteError):
-                self._node.close(0)
+                await asyncio.to_thread(self._node.close, 0)
         self._ended.set()
+
+
+def _started(secret: Secret, cluster: str, join: list[str], capacity: int | str | None, port: int) -> Node:
+    """Starts the node; see `Keeper.begin`."""
+    path = sockets.raylet_socket()
+    if path is None:
+        raise unknown("does not set RAY_RAYLET_PID for its workers")
+    _clear(path.parent)
+    # Each attached process takes two descriptors.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    host = ray.util.get_node_ip_address()
+    return Node(
+        listen=f"[{host}]:{port}" if is_ip(host) and ":" in host else f"{host}:{port}",
+        join=join,
+        cluster=cluster,
+        capacity=capacity,
+        token=secret.text,
+        socket=path,
+    )
 
 
 def _clear(folder: Path) -> None:

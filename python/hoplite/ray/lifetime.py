@@ -1,36 +1,53 @@
-"""Which ObjectRefs of this process are gone, as Ray counts them, and the end of the Hoplite objects behind them.
+"""The Hoplite objects behind the ObjectRefs that this process owns, and their end.
 
-The process that made an ObjectRef counts the references to it, those of all tasks, actors and objects that have been
-given it too, and leaves it out of its counts when none is left. A thread looks for that, as long as there is an
-ObjectRef to look for. Each object has a lease of this process, and ends with it at the latest: Ray takes the
-ObjectRef for lost then too. Knows neither puts nor reduces.
+Ray counts the references to an ObjectRef in its owner, those of all tasks, actors and objects that were given it too,
+and calls back when none is left. A thread deletes then, and looks after reduces that still wait for inputs. Each object
+has a lease of this process, and ends with it at the latest: Ray reports the ObjectRef as lost then too. The thread
+stops before Ray does. Knows neither puts nor reduces.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import queue
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ray
 
 from hoplite import HopliteError
-from hoplite.ray._versions import unknown
+from hoplite.ray._versions import before_shutdown, when_unreferenced
+from hoplite.ray.place import keeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hoplite import Client, Lease
 
 logger = logging.getLogger("hoplite.ray")
 
-# Between two looks; and how much longer than a look takes, where a process has very many references.
+# Between two looks at the inputs of reduces that wait; and how much longer than a look takes, where many wait.
 EVERY_S = 0.2
-SHARE = 20
+SHARE = 10
 
 DELETE_S = 10.0
+
+
+class Pending(Protocol):
+    """The inputs of a reduce that has no result yet."""
+
+    def refs(self) -> list[Any]:
+        """The ObjectRefs whose end matters to the reduce."""
+
+    def over(self, ref: Any, kept: Kept) -> None:
+        """Takes note of an ObjectRef that Ray has now, or that failed."""
+
+    def check(self, kept: Kept) -> None:
+        """Fails the reduce if too few inputs can still come."""
+
+    def release(self) -> None:
+        """Lets go of all inputs: there is a result, or there will be none."""
 
 
 @dataclass
@@ -43,57 +60,20 @@ class Kept:
         lease: of this process.
         is_named: whether the user gave it a name, under which another try of the task may have put it again: then it
             goes with its last lease. One without is deleted at once.
-        pending: what is to be done until the object is complete; returns whether there is more to wait for.
+        is_reduce: whether it is the result of a reduce, for which the keeper may still wait.
+        pending: of a reduce that has no result yet, if Ray has inputs of it.
         inputs: of a reduce, the texts of what it folds, in the order in which the caller gave them.
         failed: those of its inputs that Ray could not give.
-        failure: of the last of them, if any.
-        is_ended: whether its ObjectRef is gone.
     """
 
     client: Client
     text: str
     lease: Lease
     is_named: bool = False
-    pending: Callable[[Kept], bool] | None = None
+    is_reduce: bool = False
+    pending: Pending | None = None
     inputs: list[str] = field(default_factory=list)
     failed: set[str] = field(default_factory=set)
-    failure: Exception | None = None
-    is_ended: bool = False
-
-    def look(self) -> None:
-        """Does what is pending."""
-        if self.pending is None:
-            return
-        try:
-            if not self.pending(self):
-                self.pending = None
-        except (HopliteError, ray.exceptions.RayError) as error:
-            # The node is gone, and with it what was to come.
-            logger.debug("object %s is not waited for any more: %s", self.text, error)
-            self.pending = None
-
-    def end(self) -> None:
-        """Deletes the object, or lets go of it."""
-        self.is_ended = True
-        try:
-            if not self.is_named:
-                self.client.delete(self.text, timeout=DELETE_S)
-        except HopliteError as error:
-            # Its node is gone, and with it the object; or the process ends.
-            logger.debug("object %s was not deleted: %s", self.text, error)
-        self.lease.release()
-
-
-def referred() -> set[str]:
-    """The ids of all ObjectRefs that this process has, or owns and some process has.
-
-    Raises:
-        UnknownRay: this Ray does not tell.
-    """
-    core = ray._private.worker.global_worker.core_worker
-    if not hasattr(core, "get_all_reference_counts"):
-        raise unknown("does not tell its reference counts")
-    return {key.decode() if isinstance(key, bytes) else key for key in core.get_all_reference_counts()}
 
 
 class Lifetimes:
@@ -102,7 +82,15 @@ class Lifetimes:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[str, Kept] = {}
+        # Those of them that are reduces without a result.
+        self._pending: dict[str, Kept] = {}
+        # Ids of ObjectRefs that are gone; an empty one wakes the thread. Its `put` may be called from anywhere.
+        self._gone: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        # Held in each call of Ray by the thread.
+        self._calling = threading.Lock()
+        self._is_connected = False
+        self._next_look = 0.0
 
     def keep(self, anchor: Any, kept: Kept) -> None:
         """Ends an object when its ObjectRef is gone.
@@ -114,55 +102,129 @@ class Lifetimes:
         Raises:
             UnknownRay: this Ray does not tell when that is.
         """
-        if self._thread is None:
-            referred()
         with self._lock:
-            self._kept[anchor.hex()] = kept
             if self._thread is None:
+                before_shutdown(self._stop)
                 self._thread = threading.Thread(target=self._run, name="hoplite-lifetimes", daemon=True)
                 self._thread.start()
+            self._is_connected = True
+            self._kept[anchor.hex()] = kept
+            if kept.pending is not None:
+                self._pending[anchor.hex()] = kept
+        when_unreferenced(anchor, self._gone.put)
+        if kept.pending is not None:
+            self._gone.put("")
 
     def of(self, anchor: Any) -> Kept | None:
         """The object behind an ObjectRef, if this process has made it."""
         with self._lock:
             return self._kept.get(anchor.hex())
 
+    def _stop(self) -> None:
+        """Ray is about to shut down: all ObjectRefs of this process go with it."""
+        with self._calling:
+            self._is_connected = False
+        self._gone.put("")
+
     def _run(self) -> None:
         while True:
-            began = time.monotonic()
+            gone = self._next()
             try:
-                self._look()
-            except Exception:
-                # Of many kinds, when Ray shuts down under this thread.
-                logger.debug("the references could not be counted", exc_info=True)
-            with self._lock:
-                if not self._kept:
-                    self._thread = None
-                    return
-            time.sleep(max(EVERY_S, SHARE * (time.monotonic() - began)))
+                if not self._is_connected:
+                    self._let_go()
+                    continue
+                self._end(gone)
+                began = time.monotonic()
+                if self._pending and began >= self._next_look:
+                    self._look()
+                    took = time.monotonic() - began
+                    self._next_look = began + max(EVERY_S, SHARE * took)
+            except (HopliteError, ray.exceptions.RayError):
+                logger.debug("objects were not looked after", exc_info=True)
+
+    def _next(self) -> list[str]:
+        """Waits for ObjectRefs that are gone, or until it is time to look at what is pending."""
+        gone = []
+        with contextlib.suppress(queue.Empty):
+            pause = max(0.0, self._next_look - time.monotonic()) if self._pending else None
+            gone.append(self._gone.get(timeout=pause))
+            # All that are gone by now are deleted by one call.
+            while True:
+                gone.append(self._gone.get_nowait())
+        return gone
+
+    def _end(self, gone: list[str]) -> None:
+        """Deletes the objects behind ObjectRefs, or lets go of them."""
+        with self._lock:
+            ended = {anchor: self._kept.pop(anchor) for anchor in gone if anchor in self._kept}
+        open_ended = {anchor: kept for anchor, kept in ended.items() if kept.is_reduce}
+        for anchor in _results(open_ended):
+            del open_ended[anchor]
+        with self._calling:
+            for kept in open_ended.values():
+                if self._is_connected:
+                    # Nobody waits any more. What has a name ends with its lease.
+                    keeper().give_up.remote(kept.text, None, delete=not kept.is_named)
+        unnamed = [kept for anchor, kept in ended.items() if not kept.is_named and anchor not in open_ended]
+        for hp in {id(kept.client): kept.client for kept in unnamed}.values():
+            try:
+                hp.delete([kept.text for kept in unnamed if kept.client is hp], timeout=DELETE_S)
+            except HopliteError as error:
+                # Its node is gone, and with it the objects; or the process ends.
+                logger.debug("objects were not deleted: %s", error)
+        for kept in ended.values():
+            kept.lease.release()
 
     def _look(self) -> None:
-        """Ends what is gone."""
+        """Looks at the inputs of reduces that have no result; that no process wants it any more changes nothing."""
         with self._lock:
-            known = dict(self._kept)
-        if not ray.is_initialized():
-            # All ObjectRefs of that cluster are gone.
-            for anchor, kept in known.items():
-                kept.lease.release()
-                self._drop(anchor)
-            return
-        living = referred()
-        for anchor, kept in known.items():
-            kept.look()
-            if anchor not in living and not kept.is_ended:
-                kept.end()
-            # A reduce whose result no process wants may still need its inputs.
-            if kept.is_ended and kept.pending is None:
-                self._drop(anchor)
+            pending = dict(self._pending)
+        waiting = {ref: kept for kept in pending.values() for ref in _inputs(kept).refs()}
+        with self._calling:
+            if waiting and self._is_connected:
+                over, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0, fetch_local=False)
+                for ref in over:
+                    _inputs(waiting[ref]).over(ref, waiting[ref])
+        came = _results(pending)
+        with self._lock:
+            for anchor in came:
+                self._pending.pop(anchor, None)
+        with self._calling:
+            for anchor, kept in pending.items():
+                if not self._is_connected:
+                    return
+                if anchor in came:
+                    _inputs(kept).release()
+                    kept.pending = None
+                elif kept.failed:
+                    _inputs(kept).check(kept)
 
-    def _drop(self, anchor: str) -> None:
+    def _let_go(self) -> None:
+        """Lets go of everything: Ray is not there any more."""
         with self._lock:
-            self._kept.pop(anchor, None)
+            kept = list(self._kept.values())
+            self._kept, self._pending = {}, {}
+        for each in kept:
+            each.lease.release()
+
+
+def _inputs(kept: Kept) -> Pending:
+    assert kept.pending is not None
+    return kept.pending
+
+
+def _results(pending: dict[str, Kept]) -> set[str]:
+    """Those of some reduces that have a result, or will have none."""
+    came = set()
+    for hp in {id(kept.client): kept.client for kept in pending.values()}.values():
+        anchors = {kept.text: anchor for anchor, kept in pending.items() if kept.client is hp}
+        try:
+            came |= {anchors[str(each)] for each in hp.wait(list(anchors), timeout=0)[0]}
+        except HopliteError as error:
+            # The node is gone, and with it what was to come.
+            logger.debug("reduces are not waited for any more: %s", error)
+            came |= set(anchors.values())
+    return came
 
 
 lifetimes = Lifetimes()

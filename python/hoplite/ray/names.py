@@ -7,6 +7,9 @@ TENSORS = "HOPLITE"
 ARRAYS = "HOPLITE_NUMPY"
 
 
-def name_of(obj_id: str, place: int) -> str:
-    """What the tensor at a place of an ObjectRef's value is called in Hoplite."""
-    return f"ray/{obj_id}/{place}"
+def name_of(obj_id: str, place: int = 0, count: int = 1) -> str:
+    """What the tensor at a place of an ObjectRef's value is called in Hoplite, if the value has so many.
+
+    One that is alone has a name of its own, for which a reduce can wait.
+    """
+    return f"ray/{obj_id}/{place}" if count == 1 else f"ray/{obj_id}/{place}-of-{count}"

@@ -1,21 +1,25 @@
 """`put`, `get` and `wait`: ObjectRefs of Ray whose values are objects of Hoplite.
 
-Ray has of such an object only its ref. Where Ray brings the value of the ObjectRef, as the argument of a task or by
-`ray.get`, it unpickles that, which gets the object from Hoplite's node there.
+Ray has of such an object only its ref, once the object is complete. Where Ray brings the value of the ObjectRef, as the
+argument of a task or by `ray.get`, it unpickles that, which gets the object from Hoplite's node there. ObjectRefs
+inside of a value are pickled by Ray, beside the ref, so that their owners count them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import ray
 
-from hoplite import GetTimeout, ObjectDeleted, ObjectLost, Ref
+from hoplite import GetTimeout, HopliteError, InvalidArgument, ObjectLost, Ref
+from hoplite.ray._versions import unlocked
 from hoplite.ray.again import put_again
 from hoplite.ray.lifetime import Kept, lifetimes
+from hoplite.ray.packing import packed, with_inner
 from hoplite.ray.place import check_connected, client
 
 if TYPE_CHECKING:
@@ -39,22 +43,34 @@ class Stored:
 
     Args:
         text: of its ref.
+        inner: the ObjectRefs inside of the value.
     """
 
-    __slots__ = ("_text",)
+    __slots__ = ("_inner", "_text")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, inner: tuple[Any, ...] = ()) -> None:
         self._text = text
+        self._inner = inner
 
-    def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
-        return opened, (self._text,)
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return opened, (self._text, self._inner)
 
 
-def opened(text: str) -> Any:
+def opened(text: str, inner: tuple[Any, ...]) -> Any:
     """What `Stored` is unpickled to: the value."""
     if _reading.refs:
-        return Ref(text)
-    return client().get(text)
+        return Found(text, inner)
+    return unlocked(lambda: with_inner(inner, lambda: client().get(text)))
+
+
+class Found(Ref):
+    """A ref of Hoplite that Ray has brought, with the ObjectRefs inside of its value."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, text: str, inner: tuple[Any, ...]) -> None:
+        super().__init__(text)
+        self.inner = inner
 
 
 def put(value: object, *, name: str | None = None, copies: int = 1, timeout: float | None = None) -> Any:
@@ -62,10 +78,11 @@ def put(value: object, *, name: str | None = None, copies: int = 1, timeout: flo
 
     Pass it to tasks and actors, return it from them, `ray.get` it: what they get is the value, brought by Hoplite. It
     lives as long as Ray counts a reference to it, and as the process that has put it, like what `ray.put` returns.
-    After the last reference is gone the object is deleted, within a second.
+    After the last reference is gone the object is deleted at once.
 
     Args:
-        value: anything that `hoplite.put` takes.
+        value: anything that `ray.put` takes. ObjectRefs inside of it are counted by Ray, and a class of the main script
+            is pickled with the value.
         name: what to call it, so that reduces and readers can wait for it before it is there. A task that Ray tries
             again may put it again: what the first try has put stays. An object with a name goes 5 s after its last
             reference. None mints an id.
@@ -81,11 +98,12 @@ def put(value: object, *, name: str | None = None, copies: int = 1, timeout: flo
     ref = hp.promise() if name is None else Ref(name)
     lease = hp.hold(ref)
     try:
+        given, inner = packed(value)
         if name is None:
-            hp.put(value, name=ref, copies=copies, timeout=timeout)
+            hp.put(given, name=ref, copies=copies, timeout=timeout)
         else:
-            put_again(hp, value, name, copies=copies, timeout=timeout)
-        anchor = ray.put(Stored(str(ref)))
+            put_again(hp, given, name, copies=copies, timeout=timeout)
+        anchor = ray.put(Stored(str(ref), inner))
     except BaseException:
         lease.release()
         raise
@@ -106,8 +124,11 @@ def ref(anchor: Any, *, timeout: float | None = None) -> Ref | None:
     Raises:
         ConnectError: this process is not connected to Ray, or only by Ray Client.
         GetTimeout: Ray does not have the value in time.
+        InvalidArgument: it is no ObjectRef.
     """
     check_connected()
+    if not isinstance(anchor, ray.ObjectRef):
+        raise InvalidArgument(f"ref takes an ObjectRef, not a {type(anchor).__name__}: {anchor!r}")
     kept = lifetimes.of(anchor)
     if kept is not None:
         return Ref(kept.text, kept.client)
@@ -147,25 +168,24 @@ def get(refs: Any, *, copy: bool | None = None, timeout: float | None = None) ->
         for place, (given, value) in enumerate(zip(refs, values, strict=True))
         if isinstance(value, Ref) or isinstance(given, str)
     ]
-    if not ours:
-        return values
     left = None if until is None else max(0.0, until - time.monotonic())
-    try:
-        found = client().get([values[place] for place in ours], copy=copy, timeout=left)
-    except ObjectDeleted:
-        for kept in [lifetimes.of(each) for each in refs if isinstance(each, ray.ObjectRef)]:
-            if kept is not None and kept.failure is not None:
-                raise ObjectLost(f"too few inputs of the reduce {kept.text} can still come: {kept.failure}") from None
-        raise
-    for place, value in zip(ours, found, strict=True):
-        values[place] = value
+    # ObjectRefs inside of a value are known of this one alone.
+    apart = [place for place in ours if isinstance(values[place], Found) and values[place].inner]
+    for place in apart:
+        get_one = functools.partial(client().get, values[place], copy=copy, timeout=left)
+        values[place] = with_inner(values[place].inner, get_one)
+    together = [place for place in ours if place not in apart]
+    if together:
+        found = client().get([values[place] for place in together], copy=copy, timeout=left)
+        for place, value in zip(together, found, strict=True):
+            values[place] = value
     return values
 
 
 def wait(refs: Iterable[Any], *, num_returns: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
     """Waits until some of several have come: ObjectRefs of Ray, refs of Hoplite or names.
 
-    An ObjectRef of Hoplite's has come when the object has; `ray.wait` says so of a reduce's at once.
+    `ray.wait` is enough where all are ObjectRefs.
 
     Args:
         refs: each once.
@@ -181,61 +201,41 @@ def wait(refs: Iterable[Any], *, num_returns: int = 1, timeout: float | None = N
     check_connected()
     given = list(refs)
     until = None if timeout is None else time.monotonic() + timeout
-    texts: dict[int, str] = {}
-    unknown: list[int] = []
+    rays = {each: place for place, each in enumerate(given) if isinstance(each, ray.ObjectRef)}
+    texts: dict[str, list[int]] = {}
     for place, each in enumerate(given):
-        kept = lifetimes.of(each) if isinstance(each, ray.ObjectRef) else None
-        if kept is not None:
-            texts[place] = kept.text
-        elif isinstance(each, ray.ObjectRef):
-            unknown.append(place)
-        else:
-            texts[place] = str(each)
-    came: list[int] = []
+        if not isinstance(each, ray.ObjectRef):
+            texts.setdefault(str(each), []).append(place)
+    number = min(num_returns, len(given))
+    if not texts:
+        ready, _ = ray.wait(given, num_returns=number, timeout=timeout, fetch_local=False) if given else ([], [])
+        came = [rays[each] for each in ready]
+    else:
+        came = _first(rays, texts, number, until)
+    chosen = came[:num_returns]
+    return [given[place] for place in chosen], [each for place, each in enumerate(given) if place not in chosen]
+
+
+def _first(rays: dict[Any, int], texts: dict[str, list[int]], number: int, until: float | None) -> list[int]:
+    """Waits for ObjectRefs of Ray and refs of Hoplite at once; returns the places of those that came."""
     while True:
         left = None if until is None else max(0.0, until - time.monotonic())
-        if unknown:
-            left = POLL_S if left is None else min(POLL_S, left)
-        for place in _arrived(given, unknown):
-            # Ray has it: if it is of Hoplite's, it may still be on its way.
-            stored = behind(given[place])
-            if stored is None:
-                came.append(place)
-            else:
-                texts[place] = str(stored)
-        waiting = {place: text for place, text in texts.items() if place not in came}
-        wanted = num_returns - len(came)
-        if wanted > 0 and waiting:
-            by_text: dict[str, list[int]] = {}
-            for place, text in waiting.items():
-                by_text.setdefault(text, []).append(place)
-            ready, _ = client().wait(list(by_text), min(wanted, len(by_text)), timeout=left)
-            came += [place for each in ready for place in by_text[str(each)]]
-        elif wanted > 0 and unknown:
-            time.sleep(left or 0.0)
-        is_late = until is not None and time.monotonic() >= until
-        if len(came) >= num_returns or len(came) == len(given) or is_late:
-            chosen = came[:num_returns]
-            return [given[p] for p in chosen], [each for p, each in enumerate(given) if p not in chosen]
-
-
-def _arrived(given: list[Any], unknown: list[int]) -> list[int]:
-    """Takes those ObjectRefs out of `unknown` that Ray has by now."""
-    if not unknown:
-        return []
-    objects = {given[place]: place for place in unknown}
-    ready, _ = ray.wait(list(objects), num_returns=len(objects), timeout=0, fetch_local=False)
-    found = [objects[each] for each in ready]
-    for place in found:
-        unknown.remove(place)
-    return found
+        ready, _ = ray.wait(list(rays), num_returns=len(rays), timeout=0, fetch_local=False) if rays else ([], [])
+        came = [rays[each] for each in ready]
+        wanted = number - len(came)
+        if wanted > 0:
+            pause = left if not rays else POLL_S if left is None else min(POLL_S, left)
+            found, _ = client().wait(list(texts), min(wanted, len(texts)), timeout=pause)
+            came += [place for each in found for place in texts[str(each)]]
+        if len(came) >= number or (until is not None and time.monotonic() >= until):
+            return came
 
 
 def behind(anchor: Any) -> Ref | None:
     """The Hoplite ref behind an ObjectRef; none of a task that has failed."""
     try:
         return ref(anchor)
-    except ray.exceptions.RayError:
+    except (HopliteError, ray.exceptions.RayError):
         return None
 
 
@@ -243,11 +243,22 @@ def _value(anchors: list[Any], timeout: float | None) -> list[Any]:
     """What Ray has of some ObjectRefs: of one of Hoplite's its ref."""
     if not anchors:
         return []
-    with _as_refs():
-        try:
+    try:
+        with _as_refs():
             found: list[Any] = ray.get(anchors, timeout=timeout)
-        except ray.exceptions.GetTimeoutError as error:
-            raise GetTimeout(f"Ray did not have {len(anchors)} objects within {timeout:g} s: {error}") from None
+    except ray.exceptions.GetTimeoutError as error:
+        for kept in map(lifetimes.of, anchors):
+            if kept is not None and kept.is_reduce:
+                # Names the inputs that are missing.
+                kept.client.get(kept.text, timeout=0)
+        raise GetTimeout(f"Ray did not have {len(anchors)} objects within {timeout:g} s: {error}") from None
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, HopliteError):
+            # A new one: the cause refers to Ray's error and that to the cause, which would keep the ObjectRefs.
+            raise type(error.cause)(*error.cause.args) from None
+        raise
+    except ray.exceptions.ObjectLostError as error:
+        raise ObjectLost(str(error)) from None
     return found
 
 

@@ -67,6 +67,30 @@ def supervisor() -> Any:
         raise ConnectError("Hoplite does not run in this Ray cluster: call hoplite.ray.start() in the driver") from None
 
 
+def keeper_of(node: str) -> str:
+    """The name of the actor that keeps the node of a Ray node.
+
+    Args:
+        node: the id of the Ray node.
+    """
+    return f"node-{node}"
+
+
+def keeper() -> Any:
+    """The actor that keeps the node of this process's Ray node.
+
+    Raises:
+        ConnectError: there is none at the moment.
+    """
+    node = ray.get_runtime_context().get_node_id()
+    try:
+        return ray.get_actor(keeper_of(node), namespace=NAMESPACE)
+    except ValueError:
+        raise ConnectError(
+            f"no node of Hoplite serves Ray node {node}: it has ended, and the next is not there yet"
+        ) from None
+
+
 def facts(timeout: float = 30.0) -> dict[str, Any]:
     """What the supervisor knows of the nodes.
 

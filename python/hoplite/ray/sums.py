@@ -1,8 +1,9 @@
 """`reduce` over what Hoplite has and over what tasks of Ray return, and which of them were folded.
 
 What Ray has is brought into Hoplite by a small task on the node where it lies, under a name that the reduce waits
-for from the beginning: so tasks that are still running count as inputs. What a method of an actor returns by the tensor
-transport is put by that actor, before Ray says that the method is over: if it is over and put nothing, it has failed.
+for from the beginning: so tasks that are still running count as inputs. What a method of an actor returns by the
+tensor transport is put by that actor, before Ray reports the end of the method: if it has ended and put nothing under
+the name, it has failed. The ObjectRef of the result is what the keeper of the Ray node returns when it is complete.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from hoplite.ray._versions import get_object_locations
 from hoplite.ray.again import put_again
 from hoplite.ray.lifetime import DELETE_S, Kept, lifetimes
 from hoplite.ray.names import ARRAYS, TENSORS, name_of
-from hoplite.ray.objects import Stored, behind, get
-from hoplite.ray.place import client
+from hoplite.ray.objects import behind, get
+from hoplite.ray.place import client, keeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +56,8 @@ class _Inputs:
         self._tasks: dict[Any, str] = {}
         # Methods of actors that may still run, whose tensors their actors put.
         self._methods: dict[Any, str] = {}
-        self.failed: set[str] = set()
+        # Of the last input that failed.
+        self._why = ""
         self.texts = [self._text(place, each) for place, each in enumerate(given)]
 
     def _text(self, place: int, each: Any) -> str:
@@ -70,7 +72,7 @@ class _Inputs:
         if kept is not None:
             return kept.text
         if each.tensor_transport() in (TENSORS, ARRAYS):
-            self._methods[each] = name_of(each.hex(), 0)
+            self._methods[each] = name_of(each.hex())
             return self._methods[each]
         stored = behind(each) if _may_be_stored(each) else None
         if stored is not None:
@@ -88,46 +90,46 @@ class _Inputs:
         task = ray.remote(bring).options(num_cpus=0, max_retries=BRING_RETRIES)
         self._tasks = {task.remote(each, name): name for name, each in self._to_bring.items()}
 
-    def look(self, kept: Kept) -> bool:
-        """Hears what has become of tasks and methods; lets go of all inputs when the result is there.
+    def refs(self) -> list[Any]:
+        """The tasks and methods that Ray has not reported yet."""
+        return [*self._tasks, *self._methods]
 
-        Args:
-            kept: the result.
-
-        Returns:
-            Whether there is more to wait for.
-        """
-        for task, name in _over(self._tasks):
-            self._hear(task, name, kept)
-        for method, name in _over(self._methods):
-            put, _ = self._hp.wait([name], timeout=0)
-            if not put:
-                self._hear(method, name, kept)
-        came, _ = self._hp.wait([kept.text], timeout=0)
-        if not came and self.failed and self._is_short(kept.text):
-            # Hoplite would wait for ever for what was never put.
-            self._hp.delete(kept.text, timeout=DELETE_S)
-            came = [Ref(kept.text)]
-        if came:
-            self.release()
-        return not came
+    def over(self, ref: Any, kept: Kept) -> None:
+        """Takes note of a task or method that has ended, and of the input that does not come if it failed."""
+        if (name := self._tasks.pop(ref, None)) is not None:
+            self._hear(ref, name, kept)
+        elif (name := self._methods.pop(ref, None)) is not None and not self._hp.wait([name], timeout=0)[0]:
+            self._hear(ref, name, kept)
+            if name not in kept.failed:
+                self._fail(name, kept, "its method returned no tensor, or more than one: return one array or tensor")
 
     def _hear(self, ref: Any, name: str, kept: Kept) -> None:
-        """Takes note of an input that does not come, if Ray says so."""
         try:
             ray.get(ref, timeout=DELETE_S)
         except ray.exceptions.GetTimeoutError:
             logger.debug("input %s of a reduce is slow to come from Ray", name)
         except ray.exceptions.RayError as error:
-            logger.warning("input %s of a reduce can't be had: %s", name, error)
-            self.failed.add(name)
+            # The last line is the error itself, after where it came from.
+            self._fail(name, kept, str(error).strip().rpartition("\n")[2])
             # Its frames would keep refs alive.
-            kept.failure = error.with_traceback(None)
+            error.__traceback__ = None
 
-    def _is_short(self, result: str) -> bool:
-        """Whether too few inputs can still come, where neither Ray nor Hoplite has lost so many alone."""
-        lost = {str(each) for each in self._hp.lost(result, timeout=DELETE_S)}
-        return len(self.texts) - len(lost | self.failed) < self._count
+    def _fail(self, name: str, kept: Kept, why: str) -> None:
+        place = self.texts.index(name)
+        logger.warning("input %d of the reduce %s can't come: %s", place, kept.text, why)
+        kept.failed.add(name)
+        self._why = f"input {place}: {why}"
+
+    def check(self, kept: Kept) -> None:
+        """Fails the reduce if too few inputs can still come, where neither Ray nor Hoplite has lost so many alone."""
+        if self._is_short(kept):
+            why = f"too few inputs of the reduce {kept.text} can still come. {self._why}"
+            # Hoplite would wait for ever for what was never put.
+            keeper().give_up.remote(kept.text, why, delete=True)
+
+    def _is_short(self, kept: Kept) -> bool:
+        lost = {str(each) for each in self._hp.lost(kept.text, timeout=DELETE_S)}
+        return len(self.texts) - len(lost | kept.failed) < self._count
 
     def release(self) -> None:
         """Lets go of the inputs, and deletes those that were brought for this reduce alone."""
@@ -154,16 +156,17 @@ def reduce(
 ) -> Any:
     """Folds the first `count` inputs to arrive, as `hoplite.reduce` does, and returns a Ray ObjectRef of the result.
 
-    It returns at once. `ray.get` of the result, or a task that has it as an argument, waits for it; `wait` and `get` of
-    this module do so with a timeout. The result and what was brought into Hoplite for it live as `put` says.
+    It returns at once. The ObjectRef is ready when the result is complete, and fails if there will be none, as that of
+    a task: `ray.get` and `ray.wait` wait for it, and tasks that have it as an argument begin then. The result and what
+    was brought into Hoplite for it live as `put` says.
 
     Args:
-        refs: the inputs: refs of Hoplite, names, and ObjectRefs of Ray, whether of `put`, of arrays in Ray's
+        refs: a list of the inputs: refs of Hoplite, names, and ObjectRefs of Ray, whether of `put`, of arrays in Ray's
             store, of tasks that return an array and may still run, or of actor methods with the tensor
-            transport "hoplite".
+            transport "hoplite" that return one tensor or array.
         op: see `hoplite.reduce`.
         count: how many inputs to fold; None means all. A task or method that raises, or whose worker has died for good,
-            is an input that does not come. If too few can still come, `get` of the result raises `ObjectLost`.
+            is an input that does not come. If too few can still come, the result fails with `ObjectLost`.
         name: what to call the result; None mints an id.
         timeout: seconds until the inputs must have arrived and the result be folded.
 
@@ -172,6 +175,8 @@ def reduce(
         InvalidArgument: an input is of none of these kinds; or as `hoplite.reduce`.
         HopliteError: as `hoplite.reduce`.
     """
+    if isinstance(refs, (str, bytes, Ref, ray.ObjectRef)):
+        raise InvalidArgument(f"reduce takes a list of inputs, not a {type(refs).__name__}: write [{refs!r}]")
     hp = client()
     taken = _Inputs(hp, list(refs), count)
     result = hp.promise() if name is None else Ref(name)
@@ -179,21 +184,15 @@ def reduce(
     try:
         taken.hold()
         hp.reduce(taken.texts, op, count=count, name=result, timeout=timeout)
-        anchor = ray.put(Stored(str(result)))
+        anchor = keeper().result.remote(str(result))
         taken.bring()
     except BaseException:
         lease.release()
         taken.release()
         raise
-    kept = Kept(
-        hp,
-        str(result),
-        lease,
-        is_named=name is not None,
-        pending=taken.look,
-        inputs=taken.texts,
-        failed=taken.failed,
-    )
+    # What Hoplite alone has needs no look.
+    pending = taken if any(isinstance(each, ray.ObjectRef) for each in taken.given) else None
+    kept = Kept(hp, str(result), lease, is_named=name is not None, is_reduce=True, pending=pending, inputs=taken.texts)
     lifetimes.keep(anchor, kept)
     return anchor
 
@@ -261,12 +260,6 @@ def bring(value: Any, name: str) -> None:
     # Who asked may have died, or want it no more: then it goes with this lease.
     with hp.hold(name):
         put_again(hp, value, name)
-
-
-def _over(refs: dict[Any, str]) -> list[tuple[Any, str]]:
-    """Takes out those of which Ray knows what became."""
-    ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0, fetch_local=False) if refs else ([], [])
-    return [(ref, refs.pop(ref)) for ref in ready]
 
 
 def _may_be_stored(each: Any) -> bool:

@@ -96,7 +96,7 @@ class HopliteTransport(TensorTransportManager):  # type: ignore[misc] # as above
             if device != "cpu":
                 raise UnsupportedDtype(f"a tensor is on {device}: the transport hoplite takes those of the CPU")
         hp = place.client()
-        names = [name_of(obj_id, number) for number in range(len(rdt_object))]
+        names = [name_of(obj_id, number, len(rdt_object)) for number in range(len(rdt_object))]
         leases = [hp.hold(name) for name in names]
         try:
             for name, tensor in zip(names, rdt_object, strict=True):

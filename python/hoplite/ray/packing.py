@@ -1,0 +1,135 @@
+"""Values that take a pickle, as Ray pickles them: ObjectRefs, actors and classes of the main script included.
+
+Arrays and tensors inside of a value stay apart, and Hoplite keeps them as everywhere. ObjectRefs and handles of actors
+are handed to Ray, which counts them. Knows nothing of objects in Hoplite.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import threading
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray import cloudpickle
+
+from hoplite import InvalidArgument, Undecodable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# What can hold no ObjectRef and no class, and what types have that lend their memory.
+PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, memoryview)
+LENDS = ("__array_interface__", "__dlpack_device__", "__arrow_c_array__", "__arrow_c_stream__")
+
+REF, LEAF = "ref", "leaf"
+
+
+class _Unpacking(threading.local):
+    """The ObjectRefs and actors inside of what this thread unpickles."""
+
+    inner: tuple[Any, ...] = ()
+
+
+_unpacking = _Unpacking()
+
+
+class Packed:
+    """A pickled value.
+
+    Args:
+        stream: the pickle.
+        leaves: arrays and tensors inside of the value.
+    """
+
+    __slots__ = ("_leaves", "_stream")
+
+    def __init__(self, stream: bytes, leaves: list[Any]) -> None:
+        self._stream, self._leaves = stream, leaves
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return unpacked, (self._stream, self._leaves)
+
+
+class _Packer(cloudpickle.CloudPickler):  # type: ignore[misc] # Ray is not there when types are checked
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream, protocol=5)
+        self.inner: list[Any] = []
+        self.leaves: list[Any] = []
+        self._places: dict[int, tuple[str, int]] = {}
+
+    def persistent_id(self, value: Any) -> tuple[str, int] | None:
+        if isinstance(value, (ray.ObjectRef, ray.actor.ActorHandle)):
+            kind, kept = REF, self.inner
+        elif lends(value):
+            kind, kept = LEAF, self.leaves
+        else:
+            return None
+        if id(value) not in self._places:
+            self._places[id(value)] = kind, len(kept)
+            kept.append(value)
+        return self._places[id(value)]
+
+
+class _Unpacker(pickle.Unpickler):
+    leaves: list[Any]
+
+    def persistent_load(self, place: tuple[str, int]) -> Any:
+        kind, number = place
+        if kind == LEAF:
+            return self.leaves[number]
+        if number >= len(_unpacking.inner):
+            raise Undecodable(
+                "the value has ObjectRefs or actors inside, which Ray counts by the ObjectRef that hoplite.ray.put "
+                "returned: get it by that, not by its name"
+            )
+        return _unpacking.inner[number]
+
+
+def packed(value: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Makes of a value what Hoplite is to put, and what Ray is to count.
+
+    Raises:
+        InvalidArgument: it can't be pickled.
+    """
+    if isinstance(value, PLAIN) or lends(value):
+        return value, ()
+    stream = io.BytesIO()
+    packer = _Packer(stream)
+    try:
+        packer.dump(value)
+    except Exception as error:  # it comes from code of the value's own
+        raise InvalidArgument(
+            f"can't put a {type(value).__module__}.{type(value).__qualname__}: it can't be pickled "
+            f"({type(error).__name__}: {error}); put the data that it is made of, or give its class __reduce__"
+        ) from error
+    return Packed(stream.getvalue(), packer.leaves), tuple(packer.inner)
+
+
+def unpacked(stream: bytes, leaves: list[Any]) -> Any:
+    """What `Packed` is unpickled to: the value."""
+    unpacker = _Unpacker(io.BytesIO(stream))
+    unpacker.leaves = leaves
+    return unpacker.load()
+
+
+def with_inner(inner: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+    """Calls something that unpickles a value in this thread.
+
+    Args:
+        inner: the ObjectRefs and actors inside of the value, as `packed` gave them.
+        call: returns the value.
+    """
+    before, _unpacking.inner = _unpacking.inner, inner
+    try:
+        return call()
+    finally:
+        _unpacking.inner = before
+
+
+def lends(value: Any) -> bool:
+    """Whether Hoplite keeps the memory of a value as it is: an array, a tensor or Arrow data, not of Python objects."""
+    if getattr(getattr(value, "dtype", None), "hasobject", False):
+        return False
+    return any(hasattr(type(value), name) for name in LENDS)
