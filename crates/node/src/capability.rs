@@ -72,7 +72,13 @@ impl<'a> Chain<'a> {
         if lines.len() > CAVEATS_MAX {
             return Err(bad(&format!("it has more than {CAVEATS_MAX} lines between")));
         }
-        let caveats: Result<Vec<Caveat>, BadRef> = lines.iter().map(|line| line.parse()).collect();
+        // A line may be the tag of another capability, in a file of two: no word of it is repeated.
+        let read = |(number, line): (usize, &&str)| {
+            line.parse().map_err(|_: BadRef| {
+                bad(&format!("line {} is not prefix=, verbs= or expires= with a value", number + 2))
+            })
+        };
+        let caveats: Result<Vec<Caveat>, BadRef> = lines.iter().enumerate().map(read).collect();
         Ok(Self { caveats: caveats?, lines, tag })
     }
 }
@@ -243,6 +249,26 @@ mod tests {
         };
         assert!(verify(&with_tag_of(&text, &narrow), [TOKEN]).is_err());
         assert!(verify(&with_tag_of(&narrow, &text), [TOKEN]).is_err());
+    }
+
+    #[test]
+    fn no_error_repeats_a_tag() {
+        let text = granted();
+        let (lines, tag) = text.rsplit_once('\n').unwrap();
+        let of_two = [
+            format!("{text}\n{text}"),
+            format!("{text}{text}"),
+            format!("{text} {text}"),
+            format!("{lines}{tag}\n{tag}"),
+            format!("{lines}\nverbs={tag}\n{tag}"),
+            format!("{lines}\nexpires={tag}\n{tag}"),
+            format!("{tag}\n{text}"),
+        ];
+        for joined in of_two {
+            for error in [read(&joined).unwrap_err(), verify(&joined, [TOKEN]).unwrap_err()] {
+                assert!(!error.to_string().contains(&tag[..8]), "{error}");
+            }
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::{
     id::{BadRef, Name, ObjectId},
     limits::NAME_BYTES_MAX,
     quoted::Quoted,
+    reduce::MISSING,
     table,
 };
 
@@ -119,6 +120,7 @@ impl FromStr for Caveat {
 /// What a client may ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capability {
+    tenant: String,
     prefix: String,
     verbs: BTreeSet<Verb>,
     until: Option<u64>,
@@ -130,7 +132,8 @@ impl Capability {
     /// # Errors
     /// [`BadRef`] if one of them would allow more than those before it, or none names a prefix.
     pub fn of(caveats: &[Caveat]) -> Result<Self, BadRef> {
-        let all = Self { prefix: String::new(), verbs: Verb::ALL.into(), until: None };
+        let (tenant, prefix) = (String::new(), String::new());
+        let all = Self { tenant, prefix, verbs: Verb::ALL.into(), until: None };
         let left = caveats.iter().try_fold(all, Self::narrowed)?;
         // Everything has to be said too.
         if !caveats.iter().any(|caveat| matches!(caveat, Caveat::Prefix(_))) {
@@ -148,6 +151,9 @@ impl Capability {
                     return Err(BadRef(format!("the prefix {prefix} is not below {own}")));
                 }
                 self.prefix.clone_from(prefix);
+                if self.tenant.is_empty() {
+                    self.tenant.clone_from(prefix);
+                }
             }
             Caveat::Verbs(verbs) => {
                 if verbs.is_empty() || !verbs.is_subset(&self.verbs) {
@@ -164,6 +170,11 @@ impl Capability {
             }
         }
         Ok(self)
+    }
+
+    /// The first prefix of the chain that is not empty. Holders that narrow it can't change that.
+    pub fn tenant(&self) -> &str {
+        &self.tenant
     }
 
     /// What the names begin with.
@@ -301,9 +312,8 @@ impl Capability {
                 ids.retain(|id| self.has(id));
                 Ok(Answer::Inputs { ids })
             }
-            Ok(Answer::Explained { mut state, lacks }) => {
-                hide_largest(&mut state);
-                Ok(Answer::Explained { state, lacks })
+            Ok(Answer::Explained { state, lacks }) => {
+                Ok(Answer::Explained { state: self.shown_text(state), lacks })
             }
             Ok(
                 same @ (Answer::Put { .. }
@@ -320,17 +330,76 @@ impl Capability {
                 | Answer::Owners(_)
                 | Answer::Status(_)),
             ) => Ok(same),
-            Err(mut error) => {
-                match &mut error {
-                    Error::StoreFull { largest: text, .. }
-                    | Error::NoMemory { detail: text, .. }
-                    | Error::Timeout { state: text, .. } => hide_largest(text),
-                    Error::TooFewInputs { gone, .. } => gone.retain(|id| self.has(id)),
-                    _ => {}
-                }
-                Err(error)
-            }
+            Err(error) => Err(self.shown_error(error)),
         }
+    }
+
+    /// An error as the client may hear it. A reduce may have a name below the prefix and inputs that are not.
+    fn shown_error(&self, error: Error) -> Error {
+        let hidden = |what: &str| {
+            Error::NotAllowed(format!(
+                "{what} outside the capability of this client, {self}: ask a client that may see it"
+            ))
+        };
+        match error {
+            Error::Timeout { what, waited_ns, state } => Error::Timeout {
+                what: self.shown_text(what),
+                waited_ns,
+                state: self.shown_text(state),
+            },
+            Error::ObjectLost { id, detail } if self.has(&id) => {
+                Error::ObjectLost { id, detail: self.shown_text(detail) }
+            }
+            Error::ObjectLost { .. } => hidden("an object is lost"),
+            Error::ObjectDeleted { id } if self.has(&id) => Error::ObjectDeleted { id },
+            Error::ObjectDeleted { .. } => hidden("an object was deleted"),
+            Error::NameTaken { id, holder } if self.has(&id) => Error::NameTaken { id, holder },
+            Error::NameTaken { .. } => hidden("a name is taken"),
+            Error::StoreFull { needed, capacity, pinned, mut largest } => {
+                hide_names(&mut largest, |_| false);
+                Error::StoreFull { needed, capacity, pinned, largest }
+            }
+            // It may name a control group, and no object but the largest.
+            Error::NoMemory { needed, mut detail } => {
+                hide_names(&mut detail, |_| false);
+                Error::NoMemory { needed, detail }
+            }
+            Error::ShapeMismatch { first, other, metas }
+                if self.has(&first) && self.has(&other) =>
+            {
+                Error::ShapeMismatch { first, other, metas }
+            }
+            Error::ShapeMismatch { .. } => {
+                hidden("inputs of a reduce must have one dtype and shape, and differ in an object")
+            }
+            Error::Unreducible { id, meta, op, advice } if self.has(&id) => {
+                Error::Unreducible { id, meta, op, advice }
+            }
+            Error::Unreducible { .. } => hidden("a reduce can't fold an object"),
+            Error::TooFewInputs { count, possible, mut gone } => {
+                gone.retain(|id| self.has(id));
+                Error::TooFewInputs { count, possible, gone }
+            }
+            Error::ObjectCorrupt { id, senders } if self.has(&id) => {
+                Error::ObjectCorrupt { id, senders }
+            }
+            Error::ObjectCorrupt { .. } => hidden("an object is corrupt"),
+            Error::InvalidArgument(said) => Error::InvalidArgument(self.shown_text(said)),
+            Error::NodeDown(said) => Error::NodeDown(self.shown_text(said)),
+            // In words of this file, about what the client asked.
+            same @ Error::NotAllowed(_) => same,
+        }
+    }
+
+    /// A text without the names of objects that are not below the prefix: if a word of it may be one, without all of it.
+    fn shown_text(&self, mut text: String) -> String {
+        let is_own = |name: &str| name.starts_with(&self.prefix);
+        hide_names(&mut text, is_own);
+        let names_others = text.split_whitespace().any(|word| {
+            let word = word.trim_matches(|mark: char| mark.is_ascii_punctuation() && mark != '@');
+            (word.contains('/') || word.starts_with('@')) && !is_own(word)
+        });
+        if names_others { HIDDEN.into() } else { text }
     }
 }
 
@@ -371,11 +440,19 @@ impl fmt::Display for Capability {
     }
 }
 
-/// Takes the names of what fills a store out of a text; they are the last that it says.
-fn hide_largest(text: &mut String) {
-    if let Some(at) = text.find(table::LARGEST) {
-        text.truncate(at);
-        text.push_str("which objects take the most is told to clients without a capability");
+/// What a client with a capability reads in place of names of others.
+const HIDDEN: &str = "which objects is told to clients without a capability";
+
+/// Takes the names of what fills a store, and of inputs that are missing, out of a text, unless all of them may be shown; they
+/// are the last that it says.
+fn hide_names(text: &mut String, may_show: impl Fn(&str) -> bool) {
+    for (before, are_shown) in [(table::LARGEST, false), (MISSING, true)] {
+        let Some(at) = text.find(before) else { continue };
+        let names = &text[at + before.len()..];
+        if !are_shown || !names.split(", ").all(&may_show) {
+            text.truncate(at);
+            text.push_str(HIDDEN);
+        }
     }
 }
 

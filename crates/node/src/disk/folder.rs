@@ -51,6 +51,12 @@ impl Folder {
         let refused =
             |said: &str| Error::Spill(format!("can't spill to {}: {said}", folder.display()));
         let failed = |error: std::io::Error| refused(&error.to_string());
+        let is_trusted = |user| user == 0 || user == geteuid().as_raw();
+        if let Some(link) = link_of_another(folder, is_trusted).map_err(failed)? {
+            let said =
+                format!("{} is a link of another user; name the folder itself", link.display());
+            return Err(refused(&said));
+        }
         let is_new = !folder.exists();
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
             match fs::metadata(folder) {
@@ -149,5 +155,69 @@ impl Folder {
         }
         left.sort_by_key(|(at, ..)| *at);
         Ok(left.into_iter().map(|(_, kept, file)| (kept, file)).collect())
+    }
+}
+
+/// Links on the way to a folder: the kernel follows no more either.
+const LINKS_MAX: usize = 40;
+
+/// A symbolic link on the way to `path` whose owner is not trusted: that user chooses the folder, and which files are removed.
+fn link_of_another(
+    path: &Path,
+    is_trusted: impl Fn(u32) -> bool,
+) -> std::io::Result<Option<PathBuf>> {
+    let mut path = std::path::absolute(path)?;
+    for _ in 0..LINKS_MAX {
+        let mut from_root: Vec<&Path> = path.ancestors().collect();
+        from_root.reverse();
+        let link = from_root.into_iter().find_map(|at| {
+            // What is not there yet is made by this process.
+            let facts = fs::symlink_metadata(at).ok()?;
+            facts.is_symlink().then_some((at, facts.uid()))
+        });
+        let Some((link, owner)) = link else { return Ok(None) };
+        if !is_trusted(owner) {
+            return Ok(Some(link.to_path_buf()));
+        }
+        let behind = path.strip_prefix(link).map_err(std::io::Error::other)?;
+        let target = link.parent().unwrap_or(link).join(fs::read_link(link)?);
+        path = if behind.as_os_str().is_empty() { target } else { target.join(behind) };
+    }
+    Err(rustix::io::Errno::LOOP.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_link_on_the_way_is_found_wherever_it_leads() {
+        let root = std::env::temp_dir().canonicalize().unwrap();
+        let root = root.join(format!("hoplite-links-{}", std::process::id()));
+        fs::create_dir_all(root.join("real/spill")).unwrap();
+        symlink("real", root.join("relative")).unwrap();
+        symlink(root.join("relative/spill"), root.join("chain")).unwrap();
+        let own = geteuid().as_raw();
+        for (path, link) in [
+            ("relative/spill", "relative"),
+            ("relative/../real/spill", "relative"),
+            ("chain/not/there", "chain"),
+        ] {
+            let found = link_of_another(&root.join(path), |_| false).unwrap();
+            assert_eq!(found, Some(root.join(link)), "{path}");
+        }
+        for path in ["relative/spill", "chain", "real/spill", "not/there"] {
+            assert_eq!(link_of_another(&root.join(path), |user| user == own).unwrap(), None);
+        }
+        // A link behind one that is trusted.
+        let asked = std::cell::Cell::new(0);
+        let is_first = |_| asked.replace(1) == 0;
+        let found = link_of_another(&root.join("chain"), is_first).unwrap();
+        assert_eq!(found, Some(root.join("relative")));
+        symlink("again", root.join("again")).unwrap();
+        assert!(link_of_another(&root.join("again"), |_| true).is_err());
+        fs::remove_dir_all(&root).unwrap();
     }
 }

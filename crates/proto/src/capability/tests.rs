@@ -1,6 +1,6 @@
 //! Every question inside and outside a prefix, with and without its verb; and that no chain of caveats widens.
 
-use alloc::vec;
+use alloc::{boxed::Box, vec};
 
 use proptest::prelude::*;
 
@@ -363,4 +363,83 @@ proptest! {
     fn any_text_is_read_or_refused(text in ".*") {
         let _ = text.parse::<Caveat>().map(|caveat| Capability::of(&[caveat]));
     }
+}
+
+/// Every error that can name an object, of `id`.
+fn errors_of(id: &ObjectId) -> Vec<Error> {
+    let (detail, holder) = (format!("node 1 held {id}"), NodeId(1));
+    let meta = Box::new(Meta::bytes(12_345));
+    let metas = Box::new((Meta::bytes(12_345), Meta::bytes(54_321)));
+    let own = object("team-a/sum");
+    let state = format!("1 of 3 inputs arrived; {MISSING}team-a/1, {id} and 1 more");
+    vec![
+        Error::Timeout { what: "object team-a/sum".into(), waited_ns: 1, state },
+        Error::Timeout { what: format!("object {id}"), waited_ns: 1, state: String::new() },
+        Error::ObjectLost { id: id.clone(), detail: String::new() },
+        Error::ObjectLost { id: own.clone(), detail: detail.clone() },
+        Error::ObjectDeleted { id: id.clone() },
+        Error::NameTaken { id: id.clone(), holder },
+        Error::StoreFull {
+            needed: 1,
+            capacity: 1,
+            pinned: 1,
+            largest: format!("{}{id} of 12345 bytes (arriving)", table::LARGEST),
+        },
+        Error::NoMemory { needed: 1, detail: format!("{}{id} of 1 bytes", table::LARGEST) },
+        Error::ShapeMismatch { first: own.clone(), other: id.clone(), metas: metas.clone() },
+        Error::ShapeMismatch { first: id.clone(), other: own, metas },
+        Error::Unreducible { id: id.clone(), meta, op: Op::Sum, advice: String::new() },
+        Error::TooFewInputs { count: 2, possible: 1, gone: vec![id.clone()] },
+        Error::InvalidArgument(detail.clone()),
+        Error::ObjectCorrupt { id: id.clone(), senders: vec![holder] },
+        Error::NodeDown(detail),
+    ]
+}
+
+#[test]
+fn no_error_names_an_object_outside_the_prefix_and_each_names_those_inside() {
+    let capability = capability(&["prefix=team-a/"]).unwrap();
+    let minted = ObjectId::Minted { node: NodeId(7), serial: 9 };
+    for other in [object("team-b/secret"), object("secret/team-a/1"), minted] {
+        for error in errors_of(&other) {
+            let before = error.to_string();
+            let shown = capability.shown(Err(error)).unwrap_err();
+            for text in [shown.to_string(), format!("{shown:?}")] {
+                let is_told = text.contains(&other.to_string()) || text.contains("54321");
+                assert!(!is_told && !text.contains("secret"), "{before}: {text}");
+            }
+            let sizes = matches!(shown, Error::Unreducible { .. });
+            assert!(!sizes, "{before}: {shown}");
+        }
+    }
+    for error in errors_of(&object("team-a/2")) {
+        let shown = capability.shown(Err(error.clone())).unwrap_err();
+        match &error {
+            Error::StoreFull { .. } | Error::NoMemory { .. } => {
+                assert!(!shown.to_string().contains("team-a/2"), "{shown}");
+            }
+            _ => assert_eq!(shown, error),
+        }
+    }
+    let whole = Capability::of(&[Caveat::Prefix(String::new())]).unwrap();
+    for error in errors_of(&object("team-b/secret")) {
+        assert_eq!(whole.shown(Err(error.clone())).unwrap_err(), error);
+    }
+    // How far a sum has got, for one who looks.
+    let state = format!("it is the result of a reduce; {MISSING}secret");
+    let lacks = None;
+    let Ok(Answer::Explained { state, .. }) =
+        capability.shown(Ok(Answer::Explained { state, lacks }))
+    else {
+        panic!()
+    };
+    assert!(!state.contains("secret"), "{state}");
+}
+
+#[test]
+fn the_tenant_of_a_capability_is_that_of_its_grant() {
+    let tenant = |caveats: &[&str]| capability(caveats).unwrap().tenant().to_string();
+    assert_eq!(tenant(&["prefix=team-a/", "prefix=team-a/runs/"]), "team-a/");
+    assert_eq!(tenant(&["prefix=", "prefix=team-b/", "prefix=team-b/x/"]), "team-b/");
+    assert_eq!(tenant(&["prefix="]), "");
 }

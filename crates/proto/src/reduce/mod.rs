@@ -51,6 +51,9 @@ use crate::{
     timed::Deadline,
 };
 
+/// Before the names of inputs that have not arrived, in the state of a reduce.
+pub(crate) const MISSING: &str = "missing: ";
+
 /// The pause before another attempt, doubled with each up to 64 times. Where a node may be lost: 40 ms at first, long enough
 /// for the directory to learn of a death, short against any transfer that is worth a reduce.
 const LOST_PAUSE_NS: u64 = 20_000_000;
@@ -262,7 +265,7 @@ impl Reduce {
             return format!("all {} inputs arrived, the result is being folded", self.count);
         }
         let arrived = self.arrived.len();
-        format!("{arrived} of {} inputs arrived; missing: {}", self.count, List(&missing))
+        format!("{arrived} of {} inputs arrived; {MISSING}{}", self.count, List(&missing))
     }
 
     /// An owner says whether an input exists.
