@@ -14,7 +14,7 @@ import pytest
 
 import hoplite
 from faults import abuse
-from faults.attacker import ATTACKS
+from faults.attacker import ATTACKS, LOCAL
 from hoplite import testing
 from hoplite.tools.lab import Lab
 from labs import needs_lab
@@ -67,7 +67,7 @@ def transfer(clients: list[hoplite.Client], seed: int) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_transfer_and_a_join_go_on_and_nothing_grows(victims: list[NodeProcess], attack: str) -> None:
+def test_a_transfer_and_a_join_go_on_and_nothing_grows(token: str, victims: list[NodeProcess], attack: str) -> None:
     with hoplite.connect(victims[0].socket) as near, hoplite.connect(victims[1].socket) as far:
         clients = [near, far]
         kept = near.put(np.zeros(1 << 20), name=abuse.KEPT)
@@ -76,23 +76,28 @@ def test_a_transfer_and_a_join_go_on_and_nothing_grows(victims: list[NodeProcess
         ids = members(near)
         assert len(ids) == 2
         strangers = [client.status()["counters"]["strangers"] for client in clients]
-        targets = [str(victims[0].socket), str(kept)] if attack == "local" else [node.address for node in victims]
+        is_local = attack in LOCAL
+        path = str(victims[0].socket)
+        targets = abuse.local_targets(path, token) if is_local else [node.address for node in victims]
 
         def lure(address: str) -> None:
             hoplite.Node(join=[address]).close()
 
         with abuse.attacking(attack, targets, lure, subprocess.Popen) as report:
             transfer(clients, 1)
+            if is_local:
+                assert len(hoplite.connect(path).get(kept, timeout=SOON)) == 1 << 20
             with hoplite.Node(join=[victims[0].address]) as honest:
                 testing.wait_for_members([honest], 3)
                 assert {member["id"] for member in near.status()["members"]} == ids | {honest.id}
         assert report["tries"] > 0
         assert report["joined"] == 0
+        assert report["kept"] == 0
         eventually(lambda: members(near) == members(far) == ids)
         for node, (bytes_before, count) in zip(victims, before, strict=True):
             eventually(lambda node=node, count=count: descriptors(node) <= count)  # type: ignore[misc]
             assert memory(node) < bytes_before + GROWTH_MAX
-        if attack != "local":
+        if not is_local:
             # A node counts a connection when it has ended it.
             for client, then in zip(clients, strangers, strict=True):
                 eventually(lambda client=client, then=then: client.status()["counters"]["strangers"] > then)  # type: ignore[misc]

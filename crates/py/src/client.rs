@@ -2,8 +2,7 @@
 
 use std::{
     borrow::Cow,
-    fs::File,
-    os::fd::{OwnedFd, RawFd},
+    os::fd::{IntoRawFd, RawFd},
     path::PathBuf,
     sync::{Mutex, RwLock},
 };
@@ -69,13 +68,10 @@ pub(crate) fn connect(
     attached.map(Client::new).map_err(|error| errors::of(py, &error))
 }
 
-/// Pins what all clients of this process read until no process has the other end of the pipe `end`; for what comes after
-/// a fork. Returns false, and does nothing, if nothing is read.
+/// Pins what all clients of this process read, until no process has the descriptors that this returns: before a fork.
 #[pyfunction]
-pub(crate) fn hold_all(py: Python<'_>, end: RawFd) -> PyResult<bool> {
-    // By its path in /proc: a number may be anything, and taking it over would be unsafe.
-    let end = OwnedFd::from(File::open(format!("/proc/self/fd/{end}"))?);
-    Ok(py.detach(|| Native::hold_all(&end))?)
+pub(crate) fn hold_all(py: Python<'_>) -> Vec<RawFd> {
+    py.detach(Native::hold_all).into_iter().map(IntoRawFd::into_raw_fd).collect()
 }
 
 /// The digest of bytes in several parts, one after the other.

@@ -47,13 +47,15 @@ mod os {
     pub use crate::claim::{ClaimGuard, OwnedWriteGuard, WriteGuard};
     pub use crate::error::ShmError;
     pub use crate::float16::{narrow_float16, widen_float16};
+    pub use crate::lent::Lent;
     pub use crate::mapping::Mapping;
     pub use crate::pass_fd::{
-        FDS_PER_MESSAGE_MAX, recv_with_fds, send_with_fds, try_recv_with_fds, try_send_with_fds,
+        FDS_PER_MESSAGE_MAX, recv_all_fds, recv_with_fds, send_with_fds, try_recv_with_fds,
+        try_send_with_fds,
     };
     pub use crate::slot::Slot;
     pub use crate::socket_option::{
-        PathInfo, Peer, limit_retransmission, path_info, peer, peer_process,
+        PathInfo, Peer, limit_retransmission, path_info, peer, peer_process, refuse_descriptors,
     };
 }
 #[cfg(not(loom))]
@@ -66,6 +68,8 @@ mod claim;
 mod error;
 #[cfg(not(loom))]
 mod float16;
+#[cfg(not(loom))]
+mod lent;
 #[cfg(not(loom))]
 mod mapping;
 #[cfg(not(loom))]

@@ -65,6 +65,16 @@ impl Mapping {
         left: &Available,
         is_filled_here: bool,
     ) -> Result<(Self, OwnedFd), ShmError> {
+        Self::create_sealed(len, left, is_filled_here, SealFlags::SHRINK | SealFlags::GROW)
+    }
+
+    /// The same with these seals alone. Who leaves out `SHRINK` answers for its readers: see [`crate::Lent`].
+    pub(crate) fn create_sealed(
+        len: u64,
+        left: &Available,
+        is_filled_here: bool,
+        seals: SealFlags,
+    ) -> Result<(Self, OwnedFd), ShmError> {
         let too_large = ShmError::TooLarge { len, max: MAPPING_BYTES_MAX };
         let len = match len.checked_next_multiple_of(PAGE_BYTES) {
             Some(0) => return Err(ShmError::Empty),
@@ -98,7 +108,7 @@ impl Mapping {
             rustix::io::retry_on_intr(|| fs::fallocate(&fd, FallocateFlags::empty(), begin, bytes))
                 .map_err(failed("fallocate"))?;
         }
-        fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(failed("fcntl"))?;
+        fs::fcntl_add_seals(&fd, seals).map_err(failed("fcntl"))?;
         let mapping = Self::map(&fd, len, true)?;
         if is_filled_here {
             mapping.populate();
@@ -124,6 +134,16 @@ impl Mapping {
     /// early or could be cut.
     pub fn map_readonly(fd: impl AsFd, len: u64) -> Result<Self, ShmError> {
         check_peer(&fd, len)?;
+        Self::map(&fd, len, false)
+    }
+
+    /// Maps the first `len` bytes of a [`Lent`](crate::Lent) object, readable only. Whoever made it takes it back when this
+    /// process says that it reads it no more; to read after that kills this process.
+    ///
+    /// # Errors
+    /// [`ShmError::Short`] when the memory ends early.
+    pub fn map_lent(fd: impl AsFd, len: u64) -> Result<Self, ShmError> {
+        check_length(&fd, len)?;
         Self::map(&fd, len, false)
     }
 
@@ -196,8 +216,9 @@ impl Mapping {
             errno => ShmError::System { call: "mmap", len, source: errno.into() },
         };
         let rights = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: no address is asked for, so the mapping replaces none. The file keeps its length: it is sealed
-        // against shrinking by `create` or was checked to be by `check_peer`.
+        // SAFETY: no address is asked for, so the mapping replaces none. The file keeps its length for as long as it is
+        // read: it is sealed against shrinking by `create` or was checked to be by `check_peer`; or it is lent, and the
+        // node cuts it when this process has dropped the slot and said so.
         let start =
             unsafe { mm::mmap(ptr::null_mut(), len as usize, rights, MapFlags::SHARED, fd, 0) }
                 .map_err(failed)?;
@@ -235,6 +256,19 @@ pub(crate) fn reopen_readonly(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
 
 /// Checks what a peer says of memory that it sent.
 fn check_peer(fd: &impl AsFd, len: u64) -> Result<(), ShmError> {
+    check_length(fd, len)?;
+    // Only files that know seals can answer; a regular file says EINVAL and can be cut by anyone.
+    let seals = match fs::fcntl_get_seals(fd) {
+        Ok(seals) => seals,
+        Err(Errno::INVAL) => SealFlags::empty(),
+        Err(errno) => {
+            return Err(ShmError::System { call: "fcntl", len, source: errno.into() });
+        }
+    };
+    if seals.contains(SealFlags::SHRINK) { Ok(()) } else { Err(ShmError::NotSealed { len }) }
+}
+
+fn check_length(fd: &impl AsFd, len: u64) -> Result<(), ShmError> {
     let failed = |call| move |errno: Errno| ShmError::System { call, len, source: errno.into() };
     if len == 0 {
         return Err(ShmError::Empty);
@@ -243,16 +277,7 @@ fn check_peer(fd: &impl AsFd, len: u64) -> Result<(), ShmError> {
         return Err(ShmError::TooLarge { len, max: MAPPING_BYTES_MAX });
     }
     let actual = fs::fstat(fd).map_err(failed("fstat"))?.st_size as u64;
-    if actual < len {
-        return Err(ShmError::Short { actual, wanted: len });
-    }
-    // Only files that know seals can answer; a regular file says EINVAL and can be cut by anyone.
-    let seals = match fs::fcntl_get_seals(fd) {
-        Ok(seals) => seals,
-        Err(Errno::INVAL) => SealFlags::empty(),
-        Err(errno) => return Err(failed("fcntl")(errno)),
-    };
-    if seals.contains(SealFlags::SHRINK) { Ok(()) } else { Err(ShmError::NotSealed { len }) }
+    if actual < len { Err(ShmError::Short { actual, wanted: len }) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -6,12 +6,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
 /// Most descriptors in one message. A client needs one for each extent that it learns of, which is one or two at a time.
 pub const FDS_PER_MESSAGE_MAX: usize = 8;
+
+/// Most descriptors that the kernel puts into one message: `SCM_MAX_FD` of net/scm.h.
+const KERNEL_FDS_MAX: usize = 253;
 
 /// Sends `bytes` with `fds` beside them and returns how many bytes went; all descriptors went with the first of them.
 ///
@@ -92,6 +95,20 @@ pub fn try_recv_with_fds(
     receive(socket, buffer, fds, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
 }
 
+/// The same with as many descriptors as one message can have: none is closed here. To close one may take as long as its
+/// sender chose.
+///
+/// # Errors
+/// As the system reports them.
+pub fn recv_all_fds(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_FDS_MAX))];
+    Ok(receive_into(socket, buffer, &mut space, fds, RecvFlags::CMSG_CLOEXEC)?.bytes)
+}
+
 fn receive(
     socket: impl AsFd,
     buffer: &mut [u8],
@@ -99,20 +116,8 @@ fn receive(
     flags: RecvFlags,
 ) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_MESSAGE_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = loop {
-        let slices = &mut [IoSliceMut::new(buffer)];
-        match recvmsg(&socket, slices, &mut control, flags) {
-            Err(Errno::INTR) => {}
-            result => break result?,
-        }
-    };
     let mut arrived = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(more) = message {
-            arrived.extend(more);
-        }
-    }
+    let received = receive_into(socket, buffer, &mut space, &mut arrived, flags)?;
     // The space is padded and may hold one more than it was made for. With room left, some were dropped since this
     // process has no numbers for them.
     let is_truncated = received.flags.contains(ReturnFlags::CTRUNC);
@@ -122,6 +127,29 @@ fn receive(
     }
     fds.append(&mut arrived);
     Ok(received.bytes)
+}
+
+fn receive_into(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    space: &mut [MaybeUninit<u8>],
+    fds: &mut Vec<OwnedFd>,
+    flags: RecvFlags,
+) -> io::Result<RecvMsg> {
+    let mut control = RecvAncillaryBuffer::new(space);
+    let received = loop {
+        let slices = &mut [IoSliceMut::new(buffer)];
+        match recvmsg(&socket, slices, &mut control, flags) {
+            Err(Errno::INTR) => {}
+            result => break result?,
+        }
+    };
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = message {
+            fds.extend(more);
+        }
+    }
+    Ok(received)
 }
 
 #[cfg(test)]
@@ -182,5 +210,10 @@ mod tests {
         let error = recv_with_fds(&peer, &mut buffer, &mut got).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         assert!(got.is_empty());
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+        sendmsg(&ours, &[IoSlice::new(b"x")], &mut control, SendFlags::empty()).unwrap();
+        assert_eq!(recv_all_fds(&peer, &mut buffer, &mut got).unwrap(), 1);
+        assert_eq!(got.len(), many.len());
     }
 }

@@ -107,6 +107,31 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
+/// `SO_PASSRIGHTS` of asm-generic/socket.h, since Linux 6.16.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+/// Refuses descriptors that others send to a Unix socket, and to the sockets that it accepts: their `sendmsg` fails with
+/// `EPERM`.
+///
+/// # Errors
+/// `ENOPROTOOPT` from a kernel older than Linux 6.16.
+pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let off: libc::c_int = 0;
+    let length = libc::socklen_t::try_from(size_of::<libc::c_int>())
+        .map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the descriptor is open for as long as it is borrowed, and the kernel reads `length` bytes of `off`.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            std::ptr::from_ref(&off).cast(),
+            length,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The process at the other end of a Unix socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
@@ -178,6 +203,20 @@ mod tests {
         assert!(info.round_trip_us.is_some_and(|us| us < 10_000_000), "{info:?}");
         let (other, _) = UnixStream::pair().unwrap();
         assert!(path_info(other.as_fd()).is_err());
+    }
+
+    #[test]
+    fn a_socket_refuses_descriptors_or_the_kernel_does_not_know_the_option() {
+        let (ours, peer) = UnixStream::pair().unwrap();
+        match refuse_descriptors(ours.as_fd()) {
+            Ok(()) => {
+                let sent = crate::send_with_fds(&peer, b"x", &[peer.as_fd()]);
+                assert_eq!(sent.unwrap_err().raw_os_error(), Some(libc::EPERM));
+                // The other way is open.
+                crate::send_with_fds(&ours, b"x", &[peer.as_fd()]).unwrap();
+            }
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT)),
+        }
     }
 
     #[test]

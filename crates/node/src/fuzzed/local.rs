@@ -86,8 +86,11 @@ fn attack(victim: &Victim, is_framed: bool, bytes: &[u8]) {
         let _ = stream.write_all(&frame(&ToNode::Hello { version: LOCAL_VERSION }));
         for (what, body) in Pieces(bytes) {
             let framed = [&(body.len() as u32).to_le_bytes()[..], body].concat();
+            // Where the kernel refuses descriptors, the frame goes without.
             let descriptors = vec![nothing.as_fd(); usize::from(what % 4)];
-            let _ = send_with_fds(&stream, &framed, &descriptors);
+            if send_with_fds(&stream, &framed, &descriptors).is_err() {
+                let _ = stream.write_all(&framed);
+            }
         }
     } else {
         let _ = stream.write_all(bytes);

@@ -6,7 +6,7 @@
 use std::{
     collections::VecDeque,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::AsFd,
     sync::{Arc, Mutex},
 };
 
@@ -19,6 +19,9 @@ use super::{
     protocol::{FromNode, frame},
 };
 use crate::sync::lock;
+
+/// What goes beside a frame.
+pub(super) type Descriptor = Arc<dyn AsFd + Send + Sync>;
 
 /// The way out to one process.
 pub(super) struct Answers {
@@ -78,13 +81,13 @@ impl Waiting {
 
 struct Outgoing {
     bytes: Vec<u8>,
-    descriptor: Option<Arc<OwnedFd>>,
+    descriptor: Option<Descriptor>,
     /// Some of it has been written: without the rest the process could read nothing that follows.
     has_begun: bool,
 }
 
 impl Outgoing {
-    const fn new(bytes: Vec<u8>, descriptor: Option<Arc<OwnedFd>>) -> Self {
+    const fn new(bytes: Vec<u8>, descriptor: Option<Descriptor>) -> Self {
         Self { bytes, descriptor, has_begun: false }
     }
 
@@ -110,7 +113,7 @@ impl Answers {
         &self,
         message: FromNode,
         bytes: Vec<u8>,
-        descriptor: Option<Arc<OwnedFd>>,
+        descriptor: Option<Descriptor>,
     ) -> Result<(), Unread> {
         let mut queue = lock(&self.queue);
         if queue.is_closed {

@@ -1,15 +1,21 @@
-//! What comes from one attached process: bytes to messages, and the descriptors beside them. Knows no meaning of either.
+//! What comes from one attached process: bytes to messages. Knows no meaning of them.
+//!
+//! A process sends no descriptors. The kernel refuses them since Linux 6.16 ([`hoplite_shm::refuse_descriptors`]). An older
+//! one delivers them, and the last close of one may take as long as its sender chose: of a TCP socket with `SO_LINGER` and
+//! bytes that nobody reads. So they are closed on a thread of their own, and the attachment ends.
 
-use std::{io, os::fd::OwnedFd};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::{OnceLock, mpsc},
+    thread,
+};
 
 use hoplite_proto::wire;
-use hoplite_shm::recv_with_fds;
+use hoplite_shm::recv_all_fds;
 use tokio::{io::Interest, net::UnixStream};
 
 use super::protocol::{ToNode, take_frame};
-
-/// Descriptors that came and were not asked for by a frame; a process that sends more is broken.
-const UNCLAIMED_MAX: usize = 8;
 
 /// The number of the process at the other end, if it has one here: a process of a PID namespace that this one can't see
 /// into has none, and the kernel reports 0.
@@ -21,7 +27,6 @@ pub(super) fn process_number(stream: &UnixStream) -> Option<u32> {
 #[derive(Default)]
 pub(super) struct Arriving {
     bytes: Vec<u8>,
-    descriptors: Vec<OwnedFd>,
     buffer: Vec<u8>,
 }
 
@@ -38,21 +43,78 @@ impl Arriving {
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 return Ok(Some((message, body.len())));
             }
+            let mut descriptors = Vec::new();
             let received = stream.async_io(Interest::READABLE, || {
-                recv_with_fds(stream, &mut self.buffer, &mut self.descriptors)
+                recv_all_fds(stream, &mut self.buffer, &mut descriptors)
             });
-            match received.await? {
+            let received = received.await;
+            if !descriptors.is_empty() {
+                close_aside(descriptors);
+                let said = "it sent descriptors, and a node takes none";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, said));
+            }
+            match received? {
                 0 => return Ok(None),
                 count => self.bytes.extend_from_slice(&self.buffer[..count]),
             }
-            if self.descriptors.len() > UNCLAIMED_MAX {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "too many descriptors"));
-            }
         }
     }
+}
 
-    /// The first descriptor that no message has claimed.
-    pub(super) fn descriptor(&mut self) -> Option<OwnedFd> {
-        if self.descriptors.is_empty() { None } else { Some(self.descriptors.remove(0)) }
+/// Ends a connection: the process can send no more, and what it sent is taken out, so that the close of the socket closes no
+/// descriptor.
+pub(super) fn hang_up(stream: &UnixStream) {
+    let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Both);
+    let (mut buffer, mut descriptors) = ([0; 4096], Vec::new());
+    while recv_all_fds(stream, &mut buffer, &mut descriptors).is_ok_and(|count| count > 0) {}
+    if !descriptors.is_empty() {
+        close_aside(descriptors);
+    }
+}
+
+/// Closes descriptors of processes on the one thread of this process that does so.
+fn close_aside(descriptors: Vec<OwnedFd>) {
+    static CLOSER: OnceLock<mpsc::Sender<Vec<OwnedFd>>> = OnceLock::new();
+    let closer = CLOSER.get_or_init(|| {
+        let (sender, receiver) = mpsc::channel::<Vec<OwnedFd>>();
+        let closing = thread::Builder::new().name("hoplite-close".into());
+        // Without a thread they are closed where they are sent.
+        drop(closing.spawn(move || receiver.into_iter().for_each(drop)));
+        sender
+    });
+    let _ = closer.send(descriptors);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::fd::AsFd,
+        time::{Duration, Instant},
+    };
+
+    use hoplite_shm::send_with_fds;
+
+    use super::{super::hostile::lingering, *};
+
+    #[tokio::test]
+    async fn a_descriptor_that_blocks_its_close_blocks_no_task() {
+        // Not sockets of a node: those refuse descriptors where the kernel knows how.
+        const BLOCKS: Duration = Duration::from_secs(60);
+        for is_read in [true, false] {
+            let (theirs, ours) = std::os::unix::net::UnixStream::pair().unwrap();
+            ours.set_nonblocking(true).unwrap();
+            let ours = UnixStream::from_std(ours).unwrap();
+            let (_listener, descriptor) = lingering(BLOCKS);
+            send_with_fds(&theirs, &[0], &[descriptor.as_fd()]).unwrap();
+            drop(descriptor);
+            let begun = Instant::now();
+            if is_read {
+                let error = Arriving::default().next(&ours).await.unwrap_err();
+                assert!(error.to_string().contains("a node takes none"), "{error}");
+            }
+            hang_up(&ours);
+            drop(ours);
+            assert!(begun.elapsed() < BLOCKS / 2, "the close took {:?}", begun.elapsed());
+        }
     }
 }

@@ -31,7 +31,7 @@ struct Question {
 }
 
 /// A question that is one too many.
-pub(super) struct Excess {
+pub(super) struct TooMuch {
     /// The limit that it is beyond.
     pub(super) limit: &'static str,
     /// What the process is told.
@@ -44,11 +44,11 @@ impl Asked {
         Self { open: HashMap::new(), bytes: 0, of_all }
     }
 
-    /// Notes a question of so many bytes. With an [`Excess`] inside it is one too many, to be answered with that.
+    /// Notes a question of so many bytes. With an [`TooMuch`] inside it is one too many, to be answered with that.
     ///
     /// # Errors
     /// A question of that number is open: the process is broken.
-    pub(super) fn begin(&mut self, request: u64, bytes: usize) -> io::Result<Result<(), Excess>> {
+    pub(super) fn begin(&mut self, request: u64, bytes: usize) -> io::Result<Result<(), TooMuch>> {
         if self.open.contains_key(&request) {
             let said = format!("it asked question {request} again before that was answered");
             return Err(io::Error::new(io::ErrorKind::InvalidData, said));
@@ -62,7 +62,7 @@ impl Asked {
             );
             let is_many = self.open.len() >= QUESTIONS_MAX;
             let limit = if is_many { "QUESTIONS_MAX" } else { "QUESTION_BYTES_MAX" };
-            return Ok(Err(Excess { limit, error: CallError::InvalidArgument(said) }));
+            return Ok(Err(TooMuch { limit, error: CallError::InvalidArgument(said) }));
         }
         let (cost, own) = (bytes + QUESTION_COST_BYTES, self.cost());
         let of_all = self.of_all.fetch_add(cost, Ordering::Relaxed);
@@ -73,7 +73,7 @@ impl Asked {
                  {QUESTION_BYTES_OF_ALL_MAX}, {own} of them those of this one: let some of its calls end first"
             );
             let error = CallError::InvalidArgument(said);
-            return Ok(Err(Excess { limit: "QUESTION_BYTES_OF_ALL_MAX", error }));
+            return Ok(Err(TooMuch { limit: "QUESTION_BYTES_OF_ALL_MAX", error }));
         }
         self.open.insert(request, Question { ours: None, bytes });
         self.bytes += bytes;

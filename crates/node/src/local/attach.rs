@@ -14,6 +14,7 @@ use std::{
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{RecvTimeoutError, SendError, SyncSender, sync_channel},
     },
     time::Duration,
 };
@@ -28,17 +29,22 @@ use hoplite_shm::{
     ExtentId, Mapping, Peer, Slot, peer, recv_with_fds, send_with_fds, try_recv_with_fds,
     try_send_with_fds,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
 
 use super::{
     incoming::Incoming,
-    protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame},
+    protocol::{COPY, FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame},
     socket,
 };
 use crate::{error::Error, fork_safe, shared_epoll::SharedEpoll, sync::lock};
 
 /// Takes the answer to a question, with the memory it speaks of.
 pub(crate) type Callback = Box<dyn FnOnce(Result<(Answer, Option<Slot>), CallError>) + Send>;
+/// None if this process may open no more files.
+type Lifeline = Option<OwnedFd>;
 type Describe = Box<dyn FnOnce(Result<String, CallError>) + Send>;
 
 /// A connection to the node of this host.
@@ -58,6 +64,8 @@ struct Shared {
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, Callback>>,
     describing: Mutex<HashMap<u64, Describe>>,
+    /// Who waits for a lifeline, in the order of the requests.
+    holding: Mutex<VecDeque<SyncSender<Lifeline>>>,
     extents: Mutex<HashMap<u64, Arc<Mapping>>>,
     epoll: Arc<SharedEpoll>,
     /// Locked for as long as answers are taken, so that they stay in order.
@@ -80,7 +88,6 @@ struct Unsent {
 /// What is left of a frame to be written.
 struct Outgoing {
     bytes: Vec<u8>,
-    descriptor: Option<OwnedFd>,
 }
 
 type SendWithFds<'a> = fn(&'a UnixStream, &[u8], &[BorrowedFd<'_>]) -> io::Result<usize>;
@@ -88,10 +95,7 @@ type SendWithFds<'a> = fn(&'a UnixStream, &[u8], &[BorrowedFd<'_>]) -> io::Resul
 impl Outgoing {
     /// Writes some of it.
     fn send<'a>(&mut self, stream: &'a UnixStream, send: SendWithFds<'a>) -> io::Result<()> {
-        let descriptors: Vec<BorrowedFd<'_>> = self.descriptor.iter().map(AsFd::as_fd).collect();
-        let count = send(stream, &self.bytes, &descriptors)?;
-        // It goes with the first byte.
-        self.descriptor = None;
+        let count = send(stream, &self.bytes, &[])?;
         self.bytes.drain(..count);
         Ok(())
     }
@@ -99,6 +103,9 @@ impl Outgoing {
 
 /// How long a node may take to greet. It answers from memory; more means that it is frozen.
 const GREETING_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a fork waits for a node to pin what is read. It answers from memory; more means that it is frozen.
+const HOLD_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What follows the reason why calls fail.
 const ADVICE: &str = "the next call attaches to the node that serves the same socket by then, unless the client was made \
@@ -177,6 +184,7 @@ impl Attached {
             next: AtomicU64::new(1),
             waiting: Mutex::default(),
             describing: Mutex::default(),
+            holding: Mutex::default(),
             extents: Mutex::default(),
             epoll: Arc::new(epoll),
             incoming: Mutex::new(incoming),
@@ -222,15 +230,32 @@ impl Attached {
             return;
         }
         lock(&self.shared.waiting).insert(request, callback);
-        self.shared.write(bytes, None);
+        self.shared.write(bytes);
         if self.shared.is_closed.load(Ordering::Acquire) {
             self.shared.fail_all();
         }
     }
 
-    /// Sends the reading end of a pipe: what this process reads now stays pinned while a process has the other end.
-    pub(crate) fn hold(&self, end: OwnedFd) {
-        self.shared.write(frame(&ToNode::Hold), Some(end));
+    /// What this process reads now stays pinned while a process has the descriptor that this returns.
+    ///
+    /// # Errors
+    /// The node is gone or answers late, or this process may open no more files.
+    pub(crate) fn hold(&self) -> io::Result<OwnedFd> {
+        let (sender, lifeline) = sync_channel(1);
+        {
+            let mut holding = lock(&self.shared.holding);
+            holding.push_back(sender);
+            self.shared.say(&ToNode::Hold);
+        }
+        if self.shared.is_closed.load(Ordering::Acquire) {
+            self.shared.fail_all();
+        }
+        match lifeline.recv_timeout(HOLD_PATIENCE) {
+            Ok(Some(lifeline)) => Ok(lifeline),
+            Ok(None) => Err(Errno::MFILE.into()),
+            Err(RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),
+            Err(RecvTimeoutError::Disconnected) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
     }
 
     /// Says that what grew is not read any more.
@@ -295,14 +320,14 @@ impl Drop for Attached {
 
 impl Shared {
     fn say(self: &Arc<Self>, message: &ToNode) {
-        self.write(frame(message), None);
+        self.write(frame(message));
     }
 
     /// Writes a frame after all others, and never waits: a node that is frozen reads nothing.
     ///
     /// The thread that reads notices when the node is gone, and ends all waits.
-    fn write(self: &Arc<Self>, bytes: Vec<u8>, descriptor: Option<OwnedFd>) {
-        let mut outgoing = Outgoing { bytes, descriptor };
+    fn write(self: &Arc<Self>, bytes: Vec<u8>) {
+        let mut outgoing = Outgoing { bytes };
         let mut unsent = lock(&self.unsent);
         if unsent.has_writer {
             unsent.frames.push_back(outgoing);
@@ -401,6 +426,14 @@ impl Shared {
                     );
                     drop(self.ended.set(said));
                 }
+                FromNode::Lifeline => {
+                    let waiting = lock(&self.holding).pop_front();
+                    let late = waiting.map(|waiting| waiting.send(incoming.descriptor()));
+                    if let Some(Err(SendError(Some(lifeline)))) = late {
+                        // The child was forked without it, and is not to lose what it reads as long as this process lives.
+                        std::mem::forget(lifeline);
+                    }
+                }
                 FromNode::Welcome { .. } | FromNode::NotAllowed { .. } => {}
             }
         }
@@ -430,6 +463,7 @@ impl Shared {
         let describing: Vec<Describe> =
             lock(&self.describing).drain().map(|(_, call)| call).collect();
         describing.into_iter().for_each(|callback| callback(Err(gone())));
+        lock(&self.holding).clear();
     }
 
     /// Gives back what an answer granted, since it can't be used.
@@ -464,6 +498,8 @@ impl Shared {
             let is_mine = matches!(answer, Ok(Answer::Created { .. }));
             let mapping = if is_mine {
                 Mapping::map_writable(&descriptor, place.extent_len)
+            } else if place.extent & COPY != 0 {
+                Mapping::map_lent(&descriptor, place.extent_len)
             } else {
                 Mapping::map_readonly(&descriptor, place.extent_len)
             };

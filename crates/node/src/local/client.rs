@@ -82,13 +82,10 @@ impl Client {
         Ok(Self { connection, may_wait: true })
     }
 
-    /// Pins what all clients of this process read once more, until no process has the other end of the pipe whose reading
-    /// end is `end`. Closed ones too: their views live on. Whether anything is read.
-    ///
-    /// # Errors
-    /// If `end` can't be had once for each client that reads.
-    pub fn hold_all(end: &OwnedFd) -> std::io::Result<bool> {
-        Connection::hold_all(end)
+    /// Pins what all clients of this process read once more, until no process has the descriptors that this returns. Closed
+    /// ones too: their views live on. Waits for the nodes that attached clients use, for 2 s at most each.
+    pub fn hold_all() -> Vec<OwnedFd> {
+        Connection::hold_all()
     }
 
     /// The same client for threads that must not wait, such as that of an event loop: memory is made elsewhere.

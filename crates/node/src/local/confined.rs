@@ -2,11 +2,11 @@
 //!
 //! An extent holds objects of several clients beside each other, and after each other: a process that maps it can read them
 //! all. So this one is lent no extent but those that it fills itself. What it gets is copied into memory that never holds
-//! anything else, once for each object that it reads at a time.
+//! anything else, once for each object that it reads at a time, and taken back when it has released the object.
 
 use std::{
     collections::HashMap,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, BorrowedFd},
     sync::{Arc, Mutex},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -17,27 +17,62 @@ use hoplite_proto::{
     error::Error as CallError,
     id::Instance,
 };
-use hoplite_shm::{Arena, ShmError, Slot, WriterId};
+use hoplite_shm::{Lent, Slot};
 
-use super::{programs::Programs, protocol::Place};
+use super::{
+    answers::Descriptor,
+    programs::Programs,
+    protocol::{COPY, Place},
+    shares::{Excess, Share, Shares, Taker},
+};
 use crate::{capability, network::proofs::Token, sync::lock};
-
-/// What the numbers of copies have that those of extents have not.
-const COPY: u64 = 1 << 63;
 
 /// What confines a process.
 pub(super) struct Confined {
     programs: Arc<Programs>,
     capability: Capability,
-    copies: Mutex<HashMap<Instance, Copied>>,
+    copies: Mutex<HashMap<Instance, Reading>>,
 }
 
-/// An object in memory that is for this process alone.
-struct Copied {
+/// A copy that the process reads.
+struct Reading {
+    copied: Arc<Copied>,
     /// For an answer whose descriptor it has.
     place: Place,
     /// Answers that spoke of it and were not released.
     readers: usize,
+}
+
+/// An object in memory that is for one process, and its forks, alone. Dropping it takes the memory back.
+pub(super) struct Copied {
+    programs: Arc<Programs>,
+    lent: Lent,
+    // Given back after the memory.
+    _bytes: Share,
+    _number: Share,
+}
+
+impl AsFd for Copied {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.lent.as_fd()
+    }
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        // The end of a node takes nothing from its readers.
+        if !self.programs.network.tasks.is_closed() && !std::thread::panicking() {
+            self.lent.take_back();
+        }
+    }
+}
+
+/// Why an object was not copied.
+pub(super) struct NoCopy {
+    /// The limit that it is beyond.
+    pub(super) limit: Option<&'static str>,
+    /// What the process is told.
+    pub(super) detail: String,
 }
 
 impl Confined {
@@ -70,6 +105,11 @@ impl Confined {
         Ok(Some(Self { programs: programs.clone(), capability, copies: Mutex::default() }))
     }
 
+    /// Those whose capabilities were made of the same grant.
+    pub(super) fn tenant(&self) -> Taker {
+        Taker::Tenant(self.capability.tenant().into())
+    }
+
     /// The question as it is asked of the node.
     pub(super) fn asks(&self, ask: Ask) -> Result<Ask, CallError> {
         let unique = || {
@@ -87,56 +127,72 @@ impl Confined {
     /// Copies an object, if the process has no copy of it, and lets `tell` answer with it. Takes a while.
     pub(super) fn lend(
         &self,
+        takers: &[Taker],
         instance: Instance,
         slot: &Slot,
-        tell: impl FnOnce(Place, Option<Arc<OwnedFd>>),
-    ) -> Result<(), ShmError> {
-        let mut made: Option<(Place, Arc<OwnedFd>)> = None;
+        tell: impl FnOnce(Place, Option<Descriptor>),
+    ) -> Result<(), NoCopy> {
+        let mut made: Option<(Place, Arc<Copied>)> = None;
         loop {
             {
                 // Held while it is told: an answer without the descriptor must not overtake the one that has it.
                 let mut copies = lock(&self.copies);
-                if let Some(copied) = copies.get_mut(&instance) {
-                    copied.readers += 1;
-                    tell(copied.place.clone(), None);
+                if let Some(reading) = copies.get_mut(&instance) {
+                    reading.readers += 1;
+                    tell(reading.place.clone(), None);
                     return Ok(());
                 }
-                if let Some((place, descriptor)) = made.take() {
+                if let Some((place, copied)) = made.take() {
                     let with_descriptor = Place { has_descriptor: true, ..place.clone() };
-                    copies.insert(instance, Copied { place, readers: 1 });
-                    tell(with_descriptor, Some(descriptor));
+                    copies.insert(instance, Reading { copied: copied.clone(), place, readers: 1 });
+                    tell(with_descriptor, Some(copied));
                     return Ok(());
                 }
             }
-            made = Some(self.copied(slot)?);
+            made = Some(self.copied(takers, slot)?);
         }
     }
 
-    fn copied(&self, slot: &Slot) -> Result<(Place, Arc<OwnedFd>), ShmError> {
-        // Of one extent, which is as long as the object.
-        let arena = Arena::new(0);
-        let copy = arena.allocate(slot.len(), None)?;
-        copy.copy_from(slot.bytes().unwrap_or_default(), |_| {})?;
-        let extent = copy.extent();
-        let (descriptor, extent_len) =
-            arena.descriptor(extent, WriterId(0)).ok_or(ShmError::UnknownExtent { extent })?;
-        let (offset, len) = (copy.offset(), copy.len());
-        let extent = COPY | self.programs.facts.next_id();
-        Ok((Place { extent, extent_len, offset, len, has_descriptor: false }, descriptor))
+    fn copied(&self, takers: &[Taker], slot: &Slot) -> Result<(Place, Arc<Copied>), NoCopy> {
+        let len = slot.len();
+        let take = |shares: &Shares, amount, limit, what| {
+            shares.take(takers, amount).map_err(|Excess { own, taken, most }| {
+                let detail = format!(
+                    "this process has a capability and reads copies: {taken} of {most} {what} are taken, {own} by its own or by \
+                     others of its grant, and one may have as many as it leaves free; drop views of objects first"
+                );
+                NoCopy { limit: Some(limit), detail }
+            })
+        };
+        let bytes = take(&self.programs.copy_bytes, len, "COPY_BYTES_MAX", "bytes of copies")?;
+        let number = take(&self.programs.copies, 1, "COPIES_MAX", "copies")?;
+        let lent = Lent::copy_of(slot.bytes().unwrap_or_default()).map_err(|error| NoCopy {
+            limit: None,
+            detail: format!("to copy the object: {error}"),
+        })?;
+        let (extent, extent_len) = (COPY | self.programs.facts.next_id(), lent.extent_len());
+        let place = Place { extent, extent_len, offset: 0, len, has_descriptor: false };
+        let programs = self.programs.clone();
+        Ok((place, Arc::new(Copied { programs, lent, _bytes: bytes, _number: number })))
+    }
+
+    /// All copies that the process reads.
+    pub(super) fn copies(&self) -> Vec<Arc<Copied>> {
+        lock(&self.copies).values().map(|reading| reading.copied.clone()).collect()
     }
 
     /// The process has released an object; the number of its copy, if that is to go.
     pub(super) fn released(&self, instance: Instance) -> Option<u64> {
         let mut copies = lock(&self.copies);
-        let copied = copies.get_mut(&instance)?;
-        copied.readers -= 1;
-        let is_last = copied.readers == 0;
+        let reading = copies.get_mut(&instance)?;
+        reading.readers -= 1;
+        let is_last = reading.readers == 0;
         if is_last { Some(copies.remove(&instance)?.place.extent) } else { None }
     }
 
     /// The process could not map a copy: the next answer brings another.
     pub(super) fn unmapped(&self, extent: u64) {
-        lock(&self.copies).retain(|_, copied| copied.place.extent != extent);
+        lock(&self.copies).retain(|_, reading| reading.place.extent != extent);
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashMap,
+    io,
     os::fd::OwnedFd,
     path::Path,
     sync::{
@@ -19,6 +20,7 @@ use hoplite_proto::{
 };
 use hoplite_shm::Slot;
 use tokio::runtime::Handle;
+use tracing::warn;
 
 use super::{
     attach::{Attached, Callback},
@@ -91,20 +93,16 @@ impl Connection {
     }
 
     /// Pins what all clients of this process read once more; see [`Connection::hold`]. Closed ones too: their views live
-    /// on. Whether anything is read.
-    ///
-    /// # Errors
-    /// If `end` can't be had once for each client that reads.
-    pub(crate) fn hold_all(end: &OwnedFd) -> std::io::Result<bool> {
+    /// on.
+    pub(crate) fn hold_all() -> Vec<OwnedFd> {
         let all: Vec<Arc<Self>> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
-        let mut is_read = false;
-        for connection in all {
-            if !connection.is_forked() && connection.reads() > 0 {
-                connection.hold(end.try_clone()?);
-                is_read = true;
-            }
-        }
-        Ok(is_read)
+        let reading =
+            all.iter().filter(|connection| !connection.is_forked() && connection.reads() > 0);
+        let held = reading.filter_map(|connection| {
+            let lifeline = connection.hold();
+            lifeline.inspect_err(|error| warn!(%error, "a fork may not keep what it reads")).ok()
+        });
+        held.collect()
     }
 
     /// Whether its node is closed or gone.
@@ -149,13 +147,12 @@ impl Connection {
         self.reads.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Pins what is read now once more, until no process has the other end of the pipe whose reading end is `end`: before
-    /// a fork, whose child has the views too.
-    pub(crate) fn hold(&self, end: OwnedFd) {
+    /// Pins what is read now once more, until no process has the descriptor that this returns: before a fork, whose child
+    /// has the views too. Not for a fork of the process that opened the connection.
+    fn hold(&self) -> io::Result<OwnedFd> {
         match &self.link {
-            _ if self.is_forked() => {}
-            Link::Embedded { programs, client } => programs.hold(*client, end, Arc::default()),
-            Link::Attached(attached) => attached.hold(end),
+            Link::Embedded { programs, client } => programs.hold(*client, ()),
+            Link::Attached(attached) => attached.hold(),
         }
     }
 

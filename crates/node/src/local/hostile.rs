@@ -4,6 +4,7 @@
 
 use std::{
     io::{self, Write},
+    net::{TcpListener, TcpStream},
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
@@ -23,7 +24,8 @@ use hoplite_proto::{
     members::Member,
     meta::Meta,
 };
-use hoplite_shm::{Mapping, Slot, recv_with_fds, send_with_fds};
+use hoplite_shm::{Mapping, Slot, recv_with_fds, refuse_descriptors, send_with_fds};
+use socket2::SockRef;
 
 use super::{
     client::Client,
@@ -76,10 +78,16 @@ impl Raw {
         (&self.stream).write_all(&bytes[..bytes.len() - 1]).unwrap();
     }
 
-    pub(super) fn say_with(&self, message: &ToNode, descriptor: &OwnedFd) {
-        let bytes = frame(message);
-        let sent = send_with_fds(&self.stream, &bytes, &[descriptor.as_fd()]).unwrap();
-        assert_eq!(sent, bytes.len());
+    /// Says something with a descriptor, which no node takes.
+    fn say_with(&self, message: &ToNode, descriptor: impl AsFd) -> io::Result<usize> {
+        send_with_fds(&self.stream, &frame(message), &[descriptor.as_fd()])
+    }
+
+    /// What pins for a fork what this process reads.
+    pub(super) fn hold(&mut self) -> OwnedFd {
+        self.say(&ToNode::Hold);
+        assert!(matches!(self.hear(), Some(FromNode::Lifeline)));
+        self.incoming.descriptor().unwrap()
     }
 
     /// Asks, and returns the number of the question.
@@ -185,6 +193,45 @@ fn memory_goes_to_readers_only_when_its_writer_has_mapped_it() {
         "{got:?}"
     );
     node.close(SOON);
+}
+
+#[test]
+fn a_process_that_sends_descriptors_stalls_no_other() {
+    let node = node();
+    let client = Client::attach(node.socket().unwrap(), SOON).unwrap();
+    let hello = ToNode::Hello { version: LOCAL_VERSION };
+    // More than the node has threads. The close of each blocks for longer than a call below waits.
+    for _ in 0..16 {
+        let (_listener, descriptor) = lingering(3 * SOON.unwrap());
+        let greeted = Raw::silent(&node);
+        let greets = greeted.say_with(&hello, &descriptor);
+        let attached = Raw::attach(&node);
+        let holds = attached.say_with(&ToNode::Hold, &descriptor);
+        // Since Linux 6.16 it stays here, and its close is not to block this test.
+        assert!([greets, holds].iter().all(|sent| sent.is_err() == refuses_descriptors()));
+        if refuses_descriptors() {
+            SockRef::from(&descriptor).set_linger(None).unwrap();
+        }
+    }
+    let id = client.put(None, crate::Value::bytes(&[7; LEN as usize]), SOON).unwrap();
+    assert_eq!(client.get(&id, SOON).unwrap().as_bytes(), [7; LEN as usize]);
+    node.close(SOON);
+}
+
+/// Whether this kernel lets a socket refuse them.
+fn refuses_descriptors() -> bool {
+    refuse_descriptors(UnixStream::pair().unwrap().0.as_fd()).is_ok()
+}
+
+/// A TCP socket whose last close blocks for so long: nobody reads what it has to send.
+pub(super) fn lingering(time: Duration) -> (TcpListener, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[0; 65536]).is_ok() {}
+    stream.set_nonblocking(false).unwrap();
+    SockRef::from(&stream).set_linger(Some(time)).unwrap();
+    (listener, stream)
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod question;
 pub(crate) mod rows;
 pub(crate) mod server;
 mod session;
+mod shares;
 pub(crate) mod socket;
 pub(crate) mod view;
 pub(crate) mod wait;

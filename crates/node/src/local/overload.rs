@@ -1,8 +1,6 @@
 //! Tests of processes that want too much of their node: each is told, and it alone.
 
 use std::{
-    io::pipe,
-    os::fd::OwnedFd,
     thread,
     time::{Duration, Instant},
 };
@@ -217,24 +215,19 @@ fn forks_that_read_have_a_limit() {
     let node = node();
     let mut parent = Raw::attach(&node);
     let mut children = Vec::new();
-    let mut fork = || {
-        let (end, child) = pipe().unwrap();
-        children.push(child);
-        OwnedFd::from(end)
-    };
-    for _ in 0..limits::HOLDS_MAX {
-        parent.say_with(&ToNode::Hold, &fork());
+    for _ in 0..limits::HOLDS_MAX / 2 {
+        children.push(parent.hold());
     }
     parent.pause();
-    parent.say_with(&ToNode::Hold, &fork());
+    parent.say(&ToNode::Hold);
     assert!(parent.refused().contains("forks"));
     end(&node, &["HOLDS_MAX"]);
 }
 
 #[test]
-fn a_node_serves_so_many_processes_and_no_more() {
+fn a_process_has_half_of_the_places_and_no_more() {
     let node = node();
-    let most = limits::attached_max();
+    let most = limits::attached_max() / 2;
     let mut attached: Vec<Raw> = (0..most).map(|_| Raw::attach(&node)).collect();
     let refused = Client::attach(node.socket().unwrap(), SOON).unwrap_err().to_string();
     assert!(refused.contains(&format!("serves {most} processes already")), "{refused}");

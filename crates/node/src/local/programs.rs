@@ -4,7 +4,7 @@
 
 use std::{
     collections::HashMap,
-    fmt,
+    fmt, io,
     os::fd::OwnedFd,
     sync::{Arc, Mutex, Weak, atomic::AtomicUsize},
 };
@@ -18,7 +18,7 @@ use hoplite_proto::{
 use hoplite_shm::{ExtentId, WriterId};
 use tokio::{io::AsyncReadExt, net::unix::pipe};
 
-use super::{describe, leaving::Leaving};
+use super::{describe, leaving::Leaving, limits, shares::Shares};
 use crate::{
     engine::{facts::Facts, requests::Requests, task::Task},
     network::shared::Network,
@@ -49,6 +49,11 @@ pub(crate) struct Programs {
     pub(super) leaving: Leaving,
     /// What the questions of attached processes take that are not answered.
     pub(super) asked: Arc<AtomicUsize>,
+    /// Forks that read what attached processes have read.
+    pub(super) holds: Shares,
+    /// Bytes of the copies of objects that confined processes read, and how many there are.
+    pub(super) copy_bytes: Shares,
+    pub(super) copies: Shares,
 }
 
 impl Programs {
@@ -60,8 +65,20 @@ impl Programs {
     ) -> Self {
         let (facts, attached) = (network.facts.clone(), Mutex::default());
         let leaving = Leaving::new(store.arena.clone());
-        let asked = Arc::default();
-        Self { facts, requests, store, network, confine, attached, leaving, asked }
+        let copy_bytes = Shares::new(store.capacity());
+        Self {
+            facts,
+            requests,
+            store,
+            network,
+            confine,
+            attached,
+            leaving,
+            asked: Arc::default(),
+            holds: Shares::new(limits::holds_max()),
+            copy_bytes,
+            copies: Shares::new(limits::copies_max()),
+        }
     }
 
     /// A number for a program that begins to use the node.
@@ -143,20 +160,28 @@ impl Programs {
         self.requests.ask(client, Ask::Status, None, false, Box::new(answer))
     }
 
-    /// Pins what a client reads once more, until the pipe whose reading end this is has no other end.
-    /// `counted` is let go of then.
-    pub(crate) fn hold(self: &Arc<Self>, client: ClientId, end: OwnedFd, counted: Arc<()>) {
+    /// Pins what a client reads once more, until no process has the end of a pipe that this returns. `kept` is let go of then.
+    ///
+    /// # Errors
+    /// This process may open no more files.
+    pub(crate) fn hold(
+        self: &Arc<Self>,
+        client: ClientId,
+        kept: impl Send + 'static,
+    ) -> io::Result<OwnedFd> {
+        let (end, lifeline) = io::pipe()?;
         let heir = self.next_client();
         self.facts.tell(Event::ClientForked { client, heir });
         let programs = self.clone();
         self.network.tasks.spawn(Task::Fork, async move {
-            if let Ok(mut end) = pipe::Receiver::from_owned_fd(end) {
-                // Nothing is written into it: it is readable when it is over.
+            if let Ok(mut end) = pipe::Receiver::from_owned_fd(end.into()) {
+                // Nothing is to be written into it: it is readable when it is over.
                 let _ = end.read(&mut [0]).await;
             }
             programs.gone(heir);
-            drop(counted);
+            drop(kept);
         });
+        Ok(lifeline.into())
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a node and the other processes of its host say to each other over the node's Unix socket.
 //!
-//! Frames are a little-endian u32 length and a postcard body, both ways. Descriptors travel beside the frame that says
-//! `has_descriptor`, in the same order.
+//! Frames are a little-endian u32 length and a postcard body, both ways. Descriptors travel from the node alone, beside
+//! `Lifeline` and each frame that says `has_descriptor`, in the same order.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use hoplite_proto::{
 use serde::{Deserialize, Serialize};
 
 /// Processes with other releases can't share memory with this one.
-pub(crate) const LOCAL_VERSION: u32 = 11;
+pub(crate) const LOCAL_VERSION: u32 = 12;
 
 /// Bytes of the longest frame, with its length.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;
@@ -42,8 +42,7 @@ pub(crate) enum ToNode {
     Describe { request: u64 },
     /// What grew is not read any more.
     LetGo { request: u64 },
-    /// The process is about to fork. What it reads is pinned once more until the pipe whose reading end comes with this
-    /// frame has no other end any more.
+    /// The process is about to fork. What it reads is pinned once more, until no process has the `Lifeline` that it gets.
     Hold,
     /// First of all in place of `Hello`, of a process that has a capability.
     Confined { version: u32, capability: String },
@@ -66,6 +65,8 @@ pub(crate) enum FromNode {
     Down { said: String },
     /// Instead of `Welcome`: not with that capability, or not without one, and why.
     NotAllowed { said: String },
+    /// After `Hold`, with a descriptor: the writing end of a pipe, for the parent to close and the child to keep.
+    Lifeline,
 }
 
 /// Where an object is in shared memory.
@@ -78,6 +79,10 @@ pub(crate) struct Place {
     /// Whether the extent's descriptor comes with this frame.
     pub(crate) has_descriptor: bool,
 }
+
+/// What the numbers of copies that were made for one process have, and those of extents have not. Copies can be
+/// [taken back](hoplite_shm::Lent).
+pub(crate) const COPY: u64 = 1 << 63;
 
 /// A body with its length in front.
 pub(crate) fn frame<T: Serialize>(body: &T) -> Vec<u8> {

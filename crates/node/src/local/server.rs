@@ -16,17 +16,17 @@ use rustix::{
 };
 use tokio::{
     net::{UnixListener, UnixStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
     time::MissedTickBehavior,
 };
 use tracing::{error, info, warn};
 
 use super::{
-    arriving::process_number,
+    arriving::{hang_up, process_number},
     limits,
     programs::Programs,
     protocol::{FromNode, frame},
     session::Session,
+    shares::{Share, Shares, Taker},
     socket::{self, ServedSocket},
 };
 use crate::{engine::task::Task, fork_safe, limited::Whose};
@@ -100,46 +100,40 @@ async fn bind_again(
     }
 }
 
-/// How many processes may be attached, and how many may wait for one of them to leave.
+/// The places of attached processes, and those of processes that wait until one leaves.
 #[derive(Clone)]
 struct Places {
-    most: usize,
-    free: Arc<Semaphore>,
-    waiting: Arc<Semaphore>,
+    all: Shares,
+    waiting: Shares,
 }
 
 impl Places {
     fn new() -> Self {
-        let most = limits::attached_max();
-        let waiting = Arc::new(Semaphore::new(limits::WAITING_MAX));
-        Self { most, free: Arc::new(Semaphore::new(most)), waiting }
+        Self { all: Shares::new(limits::attached_max()), waiting: Shares::new(limits::WAITING_MAX) }
     }
 
     /// A place for a process, or why it gets none. A process that has just left may have its place for a moment more, so
     /// that a few wait for one.
-    async fn take(&self) -> Result<OwnedSemaphorePermit, String> {
-        if let Ok(place) = self.free.clone().try_acquire_owned() {
-            return Ok(place);
-        }
-        if let Ok(_waits) = self.waiting.try_acquire() {
-            let place = self.free.clone().acquire_owned();
-            if let Ok(Ok(place)) = tokio::time::timeout(limits::PLACE_WAIT_MAX, place).await {
+    async fn take(&self, process: Taker) -> Result<Share, String> {
+        let takers = [process];
+        let excess = match self.all.take(&takers, 1) {
+            Ok(place) => return Ok(place),
+            Err(excess) => excess,
+        };
+        if let Ok(_waits) = self.waiting.take(&takers, 1) {
+            let place = self.all.wait(&takers, 1);
+            if let Ok(place) = tokio::time::timeout(limits::PLACE_WAIT_MAX, place).await {
                 return Ok(place);
             }
         }
-        Err(format!(
-            "this node serves {} processes already, as many as it may; each takes two of its descriptors, so that \
-             ulimit -n may allow more, up to {}",
-            self.most,
-            limits::ATTACHED_MAX
-        ))
+        Err(limits::no_place("this process", excess))
     }
 }
 
 /// Attends to a process of this user that gets a place, and tells any other why it is sent away.
 async fn admit(programs: Arc<Programs>, stream: UnixStream, places: Places) {
     let place = match check_user(&stream) {
-        Ok(()) => places.take().await.inspect_err(|_| {
+        Ok(()) => places.take(Taker::of(&stream)).await.inspect_err(|_| {
             let process = Whose::Process(process_number(&stream));
             programs.network.limited.note(process, "ATTACHED_MAX");
         }),
@@ -152,6 +146,7 @@ async fn admit(programs: Arc<Programs>, stream: UnixStream, places: Places) {
             info!(%said, "a process was not let in");
             // It fits a socket that nothing was written to.
             let _ = send_with_fds(&stream, &frame(&FromNode::Refused { said }), &[]);
+            hang_up(&stream);
         }
     }
 }
@@ -167,7 +162,7 @@ fn check_user(stream: &UnixStream) -> Result<(), String> {
     Ok(())
 }
 
-async fn attend(programs: Arc<Programs>, stream: UnixStream, _place: OwnedSemaphorePermit) {
+async fn attend(programs: Arc<Programs>, stream: UnixStream, mut place: Share) {
     let process = process_of(&stream);
     let stream = Arc::new(stream);
     let (session, answers) = Session::begin(programs.clone(), stream.clone());
@@ -175,8 +170,8 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, _place: OwnedSemaph
     let of_writing = answers.clone();
     let writing = async move { of_writing.write().await };
     let writing = programs.network.tasks.spawn(Task::Answers, writing);
-    let result = session.attend(&stream).await;
-    let has_memory = session.has_memory();
+    let result = session.attend(&stream, &mut place).await;
+    let (has_memory, copies) = (session.has_memory(), session.copies());
     drop(session);
     // What is queued, a refusal perhaps, still goes out.
     answers.close();
@@ -184,7 +179,7 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, _place: OwnedSemaph
     let _ = tokio::time::timeout(Duration::from_secs(1), writing).await;
     abort.abort();
     // Questions without an answer hold the session for a moment: the process is told before.
-    let _ = rustix::net::shutdown(&*stream, rustix::net::Shutdown::Both);
+    hang_up(&stream);
     drop((stream, answers));
     if let Err(error) = result {
         programs.network.counters.strangers.add(1);
@@ -195,6 +190,7 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, _place: OwnedSemaph
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
+    drop(copies);
     programs.gone(client);
     programs.store.arena.retire(WriterId(client.0));
     programs.forget_gone();

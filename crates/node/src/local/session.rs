@@ -5,7 +5,6 @@ mod answering;
 use std::{
     collections::{HashMap, HashSet},
     io,
-    os::fd::OwnedFd,
     sync::{Arc, Mutex, OnceLock, Weak},
     time::Duration,
 };
@@ -16,13 +15,14 @@ use tokio::{net::UnixStream, sync::Notify};
 use tracing::info;
 
 use super::{
-    answers::{Answers, Unread},
+    answers::{Answers, Descriptor, Unread},
     arriving::{Arriving, process_number},
-    asked::{Asked, Excess},
-    confined::Confined,
+    asked::{Asked, TooMuch},
+    confined::{Confined, Copied},
     limits,
     programs::{Attachment, Programs},
     protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, ToNode, frame},
+    shares::{Excess, Share, Taker},
 };
 use crate::{engine::requests::Sink, limited::Whose, store::Held, sync::lock};
 
@@ -44,8 +44,8 @@ pub(super) struct Session {
     /// Copies that it reads while they arrive, by its question. Their memory is not used again meanwhile, whatever
     /// becomes of the copy.
     growing: Mutex<HashMap<u64, Arc<Held>>>,
-    /// Held once more for each of its forks that still reads.
-    forks: Arc<()>,
+    /// The process that it is, among those that share something.
+    taker: Taker,
     /// The node ends the connection.
     ended: Notify,
     /// Why, if the process is at fault.
@@ -59,7 +59,7 @@ impl Session {
         stream: Arc<UnixStream>,
     ) -> (Arc<Self>, Arc<Answers>) {
         let client = programs.next_client();
-        let process = process_number(&stream);
+        let (process, taker) = (process_number(&stream), Taker::of(&stream));
         let answers = Arc::new(Answers::new(stream));
         let session = Arc::new(Self {
             programs: programs.clone(),
@@ -71,7 +71,7 @@ impl Session {
             leaving: Mutex::default(),
             asked: Mutex::new(Asked::new(programs.asked.clone())),
             growing: Mutex::default(),
-            forks: Arc::default(),
+            taker,
             ended: Notify::new(),
             fault: Mutex::default(),
         });
@@ -92,7 +92,18 @@ impl Session {
 
     /// Whether it got any memory.
     pub(super) fn has_memory(&self) -> bool {
-        !lock(&self.known).is_empty()
+        !lock(&self.known).is_empty() || !self.copies().is_empty()
+    }
+
+    /// The copies that were made for it, which are taken back when all of these are dropped.
+    pub(super) fn copies(&self) -> Vec<Arc<Copied>> {
+        self.confined.get().map(Confined::copies).unwrap_or_default()
+    }
+
+    /// Whose share of something is what it takes.
+    fn takers(&self) -> Vec<Taker> {
+        let tenant = self.confined.get().map(Confined::tenant);
+        [self.taker.clone()].into_iter().chain(tenant).collect()
     }
 
     /// A limit of the node turned away what it wanted.
@@ -101,9 +112,13 @@ impl Session {
     }
 
     /// Serves it until it or the node ends the connection. What it did wrong, it is told.
-    pub(super) async fn attend(self: &Arc<Self>, stream: &UnixStream) -> io::Result<()> {
+    pub(super) async fn attend(
+        self: &Arc<Self>,
+        stream: &UnixStream,
+        place: &mut Share,
+    ) -> io::Result<()> {
         let result = tokio::select! {
-            result = self.read(stream) => result,
+            result = self.read(stream, place) => result,
             () = self.ended.notified() => match lock(&self.fault).take() {
                 Some(said) => Err(io::Error::other(said)),
                 None => Ok(()),
@@ -115,7 +130,7 @@ impl Session {
         result
     }
 
-    async fn read(self: &Arc<Self>, stream: &UnixStream) -> io::Result<()> {
+    async fn read(self: &Arc<Self>, stream: &UnixStream, place: &mut Share) -> io::Result<()> {
         let mut arriving = Arriving::default();
         let greeting = tokio::time::timeout(limits::GREETING_MAX, arriving.next(stream)).await;
         let Ok(greeting) = greeting else {
@@ -143,7 +158,15 @@ impl Session {
         }
         match Confined::admit(&self.programs, capability.as_deref()) {
             Ok(None) => {}
-            Ok(Some(confined)) => drop(self.confined.set(confined)),
+            Ok(Some(confined)) => {
+                if let Err(excess) = place.also(confined.tenant()) {
+                    self.turned_away("ATTACHED_MAX");
+                    let said = limits::no_place("clients with capabilities of its grant", excess);
+                    self.say(FromNode::Refused { said }, None);
+                    return Ok(());
+                }
+                drop(self.confined.set(confined));
+            }
             Err(said) => {
                 info!(%said, "a process was not let in");
                 self.say(FromNode::NotAllowed { said }, None);
@@ -155,13 +178,7 @@ impl Session {
         self.say(FromNode::Welcome { member, is_authenticated }, None);
         while let Some((message, bytes)) = arriving.next(stream).await? {
             self.programs.facts.while_crowded().await;
-            match message {
-                ToNode::Hold => {
-                    let end = arriving.descriptor().ok_or_else(|| invalid("no descriptor"))?;
-                    self.hold(end)?;
-                }
-                message => self.take(message, bytes)?,
-            }
+            self.take(message, bytes)?;
         }
         Ok(())
     }
@@ -169,7 +186,8 @@ impl Session {
     /// Takes what it says, in a frame of so many bytes.
     fn take(self: &Arc<Self>, message: ToNode, bytes: usize) -> io::Result<()> {
         match message {
-            ToNode::Hello { .. } | ToNode::Confined { .. } | ToNode::Hold => {}
+            ToNode::Hello { .. } | ToNode::Confined { .. } => {}
+            ToNode::Hold => self.hold()?,
             ToNode::LetGo { request } => drop(lock(&self.growing).remove(&request)),
             // A release has no answer, however it is said.
             ToNode::Ask {
@@ -242,7 +260,7 @@ impl Session {
     ) -> io::Result<Result<Ask, CallError>> {
         match lock(&self.asked).begin(request, bytes)? {
             Ok(()) => Ok(self.asks(ask)),
-            Err(Excess { limit, error }) => {
+            Err(TooMuch { limit, error }) => {
                 self.turned_away(limit);
                 Ok(Err(error))
             }
@@ -269,16 +287,17 @@ impl Session {
     }
 
     /// Pins what it reads once more, for a fork.
-    fn hold(&self, end: OwnedFd) -> io::Result<()> {
-        if Arc::strong_count(&self.forks) > limits::HOLDS_MAX {
-            let said = format!(
-                "{} of its forks read what it read, as many as one process may have",
-                limits::HOLDS_MAX
-            );
+    fn hold(&self) -> io::Result<()> {
+        let share = self.programs.holds.take(&self.takers(), 1).map_err(|excess| {
             self.turned_away("HOLDS_MAX");
-            return Err(io::Error::other(said));
-        }
-        self.programs.hold(self.client, end, self.forks.clone());
+            let Excess { own, taken, most } = excess;
+            io::Error::other(format!(
+                "{own} of its forks read what it read; those of all processes are {taken} of at most {most}, and one \
+                 may have as many as it leaves free: end some of them, or raise ulimit -n of the node"
+            ))
+        })?;
+        let lifeline = self.programs.hold(self.client, (share, self.copies()))?;
+        self.say(FromNode::Lifeline, Some(Arc::new(lifeline)));
         Ok(())
     }
 
@@ -305,7 +324,7 @@ impl Session {
         lock(&self.asked).is_asked_as(request, ours);
     }
 
-    fn say(&self, mut message: FromNode, descriptor: Option<Arc<OwnedFd>>) {
+    fn say(&self, mut message: FromNode, descriptor: Option<Descriptor>) {
         let mut bytes = frame(&message);
         if let FromNode::Answer { request, .. } = message
             && bytes.len() > FRAME_BYTES_MAX

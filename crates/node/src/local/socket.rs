@@ -4,7 +4,7 @@ use std::{
     fs::DirBuilder,
     io,
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, OwnedFd},
         unix::fs::{DirBuilderExt, MetadataExt},
     },
     path::{Path, PathBuf},
@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hoplite_shm::refuse_descriptors;
 use rustix::{
     fs::{FlockOperation, Mode, OFlags},
     io::Errno,
@@ -133,6 +134,8 @@ const BACKLOG: i32 = 1024;
 
 fn listen(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     let socket = bind_privately(path)?;
+    // The sockets that it accepts do so too. A kernel that is too old delivers them: see [`super::arriving`].
+    let _ = refuse_descriptors(socket.as_fd());
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
     Ok(OwnedFd::from(socket).into())

@@ -1,12 +1,18 @@
 //! A process with a capability that speaks as it likes: which memory it gets, and which greetings are taken.
 
-use std::{fs::File, os::unix::fs::FileExt};
+use std::{
+    fs::File,
+    os::unix::fs::{FileExt, MetadataExt},
+    thread,
+    time::{Duration, Instant},
+};
 
 use hoplite_proto::meta::Meta;
 
 use super::super::{
     client::{Client, Value},
     hostile::{LEN, Raw, SOON, name},
+    limits,
     protocol::{FromNode, LOCAL_VERSION, ToNode},
 };
 use super::*;
@@ -90,6 +96,103 @@ fn a_process_is_lent_no_memory_in_which_other_objects_lie() {
     space.write_all(&vec![9; LEN as usize]).unwrap();
     space.seal().unwrap().join().unwrap();
     assert!(matches!(raw.answer(get), (Ok(Answer::Got { .. }), Some(_))));
+    node.close(SOON);
+}
+
+/// A process with a capability for `team-a/`.
+fn tenant(node: &Node) -> Raw {
+    let mut raw = Raw::silent(node);
+    raw.say(&confined(granted("team-a/", None)));
+    assert!(matches!(raw.hear(), Some(FromNode::Welcome { .. })));
+    raw
+}
+
+/// Gets an object that it has no copy of.
+fn read(raw: &mut Raw, id: &str) -> (Instance, File) {
+    let get = raw.ask(Ask::Get { id: name(id) });
+    let (answer, memory) = raw.answer(get);
+    let Ok(Answer::Got { instance, .. }) = answer else { panic!("{answer:?}") };
+    (instance, File::from(memory.unwrap().1))
+}
+
+fn release(raw: &mut Raw, instance: Instance) {
+    raw.say(&ToNode::Tell { ask: Ask::Release { instance } });
+    assert!(matches!(raw.hear(), Some(FromNode::Forget { .. })));
+}
+
+fn bytes_of(file: &File) -> u64 {
+    file.metadata().unwrap().blocks() * 512
+}
+
+fn eventually(what: impl Fn() -> bool) {
+    let until = Instant::now() + SOON.unwrap();
+    while !what() {
+        assert!(Instant::now() < until, "not so after {SOON:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_a_process_has_released_is_taken_back_whatever_it_keeps() {
+    let node = node(false);
+    let writer = Client::attach(node.socket().unwrap(), SOON).unwrap();
+    writer.put(Some(name("team-a/1")), Value::bytes(&[1; LEN as usize]), SOON).unwrap();
+    let mut raw = tenant(&node);
+    let mut kept = Vec::new();
+    for _ in 0..20 {
+        let (instance, file) = read(&mut raw, "team-a/1");
+        assert!(bytes_of(&file) >= LEN);
+        release(&mut raw, instance);
+        kept.push(file);
+    }
+    assert_eq!(kept.iter().map(bytes_of).sum::<u64>(), 0);
+
+    // Its fork reads on.
+    let (instance, file) = read(&mut raw, "team-a/1");
+    let lifeline = raw.hold();
+    release(&mut raw, instance);
+    raw.pause();
+    assert!(bytes_of(&file) >= LEN);
+    drop(lifeline);
+    eventually(|| bytes_of(&file) == 0);
+
+    // One that is gone reads nothing.
+    let (_, file) = read(&mut raw, "team-a/1");
+    assert!(bytes_of(&file) >= LEN);
+    drop(raw);
+    eventually(|| bytes_of(&file) == 0);
+
+    // The end of the node takes nothing from its readers.
+    let (_, file) = read(&mut tenant(&node), "team-a/1");
+    let mut raw = tenant(&node);
+    let (_, other) = read(&mut raw, "team-a/1");
+    eventually(|| bytes_of(&file) == 0);
+    node.close(SOON);
+    while raw.try_hear().is_ok_and(|said| said.is_some()) {}
+    assert!(bytes_of(&other) >= LEN);
+}
+
+#[test]
+fn the_copies_of_one_grant_have_a_limit() {
+    let node = node(false);
+    let writer = Client::attach(node.socket().unwrap(), SOON).unwrap();
+    let (mut raw, most) = (tenant(&node), limits::COPIES_MAX / 2);
+    let mut reading = Vec::new();
+    for number in 0..most {
+        let id = format!("team-a/{number}");
+        writer.put(Some(name(&id)), Value::bytes(&[1; LEN as usize]), SOON).unwrap();
+        reading.push(read(&mut raw, &id));
+    }
+    writer.put(Some(name("team-a/more")), Value::bytes(&[1; LEN as usize]), SOON).unwrap();
+    // Of another process with a capability of the same grant too, and it alone.
+    for raw in [&mut raw, &mut tenant(&node)] {
+        let get = raw.ask(Ask::Get { id: name("team-a/more") });
+        let (answer, memory) = raw.answer(get);
+        let Err(CallError::NoMemory { detail, .. }) = answer else { panic!("{answer:?}") };
+        assert!(detail.contains("8 of 16 copies") && memory.is_none(), "{detail}");
+    }
+    release(&mut raw, reading[0].0);
+    read(&mut raw, "team-a/more");
     node.close(SOON);
 }
 

@@ -1,9 +1,6 @@
 //! What a process is answered, and which memory it gets with an answer. Does not know what it asked.
 
-use std::{
-    os::fd::OwnedFd,
-    sync::{Arc, Weak},
-};
+use std::sync::{Arc, Weak};
 
 use hoplite_proto::{
     ask::{Answer, Ask},
@@ -15,6 +12,8 @@ use super::Session;
 use crate::{
     engine::task::Task,
     local::{
+        answers::Descriptor,
+        confined::NoCopy,
         limits,
         protocol::{FromNode, Place},
     },
@@ -55,9 +54,14 @@ impl Session {
             return self.tell(request, answer, None, None);
         };
         let tell = |place, descriptor| self.tell(request, answer, Some(place), descriptor);
-        if let Err(error) = confined.lend(instance, &held.slot, tell) {
+        if let Err(NoCopy { limit, detail }) =
+            confined.lend(&self.takers(), instance, &held.slot, tell)
+        {
+            if let Some(limit) = limit {
+                self.turned_away(limit);
+            }
             self.programs.requests.tell(self.client, Ask::Release { instance });
-            let (needed, detail) = (held.slot.len(), format!("to copy the object: {error}"));
+            let needed = held.slot.len();
             self.tell(request, Err(CallError::NoMemory { needed, detail }), None, None);
         }
     }
@@ -112,7 +116,7 @@ impl Session {
         true
     }
 
-    fn place(&self, instance: Instance) -> Option<(Place, Option<Arc<OwnedFd>>)> {
+    fn place(&self, instance: Instance) -> Option<(Place, Option<Descriptor>)> {
         let held = self.programs.store.get(instance)?;
         let extent = held.slot.extent();
         let (descriptor, extent_len) =
@@ -120,7 +124,7 @@ impl Session {
         let has_descriptor = lock(&self.known).insert(extent);
         let (offset, len) = (held.slot.offset(), held.slot.len());
         let place = Place { extent: extent.0, extent_len, offset, len, has_descriptor };
-        Some((place, has_descriptor.then_some(descriptor)))
+        Some((place, has_descriptor.then_some(descriptor as Descriptor)))
     }
 
     /// Answers a question.
@@ -129,7 +133,7 @@ impl Session {
         request: u64,
         answer: Result<Answer, CallError>,
         place: Option<Place>,
-        descriptor: Option<Arc<OwnedFd>>,
+        descriptor: Option<Descriptor>,
     ) {
         lock(&self.asked).end(request);
         self.say(FromNode::Answer { request, answer, place }, descriptor);

@@ -1,0 +1,219 @@
+//! What the processes of a host share of one thing: a process, or the clients of one tenant, may have as much of it as they
+//! leave free. Knows neither what the thing is nor who a taker is.
+//!
+//! ```text
+//! 64 places:   |---- the first: 32 ----|-- the second: 16 --|- 8 -|-|  free
+//! ```
+//! So one that wants everything leaves half, and there is something left for each that has nothing yet.
+
+use std::{
+    collections::HashMap,
+    os::fd::AsFd,
+    sync::{Arc, Mutex},
+};
+
+use hoplite_shm::peer_process;
+use tokio::{net::UnixStream, sync::Notify};
+
+use super::arriving::process_number;
+use crate::sync::lock;
+
+/// Who has a share.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Taker {
+    /// A process, by its number.
+    Process(u32),
+    /// A process of a PID namespace that this one can't see into, by the inode of its descriptor. Before Linux 6.9 all of
+    /// these have one inode, and share what one process may have.
+    Unseen(u64),
+    /// The clients whose capabilities were made of one grant.
+    Tenant(String),
+}
+
+impl Taker {
+    /// The process at the other end.
+    pub(super) fn of(stream: &UnixStream) -> Self {
+        process_number(stream).map_or_else(
+            || {
+                let process = peer_process(stream.as_fd()).ok();
+                let facts = process.and_then(|process| rustix::fs::fstat(process).ok());
+                Self::Unseen(facts.map_or(0, |facts| facts.st_ino))
+            },
+            Self::Process,
+        )
+    }
+}
+
+/// All of it.
+#[derive(Clone, Debug)]
+pub(super) struct Shares(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    most: u64,
+    state: Mutex<State>,
+    freed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    taken: u64,
+    by: HashMap<Taker, u64>,
+}
+
+/// A part of it, which is free again when this is dropped.
+#[derive(Debug)]
+pub(super) struct Share {
+    of: Arc<Inner>,
+    amount: u64,
+    takers: Vec<Taker>,
+}
+
+/// Why there is no share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Excess {
+    /// What the taker has.
+    pub(super) own: u64,
+    /// What all have together.
+    pub(super) taken: u64,
+    /// What there is.
+    pub(super) most: u64,
+}
+
+impl Shares {
+    pub(super) fn new(most: u64) -> Self {
+        Self(Arc::new(Inner { most, state: Mutex::default(), freed: Notify::new() }))
+    }
+
+    /// Takes so much, if each of the takers leaves as much free as it has then. One that has nothing needs to leave nothing.
+    pub(super) fn take(&self, takers: &[Taker], amount: u64) -> Result<Share, Excess> {
+        let mut state = lock(&self.0.state);
+        let taken = state.taken.saturating_add(amount);
+        for taker in takers {
+            state.check(taker, amount, taken, self.0.most)?;
+        }
+        state.taken = taken;
+        for taker in takers {
+            *state.by.entry(taker.clone()).or_default() += amount;
+        }
+        Ok(Share { of: self.0.clone(), amount, takers: takers.to_vec() })
+    }
+
+    /// The same, as soon as there is enough.
+    pub(super) async fn wait(&self, takers: &[Taker], amount: u64) -> Share {
+        loop {
+            let freed = self.0.freed.notified();
+            tokio::pin!(freed);
+            // Registered before the look, so that what is freed in between is not missed.
+            freed.as_mut().enable();
+            if let Ok(share) = self.take(takers, amount) {
+                return share;
+            }
+            freed.await;
+        }
+    }
+}
+
+impl State {
+    fn check(&self, taker: &Taker, amount: u64, taken: u64, most: u64) -> Result<(), Excess> {
+        let own = self.by.get(taker).copied().unwrap_or_default();
+        let is_fair = own == 0 || own.saturating_add(amount) <= most.saturating_sub(taken);
+        if taken <= most && is_fair {
+            return Ok(());
+        }
+        Err(Excess { own, taken: self.taken, most })
+    }
+}
+
+impl Share {
+    /// Counts it as that of another taker too, who may have as much.
+    pub(super) fn also(&mut self, taker: Taker) -> Result<(), Excess> {
+        let mut state = lock(&self.of.state);
+        state.check(&taker, self.amount, state.taken, self.of.most)?;
+        *state.by.entry(taker.clone()).or_default() += self.amount;
+        self.takers.push(taker);
+        Ok(())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut state = lock(&self.of.state);
+        state.taken -= self.amount;
+        for taker in &self.takers {
+            if let Some(own) = state.by.get_mut(taker) {
+                *own -= self.amount;
+                if *own == 0 {
+                    state.by.remove(taker);
+                }
+            }
+        }
+        drop(state);
+        self.of.freed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes one after the other until there is no more.
+    fn all(shares: &Shares, takers: &[Taker]) -> Vec<Share> {
+        std::iter::from_fn(|| shares.take(takers, 1).ok()).collect()
+    }
+
+    #[test]
+    fn a_taker_that_wants_everything_leaves_as_much_to_others() {
+        let shares = Shares::new(64);
+        let mut held: Vec<Vec<Share>> =
+            (1..=3).map(|pid| all(&shares, &[Taker::Process(pid)])).collect();
+        assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [32, 16, 8]);
+        // One that has nothing yet gets something for as long as there is anything.
+        held.extend((4..=11).map(|pid| vec![shares.take(&[Taker::Process(pid)], 1).unwrap()]));
+        let excess = Excess { own: 0, taken: 64, most: 64 };
+        assert_eq!(shares.take(&[Taker::Process(12)], 1).unwrap_err(), excess);
+        held.remove(0);
+        shares.take(&[Taker::Process(12)], 32).unwrap();
+        drop(held);
+        assert!(lock(&shares.0.state).by.is_empty() && lock(&shares.0.state).taken == 0);
+    }
+
+    #[test]
+    fn the_processes_of_one_tenant_share_what_one_process_may_have() {
+        let shares = Shares::new(64);
+        let tenant = |name: &str| Taker::Tenant(name.into());
+        let mut held = Vec::new();
+        for pid in 0..64 {
+            let mut share = shares.take(&[Taker::Process(pid)], 1).unwrap();
+            if share.also(tenant("a/")).is_ok() {
+                held.push(share);
+            }
+        }
+        assert_eq!(held.len(), 32);
+        let mut other = shares.take(&[Taker::Process(99)], 1).unwrap();
+        other.also(tenant("b/")).unwrap();
+        assert!(shares.take(&[Taker::Process(100), tenant("a/")], 1).is_err());
+    }
+
+    #[test]
+    fn one_that_has_nothing_may_have_all_at_once() {
+        let shares = Shares::new(100);
+        let takers = [Taker::Process(1)];
+        assert!(shares.take(&takers, 101).is_err() && shares.take(&takers, u64::MAX).is_err());
+        drop(shares.take(&takers, 100).unwrap());
+        let _half = shares.take(&takers, 40).unwrap();
+        assert!(shares.take(&takers, 11).is_err());
+    }
+
+    #[tokio::test]
+    async fn one_that_waits_gets_what_another_gives_back() {
+        let shares = Shares::new(1);
+        let held = shares.take(&[Taker::Process(1)], 1).unwrap();
+        let (waiting, of_task) = (shares.clone(), shares.clone());
+        let waiting = tokio::spawn(async move { waiting.wait(&[Taker::Process(2)], 1).await });
+        tokio::task::yield_now().await;
+        drop(held);
+        drop(waiting.await.unwrap());
+        assert!(of_task.take(&[Taker::Process(1)], 1).is_ok());
+    }
+}

@@ -1,0 +1,97 @@
+//! One object in memory of its own, which is lent to one process and taken back whatever that process does.
+//!
+//! ```text
+//! made: growth sealed -> filled -> sealed: no write, no writable mapping, for ever -> lent -> cut to nothing
+//! ```
+//! A process keeps memory alive by any descriptor or mapping that it has, and can hide them. So this memory is not sealed
+//! against shrinking: [`Lent::take_back`] frees its pages, and a process that still reads there is killed by SIGBUS.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{self, SealFlags};
+use rustix::io::Errno;
+
+use crate::available::Available;
+use crate::mapping::{MAPPING_BYTES_MAX, Mapping};
+use crate::slot::slot_bytes;
+use crate::{ShmError, Slot};
+
+/// An object in memory of its own. Its slot is at the beginning; dropping this leaves the memory to those that map it.
+#[derive(Debug)]
+pub struct Lent {
+    descriptor: OwnedFd,
+    extent_len: u64,
+}
+
+impl Lent {
+    /// Copies an object into memory of its own.
+    ///
+    /// # Errors
+    /// [`ShmError::NoMemory`] when the host or the control group cannot give that much.
+    pub fn copy_of(bytes: &[u8]) -> Result<Self, ShmError> {
+        let len = bytes.len() as u64;
+        let wanted = slot_bytes(len).ok_or(ShmError::TooLarge { len, max: MAPPING_BYTES_MAX })?;
+        let (mapping, descriptor) =
+            Mapping::create_sealed(wanted, &Available::default(), true, SealFlags::GROW)?;
+        let extent_len = mapping.len();
+        let slot = Slot::new(Arc::new(mapping), 0, len, true, None);
+        slot.reset();
+        slot.copy_from(bytes, |_| {})?;
+        let failed = |errno: Errno| ShmError::System { call: "fcntl", len, source: errno.into() };
+        fs::fcntl_add_seals(&descriptor, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
+            .map_err(failed)?;
+        Ok(Self { descriptor, extent_len })
+    }
+
+    /// Bytes of the memory.
+    pub fn extent_len(&self) -> u64 {
+        self.extent_len
+    }
+
+    /// Frees the memory. Only when its reader has said, or must have said, that it reads no more.
+    pub fn take_back(&self) {
+        let cut = rustix::io::retry_on_intr(|| fs::ftruncate(&self.descriptor, 0));
+        debug_assert!(cut.is_ok(), "{cut:?}");
+    }
+}
+
+impl AsFd for Lent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, OpenOptions};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    use super::*;
+
+    #[test]
+    fn a_reader_can_neither_change_nor_keep_what_it_was_lent() {
+        let lent = Lent::copy_of(&[7; 100_000]).unwrap();
+        let theirs = File::from(lent.as_fd().try_clone_to_owned().unwrap());
+        let mapping = Mapping::map_lent(&theirs, lent.extent_len()).unwrap();
+        let slot = Slot::open(Arc::new(mapping), 0, 100_000).unwrap();
+        assert_eq!(slot.bytes().unwrap(), [7; 100_000]);
+        let path = format!("/proc/self/fd/{}", theirs.as_raw_fd());
+        let again = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        for file in [&theirs, &again] {
+            assert!(Mapping::map_writable(file, lent.extent_len()).is_err());
+            assert!(file.write_at(&[9], 0).is_err());
+            assert!(file.set_len(1 << 30).is_err());
+        }
+        // Memory that other processes write must not be cut.
+        assert!(matches!(
+            Mapping::map_readonly(&theirs, lent.extent_len()),
+            Err(ShmError::NotSealed { .. })
+        ));
+        assert!(theirs.metadata().unwrap().blocks() * 512 >= 100_000);
+        lent.take_back();
+        assert_eq!(theirs.metadata().unwrap().blocks(), 0);
+        assert!(Mapping::map_lent(&again, lent.extent_len()).is_err());
+    }
+}
