@@ -266,6 +266,36 @@ with attached("64MiB") as (hp, node, far):
     )
 
 
+def test_view_of_a_client_with_a_capability_stays_valid_as_long_as_it_is_there() -> None:
+    """Its copy is taken back when the parent and the child have let go of it; not at the end of the node."""
+    run(
+        """
+from hoplite.capabilities import grant
+token = hoplite.new_token()
+with Node(listen="127.0.0.1:0", token=token) as node:
+    hp = hoplite.connect(node.socket, capability=grant(token, "a/"))
+    ref = hp.put(np.full(1 << 20, 7, np.uint8), name="a/1")
+    view, other = hp.get(ref, timeout=LIMIT), hp.get(hp.put(np.full(1 << 20, 8, np.uint8)), timeout=LIMIT)
+    step = os.pipe()
+    def child():
+        assert os.read(step[0], 1) == b"x"
+        assert (view == 7).all()
+    pid = fork(child)
+    del view
+    # After that the node has heard of it.
+    hp.status()
+    os.write(step[1], b"x")
+    join(pid)
+    hp.close()
+    del hp
+    with hoplite.connect(node.socket) as full:
+        full.status()
+    assert (other == 8).all()
+assert (other == 8).all()
+"""
+    )
+
+
 def test_view_that_only_the_child_drops_stays_valid_in_the_parent() -> None:
     """The child's end, or its garbage, releases nothing of the parent's."""
     for how in ("embedded", "attached"):

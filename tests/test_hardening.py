@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -26,6 +28,29 @@ MIB = 1 << 20
 
 # What nobody can resolve: RFC 6761 keeps the domain free.
 NOWHERE = "no-such-host.invalid:1"
+
+
+@pytest.mark.faults("a node is ended by a signal that dumps the memory of others")
+def test_a_node_leaves_no_core_dump(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (limits[1], limits[1]))
+    try:
+        with subprocess.Popen(["sleep", "60"]) as other:
+            if not is_dumped(other):
+                pytest.skip("this host writes no core dumps")
+        with testing.node_process("--capacity", "1MiB") as node:
+            assert not is_dumped(node.process)
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, limits)
+
+
+def is_dumped(process: subprocess.Popen[Any]) -> bool:
+    """Whether a process leaves its memory when a signal ends it."""
+    process.send_signal(signal.SIGQUIT)
+    _, status = os.waitpid(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return os.WCOREDUMP(status)
 
 
 def store(client: Client) -> dict[str, int]:

@@ -316,7 +316,7 @@ def take_no_descriptors(path: str, ref: str, report: Report, stop: threading.Eve
 def send_sockets(path: str, report: Report, stop: threading.Event) -> None:
     """Sends a node sockets whose close blocks, and says nothing else."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        unread = []
+        unread: list[socket.socket] = []
         while not stop.wait(STEP_S):
             if len(unread) >= SPARE:
                 continue

@@ -112,6 +112,9 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     # Each attached process takes two descriptors, and the usual soft limit is there for programs that use select.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    # Its memory has a secret, of its cluster or its user, and the objects of others.
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
     # Blocked here and so in the node's threads, which start now: a signal that one of them takes would wake no other.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     # An option that was not given is empty or false; zero says something.
