@@ -23,6 +23,7 @@ from hoplite.values.allowed import Allowed, defined_as, is_allowed, may_be_asked
 from hoplite.values.kinds import BYTES, PICKLE, Encoded
 from hoplite.values.opcodes import check_opcodes
 from hoplite.values.parts import Parts, Private, aligned
+from hoplite.values.states import build, check_target, item_target
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -49,13 +50,21 @@ class _CarefulPickler(_Pickler):
             # A method of a builtin object has no module: what is made of it is asked for in its place.
             if name and not is_allowed(self.allowed, name, value):
                 raise UnsupportedDtype(f"the value can't be pickled: {_refusal(name)}")
+            if reason := item_target(name, value):
+                raise UnsupportedDtype(f"the value can't be pickled: {reason}")
         return super().reducer_override(value)
 
 
 class _CarefulUnpickler(pickle.Unpickler):
-    """Finds no class and no function but those that a list allows."""
+    """Finds no class and no function but those that a list allows, and changes none."""
 
     allowed: tuple[str, ...] = ()
+
+    def __init__(self, stream: bytes, buffers: list[Buffer], allowed: tuple[str, ...]) -> None:
+        super().__init__(io.BytesIO(check_opcodes(stream)), fix_imports=False, buffers=buffers)
+        self.allowed = allowed
+        # By id, and so kept alive. Other things than classes and functions can be found by their own names.
+        self._found: dict[int, object] = {}
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - a class or a function
         asked = f"{module}.{name}"
@@ -65,7 +74,23 @@ class _CarefulUnpickler(pickle.Unpickler):
         found = super().find_class(module, name)
         if not is_allowed(self.allowed, asked, found):
             raise Undecodable(f"the object can't be unpickled: by {asked} {_refusal(defined_as(found) or asked)}")
-        return found
+        if reason := item_target(asked, found):
+            raise Undecodable(f"the object can't be unpickled: {reason}")
+        self._found[id(found)] = found
+        return self._restore_locked if found is arrays.restore_locked else found
+
+    def persistent_load(self, pair: Any) -> Any:  # noqa: ANN401 - what `check_opcodes` puts in place of BUILD
+        target, state = pair
+        self._check_target(target)
+        build(target, state)
+        return target
+
+    def _restore_locked(self, target: Any, state: Any) -> None:  # noqa: ANN401 - an array, or an attacker's choice
+        self._check_target(target)
+        arrays.restore_locked(target, state)
+
+    def _check_target(self, target: object) -> None:
+        check_target(target, is_shared=id(target) in self._found)
 
 
 def encode_object(value: object, allowed: Allowed = True) -> Encoded:
@@ -122,10 +147,7 @@ def decode_object(data: memoryview, copy: bool | None, allowed: Allowed = True) 
     try:
         if isinstance(allowed, bool):
             return pickle.loads(stream, buffers=buffers)
-        check_opcodes(bytes(stream))
-        unpickler = _CarefulUnpickler(io.BytesIO(stream), fix_imports=False, buffers=buffers)
-        unpickler.allowed = allowed
-        return unpickler.load()
+        return _CarefulUnpickler(bytes(stream), buffers, allowed).load()
     except HopliteError:
         raise
     except (ImportError, AttributeError) as error:
