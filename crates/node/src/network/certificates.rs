@@ -3,7 +3,10 @@
 //!
 //! Knows files and certificates, not connections. How a certificate is shown is in [`super::tls`].
 
+mod issue;
+
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{self, Read},
     os::unix::fs::MetadataExt,
@@ -30,6 +33,7 @@ use rustls::{
 use tokio::sync::watch;
 use tracing::{error, info};
 
+use self::issue::Issue;
 use crate::{config::CertificateFiles, error::Error, sync::lock};
 
 /// Bytes of the longest file that is read: a list of a million certificates is half as long.
@@ -61,6 +65,14 @@ struct List {
     read: Result<Vec<u8>, String>,
     /// Why it is not in force, if it is not.
     problem: Option<String>,
+    /// The newest list of each issuer that was in force, by the issuer's DER.
+    newest: BTreeMap<Vec<u8>, Issue>,
+}
+
+/// A file of lists of revocations that may come into force.
+struct Made {
+    verifiers: Vec<Arc<dyn ClientCertVerifier>>,
+    issues: Vec<(Vec<u8>, Issue)>,
 }
 
 /// What a node has shown, and by which list it was last looked at.
@@ -133,12 +145,21 @@ impl Trust {
         }
         let roots = Arc::new(roots);
         let read = files.crl.as_deref().map(|crl| read("list of revocations", crl)).transpose()?;
-        let verifiers = match (&files.crl, &read) {
-            (Some(crl), Some(bytes)) => verifiers(&roots, &cryptography, lists(crl, bytes)?),
-            _ => verifiers(&roots, &cryptography, Vec::new()),
+        let Made { verifiers, issues } = match (&files.crl, &read) {
+            (Some(crl), Some(bytes)) => Made::new(&roots, &cryptography, crl, bytes)?,
+            _ => {
+                let verifiers = verifiers(&roots, &cryptography, Vec::new());
+                let verifiers = verifiers.map_err(|error| unusable(Path::new(""), &error))?;
+                Made { verifiers, issues: Vec::new() }
+            }
         };
-        let verifiers = verifiers.map_err(|error| unusable(files.crl.as_deref(), &error))?;
-        let list = List { verifiers, read: Ok(read.unwrap_or_default()), problem: None };
+        let mut list = List {
+            verifiers: Vec::new(),
+            read: Ok(read.unwrap_or_default()),
+            problem: None,
+            newest: BTreeMap::new(),
+        };
+        list.enforce(Made { verifiers, issues });
         let (list, changes) = (Mutex::new(list), watch::Sender::new(0));
         Ok(Self { files, cryptography, roots, own, list, changes })
     }
@@ -202,7 +223,8 @@ impl Trust {
         })
     }
 
-    /// Reads the list of revocations again. One that is none, or not of the CA of this node, does not come into force.
+    /// Reads the list of revocations again. One that is none, not of the CA of this node, or older than one that was in
+    /// force, does not come into force.
     pub(super) fn read_again(&self) {
         let Some(crl) = &self.files.crl else { return };
         let read = read("list of revocations", crl);
@@ -212,9 +234,9 @@ impl Trust {
         let made = read.clone().and_then(|bytes| self.made(crl, &bytes));
         let mut list = lock(&self.list);
         list.read = read;
-        match made {
-            Ok(verifiers) => {
-                (list.verifiers, list.problem) = (verifiers, None);
+        match made.and_then(|made| list.check_newer(crl, &made).map(|()| made)) {
+            Ok(made) => {
+                list.enforce(made);
                 drop(list);
                 self.changes.send_modify(|number| *number += 1);
                 info!(file = %crl.display(), "another list of revocations is in force");
@@ -226,10 +248,9 @@ impl Trust {
         }
     }
 
-    fn made(&self, crl: &Path, bytes: &[u8]) -> Result<Vec<Arc<dyn ClientCertVerifier>>, String> {
-        let made = verifiers(&self.roots, &self.cryptography, lists(crl, bytes)?);
-        let made = made.map_err(|error| unusable(Some(crl), &error))?;
-        match self.check_by(&made, &self.own[0], &self.own[1..], UnixTime::now()) {
+    fn made(&self, crl: &Path, bytes: &[u8]) -> Result<Made, String> {
+        let made = Made::new(&self.roots, &self.cryptography, crl, bytes)?;
+        match self.check_by(&made.verifiers, &self.own[0], &self.own[1..], UnixTime::now()) {
             Err(
                 error @ (TlsError::InvalidCertRevocationList(_)
                 | TlsError::InvalidCertificate(CertificateError::UnknownRevocationStatus)),
@@ -321,6 +342,51 @@ impl Trust {
     }
 }
 
+impl List {
+    fn enforce(&mut self, made: Made) {
+        (self.verifiers, self.problem) = (made.verifiers, None);
+        self.newest.extend(made.issues);
+    }
+
+    /// An older list may leave out a certificate that was revoked since.
+    fn check_newer(&self, crl: &Path, made: &Made) -> Result<(), String> {
+        let older = made.issues.iter().find_map(|(issuer, issue)| {
+            self.newest
+                .get(issuer)
+                .filter(|newest| issue.is_older(newest))
+                .map(|newest| (issue, newest))
+        });
+        older.map_or(Ok(()), |(issue, newest)| {
+            Err(format!(
+                "the list of revocations {} is older ({issue}) than the one that was in force ({newest}), and may leave \
+                 out what was revoked since: copy the newest list there",
+                crl.display()
+            ))
+        })
+    }
+}
+
+impl Made {
+    fn new(
+        roots: &Arc<RootCertStore>,
+        cryptography: &Arc<CryptoProvider>,
+        crl: &Path,
+        bytes: &[u8],
+    ) -> Result<Self, String> {
+        let lists = lists(crl, bytes)?;
+        let issues = lists.iter().map(|list| issue::read(list)).collect::<Option<Vec<_>>>();
+        let verifiers = verifiers(roots, cryptography, lists);
+        let verifiers = verifiers.map_err(|error| unusable(crl, &error))?;
+        let issues = issues.ok_or_else(|| {
+            format!(
+                "the list of revocations {} is damaged: it has no issuer or no date",
+                crl.display()
+            )
+        })?;
+        Ok(Self { verifiers, issues })
+    }
+}
+
 fn not_issued(ca: &std::path::Display<'_>) -> String {
     format!("was issued by no CA in {ca}: give all nodes certificates of the same CA")
 }
@@ -342,8 +408,8 @@ fn verifiers(
     Ok(vec![first, rest])
 }
 
-fn unusable(crl: Option<&Path>, error: &VerifierBuilderError) -> String {
-    let crl = crl.unwrap_or(Path::new("")).display();
+fn unusable(crl: &Path, error: &VerifierBuilderError) -> String {
+    let crl = crl.display();
     match error {
         VerifierBuilderError::InvalidCrl(CertRevocationListError::UnsupportedCrlVersion) => {
             format!(

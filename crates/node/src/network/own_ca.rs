@@ -84,11 +84,16 @@ impl Ca {
         }
     }
 
-    /// The text of a list of revocations.
+    /// The text of a list of revocations; each is of the same CRL number.
     pub(super) fn list(&self, serials: &[u8]) -> String {
+        self.numbered_list(1, serials)
+    }
+
+    /// The same by a CRL number.
+    pub(super) fn numbered_list(&self, number: u64, serials: &[u8]) -> String {
         let revoked: Vec<_> = serials.iter().map(|one| (vec![*one], SystemTime::now())).collect();
         let (begin, end) = hours(0, 9);
-        self.authority().revoke(1, &revoked, begin, end).unwrap()
+        self.authority().revoke(number, &revoked, begin, end).unwrap()
     }
 
     fn authority(&self) -> Authority {

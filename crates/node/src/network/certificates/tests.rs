@@ -92,6 +92,36 @@ fn another_list_is_in_force_once_it_is_read_and_what_is_no_list_is_not() {
     assert!(trust.list().unwrap().1.unwrap().contains("can't be read"));
 }
 
+/// Goal: a copy of an old file lets no revoked node in again. Method: lists of several numbers, in and out of order.
+#[test]
+fn an_older_list_does_not_come_into_force() {
+    let ca = Ca::new();
+    let (mine, _) = ca.node(hours(-1, 1));
+    let (theirs, serial) = ca.node(hours(-1, 1));
+    let first = ca.numbered_list(9, &[]);
+    let crl = ca.write("crl.pem", &first);
+    let (_, trust) = load(&CertificateFiles { crl: Some(crl), ..mine }).unwrap();
+    let shown = Shown::new(&certificates("certificate", &theirs.certificate).unwrap(), 0);
+    ca.write("crl.pem", &ca.numbered_list(256, &[serial]));
+    trust.read_again();
+    assert_eq!((trust.list_number(), trust.bars(&shown)), (1, true));
+    for older in [first, ca.numbered_list(255, &[])] {
+        ca.write("crl.pem", &older);
+        trust.read_again();
+        assert_eq!((trust.list_number(), trust.bars(&shown)), (1, true));
+        let problem = trust.list().unwrap().1.unwrap();
+        assert!(problem.contains("is older (CRL number 0x"), "{problem}");
+        assert!(
+            problem.contains("than the one that was in force (CRL number 0x0100 of"),
+            "{problem}"
+        );
+    }
+    // A certificate that is on hold may come off the list, by a newer one.
+    ca.write("crl.pem", &ca.numbered_list(257, &[]));
+    trust.read_again();
+    assert_eq!((trust.list_number(), trust.list().unwrap().1), (2, None));
+}
+
 /// Goal: a connection ends whose other side is revoked, also that of a node that is no member.
 #[tokio::test]
 async fn who_waits_for_it_hears_that_a_certificate_is_revoked() {
