@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -73,6 +75,58 @@ def test_the_commands_make_revoke_and_list(tmp_path: Path) -> None:
     for which, said in (("one", "is revoked already"), ("three", "it has issued: one, two")):
         assert said in run("certs", "revoke", folder, which, code=1).stderr
     assert "hoplite certs ca" in run("certs", "list", tmp_path / "none", code=1).stderr
+
+
+def test_no_other_user_can_hold_up_a_revocation(ca: Path) -> None:
+    """Who can read the folder can lock it; the file that is locked can be opened by its owner alone."""
+    ca.chmod(0o755)
+    certificates.make_certificate(ca, "one")
+    descriptor = os.open(ca, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert [entry.name for entry in certificates.revoke(ca, "one")] == ["one"]
+    finally:
+        os.close(descriptor)
+    readable = {file.name for file in ca.iterdir() if file.stat().st_mode & 0o077}
+    assert readable == {"ca.crt", "crl.pem", "one.crt"}
+
+
+def test_a_process_that_keeps_the_lock_is_an_error(ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates, "LOCK_TIMEOUT_S", 0.1)
+    with (ca / certificates.LOCK).open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(
+            hoplite.HopliteError, match=rf"another process has been using the CA in {ca} for 0.1 s: end"
+        ):
+            certificates.certificates(ca)
+    assert certificates.certificates(ca) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "said"),
+    [
+        (".", 0o777, "another user can write {path}: chmod go-w"),
+        (".", 0o770, "another user can write {path}: chmod go-w"),
+        ("ca.key", 0o666, "{path} has the key of a CA and others can read or write it: chmod 600"),
+        ("ca.key", 0o604, "{path} has the key of a CA and others can read or write it: chmod 600"),
+        ("index.txt", 0o666, "every user can write {path}: chmod o-w"),
+        (certificates.LOCK, 0o666, "{path} has the lock of a CA and others can read or write it: chmod 600"),
+    ],
+)
+def test_files_that_other_users_can_write_are_refused(ca: Path, name: str, mode: int, said: str) -> None:
+    path = ca / name
+    path.chmod(mode)
+    before = (ca / "crl.pem").read_bytes()
+    with pytest.raises(hoplite.InvalidArgument, match=said.format(path=path)):
+        certificates.make_certificate(ca, "one")
+    assert not (ca / "one.key").exists()
+    assert (ca / "crl.pem").read_bytes() == before
+
+
+def test_a_ca_is_not_made_where_others_can_write(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    assert "chmod go-w" in run("certs", "ca", tmp_path, code=1).stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_openssl_takes_what_hoplite_makes(ca: Path) -> None:

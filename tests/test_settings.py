@@ -205,6 +205,15 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
             call()
 
 
+def test_a_file_that_every_user_can_write_is_refused(write: Callable[[str, int], Path]) -> None:
+    """Who can write it can have this one join another cluster, or take pickles."""
+    file = write("capacity = '64MiB'", 0o666)
+    with pytest.raises(hoplite.InvalidArgument, match=rf"every user can write {file}: chmod o-w {file}"):
+        load(file, capacity=None)
+    file.chmod(0o664)
+    assert load(file, capacity=None)["capacity"] == 64 << 20
+
+
 def test_an_unknown_variable_is_a_warning_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPLITE_CAPCITY", "1GiB")
     with pytest.warns(SettingsWarning, match=r"HOPLITE_CAPCITY .*\(did you mean HOPLITE_CAPACITY\?\)"):

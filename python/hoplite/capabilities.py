@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hoplite import _native
 from hoplite._arguments import check_text
+from hoplite._files import check_private
 from hoplite.errors import InvalidArgument
-from hoplite.tokens import check_private, check_token
+from hoplite.tokens import check_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hoplite import _native
 from hoplite._arguments import check_text
+from hoplite._files import check_private, check_trusted
 from hoplite.errors import HopliteError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 CA = "ca"
 INDEX = "index.txt"
 CRL = "crl.pem"
+LOCK = ".lock"
+
+# Longer than the other process can need: a list of a million certificates takes seconds.
+LOCK_TIMEOUT_S = 30.0
+LOCK_RETRY_S = 0.05
 
 CA_DAYS = 3650
 NODE_DAYS = 365
@@ -81,7 +87,7 @@ def make_ca(folder: str | os.PathLike[str], *, days: int = CA_DAYS) -> Path:
 
     Raises:
         HopliteError: a file can't be written.
-        InvalidArgument: the folder has a CA, or the days are not a positive number.
+        InvalidArgument: the folder has a CA, or other users can write it, or the days are not a positive number.
     """
     where = Path(check_text("folder", folder)).expanduser()
     begin, end = _times(days)
@@ -217,7 +223,9 @@ def _authority(where: Path) -> tuple[tuple[str, str], int]:
     until = int(_read_time(ca[1]).timestamp())
     if until <= time.time():
         raise InvalidArgument(f"the CA in {where} has expired: make another in another folder (hoplite certs ca)")
-    return (_name(ca), (where / f"{CA}.key").read_text()), until
+    with (where / f"{CA}.key").open() as key:
+        check_private(Path(key.name), os.fstat(key.fileno()), "the key of a CA")
+        return (_name(ca), key.read()), until
 
 
 def _write_list(where: Path) -> None:
@@ -234,7 +242,9 @@ def _rows(where: Path) -> list[list[str]]:
     index = where / INDEX
     if not index.exists():
         raise InvalidArgument(f"{where} has no CA: make one with: hoplite certs ca {where}")
-    rows = [line.split("\t") for line in index.read_text().splitlines()]
+    with index.open() as file:
+        check_trusted(index, os.fstat(file.fileno()))
+        rows = [line.split("\t") for line in file.read().splitlines()]
     if not rows or any(len(row) != 6 for row in rows) or rows[0][4] != f"{CA}.crt":
         raise InvalidArgument(f"{index} is not as hoplite certs has written it")
     return rows
@@ -283,13 +293,32 @@ def _replace(path: Path, text: str, mode: int) -> None:
 
 @contextlib.contextmanager
 def _alone(where: Path) -> Iterator[None]:
-    """Keeps other processes from changing the folder."""
-    descriptor = os.open(where, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Keeps other processes of this user from changing the folder; checks that no other user can.
+
+    The lock is on a file that other users can't open. On the folder, any user who can read it could hold the lock.
+    """
+    check_trusted(where, where.stat(), is_shared=False)
+    lock = where / LOCK
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        check_private(lock, os.fstat(descriptor), "the lock of a CA")
+        _lock(descriptor, where)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, where: Path) -> None:
+    end = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise HopliteError(
+                    f"another process has been using the CA in {where} for {LOCK_TIMEOUT_S:g} s: end it, or try again"
+                ) from None
+        time.sleep(LOCK_RETRY_S)
 
 
 @contextlib.contextmanager

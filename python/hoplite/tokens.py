@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import base64
 import os
-import stat
 import zlib
 from pathlib import Path
 
 from hoplite._arguments import check_text
+from hoplite._files import check_private
 from hoplite.errors import InvalidArgument
 
 # The number is that of the form: another form begins otherwise.
@@ -27,10 +27,6 @@ LENGTH = len(PREFIX) + (SECRET_BYTES + CHECKSUM_BYTES) // 3 * 4
 # While one takes the place of another, a node takes both.
 IN_FILE_MAX = 2
 FILE_BYTES_MAX = 4096
-
-# What a file of a secret may not be for others: of this user, anything; of root, a group may read it, as of a service.
-CLOSED = 0o077
-CLOSED_OF_ROOT = 0o037
 
 MAKE_ONE = "make one with: hoplite token new"
 
@@ -90,23 +86,6 @@ def read_tokens(path: str | os.PathLike[str]) -> list[str]:
     if not 1 <= len(tokens) <= IN_FILE_MAX:
         raise InvalidArgument(f"{file} has {len(tokens)} tokens, and not one or {IN_FILE_MAX}; {MAKE_ONE}")
     return tokens
-
-
-def check_private(file: Path, facts: os.stat_result, what: str = "a token") -> None:
-    """Refuses a file with a secret that other users can read or write.
-
-    Args:
-        file: names it in the error.
-        facts: its owner and mode.
-        what: the secret, in words.
-
-    Raises:
-        InvalidArgument: says what to do.
-    """
-    if facts.st_uid not in (0, os.getuid()):
-        raise InvalidArgument(f"{file} has {what} and belongs to another user ({facts.st_uid}): chown and chmod 600 it")
-    if stat.S_IMODE(facts.st_mode) & (CLOSED if facts.st_uid != 0 else CLOSED_OF_ROOT):
-        raise InvalidArgument(f"{file} has {what} and others can read or write it: chmod 600 {file}")
 
 
 def _written(secret: bytes) -> str:

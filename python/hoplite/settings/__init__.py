@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hoplite._arguments import check_text
+from hoplite._files import check_private, check_trusted
 from hoplite.errors import InvalidArgument
 from hoplite.settings.kinds import DEGREES, FLAG, LEVELS, LOCAL, UNIX
 from hoplite.settings.table import CONFIG_VARIABLE, PREFIX, SETTINGS, TABLE, VARIABLES, Setting
-from hoplite.tokens import check_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -145,7 +145,7 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         InvalidArgument: the file can't be read, is no TOML, has a key or a value that is none, or has a token that
-            others can read.
+            others can read; or every user can write it.
     """
     # Here, since most programs name no file.
     import tomllib
@@ -170,6 +170,7 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
             raise InvalidArgument(f"{file}: {error}") from None
     if "token" in values:
         check_private(file, facts)
+    check_trusted(file, facts)
     return values
 
 

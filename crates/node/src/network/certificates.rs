@@ -43,6 +43,9 @@ const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const CLOSED: u32 = 0o077;
 const CLOSED_OF_ROOT: u32 = 0o037;
 
+/// What no file may be for other users. A group may: many users have one of their own.
+const WRITABLE: u32 = 0o002;
+
 type Chain = Vec<CertificateDer<'static>>;
 
 /// Whose certificates a node takes.
@@ -420,8 +423,15 @@ fn unusable(crl: &Path, error: &VerifierBuilderError) -> String {
     }
 }
 
+/// Reads a file that is no secret, but that decides who gets in.
 fn read(what: &str, path: &Path) -> Result<Vec<u8>, String> {
-    opened(path).and_then(contents).map_err(|error| unread(what, path, &error))
+    let file = opened(path).map_err(|error| unread(what, path, &error))?;
+    let facts = file.metadata().map_err(|error| unread(what, path, &error))?;
+    if facts.mode() & WRITABLE != 0 {
+        let shown = path.display();
+        return Err(format!("every user can write the {what} {shown}: chmod o-w {shown}"));
+    }
+    contents(file).map_err(|error| unread(what, path, &error))
 }
 
 fn opened(path: &Path) -> io::Result<File> {

@@ -28,6 +28,13 @@ fn what_is_wrong_with_a_file_is_said_with_its_name_and_what_to_do() {
     let of_another = ca.write("other.pem", &foreign.list(&[]));
     let open = ca.write("open.key", &fs::read_to_string(&good.key).unwrap());
     fs::set_permissions(&open, PermissionsExt::from_mode(0o644)).unwrap();
+    let writable = |name: &str, text: &str| {
+        let path = ca.write(name, text);
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+        path
+    };
+    let open_ca = writable("open.crt", &fs::read_to_string(&good.ca).unwrap());
+    let open_list = writable("open.pem", &ca.list(&[]));
     let missing = ca.folder.join("missing");
     let with = |change: &dyn Fn(&mut CertificateFiles)| {
         let mut files = good.clone();
@@ -54,6 +61,8 @@ fn what_is_wrong_with_a_file_is_said_with_its_name_and_what_to_do() {
             "is not that of the certificate",
         ),
         (with(&|files| files.key = open.clone()), &open, "chmod 600"),
+        (with(&|files| files.ca = open_ca.clone()), &open_ca, "every user can write the CA"),
+        (with(&|files| files.crl = Some(open_list.clone())), &open_list, "chmod o-w"),
         (with(&|files| files.ca = foreign.folder.join("ca.crt")), &good.certificate, "by no CA in"),
         (with(&|files| files.crl = Some(revoked.clone())), &good.certificate, "is revoked by"),
         (with(&|files| files.crl = Some(of_another.clone())), &of_another, "can't be looked up"),
