@@ -1,11 +1,19 @@
-"""Addresses of nodes as people write them: "10.0.0.1:7420", "[::1]:7420"."""
+"""Addresses of nodes as people write them, "10.0.0.1:7420" or "[::1]:7420", and names of hosts."""
 
 from __future__ import annotations
 
 import ipaddress
+import re
 
 from hoplite._arguments import check_text
 from hoplite.errors import InvalidArgument
+
+# As long as a name of DNS may be.
+HOST_MAX = 253
+
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}")
 
 
 def check_address(what: str, value: str) -> str:
@@ -45,4 +53,32 @@ def is_ip(text: str) -> bool:
         ipaddress.ip_address(text)
     except ValueError:
         return False
-    return True
+    # Python takes any characters for the zone of an address, as in "fe80::1%eth0".
+    _, percent, zone = text.partition("%")
+    return not percent or is_interface(zone)
+
+
+def is_interface(text: str) -> bool:
+    """Whether a text may be the name of a network interface."""
+    return _INTERFACE.fullmatch(text) is not None
+
+
+def check_host(what: str, value: str) -> str:
+    """Reads the name of a host, or its address, with a user before it if ssh is to log in as that: "me@gpu-17".
+
+    What passes is one word in a shell, a file of hosts and a terminal, and no option of a command.
+
+    Args:
+        what: names the argument or the line in the error.
+        value: the name.
+
+    Raises:
+        InvalidArgument: it is no name and no address of a host; says how to write one.
+    """
+    user, at, host = value.rpartition("@")
+    if (at and not _USER.fullmatch(user)) or not (is_ip(host) or (len(host) <= HOST_MAX and _HOST.fullmatch(host))):
+        raise InvalidArgument(
+            f"{what} has {value[:200]!r}, which is no name and no address of a host: write letters, digits, '.', '-' "
+            'and \'_\', as "gpu-17", "10.0.0.1" or "me@gpu-17"'
+        )
+    return value

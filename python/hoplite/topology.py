@@ -10,7 +10,7 @@ import ipaddress
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hoplite.addresses import is_ip
+from hoplite.addresses import check_host, is_ip
 from hoplite.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def _hosts(file: Path, value: object) -> list[Placed]:
         where = f'{file}: "hosts"[{number}]'
         if not isinstance(one, dict) or not isinstance(one.get("name"), str) or not one["name"]:
             raise InvalidArgument(f'{where} has no "name"')
+        check_host(f'{where}: "name"', one["name"])
         _check_keys(where, one, HOST_KEYS)
         if "address" in one and "addresses" in one:
             raise InvalidArgument(f'{where} has "address" and "addresses"; write one of them')

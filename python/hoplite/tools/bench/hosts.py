@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from hoplite import __version__
+from hoplite.addresses import check_host, is_interface
 from hoplite.errors import HopliteError, InvalidArgument
 from hoplite.tools.bench import machine
 from hoplite.tools.bench.agent import MARK
@@ -261,6 +262,10 @@ def of_file(path: Path, *, rsh: str = "ssh", rate: int = 0) -> Network:
             raise InvalidArgument(f"{path}:{number}: {line.strip()!r} is not: name [address [interface]]")
         if not words:
             continue
+        for word in words[:2]:
+            check_host(f"{path}:{number}", word)
+        if len(words) > 2 and not is_interface(words[2]):
+            raise InvalidArgument(f"{path}:{number}: {words[2]!r} is no name of a network interface, such as eth0")
         try:
             address = socket.gethostbyname(words[1] if len(words) > 1 else words[0])
         except OSError as error:

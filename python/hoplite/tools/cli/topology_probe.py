@@ -47,7 +47,7 @@ def _check_landmarks(_context: click.Context, _option: click.Parameter, value: i
 @click.option("--shuffle", type=click.IntRange(0), metavar="SEED", help="Take the lab's hosts in a random order.")
 @click.option(
     "--launch",
-    default="ssh -o BatchMode=yes {host}",
+    default="ssh -o BatchMode=yes -- {host}",
     show_default=True,
     help="What reaches a host; one word is added, a command for a shell there.",
 )

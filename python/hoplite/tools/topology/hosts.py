@@ -8,13 +8,12 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hoplite.addresses import is_ip
+from hoplite.addresses import check_host, is_ip
 from hoplite.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 SLOTS = re.compile(r"slots=([1-9]\d{0,3})")
 
 
@@ -69,8 +68,7 @@ def read_hosts(path: Path) -> list[Host]:
             raise InvalidArgument(
                 f"line {number} of {path} is {line.strip()!r}, not a host and perhaps its address and slots=N"
             )
-        if host.address is None and not NAME.fullmatch(host.name):
-            raise InvalidArgument(f"line {number} of {path}: {host.name!r} is no name and no address of a host")
+        check_host(f"line {number} of {path}", host.name)
         key = host.address or host.name.casefold().rstrip(".")
         if key in seen:
             raise InvalidArgument(f"lines {seen[key]} and {number} of {path} are the same host, {host.name}")

@@ -7,6 +7,7 @@ reason, before anything is written.
 from __future__ import annotations
 
 import ipaddress
+import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -138,7 +139,7 @@ def _torchrun(hosts: list[Host], _wanted: Wanted) -> Launch:
     slots = _same_slots(hosts, "torchrun")
     lines = [
         f"{host.name}: torchrun --nnodes={len(hosts)} --nproc_per_node={slots} --node_rank={rank} "
-        f"--master_addr={hosts[0].name} --master_port={TORCH_PORT} {PROGRAM}"
+        f"--master_addr={shlex.quote(hosts[0].name)} --master_port={TORCH_PORT} {PROGRAM}"
         for rank, host in enumerate(hosts)
     ]
     notes = ["with --rdzv_backend=c10d torchrun gives ranks by itself and ignores --node_rank"]
@@ -149,7 +150,7 @@ def _env(hosts: list[Host], _wanted: Wanted) -> Launch:
     processes = _processes(hosts)
     lines = [
         f"{name}: RANK={rank} WORLD_SIZE={len(processes)} LOCAL_RANK={slot} "
-        f"MASTER_ADDR={hosts[0].name} MASTER_PORT={TORCH_PORT}"
+        f"MASTER_ADDR={shlex.quote(hosts[0].name)} MASTER_PORT={TORCH_PORT}"
         for rank, (name, slot) in enumerate(processes)
     ]
     return Launch(_lines(lines), "", [])

@@ -24,7 +24,7 @@ from hoplite.tools.topology.probe_agent import MARK
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-LAUNCH = "ssh -o BatchMode=yes {host}"
+LAUNCH = "ssh -o BatchMode=yes -- {host}"
 # Of a login by ssh and the start of an interpreter, for hundreds of hosts from one machine.
 START_TIMEOUT_S = 60.0
 # Between the end of an agent's answers and that of the command that reached it, which may still say why.

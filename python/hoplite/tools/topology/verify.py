@@ -111,13 +111,13 @@ def _commands(form: str, hosts: list[Host]) -> list[tuple[str, str]]:
     """Each host with the command that runs there."""
     text = launchers.write(form, hosts, Wanted("ring")).text.splitlines()
     if form == "lightgbm":
-        machines = ",".join(line.replace(" ", ":") for line in text)
+        machines = shlex.quote(",".join(line.replace(" ", ":") for line in text))
         return [(host.name, f"python3 -c {shlex.quote(JOIN)} {machines}") for host in hosts]
     lines = [line.split(": ", 1) for line in text]
     if form == "torchrun":
         program = f"--no_python sh -c {shlex.quote(TELL)}"
         return [(host, there.replace(launchers.PROGRAM, program)) for host, there in lines]
-    master = f"tcp://{hosts[0].name}:{launchers.TORCH_PORT}"
+    master = shlex.quote(f"tcp://{hosts[0].name}:{launchers.TORCH_PORT}")
     gather = f"python3 -c {shlex.quote(GATHER)} {master}"
     return [(host, f"{gather} {rank} {len(lines)}") for rank, (host, _) in enumerate(lines)]
 
