@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from typing import TYPE_CHECKING, Any, Self
 
@@ -59,7 +61,7 @@ class Responder:
         self._end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._end.bind(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._end.getsockname()
-        self.words: list[int] = []
+        self.words: list[bytes] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -77,7 +79,7 @@ class Responder:
             word, sender = self._end.recvfrom(64)
             if word == b"end":
                 return
-            self.words.append(struct.unpack("!I", word)[0])
+            self.words.append(word)
             for answer in self._answer(word):
                 self._end.sendto(answer, sender)
 
@@ -93,21 +95,41 @@ def echo(word: bytes) -> bytes:
     return word + probe_agent.ANSWERED
 
 
-def test_a_word_is_twelve_bits_of_round_and_twenty_of_sequence(
+def test_an_echo_is_random_bytes_of_each_call_and_a_number(
     asker: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe_agent, "PATIENCE_S_MIN", SOON)
     with Responder(lambda word: [echo(word)]) as responder:
-        times, late = probe_agent.ask(asker, responder.address, 4096 + 7, 20, SOON)
-    assert (len(times), late) == (20, 0)
+        for _ in range(2):
+            times, late = probe_agent.ask(asker, responder.address, 20, SOON)
+            assert (len(times), late) == (20, 0)
     # The first one isn't counted.
-    assert responder.words == [7 << 20 | sequence for sequence in range(21)]
+    assert [struct.unpack("!I", word[8:])[0] for word in responder.words] == [*range(21)] * 2
+    nonces = [word[:8] for word in responder.words]
+    assert len(set(nonces[:21])) == len(set(nonces[21:])) == 1
+    assert nonces[0] != nonces[21]
+
+
+def test_an_answer_from_elsewhere_is_thrown_away(asker: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of another process of the network, which saw the question or guessed it."""
+    monkeypatch.setattr(probe_agent, "PATIENCE_S_MIN", SOON)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger:
+        place = asker.getsockname()
+
+        def answer(word: bytes) -> list[bytes]:
+            forger.sendto(echo(word), place)
+            return []
+
+        with Responder(answer) as responder:
+            times, late = probe_agent.ask(asker, responder.address, 3, 0.2)
+    assert times == []
+    assert late > 0
 
 
 def test_echoes_that_are_dropped_are_lost_and_no_more(asker: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_agent, "PATIENCE_S_MIN", 1.0)
-    with Responder(lambda word: [] if word[3] % 5 == 4 else [echo(word)]) as responder:
-        times, late = probe_agent.ask(asker, responder.address, 1, 20, probe_agent.PATIENCE_PART * 1.0)
+    with Responder(lambda word: [] if word[-1] % 5 == 4 else [echo(word)]) as responder:
+        times, late = probe_agent.ask(asker, responder.address, 20, probe_agent.PATIENCE_PART * 1.0)
     assert (len(times), late) == (16, 0)
 
 
@@ -115,9 +137,9 @@ def test_answers_of_older_rounds_and_echoes_are_thrown_away(
     asker: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe_agent, "PATIENCE_S_MIN", SOON)
-    stale = struct.pack("!I", 3 << 20 | 1)
+    stale = bytes(8) + struct.pack("!I", 1)
     with Responder(lambda word: [echo(stale), word, b"", echo(word)]) as responder:
-        times, late = probe_agent.ask(asker, responder.address, 4, 10, SOON)
+        times, late = probe_agent.ask(asker, responder.address, 10, SOON)
     assert len(times) == 10
     # The three that came before each answer.
     assert late == 33
@@ -125,7 +147,7 @@ def test_answers_of_older_rounds_and_echoes_are_thrown_away(
 
 def test_a_host_that_answers_nothing_is_given_up_soon(asker: socket.socket) -> None:
     with Responder(lambda _: []) as responder:
-        assert probe_agent.ask(asker, responder.address, 1, 100_000, 0.1) == ([], 0)
+        assert probe_agent.ask(asker, responder.address, 100_000, 0.1) == ([], 0)
     assert len(responder.words) < 20
 
 
@@ -135,17 +157,85 @@ def test_two_echoes_cant_be_made_to_answer_each_other() -> None:
         other.settimeout(SOON)
         place = ("127.0.0.1", agent.echo.getsockname()[1])
         # An answer is no question; the question after it shows that it was read.
-        other.sendto(echo(b"1234"), place)
-        other.sendto(b"5678", place)
-        assert other.recv(64) == echo(b"5678")
+        other.sendto(echo(b"of twelve: 1"), place)
+        other.sendto(b"of twelve: 2", place)
+        assert other.recv(64) == echo(b"of twelve: 2")
     agent.close()
+
+
+def test_a_datagram_that_cant_be_answered_ends_no_echo() -> None:
+    """Its source port is 0, which only raw sockets send."""
+    agent = probe_agent.Agent("127.0.0.1")
+    port = agent.echo.getsockname()[1]
+    try:
+        raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+    except PermissionError:
+        pytest.skip("needs raw sockets")
+    with raw, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        word = b"of twelve: 1"
+        raw.sendto(struct.pack("!HHHH", 0, port, 8 + len(word), 0) + word, ("127.0.0.1", 0))
+        other.settimeout(SOON)
+        other.sendto(b"of twelve: 2", ("127.0.0.1", port))
+        assert other.recv(64) == echo(b"of twelve: 2")
+    agent.close()
+
+
+def rate_between(agents: list[probe_agent.Agent]) -> object:
+    told = {"peer": ["127.0.0.1", agents[1].listener.getsockname()[1]], "window": 1 << 18, "streams": 2}
+    assert agents[0].answer({"do": "open", "warm_s": 0.01, "seconds": 0.05, **told}) == {}
+    return agents[0].answer({"do": "go", "seconds": 0.06})["rate"]
+
+
+def test_streams_without_the_key_are_few_and_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers who say nothing, or who say the wrong key; a stream of the probe has its place."""
+    received: list[tuple[object, ...]] = []
+    monkeypatch.setattr(probe_agent, "_receive", lambda *words: received.append(words))
+    agent = probe_agent.Agent("127.0.0.1", key=b"k" * probe_agent.KEY_BYTES)
+    place = ("127.0.0.1", agent.listener.getsockname()[1])
+    silent = [socket.create_connection(place) for _ in range(3 * probe_agent.STRANGERS_MAX)]
+    eventually(lambda: len(agent.strangers) == probe_agent.STRANGERS_MAX)
+    for stream in silent[: probe_agent.STRANGERS_MAX]:
+        stream.settimeout(SOON)
+        assert stream.recv(1) == b""
+    with socket.create_connection(place) as wrong:
+        wrong.settimeout(SOON)
+        wrong.sendall(probe_agent.PREAMBLE.pack(b"x" * probe_agent.KEY_BYTES, 0.0, 0.0, 4096))
+        assert wrong.recv(1) == b""
+    assert received == []
+    with socket.create_connection(place) as right:
+        right.sendall(probe_agent.PREAMBLE.pack(agent.key, 1.0, 2.0, 4096))
+        eventually(lambda: len(received) == 1)
+        assert received[0][1:] == (1.0, 2.0, 4096)
+    for stream in silent:
+        stream.close()
+    agent.close()
+
+
+def test_running_out_of_descriptors_ends_no_listener() -> None:
+    agents = [probe_agent.Agent("127.0.0.1") for _ in range(2)]
+    place = ("127.0.0.1", agents[1].listener.getsockname()[1])
+    waiting = [socket.socket() for _ in range(3)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open("/", os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        # The first gets the descriptor that the listener has reserved before it waited; the next ones get none.
+        for stream in waiting:
+            stream.connect(place)
+        time.sleep(0.2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for stream in waiting:
+            stream.close()
+    assert rate_between(agents) != 0.0
+    for agent in agents:
+        agent.close()
 
 
 def test_streams_between_agents_have_a_rate() -> None:
     agents = [probe_agent.Agent("127.0.0.1") for _ in range(2)]
-    told = {"peer": ["127.0.0.1", agents[1].listener.getsockname()[1]], "window": 1 << 18, "streams": 2}
-    assert agents[0].answer({"do": "open", "warm_s": 0.01, "seconds": 0.05, **told}) == {}
-    rate = agents[0].answer({"do": "go", "seconds": 0.06})["rate"]
+    rate = rate_between(agents)
     assert isinstance(rate, float)
     assert rate > 1e6
     for agent in agents:
@@ -156,7 +246,7 @@ def test_fping_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
     agent = probe_agent.Agent("127.0.0.1")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeError, match="apt-get install fping"):
-        agent.answer({"do": "fping", "peer": ["127.0.0.1", 9], "count": 2, "timeout_s": 1.0, "round": 0})
+        agent.answer({"do": "fping", "peer": ["127.0.0.1", 9], "count": 2, "timeout_s": 1.0})
     agent.close()
 
 
@@ -167,7 +257,7 @@ def test_fpings_times_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     agent = probe_agent.Agent("127.0.0.1")
-    answer = agent.answer({"do": "fping", "peer": ["127.0.0.1", 9], "count": 4, "timeout_s": 1.0, "round": 0})
+    answer = agent.answer({"do": "fping", "peer": ["127.0.0.1", 9], "count": 4, "timeout_s": 1.0})
     assert answer == {"times_ns": [44000, 21000, 30000], "lost": 1, "late": 0}
     agent.close()
 

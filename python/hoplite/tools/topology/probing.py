@@ -207,20 +207,19 @@ def run(
     if len(reached.present) < min(2, len(probed.sites)):
         first = next(iter(reached.absent.values()))
         raise ProbeFailed(f"of {len(probed.sites)} hosts {len(reached.present)} can be reached; {first}")
-    numbers = iter(range(1 << 30))
     marks = _landmarks(probed, reached)
     for count, wanted in _stages(probed, marks):
         pairs = [pair for pair in wanted if _is_missing(probed, pair, count)]
         rounds = tournament.packed(pairs, len(probed.sites))
         for at, turn in enumerate(rounds):
             tell(f"echoes of {len(turn)} pairs")
-            _round(probed, reached, turn, count, numbers)
+            _round(probed, reached, turn, count)
             probed.absent = dict(reached.absent)
             probed.seconds = earlier_s + time.monotonic() - begun
             done(probed, at + 1, len(rounds))
     # Of a probe that goes on, it may have been asked before.
     _leave_out_silent(probed, reached)
-    _again(probed, reached, numbers)
+    _again(probed, reached)
     probed.is_whole = True
     if len(reached.present) < 2 <= len(probed.sites):
         raise ProbeFailed(f"no host answers another; {next(iter(reached.absent.values()))}")
@@ -291,11 +290,10 @@ def _is_missing(probed: Probed, pair: Pair, count: int) -> bool:
     return any(probed.samples.asked[one][other] < count for one, other in ((a, b), (b, a)))
 
 
-def _round(probed: Probed, reached: Reached, turn: Sequence[Pair], count: int, numbers: Any) -> None:  # noqa: ANN401
+def _round(probed: Probed, reached: Reached, turn: Sequence[Pair], count: int) -> None:
     """Both directions of each pair, one after the other; pairs at once."""
     for pairs in (list(turn), [(b, a) for a, b in turn]):
-        number = next(numbers)
-        for (a, b), answer in _echoes(probed, reached, pairs, count, number):
+        for (a, b), answer in _echoes(probed, reached, pairs, count):
             probed.samples.take(a, b, count, answer)
     _leave_out_silent(probed, reached)
 
@@ -310,15 +308,12 @@ def _leave_out_silent(probed: Probed, reached: Reached) -> None:
             reached.leave_out(host, f"{name} answers no echo of others: look whether they may send it UDP (--port)")
 
 
-def _echoes(
-    probed: Probed, reached: Reached, pairs: Sequence[Pair], count: int, number: int
-) -> list[tuple[Pair, dict[str, Any]]]:
+def _echoes(probed: Probed, reached: Reached, pairs: Sequence[Pair], count: int) -> list[tuple[Pair, dict[str, Any]]]:
     settings = probed.settings
     requests: dict[int, dict[str, Any]] = {
         a: {
             "do": "fping" if settings.backend == "fping" else "probe",
             "peer": [probed.sites[b].address, reached.hello[b]["echo"]],
-            "round": number,
             "count": count,
             "timeout_s": settings.timeout_s,
         }
@@ -337,12 +332,12 @@ def _echoes(
     return found
 
 
-def _again(probed: Probed, reached: Reached, numbers: Any) -> None:  # noqa: ANN401 - an iterator
+def _again(probed: Probed, reached: Reached) -> None:
     """Asks some pairs again, to see whether times have changed since."""
     turns = tournament.packed(_asked(probed), len(probed.sites))
     before = probed.samples.quantiles_us[probed.settings.estimator]
     count = min(probed.settings.count, 50)
-    for (a, b), answer in _echoes(probed, reached, turns[0] if turns else [], count, next(numbers)):
+    for (a, b), answer in _echoes(probed, reached, turns[0] if turns else [], count):
         times = sorted(answer["times_ns"])
         after = samples.quantile_us(times, samples.QUANTILES[probed.settings.estimator])
         earlier = before[a][b]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import secrets
 import selectors
 import shlex
 import subprocess
@@ -19,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from hoplite.errors import InvalidArgument
 from hoplite.tools.bench.channels import Channel, Lost
-from hoplite.tools.topology.probe_agent import MARK
+from hoplite.tools.topology.probe_agent import KEY_BYTES, MARK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,13 +79,15 @@ class Reached:
         self.hello: dict[int, dict[str, Any]] = {}
         self._numbers = itertools.count()
         self._processes: dict[int, tuple[subprocess.Popen[bytes], IO[bytes], Channel]] = {}
+        # So that the agents take streams of each other alone.
+        key = secrets.token_hex(KEY_BYTES)
         program = Path(__file__).with_name("probe_agent.py").read_bytes()
         command = shlex.join(["exec", python, "-c", BOOTSTRAP.format(size=len(program))])
         try:
             for number, site in enumerate(self.sites):
                 self._start(number, [word.replace("{host}", site.name) for word in words] + [command])
             for number in list(self._processes):
-                begin = json.dumps({"address": self.sites[number].address, "port": port}).encode() + b"\n"
+                begin = json.dumps({"address": self.sites[number].address, "port": port, "key": key}).encode() + b"\n"
                 with self._leaving_out(number):
                     self._processes[number][2].send_bytes(program + begin)
             self.hello = self.ask({number: {"do": "hello"} for number in self._processes}, START_TIMEOUT_S)
