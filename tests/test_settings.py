@@ -214,6 +214,11 @@ def test_a_file_that_every_user_can_write_is_refused(write: Callable[[str, int],
     assert load(file, capacity=None)["capacity"] == 64 << 20
 
 
+def test_a_file_that_is_nested_too_deep_is_named(write: Write) -> None:
+    with pytest.raises(hoplite.InvalidArgument, match="is not TOML"):
+        load(write("capacity = " + "[" * 200_000), capacity=None)
+
+
 def test_an_unknown_variable_is_a_warning_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPLITE_CAPCITY", "1GiB")
     with pytest.warns(SettingsWarning, match=r"HOPLITE_CAPCITY .*\(did you mean HOPLITE_CAPACITY\?\)"):

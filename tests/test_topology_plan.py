@@ -251,6 +251,14 @@ def test_an_order_is_mended_after_a_machine_changed(tmp_path: Path) -> None:
     assert "is no plan" in said
 
 
+def test_a_plan_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    path, plan = tmp_path / "m.csv", tmp_path / "plan.json"
+    path.write_text("0,1\n1,0\n")
+    plan.write_text("[" * 200_000)
+    said = run("topology", "plan", "--matrix", path, "--algorithm", "ring", "--start", plan, code=1).stderr
+    assert said.startswith(f"error: {plan} is no plan that hoplite topology plan --json printed")
+
+
 def test_clusters_are_found_by_gaps_and_by_means(tmp_path: Path) -> None:
     rows = racks(5, 6, 7)
     path = write(tmp_path / "m.csv", rows)

@@ -157,7 +157,7 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
             content = tomllib.load(opened)
     except OSError as error:
         raise InvalidArgument(f"the settings in {file} can't be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"{file} is not TOML: {error}") from None
 
     values = {}

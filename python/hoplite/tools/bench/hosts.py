@@ -179,7 +179,7 @@ class Agents:
                 channel.send(json.dumps({**request, "number": number}))
             lines = gather(channels, timeout_s, wanted=lambda line: line.startswith(mark))
             answers = [json.loads(line.removeprefix(mark)) for line in lines]
-        except (Lost, json.JSONDecodeError) as error:
+        except (Lost, json.JSONDecodeError, RecursionError) as error:
             names = error.names if isinstance(error, Lost) else ()
             said = "".join(f"; {line}" for line in self._last_words(names))
             raise AgentFailed(f"an agent failed at {request['do']!r}: {error}{said}") from None

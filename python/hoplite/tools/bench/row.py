@@ -124,7 +124,7 @@ def from_line(line: str) -> Row:
     """
     try:
         fields = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise BadRow(f"not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise BadRow(f"a {type(fields).__name__} is no row; a row is a JSON object")

@@ -171,7 +171,8 @@ def _read_start(path: Path | None) -> list[int] | None:
         return None
     try:
         order = json.loads(path.read_text())["order"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        # Of JSON that is nested deeper than Python's stack, the last.
         order = None
     if not isinstance(order, list) or not all(type(machine) is int and 0 <= machine < 2**32 for machine in order):
         raise InvalidArgument(f"{path} is no plan that hoplite topology plan --json printed")

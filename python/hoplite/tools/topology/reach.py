@@ -148,9 +148,12 @@ class Reached:
                         continue
                     while (line := channel.line()) is not None:
                         if line.startswith(mark):
-                            answers[number] = json.loads(line.removeprefix(mark))
                             waiting.discard(number)
                             selector.unregister(key.fd)
+                            try:
+                                answers[number] = dict(json.loads(line.removeprefix(mark)))
+                            except (ValueError, TypeError, RecursionError) as error:
+                                self._lose(number, f"{self.sites[number].name} gave no answer: {error}")
                             break
         for number in sorted(waiting):
             self._lose(number, f"{self.sites[number].name} did not answer within {timeout_s:.0f} s")
