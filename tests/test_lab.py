@@ -421,6 +421,34 @@ def test_a_record_of_another_version_is_named(monkeypatch: pytest.MonkeyPatch, t
         records.read_all()
 
 
+def test_records_that_another_user_can_change_are_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They say which processes root ends, and beside them is a program that root runs."""
+    folder = tmp_path / "hoplite" / "labs"
+    monkeypatch.setattr(records, "FOLDER", folder)
+    assert records.read_all() == []
+    mask = os.umask(0)
+    try:
+        owner = records.this_process()
+        records.begin(records.Record("one", owner, records.boot_id(), namespaces.own_network(), 10**9, None, 0.0))
+    finally:
+        os.umask(mask)
+    assert {path.stat().st_mode & 0o777 for path in (folder.parent, folder)} == {0o755}
+    assert [record.name for record in records.read_all()] == ["one"]
+    for changed in (folder, folder.parent):
+        changed.chmod(0o777)
+        for read in (records.read_all, records.abandoned, records.remove_abandoned):
+            with pytest.raises(LabError, match=rf"{changed} must belong to root and be writable by root alone"):
+                read()
+        changed.chmod(0o755)
+
+
+def test_a_record_that_is_nested_too_deep_is_unreadable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    (tmp_path / "one.json").write_text("[" * 200_000)
+    assert (records.read_all(), records.abandoned()) == ([], ["one"])
+
+
 @needs_lab
 def test_two_labs_at_once_do_not_see_each_other() -> None:
     with Lab(hosts=2, rate="20mbit") as one, Lab(hosts=2, rate="20mbit") as other:

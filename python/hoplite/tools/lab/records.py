@@ -97,10 +97,11 @@ def begin(record: Record) -> None:
         LabError: a lab of this name is there already, or nothing can be written.
     """
     try:
-        FOLDER.mkdir(parents=True, exist_ok=True, mode=0o755)
-        # The agent and the hosts file of a root process are there: no one else may write them.
-        if FOLDER.stat().st_uid != 0 or stat.S_IMODE(FOLDER.stat().st_mode) & 0o022:
-            raise LabError(f"{FOLDER} must belong to root and be writable by root alone")
+        # One by one: folders above the last would be made with all rights that the mask of the process leaves.
+        for folder in (FOLDER.parent, FOLDER):
+            if not folder.exists():
+                folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        _check_folders()
         with _written(record) as new:
             # Unlike a rename, a second name is refused where there is a file.
             _path(record.name).hardlink_to(new)
@@ -199,8 +200,24 @@ def _written(record: Record) -> Iterator[Path]:
         new.unlink(missing_ok=True)
 
 
+def _check_folders() -> None:
+    """Looks whether root alone can change what is written down, and the agent and hosts files of a root process.
+
+    Raises:
+        LabError: another user could, also by another folder in the place of that of the labs.
+    """
+    for folder in (FOLDER.parent, FOLDER):
+        facts = folder.stat()
+        if facts.st_uid not in (0, os.geteuid()) or stat.S_IMODE(facts.st_mode) & 0o022:
+            raise LabError(f"{folder} must belong to root and be writable by root alone: chown root and chmod 755 it")
+
+
 def _names() -> list[str]:
     """The names of all labs of which there is a record or a folder."""
+    if not FOLDER.exists():
+        return []
+    # What is there says which processes root is to end.
+    _check_folders()
     # Folders first: a lab that begins or ends meanwhile has none without a record.
     folders = {path.name for path in FOLDER.glob("*") if path.is_dir()}
     return sorted(folders | {path.stem for path in FOLDER.glob("*.json")})
@@ -217,7 +234,7 @@ def _read(name: str) -> Record | _Unreadable | None:
     except FileNotFoundError:
         # A lab of this name may have begun since; then it has a record by the time that it has a folder.
         return _Unreadable() if folder_of(name).exists() and not _path(name).exists() else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return _Unreadable()
     try:
         return _record(fields)
