@@ -548,3 +548,28 @@ def test_the_commands_use_the_capability_of_the_environment(tmp_path: Path) -> N
         assert "try: another capability" in refused
         run("put", tmp_path / "in", "--name", "team-a/1", *at, **wide)
         assert "team-a/1" in run("objects", "--all", *at, **less).stdout
+
+
+@pytest.mark.parametrize(
+    ("prefix", "name"),
+    [
+        ("caf\u00e9/", "cafe\u0301/1"),
+        ("cafe\u0301/", "caf\u00e9/1"),
+        ("admin/", "\u0430dmin/1"),
+        ("team-a/", "team-a\u200b/1"),
+        ("team-a/", "\u200bteam-a/1"),
+        ("team-a/", "TEAM-A/1"),
+        ("team-a/", "team\u2010a/1"),
+        ("team-a/", "team-a\uff0f1"),
+        ("team-a/", "\u202eteam-a/1"),
+    ],
+    ids=ascii,
+)
+def test_a_name_that_only_looks_as_if_it_began_with_the_prefix_does_not(
+    pair: tuple[Node, Node], prefix: str, name: str
+) -> None:
+    """Names are bytes: none is normalized, folded or trimmed."""
+    with confined(pair[0], prefix) as team:
+        team.put(b"x", name=f"{prefix}1")
+        with pytest.raises(NotAllowed):
+            team.put(b"x", name=name)

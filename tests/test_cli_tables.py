@@ -18,6 +18,15 @@ def test_each_row_of_a_table_is_a_line(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == "name  what\n"
 
 
+def test_characters_of_a_name_that_show_nothing_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that turns the direction of a line, or that is nowhere, makes a name look like another."""
+    output.print_table(["name"], [["a\u202eb/1"], ["a\u200bb/1"], ["a\x1b[31m"], ["\u00e9 \u6f22/1"]])
+    assert capsys.readouterr().out == "name\na\\u202eb/1\na\\u200bb/1\na\\x1b[31m\n\u00e9 \u6f22/1\n"
+    with Node() as node:
+        node.client().put(b"x", name="a\u202e/1")
+        assert "a\\u202e/1" in run("objects").stdout
+
+
 @pytest.mark.parametrize(
     "command",
     [("objects",), ("objects", "--all"), ("objects", "none"), ("status",), ("locations", "policy/1")],

@@ -87,22 +87,30 @@ def print_json(value: object) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole: int = 0) -> None:
     """Prints a table: on a terminal as it fits there; elsewhere each row on a line of its own, however long.
 
-    No character of a cell means anything.
+    No character of a cell means anything: those that show nothing, or turn the direction of a line, are escaped.
 
     Args:
         columns: their titles.
         rows: a cell for each column.
         whole: so many columns, from the left, are never broken into lines.
     """
+    cells = [[visible(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
-        _print_lines([list(columns), *map(list, rows)])
+        _print_lines([list(columns), *cells])
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         table.add_column(Text(column), overflow="fold", no_wrap=number < whole)
-    for row in rows:
+    for row in cells:
         table.add_row(*map(Text, row))
     Console(highlight=False).print(table)
+
+
+def visible(text: str) -> str:
+    """A text with an escape in place of each character that is not to be seen, but for the ends of lines."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
 
 
 def _print_lines(rows: list[list[str]]) -> None:

@@ -13,7 +13,7 @@ import click
 from hoplite import capabilities, settings
 from hoplite.tokens import new_token, read_tokens
 from hoplite.tools.cli.options import DurationType, json_option
-from hoplite.tools.cli.output import fail_with, print_json
+from hoplite.tools.cli.output import fail_with, print_json, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +136,7 @@ def show(file: Path, as_json: bool) -> None:
     if as_json:
         print_json(said._asdict())
         return
-    click.echo(f"prefix   {said.prefix}")
+    click.echo(f"prefix   {visible(said.prefix)}")
     click.echo(f"verbs    {','.join(said.verbs)}")
     click.echo(f"expires  {_end(said.until)}")
 
