@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import resource
@@ -302,3 +303,15 @@ with hoplite.Node(cluster=cluster) as first, hoplite.Node(cluster=cluster, join=
         assert re.match(r"\S+Z +(INFO|DEBUG) hoplite", told), told
         assert told.isprintable(), told
         assert len(told) < 2000, told
+
+
+def test_a_folder_that_others_can_lock_holds_up_no_node(tmp_path: Path) -> None:
+    """Any user may lock a file that it can read, and never let go."""
+    tmp_path.chmod(0o755)
+    held = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with Node(socket=str(tmp_path / "node.sock"), capacity="1MiB") as node, node.client() as hp:
+            assert hp.get(hp.put(1)) == 1
+    finally:
+        os.close(held)

@@ -282,7 +282,7 @@ def test_ref_whose_owner_died_is_lost() -> None:
     def is_lost() -> bool:
         try:
             hoplite.ray.get(ref, timeout=RAY_SOON)
-        except hoplite.ObjectLost:
+        except (hoplite.ObjectLost, hoplite.ObjectDeleted):
             return True
         return False
 

@@ -176,10 +176,12 @@ fn is_served(path: &Path) -> io::Result<bool> {
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_POLL: Duration = Duration::from_millis(5);
 
-/// The right to make and remove sockets in a folder: a lock on the folder itself, which leaves no file behind. In a folder of
-/// another user it is only tried for: those who could keep it from us could also hold it for ever.
+/// The right to make and remove sockets in a folder: a lock on the folder itself, which leaves no file behind. In a folder
+/// that other users own or can read it is only tried for: they could hold it for ever.
 #[derive(Debug)]
 struct FolderLock(OwnedFd);
+
+const READ_BY_OTHERS: u32 = 0o044;
 
 impl FolderLock {
     fn take(folder: &Path) -> io::Result<Self> {
@@ -187,7 +189,8 @@ impl FolderLock {
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(folder, flags, Mode::empty())?;
-        let is_shared = rustix::fs::fstat(&opened)?.st_uid != own_user();
+        let found = rustix::fs::fstat(&opened)?;
+        let is_shared = found.st_uid != own_user() || found.st_mode & READ_BY_OTHERS != 0;
         let until = Instant::now() + LOCK_PATIENCE;
         loop {
             match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) {
@@ -196,7 +199,7 @@ impl FolderLock {
                 Err(Errno::WOULDBLOCK) if Instant::now() < until => {
                     thread::sleep(LOCK_POLL);
                 }
-                // Any user may lock a folder that is open to all.
+                // Any user may lock a folder that it can read.
                 Err(Errno::WOULDBLOCK) if is_shared => return Ok(Self(opened)),
                 Err(Errno::WOULDBLOCK) => {
                     return Err(io::Error::new(
