@@ -164,6 +164,16 @@ impl Space {
     fn room(&self) -> MutexGuard<'_, Room> {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Takes the room, unless there are buffers of it; then returns how many.
+    fn take(&self) -> Result<Room, usize> {
+        // A thread that exports a buffer counts it before it lets go of the room.
+        let mut room = self.room();
+        match self.exports.load(Ordering::Acquire) {
+            0 => Ok(std::mem::replace(&mut *room, Room::Gone)),
+            views => Err(views),
+        }
+    }
 }
 
 #[pymethods]
@@ -200,15 +210,13 @@ impl Space {
 
     /// Says that all is written.
     fn seal(&self, py: Python<'_>) -> PyResult<Pending> {
-        let views = self.exports();
-        if views > 0 {
+        let room = self.take().map_err(|views| {
             let said = format!(
                 "{views} writable views of the buffer are alive, and could change the object after this: drop them \
                  first (del array), or fill it by buf[...] = values"
             );
-            return Err(errors::raise(py, "InvalidArgument", said));
-        }
-        let room = std::mem::replace(&mut *self.room(), Room::Gone);
+            errors::raise(py, "InvalidArgument", said)
+        })?;
         let sealing = py.detach(|| match room {
             Room::Untouched(writer) if writer.is_complete() => Some(writer.seal()),
             // No view of it was taken: the object is what the memory held, as with a view that was not used.
@@ -227,8 +235,7 @@ impl Space {
 
     /// Gives the space back, unless there are buffers of it; then it goes with the last of them.
     fn discard(&self, py: Python<'_>) {
-        if self.exports() == 0 {
-            let room = std::mem::replace(&mut *self.room(), Room::Gone);
+        if let Ok(room) = self.take() {
             py.detach(|| drop(room));
         }
     }
