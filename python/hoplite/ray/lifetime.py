@@ -136,10 +136,11 @@ class Lifetimes:
                 self._end(gone)
                 began = time.monotonic()
                 if self._pending and began >= self._next_look:
+                    self._next_look = began + EVERY_S
                     self._look()
-                    took = time.monotonic() - began
-                    self._next_look = began + max(EVERY_S, SHARE * took)
-            except (HopliteError, ray.exceptions.RayError):
+                    self._next_look = max(self._next_look, began + SHARE * (time.monotonic() - began))
+            except Exception:
+                # Of many kinds, where Ray's own processes end under this thread.
                 logger.debug("objects were not looked after", exc_info=True)
 
     def _next(self) -> list[str]:
@@ -162,9 +163,10 @@ class Lifetimes:
             del open_ended[anchor]
         with self._calling:
             for kept in open_ended.values():
-                if self._is_connected:
-                    # Nobody waits any more. What has a name ends with its lease.
-                    keeper().give_up.remote(kept.text, None, delete=not kept.is_named)
+                # Nobody waits any more. What has a name ends with its lease; all ends with its node.
+                with contextlib.suppress(HopliteError):
+                    if self._is_connected:
+                        keeper().give_up.remote(kept.text, None, delete=not kept.is_named)
         unnamed = [kept for anchor, kept in ended.items() if not kept.is_named and anchor not in open_ended]
         for hp in {id(kept.client): kept.client for kept in unnamed}.values():
             try:
