@@ -46,7 +46,7 @@ def test_arrays_go_from_actor_to_actor_through_hoplite() -> None:
     ref = source.make.remote(4)
     got = ray.get([sink.take.remote(ref) for sink in sinks], timeout=RAY_SOON)
     assert got == [(4.0 * SIZE, [0, 1, 2, 3], "as it is")] * 2
-    assert set(objects()) == {f"ray/{ref.hex()}/0", f"ray/{ref.hex()}/1"}
+    assert set(objects()) == {f"ray/{ref.hex()}/{number}-of-2" for number in range(2)}
     # The driver gets it too.
     assert float(ray.get(ref)["big"][7]) == 4
     del ref
