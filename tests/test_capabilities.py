@@ -573,3 +573,11 @@ def test_a_name_that_only_looks_as_if_it_began_with_the_prefix_does_not(
         team.put(b"x", name=f"{prefix}1")
         with pytest.raises(NotAllowed):
             team.put(b"x", name=name)
+
+
+def test_gets_of_one_object_at_once_take_one_copy(tmp_path: Path) -> None:
+    """Of a store of which two copies would take more than a process may have."""
+    with Node(socket=tmp_path / "a.sock", token=TOKEN, capacity="96MiB") as node, confined(node) as client:
+        ref = client.put(np.ones(4 << 20), name="team-a/large")
+        gets = [Later(client.get, ref, timeout=SOON) for _ in range(8)]
+        assert [float(get.result()[0]) for get in gets] == [1.0] * 8

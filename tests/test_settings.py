@@ -289,3 +289,8 @@ def test_a_node_takes_its_settings_from_a_file(write: Write, tmp_path: Path) -> 
         assert client.status()["store"]["capacity"] == 64 << 20
     with Node(config=file, capacity="32MiB", join=()) as node, node.client() as client:
         assert client.status()["store"]["capacity"] == 32 << 20
+
+
+def test_a_device_as_the_file_of_settings_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPLITE_CONFIG", "/dev/null")
+    assert settings.load() is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import enum
+import gc
 import pickle
 import struct
 import sys
@@ -203,3 +204,16 @@ def test_classes_functions_and_members_come_back_as_values() -> None:
 def test_a_class_that_items_could_change_is_named_by_put() -> None:
     with pytest.raises(UnsupportedDtype, match=r"Registry, which a pickle could change .*: put its contents instead"):
         there_and_back(Registry(), HERE)
+
+
+def test_what_was_read_by_a_list_goes_without_the_collector() -> None:
+    """It holds the memory of the object, which a store that is full needs."""
+    gc.collect()
+    gc.disable()
+    try:
+        value = there_and_back({"a": np.arange(10), "o": np.array(["text", None], dtype=object)}, "numpy.*")
+        assert value["a"].sum() == 45
+        del value
+        assert not [each for each in gc.get_objects() if type(each).__name__ == "_CarefulUnpickler"]
+    finally:
+        gc.enable()

@@ -34,7 +34,7 @@ def check_private(file: Path, facts: os.stat_result, what: str = "a token") -> N
 
 
 def check_trusted(path: Path, facts: os.stat_result, *, is_shared: bool = True) -> None:
-    """Refuses a file or a folder that every user can write.
+    """Refuses a file or a folder that every user can write; what is neither, such as /dev/null, is taken.
 
     Args:
         path: names it in the error.
@@ -44,6 +44,8 @@ def check_trusted(path: Path, facts: os.stat_result, *, is_shared: bool = True) 
     Raises:
         InvalidArgument: says what to do.
     """
+    if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
+        return
     if stat.S_IMODE(facts.st_mode) & (stat.S_IWOTH if is_shared else stat.S_IWOTH | stat.S_IWGRP):
-        who, change = ("every user", "o-w") if is_shared else ("another user", "go-w")
+        who, change = ("every user", "o-w") if is_shared else ("its group or every user", "go-w")
         raise InvalidArgument(f"{who} can write {path}: chmod {change} {path}")

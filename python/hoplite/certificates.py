@@ -193,7 +193,8 @@ def certificates(folder: str | os.PathLike[str]) -> list[Entry]:
         InvalidArgument: the folder has no CA.
     """
     where = Path(check_text("folder", folder)).expanduser()
-    with _told(where), _alone(where):
+    # Whoever changes the list puts another file in its place.
+    with _told(where):
         return [_entry(row) for row in _rows(where)[1:]]
 
 
@@ -301,7 +302,12 @@ def _alone(where: Path) -> Iterator[None]:
     lock = where / LOCK
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        check_private(lock, os.fstat(descriptor), "the lock of a CA")
+        facts = os.fstat(descriptor)
+        check_private(lock, facts, "the lock of a CA")
+        owner = where.stat()
+        if facts.st_uid == 0 != owner.st_uid:
+            # Root, by sudo for instance, has to leave the CA to its owner.
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
         _lock(descriptor, where)
         yield
     finally:

@@ -26,6 +26,8 @@ from hoplite.values.parts import Parts, Private, aligned
 from hoplite.values.states import build, check_target, item_target
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Buffer
 
 _MAGIC = b"hoppkl\r\x01"
@@ -77,20 +79,26 @@ class _CarefulUnpickler(pickle.Unpickler):
         if reason := item_target(asked, found):
             raise Undecodable(f"the object can't be unpickled: {reason}")
         self._found[id(found)] = found
-        return self._restore_locked if found is arrays.restore_locked else found
+        return _careful_restore(self._found) if found is arrays.restore_locked else found
 
     def persistent_load(self, pair: Any) -> Any:  # noqa: ANN401 - what `check_opcodes` puts in place of BUILD
         target, state = pair
-        self._check_target(target)
+        check_target(target, is_shared=id(target) in self._found)
         build(target, state)
         return target
 
-    def _restore_locked(self, target: Any, state: Any) -> None:  # noqa: ANN401 - an array, or an attacker's choice
-        self._check_target(target)
+
+def _careful_restore(found: dict[int, object]) -> Callable[[Any, Any], None]:
+    """What sets the state of an array, but of nothing that was found by name.
+
+    It is no method of the unpickler, whose memo has it: such a circle would keep the buffers until it is collected.
+    """
+
+    def restore(target: Any, state: Any) -> None:  # noqa: ANN401 - an array, or an attacker's choice
+        check_target(target, is_shared=id(target) in found)
         arrays.restore_locked(target, state)
 
-    def _check_target(self, target: object) -> None:
-        check_target(target, is_shared=id(target) in self._found)
+    return restore
 
 
 def encode_object(value: object, allowed: Allowed = True) -> Encoded:

@@ -32,6 +32,8 @@ pub(super) struct Confined {
     programs: Arc<Programs>,
     capability: Capability,
     copies: Mutex<HashMap<Instance, Reading>>,
+    /// Held while an object is copied.
+    copying: Mutex<()>,
 }
 
 /// A copy that the process reads.
@@ -102,7 +104,12 @@ impl Confined {
             let said = "has expired: get another (hoplite token grant)";
             return Err(format!("the capability {capability} {said}"));
         }
-        Ok(Some(Self { programs: programs.clone(), capability, copies: Mutex::default() }))
+        Ok(Some(Self {
+            programs: programs.clone(),
+            capability,
+            copies: Mutex::default(),
+            copying: Mutex::default(),
+        }))
     }
 
     /// Those whose capabilities were made of the same grant.
@@ -133,6 +140,7 @@ impl Confined {
         tell: impl FnOnce(Place, Option<Descriptor>),
     ) -> Result<(), NoCopy> {
         let mut made: Option<(Place, Arc<Copied>)> = None;
+        let mut alone = None;
         loop {
             {
                 // Held while it is told: an answer without the descriptor must not overtake the one that has it.
@@ -149,7 +157,12 @@ impl Confined {
                     return Ok(());
                 }
             }
-            made = Some(self.copied(takers, slot)?);
+            // Several gets of one object wait for the first to copy it.
+            if alone.is_none() {
+                alone = Some(lock(&self.copying));
+            } else {
+                made = Some(self.copied(takers, slot)?);
+            }
         }
     }
 
@@ -159,7 +172,8 @@ impl Confined {
             shares.take(takers, amount).map_err(|Excess { own, taken, most }| {
                 let detail = format!(
                     "this process has a capability and reads copies: {taken} of {most} {what} are taken, {own} by its own or by \
-                     others of its grant, and one may have as many as it leaves free; drop views of objects first"
+                     others of its grant, and one may have as many as it leaves free: drop views of objects, or raise ulimit -n or the capacity of \
+                     the node"
                 );
                 NoCopy { limit: Some(limit), detail }
             })

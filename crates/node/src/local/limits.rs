@@ -62,9 +62,9 @@ pub(crate) fn attached_max() -> u64 {
     (descriptors() / 4).clamp(1, ATTACHED_MAX)
 }
 
-/// Forks that read: [`HOLDS_MAX`], or as many as take an eighth of the descriptors that this process may open.
+/// Forks that read: [`HOLDS_MAX`], or as many as take a quarter of the descriptors that this process may open.
 pub(crate) fn holds_max() -> u64 {
-    (descriptors() / 8).clamp(1, HOLDS_MAX)
+    (descriptors() / 4).clamp(1, HOLDS_MAX)
 }
 
 /// Copies of objects that confined processes read: [`COPIES_MAX`], or as many as take an eighth of the descriptors that this

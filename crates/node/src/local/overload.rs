@@ -215,7 +215,7 @@ fn forks_that_read_have_a_limit() {
     let node = node();
     let mut parent = Raw::attach(&node);
     let mut children = Vec::new();
-    for _ in 0..limits::HOLDS_MAX / 2 {
+    for _ in 0..limits::HOLDS_MAX {
         children.push(parent.hold());
     }
     parent.pause();

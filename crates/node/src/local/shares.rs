@@ -85,12 +85,16 @@ impl Shares {
         Self(Arc::new(Inner { most, state: Mutex::default(), freed: Notify::new() }))
     }
 
-    /// Takes so much, if each of the takers leaves as much free as it has then. One that has nothing needs to leave nothing.
+    /// Takes so much, if there is as much, and each of the takers leaves as much free as it has then. One that has nothing needs
+    /// to leave nothing.
     pub(super) fn take(&self, takers: &[Taker], amount: u64) -> Result<Share, Excess> {
         let mut state = lock(&self.0.state);
         let taken = state.taken.saturating_add(amount);
         for taker in takers {
             state.check(taker, amount, taken, self.0.most)?;
+        }
+        if taken > self.0.most {
+            return Err(Excess { own: 0, taken: state.taken, most: self.0.most });
         }
         state.taken = taken;
         for taker in takers {
