@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import ray
+import ray.util.collective
 from ray.cluster_utils import Cluster
 
 import hoplite
@@ -117,6 +118,38 @@ def on(number: int, **options: Any) -> dict[str, Any]:
 def objects() -> dict[str, int]:
     """All objects of Hoplite and how many nodes have them."""
     return {each["ref"]: each["copies"] for each in hoplite.ray.client().objects(everywhere=True, timeout=RAY_SOON)}
+
+
+def members(count: int) -> list[Any]:
+    """Actors that do as they are told with their rank and the module of collectives."""
+
+    @ray.remote(max_concurrency=2)
+    class Member:
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+            hoplite.ray.register()
+
+        def pid(self) -> int:
+            import os
+
+            return os.getpid()
+
+        def run(self, program: Callable[[Any, int], Any]) -> Any:
+            return program(ray.util.collective, self.rank)
+
+    return [Member.options(**on(rank % 3)).remote(rank) for rank in range(count)]
+
+
+def end(found: list[Any]) -> None:
+    """Ends actors, and waits until their objects are gone."""
+    for member in found:
+        ray.kill(member)
+    wait_until(lambda: not objects(), "the objects of the group are gone")
+
+
+def everywhere(found: list[Any], program: Callable[[Any, int], Any]) -> list[Any]:
+    """Runs a program in all members at once."""
+    return list(ray.get([member.run.remote(program) for member in found], timeout=2 * RAY_SOON))
 
 
 def _options(number: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import ray.util.collective
 from ray.util.collective.types import ReduceOp
 
 import hoplite.ray
-from rays import RAY_SOON, objects, on, wait_until
+from rays import RAY_SOON, end, everywhere, members, objects, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,26 +23,6 @@ SIZE = 100_000
 KINDS = ["numpy", *(["torch"] if importlib.util.find_spec("torch") else [])]
 
 
-def members(count: int) -> list[Any]:
-    """Actors that do as they are told with their rank and the module of collectives."""
-
-    @ray.remote(max_concurrency=2)
-    class Member:
-        def __init__(self, rank: int) -> None:
-            self.rank = rank
-            hoplite.ray.register()
-
-        def pid(self) -> int:
-            import os
-
-            return os.getpid()
-
-        def run(self, program: Callable[[Any, int], Any]) -> Any:
-            return program(ray.util.collective, self.rank)
-
-    return [Member.options(**on(rank % 3)).remote(rank) for rank in range(count)]
-
-
 @pytest.fixture
 def group() -> Iterator[list[Any]]:
     """Four members of the group "four", on three Ray nodes."""
@@ -51,18 +31,6 @@ def group() -> Iterator[list[Any]]:
     yield found
     end(found)
     ray.kill(ray.get_actor("info_four"))
-
-
-def end(found: list[Any]) -> None:
-    """Ends actors, and waits until their objects are gone."""
-    for member in found:
-        ray.kill(member)
-    wait_until(lambda: not objects(), "the objects of the group are gone")
-
-
-def everywhere(found: list[Any], program: Callable[[Any, int], Any]) -> list[Any]:
-    """Runs a program in all members at once."""
-    return list(ray.get([member.run.remote(program) for member in found], timeout=2 * RAY_SOON))
 
 
 @pytest.mark.parametrize("kind", KINDS)

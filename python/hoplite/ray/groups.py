@@ -39,7 +39,7 @@ except ImportError:
     raise unknown("has no ray.util.collective with a registry of backends and the options of its operations") from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 BACKEND = "HOPLITE"
 
@@ -129,14 +129,13 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         mine = _filled(tensor) if self.rank == root or is_for_all else _one(tensor)
         op = _op(options)
 
-        def run(at: str, until: float) -> list[str]:
-            used = [self._put(f"{at}/in", mine)]
+        def run(at: str, until: float, used: list[str]) -> None:
+            used.append(self._put(f"{at}/in", mine))
             if self.rank == root:
                 self._hp.reduce(self._of_all(f"{at}/in"), op, name=f"{at}/out", timeout=_left(until))
                 used.append(f"{at}/out")
             if self.rank == root or is_for_all:
                 self._fill(f"{at}/out", mine, until)
-            return used
 
         self._operation(name, options, run)
 
@@ -145,11 +144,11 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         is_root = self.rank == broadcast_options.root_rank
         mine = _one(tensor) if is_root else _filled(tensor)
 
-        def run(at: str, until: float) -> list[str]:
+        def run(at: str, until: float, used: list[str]) -> None:
             if is_root:
-                return [str(self._hp.put(mine, name=f"{at}/out", timeout=_left(until)))]
-            self._fill(f"{at}/out", mine, until)
-            return []
+                used.append(str(self._hp.put(mine, name=f"{at}/out", timeout=_left(until))))
+            else:
+                self._fill(f"{at}/out", mine, until)
 
         self._operation("broadcast", broadcast_options, run)
 
@@ -159,11 +158,10 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         """Fills each member's list with the tensors of all, in the order of the ranks."""
         mine, filled = _one(tensor), [_filled([each]) for each in _one(tensor_list)]
 
-        def run(at: str, until: float) -> list[str]:
-            put = self._put(f"{at}/in", mine)
+        def run(at: str, until: float, used: list[str]) -> None:
+            used.append(self._put(f"{at}/in", mine))
             for name, out in zip(self._of_all(f"{at}/in"), filled, strict=True):
                 self._fill(name, out, until)
-            return [put]
 
         self._operation("allgather", allgather_options, run)
 
@@ -174,52 +172,53 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         mine, given = _filled(tensor), _one(tensor_list)
         op = _op(reducescatter_options)
 
-        def run(at: str, until: float) -> list[str]:
-            used = [self._put(f"{at}/for-{rank}", each) for rank, each in enumerate(given)]
-            inputs = self._of_all(f"{at}/for-{self.rank}")
+        def run(at: str, until: float, used: list[str]) -> None:
+            for rank, each in enumerate(given):
+                used.append(self._put(f"{at}/for-{rank}", each))
             out = f"{at}/out/{self.rank}"
-            self._hp.reduce(inputs, op, name=out, timeout=_left(until))
+            self._hp.reduce(self._of_all(f"{at}/for-{self.rank}"), op, name=out, timeout=_left(until))
+            used.append(out)
             self._fill(out, mine, until)
-            return [*used, out]
 
         self._operation("reducescatter", reducescatter_options, run)
 
     def barrier(self, barrier_options: Any = BarrierOptions) -> None:
         """Waits until each member has called it."""
 
-        def run(at: str, until: float) -> list[str]:
-            put = self._put(f"{at}/in", b"")
+        def run(at: str, until: float, used: list[str]) -> None:
+            used.append(self._put(f"{at}/in", b""))
             for name in self._of_all(f"{at}/in"):
                 self._hp.get(name, timeout=_left(until))
-            return [put]
 
         self._operation("barrier", barrier_options, run)
 
     def send(self, tensor: list[Any], send_options: Any = SendOptions) -> None:
         """Puts a tensor for another member, and does not wait until that has got it."""
         mine = _one(tensor)
-        name = self._next(self.rank, send_options.dst_rank)
         until = _until(send_options)
-        self._guarded(
-            f"send to rank {send_options.dst_rank}", lambda: self._hp.put(mine, name=name, timeout=_left(until))
-        )
+
+        def run() -> None:
+            with self._next(self.rank, send_options.dst_rank) as name:
+                self._hp.put(mine, name=name, timeout=_left(until))
+
+        self._guarded(f"send to rank {send_options.dst_rank}", run)
 
     def recv(self, tensor: list[Any], recv_options: Any = RecvOptions) -> None:
-        """Replaces a tensor by the next one that another member sends to this one."""
+        """Replaces a tensor by the next one from another member; one that it can not be replaced by stays the next."""
         mine = _filled(tensor)
-        name = self._next(recv_options.src_rank, self.rank)
         until = _until(recv_options)
 
         def run() -> None:
-            with self._lock:
-                self._receiving = recv_options.src_rank, name
-                is_gone = recv_options.src_rank in self._left and self._lacks(recv_options.src_rank)
-            if is_gone:
-                self._break(recv_options.src_rank)
-            try:
-                self._fill(name, mine, until)
-            finally:
-                self._receiving = None
+            with self._next(recv_options.src_rank, self.rank) as name:
+                with self._lock:
+                    self._receiving = recv_options.src_rank, name
+                    is_gone = recv_options.src_rank in self._left and self._lacks(recv_options.src_rank)
+                if is_gone:
+                    self._break(recv_options.src_rank)
+                try:
+                    self._fill(name, mine, until)
+                finally:
+                    self._receiving = None
             self._hp.delete(name, timeout=DELETE_S)
 
         self._guarded(f"receive from rank {recv_options.src_rank}", run)
@@ -272,13 +271,15 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         self._gone = rank
         self._hp.close()
 
-    def _operation(self, what: str, options: Any, run: Callable[[str, float], list[str]]) -> None:
+    def _operation(self, what: str, options: Any, run: Callable[[str, float, list[str]], None]) -> None:
         """Runs an operation of all members, and cleans up after those that all have ended.
+
+        An operation that fails here has ended too: the others do not wait for its success.
 
         Args:
             what: it is called.
             options: of Ray; say how long it may take.
-            run: does it, given a prefix for names and a time to end; returns names to be deleted later.
+            run: does it, given a prefix for names, a time to end, and a list for the names to be deleted later.
         """
         number, self._number = self._number, self._number + 1
         until = _until(options)
@@ -289,10 +290,16 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
                 gone = [rank for rank in self._left if self._lacks(rank)]
             if gone:
                 self._break(gone[0])
+            ended = f"{self._prefix}/ended-{self.rank}/{number}"
             try:
                 self._clean(number - AHEAD, until)
-                self._used[number] = run(f"{self._prefix}/{number}", until)
-                self._hp.put(b"", name=f"{self._prefix}/ended-{self.rank}/{number}", keep=1, timeout=_left(until))
+                run(f"{self._prefix}/{number}", until, self._used.setdefault(number, []))
+            except BaseException:
+                with contextlib.suppress(HopliteError):
+                    self._hp.put(b"", name=ended, keep=1, timeout=FAREWELL_S)
+                raise
+            else:
+                self._hp.put(b"", name=ended, keep=1, timeout=_left(until))
             finally:
                 self._under_way = None
 
@@ -336,17 +343,27 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         """The names that the members' `_put` give."""
         return [f"{at}/{rank}" for rank in range(self.world_size)]
 
-    def _next(self, source: int, target: int) -> str:
+    @contextlib.contextmanager
+    def _next(self, source: int, target: int) -> Iterator[str]:
+        """The name of the next tensor between two members; if the transfer fails, it is the next again."""
         number = self._between.get((source, target), 0)
         self._between[source, target] = number + 1
-        return f"{self._prefix}/from-{source}-to-{target}/{number}"
+        try:
+            yield f"{self._prefix}/from-{source}-to-{target}/{number}"
+        except BaseException:
+            if self._between[source, target] == number + 1:
+                self._between[source, target] = number
+            raise
 
     def _fill(self, name: str, out: Any, until: float) -> None:
         """Gets an object into a tensor of the caller's."""
         if _is_contiguous(out):
             self._hp.get(name, out=out, timeout=_left(until))
         else:
-            out[...] = self._hp.get(name, timeout=_left(until))
+            # An assignment alone would take other shapes and dtypes too.
+            whole = out.contiguous() if hasattr(out, "contiguous") else out.copy(order="C")
+            self._hp.get(name, out=whole, timeout=_left(until))
+            out[...] = whole
 
 
 def register_backend() -> None:
