@@ -318,7 +318,7 @@ def hello(version: int) -> bytes:
     return message(b"\x00" + bytes([version]))
 
 
-VERSION = 11
+VERSION = 12
 HELLO = hello(VERSION)
 
 STRANGERS: dict[str, bytes] = {
@@ -356,7 +356,9 @@ def test_node_goes_on_after_a_broken_client(words: bytes) -> None:
 
         ways: list[Callable[[socket.socket], None]] = [whole, bitwise, with_descriptors]
         for way in ways:
-            with socket.socket(socket.AF_UNIX) as caller, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            # Since Linux 6.16 the kernel refuses descriptors for the node.
+            passing = contextlib.suppress(BrokenPipeError, ConnectionResetError, PermissionError)
+            with socket.socket(socket.AF_UNIX) as caller, passing:
                 caller.connect(nodes[0].socket)
                 caller.settimeout(SOON)
                 way(caller)

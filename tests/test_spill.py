@@ -402,7 +402,7 @@ def test_what_was_put_under_its_name_meanwhile_goes_before_what_was_kept(tmp_pat
             same(own.get("weights/1", timeout=SOON), value(7))
             same(own.get(away, timeout=SOON), value(3))
             eventually(lambda: len(files(folder)) == 1)
-            with pytest.raises(hoplite.ObjectDeleted):
+            with pytest.raises(hoplite.GetTimeout, match="no client has put it"):
                 own.get("weights/2", timeout=0.2)
 
 

@@ -178,7 +178,7 @@ impl Confined {
                 NoCopy { limit: Some(limit), detail }
             })
         };
-        let bytes = take(&self.programs.copy_bytes, len, "COPY_BYTES_MAX", "bytes of copies")?;
+        let bytes = take(&self.programs.copy_bytes, len, "COPIES_MAX", "bytes of copies")?;
         let number = take(&self.programs.copies, 1, "COPIES_MAX", "copies")?;
         let lent = Lent::copy_of(slot.bytes().unwrap_or_default()).map_err(|error| NoCopy {
             limit: None,
