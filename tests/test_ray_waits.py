@@ -119,6 +119,49 @@ def test_tasks_that_wait_for_a_result_take_no_cpu() -> None:
     assert ray.get(used, timeout=RAY_SOON) == [10, 10, 10]
 
 
+@pytest.mark.usefixtures("peaceful")
+def test_name_of_a_reduce_that_failed_is_that_of_the_next_one() -> None:
+    """The end of the first is told apart from the second by more than the name."""
+    total = hoplite.ray.reduce([made.remote(1), fails.remote()], name="again/1")
+    with pytest.raises(hoplite.ObjectLost, match="no gradient today"):
+        ray.get(total, timeout=RAY_SOON)
+    gate = "again/go"
+
+    @ray.remote
+    def late(gate: str) -> Any:
+        hoplite.ray.client().get(gate)
+        return np.full(SIZE, 4.0)
+
+    total = hoplite.ray.reduce([made.remote(2), late.options(**on(1)).remote(gate)], name="again/1")
+    passing = hoplite.ray.put(np.zeros(SIZE))
+    text = str(hoplite.ray.ref(passing))
+    del passing
+    wait_until(lambda: text not in objects(), "the thread has looked after what was dropped")
+    opened = hoplite.ray.put(1, name=gate)
+    assert (ray.get(total, timeout=RAY_SOON) == 6).all()
+    del opened
+
+
+@pytest.mark.usefixtures("peaceful")
+def test_inputs_of_a_named_reduce_go_with_it_however_it_ends() -> None:
+    def given() -> list[Any]:
+        return [hoplite.ray.put(np.full(SIZE, 1.0)), "ended/never"]
+
+    late = hoplite.ray.reduce(given(), name="ended/1", timeout=0.2)
+    with pytest.raises(hoplite.GetTimeout, match="ended/never"):
+        ray.get(late, timeout=RAY_SOON)
+    deleted = hoplite.ray.reduce(given(), name="ended/2")
+    hoplite.ray.client().delete("ended/2")
+    with pytest.raises(hoplite.ObjectDeleted):
+        ray.get(deleted, timeout=RAY_SOON)
+    dropped = hoplite.ray.reduce(given(), name="ended/3")
+    del dropped
+    wait_until(lambda: not objects(), "the inputs are gone")
+    again = hoplite.ray.put(np.ones(5), name="ended/2")
+    assert ray.get(again, timeout=RAY_SOON).sum() == 5
+    del again, late, deleted
+
+
 PENDING = """
     import atexit
     import os
@@ -193,7 +236,7 @@ def test_methods_that_return_no_tensor_or_several_are_inputs_that_do_not_come() 
     for kind in ("none", "number", "two"):
         refs = [worker.gives.remote("one"), worker.gives.remote(kind)]
         total = hoplite.ray.reduce(refs)
-        with pytest.raises(hoplite.ObjectLost, match="input 1: its method returned no tensor, or more than one"):
+        with pytest.raises(hoplite.ObjectLost, match="input 1: its method returned no tensor, or several"):
             ray.get(total, timeout=RAY_SOON)
         enough = hoplite.ray.reduce(refs, count=1)
         assert ray.get(enough, timeout=RAY_SOON)[0] == 3
@@ -232,9 +275,14 @@ def test_classes_of_the_main_script_and_actors_are_put_by_value(peaceful: Any) -
         import ray
         import hoplite.ray
 
+        import numpy as np
+
         @dataclasses.dataclass
         class Sample:
             number: int
+
+        class Named(np.ndarray):
+            pass
 
         @ray.remote
         class Counter:
@@ -243,11 +291,12 @@ def test_classes_of_the_main_script_and_actors_are_put_by_value(peaceful: Any) -
 
         @ray.remote(num_cpus=0)
         def reads(sample):
-            return sample[0].number + ray.get(sample[1].next.remote())
+            assert type(sample[2]).__name__ == "Named"
+            return sample[0].number + ray.get(sample[1].next.remote()) + int(sample[2].sum())
 
         ray.init(address=sys.argv[1], log_to_driver=False)
         counter = Counter.options(num_cpus=0).remote()
-        print(ray.get(reads.remote(hoplite.ray.put([Sample(37), counter])), timeout=60))
+        print(ray.get(reads.remote(hoplite.ray.put([Sample(34), counter, np.arange(3).view(Named)])), timeout=60))
     """
     command = [sys.executable, "-c", textwrap.dedent(program), peaceful.address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -79,10 +79,16 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         self._own = place.client()
         # Kept as a farewell, broken by death.
         self._promise: Ref | None = self._own.promise()
-        generation, self._promises = self._meet()
-        self._prefix = f"ray-group/{generation}"
-        # Its objects go with the last member. A broken group closes it, which ends all waits of this member.
-        self._hp: Client = place.another(job=self._prefix)
+        try:
+            generation, self._promises = self._meet()
+            self._prefix = f"ray-group/{generation}"
+            # Its objects go with the last member. A broken group closes it, which ends all waits of this member.
+            self._hp: Client = place.another(job=self._prefix)
+        except BaseException:
+            # Others must not form the group with a member that has given up.
+            with contextlib.suppress(HopliteError):
+                self._own.delete(self._promise, timeout=DELETE_S)
+            raise
         self._gone: int | None = None
         # Members that have left, and how many operations they have done before.
         self._left: dict[int, int] = {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from hoplite import Client, HopliteError, Node, ObjectLost, connect, sockets
+from hoplite import Client, GetTimeout, HopliteError, InvalidArgument, Node, ObjectLost, connect, sockets
 from hoplite.addresses import is_ip
 from hoplite.ray._versions import unknown
 from hoplite.ray.objects import Stored
@@ -58,8 +58,9 @@ class Keeper:
         self._client: Client | None = None
         self._secret: Secret | None = None
         self._ended = asyncio.Event()
-        # By result that is waited for, what `give_up` says of it.
+        # By wait for a result, what `give_up` says of it.
         self._given_up: dict[str, asyncio.Future[str | None]] = {}
+        self._beginning = asyncio.Lock()
 
     async def begin(self, secret: Secret, cluster: str, join: list[str], capacity: int | str | None, port: int) -> Any:
         """Starts the node, if it has not been started.
@@ -77,10 +78,11 @@ class Keeper:
         Raises:
             HopliteError: the node can't start, in the words of `hoplite.Node`.
         """
-        if self._node is None:
-            self._node = await asyncio.to_thread(_started, secret, cluster, join, capacity, port)
-            self._client = await asyncio.to_thread(connect, f"unix:{self._node.socket}")
-            self._secret = secret
+        async with self._beginning:
+            if self._node is None:
+                self._secret = secret
+                self._node = await asyncio.to_thread(_started, secret, cluster, join, capacity, port)
+                self._client = await asyncio.to_thread(connect, f"unix:{self._node.socket}")
         return await self.facts()
 
     async def facts(self) -> dict[str, Any] | None:
@@ -102,11 +104,12 @@ class Keeper:
                 await asyncio.wait_for(self._ended.wait(), FAILURE_EVERY_S)
         return (node is not None and node.failure) or "it was closed"
 
-    async def result(self, text: str) -> Stored | None:
+    async def result(self, text: str, wait: str) -> Stored | None:
         """Waits for the result of a reduce that a process of this Ray node has begun.
 
         Args:
             text: of its ref.
+            wait: names this wait, which is of one reduce; its ref may name another later.
 
         Returns:
             What Ray has of it; None if no process wants it any more.
@@ -114,33 +117,46 @@ class Keeper:
         Raises:
             HopliteError: there will be none, in the words of `hoplite.get`, or of `give_up`.
         """
-        assert self._client is not None
-        folded: asyncio.Future[Any] = asyncio.ensure_future(self._client.inputs_async(text))
-        given_up = self._given_up.setdefault(text, asyncio.get_running_loop().create_future())
+        given_up = self._given_up[wait] = asyncio.get_running_loop().create_future()
+        folded = asyncio.ensure_future(self._folded(text))
         try:
             await asyncio.wait((folded, given_up), return_when=asyncio.FIRST_COMPLETED)
             if not given_up.done():
                 await folded
                 return Stored(text)
-            folded.cancel()
             if (why := given_up.result()) is not None:
                 raise ObjectLost(why)
             return None
         finally:
-            self._given_up.pop(text, None)
+            folded.cancel()
+            del self._given_up[wait]
 
-    async def give_up(self, text: str, why: str | None, *, delete: bool) -> None:
-        """Ends the wait for the result of a reduce.
+    async def _folded(self, text: str) -> None:
+        """Returns when a reduce has its result, or raises why it has none."""
+        assert self._client is not None
+        try:
+            await self._client.inputs_async(text)
+        except InvalidArgument:
+            # It was over before it was asked for: a name that stands for its end tells how.
+            try:
+                await self._client.get_async(text, timeout=0)
+            except GetTimeout:
+                raise ObjectLost(f"the reduce {text} ended before its result was waited for") from None
+
+    async def give_up(self, text: str, wait: str, why: str | None, *, delete: bool) -> None:
+        """Ends the wait for the result of a reduce, unless it is over.
 
         Args:
             text: of the ref of the result.
+            wait: names the wait, as `result` was told.
             why: the reason, if too few inputs can come from Ray; None if no process wants the result.
             delete: whether the reduce ends too, at once.
         """
         assert self._client is not None
-        given_up = self._given_up.get(text)
-        if given_up is not None and not given_up.done():
-            given_up.set_result(why)
+        given_up = self._given_up.get(wait)
+        if given_up is None or given_up.done():
+            return
+        given_up.set_result(why)
         if delete:
             with contextlib.suppress(HopliteError):
                 await self._client.delete_async(text, timeout=DELETE_S)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import ray
 
-from hoplite import HopliteError
+from hoplite import GetTimeout, HopliteError
 from hoplite.ray._versions import before_shutdown, when_unreferenced
 from hoplite.ray.place import keeper
 
@@ -43,8 +43,8 @@ class Pending(Protocol):
     def over(self, ref: Any, kept: Kept) -> None:
         """Takes note of an ObjectRef that Ray has now, or that failed."""
 
-    def check(self, kept: Kept) -> None:
-        """Fails the reduce if too few inputs can still come."""
+    def fails(self, kept: Kept) -> bool:
+        """Ends the reduce if too few inputs can still come."""
 
     def release(self) -> None:
         """Lets go of all inputs: there is a result, or there will be none."""
@@ -60,7 +60,7 @@ class Kept:
         lease: of this process.
         is_named: whether the user gave it a name, under which another try of the task may have put it again: then it
             goes with its last lease. One without is deleted at once.
-        is_reduce: whether it is the result of a reduce, for which the keeper may still wait.
+        wait: of the result of a reduce, names the wait of the keeper; empty of what was put.
         pending: of a reduce that has no result yet, if Ray has inputs of it.
         inputs: of a reduce, the texts of what it folds, in the order in which the caller gave them.
         failed: those of its inputs that Ray could not give.
@@ -70,7 +70,7 @@ class Kept:
     text: str
     lease: Lease
     is_named: bool = False
-    is_reduce: bool = False
+    wait: str = ""
     pending: Pending | None = None
     inputs: list[str] = field(default_factory=list)
     failed: set[str] = field(default_factory=set)
@@ -124,15 +124,16 @@ class Lifetimes:
         """Ray is about to shut down: all ObjectRefs of this process go with it."""
         with self._calling:
             self._is_connected = False
-        self._gone.put("")
+        with self._lock:
+            kept = list(self._kept.values())
+            self._kept, self._pending = {}, {}
+        for each in kept:
+            each.lease.release()
 
     def _run(self) -> None:
         while True:
             gone = self._next()
             try:
-                if not self._is_connected:
-                    self._let_go()
-                    continue
                 self._end(gone)
                 began = time.monotonic()
                 if self._pending and began >= self._next_look:
@@ -158,16 +159,16 @@ class Lifetimes:
         """Deletes the objects behind ObjectRefs, or lets go of them."""
         with self._lock:
             ended = {anchor: self._kept.pop(anchor) for anchor in gone if anchor in self._kept}
-        open_ended = {anchor: kept for anchor, kept in ended.items() if kept.is_reduce}
-        for anchor in _results(open_ended):
-            del open_ended[anchor]
+        # Whether the result of a name is there says nothing: it may be that of a later reduce.
+        came = _complete({anchor: kept for anchor, kept in ended.items() if kept.wait and not kept.is_named})
+        waits = {anchor: kept for anchor, kept in ended.items() if kept.wait and anchor not in came}
         with self._calling:
-            for kept in open_ended.values():
+            for kept in waits.values():
                 # Nobody waits any more. What has a name ends with its lease; all ends with its node.
                 with contextlib.suppress(HopliteError):
                     if self._is_connected:
-                        keeper().give_up.remote(kept.text, None, delete=not kept.is_named)
-        unnamed = [kept for anchor, kept in ended.items() if not kept.is_named and anchor not in open_ended]
+                        keeper().give_up.remote(kept.text, kept.wait, None, delete=not kept.is_named)
+        unnamed = [kept for anchor, kept in ended.items() if not kept.is_named and anchor not in waits]
         for hp in {id(kept.client): kept.client for kept in unnamed}.values():
             try:
                 hp.delete([kept.text for kept in unnamed if kept.client is hp], timeout=DELETE_S)
@@ -187,27 +188,20 @@ class Lifetimes:
                 over, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0, fetch_local=False)
                 for ref in over:
                     _inputs(waiting[ref]).over(ref, waiting[ref])
-        came = _results(pending)
-        with self._lock:
-            for anchor in came:
-                self._pending.pop(anchor, None)
-        with self._calling:
-            for anchor, kept in pending.items():
-                if not self._is_connected:
-                    return
-                if anchor in came:
-                    _inputs(kept).release()
-                    kept.pending = None
-                elif kept.failed:
-                    _inputs(kept).check(kept)
-
-    def _let_go(self) -> None:
-        """Lets go of everything: Ray is not there any more."""
-        with self._lock:
-            kept = list(self._kept.values())
-            self._kept, self._pending = {}, {}
-        for each in kept:
-            each.lease.release()
+        came = _complete(pending)
+        for anchor, kept in pending.items():
+            try:
+                with self._calling:
+                    if not self._is_connected:
+                        return
+                    if anchor in came or (kept.failed and _inputs(kept).fails(kept)):
+                        _inputs(kept).release()
+                        kept.pending = None
+            except (HopliteError, ray.exceptions.RayError) as error:
+                logger.debug("reduce %s is looked at again: %s", kept.text, error)
+            if kept.pending is None:
+                with self._lock:
+                    self._pending.pop(anchor, None)
 
 
 def _inputs(kept: Kept) -> Pending:
@@ -215,11 +209,12 @@ def _inputs(kept: Kept) -> Pending:
     return kept.pending
 
 
-def _results(pending: dict[str, Kept]) -> set[str]:
-    """Those of some reduces that have a result, or will have none."""
-    came = set()
-    for hp in {id(kept.client): kept.client for kept in pending.values()}.values():
-        anchors = {kept.text: anchor for anchor, kept in pending.items() if kept.client is hp}
+def _complete(reduces: dict[str, Kept]) -> set[str]:
+    """Those of some reduces that have a result, or will have none, by the ids of their ObjectRefs."""
+    came = {anchor for anchor, kept in reduces.items() if kept.is_named and _is_over(kept)}
+    unnamed = {anchor: kept for anchor, kept in reduces.items() if not kept.is_named}
+    for hp in {id(kept.client): kept.client for kept in unnamed.values()}.values():
+        anchors = {kept.text: anchor for anchor, kept in unnamed.items() if kept.client is hp}
         try:
             came |= {anchors[str(each)] for each in hp.wait(list(anchors), timeout=0)[0]}
         except HopliteError as error:
@@ -227,6 +222,17 @@ def _results(pending: dict[str, Kept]) -> set[str]:
             logger.debug("reduces are not waited for any more: %s", error)
             came |= set(anchors.values())
     return came
+
+
+def _is_over(kept: Kept) -> bool:
+    """Whether the reduce of a name has ended: without a result the name is free, and `wait` would wait for the next."""
+    try:
+        kept.client.inputs(kept.text, timeout=0)
+    except GetTimeout:
+        return False
+    except HopliteError as error:
+        logger.debug("the reduce %s is over: %s", kept.text, error)
+    return True
 
 
 lifetimes = Lifetimes()

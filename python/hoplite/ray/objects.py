@@ -168,15 +168,14 @@ def get(refs: Any, *, copy: bool | None = None, timeout: float | None = None) ->
         for place, (given, value) in enumerate(zip(refs, values, strict=True))
         if isinstance(value, Ref) or isinstance(given, str)
     ]
-    left = None if until is None else max(0.0, until - time.monotonic())
     # ObjectRefs inside of a value are known of this one alone.
     apart = [place for place in ours if isinstance(values[place], Found) and values[place].inner]
     for place in apart:
-        get_one = functools.partial(client().get, values[place], copy=copy, timeout=left)
+        get_one = functools.partial(client().get, values[place], copy=copy, timeout=_left(until))
         values[place] = with_inner(values[place].inner, get_one)
     together = [place for place in ours if place not in apart]
     if together:
-        found = client().get([values[place] for place in together], copy=copy, timeout=left)
+        found = client().get([values[place] for place in together], copy=copy, timeout=_left(until))
         for place, value in zip(together, found, strict=True):
             values[place] = value
     return values
@@ -216,10 +215,14 @@ def wait(refs: Iterable[Any], *, num_returns: int = 1, timeout: float | None = N
     return [given[place] for place in chosen], [each for place, each in enumerate(given) if place not in chosen]
 
 
+def _left(until: float | None) -> float | None:
+    return None if until is None else max(0.0, until - time.monotonic())
+
+
 def _first(rays: dict[Any, int], texts: dict[str, list[int]], number: int, until: float | None) -> list[int]:
     """Waits for ObjectRefs of Ray and refs of Hoplite at once; returns the places of those that came."""
     while True:
-        left = None if until is None else max(0.0, until - time.monotonic())
+        left = _left(until)
         ready, _ = ray.wait(list(rays), num_returns=len(rays), timeout=0, fetch_local=False) if rays else ([], [])
         came = [rays[each] for each in ready]
         wanted = number - len(came)
@@ -248,7 +251,7 @@ def _value(anchors: list[Any], timeout: float | None) -> list[Any]:
             found: list[Any] = ray.get(anchors, timeout=timeout)
     except ray.exceptions.GetTimeoutError as error:
         for kept in map(lifetimes.of, anchors):
-            if kept is not None and kept.is_reduce:
+            if kept is not None and kept.wait:
                 # Names the inputs that are missing.
                 kept.client.get(kept.text, timeout=0)
         raise GetTimeout(f"Ray did not have {len(anchors)} objects within {timeout:g} s: {error}") from None
@@ -259,6 +262,10 @@ def _value(anchors: list[Any], timeout: float | None) -> list[Any]:
         raise
     except ray.exceptions.ObjectLostError as error:
         raise ObjectLost(str(error)) from None
+    except ray.exceptions.RayActorError as error:
+        if any(kept is not None and kept.wait for kept in map(lifetimes.of, anchors)):
+            raise ObjectLost(f"the node that coordinated the reduce has ended: {error}") from None
+        raise
     return found
 
 

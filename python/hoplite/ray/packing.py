@@ -19,9 +19,8 @@ from hoplite import InvalidArgument, Undecodable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# What can hold no ObjectRef and no class, and what types have that lend their memory.
+# What can hold no ObjectRef and no class.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, memoryview)
-LENDS = ("__array_interface__", "__dlpack_device__", "__arrow_c_array__", "__arrow_c_stream__")
 
 REF, LEAF = "ref", "leaf"
 
@@ -93,7 +92,7 @@ def packed(value: Any) -> tuple[Any, tuple[Any, ...]]:
     Raises:
         InvalidArgument: it can't be pickled.
     """
-    if isinstance(value, PLAIN) or lends(value):
+    if type(value) in PLAIN or lends(value):
         return value, ()
     stream = io.BytesIO()
     packer = _Packer(stream)
@@ -130,6 +129,12 @@ def with_inner(inner: tuple[Any, ...], call: Callable[[], Any]) -> Any:
 
 def lends(value: Any) -> bool:
     """Whether Hoplite keeps the memory of a value as it is: an array, a tensor or Arrow data, not of Python objects."""
-    if getattr(getattr(value, "dtype", None), "hasobject", False):
-        return False
-    return any(hasattr(type(value), name) for name in LENDS)
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    if package == "numpy":
+        return hasattr(kind, "__array_interface__") and not value.dtype.hasobject
+    if package == "pyarrow":
+        return hasattr(kind, "__arrow_c_array__") or hasattr(kind, "__arrow_c_stream__")
+    # A subclass of ndarray is pickled, and so may its class have to be.
+    is_array = any(base.__module__ == "numpy" for base in kind.__mro__)
+    return hasattr(kind, "__dlpack_device__") and not is_array

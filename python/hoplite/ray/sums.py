@@ -32,6 +32,9 @@ logger = logging.getLogger("hoplite.ray")
 # What Ray has of an object of Hoplite is smaller; what it stores inside of the process that owns it is not on a node.
 STORED_BYTES_MAX = 4096
 
+# What Ray has been asked for that it has at hand.
+HEAR_S = 1.0
+
 # A worker process that dies under it is the fault of no input.
 BRING_RETRIES = 3
 
@@ -96,23 +99,29 @@ class _Inputs:
 
     def over(self, ref: Any, kept: Kept) -> None:
         """Takes note of a task or method that has ended, and of the input that does not come if it failed."""
-        if (name := self._tasks.pop(ref, None)) is not None:
-            self._hear(ref, name, kept)
-        elif (name := self._methods.pop(ref, None)) is not None and not self._hp.wait([name], timeout=0)[0]:
-            self._hear(ref, name, kept)
-            if name not in kept.failed:
-                self._fail(name, kept, "its method returned no tensor, or more than one: return one array or tensor")
+        if (name := self._tasks.get(ref)) is not None:
+            if self._hear(ref, name, kept):
+                del self._tasks[ref]
+        elif (name := self._methods.get(ref)) is not None:
+            is_put = bool(self._hp.wait([name], timeout=0)[0])
+            if is_put or self._hear(ref, name, kept):
+                del self._methods[ref]
+                if not is_put and name not in kept.failed:
+                    self._fail(name, kept, "its method returned no tensor, or several: return one array or tensor")
 
-    def _hear(self, ref: Any, name: str, kept: Kept) -> None:
+    def _hear(self, ref: Any, name: str, kept: Kept) -> bool:
+        """Takes note of the failure of a task or method; false if Ray does not say yet what became of it."""
         try:
-            ray.get(ref, timeout=DELETE_S)
+            ray.get(ref, timeout=HEAR_S)
         except ray.exceptions.GetTimeoutError:
             logger.debug("input %s of a reduce is slow to come from Ray", name)
-        except ray.exceptions.RayError as error:
+            return False
+        except Exception as error:  # noqa: BLE001 - a transport raises what it likes
             # The last line is the error itself, after where it came from.
             self._fail(name, kept, str(error).strip().rpartition("\n")[2])
             # Its frames would keep refs alive.
             error.__traceback__ = None
+        return True
 
     def _fail(self, name: str, kept: Kept, why: str) -> None:
         place = self.texts.index(name)
@@ -120,12 +129,14 @@ class _Inputs:
         kept.failed.add(name)
         self._why = f"input {place}: {why}"
 
-    def check(self, kept: Kept) -> None:
-        """Fails the reduce if too few inputs can still come, where neither Ray nor Hoplite has lost so many alone."""
-        if self._is_short(kept):
-            why = f"too few inputs of the reduce {kept.text} can still come. {self._why}"
-            # Hoplite would wait for ever for what was never put.
-            keeper().give_up.remote(kept.text, why, delete=True)
+    def fails(self, kept: Kept) -> bool:
+        """Ends the reduce if too few inputs can still come, where neither Ray nor Hoplite has lost so many alone."""
+        if not self._is_short(kept):
+            return False
+        why = f"too few inputs of the reduce {kept.text} can still come. {self._why}"
+        # Hoplite would wait for ever for what was never put.
+        keeper().give_up.remote(kept.text, kept.wait, why, delete=True)
+        return True
 
     def _is_short(self, kept: Kept) -> bool:
         lost = {str(each) for each in self._hp.lost(kept.text, timeout=DELETE_S)}
@@ -184,7 +195,8 @@ def reduce(
     try:
         taken.hold()
         hp.reduce(taken.texts, op, count=count, name=result, timeout=timeout)
-        anchor = keeper().result.remote(str(result))
+        wait = uuid.uuid4().hex
+        anchor = keeper().result.remote(str(result), wait)
         taken.bring()
     except BaseException:
         lease.release()
@@ -192,7 +204,7 @@ def reduce(
         raise
     # What Hoplite alone has needs no look.
     pending = taken if any(isinstance(each, ray.ObjectRef) for each in taken.given) else None
-    kept = Kept(hp, str(result), lease, is_named=name is not None, is_reduce=True, pending=pending, inputs=taken.texts)
+    kept = Kept(hp, str(result), lease, is_named=name is not None, wait=wait, pending=pending, inputs=taken.texts)
     lifetimes.keep(anchor, kept)
     return anchor
 
