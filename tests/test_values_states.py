@@ -197,7 +197,10 @@ def test_objects_get_their_state() -> None:
 
 
 def test_classes_functions_and_members_come_back_as_values() -> None:
-    value = [Point, class_of, Color.RED, Point]
+    value: list[object] = [Point, class_of, Point]
+    # Some releases of Python 3.11 pickle members by getattr, which runs any code.
+    if Color.RED.__reduce_ex__(5)[0] is not getattr:
+        value.append(Color.RED)
     assert there_and_back(value, HERE) == value
 
 
