@@ -143,6 +143,10 @@ class Keeper:
             except GetTimeout:
                 raise ObjectLost(f"the reduce {text} ended before its result was waited for") from None
 
+    async def awaited(self, waits: list[str]) -> list[str]:
+        """Those of some waits for results that are not over."""
+        return [wait for wait in waits if wait in self._given_up]
+
     async def give_up(self, text: str, wait: str, why: str | None, *, delete: bool) -> None:
         """Ends the wait for the result of a reduce, unless it is over.
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import ray
 
-from hoplite import GetTimeout, HopliteError
+from hoplite import HopliteError
 from hoplite.ray._versions import before_shutdown, when_unreferenced
 from hoplite.ray.place import keeper
 
@@ -188,7 +188,10 @@ class Lifetimes:
                 over, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0, fetch_local=False)
                 for ref in over:
                     _inputs(waiting[ref]).over(ref, waiting[ref])
-        came = _complete(pending)
+        came = _complete({anchor: kept for anchor, kept in pending.items() if not kept.is_named})
+        with self._calling:
+            if self._is_connected:
+                came |= _over({anchor: kept for anchor, kept in pending.items() if kept.is_named})
         for anchor, kept in pending.items():
             try:
                 with self._calling:
@@ -210,11 +213,10 @@ def _inputs(kept: Kept) -> Pending:
 
 
 def _complete(reduces: dict[str, Kept]) -> set[str]:
-    """Those of some reduces that have a result, or will have none, by the ids of their ObjectRefs."""
-    came = {anchor for anchor, kept in reduces.items() if kept.is_named and _is_over(kept)}
-    unnamed = {anchor: kept for anchor, kept in reduces.items() if not kept.is_named}
-    for hp in {id(kept.client): kept.client for kept in unnamed.values()}.values():
-        anchors = {kept.text: anchor for anchor, kept in unnamed.items() if kept.client is hp}
+    """Those of some reduces without a name that have a result, or will have none, by the ids of their ObjectRefs."""
+    came = set()
+    for hp in {id(kept.client): kept.client for kept in reduces.values()}.values():
+        anchors = {kept.text: anchor for anchor, kept in reduces.items() if kept.client is hp}
         try:
             came |= {anchors[str(each)] for each in hp.wait(list(anchors), timeout=0)[0]}
         except HopliteError as error:
@@ -224,15 +226,17 @@ def _complete(reduces: dict[str, Kept]) -> set[str]:
     return came
 
 
-def _is_over(kept: Kept) -> bool:
-    """Whether the reduce of a name has ended: without a result the name is free, and `wait` would wait for the next."""
+def _over(reduces: dict[str, Kept]) -> set[str]:
+    """The same of those with a name, which another reduce may have by now: the keeper knows for which it waits."""
+    if not reduces:
+        return set()
     try:
-        kept.client.inputs(kept.text, timeout=0)
-    except GetTimeout:
-        return False
-    except HopliteError as error:
-        logger.debug("the reduce %s is over: %s", kept.text, error)
-    return True
+        asked = keeper().awaited.remote([kept.wait for kept in reduces.values()])
+        awaited = set(ray.get(asked, timeout=DELETE_S))
+    except (HopliteError, ray.exceptions.ActorDiedError) as error:
+        logger.debug("reduces are not waited for any more: %s", error)
+        awaited = set()
+    return {anchor for anchor, kept in reduces.items() if kept.wait not in awaited}
 
 
 lifetimes = Lifetimes()

@@ -134,8 +134,8 @@ class _Inputs:
         if not self._is_short(kept):
             return False
         why = f"too few inputs of the reduce {kept.text} can still come. {self._why}"
-        # Hoplite would wait for ever for what was never put.
-        keeper().give_up.remote(kept.text, kept.wait, why, delete=True)
+        # Hoplite would wait for ever for what was never put. It has to end by this before its inputs are deleted.
+        ray.get(keeper().give_up.remote(kept.text, kept.wait, why, delete=True), timeout=DELETE_S)
         return True
 
     def _is_short(self, kept: Kept) -> bool:
