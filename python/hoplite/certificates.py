@@ -7,7 +7,6 @@ the native half.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import operator
 import os
 import re
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hoplite import _native
 from hoplite._arguments import check_text
-from hoplite._files import check_private, check_trusted
+from hoplite._files import check_private, check_trusted, take_lock
 from hoplite.errors import HopliteError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ LOCK = ".lock"
 
 # Longer than the other process can need: a list of a million certificates takes seconds.
 LOCK_TIMEOUT_S = 30.0
-LOCK_RETRY_S = 0.05
 
 CA_DAYS = 3650
 NODE_DAYS = 365
@@ -308,23 +306,13 @@ def _alone(where: Path) -> Iterator[None]:
         if facts.st_uid == 0 != owner.st_uid:
             # Root, by sudo for instance, has to leave the CA to its owner.
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
-        _lock(descriptor, where)
+        if not take_lock(descriptor, LOCK_TIMEOUT_S):
+            raise HopliteError(
+                f"another process has been using the CA in {where} for {LOCK_TIMEOUT_S:g} s: end it, or try again"
+            )
         yield
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int, where: Path) -> None:
-    end = time.monotonic() + LOCK_TIMEOUT_S
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                raise HopliteError(
-                    f"another process has been using the CA in {where} for {LOCK_TIMEOUT_S:g} s: end it, or try again"
-                ) from None
-        time.sleep(LOCK_RETRY_S)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hoplite import settings
+from hoplite._files import take_lock
 from hoplite.errors import AddressInUse, ConnectError, HopliteError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ RAYLET_VARIABLE = "RAY_RAYLET_PID"
 START_POLL_S = 0.02
 
 # Between two looks at a lock that another process holds.
-LOCK_POLL_S = 0.01
 
 
 def runtime_dir() -> Path:
@@ -334,7 +334,10 @@ def _locked(path: Path, timeout: float | None = None) -> Iterator[None]:
             raise
         raise HopliteError(f"can't open {path}: {error.strerror}; remove it") from None
     try:
-        _lock(descriptor, path, timeout)
+        if not take_lock(descriptor, timeout):
+            raise ConnectError(
+                f"another process of yours has been starting this host's node for {timeout:g} s: it holds {path}"
+            )
         try:
             yield
         finally:
@@ -342,21 +345,3 @@ def _locked(path: Path, timeout: float | None = None) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int, path: Path, timeout: float | None) -> None:
-    if timeout is None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        return
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise ConnectError(
-                    f"another process of yours has been starting this host's node for {timeout:g} s: it holds {path}"
-                ) from None
-            time.sleep(LOCK_POLL_S)
-        else:
-            return
