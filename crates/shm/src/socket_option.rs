@@ -16,15 +16,24 @@ const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// The kernel is older than Linux 6.15, or the time is not from 1 s to 120 s.
 pub fn limit_retransmission(socket: BorrowedFd<'_>, longest: Duration) -> io::Result<()> {
     let ms = libc::c_int::try_from(longest.as_millis()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    set(socket, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, ms)
+}
+
+fn set(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<libc::c_int>())
         .map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: the descriptor is open for as long as it is borrowed, and the kernel reads `length` bytes of `ms`.
+    // SAFETY: the descriptor is open for as long as it is borrowed, and the kernel reads `length` bytes of `value`.
     let done = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            TCP_RTO_MAX_MS,
-            std::ptr::from_ref(&ms).cast(),
+            level,
+            option,
+            std::ptr::from_ref(&value).cast(),
             length,
         )
     };
@@ -116,20 +125,7 @@ const SO_PASSRIGHTS: libc::c_int = 83;
 /// # Errors
 /// `ENOPROTOOPT` from a kernel older than Linux 6.16.
 pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let off: libc::c_int = 0;
-    let length = libc::socklen_t::try_from(size_of::<libc::c_int>())
-        .map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: the descriptor is open for as long as it is borrowed, and the kernel reads `length` bytes of `off`.
-    let done = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_PASSRIGHTS,
-            std::ptr::from_ref(&off).cast(),
-            length,
-        )
-    };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, 0)
 }
 
 /// The process at the other end of a Unix socket.

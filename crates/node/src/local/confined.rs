@@ -73,7 +73,7 @@ impl Drop for Copied {
 pub(super) struct NoCopy {
     /// The limit that it is beyond.
     pub(super) limit: Option<&'static str>,
-    /// What the process is told.
+    /// The message for the process.
     pub(super) detail: String,
 }
 
@@ -131,13 +131,13 @@ impl Confined {
         self.capability.shown(answer)
     }
 
-    /// Copies an object, if the process has no copy of it, and lets `tell` answer with it. Takes a while.
+    /// Copies an object, if the process has no copy of it, and lets `reply` answer with it. Takes a while.
     pub(super) fn lend(
         &self,
         takers: &[Taker],
         instance: Instance,
         slot: &Slot,
-        tell: impl FnOnce(Place, Option<Descriptor>),
+        reply: impl FnOnce(Place, Option<Descriptor>),
     ) -> Result<(), NoCopy> {
         let mut made: Option<(Place, Arc<Copied>)> = None;
         let mut alone = None;
@@ -147,13 +147,13 @@ impl Confined {
                 let mut copies = lock(&self.copies);
                 if let Some(reading) = copies.get_mut(&instance) {
                     reading.readers += 1;
-                    tell(reading.place.clone(), None);
+                    reply(reading.place.clone(), None);
                     return Ok(());
                 }
                 if let Some((place, copied)) = made.take() {
                     let with_descriptor = Place { has_descriptor: true, ..place.clone() };
                     copies.insert(instance, Reading { copied: copied.clone(), place, readers: 1 });
-                    tell(with_descriptor, Some(copied));
+                    reply(with_descriptor, Some(copied));
                     return Ok(());
                 }
             }
@@ -171,9 +171,9 @@ impl Confined {
         let take = |shares: &Shares, amount, limit, what| {
             shares.take(takers, amount).map_err(|Excess { own, taken, most }| {
                 let detail = format!(
-                    "this process has a capability and reads copies: {taken} of {most} {what} are taken, {own} by its own or by \
-                     others of its grant, and one may have as many as it leaves free: drop views of objects, or raise ulimit -n or the capacity of \
-                     the node"
+                    "this process has a capability and reads copies: {taken} of {most} {what} are taken, {own} by its \
+                     own or by others of its grant, and one may have as many as it leaves free: drop views of objects, \
+                     or raise ulimit -n or the capacity of the node"
                 );
                 NoCopy { limit: Some(limit), detail }
             })
