@@ -483,6 +483,9 @@ class AsyncVerbs(AsyncOverview):
     async def latest_async(self: Client, prefix: str, *, after: int | None = None, timeout: float | None = None) -> Ref:
         """Finds the newest object under a prefix; waits for one that is newer than a number.
 
+        Remove old ones with `put(keep=)`, not with `delete`: a reader that gets a version too late then has
+        `ObjectDeleted`, where a name that `delete` freed would have it wait for the next put of that name.
+
         Args:
             prefix: the text before the number, with the slash: "policy/" for "policy/17".
             after: only a higher number than this will do; None, or -1, takes any.
