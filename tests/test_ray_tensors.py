@@ -90,6 +90,9 @@ def workers(*places: int) -> list[Any]:
         def waits(self, gate: str) -> None:
             hoplite.ray.client().get(gate)
 
+        def collects(self) -> None:
+            gc.collect()
+
         def transfers(self, source: Any, sink: Any) -> Any:
             return ray.get(sink.totals.remote(source.made.remote(5)))
 
@@ -217,6 +220,8 @@ def test_death_of_a_receiver_before_it_gets_a_tensor() -> None:
         ray.get(result, timeout=RAY_SOON)
     assert got(fresh.totals.remote(source.made.remote(1))) == [[made(1)]]
     del result
+    # The error refers to itself, and to the ObjectRef of the tensor.
+    got(caller.collects.remote())
     ended([source, caller, fresh])
 
 

@@ -104,7 +104,7 @@ class Keeper:
                 await asyncio.wait_for(self._ended.wait(), FAILURE_EVERY_S)
         return (node is not None and node.failure) or "it was closed"
 
-    async def result(self, text: str, wait: str) -> Stored | None:
+    async def result(self, text: str, wait: str) -> tuple[Stored | None, None]:
         """Waits for the result of a reduce that a process of this Ray node has begun.
 
         Args:
@@ -112,7 +112,8 @@ class Keeper:
             wait: names this wait, which is of one reduce; its ref may name another later.
 
         Returns:
-            What Ray has of it; None if no process wants it any more.
+            What Ray has of it, or None if no process wants it any more; and None, whose ObjectRef tells that this is
+            over and is no reference to the result.
 
         Raises:
             HopliteError: there will be none, in the words of `hoplite.get`, or of `give_up`.
@@ -123,10 +124,10 @@ class Keeper:
             await asyncio.wait((folded, given_up), return_when=asyncio.FIRST_COMPLETED)
             if not given_up.done():
                 await folded
-                return Stored(text)
+                return Stored(text), None
             if (why := given_up.result()) is not None:
                 raise ObjectLost(why)
-            return None
+            return None, None
         finally:
             folded.cancel()
             del self._given_up[wait]
@@ -143,27 +144,27 @@ class Keeper:
             except GetTimeout:
                 raise ObjectLost(f"the reduce {text} ended before its result was waited for") from None
 
-    async def awaited(self, waits: list[str]) -> list[str]:
-        """Those of some waits for results that are not over."""
-        return [wait for wait in waits if wait in self._given_up]
-
-    async def give_up(self, text: str, wait: str, why: str | None, *, delete: bool) -> None:
+    async def give_up(self, text: str, wait: str, why: str | None, *, delete: bool) -> bool:
         """Ends the wait for the result of a reduce, unless it is over.
 
         Args:
             text: of the ref of the result.
             wait: names the wait, as `result` was told.
             why: the reason, if too few inputs can come from Ray; None if no process wants the result.
-            delete: whether the reduce ends too, at once.
+            delete: whether the reduce ends too, at once. With a reason it may have a name, and ends only with its wait.
+
+        Returns:
+            Whether the wait was under way. Ray may run this before the `result` that was called before it.
         """
         assert self._client is not None
         given_up = self._given_up.get(wait)
-        if given_up is None or given_up.done():
-            return
-        given_up.set_result(why)
-        if delete:
+        waited = given_up is not None and not given_up.done()
+        if given_up is not None and waited:
+            given_up.set_result(why)
+        if delete and (waited or why is None):
             with contextlib.suppress(HopliteError):
                 await self._client.delete_async(text, timeout=DELETE_S)
+        return waited
 
     async def end(self) -> None:
         """Leaves the cluster without handing anything over: all nodes of it end."""

@@ -61,6 +61,7 @@ class Kept:
         is_named: whether the user gave it a name, under which another try of the task may have put it again: then it
             goes with its last lease. One without is deleted at once.
         wait: of the result of a reduce, names the wait of the keeper; empty of what was put.
+        is_over: of a reduce, an ObjectRef that is ready when the keeper does not wait any more.
         pending: of a reduce that has no result yet, if Ray has inputs of it.
         inputs: of a reduce, the texts of what it folds, in the order in which the caller gave them.
         failed: those of its inputs that Ray could not give.
@@ -71,6 +72,7 @@ class Kept:
     lease: Lease
     is_named: bool = False
     wait: str = ""
+    is_over: Any = None
     pending: Pending | None = None
     inputs: list[str] = field(default_factory=list)
     failed: set[str] = field(default_factory=set)
@@ -159,15 +161,12 @@ class Lifetimes:
         """Deletes the objects behind ObjectRefs, or lets go of them."""
         with self._lock:
             ended = {anchor: self._kept.pop(anchor) for anchor in gone if anchor in self._kept}
-        # Whether the result of a name is there says nothing: it may be that of a later reduce.
-        came = _complete({anchor: kept for anchor, kept in ended.items() if kept.wait and not kept.is_named})
-        waits = {anchor: kept for anchor, kept in ended.items() if kept.wait and anchor not in came}
         with self._calling:
+            waits = {} if not self._is_connected else _waiting({a: kept for a, kept in ended.items() if kept.wait})
             for kept in waits.values():
                 # Nobody waits any more. What has a name ends with its lease; all ends with its node.
                 with contextlib.suppress(HopliteError):
-                    if self._is_connected:
-                        keeper().give_up.remote(kept.text, kept.wait, None, delete=not kept.is_named)
+                    keeper().give_up.remote(kept.text, kept.wait, None, delete=not kept.is_named)
         unnamed = [kept for anchor, kept in ended.items() if not kept.is_named and anchor not in waits]
         for hp in {id(kept.client): kept.client for kept in unnamed}.values():
             try:
@@ -182,22 +181,19 @@ class Lifetimes:
         """Looks at the inputs of reduces that have no result; that no process wants it any more changes nothing."""
         with self._lock:
             pending = dict(self._pending)
-        waiting = {ref: kept for kept in pending.values() for ref in _inputs(kept).refs()}
+        given = {ref: kept for kept in pending.values() for ref in _inputs(kept).refs()}
         with self._calling:
-            if waiting and self._is_connected:
-                over, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0, fetch_local=False)
-                for ref in over:
-                    _inputs(waiting[ref]).over(ref, waiting[ref])
-        came = _complete({anchor: kept for anchor, kept in pending.items() if not kept.is_named})
-        with self._calling:
-            if self._is_connected:
-                came |= _over({anchor: kept for anchor, kept in pending.items() if kept.is_named})
+            if not self._is_connected:
+                return
+            for ref in _ready(list(given)):
+                _inputs(given[ref]).over(ref, given[ref])
+            waits = _waiting(pending)
         for anchor, kept in pending.items():
             try:
                 with self._calling:
                     if not self._is_connected:
                         return
-                    if anchor in came or (kept.failed and _inputs(kept).fails(kept)):
+                    if anchor not in waits or (kept.failed and _inputs(kept).fails(kept)):
                         _inputs(kept).release()
                         kept.pending = None
             except (HopliteError, ray.exceptions.RayError) as error:
@@ -212,31 +208,14 @@ def _inputs(kept: Kept) -> Pending:
     return kept.pending
 
 
-def _complete(reduces: dict[str, Kept]) -> set[str]:
-    """Those of some reduces without a name that have a result, or will have none, by the ids of their ObjectRefs."""
-    came = set()
-    for hp in {id(kept.client): kept.client for kept in reduces.values()}.values():
-        anchors = {kept.text: anchor for anchor, kept in reduces.items() if kept.client is hp}
-        try:
-            came |= {anchors[str(each)] for each in hp.wait(list(anchors), timeout=0)[0]}
-        except HopliteError as error:
-            # The node is gone, and with it what was to come.
-            logger.debug("reduces are not waited for any more: %s", error)
-            came |= set(anchors.values())
-    return came
+def _waiting(reduces: dict[str, Kept]) -> dict[str, Kept]:
+    """Those of some reduces for whose results the keeper waits, as far as is known here."""
+    over = _ready([kept.is_over for kept in reduces.values()])
+    return {anchor: kept for anchor, kept in reduces.items() if kept.is_over not in over}
 
 
-def _over(reduces: dict[str, Kept]) -> set[str]:
-    """The same of those with a name, which another reduce may have by now: the keeper knows for which it waits."""
-    if not reduces:
-        return set()
-    try:
-        asked = keeper().awaited.remote([kept.wait for kept in reduces.values()])
-        awaited = set(ray.get(asked, timeout=DELETE_S))
-    except (HopliteError, ray.exceptions.ActorDiedError) as error:
-        logger.debug("reduces are not waited for any more: %s", error)
-        awaited = set()
-    return {anchor for anchor, kept in reduces.items() if kept.wait not in awaited}
+def _ready(refs: list[Any]) -> set[Any]:
+    return set(ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0]) if refs else set()
 
 
 lifetimes = Lifetimes()

@@ -135,8 +135,7 @@ class _Inputs:
             return False
         why = f"too few inputs of the reduce {kept.text} can still come. {self._why}"
         # Hoplite would wait for ever for what was never put. It has to end by this before its inputs are deleted.
-        ray.get(keeper().give_up.remote(kept.text, kept.wait, why, delete=True), timeout=DELETE_S)
-        return True
+        return bool(ray.get(keeper().give_up.remote(kept.text, kept.wait, why, delete=True), timeout=DELETE_S))
 
     def _is_short(self, kept: Kept) -> bool:
         lost = {str(each) for each in self._hp.lost(kept.text, timeout=DELETE_S)}
@@ -196,7 +195,7 @@ def reduce(
         taken.hold()
         hp.reduce(taken.texts, op, count=count, name=result, timeout=timeout)
         wait = uuid.uuid4().hex
-        anchor = keeper().result.remote(str(result), wait)
+        anchor, over = keeper().result.options(num_returns=2).remote(str(result), wait)
         taken.bring()
     except BaseException:
         lease.release()
@@ -204,7 +203,7 @@ def reduce(
         raise
     # What Hoplite alone has needs no look.
     pending = taken if any(isinstance(each, ray.ObjectRef) for each in taken.given) else None
-    kept = Kept(hp, str(result), lease, is_named=name is not None, wait=wait, pending=pending, inputs=taken.texts)
+    kept = Kept(hp, str(result), lease, name is not None, wait, over, pending, taken.texts)
     lifetimes.keep(anchor, kept)
     return anchor
 
