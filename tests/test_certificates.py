@@ -204,7 +204,7 @@ def test_a_node_without_a_list_hears_from_the_others_that_it_is_revoked(ca: Path
             barred = client.status()["barred"]
             assert f"certificate revoked: so says node {node.id}" in barred
             assert str(ca / "two.crt") in barred
-            # One member may lie: what is here stays.
+            # One member may have the wrong list: what is here stays.
             client.put(b"x", name="here")
             assert client.get("here", timeout=SOON) == b"x"
 

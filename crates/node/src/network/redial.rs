@@ -105,7 +105,7 @@ async fn talk(network: Arc<Network>, member: Member, outbox: Arc<Outbox>) {
     }
 }
 
-/// A member that does not take this node's certificate any more says why. It may lie, so that this node goes on.
+/// A member that does not take this node's certificate any more says why. Its list may be the wrong one, so this node goes on.
 fn note_revoked(network: &Network, node: NodeId, error: &LinkError) {
     if let LinkError::Revoked(said) = error
         && network.barred.note_by(node, said)

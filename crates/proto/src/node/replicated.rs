@@ -1,6 +1,6 @@
 //! One original that is to be at several nodes: which were asked, and which keep it.
 //!
-//! A node that was asked may fetch a large object for long, and a member that lies may never answer. Once it has had its time
+//! A node that was asked may fetch a large object for long, or may never answer. Once it has had its time
 //! ([`patience_ns`]) another node is asked beside it. The first that has the object keeps it; a later one lets go of its copy.
 //! A question of a client ends with an error when every other node was asked and has had its time twice.
 //!
