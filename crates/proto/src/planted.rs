@@ -64,10 +64,6 @@ pub enum Bug {
     IgnoresPaces,
     /// A coordinator hears nothing of positions that wait for a child.
     IgnoresSilentChildren,
-    /// A node listens to each message, whichever member says it.
-    ListensToAnyMember,
-    /// An owner takes what any member tells of a copy for what the object is.
-    BelievesAnyHolder,
     /// An owner does not end what has had its time.
     ForgetsTimes,
     /// An original whose file could not be written counts as written.
@@ -78,7 +74,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 32] = [
         Self::AnswersGetsTooEarly,
         Self::IgnoresEpochs,
         Self::KeepsVoidAttempts,
@@ -108,8 +104,6 @@ impl Bug {
         Self::IgnoresPaces,
         Self::ForgetsThoseThatYield,
         Self::IgnoresSilentChildren,
-        Self::ListensToAnyMember,
-        Self::BelievesAnyHolder,
         Self::ForgetsTimes,
         Self::KeepsLeasesOfTheDead,
         Self::BelievesFailedWrites,

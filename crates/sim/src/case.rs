@@ -32,20 +32,11 @@ impl Case {
         Self { seed, plan: Plan::new(&mut Dice::new(seed)) }
     }
 
-    /// Simulates it.
+    /// Simulates it to its end, and checks that.
     pub fn run(&self, record: Record, sabotage: Option<Sabotage>) -> Verdict {
-        let world = World::new(self, Trace::of(record), sabotage);
-        self.finish(world, World::check_end)
-    }
-
-    /// Lets a world go on to its end, and checks that.
-    pub(crate) fn finish(&self, mut world: World, check: fn(&mut World)) -> Verdict {
-        planted::plant(world.sabotage.and_then(Sabotage::planted));
-        let ended = catch_unwind(AssertUnwindSafe(|| {
-            let end = world.plan.end;
-            world.run_until(end);
-            check(&mut world);
-        }));
+        let mut world = World::new(self, Trace::of(record), sabotage);
+        planted::plant(sabotage.and_then(Sabotage::planted));
+        let ended = catch_unwind(AssertUnwindSafe(|| world.check_end()));
         planted::plant(None);
         if let Err(panic) = ended {
             let text = panic.downcast_ref::<String>().cloned();

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId},
     message::{Message, Progress},
-    node::Action,
+    node::{Action, Kind},
     table::Place,
 };
 
@@ -48,9 +48,6 @@ impl World {
 
     /// A stale location is corrected by its first use.
     pub(crate) fn check_refusal(&mut self, receiver: NodeId, holder: NodeId, instance: Instance) {
-        if self.is_hostile(holder) {
-            return;
-        }
         let count = self.shell.refusals.entry((receiver, holder, instance)).or_default();
         *count += 1;
         if *count > REFUSALS_MAX {
@@ -59,9 +56,16 @@ impl World {
         }
     }
 
+    /// A node drops a message only if its sender and it do not agree on who is a member.
+    pub(crate) fn check_message_refusal(&mut self, node: NodeId, from: NodeId, kind: Kind) {
+        if !self.users.is_shrunk && self.now.since(self.agreed_since) > SECOND {
+            self.fail(format!("{node:?} refuses {kind:?} of {from:?}, though all agree"));
+        }
+    }
+
     /// Small copies that an event brought: all of one instance must be equal, and each result a fold.
     pub(crate) fn check_small_copies(&mut self, node: NodeId, actions: &[Action]) {
-        let Some(host) = self.hosts.get(&node).filter(|_| !self.is_hostile(node)) else { return };
+        let Some(host) = self.hosts.get(&node) else { return };
         let mut new = Vec::new();
         let mut broken = None;
         let held = host.node.table().iter();
@@ -76,9 +80,6 @@ impl World {
             _ => None,
         });
         for (instance, id, inline) in held.chain(told) {
-            if self.is_its_game(id) {
-                continue;
-            }
             let content = Content::from_inline(inline);
             match self.shell.contents.get(&instance) {
                 None => new.push((instance, id.clone(), content)),
@@ -134,8 +135,7 @@ impl World {
                 id = Some(of);
             }
         }
-        // A hostile owner may say that two copies grow from each other.
-        let Some(id) = id.filter(|id| !self.is_its_game(id)) else { return };
+        let Some(id) = id else { return };
         let mut at = start;
         let mut circle = Vec::new();
         for _ in 0..feeds.len() {

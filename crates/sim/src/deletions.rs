@@ -178,7 +178,6 @@ impl World {
         };
         self.plan.apart_until.is_none_or(|until| until + AFTER_NS < self.now)
             && !self.plan.acts.iter().any(is_apart)
-            && self.hostile.is_none()
     }
 
     fn begun(&self, id: &ObjectId) -> usize {

@@ -204,7 +204,6 @@ impl World {
             | Happening::LeadRound { .. }
             | Happening::CheckFeeds { .. }
             | Happening::Meet
-            | Happening::Lie
             | Happening::RunPrograms
             | Happening::WakeProgram { .. }
             | Happening::Act(_) => return None,

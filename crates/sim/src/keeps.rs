@@ -47,9 +47,7 @@ impl World {
         // Those among them that have died and are not missed yet.
         let kept = holders().count();
         let made = holders().filter(|host| host.is_up).count();
-        // One that is asked to keep it may say that it does.
-        let liars = usize::from(self.hostile.is_some());
-        if kept + liars < wanted {
+        if kept < wanted {
             self.fail(format!("{id:?} is kept by {kept} nodes, not by {wanted} as {node:?} says"));
         }
         let (asked, ended) = (copies as usize, self.ended());

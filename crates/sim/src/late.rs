@@ -52,7 +52,7 @@ const SOURCE: u64 = 0;
 /// The others were later than they may be.
 pub fn late(seed: u64, record: Record, sabotage: Option<Sabotage>) -> Result<(), String> {
     planted::plant(sabotage.and_then(Sabotage::planted));
-    let trials = [slow_receiver, silent_relay, silent_input];
+    let trials = [slow_receiver, lone_receiver, silent_relay, silent_input];
     let result = trials.iter().try_for_each(|trial| trial(&mut Dice::new(seed), record));
     planted::plant(None);
     result
@@ -84,6 +84,20 @@ fn slow_receiver(dice: &mut Dice, record: Record) -> Result<(), String> {
         check(ratio <= ratio_max, format!("broadcast {round} took {ratio:.2} times as long"), how)?;
     }
     Ok(())
+}
+
+/// A receiver that a broadcast has shown to be slow asks alone for another object: it lets others go first, and none comes.
+fn lone_receiver(dice: &mut Dice, record: Record) -> Result<(), String> {
+    let mut rounds = Rounds::new(dice);
+    let (slow, all) = (rounds.receivers[0], rounds.receivers.clone());
+    let times = dice.between(8, 18);
+    for round in 0..3 {
+        let object = rounds.put(round, "object", SOURCE, None);
+        rounds.get_all(round, 0, object, if round < 2 { &all } else { &all[..1] });
+    }
+    rounds.fault(1, 0, slow, Fault::Slow { times }, 2 * ROUND_NS - SECOND);
+    let mut world = rounds.world(record);
+    took(&mut world, 2, &[slow]).map(drop)
 }
 
 /// A broadcast one of whose receivers falls silent.
@@ -250,8 +264,8 @@ mod tests {
     }
 
     #[test]
-    fn without_reports_the_others_are_late() {
-        for bug in [Bug::IgnoresPaces, Bug::IgnoresSilentChildren] {
+    fn mistakes_make_some_node_late() {
+        for bug in [Bug::IgnoresPaces, Bug::IgnoresSilentChildren, Bug::ForgetsThoseThatYield] {
             let sabotage = Some(Sabotage::Planted(bug));
             assert!((0..10).any(|seed| late(seed, Record::Nothing, sabotage).is_err()), "{bug:?}");
         }

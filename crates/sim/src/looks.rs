@@ -114,9 +114,7 @@ impl World {
                 // One reduce under the name may have failed before another has it.
                 let is_rival = self.users.objects_of(id).count() > 1;
                 let mut objects = self.users.objects_of(id);
-                // A holder may say that it has all of what grows still.
                 is_rival
-                    || self.hostile.is_some()
                     || objects.any(|object| object.may_be_gone() || object.is_failed)
                     || self.users.is_shrunk
                     || hosts.any(|host| host.node.directory().why_gone(id).is_some())

@@ -1,11 +1,11 @@
 //! `hoplite-sim --seeds N [--from S]`: many simulated clusters. `hoplite-sim --seed N`: one, event by event if one likes.
-//! `hoplite-sim --hostile`: clusters one member of which says anything. `hoplite-sim --planted`: which mistakes the checkers find. `hoplite-sim --scale NODES`: how collectives grow.
+//! `hoplite-sim --planted`: which mistakes the checkers find. `hoplite-sim --scale NODES`: how collectives grow.
 
 use std::{fs, path::PathBuf, process::ExitCode, time::Instant};
 
 use hoplite_proto::planted::Bug;
 use hoplite_sim::{
-    Case, Record, Sabotage, delete_amid_changes, hostile, late, run,
+    Case, Record, Sabotage, delete_amid_changes, late, run,
     scale::{Collective, Growth, LINKS, SIZES, grow},
     shrink,
     steady::{Pattern, Run, Trouble, median},
@@ -16,8 +16,6 @@ const USAGE: &str = "usage: hoplite-sim --seeds COUNT [--from SEED]
        hoplite-sim --seed N [--trace] [--shrink]
        hoplite-sim --case FILE [--trace]
        hoplite-sim --late SEED [--trace]
-       hoplite-sim --hostile --seeds COUNT [--from SEED]
-       hoplite-sim --hostile --seed N [--trace]
        hoplite-sim --deletions --seeds COUNT [--from SEED]
        hoplite-sim --deletions --seed N [--trace]
        hoplite-sim --planted [--seeds COUNT]
@@ -30,7 +28,6 @@ const USAGE: &str = "usage: hoplite-sim --seeds COUNT [--from SEED]
 --trace      prints every event and order of every node before
 --shrink     if it fails, makes it smaller as long as it fails alike, and keeps it in target/sim
 --late       disturbs one host of a few clusters, and says whether the others are late
---hostile    one member of each cluster says anything, and the others must go on as if it were not there
 --deletions  nodes come, leave and die around deletions, and what was deleted must stay deleted
 --planted    makes mistakes on purpose, one at a time, and prints which of COUNT clusters finds it first
 --scale      prints tables of collectives of 8, 64, ... up to NODES nodes
@@ -52,7 +49,6 @@ fn main() -> ExitCode {
         Ok(Task::One { name, case, record, is_shrunk }) => one(&name, *case, record, is_shrunk),
         Ok(Task::Many { from, count }) => many(from, count),
         Ok(Task::Late { seed, record }) => one_late(seed, record),
-        Ok(Task::Hostile { from, count, record }) => many_hostile(from, count, record),
         Ok(Task::Deletions { from, count, record }) => many_deletions(from, count, record),
         Ok(Task::Planted { count }) => planted(count),
         Ok(Task::Scale { nodes }) => scale(nodes),
@@ -69,7 +65,6 @@ enum Task {
     One { name: String, case: Box<Case>, record: Record, is_shrunk: bool },
     Many { from: u64, count: u64 },
     Late { seed: u64, record: Record },
-    Hostile { from: u64, count: u64, record: Record },
     Deletions { from: u64, count: u64, record: Record },
     Planted { count: u64 },
     Scale { nodes: u64 },
@@ -85,9 +80,6 @@ const LATE_EVERY: u64 = 20;
 /// How many of those show each mistake that makes them late.
 const LATE_PLANTED: u64 = 10;
 
-/// How many clusters with a hostile member each mistake has to show in one of.
-const HOSTILE_PLANTED: u64 = 20;
-
 /// How many clusters with deletions amid changes each mistake has to show in one of.
 const DELETIONS_PLANTED: u64 = 400;
 
@@ -99,7 +91,7 @@ fn number(arguments: &mut Parser) -> Result<u64, String> {
 fn parse(mut arguments: Parser) -> Result<Task, String> {
     let (mut seed, mut seeds, mut from, mut file, mut nodes) = (None, None, None, None, None);
     let (mut steady_steps, mut only) = (None, String::new());
-    let (mut late_seed, mut is_hostile, mut is_deletions) = (None, false, false);
+    let (mut late_seed, mut is_deletions) = (None, false);
     let (mut record, mut is_shrunk, mut is_planted) = (Record::Nothing, false, false);
     let said = |error: lexopt::Error| error.to_string();
     while let Some(argument) = arguments.next().map_err(said)? {
@@ -116,7 +108,6 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
             Arg::Long("case") => file = Some(PathBuf::from(arguments.value().map_err(said)?)),
             Arg::Long("trace") => record = Record::Print,
             Arg::Long("shrink") => is_shrunk = true,
-            Arg::Long("hostile") => is_hostile = true,
             Arg::Long("deletions") => is_deletions = true,
             Arg::Long("planted") => is_planted = true,
             Arg::Long("help") | Arg::Short('h') => return Ok(Task::Help),
@@ -130,16 +121,13 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
     if let Some(seed) = late_seed {
         return Ok(Task::Late { seed, record });
     }
-    if is_hostile || is_deletions {
+    if is_deletions {
         let (from, count) = match (seed, seeds) {
             (Some(from), None) => (from, 1),
             (None, Some(count)) => (from.unwrap_or(0), count),
-            _ => return Err("say --seed or --seeds with --hostile or --deletions".into()),
+            _ => return Err("say --seed or --seeds with --deletions".into()),
         };
-        return Ok(match is_hostile {
-            true => Task::Hostile { from, count, record },
-            false => Task::Deletions { from, count, record },
-        });
+        return Ok(Task::Deletions { from, count, record });
     }
     let is_plain = record == Record::Nothing && !is_shrunk;
     match (seed, file, seeds, nodes, is_planted) {
@@ -197,24 +185,6 @@ fn one_late(seed: u64, record: Record) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn many_hostile(from: u64, count: u64, record: Record) -> ExitCode {
-    let begin = Instant::now();
-    let (mut failed, mut events) = (0, 0);
-    for seed in from..from + count {
-        let verdict = hostile(seed, record, None);
-        events += verdict.events;
-        if let Some(failure) = verdict.failure {
-            failed += 1;
-            println!(
-                "hostile seed {seed}: failed {failure}\n  repeat it with --hostile --seed {seed}"
-            );
-        }
-    }
-    println!("{events} events with hostile members in {:.1} s", begin.elapsed().as_secs_f64());
-    println!("{} passed, {failed} failed", count - failed);
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn many_deletions(from: u64, count: u64, record: Record) -> ExitCode {
@@ -290,11 +260,9 @@ fn planted(count: u64) -> ExitCode {
         let sabotage = Some(Sabotage::Planted(bug));
         let found = (0..count).find_map(|seed| {
             let late = || late(seed, Record::Nothing, sabotage).err();
-            let with_a_liar = || hostile(seed, Record::Nothing, sabotage).failure;
             let amid_changes = || delete_amid_changes(seed, Record::Nothing, sabotage).err();
             let failure = run(seed, Record::Nothing, sabotage)
                 .failure
-                .or_else(|| (seed < HOSTILE_PLANTED).then(with_a_liar)?)
                 .or_else(|| (seed < LATE_PLANTED).then(late)?)
                 .or_else(|| (seed < DELETIONS_PLANTED).then(amid_changes)?)?;
             Some((seed, failure))

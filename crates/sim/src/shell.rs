@@ -221,11 +221,9 @@ impl World {
                 self.fail(format!("{node:?} does not say whether it keeps {id:?}"));
             }
             Action::Note(Note::MessageRefused { from, kind }) => {
-                self.look_at_refusal(node, from, kind);
+                self.check_message_refusal(node, from, kind);
             }
-            Action::Note(Note::Limited { whose, limit })
-                if self.hostile.is_none() && limit != "SMALL_SHARE" =>
-            {
+            Action::Note(Note::Limited { whose, limit }) if limit != "SMALL_SHARE" => {
                 self.fail(format!("{whose:?} meets the limit {limit} at {node:?}"));
             }
             Action::Note(_) => {}

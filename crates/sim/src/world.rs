@@ -8,7 +8,7 @@ use hoplite_proto::{
     id::{Instance, NodeId, RequestId},
     members::Member,
     message::{FoldKey, Message},
-    node::{Event, Node},
+    node::{Action, Event, Node},
     time::Instant,
 };
 
@@ -16,7 +16,6 @@ use crate::{
     Case, Sabotage,
     dice::Dice,
     disk::File,
-    hostile::Hostile,
     net::{Net, Racks},
     payload::Piece,
     plan::{Act, MILLISECOND, Plan},
@@ -51,8 +50,6 @@ pub(crate) struct World {
     pub(crate) are_apart: bool,
     /// When a node last met or lost a member.
     pub(crate) agreed_since: Instant,
-    /// The member that lies, if one does.
-    pub(crate) hostile: Option<Hostile>,
     future: BTreeMap<(Instant, u64), Happening>,
     scheduled: u64,
 }
@@ -151,8 +148,6 @@ pub(crate) enum Happening {
     },
     /// Two clusters become one.
     Meet,
-    /// The hostile member says something.
-    Lie,
     Act(Act),
     Write(Writer),
     Users(crate::users::Later),
@@ -222,7 +217,6 @@ impl World {
             failure: None,
             events: 0,
             agreed_since: Instant::default(),
-            hostile: None,
             future: BTreeMap::new(),
             scheduled: 0,
             // Not that of the plan, so that a plan can be run without its seed.
@@ -301,8 +295,7 @@ impl World {
                 && !host.is_leaving
                 && host.frozen_until.is_none_or(|until| until <= self.now)
         };
-        let staying = self.hosts.iter().filter(|(_, host)| is_staying(host)).map(|(id, _)| *id);
-        staying.filter(|id| !self.is_hostile(*id)).collect()
+        self.hosts.iter().filter(|(_, host)| is_staying(host)).map(|(id, _)| *id).collect()
     }
 
     pub(crate) fn is_up(&self, node: NodeId) -> bool {
@@ -372,7 +365,6 @@ impl World {
             Happening::LeadRound { one, other } => self.lead_round(one, other),
             Happening::CheckFeeds { start, instance } => self.check_feeds(start, instance, false),
             Happening::Meet => self.meet(),
-            Happening::Lie => self.lie(),
             Happening::Act(act) => self.act(act),
             Happening::Write(writer) => self.write(writer),
             Happening::Users(later) => self.users_later(later),
@@ -400,7 +392,9 @@ impl World {
         }
         for action in actions {
             self.trace.line(now, Some(node), "order", || format!("{action:?}"));
-            self.look_at_order(node, &action);
+            if matches!(action, Action::AddPeer(_) | Action::DropPeer { .. }) {
+                self.agreed_since = now;
+            }
             self.carry_out(node, action);
         }
         if !self.is_calm {

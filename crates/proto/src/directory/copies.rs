@@ -89,7 +89,7 @@ impl Directory {
             mail.push((from, announce.claimed(Some(reserved.instance.node))));
             return true;
         }
-        let is_maker = from == instance.node || planted::has(Bug::BelievesAnyHolder);
+        let is_maker = from == instance.node;
         let other = entry.live.take_if(|live| live.is_another(announce));
         if let Some(other) = other {
             // One instance has one length and shape, and bytes: what another holder than its maker has is not the object.

@@ -45,9 +45,6 @@ impl World {
         let Some(content) = content else {
             return self.fail(format!("{id:?} was got without a block"));
         };
-        if self.is_its_game(id) {
-            return;
-        }
         // However attempts end: no two clients get the results of different attempts.
         if id.minter().is_some() {
             let given = self.users.given.entry(id.clone()).or_insert_with(|| content.clone());
@@ -66,9 +63,6 @@ impl World {
     /// A result must be the fold of exactly `count` of its candidates, each of them once; of one of the reduces that
     /// were to go by its name.
     pub(crate) fn check_result(&mut self, id: &ObjectId, content: &Content) {
-        if self.is_its_game(id) {
-            return;
-        }
         let mut wrong = Vec::new();
         for object in self.users.objects_of(id) {
             let Make::Reduce { inputs, count, .. } = &object.spec.make else { continue };
@@ -128,11 +122,6 @@ impl World {
     /// Whether something happened that explains an error.
     pub(crate) fn check_error(&self, request: RequestId, error: &Error) -> Result<(), String> {
         let Some(question) = self.users.questions.get(&request) else { return Ok(()) };
-        // It may have told one node before that this instance is another object, of which it is an owner.
-        let is_kept_from = self.hostile.is_some() && error.to_string().contains("describes it as");
-        if self.is_of_its_game(&question.purpose) || is_kept_from {
-            return Ok(());
-        }
         let is_late = question.deadline.is_some_and(|deadline| deadline <= self.now);
         let is_leaving = self.hosts.get(&question.node).is_some_and(|host| host.is_leaving);
         if matches!(error, Error::Timeout { .. } | Error::StoreFull { .. } | Error::NoMemory { .. })

@@ -12,7 +12,7 @@ use crate::{
     disk::Disk,
     plan::{Make, SECOND},
     users::Purpose,
-    world::{Host, World},
+    world::World,
 };
 
 impl World {
@@ -36,7 +36,7 @@ impl World {
     }
 
     /// No client wants anything any more, and everything is deleted: by `end` nothing is left.
-    pub(crate) fn clear_away(&mut self, end: Instant) {
+    fn clear_away(&mut self, end: Instant) {
         let open = self.users.questions.iter().filter(|(_, asked)| !asked.is_answered);
         for request in open.map(|(request, _)| *request).collect::<Vec<_>>() {
             if self.failure.is_none() {
@@ -51,9 +51,7 @@ impl World {
     /// Objects that are complete somewhere: by id, who has them.
     pub(crate) fn existing(&self) -> BTreeMap<ObjectId, Vec<NodeId>> {
         let mut existing: BTreeMap<ObjectId, Vec<NodeId>> = BTreeMap::new();
-        let is_looked_at =
-            |node: &NodeId, host: &Host| host.is_up && !host.is_leaving && !self.is_hostile(*node);
-        for (node, host) in self.hosts.iter().filter(|(node, host)| is_looked_at(node, host)) {
+        for (node, host) in self.hosts.iter().filter(|(_, host)| host.is_up && !host.is_leaving) {
             for (instance, copy) in host.node.table().iter() {
                 let is_current = host.node.table().current(&copy.id) == Some(instance);
                 if copy.is_complete() && !copy.doomed && is_current {

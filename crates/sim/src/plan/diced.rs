@@ -365,7 +365,7 @@ impl Plan {
     }
 
     /// In half of the clusters owners have no room for the bytes of all small objects, or for none.
-    pub(crate) fn limit_small(&mut self, dice: &mut Dice) {
+    fn limit_small(&mut self, dice: &mut Dice) {
         if dice.chance(50) {
             self.config.small = Some(dice.below(9) * SMALL_BYTES);
         }

@@ -50,7 +50,6 @@ impl World {
         purpose: Purpose,
         answer: Answer,
     ) {
-        let is_its_game = self.is_of_its_game(&purpose);
         match (purpose, answer) {
             (Purpose::Put { object, .. }, Answer::Put { id }) => {
                 self.users.objects[object].is_made = true;
@@ -87,15 +86,6 @@ impl World {
                 }
             }
             (Purpose::Reduce { object }, Answer::Reducing { id }) => self.object_known(object, id),
-            (
-                Purpose::Inputs { .. }
-                | Purpose::Keep { .. }
-                | Purpose::Latest { .. }
-                | Purpose::Wait { .. }
-                | Purpose::Follow { .. }
-                | Purpose::Locations { .. },
-                _,
-            ) if is_its_game => {}
             (Purpose::Inputs { object }, Answer::Inputs { ids }) => self.check_inputs(object, &ids),
             (Purpose::Keep { object, copies }, Answer::Kept { .. }) => {
                 self.check_kept(node, object, copies);

@@ -93,10 +93,6 @@ impl World {
         {
             return;
         }
-        let is_mute = self.hostile.as_ref().is_some_and(|hostile| hostile.is_mute);
-        if is_mute && self.is_hostile(from) && matches!(message, Message::Adopted { .. }) {
-            return;
-        }
         self.dial(from, to);
         if let Some(connection) = self.net.connection(from, to) {
             self.transmit(from, to, connection, Parcel::Message(message));
