@@ -162,10 +162,6 @@ pub const DELETERS_MAX: usize = 1024;
 /// the owner knows.
 pub const PARKED_MAX: usize = 16_384;
 
-/// Objects of which nothing is known that an owner keeps an entry for because one member asks for them: 16 reduces of the
-/// most inputs. Each takes a quarter of a kilobyte. Further questions of that member are dropped.
-pub const UNKNOWN_MAX: usize = 16 * REDUCE_INPUTS_MAX;
-
 /// Questions of one member for newer names that an owner keeps. Each client has one open for each prefix that it follows; to
 /// find one is to look at all.
 pub const LATEST_MAX: usize = 16_384;

@@ -96,19 +96,15 @@ impl Directory {
     ) -> bool {
         let until = self.changed_at.map(|changed| changed + ORPHAN_GRACE_NS);
         let Some(until) = until.filter(|until| now < *until) else { return false };
-        if self.unknown.is_full(from) || planted::has(Bug::DeletesUnheard) {
+        if planted::has(Bug::DeletesUnheard) {
             return false;
         }
-        let entries = self.entries.len();
         let deleters = &mut self.entries.open(id).asking_mut().deleters;
         if deleters.len() >= DELETERS_MAX {
             self.limited.push((from, limit_name!(DELETERS_MAX)));
             return false;
         }
         deleters.push((from, request, until));
-        if self.entries.len() > entries {
-            self.unknown.opened(from);
-        }
         self.alarms.insert((until, id.clone()));
         true
     }

@@ -317,18 +317,6 @@ impl Entry {
             && self.orphan_since.is_none()
     }
 
-    /// Whether nothing is known of it, and it is there because a node asks.
-    pub(super) fn is_only_asked_for_by(&self, node: NodeId) -> bool {
-        let asks = |asking: &Asking| {
-            asking.watchers.contains_key(&node)
-                || asking.waiters.iter().any(|waiter| waiter.node == node)
-                || asking.locators.iter().any(|locator| locator.node == node)
-                || asking.deleters.iter().any(|(deleter, ..)| *deleter == node)
-        };
-        let is_known = self.live.is_some() || self.gone.is_some() || self.reserved.is_some();
-        !is_known && self.asking().is_some_and(asks)
-    }
-
     /// Which nodes ask, if any does or did.
     pub(super) fn asking(&self) -> Option<&Asking> {
         self.asking.as_deref()

@@ -41,7 +41,6 @@ mod sweep;
 mod sweep_tests;
 #[cfg(test)]
 mod tests;
-mod unknown;
 
 use alloc::{
     boxed::Box,
@@ -60,7 +59,6 @@ use self::{
     names::LatestWaiter,
     speeds::Speeds,
     sweep::Entries,
-    unknown::Unknown,
 };
 pub use self::{names::prefix_owner, sweep::Slice};
 use crate::{
@@ -118,8 +116,6 @@ pub struct Directory {
     accounts: Accounts,
     /// Limits that have turned away what members said since this was last asked.
     limited: Vec<(NodeId, &'static str)>,
-    /// How many entries members have had opened.
-    unknown: Unknown,
     /// How fast nodes are.
     speeds: Speeds,
     /// For which reasons objects live on.
@@ -159,7 +155,6 @@ impl Directory {
             early: Early::default(),
             accounts: Accounts::new(small, ENTRIES_MAX),
             limited: Vec::new(),
-            unknown: Unknown::default(),
             speeds: Speeds::default(),
             leases: Leases::default(),
         }
@@ -177,23 +172,6 @@ impl Directory {
     ) -> Taken {
         self.speeds.heard(from);
         self.settle_for(now, message, members, mail);
-        let asked = match message {
-            Message::Locate { id, .. }
-            | Message::Watch { id, .. }
-            | Message::Locations { id, .. } => Some(id).filter(|_| from != members.me()),
-            _ => None,
-        };
-        let entries = self.entries.len();
-        if let Some(id) = asked.filter(|_| self.unknown.is_full(from))
-            && self.entries.get(id).is_none()
-        {
-            let is_its = |(_, entry): &(&ObjectId, &Entry)| entry.is_only_asked_for_by(from);
-            let count = || self.entries.iter().filter(is_its).count();
-            if self.unknown.is_full_again(now, from, count) {
-                self.limited.push((from, limit_name!(UNKNOWN_MAX)));
-                return Taken::Yes;
-            }
-        }
         match message {
             Message::Announce(announce) => {
                 let is_awaited = self.announce(now, from, announce, members, link, mail);
@@ -215,9 +193,6 @@ impl Directory {
                 let (avoid, yields_until) = (avoid.clone(), None);
                 let waiter = Waiter { node: from, avoid, yields_until, seen: *seen };
                 self.seek_sender(now, waiter, id, members, link, mail);
-                if asked.is_some() && self.entries.len() > entries {
-                    self.unknown.opened(from);
-                }
                 return Taken::SenderAsked(id.clone());
             }
             Message::Paced(_) if planted::has(Bug::IgnoresPaces) => {}
@@ -323,9 +298,6 @@ impl Directory {
                 mail.push((from, Message::ListIs { request: *request, rows, next }));
             }
             _ => return Taken::No,
-        }
-        if asked.is_some() && self.entries.len() > entries {
-            self.unknown.opened(from);
         }
         if let Some(id) = message.object()
             && let Some(entry) = self.entries.get_mut(id)

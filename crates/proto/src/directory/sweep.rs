@@ -94,10 +94,6 @@ impl Entries {
         self.all.entry(id.clone()).or_insert_with(new)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.all.len()
-    }
-
     pub(super) fn remove(&mut self, id: &ObjectId) {
         self.all.remove(id);
     }
@@ -176,7 +172,6 @@ impl Directory {
         self.early.forget_node(node);
         self.accounts.sort_out();
         self.speeds.forget(node);
-        self.unknown.forget(node);
         self.leases.member_gone(now, node);
         self.entries.note(Change::Gone { node, members: Arc::new(members.clone()) });
     }
