@@ -1,6 +1,6 @@
 """Objects put with a digest: each node that receives one checks it.
 
-What becomes of lies is in crates/node/tests/mutants.rs.
+What becomes of corrupt copies is in crates/node/tests/mutants.rs.
 """
 
 from __future__ import annotations

@@ -133,11 +133,10 @@ fn counters(node: &Node) -> serde_json::Value {
     status["counters"].clone()
 }
 
-/// Goal: who passes on other bytes than it has received is believed, unless the maker announced a digest: then it costs the
-/// time of one more transfer.
+/// Goal: a relay that corrupts what it passes on is found by the digest, if the maker announced one; the copy is fetched again.
 /// Method: a reader beside a relay, which goes before the maker, for that is in another rack.
 #[test]
-fn a_relay_that_lies_is_found_out_by_the_digest() {
+fn a_corrupt_relay_is_found_by_the_digest() {
     let _alone = Planted::none();
     let maker = in_rack("far", None);
     let relay = in_rack("near", Some(&maker));
@@ -157,7 +156,7 @@ fn a_relay_that_lies_is_found_out_by_the_digest() {
 
 /// Goal: a get ends, and says whose bytes it has not taken.
 #[test]
-fn an_object_of_which_only_a_liar_has_a_copy_is_corrupt() {
+fn an_object_whose_only_copy_is_corrupt_ends_the_get() {
     let _alone = Planted::none();
     let nodes = cluster(2);
     let id = put_with_digest(&nodes[0].client(), &numbers(1));
@@ -170,7 +169,7 @@ fn an_object_of_which_only_a_liar_has_a_copy_is_corrupt() {
     assert!(reader.get(&id, SOON).unwrap().as_bytes() == numbers(1), "it is asked anew");
 }
 
-/// Goal: an owner that answers with other bytes than the maker announced is not believed either; the other owner is asked.
+/// Goal: a small object that arrives with another digest is requested from the other owner.
 #[test]
 fn small_objects_are_digested_too() {
     let _alone = Planted::none();

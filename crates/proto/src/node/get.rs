@@ -131,10 +131,6 @@ impl Node {
             Source::Holder { node, .. } if node == self.world.me() => {
                 self.pulls.pause(&id, self.world.now());
             }
-            // This node told the owner which holders to avoid, and the owner knows of no other.
-            Source::Holder { node, .. } if self.pulls.has_lied(&id, node) => {
-                self.pull_is_corrupt(&id);
-            }
             Source::Holder { node, reason } => {
                 let note = Note::SourceChosen { id: id.clone(), source: node, reason };
                 self.world.note(note);

@@ -28,7 +28,6 @@ mod change;
 mod coordinator;
 mod copies;
 mod delete;
-mod differ;
 mod event;
 mod fold;
 mod get;

@@ -10,9 +10,9 @@ use crate::{
 
 impl Node {
     /// A transfer begins, perhaps of what another sender has sent a part of.
-    pub(super) fn begin_to_receive(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
+    pub(super) fn begin_to_receive(&mut self, id: &ObjectId, instance: Instance) {
         let Some(size) = self.table.get(instance).map(|copy| copy.meta.size) else { return };
-        self.pulls.receive(id, instance, source, size, self.world.now());
+        self.pulls.receive(id, instance, size, self.world.now());
     }
 
     /// More of a copy has arrived.

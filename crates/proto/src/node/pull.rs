@@ -4,7 +4,7 @@
 //!   Asking --> Room --> Memory --> Receiving --> (complete)
 //!     ^                                |
 //!     +----------- Pause <-------------+  the sender failed; what has arrived stays
-//!                              Memory <-+  all of it came, and is not what its maker announced: it is sought anew
+//!                              Memory <-+  all of it arrived with another digest: it is fetched anew
 //! ```
 //! Does not know which object it is, nor other pulls.
 
@@ -30,12 +30,8 @@ pub(super) struct Pull {
     pub(super) seen: bool,
     pub(super) failures: u32,
     pub(super) parked: Vec<Parked>,
-    /// Who has sent what is here of it, or was asked to.
-    senders: Vec<NodeId>,
-    /// How often it came from several senders and was not what its maker announced.
-    mixed: u32,
-    /// Who has sent other bytes than its maker announced.
-    pub(super) liars: Vec<NodeId>,
+    /// Senders from which it arrived with another digest.
+    pub(super) corrupt: Vec<NodeId>,
 }
 
 /// A receiver that was sent here before the first byte was, and what it is to have.
@@ -106,9 +102,7 @@ impl Pull {
             phase,
             failures: 0,
             parked: Vec::new(),
-            senders: Vec::new(),
-            mixed: 0,
-            liars: Vec::new(),
+            corrupt: Vec::new(),
         }
     }
 
@@ -117,7 +111,6 @@ impl Pull {
     pub(super) fn receive(
         &mut self,
         instance: Instance,
-        source: NodeId,
         size: u64,
         usual: Option<u64>,
         now: Instant,
@@ -127,39 +120,21 @@ impl Pull {
             _ => (size, usual),
         };
         self.phase = Phase::Receiving { instance, pace: Pace::new(now), missing, usual };
-        if !self.senders.contains(&source) {
-            self.senders.push(source);
-        }
     }
 
-    /// All of it has come, and is void, so that it needs memory again: who is known to have sent other bytes. Of several
-    /// senders it is not known which one has: from then on it comes from one at a time, as far as there is one that sends
-    /// all of it.
-    pub(super) fn differed(&mut self) -> Vec<NodeId> {
-        let senders = core::mem::take(&mut self.senders);
-        self.phase = Phase::Memory;
-        if senders.len() > 1 && self.mixed < MIXED_MAX {
-            self.mixed += 1;
-            return Vec::new();
+    /// All of it arrived with another digest, from `source` at last. False if the same happened with that source before:
+    /// then every other holder was tried, since the owner names an avoided sender last.
+    pub(super) fn mismatched(&mut self, source: NodeId) -> bool {
+        if matches!(self.phase, Phase::Receiving { .. }) {
+            self.phase = Phase::Memory;
         }
-        // Those that failed before go before those that have lied.
-        self.avoid.clone_from(&self.liars);
-        senders.iter().for_each(|sender| self.lied(*sender));
-        senders
-    }
-
-    /// A node has sent other bytes than the maker announced.
-    pub(super) fn lied(&mut self, node: NodeId) {
-        for told in [&mut self.liars, &mut self.avoid] {
-            if !told.contains(&node) {
-                told.push(node);
-            }
+        let is_first = !self.corrupt.contains(&source);
+        if is_first {
+            self.corrupt.push(source);
         }
-    }
-
-    /// Whether it is to come from one sender, so that it is known who lies.
-    pub(super) const fn keeps_to_one(&self) -> bool {
-        self.mixed > 0
+        // A sender that only failed is asked again before one that sent a corrupt copy.
+        self.avoid.clone_from(&self.corrupt);
+        is_first
     }
 
     /// A sender failed, or what an owner offers can't be received now: the owner is asked again later.
@@ -183,9 +158,6 @@ impl Pull {
         }
     }
 }
-
-/// How often an object may be void that came from several senders, until each of them counts as one that lies.
-const MIXED_MAX: u32 = 2;
 
 /// How long to wait after a sender has failed: 40 ms, doubled each time up to 1.28 s. A sender that is lost is out of
 /// the directory by then.

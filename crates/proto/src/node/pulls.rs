@@ -208,40 +208,19 @@ impl Pulls {
     }
 
     /// A transfer of an object of `size` bytes begins, perhaps of what another sender has sent a part of.
-    pub(super) fn receive(
-        &mut self,
-        id: &ObjectId,
-        instance: Instance,
-        source: NodeId,
-        size: u64,
-        now: Instant,
-    ) {
+    pub(super) fn receive(&mut self, id: &ObjectId, instance: Instance, size: u64, now: Instant) {
         let usual = self.usual_rate;
-        self.all.update(id, |pull| pull.receive(instance, source, size, usual, now));
+        self.all.update(id, |pull| pull.receive(instance, size, usual, now));
     }
 
-    /// All of it has come, and is void; who has lied, as far as that is known, none if there is no such pull.
-    pub(super) fn differed(&mut self, id: &ObjectId) -> Option<Vec<NodeId>> {
-        self.all.update(id, Pull::differed)
+    /// All of it arrived with another digest; whether another sender may have it, none if there is no such pull.
+    pub(super) fn mismatched(&mut self, id: &ObjectId, source: NodeId) -> Option<bool> {
+        self.all.update(id, |pull| pull.mismatched(source))
     }
 
-    /// An owner has sent other bytes than the maker announced.
-    pub(super) fn lied(&mut self, id: &ObjectId, node: NodeId) {
-        self.all.update(id, |pull| pull.lied(node));
-    }
-
-    /// Who has sent other bytes of it than its maker announced.
-    pub(super) fn liars(&self, id: &ObjectId) -> Vec<NodeId> {
-        self.all.get(id).map_or_else(Vec::new, |pull| pull.liars.clone())
-    }
-
-    pub(super) fn has_lied(&self, id: &ObjectId, node: NodeId) -> bool {
-        self.all.get(id).is_some_and(|pull| pull.liars.contains(&node))
-    }
-
-    /// Whether it is to come from one sender, so that it is known who lies.
-    pub(super) fn keeps_to_one(&self, id: &ObjectId) -> bool {
-        self.all.get(id).is_some_and(Pull::keeps_to_one)
+    /// Senders from which it arrived with another digest.
+    pub(super) fn corrupt_senders(&self, id: &ObjectId) -> Vec<NodeId> {
+        self.all.get(id).map_or_else(Vec::new, |pull| pull.corrupt.clone())
     }
 
     /// The receivers that were parked here, now that there is something to send; none if there is no such pull.

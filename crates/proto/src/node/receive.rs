@@ -1,11 +1,12 @@
 //! Receive: the bytes of an object come from one sender after another, until all are here.
 //!
-//! How the first sender is found is in [`super::get`]; how fast the bytes come, in [`super::pace`].
+//! How the first sender is found is in [`super::get`]; how fast the bytes come, in [`super::pace`]. The shell compares digests.
 
 use alloc::{format, vec::Vec};
 
 use super::{Action, Node, Note};
 use crate::{
+    error::Error,
     id::{Instance, NodeId, ObjectId},
     message::{Announce, Message},
     planted::{self, Bug},
@@ -14,7 +15,7 @@ use crate::{
 
 impl Node {
     pub(super) fn receive_from(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
-        self.begin_to_receive(id, instance, source);
+        self.begin_to_receive(id, instance);
         self.growing(instance);
         let Some(parked) = self.pulls.take_parked(id) else { return };
         if self.scatters.contains(instance) {
@@ -41,9 +42,7 @@ impl Node {
         if self.keeps_sender(id, instance, source) {
             return;
         }
-        let is_avoided = self.pulls.avoids(id, source)
-            || self.pulls.keeps_to_one(id)
-            || source == self.world.me();
+        let is_avoided = self.pulls.avoids(id, source) || source == self.world.me();
         if !is_avoided && self.pulls.redirect_before_room(id, instance, source) {
             return;
         }
@@ -59,7 +58,7 @@ impl Node {
             self.table.set_state(instance, State::Flowing(Some(source)));
             self.world.note(Note::SenderReplaced { id: id.clone(), before, source });
             if self.pulls.is_receiving(id) {
-                self.begin_to_receive(id, instance, source);
+                self.begin_to_receive(id, instance);
                 self.fetch(id, instance, source);
             }
         }
@@ -116,6 +115,57 @@ impl Node {
             self.locate(&id);
         }
         self.tell_second(instance);
+    }
+
+    /// A whole copy arrived with another digest than its maker announced, as from a node with faulty memory. Readers and
+    /// receivers keep the memory in which it is, since a block that is ready never changes; it is fetched anew into other
+    /// memory.
+    pub(super) fn copy_differs(&mut self, instance: Instance, source: NodeId) {
+        let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
+        if copy.state != State::Flowing(Some(source)) {
+            return;
+        }
+        let (id, size) = (copy.id.clone(), copy.meta.size);
+        self.table.set_state(instance, State::Flowing(None));
+        self.block_corrupt(source);
+        match self.pulls.mismatched(&id, source) {
+            Some(true) => {
+                self.world.act(Action::FreeSlot { instance });
+                self.world.act(Action::CreateSlot { instance, size, writer: None });
+                self.tell_second(instance);
+            }
+            Some(false) => self.pull_is_corrupt(&id),
+            None => {}
+        }
+    }
+
+    /// There is other memory for an object that arrived with another digest: the owner is asked for a sender.
+    pub(super) fn seek_other(&mut self, id: &ObjectId) {
+        self.pulls.pause(id, self.world.now());
+        self.end_if_unwanted(id);
+        self.locate(id);
+    }
+
+    /// A small object arrived with another digest than its maker announced. The other owner has the bytes too.
+    pub(super) fn inline_differs(&mut self, id: &ObjectId, source: NodeId) {
+        self.block_corrupt(source);
+        if !self.pulls.is_asking(id) {
+            return;
+        }
+        if self.pulls.mismatched(id, source) != Some(true) {
+            return self.pull_is_corrupt(id);
+        }
+        let owners = self.world.members().owners(id);
+        let owner = owners.iter().find(|owner| *owner != source).unwrap_or(source);
+        let (avoid, receives) = (self.pulls.avoided(id), self.pulls.receives(self.world.now()));
+        let (id, not_here, seen) = (id.clone(), None, true);
+        self.world.send(owner, Message::Locate { id, avoid, not_here, receives, seen });
+    }
+
+    /// Every holder sent a corrupt copy.
+    fn pull_is_corrupt(&mut self, id: &ObjectId) {
+        let (id, senders) = (id.clone(), self.pulls.corrupt_senders(id));
+        self.pull_failed(&id.clone(), &Error::ObjectCorrupt { id, senders });
     }
 
     /// The owners learn that no node feeds this copy: the first by the question for a sender.
