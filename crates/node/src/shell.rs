@@ -135,9 +135,9 @@ impl Shell {
                 self.counters.keepers_late.add(1);
                 info!(%id, %node, "a node does not say whether it keeps an object: another is asked");
             }
-            Note::MessageRefused { from, kind } => {
+            Note::MessageRefused { from, message } => {
                 self.counters.messages_refused.add(1);
-                debug!(%from, ?kind, "a message is not listened to: its sender may not say it");
+                debug!(%from, ?message, "a message is dropped: it is malformed, or its sender is no owner");
             }
             Note::Limited { whose, limit } => {
                 let whose = match whose {

@@ -1,7 +1,7 @@
-//! What no message can say, of any member: numbers that contradict each other, or more of something than there may be.
+//! Malformed messages: numbers that contradict each other, or more of something than there may be.
 //!
-//! Knows one message at a time: neither its sender, nor what its receiver knows. Who may say what is in
-//! [`crate::node`], in the file `permit`.
+//! Knows one message at a time: neither its sender, nor the state of its receiver, which are in [`crate::node`], in the
+//! file `permit`.
 
 use core::ops::Range;
 

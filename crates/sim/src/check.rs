@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId},
     message::{Message, Progress},
-    node::{Action, Kind},
+    node::Action,
     table::Place,
 };
 
@@ -57,9 +57,9 @@ impl World {
     }
 
     /// A node drops a message only if its sender and it do not agree on who is a member.
-    pub(crate) fn check_message_refusal(&mut self, node: NodeId, from: NodeId, kind: Kind) {
+    pub(crate) fn check_message_refusal(&mut self, node: NodeId, from: NodeId, message: &Message) {
         if !self.users.is_shrunk && self.now.since(self.agreed_since) > SECOND {
-            self.fail(format!("{node:?} refuses {kind:?} of {from:?}, though all agree"));
+            self.fail(format!("{node:?} refuses {message:?} of {from:?}, though all agree"));
         }
     }
 

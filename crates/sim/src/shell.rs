@@ -220,8 +220,8 @@ impl World {
             Action::Note(Note::KeeperLate { id, node }) if !self.may_restart => {
                 self.fail(format!("{node:?} does not say whether it keeps {id:?}"));
             }
-            Action::Note(Note::MessageRefused { from, kind }) => {
-                self.check_message_refusal(node, from, kind);
+            Action::Note(Note::MessageRefused { from, message }) => {
+                self.check_message_refusal(node, from, &message);
             }
             Action::Note(Note::Limited { whose, limit }) if limit != "SMALL_SHARE" => {
                 self.fail(format!("{whose:?} meets the limit {limit} at {node:?}"));

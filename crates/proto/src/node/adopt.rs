@@ -12,7 +12,7 @@ use crate::{
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
     lifetime::Terms,
-    limits::{ADOPTIONS_MAX, INLINE_BYTES_MAX, limit_name},
+    limits::{ADOPTIONS_MAX, limit_name},
     message::Message,
     meta::Meta,
     table::{Copy, State, Table},
@@ -184,11 +184,6 @@ impl Adoptions {
         self.held.remove(instance);
     }
 
-    /// The node for which an original is held that this one may give back.
-    pub(super) fn asker(&self, instance: Instance) -> Option<NodeId> {
-        self.held.asker(instance)
-    }
-
     /// The asker does not need the copy here any more; whether it was held for that node.
     fn release(&mut self, asker: NodeId, instance: Instance) -> bool {
         let is_its = self.held.asker(instance) == Some(asker);
@@ -246,32 +241,14 @@ impl Node {
         may_wait: bool,
     ) {
         let adoption = Adoption { asker, instance, may_wait };
-        let is_small = meta.size <= INLINE_BYTES_MAX;
-        let is_wrong =
-            !meta.is_consistent() || is_small != inline.is_some() || self.world.is_unmade(instance);
-        let is_false = |copy: &Copy| copy.id != id || copy.meta != meta;
-        if instance.node == asker
-            && let Some(copy) = self.table.get(instance).filter(|copy| is_false(copy))
-        {
-            // The maker knows what it made: an owner of another object has lied.
-            let other = copy.id.clone();
-            let was_arriving =
-                self.table.current(&other) == Some(instance) && self.pulls.is_arriving(&other);
-            self.withdraw(&other, instance);
-            // What was arriving of it does not any more.
-            if was_arriving {
-                self.pulls.pause(&other, self.world.now());
-                self.end_if_unwanted(&other);
-            }
-        }
-        let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed || is_false(copy));
+        let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed);
         // What is here of another instance is not it, and keeps it from being received.
         let is_other = self.table.current(&id).is_some_and(|current| current != instance);
         let is_full = self.adoptions.coming() >= ADOPTIONS_MAX;
         if is_full {
             self.world.turned_away(Whose::Member(asker), limit_name!(ADOPTIONS_MAX));
         }
-        if self.leaving.has_begun() || is_wrong || is_void || is_other || is_full {
+        if self.leaving.has_begun() || is_void || is_other || is_full {
             return answer(&id, adoption, false, &mut self.world);
         }
         if let Some(copy) = self.table.get(instance) {

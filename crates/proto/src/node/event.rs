@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{leave::Lost, permit::Kind, spill::Kept};
+use super::{leave::Lost, spill::Kept};
 use crate::{
     ask::{Answer, Ask},
     broadcast::Reason,
@@ -447,12 +447,12 @@ pub enum Note {
         /// Who was asked.
         node: NodeId,
     },
-    /// A member said what is not its to say, or what can't be true: it was not listened to.
+    /// A message was dropped: it is malformed, or its sender is not the owner that this node takes for one.
     MessageRefused {
-        /// Who.
+        /// The sender.
         from: NodeId,
-        /// What it was.
-        kind: Kind,
+        /// The message.
+        message: Box<Message>,
     },
     /// A limit turned away what a member said, or what a client asked for.
     Limited {

@@ -74,18 +74,6 @@ impl Node {
         }
     }
 
-    /// Folds of an input that may be another object than their coordinators take it for end: one of those may never say so.
-    pub(super) fn fail_folds_of(&mut self, input: Instance) {
-        let takes_it = |key: &FoldKey| self.worker.inputs(key).contains(&input);
-        for key in self.worker.that(takes_it) {
-            let detail = format!("two owners describe {input} as two objects");
-            let FoldKey { reduce, epoch, .. } = key;
-            let failed = Message::FoldFailed { reduce, epoch, detail, is_lost: true };
-            self.world.send(reduce.node, failed);
-            self.stop_fold(key);
-        }
-    }
-
     pub(super) fn stop_fold(&mut self, key: FoldKey) {
         if self.worker.stop(key) {
             self.world.act(Action::StopFold { key });

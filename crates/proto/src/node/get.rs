@@ -15,7 +15,7 @@ use crate::{
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
     lifetime::Terms,
-    limits::{INLINE_BYTES_MAX, OWNER_PATIENCE_NS},
+    limits::OWNER_PATIENCE_NS,
     message::{Announce, Message, Progress, ScatterOrder, Source},
     meta::Meta,
     planted::{self, Bug},
@@ -113,16 +113,6 @@ impl Node {
             return self.wait_for_room(&id);
         }
         self.pulls.saw(&id);
-        if !self.clear_way(&id, instance) {
-            return self.pulls.pause(&id, self.world.now());
-        }
-        let is_other = |copy: &Copy| copy.id != id || copy.meta != meta;
-        let is_wrong = !meta.is_sound() || self.table.get(instance).is_some_and(is_other);
-        if is_wrong || self.world.is_unmade(instance) {
-            let detail =
-                format!("its owner describes it as {instance}, {meta} of {} bytes", meta.size);
-            return self.pull_failed(&id.clone(), &Error::ObjectLost { id, detail });
-        }
         match source {
             Source::Inline(bytes) => {
                 self.located_inline(from, &id, instance, meta, bytes, terms);
@@ -139,39 +129,6 @@ impl Node {
         }
     }
 
-    /// Whether what is here of an instance came over the network and can be had again: it makes way for another object that
-    /// an owner says to be this instance. One of the two owners lies, and the object of the other could not be had here.
-    pub(super) fn makes_way(&self, instance: Instance) -> bool {
-        let is_received =
-            |copy: &Copy| !copy.origin && matches!(copy.state, State::Flowing(_) | State::Complete);
-        instance.node != self.world.me()
-            && !self.scatters.contains(instance)
-            && self.table.get(instance).is_some_and(is_received)
-    }
-
-    /// Makes way for an object of which an owner says that it is this instance, if it is another object here; false if the
-    /// other is still in use. That one is looked for again, ever later if its owner says the same again.
-    fn clear_way(&mut self, id: &ObjectId, instance: Instance) -> bool {
-        let Some(copy) = self.table.get(instance).filter(|copy| copy.id != *id) else {
-            return true;
-        };
-        if !self.makes_way(instance) {
-            return true;
-        }
-        let other = copy.id.clone();
-        // The memory that was ordered for it would be taken for that of this object.
-        if self.pulls.awaits_memory(&other) {
-            return false;
-        }
-        if !copy.doomed {
-            self.withdraw(&other, instance);
-            self.pulls.pause(&other, self.world.now());
-        }
-        // Also those of a copy that was to go already: a member that lies can order one that never ends.
-        self.fail_folds_of(instance);
-        self.table.get(instance).is_none()
-    }
-
     /// Small objects are not kept where they are only read: their owner answers in one round trip.
     fn located_inline(
         &mut self,
@@ -182,11 +139,6 @@ impl Node {
         bytes: Inline,
         terms: Option<Box<Terms>>,
     ) {
-        if bytes.len() != meta.size || meta.size > INLINE_BYTES_MAX {
-            let (id, detail) =
-                (id.clone(), format!("its owner sent {} bytes for {meta}", bytes.len()));
-            return self.pull_failed(&id.clone(), &Error::ObjectLost { id, detail });
-        }
         let part = self.table.current(id);
         if let Some(part) = part.filter(|part| {
             self.table.get(*part).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
@@ -284,11 +236,8 @@ impl Node {
     pub(super) fn pull_in_room(&mut self, id: &ObjectId) {
         let Some(place) = self.pulls.in_room(id) else { return };
         let Place { instance, meta, source, has_waited, terms } = place;
-        if !self.clear_way(id, instance) {
-            return self.pulls.pause(id, self.world.now());
-        }
         if self.table.get(instance).is_some() {
-            // Two owners gave it two names, of which one got room first.
+            // Two malformed messages located it under two ids while both waited for room. The table has it once.
             let (id, detail) = (
                 id.clone(),
                 format!("its owner describes it as {instance}, which is another object"),

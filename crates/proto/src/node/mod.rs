@@ -19,7 +19,7 @@
 //! | [`surveys`] | surveys of the network, and the part of this node in them |
 //! | [`retell`], [`crate::directory`] | what owners are to hear after a change of members; what this node owns |
 //!
-//! [`permit`] says who may say what, and [`route`] which machine hears of it. What concerns several machines is a method of [`Node`] that calls them by
+//! [`permit`] says which messages are dropped, and [`route`] which machine handles the others. What concerns several machines is a method of [`Node`] that calls them by
 //! name, in a file for each part of the journey of an object: [`put`], [`read`], [`get`], [`pace`], [`serve`], [`copies`], [`spill`], [`reduce`],
 //! [`fold`], [`scatter`], [`delete`], [`timeout`], [`meet`] and [`status`].
 
@@ -96,7 +96,6 @@ use self::{
 pub use self::{
     event::{Action, Config, Event, FOLD_WAITED_NS, GROWTH_NS, Note, Whose},
     leave::{LEAVE_PATIENCE_NS, Lost},
-    permit::{Kind, Speaker},
     spill::Kept,
 };
 use crate::{

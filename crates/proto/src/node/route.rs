@@ -2,7 +2,7 @@
 
 use alloc::{boxed::Box, format, vec::Vec};
 
-use super::{Event, Node, Note, membership::Loss, permit::Kind, requests::Asked};
+use super::{Event, Node, Note, membership::Loss, requests::Asked};
 use crate::{
     ask::{Answer, Ask},
     directory::Taken,
@@ -148,10 +148,10 @@ impl Node {
         }
     }
 
-    /// Handles what another node, or this one, said, if the sender may say it.
+    /// Handles a message of another node, or of this one, unless it is to be dropped.
     pub(super) fn receive(&mut self, from: NodeId, message: Message) {
-        if !self.may_say(from, &message) {
-            self.world.note(Note::MessageRefused { from, kind: Kind::of(&message) });
+        if !self.accepts(from, &message) {
+            self.world.note(Note::MessageRefused { from, message: Box::new(message) });
             return;
         }
         let mut mail = Vec::new();

@@ -394,7 +394,9 @@ impl Reduce {
 
     /// A position at `reporter` waits for the stream of a child at `node`.
     pub fn starves(&mut self, now: Instant, reporter: NodeId, node: NodeId, steps: &mut Vec<Step>) {
-        if self.starved.report(now, reporter, node) {
+        // Reports of other nodes than those of this attempt would add up.
+        let is_seat = node == self.me || self.nodes().contains(&node);
+        if is_seat && self.starved.report(now, reporter, node) {
             steps.push(Step::Probe(node));
         }
     }

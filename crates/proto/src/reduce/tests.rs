@@ -556,7 +556,8 @@ fn held_up_by_three(spares: &[(usize, u64)]) -> (Reduce, Vec<Step>) {
     let mut probes = Vec::new();
     reduce.starves(now, ME, NodeId(4), &mut probes);
     reduce.starves(now, NodeId(4), NodeId(3), &mut probes);
-    assert_eq!(probes, [Step::Probe(NodeId(4)), Step::Probe(NodeId(3))]);
+    reduce.starves(now, NodeId(4), NodeId(9), &mut probes);
+    assert_eq!(probes, [Step::Probe(NodeId(4)), Step::Probe(NodeId(3))], "node 9 has no seat");
     reduce.answered(NodeId(4));
     let steps = reduce.waits_until(reduce.deadline().unwrap(), &[]);
     (reduce, steps)

@@ -92,7 +92,7 @@ impl Requests {
         ids: &[ObjectId],
         world: &mut World,
     ) {
-        if self.kind(request).is_none() {
+        if !matches!(self.kind(request), Some(Waiting::Older { .. })) {
             return;
         }
         for id in ids {

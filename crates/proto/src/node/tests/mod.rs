@@ -2,13 +2,13 @@
 //!
 //! The shells are obedient and infinitely fast; those with a clock and a network are in the simulation.
 
-mod hostile;
 mod keep;
 mod leave;
 mod lifetime;
 mod list;
 mod names;
 mod promise;
+mod refused;
 mod retell;
 mod room;
 mod scatter;
@@ -301,8 +301,8 @@ impl Cluster {
                 self.done.push(format!("{node:?} begins a reduce again: {detail}"));
                 return;
             }
-            Action::Note(Note::MessageRefused { from, kind }) => {
-                self.done.push(format!("{node:?} refuses {kind:?} of {from:?}"));
+            Action::Note(Note::MessageRefused { from, message }) => {
+                self.done.push(format!("{node:?} refuses {message:?} of {from:?}"));
                 return;
             }
             Action::FoldInline { reduce, epoch, inputs, .. } => {
