@@ -127,11 +127,6 @@ pub const OWNER_PATIENCE_NS: u64 = 1_000_000_000;
 /// Bytes of the words with which a member says why it counts another as dead. The longest that a node says has a hundred.
 pub const REASON_BYTES_MAX: usize = 256;
 
-/// Announcements of one member that an owner keeps until the makers of those objects have told of them. After a change of
-/// members the makers tell a new owner in the same milliseconds as the other holders; each takes half a kilobyte. The bytes
-/// of small objects among them count as [`SMALL_SHARE`] says.
-pub const EARLY_MAX: usize = 4096;
-
 /// Members of a cluster: a node believes no member that tells of more. Simulated with 1024; every two have a connection.
 pub const MEMBERS_MAX: usize = 4096;
 

@@ -14,7 +14,6 @@ use super::{
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId},
-    inline::Inline,
     lifetime::Terms,
     limits::{ENTRIES_MAX, PARKED_MAX, SHARE_OF_ONE, limit_name},
     members::Members,
@@ -49,37 +48,6 @@ impl Directory {
         link: Link,
         mail: &mut Mail,
     ) -> bool {
-        let mut is_awaited = self.announce_one(now, from, announce, members, link, mail);
-        let Announce { id, instance, .. } = announce;
-        if from != instance.node || self.is_parked(from, *instance) {
-            return is_awaited;
-        }
-        // What others told of it before is heard now, if the maker was.
-        for (from, announce) in self.early.take(id, *instance) {
-            is_awaited = true;
-            let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
-            if live.is_some_and(|live| live.instance == *instance) {
-                self.announce_one(now, from, &announce, members, link, mail);
-            } else {
-                mail.push((from, announce.refused(None)));
-            }
-        }
-        is_awaited
-    }
-
-    fn is_parked(&self, from: NodeId, instance: Instance) -> bool {
-        self.parked.iter().any(|parked| parked.is(from, instance))
-    }
-
-    fn announce_one(
-        &mut self,
-        now: Instant,
-        from: NodeId,
-        announce: &Announce,
-        members: &Members,
-        link: Link,
-        mail: &mut Mail,
-    ) -> bool {
         let Announce { id, instance, claim, .. } = announce;
         let owners = members.owners(id);
         let (is_owner, is_first) = (owners.contains(members.me()), owners.first == members.me());
@@ -89,16 +57,10 @@ impl Directory {
             mail.push((from, announce.claimed(Some(reserved.instance.node))));
             return true;
         }
-        let is_maker = from == instance.node;
-        let other = entry.live.take_if(|live| live.is_another(announce));
-        if let Some(other) = other {
-            // One instance has one length and shape, and bytes: what another holder than its maker has is not the object.
-            if !is_maker {
-                entry.live = Some(other);
-                mail.push((from, announce.refused(None)));
-                return true;
-            }
-            other.drop_copies_but(from, id, mail);
+        // One instance has one length and shape: with another, this owner would send malformed messages itself.
+        if entry.live.as_ref().is_some_and(|live| live.contradicts(announce)) {
+            mail.push((from, announce.refused(None)));
+            return true;
         }
         if entry.refuses_what_was_deleted(now, from, announce, is_first, mail) {
             return true;
@@ -106,21 +68,6 @@ impl Directory {
         // Of a name that was deleted before this owner heard of it.
         if !*claim && entry.has_deleters() {
             self.drop_unheard(now, from, announce, mail);
-            return true;
-        }
-        let knows_it = |live: &Live| {
-            let is_small = matches!(announce.progress, Progress::Inline(_));
-            let is_older = live.instance.node == instance.node && live.instance > *instance;
-            let is_told = !live.lacks_bytes() || live.holders.contains_key(&instance.node);
-            is_older || live.instance == *instance && (!is_small || is_told)
-        };
-        let is_believed = is_maker || !members.contains(instance.node);
-        if !is_believed && !entry.live.as_ref().is_some_and(knows_it) {
-            let (held, charge) = self.accounts.hold(from, announce);
-            if !self.early.keep(now + self.stray_ns, from, held, charge) {
-                self.limited.push((from, limit_name!(EARLY_MAX)));
-            }
-            self.forget_if_empty(id);
             return true;
         }
         entry.reuse(now, id, mail);
@@ -184,7 +131,6 @@ impl Directory {
         live.take(now, from, announce, is_first, mail);
         let (mut is_brought, mut has_room) = (false, true);
         if let Progress::Inline(bytes) = &announce.progress
-            && is_believed
             && live.small.is_none()
         {
             // What this node made is in its store for as long as the entry has it.
@@ -245,25 +191,6 @@ impl Directory {
         }
     }
 
-    /// Hears what was told of copies whose makers are gone since. A holder of what its maker has never told of has nothing.
-    pub(super) fn expire_early(
-        &mut self,
-        now: Instant,
-        members: &Members,
-        link: Link,
-        mail: &mut Mail,
-    ) {
-        let (heard, void) = self.early.expire(now, members);
-        for (from, announce) in heard {
-            self.settle(now, &announce.id, members, mail);
-            self.announce_one(now, from, &announce, members, link, mail);
-            self.keep_for_a_while(now, &announce.id, members);
-        }
-        let is_mine = |announce: &Announce| members.owners(&announce.id).contains(members.me());
-        let void = void.into_iter().filter(|(_, announce)| is_mine(announce));
-        mail.extend(void.map(|(from, announce)| (from, announce.refused(None))));
-    }
-
     pub(super) fn withdraw(
         &mut self,
         now: Instant,
@@ -274,7 +201,6 @@ impl Directory {
         mail: &mut Mail,
     ) {
         self.parked.retain(|parked| parked.announce.id != *id || !parked.is(from, instance));
-        self.early.withdraw(from, instance);
         if let Some(entry) = self.entries.get_mut(id) {
             let is_its = |reserved: &mut Box<Reserved>| reserved.instance == instance;
             entry.reserved.take_if(|reserved| is_its(reserved) && instance.node == from);
@@ -425,20 +351,9 @@ impl Entry {
 }
 
 impl Live {
-    /// Whether what is told of goes by the same instance and is not the same.
-    fn is_another(&self, told: &Announce) -> bool {
-        let differ = |told: &Inline| self.small.as_ref().is_some_and(|small| small.bytes != *told);
-        let is_same = self.meta == told.meta
-            && !matches!(&told.progress, Progress::Inline(bytes) if differ(bytes));
-        self.instance == told.instance && !is_same
-    }
-
-    /// What one holder has takes the place of what the others have.
-    fn drop_copies_but(&self, holder: NodeId, id: &ObjectId, mail: &mut Mail) {
-        for other in self.holders.keys().filter(|other| **other != holder) {
-            let (id, instance) = (id.clone(), self.instance);
-            mail.push((*other, Message::Drop { id, instance, error: None }));
-        }
+    /// Whether an announcement of the same instance describes another object.
+    fn contradicts(&self, announce: &Announce) -> bool {
+        self.instance == announce.instance && self.meta != announce.meta
     }
 
     /// Takes what a holder tells of its copy.

@@ -77,12 +77,10 @@ impl Directory {
 
     /// Has dropped the copies of which holders have told, and which this owner has not taken for the object yet.
     fn drop_what_waits(&mut self, now: Instant, id: &ObjectId, mail: &mut Mail) {
-        let mut waiting = self.early.take_all(id);
         let is_its = |parked: &mut Parked| parked.announce.id == *id && !parked.announce.claim;
-        let parked = self.parked.extract_if(.., is_its);
-        waiting.extend(parked.map(|parked| (parked.from, parked.announce)));
-        for (holder, announce) in waiting {
-            self.drop_unheard(now, holder, &announce, mail);
+        let waiting: Vec<Parked> = self.parked.extract_if(.., is_its).collect();
+        for Parked { from, announce, .. } in waiting {
+            self.drop_unheard(now, from, &announce, mail);
         }
     }
 

@@ -4,7 +4,7 @@
 //! Everything here can be told again by the nodes that hold the objects, so losing it loses no object.
 //! Knows nothing of bytes, connections or clients.
 //!
-//! The files hold what holders tell ([`copies`], and before the maker of an object does, [`early`]), what is asked ([`asking`], [`names`], [`list`]), deletions ([`deletion`]),
+//! The files hold what holders tell ([`copies`]), what is asked ([`asking`], [`names`], [`list`]), deletions ([`deletion`]),
 //! what ends by itself ([`leases`]),
 //! and what a change of members touches ([`sweep`]).
 //!
@@ -22,7 +22,6 @@ mod asking;
 mod bounds_tests;
 mod copies;
 mod deletion;
-mod early;
 mod entry;
 mod feeds;
 mod leases;
@@ -53,7 +52,6 @@ use alloc::{
 use self::{
     accounts::Accounts,
     copies::Parked,
-    early::Early,
     entry::{Entry, Locator, Waiter},
     leases::Leases,
     names::LatestWaiter,
@@ -110,8 +108,6 @@ pub struct Directory {
     merging_until: Instant,
     /// Announcements of other instances than those that are known here, which wait until then.
     parked: Vec<Parked>,
-    /// Announcements of copies of which the maker has not told.
-    early: Early,
     /// What the bytes of small objects cost the members that told them.
     accounts: Accounts,
     /// Limits that have turned away what members said since this was last asked.
@@ -152,7 +148,6 @@ impl Directory {
             catching_up_until: Instant::default(),
             merging_until: Instant::default(),
             parked: Vec::new(),
-            early: Early::default(),
             accounts: Accounts::new(small, ENTRIES_MAX),
             limited: Vec::new(),
             speeds: Speeds::default(),
@@ -341,10 +336,7 @@ impl Directory {
         let alarm = self.alarms.first().map(|(at, _)| (*at).max(self.resumed_at));
         let forgotten = self.remembered.front().map(|(until, _)| (*until).max(self.resumed_at));
         let leases = self.leases.deadline();
-        [parked, alarm, forgotten, leases, self.early.deadline(), self.next_slice()]
-            .into_iter()
-            .flatten()
-            .min()
+        [parked, alarm, forgotten, leases, self.next_slice()].into_iter().flatten().min()
     }
 
     /// Forgets old deletions; tells those who wait for an object that no node can make any more.
@@ -360,7 +352,6 @@ impl Directory {
                 }
             }
         }
-        self.expire_early(now, members, link, mail);
         self.expire_leases(now, members, mail);
         if self.resumed_at > now {
             return;

@@ -169,7 +169,6 @@ impl Directory {
     pub fn member_gone(&mut self, now: Instant, node: NodeId, members: &Members) {
         self.latest.retain(|waiter| waiter.node != node);
         self.parked.retain(|parked| parked.from != node);
-        self.early.forget_node(node);
         self.accounts.sort_out();
         self.speeds.forget(node);
         self.leases.member_gone(now, node);
@@ -190,7 +189,6 @@ impl Directory {
     ) {
         self.changed_at = Some(now);
         self.entries.note(Change::Owners { renewed, members: Arc::new(members.clone()) });
-        self.early.members_changed(members, now + 1);
         self.leases.members_changed(now, self.stray_ns, members, mail);
         let me = members.me();
         self.latest.retain(|waiter| {
