@@ -14,7 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 # Crates that still have circles; to be emptied.
-EXCEPTIONS = {"proto", "sim", "shm"}
+EXCEPTIONS = {"proto", "sim"}
 
 TESTS = re.compile(r"^#\[cfg\((?:all\()?test.*?\]\n(?:#\[.*\]\n)*mod \w+ \{.*", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"//.*")

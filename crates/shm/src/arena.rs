@@ -13,44 +13,18 @@ mod places;
 mod sizes;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use self::places::Places;
 use self::sizes::Sizes;
-use crate::available::Available;
+use crate::available::{Available, Limit};
+use crate::error::ShmError;
+use crate::extent::{ArenaStats, ExtentId, WriterId};
 use crate::mapping::{self, MAPPING_BYTES_MAX, Mapping};
-use crate::slot::slot_bytes;
-use crate::{Limit, PAGE_BYTES, ShmError, Slot};
-
-/// An extent of one arena. Never used again after the extent is trimmed; zero is none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ExtentId(pub u64);
-
-impl fmt::Display for ExtentId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "extent {}", self.0)
-    }
-}
-
-/// A client process that fills slots itself. Never use a number again for another process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct WriterId(pub u64);
-
-/// How much memory an arena has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ArenaStats {
-    /// Number of extents.
-    pub extents: u64,
-    /// Bytes of memory in them, all committed, and in those that are gone but not [left](Arena::left).
-    pub mapped_bytes: u64,
-    /// Bytes in slots, with their headers and rounding.
-    pub used_bytes: u64,
-    /// Bytes of extents that are wholly free, and kept for the next objects.
-    pub warm_bytes: u64,
-}
+use crate::slot::{self, Slot, slot_bytes};
+use crate::units::PAGE_BYTES;
 
 /// The extents of one node; clones share them.
 #[derive(Clone, Debug)]
@@ -158,7 +132,7 @@ impl Arena {
     fn slot_at(&self, placed: Placed, len: u64, writer: Option<WriterId>) -> Slot {
         let (extent, mapping, offset) = placed;
         let lease = Lease { arena: Arc::downgrade(&self.0), extent, offset };
-        let slot = Slot::new(mapping, offset, len, writer.is_none(), Some(lease));
+        let slot = Slot::new(mapping, offset, len, writer.is_none(), Some(Box::new(lease)));
         slot.reset();
         slot
     }
@@ -364,13 +338,15 @@ impl Extent {
     }
 }
 
-/// A slot's right to its place; gives it back on drop.
+/// Gives a place back when its slot is gone.
 #[derive(Debug)]
-pub(crate) struct Lease {
+struct Lease {
     arena: Weak<Inner>,
     extent: ExtentId,
     offset: u64,
 }
+
+impl slot::Lease for Lease {}
 
 impl Drop for Lease {
     fn drop(&mut self) {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::PAGE_BYTES;
+use crate::units::PAGE_BYTES;
 
 /// Left for what is not objects: page tables (2 MiB for each GiB that a process maps), buffers of connections, stacks, the
 /// interpreter around a node. Without it the next small thing after a large object would end the process.

@@ -3,7 +3,8 @@
 use std::io;
 use std::ops::Range;
 
-use crate::{ExtentId, Limit};
+use crate::available::Limit;
+use crate::extent::ExtentId;
 
 /// Why memory could not be had, opened or written.
 #[derive(Debug, thiserror::Error)]

@@ -13,9 +13,9 @@ use rustix::fs::{self, SealFlags};
 use rustix::io::Errno;
 
 use crate::available::Available;
+use crate::error::ShmError;
 use crate::mapping::{MAPPING_BYTES_MAX, Mapping};
-use crate::slot::slot_bytes;
-use crate::{ShmError, Slot};
+use crate::slot::{Slot, slot_bytes};
 
 /// An object in memory of its own. Its slot is at the beginning; dropping this leaves the memory to those that map it.
 #[derive(Debug)]

@@ -24,17 +24,11 @@ compile_error!("objects above 4 GiB are mapped whole: a 64-bit target is needed"
 mod alloc;
 mod progress;
 mod sync;
+mod units;
 
 pub use alloc::Allocator;
 pub use progress::{ProgressRef, ProgressWriter, header_bytes};
-
-/// Size of a block, the unit in which progress is marked and payload is claimed.
-///
-/// 16 KiB: the smallest piece worth passing on by itself, and a GiB needs only 8 KiB of progress words.
-pub const BLOCK_BYTES: u64 = 16 * 1024;
-
-/// Alignment of slots, headers and payloads in an extent.
-pub(crate) const PAGE_BYTES: u64 = 4096;
+pub use units::BLOCK_BYTES;
 
 #[cfg(not(loom))]
 pub use self::os::*;
@@ -42,10 +36,11 @@ pub use self::os::*;
 /// What needs an operating system, and so is absent from the model checker's build.
 #[cfg(not(loom))]
 mod os {
-    pub use crate::arena::{Arena, ArenaStats, ExtentId, WriterId};
+    pub use crate::arena::Arena;
     pub use crate::available::{Limit, file_size_limit, memory_limit};
     pub use crate::claim::{ClaimGuard, OwnedWriteGuard, WriteGuard};
     pub use crate::error::ShmError;
+    pub use crate::extent::{ArenaStats, ExtentId, WriterId};
     pub use crate::float16::{narrow_float16, widen_float16};
     pub use crate::lent::Lent;
     pub use crate::mapping::Mapping;
@@ -67,11 +62,15 @@ mod claim;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod extent;
+#[cfg(not(loom))]
 mod float16;
 #[cfg(not(loom))]
 mod lent;
 #[cfg(not(loom))]
 mod mapping;
+#[cfg(not(loom))]
+mod opened;
 #[cfg(not(loom))]
 mod pass_fd;
 #[cfg(not(loom))]

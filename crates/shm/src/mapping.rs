@@ -1,6 +1,6 @@
 //! One extent of memory mapped into this process, and the seals that decide who may write it.
 //!
-//! It knows bytes and descriptors, not slots; it only keeps the list of those opened in it, so that no two overlap.
+//! It knows bytes and descriptors, not slots; it only keeps the list of what was opened in it.
 //!
 //! ```text
 //! created: shrink and grow sealed -> writer maps it -> sealed: no new writable mapping, write() or mprotect, for ever
@@ -15,9 +15,11 @@ use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
-use crate::available::{Available, available_bytes, file_size_limit};
-use crate::slot::Opened;
-use crate::{ExtentId, Limit, PAGE_BYTES, ShmError};
+use crate::available::{Available, Limit, available_bytes, file_size_limit};
+use crate::error::ShmError;
+use crate::extent::ExtentId;
+use crate::opened::Opened;
+use crate::units::PAGE_BYTES;
 
 /// A shared mapping of an extent's memory; unmapped on drop.
 #[derive(Debug)]
@@ -197,7 +199,7 @@ impl Mapping {
         unsafe { self.start.add(offset as usize) }
     }
 
-    /// The slots that were opened in it.
+    /// What was opened in it.
     pub(crate) fn opened(&self) -> MutexGuard<'_, Opened> {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }

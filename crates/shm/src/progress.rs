@@ -9,7 +9,7 @@
 use core::ops::Range;
 
 use crate::sync::{AtomicU64, Ordering, fence};
-use crate::{BLOCK_BYTES, PAGE_BYTES};
+use crate::units::{BLOCK_BYTES, PAGE_BYTES};
 
 /// Number of words that describe a payload of `len` bytes.
 pub(crate) const fn word_count(len: u64) -> u64 {

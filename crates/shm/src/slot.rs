@@ -3,30 +3,29 @@
 //! Readers get what is ready, writers what they claim; a byte is never both, as a claim of ready blocks is refused and
 //! only committing a claim makes blocks ready.
 
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 use std::ptr;
 use std::slice;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::arena::Lease;
-use crate::claim::{ClaimGuard, OwnedWriteGuard, WriteGuard};
+use crate::error::ShmError;
+use crate::extent::ExtentId;
 use crate::mapping::{MAPPING_BYTES_MAX, Mapping};
-use crate::progress::word_count;
+use crate::progress::{ProgressRef, ProgressWriter, header_bytes, word_count};
 use crate::sync::AtomicU64;
-use crate::{
-    BLOCK_BYTES, ExtentId, PAGE_BYTES, ProgressRef, ProgressWriter, ShmError, header_bytes,
-};
-
-/// How much of the source [`Slot::copy_from`] copies before it tells: 1 MiB. A reader that streams waits no longer than
-/// 0.1 ms for it at 10 GB/s, and the cost of telling is spread over enough bytes.
-const COPY_BYTES: u64 = 64 * BLOCK_BYTES;
+use crate::units::{BLOCK_BYTES, PAGE_BYTES};
 
 /// Bytes of an extent that a slot for `len` bytes takes, a multiple of a page. None if no mapping can be that long.
 pub(crate) fn slot_bytes(len: u64) -> Option<u64> {
     let bytes = header_bytes(len).checked_add(len)?.checked_next_multiple_of(PAGE_BYTES)?;
     (bytes <= MAPPING_BYTES_MAX).then_some(bytes)
 }
+
+/// A slot's right to its place, which ends when it is dropped.
+pub(crate) trait Lease: fmt::Debug + Send + Sync {}
 
 /// One object's space; clones share it. When the last clone drops, the space goes back to the arena it came from.
 #[derive(Clone, Debug)]
@@ -41,7 +40,7 @@ pub(crate) struct SlotInner {
     /// Claimed ranges, start to end. No two overlap, none holds a ready block.
     claims: Mutex<BTreeMap<u64, u64>>,
     /// Gives the space back; none for a slot that another process lent us.
-    lease: Option<Lease>,
+    lease: Option<Box<dyn Lease>>,
 }
 
 impl Slot {
@@ -61,15 +60,18 @@ impl Slot {
             _ => return Err(out_of_bounds),
         };
         let mut opened = mapping.opened();
-        if let Some(slot) = opened.find(offset, end) {
-            return Ok(slot);
+        let known = opened.find(offset, end).and_then(|slot| slot.downcast().ok());
+        if let Some(slot) = known {
+            return Ok(Self(slot));
         }
         if let Some(other) = opened.overlapping(offset, end) {
             return Err(ShmError::Overlap { offset, len, other });
         }
         let writable = mapping.is_writable();
         let slot = Self::new(mapping.clone(), offset, len, writable, None);
-        opened.insert(offset, end, &slot);
+        let known: Arc<dyn Any + Send + Sync> = slot.0.clone();
+        opened.insert(offset, end, Arc::downgrade(&known));
+        drop(known);
         drop(opened);
         Ok(slot)
     }
@@ -80,7 +82,7 @@ impl Slot {
         offset: u64,
         len: u64,
         writable: bool,
-        lease: Option<Lease>,
+        lease: Option<Box<dyn Lease>>,
     ) -> Self {
         let claims = Mutex::default();
         Self(Arc::new(SlotInner { mapping, offset, len, writable, claims, lease }))
@@ -141,72 +143,6 @@ impl Slot {
         self.ready(0..self.0.len)
     }
 
-    /// Takes the right to write `range`, which must start at a block and end at one or at the end of the payload.
-    ///
-    /// None if it holds a ready block, overlaps a live claim, has other bounds than these, or if this process may not
-    /// write the slot. The bytes are what the memory held before, not zero.
-    pub fn claim(&self, range: Range<u64>) -> Option<WriteGuard<'_>> {
-        self.take(&range).then(|| ClaimGuard::new(self, range))
-    }
-
-    /// The same as [`claim`](Self::claim) with a clone of the slot inside, for writers that outlive the borrow.
-    pub fn claim_owned(&self, range: Range<u64>) -> Option<OwnedWriteGuard> {
-        self.take(&range).then(|| ClaimGuard::new(self.clone(), range))
-    }
-
-    /// Fills the slot with `source`, 1 MiB at a time, and says the new prefix after each.
-    ///
-    /// # Errors
-    /// [`ShmError::LengthDiffers`], or [`ShmError::Claimed`] when a part is ready, claimed or not ours to write; what
-    /// was copied before that stays.
-    pub fn copy_from(
-        &self,
-        source: &[u8],
-        mut after_each: impl FnMut(u64),
-    ) -> Result<(), ShmError> {
-        self.copy_from_parts(&[source], &mut after_each)
-    }
-
-    /// The same with a source in several parts, one after the other.
-    ///
-    /// # Errors
-    /// As [`copy_from`](Self::copy_from).
-    pub fn copy_from_parts(
-        &self,
-        parts: &[&[u8]],
-        mut after_each: impl FnMut(u64),
-    ) -> Result<(), ShmError> {
-        let len = self.0.len;
-        let source_len = parts.iter().map(|part| part.len() as u64).sum();
-        if source_len != len {
-            return Err(ShmError::LengthDiffers { source_len, len });
-        }
-        let (mut parts, mut rest) = (parts.iter(), &[][..]);
-        let mut start = 0;
-        while start < len {
-            let range = start..(start + COPY_BYTES).min(len);
-            let Some(mut guard) = self.claim(range.clone()) else {
-                return Err(ShmError::Claimed { range, len });
-            };
-            let mut at = 0;
-            while at < guard.len() {
-                if rest.is_empty() {
-                    // There is a next part: the lengths add up.
-                    rest = parts.next().copied().unwrap_or_default();
-                    continue;
-                }
-                let count = rest.len().min(guard.len() - at);
-                let (now, later) = rest.split_at(count);
-                guard[at..at + count].copy_from_slice(now);
-                (at, rest) = (at + count, later);
-            }
-            guard.commit();
-            start = range.end;
-            after_each(self.progress().prefix());
-        }
-        Ok(())
-    }
-
     /// Forgets what an earlier slot left in the header. Only for the arena, before it hands the slot out.
     pub(crate) fn reset(&self) {
         self.writer().reset();
@@ -234,7 +170,8 @@ impl Slot {
         self.0.mapping.at(self.0.offset + header_bytes(self.0.len) + at).as_ptr()
     }
 
-    fn take(&self, range: &Range<u64>) -> bool {
+    /// Takes the right to write a part; see [`Slot::claim`](crate::Slot::claim).
+    pub(crate) fn take(&self, range: &Range<u64>) -> bool {
         let len = self.0.len;
         let aligned = range.start.is_multiple_of(BLOCK_BYTES)
             && (range.end.is_multiple_of(BLOCK_BYTES) || range.end == len);
@@ -278,37 +215,7 @@ impl Slot {
 impl Drop for SlotInner {
     fn drop(&mut self) {
         if self.lease.is_none() {
-            self.mapping.opened().forget(self.offset, self);
-        }
-    }
-}
-
-/// Slots opened in one mapping: offset to end and slot. An entry whose slot has no clones left counts as gone.
-#[derive(Debug, Default)]
-pub(crate) struct Opened(BTreeMap<u64, (u64, Weak<SlotInner>)>);
-
-impl Opened {
-    fn find(&self, offset: u64, end: u64) -> Option<Slot> {
-        let (other_end, slot) = self.0.get(&offset)?;
-        // Upgraded only to be returned: dropped here as the last clone it would lock this list again.
-        if *other_end == end { slot.upgrade().map(Slot) } else { None }
-    }
-
-    fn overlapping(&self, offset: u64, end: u64) -> Option<u64> {
-        // Those alive do not overlap each other, so the last of them that starts before the end decides.
-        let before = self.0.range(..end).rev();
-        let (&other, (other_end, _)) =
-            before.into_iter().find(|(_, (_, slot))| slot.strong_count() > 0)?;
-        (*other_end > offset).then_some(other)
-    }
-
-    fn insert(&mut self, offset: u64, end: u64, slot: &Slot) {
-        self.0.insert(offset, (end, Arc::downgrade(&slot.0)));
-    }
-
-    fn forget(&mut self, offset: u64, slot: &SlotInner) {
-        if self.0.get(&offset).is_some_and(|(_, known)| ptr::eq(known.as_ptr(), slot)) {
-            self.0.remove(&offset);
+            self.mapping.opened().forget(self.offset, ptr::from_ref(self).cast());
         }
     }
 }

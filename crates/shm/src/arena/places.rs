@@ -5,8 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ArenaStats, ExtentId, WriterId, sizes::Sizes};
-use crate::{Allocator, PAGE_BYTES};
+use super::sizes::Sizes;
+use crate::alloc::Allocator;
+use crate::extent::{ArenaStats, ExtentId, WriterId};
+use crate::units::PAGE_BYTES;
 
 /// Rounds that a free extent lasts beyond the one in which it became free, unless its bytes are needed.
 const IDLE_ROUNDS: u64 = 5;

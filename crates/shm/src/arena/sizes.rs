@@ -3,6 +3,8 @@
 //! No page of a sealed extent can be given back while another is used: the kernel refuses to punch holes into it. So a
 //! large object has an extent of its own, which goes with it, and small ones share extents that are small beside the bound.
 
+use crate::units::PAGE_BYTES;
+
 /// Bytes of the first extent that objects of the node or of a writer share. Each further one has as much as is in use, so
 /// that the first object waits for little, and a client that keeps little keeps little more.
 const FIRST_EXTENT_BYTES: u64 = 64 << 10;
@@ -47,7 +49,7 @@ impl Sizes {
     pub(super) fn shared_bytes(&self, used: u64, bytes: u64) -> u64 {
         let most = (self.bound / SHARED_SHARE).max(2 * self.own_bytes()).min(self.extent_bytes);
         let wanted = used.max(FIRST_EXTENT_BYTES).min(most);
-        wanted - wanted % bytes.clamp(crate::PAGE_BYTES, wanted)
+        wanted - wanted % bytes.clamp(PAGE_BYTES, wanted)
     }
 
     /// Whether a free extent of one object may serve an object of `bytes`, when so much is wasted in others.
@@ -81,7 +83,7 @@ mod tests {
 
     #[test]
     fn shared_extents_grow_with_what_is_used_to_a_small_part_of_the_bound() {
-        let page = crate::PAGE_BYTES;
+        let page = PAGE_BYTES;
         assert_eq!(sizes(8192 * MIB).shared_bytes(0, page), FIRST_EXTENT_BYTES);
         assert_eq!(sizes(8192 * MIB).shared_bytes(3 * MIB, page), 3 * MIB);
         assert_eq!(sizes(8192 * MIB).shared_bytes(500 * MIB, page), 4 * MIB);

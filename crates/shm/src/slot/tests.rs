@@ -1,5 +1,6 @@
 use super::*;
 use crate::Arena;
+use crate::claim::{COPY_BYTES, OwnedWriteGuard};
 
 const B: u64 = BLOCK_BYTES;
 
@@ -168,7 +169,7 @@ fn slots_of_one_mapping_are_opened_once_and_never_overlap() {
     let inside = open(12288, 1).unwrap();
     assert!(matches!(open(8192, 3 * B), Err(ShmError::Overlap { other: 12288, .. })));
     drop((before, inside, after));
-    assert!(mapping.opened().0.is_empty());
+    assert!(mapping.opened().is_empty());
 }
 
 #[test]
