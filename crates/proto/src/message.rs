@@ -24,8 +24,7 @@ use crate::{
     swim::Rumour,
 };
 
-/// The incarnation in [`Message::Down`] of a node whose process has ended.
-pub const ENDED: u32 = u32::MAX;
+pub use crate::swim::ENDED;
 
 /// One message from node to node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use crate::{
     limits::{BLOCK_BYTES, FRAME_BYTES_MAX},
-    reduce::cost::Link,
+    link::Link,
 };
 
 /// Processor time that a relay spends on a frame whatever its length: woken once, two system calls, a checksum's start.

@@ -19,34 +19,8 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::shape::Degree;
+pub use crate::link::Link;
 use crate::pipeline::frame_bytes;
-
-/// A measured link between two nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Link {
-    /// From the order to send until the first byte is there, in nanoseconds.
-    pub latency_ns: u64,
-    /// Bytes that one direction carries per second. 0 is a link that carries nothing.
-    pub bytes_per_second: u64,
-}
-
-impl Link {
-    /// Time that `bytes` take beside the latency, in nanoseconds.
-    pub(crate) fn transfer_ns(self, bytes: u64) -> u128 {
-        match (bytes, self.bytes_per_second) {
-            (0, _) => 0,
-            (_, 0) => u128::from(u64::MAX),
-            (bytes, rate) => u128::from(bytes) * 1_000_000_000 / u128::from(rate),
-        }
-    }
-}
-
-impl fmt::Display for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let megabytes = self.bytes_per_second as f64 / 1e6;
-        write!(f, "{:.1} us, {megabytes:.1} MB/s", self.latency_ns as f64 / 1e3)
-    }
-}
 
 /// Nanoseconds until the caller has the fold of `positions` inputs of `bytes` each, at most
 /// `u64::MAX`.

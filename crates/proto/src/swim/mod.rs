@@ -23,7 +23,10 @@ use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{id::NodeId, limits::ERRANDS_MAX, members::Members, message::ENDED, time::Instant};
+use crate::{id::NodeId, limits::ERRANDS_MAX, members::Members, time::Instant};
+
+/// The incarnation that stands for the end of a node's process.
+pub const ENDED: u32 = u32::MAX;
 
 /// Rumours to be sent, and to which members.
 pub(crate) type Mail = Vec<(NodeId, Rumour)>;
