@@ -18,14 +18,13 @@ use crate::{
     limits::OWNER_PATIENCE_NS,
     message::{Announce, Message, Progress, ScatterOrder, Source},
     meta::Meta,
-    planted::{self, Bug},
     table::{Copy, State},
 };
 
 impl Node {
     /// Ends a pull, as when the object comes into being here after all, and settles the receivers that it kept waiting.
     pub(super) fn end_pull(&mut self, id: &ObjectId) {
-        let Some((phase, parked)) = self.pulls.end(id) else { return };
+        let Some(phase) = self.pulls.end(id) else { return };
         self.space.remove(&SpaceFor::Pull(id.clone()));
         match phase {
             Phase::Asking { .. } | Phase::Pause { .. } => {
@@ -39,12 +38,7 @@ impl Node {
             }
             Phase::Room(_) | Phase::Memory => {}
         }
-        if planted::has(Bug::LosesParkedReceivers) {
-            return;
-        }
-        for (serve, instance) in parked {
-            self.serve_or_refuse(serve, instance);
-        }
+        self.serve_parked(id);
     }
 
     /// Starts to look for an object that is not on its way, if a client here waits for it, or another node wants it kept here.
@@ -208,13 +202,13 @@ impl Node {
 
     /// If there was no room at once: owners shall send no receiver here meanwhile, for room may never come.
     fn wait_for_room(&mut self, id: &ObjectId) {
-        let Some(parked) = self.pulls.wait_for_room(id) else { return };
+        if !self.pulls.wait_for_room(id) {
+            return;
+        }
         if let Some(announce) = self.room_announcement(id) {
             self.world.send_owners(id, &Message::Announce(announce));
         }
-        for (serve, instance) in parked {
-            self.serve_or_refuse(serve, instance);
-        }
+        self.serve_parked(id);
         self.adoption_lacks_room(id);
     }
 
@@ -302,7 +296,7 @@ impl Node {
         self.leave_on_disk_if_unwanted(id);
         let is_arriving = self.pulls.is_arriving(id);
         let is_in_room = self.pulls.awaits_room(id).is_some();
-        let has_parked = self.pulls.has_parked(id);
+        let has_parked = self.readers.have_parked(id);
         let is_wanted = self.readers.are_waiting(id) || self.adoptions.wants(id);
         let part = self.table.current(id);
         let is_read = part.and_then(|part| self.table.get(part)).is_some_and(|copy| copy.pins > 0);

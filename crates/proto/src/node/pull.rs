@@ -11,7 +11,7 @@
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 
 use crate::{
-    id::{Instance, NodeId, ServeId},
+    id::{Instance, NodeId},
     lifetime::Terms,
     meta::Meta,
     pace::Pace,
@@ -29,13 +29,9 @@ pub(super) struct Pull {
     /// Whether it was located: a deletion then ends the pull, which otherwise waits for the next put of the name.
     pub(super) seen: bool,
     pub(super) failures: u32,
-    pub(super) parked: Vec<Parked>,
     /// Senders from which it arrived with another digest.
     pub(super) corrupt: Vec<NodeId>,
 }
-
-/// A receiver that was sent here before the first byte was, and what it is to have.
-pub(super) type Parked = (ServeId, Instance);
 
 /// Where an object was located.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +97,6 @@ impl Pull {
             seen: !matches!(phase, Phase::Asking { .. }),
             phase,
             failures: 0,
-            parked: Vec::new(),
             corrupt: Vec::new(),
         }
     }

@@ -10,14 +10,13 @@
 
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
-use super::pull::{Overdue, Parked, Phase, Place, Pull};
+use super::pull::{Overdue, Phase, Place, Pull};
 use crate::{
-    id::{Instance, NodeId, ObjectId, ServeId},
+    id::{Instance, NodeId, ObjectId},
     limits::CORRUPT_BLOCKS_MAX,
     members::Members,
     message::Receives,
     pace::{Due, REMEMBERED_NS, Rate, SLOW_TIMES},
-    planted::{self, Bug},
     time::Instant,
     timed::Timed,
 };
@@ -106,10 +105,6 @@ impl Pulls {
         }
     }
 
-    pub(super) fn has_parked(&self, id: &ObjectId) -> bool {
-        self.all.get(id).is_some_and(|pull| !pull.parked.is_empty())
-    }
-
     /// How far it is, in words.
     pub(super) fn state(&self, id: &ObjectId, members: &Members) -> Option<String> {
         self.all.get(id).map(|pull| pull.state(members.owners(id).first))
@@ -130,9 +125,8 @@ impl Pulls {
     }
 
     /// Ends a pull.
-    pub(super) fn end(&mut self, id: &ObjectId) -> Option<(Phase, Vec<Parked>)> {
-        let pull = self.all.remove(id)?;
-        Some((pull.phase, pull.parked))
+    pub(super) fn end(&mut self, id: &ObjectId) -> Option<Phase> {
+        self.all.remove(id).map(|pull| pull.phase)
     }
 
     /// The owner is asked for a sender: which to avoid, and one that said that it has no such copy.
@@ -184,14 +178,14 @@ impl Pulls {
         self.all.update(id, |pull| pull.pause(now));
     }
 
-    /// There was no room at once; the receivers that were parked here.
-    pub(super) fn wait_for_room(&mut self, id: &ObjectId) -> Option<Vec<Parked>> {
-        let parked = self.all.update(id, |pull| {
-            let Phase::Room(place) = &mut pull.phase else { return None };
+    /// There was no room at once; false if it does not wait for room.
+    pub(super) fn wait_for_room(&mut self, id: &ObjectId) -> bool {
+        let waits = self.all.update(id, |pull| {
+            let Phase::Room(place) = &mut pull.phase else { return false };
             place.has_waited = true;
-            Some(core::mem::take(&mut pull.parked))
+            true
         });
-        parked.flatten()
+        waits.unwrap_or_default()
     }
 
     /// There is room: memory is next.
@@ -221,15 +215,6 @@ impl Pulls {
     /// Senders from which it arrived with another digest.
     pub(super) fn corrupt_senders(&self, id: &ObjectId) -> Vec<NodeId> {
         self.all.get(id).map_or_else(Vec::new, |pull| pull.corrupt.clone())
-    }
-
-    /// The receivers that were parked here, now that there is something to send; none if there is no such pull.
-    pub(super) fn take_parked(&mut self, id: &ObjectId) -> Option<Vec<Parked>> {
-        let mut parked = self.all.update(id, |pull| core::mem::take(&mut pull.parked))?;
-        if planted::has(Bug::LosesParkedReceivers) {
-            parked.clear();
-        }
-        Some(parked)
     }
 
     /// An owner names another sender to an object that waits for room; whether it does.
@@ -272,23 +257,10 @@ impl Pulls {
         })
     }
 
-    /// Keeps a receiver waiting that was sent here before this node has a place for the object; false if this
-    /// node does not look for it.
-    pub(super) fn park(&mut self, id: &ObjectId, parked: Parked) -> bool {
-        let is_parked = self.all.update(id, |pull| {
-            let is_sought = !matches!(pull.phase, Phase::Room(_));
-            pull.parked.extend(is_sought.then_some(parked));
-            is_sought
-        });
-        is_parked.unwrap_or_default()
-    }
-
-    /// A receiver that was kept waiting has hung up; what it waited for.
-    pub(super) fn unpark(&mut self, serve: ServeId) -> Option<ObjectId> {
-        let is_parked = |pull: &Pull| pull.parked.iter().any(|(parked, _)| *parked == serve);
-        let id = self.all.iter().find(|(_, pull)| is_parked(pull))?.0.clone();
-        self.all.update(&id, |pull| pull.parked.retain(|(parked, _)| *parked != serve));
-        Some(id)
+    /// Whether receivers that are sent here wait until there is something to send: not while it waits for room, which may
+    /// never come.
+    pub(super) fn parks(&self, id: &ObjectId) -> bool {
+        self.phase(id).is_some_and(|phase| !matches!(phase, Phase::Room(_)))
     }
 
     /// The pulls of which something is due, by their deadlines.
@@ -439,14 +411,14 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_is_parked_until_there_is_no_room_at_once() {
-        let (mut pulls, parked) = (Pulls::default(), (ServeId(7), INSTANCE));
-        assert!(!pulls.park(&id(), parked), "this node does not look for it");
+    fn receivers_are_parked_until_there_is_no_room_at_once() {
+        let mut pulls = Pulls::default();
+        assert!(!pulls.parks(&id()), "this node does not look for it");
         pulls.seek(&id());
-        assert!(pulls.park(&id(), parked) && pulls.has_parked(&id()));
+        assert!(pulls.parks(&id()) && !pulls.wait_for_room(&id()));
         assert!(pulls.locate_at(&id(), place()));
-        assert!(!pulls.park(&id(), (ServeId(8), INSTANCE)), "there may never be room");
-        assert_eq!(pulls.wait_for_room(&id()), Some(Vec::from([parked])));
+        assert!(!pulls.parks(&id()), "there may never be room");
+        assert!(pulls.wait_for_room(&id()));
         assert!(pulls.awaits_room(&id()).is_some_and(|place| place.has_waited));
         assert!(pulls.in_room(&id()).is_some() && pulls.in_room(&id()).is_none());
         assert!(pulls.awaits_memory(&id()));

@@ -1,4 +1,5 @@
-//! Readers: which questions of clients wait for an object here, and which copies clients read or other nodes receive.
+//! Readers: which questions of clients wait for an object here, which copies clients read or other nodes receive, and which
+//! receivers wait until there is something to send.
 //!
 //! Does not know how an object comes to here, nor what a copy is.
 
@@ -19,6 +20,9 @@ pub(super) struct Readers {
     reads: BTreeMap<ClientId, BTreeMap<Instance, u32>>,
     /// Copies that are sent to other nodes.
     serves: BTreeMap<ServeId, Instance>,
+    /// Receivers that were sent here before the first byte was, by object, and what each is to have.
+    parked: BTreeMap<ObjectId, BTreeMap<ServeId, Instance>>,
+    parked_for: BTreeMap<ServeId, ObjectId>,
 }
 
 #[derive(Debug, Default)]
@@ -47,11 +51,17 @@ impl ByObject {
 
 impl Readers {
     /// How many objects clients wait for, how many they follow, how many copies they read, and how many are sent.
-    pub(super) fn counts(&self) -> [(&'static str, usize); 4] {
+    pub(super) fn counts(&self) -> [(&'static str, usize); 5] {
         let reads = self.reads.values().map(BTreeMap::len).sum();
         let (waiting, followers) = (self.waiting.0.len(), self.followers.0.len());
-        let serves = self.serves.len();
-        [("gets", waiting), ("followers", followers), ("reads", reads), ("serves", serves)]
+        let (serves, parked) = (self.serves.len(), self.parked_for.len());
+        [
+            ("gets", waiting),
+            ("followers", followers),
+            ("reads", reads),
+            ("serves", serves),
+            ("receivers that wait for its first byte", parked),
+        ]
     }
 
     pub(super) fn wait(&mut self, id: &ObjectId, request: RequestId) {
@@ -106,12 +116,12 @@ impl Readers {
         self.reads.remove(&client).unwrap_or_default()
     }
 
-    /// A copy is sent to another node, and pinned until that ends.
     /// Whether a copy is on its way from this node.
     pub(super) fn is_serving(&self) -> bool {
         !self.serves.is_empty()
     }
 
+    /// A copy is sent to another node, and pinned until that ends.
     pub(super) fn begin_serve(&mut self, serve: ServeId, instance: Instance) {
         self.serves.insert(serve, instance);
     }
@@ -119,6 +129,37 @@ impl Readers {
     /// A transfer out of here is over; none if it had not begun.
     pub(super) fn end_serve(&mut self, serve: ServeId) -> Option<Instance> {
         self.serves.remove(&serve)
+    }
+
+    /// Keeps a receiver waiting.
+    pub(super) fn park(&mut self, id: &ObjectId, serve: ServeId, instance: Instance) {
+        self.parked.entry(id.clone()).or_default().insert(serve, instance);
+        self.parked_for.insert(serve, id.clone());
+    }
+
+    pub(super) fn have_parked(&self, id: &ObjectId) -> bool {
+        self.parked.contains_key(id)
+    }
+
+    /// The receivers that waited for an object, and what each is to have.
+    pub(super) fn take_parked(&mut self, id: &ObjectId) -> BTreeMap<ServeId, Instance> {
+        let taken = self.parked.remove(id).unwrap_or_default();
+        for serve in taken.keys() {
+            self.parked_for.remove(serve);
+        }
+        taken
+    }
+
+    /// A receiver that waited has hung up; for what.
+    pub(super) fn unpark(&mut self, serve: ServeId) -> Option<ObjectId> {
+        let id = self.parked_for.remove(&serve)?;
+        if let Some(parked) = self.parked.get_mut(&id) {
+            parked.remove(&serve);
+            if parked.is_empty() {
+                self.parked.remove(&id);
+            }
+        }
+        Some(id)
     }
 
     /// The heir reads what a client reads, once; which copies these are.
@@ -143,6 +184,22 @@ mod tests {
         assert_eq!(readers.inherit(client, heir), [INSTANCE]);
         assert!(readers.end(heir, INSTANCE) && !readers.end(heir, INSTANCE));
         assert_eq!(readers.end_all(client), BTreeMap::from([(INSTANCE, 3)]));
+        assert!(readers.counts().iter().all(|(_, count)| *count == 0));
+    }
+
+    #[test]
+    fn receivers_wait_until_there_is_something_to_send_or_they_hang_up() {
+        let mut readers = Readers::default();
+        let id = ObjectId::Minted { node: INSTANCE.node, serial: 1 };
+        (1..4).for_each(|serve| readers.park(&id, ServeId(serve), INSTANCE));
+        assert_eq!(
+            (readers.unpark(ServeId(2)), readers.unpark(ServeId(2))),
+            (Some(id.clone()), None)
+        );
+        let left = BTreeMap::from([(ServeId(1), INSTANCE), (ServeId(3), INSTANCE)]);
+        assert!(readers.have_parked(&id));
+        assert_eq!(readers.take_parked(&id), left);
+        assert!(!readers.have_parked(&id) && readers.unpark(ServeId(1)).is_none());
         assert!(readers.counts().iter().all(|(_, count)| *count == 0));
     }
 

@@ -17,7 +17,9 @@ impl Node {
     pub(super) fn receive_from(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
         self.begin_to_receive(id, instance);
         self.growing(instance);
-        let Some(parked) = self.pulls.take_parked(id) else { return };
+        if !self.pulls.contains(id) {
+            return;
+        }
         if self.scatters.contains(instance) {
             self.begin_parts(instance);
         } else {
@@ -25,9 +27,7 @@ impl Node {
         }
         // Both, for the owner who chose the sender may have been the second, or another before a change of members.
         self.announce(instance);
-        for (serve, instance) in parked {
-            self.serve_or_refuse(serve, instance);
-        }
+        self.serve_parked(id);
     }
 
     pub(super) fn fetch(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {

@@ -3,6 +3,7 @@
 use super::{Action, Node};
 use crate::{
     id::{Instance, ObjectId, ServeId},
+    planted::{self, Bug},
     table::State,
 };
 
@@ -11,7 +12,20 @@ impl Node {
         let is_here = self.table.get(instance).is_some() && !self.pulls.awaits_memory(id);
         // The owner may have sent the receiver here before its answer to this node has arrived, or before there is
         // memory. To refuse it would send it to the source.
-        if is_here || !self.pulls.park(id, (serve, instance)) {
+        if is_here || !self.pulls.parks(id) {
+            self.serve_or_refuse(serve, instance);
+        } else {
+            self.readers.park(id, serve, instance);
+        }
+    }
+
+    /// Settles the receivers that waited for an object.
+    pub(super) fn serve_parked(&mut self, id: &ObjectId) {
+        let parked = self.readers.take_parked(id);
+        if planted::has(Bug::LosesParkedReceivers) {
+            return;
+        }
+        for (serve, instance) in parked {
             self.serve_or_refuse(serve, instance);
         }
     }
@@ -35,9 +49,7 @@ impl Node {
     pub(super) fn serve_ended(&mut self, serve: ServeId) {
         let Some(instance) = self.readers.end_serve(serve) else {
             // A receiver that was parked here has hung up.
-            let at_disk = self.spills.unpark(serve);
-            let at_disk = at_disk.and_then(|instance| Some(self.table.get(instance)?.id.clone()));
-            if let Some(id) = at_disk.or_else(|| self.pulls.unpark(serve)) {
+            if let Some(id) = self.readers.unpark(serve) {
                 self.end_if_unwanted(&id);
             }
             return;

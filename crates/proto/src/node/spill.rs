@@ -164,7 +164,9 @@ impl Node {
     /// Keeps a receiver waiting until there is memory for what it is to be sent.
     pub(super) fn park_at_disk(&mut self, serve: ServeId, instance: Instance) {
         self.bring_back(instance);
-        self.spills.park(instance, serve);
+        if let Some(copy) = self.table.get(instance) {
+            self.readers.park(&copy.id, serve, instance);
+        }
     }
 
     /// Whether the bytes of a copy are neither in memory nor on their way there.
@@ -189,18 +191,18 @@ impl Node {
 
     /// There is memory for a copy that comes back: those who read it follow it while it is read.
     pub(super) fn unspill_in_memory(&mut self, instance: Instance) {
-        match self.table.get(instance).map(|copy| copy.place) {
-            Some(Place::Returning) if self.spills.phase(instance) == Some(Phase::Memory) => {}
+        let Some(copy) = self.table.get(instance) else { return };
+        let id = copy.id.clone();
+        match copy.place {
+            Place::Returning if self.spills.phase(instance) == Some(Phase::Memory) => {}
             // It was given up while its memory was being made.
-            Some(Place::Disk) => return self.world.act(Action::FreeSlot { instance }),
+            Place::Disk => return self.world.act(Action::FreeSlot { instance }),
             _ => return,
         }
         self.spills.set_phase(instance, Phase::Bytes);
         self.world.act(Action::Unspill { instance });
         self.growing(instance);
-        for serve in self.spills.take_parked(instance) {
-            self.serve_or_refuse(serve, instance);
-        }
+        self.serve_parked(&id);
     }
 
     pub(super) fn unspilled(&mut self, instance: Instance) {
@@ -253,7 +255,7 @@ impl Node {
     pub(super) fn leave_on_disk_if_unwanted(&mut self, id: &ObjectId) {
         let Some(instance) = self.table.current(id) else { return };
         let is_coming = matches!(self.spills.phase(instance), Some(Phase::Room | Phase::Memory));
-        let is_wanted = self.readers.are_waiting(id) || self.spills.has_parked(instance);
+        let is_wanted = self.readers.are_waiting(id) || self.readers.have_parked(id);
         if is_coming && !is_wanted {
             self.end_following(id);
             self.end_return(instance);
@@ -262,11 +264,7 @@ impl Node {
 
     /// A copy does not come back for now; receivers that wait for it are refused.
     fn end_return(&mut self, instance: Instance) {
-        self.space.remove(&SpaceFor::Unspill(instance));
-        for serve in self.spills.end_return(instance) {
-            self.world.act(Action::Refuse { serve });
-        }
-        if self.table.get(instance).is_some_and(|copy| copy.place == Place::Returning) {
+        if self.stop_return(instance) {
             self.world.act(Action::FreeSlot { instance });
             self.table.set_place(instance, Place::Disk);
             self.weigh_adoption(instance);
@@ -278,14 +276,24 @@ impl Node {
 
     /// A copy is about to be taken out of use: it does not come back.
     pub(super) fn doom_at_disk(&mut self, instance: Instance) {
-        self.space.remove(&SpaceFor::Unspill(instance));
-        for serve in self.spills.end_return(instance) {
-            self.world.act(Action::Refuse { serve });
-        }
-        if self.table.get(instance).is_some_and(|copy| copy.place == Place::Returning) {
+        if self.stop_return(instance) {
             // Its readers are told that the rest will not come.
             self.world.act(Action::FreeSlot { instance });
         }
+    }
+
+    /// A copy does not come back, if it was to: receivers that wait for it are refused. Whether memory was made for it.
+    fn stop_return(&mut self, instance: Instance) -> bool {
+        self.space.remove(&SpaceFor::Unspill(instance));
+        let Some(copy) = self.table.get(instance).filter(|_| self.spills.phase(instance).is_some())
+        else {
+            return false;
+        };
+        for serve in self.readers.take_parked(&copy.id).into_keys() {
+            self.world.act(Action::Refuse { serve });
+        }
+        self.spills.end_return(instance);
+        copy.place == Place::Returning
     }
 
     /// A copy that is no original any more goes from the disk: it is had again elsewhere.

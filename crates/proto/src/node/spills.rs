@@ -1,5 +1,4 @@
-//! Copies on their way to disk and back: which are being written, which come back and how far each is, and which receivers
-//! wait for that.
+//! Copies on their way to disk and back: which are being written, which come back and how far each is.
 //!
 //! ```text
 //!   (on disk alone) --> Room --> Memory --> Bytes --> (in memory and on disk)
@@ -8,10 +7,10 @@
 //! ```
 //! Does not know copies: where the bytes of each are stands in [`crate::table`].
 
-use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+use alloc::{collections::BTreeMap, format, string::String};
 
 use crate::{
-    id::{Instance, ObjectId, ServeId},
+    id::{Instance, ObjectId},
     time::Instant,
 };
 
@@ -33,20 +32,13 @@ pub(super) struct Spills {
     writing_bytes: u64,
     /// Bytes of the largest file that there was.
     largest: u64,
-    returning: BTreeMap<Instance, Return>,
+    returning: BTreeMap<Instance, Phase>,
     failure: Option<Failure>,
     /// What was wrong with the files of objects that were lost here.
     broken: BTreeMap<ObjectId, String>,
 }
 
-/// A copy that comes back.
-#[derive(Debug)]
-struct Return {
-    phase: Phase,
-    /// Receivers at other nodes, until there is memory.
-    parked: Vec<ServeId>,
-}
-
+/// How far a copy is that comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Room,
@@ -177,50 +169,25 @@ impl Spills {
         if self.returning.contains_key(&instance) {
             return false;
         }
-        self.returning.insert(instance, Return { phase: Phase::Room, parked: Vec::new() });
+        self.returning.insert(instance, Phase::Room);
         true
     }
 
     /// How far a copy is that comes back.
     pub(super) fn phase(&self, instance: Instance) -> Option<Phase> {
-        self.returning.get(&instance).map(|returning| returning.phase)
+        self.returning.get(&instance).copied()
     }
 
     /// A copy comes back: it has room, or memory.
     pub(super) fn set_phase(&mut self, instance: Instance, phase: Phase) {
         if let Some(returning) = self.returning.get_mut(&instance) {
-            returning.phase = phase;
+            *returning = phase;
         }
     }
 
-    /// A copy comes back no more, or is back; the receivers that still wait for it.
-    pub(super) fn end_return(&mut self, instance: Instance) -> Vec<ServeId> {
-        self.returning.remove(&instance).map(|ended| ended.parked).unwrap_or_default()
-    }
-
-    /// A receiver waits for a copy that comes back.
-    pub(super) fn park(&mut self, instance: Instance, serve: ServeId) {
-        if let Some(returning) = self.returning.get_mut(&instance) {
-            returning.parked.push(serve);
-        }
-    }
-
-    pub(super) fn take_parked(&mut self, instance: Instance) -> Vec<ServeId> {
-        let returning = self.returning.get_mut(&instance);
-        returning.map(|returning| core::mem::take(&mut returning.parked)).unwrap_or_default()
-    }
-
-    pub(super) fn has_parked(&self, instance: Instance) -> bool {
-        self.returning.get(&instance).is_some_and(|returning| !returning.parked.is_empty())
-    }
-
-    /// A receiver that waited has hung up; for what.
-    pub(super) fn unpark(&mut self, serve: ServeId) -> Option<Instance> {
-        let is_parked = |returning: &Return| returning.parked.contains(&serve);
-        let hit = self.returning.iter_mut().find(|(_, returning)| is_parked(returning));
-        let (instance, returning) = hit?;
-        returning.parked.retain(|parked| *parked != serve);
-        Some(*instance)
+    /// A copy comes back no more, or is back.
+    pub(super) fn end_return(&mut self, instance: Instance) {
+        self.returning.remove(&instance);
     }
 
     /// A copy is no more.
@@ -285,17 +252,5 @@ mod tests {
         assert_eq!(spills.problem(0, 1), None);
         assert_eq!(spills.problem(100, 300), None);
         assert!(spills.problem(101, 300).is_some_and(|said| said.contains("101 of the 1000")));
-    }
-
-    #[test]
-    fn receivers_wait_until_there_is_memory_or_they_hang_up() {
-        let mut spills = spills();
-        assert!(spills.begin_to_return(FIRST) && !spills.begin_to_return(FIRST));
-        (1..4).for_each(|serve| spills.park(FIRST, ServeId(serve)));
-        assert_eq!((spills.unpark(ServeId(2)), spills.unpark(ServeId(2))), (Some(FIRST), None));
-        spills.set_phase(FIRST, Phase::Bytes);
-        assert_eq!(spills.take_parked(FIRST), [ServeId(1), ServeId(3)]);
-        assert!(!spills.has_parked(FIRST) && spills.end_return(FIRST).is_empty());
-        assert_eq!(spills.phase(FIRST), None);
     }
 }
