@@ -57,6 +57,7 @@ mod scatter;
 mod scatters;
 mod serve;
 mod shortage;
+mod sizes;
 mod spill;
 mod spills;
 mod status;

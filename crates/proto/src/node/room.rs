@@ -5,7 +5,10 @@
 
 use alloc::{collections::BTreeMap, format, string::String};
 
-use super::Node;
+use super::{
+    Node,
+    sizes::{Sizes, Sum},
+};
 use crate::{
     error::Error,
     id::{Instance, ObjectId, ReduceId},
@@ -28,6 +31,7 @@ pub(super) enum SpaceFor {
 pub(super) struct Queue {
     /// By size, and those of one size by their tickets.
     by_size: BTreeMap<u64, BTreeMap<u64, SpaceFor>>,
+    sums: Sizes,
     /// The size and the ticket of each.
     places: BTreeMap<SpaceFor, (u64, u64)>,
     last_ticket: u64,
@@ -54,6 +58,7 @@ impl Queue {
         }
         self.places.insert(who.clone(), (size, self.last_ticket));
         self.by_size.entry(size).or_default().insert(self.last_ticket, who);
+        self.sum(size);
     }
 
     pub(super) fn remove(&mut self, who: &SpaceFor) {
@@ -66,23 +71,31 @@ impl Queue {
         if same.is_empty() {
             self.by_size.remove(&size);
         }
+        self.sum(size);
     }
 
-    /// The first of those that `size` bytes are enough for. As many are compared as there are sizes.
+    /// Who waits for a size has changed.
+    fn sum(&mut self, size: u64) {
+        let same = self.by_size.get(&size);
+        let sum = same.and_then(|same| {
+            let (ticket, _) = same.first_key_value()?;
+            let each = size.saturating_add(COPY_OVERHEAD_BYTES);
+            Some(Sum { first: (*ticket, size), bytes: each.saturating_mul(same.len() as u64) })
+        });
+        self.sums.set(size, sum);
+    }
+
+    /// The first of those that `size` bytes are enough for.
     fn first_within(&self, size: u64) -> Option<(SpaceFor, u64)> {
-        let firsts = self.by_size.range(..=size);
-        let firsts = firsts.filter_map(|(size, same)| Some((same.first_key_value()?, *size)));
-        let first = firsts.min_by_key(|((ticket, _), _)| **ticket);
-        first.map(|((_, who), size)| (who.clone(), size))
+        let (ticket, size) = self.sums.within(size)?.first;
+        let who = self.by_size.get(&size)?.get(&ticket)?;
+        Some((who.clone(), size))
     }
 
     /// What all those would take that `size` bytes are enough for, each alone, less what one copy costs beside its bytes.
     pub(super) fn bytes_within(&self, size: u64) -> u64 {
-        let sizes = self.by_size.range(..=size);
-        let bytes = sizes.map(|(size, same)| {
-            size.saturating_add(COPY_OVERHEAD_BYTES).saturating_mul(same.len() as u64)
-        });
-        bytes.fold(0, u64::saturating_add).saturating_sub(COPY_OVERHEAD_BYTES)
+        let bytes = self.sums.within(size).map_or(0, |sum| sum.bytes);
+        bytes.saturating_sub(COPY_OVERHEAD_BYTES)
     }
 
     /// The same of all that are on disk alone and are to come back.
