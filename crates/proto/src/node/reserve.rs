@@ -15,6 +15,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct ResultNames {
     all: BTreeMap<ReduceId, Reservation>,
+    by_instance: BTreeMap<Instance, ReduceId>,
 }
 
 /// A name that is kept for a reduce.
@@ -33,13 +34,23 @@ impl ResultNames {
 
     /// The reduce for which this instance reserves a name.
     pub(super) fn reduce_of(&self, instance: Instance) -> Option<ReduceId> {
-        let found = self.all.iter().find(|(_, kept)| kept.instance == instance);
-        found.map(|(key, _)| *key)
+        self.by_instance.get(&instance).copied()
+    }
+
+    fn begin(&mut self, key: ReduceId, reservation: Reservation) {
+        self.by_instance.insert(reservation.instance, key);
+        self.all.insert(key, reservation);
+    }
+
+    fn remove(&mut self, key: ReduceId) -> Option<Reservation> {
+        let reservation = self.all.remove(&key)?;
+        self.by_instance.remove(&reservation.instance);
+        Some(reservation)
     }
 
     /// The name is kept no more: its reduce is complete.
     pub(super) fn end(&mut self, key: ReduceId) {
-        self.all.remove(&key);
+        self.remove(key);
     }
 
     /// Tells new owners of the names that are kept, and asks them for those that are not confirmed.
@@ -73,7 +84,7 @@ impl Node {
         steps: Vec<Step>,
     ) {
         let instance = self.world.next_instance();
-        self.names.all.insert(key, Reservation { instance, begins: Some((request, steps)) });
+        self.names.begin(key, Reservation { instance, begins: Some((request, steps)) });
         let owner = self.world.members().owners(id).first;
         self.world.send(owner, Message::Reserve { id: id.clone(), instance });
     }
@@ -97,7 +108,7 @@ impl Node {
             if kept.begins.is_none() {
                 // Told again after a change of members: two nodes were granted one name while they did not know of
                 // each other. The name is the other's, so nothing is said of it.
-                self.names.all.remove(&key);
+                self.names.remove(key);
                 self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
             }
             return self.fail_reduce_of(id, &Error::NameTaken { id: id.clone(), holder });
@@ -133,7 +144,7 @@ impl Node {
         if self.world.members().owners(id).first != from {
             return;
         }
-        let Some(kept) = self.names.all.remove(&key) else { return };
+        let Some(kept) = self.names.remove(key) else { return };
         // The second may have heard of the deletion before it heard of the reduce.
         let instance = kept.instance;
         self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
@@ -150,7 +161,7 @@ impl Node {
         id: &ObjectId,
         error: &Error,
     ) -> Option<Instance> {
-        let Reservation { instance, begins } = self.names.all.remove(&key)?;
+        let Reservation { instance, begins } = self.names.remove(key)?;
         let Some((request, _)) = begins else { return Some(instance) };
         self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
         self.requests.reply(request, Err(error.clone()), &mut self.world);

@@ -19,6 +19,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Scatters {
     all: BTreeMap<Instance, Parts>,
+    by_attempt: BTreeMap<(ReduceId, u32), Instance>,
     /// The newest serial of an order of each coordinator.
     newest: BTreeMap<NodeId, u64>,
 }
@@ -55,9 +56,7 @@ impl Scatters {
 
     /// The result of an attempt that grows here.
     pub(super) fn of(&self, reduce: ReduceId, epoch: u32) -> Option<Instance> {
-        let is_its = |order: &ScatterOrder| (order.reduce, order.epoch) == (reduce, epoch);
-        let found = self.all.iter().find(|(_, parts)| is_its(&parts.order));
-        found.map(|(instance, _)| *instance)
+        self.by_attempt.get(&(reduce, epoch)).copied()
     }
 
     /// Whether an order is newer than all that came from its coordinator: serials only grow, and one that came before is
@@ -73,12 +72,18 @@ impl Scatters {
     pub(super) fn begin(&mut self, order: ScatterOrder, seat: Option<usize>) {
         let (begun, has_memory, is_all_here, is_decided) = (0, false, false, false);
         let instance = order.instance;
+        self.by_attempt.insert((order.reduce, order.epoch), instance);
         let parts = Parts { order, seat, begun, has_memory, is_all_here, is_decided };
         self.all.insert(instance, parts);
     }
 
     pub(super) fn end(&mut self, instance: Instance) -> Option<Parts> {
-        self.all.remove(&instance)
+        let parts = self.all.remove(&instance)?;
+        let attempt = (parts.order.reduce, parts.order.epoch);
+        if self.by_attempt.get(&attempt) == Some(&instance) {
+            self.by_attempt.remove(&attempt);
+        }
+        Some(parts)
     }
 
     /// The fold of this node's seat that is next, and whether it makes this node's own part; counted as begun.
@@ -116,9 +121,9 @@ impl Scatters {
 
     /// What there is of a reduce up to an attempt.
     pub(super) fn up_to(&self, reduce: ReduceId, epoch: u32) -> Vec<(Instance, ObjectId)> {
-        let is_void = |order: &ScatterOrder| order.reduce == reduce && order.epoch <= epoch;
-        let void = self.all.iter().filter(|(_, parts)| is_void(&parts.order));
-        void.map(|(instance, parts)| (*instance, parts.order.id.clone())).collect()
+        let void =
+            self.by_attempt.range((reduce, 0)..=(reduce, epoch)).map(|(_, instance)| instance);
+        void.filter_map(|it| Some((*it, self.order(*it)?.id.clone()))).collect()
     }
 
     /// A coordinator is lost; its results, and whether all of each is here.
@@ -164,6 +169,13 @@ mod tests {
         assert_eq!(scatters.all_here(instance), Some(false));
         assert!(scatters.decide(instance));
         assert_eq!(scatters.all_here(instance), Some(true));
+        let (reduce, id) = (
+            ReduceId { node: COORDINATOR, serial: 1 },
+            ObjectId::Minted { node: COORDINATOR, serial: 1 },
+        );
+        assert_eq!(scatters.of(reduce, 0), Some(instance));
+        assert_eq!(scatters.up_to(reduce, 3), [(instance, id)]);
         assert!(scatters.end(instance).is_some() && !scatters.contains(instance));
+        assert!(scatters.of(reduce, 0).is_none() && scatters.up_to(reduce, 3).is_empty());
     }
 }
