@@ -24,6 +24,8 @@ const NODES: u64 = 8;
 const OBJECTS: usize = 1_000_000;
 /// As many as are looked up and deleted; all others stay.
 const SAMPLED: usize = 200_000;
+/// How often a sender is looked up among the holders of one object.
+const ASKED: u32 = 1000;
 const LINK: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
 
 fn main() {
@@ -31,7 +33,7 @@ fn main() {
         eprintln!("a debug build says nothing about speed: make bench-owner");
         process::exit(2);
     }
-    let mut owner = Owner::new();
+    let mut owner = Owner::new(NODES);
     let ids = owner.names();
     let before = resident_bytes();
     let puts = ids.iter().zip(1..).map(|(id, serial)| owner.put(id, serial)).sum();
@@ -53,6 +55,13 @@ fn main() {
         longest.as_secs_f64() * 1e3
     );
     println!("{:>10.1} s until all that it held is looked after", whole.as_secs_f64());
+    for (shape, arity) in [("a chain", 1), ("a tree of two each", 2)] {
+        println!("us for a sender among the holders of one object, fed in {shape}");
+        for holders in [8, 64, 512, 4096] {
+            let took = Owner::new(holders + 3).locate_among(holders, arity);
+            println!("{:>10.1} of {holders} holders", took.as_secs_f64() * 1e6 / f64::from(ASKED));
+        }
+    }
 }
 
 /// One node, and the messages of the others.
@@ -64,7 +73,7 @@ struct Owner {
 }
 
 impl Owner {
-    fn new() -> Self {
+    fn new(nodes: u64) -> Self {
         let member = |number: u64| Member {
             id: NodeId(number),
             address: ([127, 0, 0, 1], 6000 + number as u16).into(),
@@ -73,7 +82,7 @@ impl Owner {
         let config = Config::new(1 << 30, LINK);
         let (mut node, mut members) = (Node::new(member(1), config), Members::new(member(1)));
         let (begun, mut actions) = (Clock::now(), Vec::new());
-        for member in (2..=NODES).map(member) {
+        for member in (2..=nodes).map(member) {
             node.handle(Instant::default(), Event::PeerUp { member }, &mut actions);
             members.insert(member);
         }
@@ -110,7 +119,10 @@ impl Owner {
     }
 
     fn locate(&mut self, id: &ObjectId) -> Duration {
-        let asker = NodeId(NODES);
+        self.locate_by(NodeId(NODES), id)
+    }
+
+    fn locate_by(&mut self, asker: NodeId, id: &ObjectId) -> Duration {
         let message = Message::Locate {
             id: id.clone(),
             avoid: Vec::new(),
@@ -124,6 +136,32 @@ impl Owner {
             "{answers:?}"
         );
         took
+    }
+
+    /// What questions for a sender take while so many nodes hold parts of one object, each of which feeds `arity` others.
+    fn locate_among(&mut self, holders: u64, arity: u64) -> Duration {
+        let all = (0..).map(|number| format!("weights-{number}/1").parse().map(ObjectId::Named));
+        let mut all = all.map(|id| id.expect("a name"));
+        let id = all.find(|id| self.members.owners(id).first == NodeId(1)).expect("a name");
+        let (maker, asker) = (NodeId(2), NodeId(holders + 3));
+        let instance = Instance { node: maker, serial: 1 };
+        let meta = Meta::array(Dtype::Float32, vec![1024, 1024]).expect("a size");
+        for holder in 0..holders {
+            let source = holder.checked_sub(1).map(|it| NodeId(2 + it / arity));
+            let (origin, lifetime) = (holder == 0, None);
+            let progress = source
+                .map_or(Progress::Complete, |source| Progress::Partial { source: Some(source) });
+            let (id, meta) = (id.clone(), meta.clone());
+            let announce =
+                Announce { id, instance, meta, origin, progress, claim: origin, lifetime };
+            self.say(NodeId(2 + holder), &Message::Announce(announce));
+        }
+        let ask = |owner: &mut Self| {
+            let took = owner.locate_by(asker, &id);
+            owner.say(asker, &Message::Unlocate { id: id.clone() });
+            took
+        };
+        (0..ASKED).map(|_| ask(self)).sum()
     }
 
     fn locations(&mut self, id: &ObjectId) -> Duration {

@@ -26,6 +26,17 @@ pub(super) struct Lineage {
     pub(super) is_behind: bool,
 }
 
+/// The part of a broadcast that a holder belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Branch {
+    /// It needs no sender, or has none.
+    None,
+    /// That which begins with this receiver, next to a complete or growing original copy.
+    Of(NodeId),
+    /// Its bytes come from a node that has no copy, or go round in a circle.
+    Lost,
+}
+
 /// Which node a holder feeds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fed {
@@ -165,36 +176,66 @@ impl Live {
         all
     }
 
-    /// [`Live::depth`] and [`Live::depends`] of all holders, each looked at once: a thousand receivers in a chain would
-    /// else take a thousand steps for each, at each question.
+    /// [`Live::depth`] and [`Live::depends`] of all holders.
     pub(super) fn lineages(&self, asker: NodeId) -> BTreeMap<NodeId, Lineage> {
         const CIRCLE: Lineage = Lineage { depth: None, is_behind: true };
-        let mut known = BTreeMap::from([(asker, CIRCLE)]);
+        let root = |holder: Option<&Holder>| {
+            let is_root = holder.is_some_and(|holder| holder.complete || holder.origin);
+            Lineage { depth: is_root.then_some(0), is_behind: false }
+        };
+        let fed = |_, sender: Lineage| {
+            let depth = sender.depth.map(|depth| depth + 1);
+            Lineage { depth, ..sender }
+        };
+        self.traced(BTreeMap::from([(asker, CIRCLE)]), CIRCLE, root, fed)
+    }
+
+    /// The branch of each holder.
+    pub(super) fn branches(&self) -> BTreeMap<NodeId, Branch> {
+        let root = |holder: Option<&Holder>| holder.map_or(Branch::Lost, |_| Branch::None);
+        let fed = |node, sender| match sender {
+            Branch::None => Branch::Of(node),
+            other => other,
+        };
+        self.traced(BTreeMap::new(), Branch::Lost, root, fed)
+    }
+
+    /// Something of all holders that follows from the same of each one's sender; each is looked at once: a thousand receivers
+    /// in a chain would else take a thousand steps for each, at each question.
+    ///
+    /// `known`: of some. `circle`: of those that are fed in a circle. `root`: of one that no node feeds, or of a sender that is
+    /// no holder. `fed`: of a holder, from that of its sender.
+    fn traced<T: Copy>(
+        &self,
+        mut known: BTreeMap<NodeId, T>,
+        circle: T,
+        root: impl Fn(Option<&Holder>) -> T,
+        fed: impl Fn(NodeId, T) -> T,
+    ) -> BTreeMap<NodeId, T> {
         let mut path = Vec::new();
         for start in self.holders.keys() {
             let mut at = *start;
-            let mut lineage = loop {
-                if let Some(lineage) = known.get(&at) {
-                    break *lineage;
+            let mut found = loop {
+                if let Some(found) = known.get(&at) {
+                    break *found;
                 }
                 // A holder that is met again before it is known lies on a circle.
-                known.insert(at, CIRCLE);
+                known.insert(at, circle);
                 match self.holders.get(&at) {
                     Some(Holder { complete: false, source: Some(source), .. }) => {
                         path.push(at);
                         at = *source;
                     }
                     end => {
-                        let is_root = end.is_some_and(|holder| holder.complete || holder.origin);
-                        let root = Lineage { depth: is_root.then_some(0), is_behind: false };
-                        known.insert(at, root);
-                        break root;
+                        let found = root(end);
+                        known.insert(at, found);
+                        break found;
                     }
                 }
             };
             for node in path.drain(..).rev() {
-                lineage.depth = lineage.depth.map(|depth| depth + 1);
-                known.insert(node, lineage);
+                found = fed(node, found);
+                known.insert(node, found);
             }
         }
         known

@@ -16,6 +16,7 @@ use alloc::{collections::BTreeSet, vec::Vec};
 
 use super::{
     Directory, Mail,
+    feeds::Branch,
     live::{Holder, Live},
     speeds::Speeds,
 };
@@ -226,13 +227,20 @@ impl Live {
 
     /// What the best of at least two branches of a broadcast has reported.
     pub(super) fn other_branches(&self, now: Instant) -> Option<u64> {
-        let (mut tops, mut best) = (BTreeSet::new(), 0);
-        for (node, holder) in self.holders.iter() {
-            let Some(report) = holder.fresh(now).filter(|_| !holder.complete) else { continue };
-            tops.extend(self.top(*node));
-            best = best.max(report.rate.bytes_per_second);
+        let reports = self.holders.iter().filter(|(_, holder)| !holder.complete);
+        let reports = reports.filter_map(|(node, holder)| Some((*node, holder.fresh(now)?.rate)));
+        let rates: Vec<(NodeId, Rate)> = reports.collect();
+        if rates.len() < 2 {
+            return None;
         }
-        (tops.len() > 1).then_some(best)
+        let all = self.branches();
+        let branches = rates.iter().filter_map(|(node, _)| match all.get(node)? {
+            Branch::Of(first) => Some(*first),
+            Branch::None | Branch::Lost => None,
+        });
+        let is_several = branches.collect::<BTreeSet<_>>().len() > 1;
+        let best = rates.iter().map(|(_, rate)| rate.bytes_per_second).max();
+        best.filter(|_| is_several)
     }
 
     /// Whether a node's bytes come from a copy that is not complete where it is made, or from nowhere.
@@ -274,23 +282,6 @@ impl Live {
         } else {
             None
         }
-    }
-
-    /// The receiver next to a complete or growing original copy, through which a node's bytes come.
-    fn top(&self, node: NodeId) -> Option<NodeId> {
-        let mut at = node;
-        for _ in 0..=self.holders.len() {
-            let source = self.holders.get(&at)?.source?;
-            if self
-                .holders
-                .get(&source)
-                .is_some_and(|holder| holder.complete || holder.source.is_none())
-            {
-                return Some(at);
-            }
-            at = source;
-        }
-        None
     }
 
     /// A receiver gets its share: where it was moved away from another sender, that one was slow, if it had the bytes.
