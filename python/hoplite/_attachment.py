@@ -28,6 +28,11 @@ LATER_S = 0.5
 IN_LOOP_S = 0.02
 RECONNECT_POLL_S = 0.05
 
+# How long a forked child tries to attach to the node of its parent: in a thread, and in an event loop, which stands still
+# meanwhile. The node is there, and answers in milliseconds unless its host is busy.
+FORKED_S = 10.0
+FORKED_IN_LOOP_S = 0.5
+
 # What the native client says of a wait that its close ended.
 CLOSED = "this client is closed; make another by hoplite.init() or node.client()"
 
@@ -165,7 +170,8 @@ class Attachment:
                 "or run hoplite.init(embedded=True) here"
             )
         try:
-            native = _native.connect(self._path, 10.0, self._capability)
+            patience = FORKED_IN_LOOP_S if is_in_loop() else FORKED_S
+            native = _native.connect(self._path, patience, self._capability)
             self._enter(native)
         except HopliteError as error:
             raise ForkedClient(

@@ -73,7 +73,9 @@ struct Peer {
 /// any timeout.
 const LATE: Duration = Duration::from_millis(20);
 
-/// Payload connections to one peer that are kept for the next transfer; more are closed.
+/// Payload connections to one peer that are kept for the next transfer; more are closed. Of large objects one node seldom
+/// sends more at once to another, and one more costs a round trip when it is needed, where one that is kept costs both sides
+/// a descriptor and the buffers of its encryption.
 const IDLE_MAX: usize = 8;
 
 impl Peer {
