@@ -5,14 +5,14 @@
 use alloc::{format, vec::Vec};
 
 use super::{
-    Directory, Mail,
+    Directory,
     entry::{Asking, Locator, Waiter},
     live::Live,
+    world::World,
 };
 use crate::{
     id::{NodeId, ObjectId, RequestId},
     limits::INLINE_BYTES_MAX,
-    members::Members,
     message::{Holding, Message},
     planted::{self, Bug},
     reduce::cost::Link,
@@ -35,18 +35,11 @@ impl Waiter {
 
 impl Directory {
     /// Finds a sender for a node that wants one, at once or when it has yielded.
-    pub(super) fn seek_sender(
-        &mut self,
-        now: Instant,
-        mut waiter: Waiter,
-        id: &ObjectId,
-        members: &Members,
-        link: Link,
-        mail: &mut Mail,
-    ) {
+    pub(super) fn seek_sender(&mut self, world: &mut World<'_>, mut waiter: Waiter, id: &ObjectId) {
+        let (now, members, link) = (world.now, world.members, world.link);
         let asker = waiter.node;
         if let Some(error) = self.end_for(id, waiter.seen, members) {
-            mail.push((asker, Message::Gone { id: id.clone(), error }));
+            world.mail.push((asker, Message::Gone { id: id.clone(), error }));
             return;
         }
         let entry = self.entries.open(id);
@@ -71,12 +64,12 @@ impl Directory {
         {
             let (id, instance, meta) = (id.clone(), live.instance, live.meta.clone());
             let lifetime = live.terms.as_ref().map(|terms| terms.tell(now));
-            mail.push((
+            world.mail.push((
                 asker,
                 Message::Located { id: id.clone(), instance, meta, source, lifetime },
             ));
             // Now it is a holder.
-            return entry.answer_locators(&id, mail);
+            return entry.answer_locators(&id, world.mail);
         }
         // A node that asks again is fed by none, and neither are those behind it.
         let partial = entry.live.as_mut().and_then(|live| live.holders.get_mut(&asker));
@@ -86,8 +79,8 @@ impl Directory {
         let waiters = &mut entry.asking_mut().waiters;
         waiters.retain(|waiter| waiter.node != asker);
         waiters.push(waiter);
-        mail.push((asker, Message::Waiting { id: id.clone() }));
-        entry.seek_bytes(id, mail);
+        world.mail.push((asker, Message::Waiting { id: id.clone() }));
+        entry.seek_bytes(id, world.mail);
         self.check_orphan(now, id, members);
     }
 
@@ -103,88 +96,66 @@ impl Directory {
         self.forget_if_empty(id);
     }
 
-    pub(super) fn watch(
-        &mut self,
-        now: Instant,
-        from: NodeId,
-        id: &ObjectId,
-        seen: bool,
-        members: &Members,
-        mail: &mut Mail,
-    ) {
+    pub(super) fn watch(&mut self, world: &mut World<'_>, from: NodeId, id: &ObjectId, seen: bool) {
+        let (now, members) = (world.now, world.members);
         if let Some(error) = self.end_for(id, seen, members) {
-            mail.push((from, Message::Gone { id: id.clone(), error }));
+            world.mail.push((from, Message::Gone { id: id.clone(), error }));
             return;
         }
         let entry = self.entries.open(id);
         *entry.asking_mut().watchers.entry(from).or_default() |= seen;
         // Of a small object the watcher hears when its bytes come: until then it would take it for one that is not there.
-        if !entry.live.as_mut().is_some_and(|live| live.seek_bytes(id, mail)) {
+        if !entry.live.as_mut().is_some_and(|live| live.seek_bytes(id, world.mail)) {
             let found = entry.live.as_ref().and_then(|live| live.found(from, members));
-            mail.push((from, Message::Found { id: id.clone(), found }));
+            world.mail.push((from, Message::Found { id: id.clone(), found }));
         }
         self.check_orphan(now, id, members);
     }
 
-    #[allow(clippy::too_many_arguments)]
     pub(super) fn locations(
         &mut self,
-        now: Instant,
+        world: &mut World<'_>,
         from: NodeId,
         id: &ObjectId,
         known: Option<Vec<Holding>>,
         request: RequestId,
-        members: &Members,
-        mail: &mut Mail,
     ) {
+        let (now, members) = (world.now, world.members);
         let entry = self.entries.open(id);
         // Asked again after a change of members: the older question is the same one.
         let locators = &mut entry.asking_mut().locators;
         locators.retain(|locator| !locator.is(from, request));
         locators.push(Locator { node: from, request, known });
-        entry.answer_locators(id, mail);
+        entry.answer_locators(id, world.mail);
         let is_kept = |asking: &Asking| asking.locators.iter().any(|other| other.is(from, request));
         if entry.asking().is_some_and(is_kept) {
-            mail.push((from, Message::NothingYet { request, id: Some(id.clone()) }));
+            world.mail.push((from, Message::NothingYet { request, id: Some(id.clone()) }));
         }
         self.check_orphan(now, id, members);
         self.forget_if_empty(id);
     }
 
     /// Finds senders for nodes that have let others go first for long enough.
-    pub(super) fn wake_yielded(
-        &mut self,
-        now: Instant,
-        id: &ObjectId,
-        members: &Members,
-        link: Link,
-        mail: &mut Mail,
-    ) {
+    pub(super) fn wake_yielded(&mut self, world: &mut World<'_>, id: &ObjectId) {
+        let now = world.now;
         let asking = self.entries.get(id).and_then(|entry| entry.asking());
         let has_yielded = |waiter: &Waiter| waiter.yields_until.is_some_and(|until| until <= now);
         if asking.is_some_and(|asking| asking.waiters.iter().any(has_yielded))
             && !planted::has(Bug::ForgetsThoseThatYield)
         {
-            self.wake(now, id, false, members, link, mail);
+            self.wake(world, id, false);
         }
     }
 
     /// Answers the askers that can be answered by a new or better copy.
-    pub(super) fn wake(
-        &mut self,
-        now: Instant,
-        id: &ObjectId,
-        is_news: bool,
-        members: &Members,
-        link: Link,
-        mail: &mut Mail,
-    ) {
+    pub(super) fn wake(&mut self, world: &mut World<'_>, id: &ObjectId, is_news: bool) {
+        let (now, members) = (world.now, world.members);
         let Some(entry) = self.entries.get_mut(id) else { return };
         if is_news && !planted::has(Bug::TellsNoWatchers) {
             let watchers = entry.asking().map(|asking| asking.watchers.clone());
             for watcher in watchers.unwrap_or_default().into_keys() {
                 let found = entry.live.as_ref().and_then(|live| live.found(watcher, members));
-                mail.push((watcher, Message::Found { id: id.clone(), found }));
+                world.mail.push((watcher, Message::Found { id: id.clone(), found }));
             }
         }
         let mut waiters: Vec<Waiter> = Vec::new();
@@ -201,13 +172,13 @@ impl Directory {
             entry.asking_mut().waiters = later;
         }
         for waiter in due {
-            self.seek_sender(now, waiter, id, members, link, mail);
+            self.seek_sender(world, waiter, id);
         }
         // A client that still waits has seen the newest of before, so only this name can be its answer.
         if let ObjectId::Named(name) = id
             && let Some(version) = name.version()
         {
-            self.answer_latest(&format!("{}/", name.group()), version, name, mail);
+            self.answer_latest(&format!("{}/", name.group()), version, name, world.mail);
         }
     }
 }

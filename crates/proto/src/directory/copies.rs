@@ -10,16 +10,15 @@ use super::{
     accounts::{Charge, Kept},
     entry::{Entry, Reserved},
     live::{Holder, Live},
+    world::World,
 };
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId},
     lifetime::Terms,
     limits::{ENTRIES_MAX, PARKED_MAX, SHARE_OF_ONE, limit_name},
-    members::Members,
     message::{Announce, Message, Progress},
     planted::{self, Bug},
-    reduce::cost::Link,
     time::Instant,
 };
 
@@ -41,36 +40,34 @@ impl Directory {
     /// A node has a copy, or part of one; or claims a name for what it is going to have. False if no node asks for the object.
     pub(super) fn announce(
         &mut self,
-        now: Instant,
+        world: &mut World<'_>,
         from: NodeId,
         announce: &Announce,
-        members: &Members,
-        link: Link,
-        mail: &mut Mail,
     ) -> bool {
+        let (now, members) = (world.now, world.members);
         let Announce { id, instance, claim, .. } = announce;
         let owners = members.owners(id);
         let (is_owner, is_first) = (owners.contains(members.me()), owners.first == members.me());
         let entry = self.entries.open(id);
         // A put by the node that reserved the name is another object all the same.
         if let Some(reserved) = entry.reserved.as_ref().filter(|_| *claim) {
-            mail.push((from, announce.claimed(Some(reserved.instance.node))));
+            world.mail.push((from, announce.claimed(Some(reserved.instance.node))));
             return true;
         }
         // One instance has one length and shape: with another, this owner would send malformed messages itself.
         if entry.live.as_ref().is_some_and(|live| live.contradicts(announce)) {
-            mail.push((from, announce.refused(None)));
+            world.mail.push((from, announce.refused(None)));
             return true;
         }
-        if entry.refuses_what_was_deleted(now, from, announce, is_first, mail) {
+        if entry.refuses_what_was_deleted(world, from, announce, is_first) {
             return true;
         }
         // Of a name that was deleted before this owner heard of it.
         if !*claim && entry.has_deleters() {
-            self.drop_unheard(now, from, announce, mail);
+            self.drop_unheard(world, from, announce);
             return true;
         }
-        entry.reuse(now, id, mail);
+        entry.reuse(world, id);
         let is_other = |reserved: &mut Box<Reserved>| {
             let Instance { node, serial } = reserved.instance;
             node != instance.node || serial > instance.serial
@@ -78,7 +75,7 @@ impl Directory {
         if let Some(reserved) = entry.reserved.take_if(is_other).map(|other| other.instance) {
             // Two owners who did not know of each other granted the name: it is what exists already.
             let (id, taken_by) = (id.clone(), Some(instance.node));
-            mail.push((reserved.node, Message::Claimed { id, instance: reserved, taken_by }));
+            world.mail.push((reserved.node, Message::Claimed { id, instance: reserved, taken_by }));
         }
         let is_same = entry.live.as_ref().is_some_and(|live| live.instance == *instance);
         if is_same && is_owner {
@@ -96,7 +93,7 @@ impl Directory {
         }
         entry.lost.take_if(|lost| lost.0 == *instance);
         let was_lost = entry.is_lost();
-        if !entry.makes_way(from, announce, mail) {
+        if !entry.makes_way(from, announce, world.mail) {
             return true;
         }
         if is_owner {
@@ -118,7 +115,7 @@ impl Directory {
             // A copy of which one owner of two knows is found by that one.
             self.limited.push((from, limit_name!(ENTRIES_MAX)));
             if *claim {
-                mail.push((
+                world.mail.push((
                     from,
                     announce.refused(Some(too_many(members.me(), announce.meta.size))),
                 ));
@@ -128,7 +125,7 @@ impl Directory {
         }
         let new = || Live::new(*instance, meta(), now, charge.flatten());
         let live = entry.live.get_or_insert_with(new);
-        live.take(now, from, announce, is_first, mail);
+        live.take(now, from, announce, is_first, world.mail);
         let (mut is_brought, mut has_room) = (false, true);
         if let Progress::Inline(bytes) = &announce.progress
             && live.small.is_none()
@@ -141,12 +138,12 @@ impl Directory {
             }
             live.small = Some(Box::new(Kept::new(bytes.clone(), charge)));
         }
-        live.move_receivers(now, from, id, link, mail);
+        live.move_receivers(world, from, id);
         if live.is_fed() {
             entry.orphan_since = None;
         }
         if *claim {
-            mail.push((from, announce.claimed(None)));
+            world.mail.push((from, announce.claimed(None)));
         }
         let (is_complete, lacks_bytes) = (live.is_complete(), live.lacks_bytes());
         // Until now it was only at nodes that leave, where no reduce folds it any more.
@@ -159,13 +156,13 @@ impl Directory {
         // What follows looks the entry up again, and is for few objects.
         let is_awaited = entry.asking().is_some() || !self.latest.is_empty();
         if let Some(told) = &announce.lifetime {
-            self.bind(now, id, &Terms::told(told, now), members, mail);
+            self.bind(world, id, &Terms::told(told, now));
         }
         if is_awaited {
-            self.wake(now, id, is_news, members, link, mail);
+            self.wake(world, id, is_news);
         }
         if !has_room || lacks_bytes {
-            self.keep_bytes(id, *instance, from, has_room, mail);
+            self.keep_bytes(id, *instance, from, has_room, world.mail);
         }
         is_awaited
     }
@@ -193,13 +190,12 @@ impl Directory {
 
     pub(super) fn withdraw(
         &mut self,
-        now: Instant,
+        world: &mut World<'_>,
         from: NodeId,
         id: &ObjectId,
         instance: Instance,
-        members: &Members,
-        mail: &mut Mail,
     ) {
+        let (now, members) = (world.now, world.members);
         self.parked.retain(|parked| parked.announce.id != *id || !parked.is(from, instance));
         if let Some(entry) = self.entries.get_mut(id) {
             let is_its = |reserved: &mut Box<Reserved>| reserved.instance == instance;
@@ -210,7 +206,7 @@ impl Directory {
                 live.small = None;
             }
             if live.is_some_and(|live| live.remove_holder(from)) {
-                entry.seek_bytes(id, mail);
+                entry.seek_bytes(id, world.mail);
                 self.check_orphan(now, id, members);
             }
         }
@@ -221,19 +217,18 @@ impl Directory {
     /// knows, tells of it again.
     pub(super) fn doubt_copy(
         &mut self,
-        now: Instant,
+        world: &mut World<'_>,
         holder: NodeId,
         id: &ObjectId,
         instance: Instance,
-        members: &Members,
-        mail: &mut Mail,
     ) {
+        let (now, members) = (world.now, world.members);
         let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
         let live = live.filter(|live| live.instance == instance);
         if live.is_some_and(|live| live.remove_holder(holder)) {
-            mail.push((holder, Message::Doubted { id: id.clone(), instance }));
+            world.mail.push((holder, Message::Doubted { id: id.clone(), instance }));
             if let Some(entry) = self.entries.get_mut(id) {
-                entry.seek_bytes(id, mail);
+                entry.seek_bytes(id, world.mail);
             }
             self.check_orphan(now, id, members);
             self.forget_if_empty(id);
@@ -277,12 +272,12 @@ impl Entry {
     /// Whether what is told of was deleted, and its holder hears so.
     fn refuses_what_was_deleted(
         &mut self,
-        now: Instant,
+        world: &mut World<'_>,
         from: NodeId,
         announce: &Announce,
         is_first: bool,
-        mail: &mut Mail,
     ) -> bool {
+        let now = world.now;
         let Announce { id, instance, claim, .. } = announce;
         let mut is_void = self.is_buried(now, instance);
         if let Some(gone) = &mut self.gone {
@@ -303,10 +298,10 @@ impl Entry {
         }
         if *claim {
             // Deleted before its putter heard that the name was its own.
-            mail.push((from, announce.claimed(None)));
+            world.mail.push((from, announce.claimed(None)));
         }
         let error = self.gone.as_ref().map(|gone| gone.error(id));
-        mail.push((from, announce.refused(error)));
+        world.mail.push((from, announce.refused(error)));
         true
     }
 

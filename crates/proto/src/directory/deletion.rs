@@ -17,6 +17,7 @@ use super::{
     copies::Parked,
     entry::{Entry, Reserved, Tombstone},
     live::Live,
+    world::World,
 };
 use crate::{
     error::Error,
@@ -31,13 +32,13 @@ use crate::{
 impl Directory {
     pub(super) fn delete(
         &mut self,
-        now: Instant,
+        world: &mut World<'_>,
         from: NodeId,
         id: &ObjectId,
         request: RequestId,
         pruned: bool,
-        mail: &mut Mail,
     ) {
+        let now = world.now;
         let (mut lost, mut is_known, mut is_sure, mut is_gone) = (None, false, false, false);
         if let Some(entry) = self.entries.get_mut(id) {
             lost = entry.lost.take().map(|lost| lost.0);
@@ -47,10 +48,10 @@ impl Directory {
         }
         // A name that no client has put is free, and deleting it changes nothing.
         if is_known || id.minter().is_some() && !is_gone {
-            self.bury(now, id, Error::ObjectDeleted { id: id.clone() }, Vec::new(), mail);
+            self.bury(world, id, Error::ObjectDeleted { id: id.clone() }, Vec::new());
         }
         if id.minter().is_none() {
-            self.drop_what_waits(now, id, mail);
+            self.drop_what_waits(world, id);
         }
         let is_unheard = !is_sure && id.minter().is_none();
         if is_unheard && self.may_hear_of(now, from, id, request) {
@@ -66,21 +67,21 @@ impl Directory {
             if gone.askers.len() < DELETERS_MAX {
                 gone.askers.push((from, request));
             } else {
-                mail.push(deleted(id, (from, request)));
+                world.mail.push(deleted(id, (from, request)));
                 self.limited.push((from, limit_name!(DELETERS_MAX)));
             }
-            gone.answer(id, mail);
+            gone.answer(id, world.mail);
         } else {
-            mail.push(deleted(id, (from, request)));
+            world.mail.push(deleted(id, (from, request)));
         }
     }
 
     /// Has dropped the copies of which holders have told, and which this owner has not taken for the object yet.
-    fn drop_what_waits(&mut self, now: Instant, id: &ObjectId, mail: &mut Mail) {
+    fn drop_what_waits(&mut self, world: &mut World<'_>, id: &ObjectId) {
         let is_its = |parked: &mut Parked| parked.announce.id == *id && !parked.announce.claim;
         let waiting: Vec<Parked> = self.parked.extract_if(.., is_its).collect();
         for Parked { from, announce, .. } in waiting {
-            self.drop_unheard(now, from, &announce, mail);
+            self.drop_unheard(world, from, &announce);
         }
     }
 
@@ -110,43 +111,44 @@ impl Directory {
     /// Buries what a holder tells of a name that was deleted before, and has the holder drop it.
     pub(super) fn drop_unheard(
         &mut self,
-        now: Instant,
+        world: &mut World<'_>,
         from: NodeId,
         announce: &Announce,
-        mail: &mut Mail,
     ) {
         let Announce { id, instance, .. } = announce;
         let error = Error::ObjectDeleted { id: id.clone() };
-        self.bury(now, id, error.clone(), Vec::from([*instance]), mail);
+        self.bury(world, id, error.clone(), Vec::from([*instance]));
         if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut())
             && gone.dropping.len() < BURIED_MAX
         {
             gone.dropping.insert((from, *instance));
         }
-        mail.push((from, announce.refused(Some(error))));
+        world.mail.push((from, announce.refused(Some(error))));
     }
 
     /// The holders have had their time to tell this owner of a name that was deleted.
-    pub(super) fn answer_deleters(&mut self, now: Instant, id: &ObjectId, mail: &mut Mail) {
+    pub(super) fn answer_deleters(&mut self, world: &mut World<'_>, id: &ObjectId) {
+        let now = world.now;
         let Some(entry) = self.entries.get_mut(id) else { return };
         let due = entry.take_deleters(|until| until <= now);
         match &mut entry.gone {
             Some(gone) => {
                 gone.askers.extend(due);
-                gone.answer(id, mail);
+                gone.answer(id, world.mail);
             }
-            None => mail.extend(due.into_iter().map(|asker| deleted(id, asker))),
+            None => world.mail.extend(due.into_iter().map(|asker| deleted(id, asker))),
         }
     }
 
     /// A node that told this one of an end, though this one owns nothing of it, does not know of the owners, or not yet; and says
     /// nothing of it when it does.
-    pub(super) fn pass_on(&mut self, id: &ObjectId, members: &Members, mail: &mut Mail) {
+    pub(super) fn pass_on(&mut self, id: &ObjectId, world: &mut World<'_>) {
+        let members = world.members;
         let owners = members.owners(id);
         if !owners.contains(members.me())
             && let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut())
         {
-            gone.tell(id, owners.iter(), mail);
+            gone.tell(id, owners.iter(), world.mail);
         }
     }
 
@@ -176,12 +178,12 @@ impl Directory {
     /// Ends an object: every holder drops it, all nodes that wait are told why, and it is remembered for a while.
     pub(super) fn bury(
         &mut self,
-        now: Instant,
+        world: &mut World<'_>,
         id: &ObjectId,
         error: Error,
         mut instances: Vec<Instance>,
-        mail: &mut Mail,
     ) {
+        let now = world.now;
         let entry = self.entries.open(id);
         // An end that another owner repeats does not concern requests that came after it.
         let is_moved = !instances.is_empty();
@@ -190,7 +192,7 @@ impl Directory {
         if let Some(live) =
             entry.live.take_if(|live| !is_moved || instances.contains(&live.instance))
         {
-            live.drop_copies(id, Some(&error), mail);
+            live.drop_copies(id, Some(&error), world.mail);
             dropping.extend(live.holders.keys().map(|holder| (*holder, live.instance)));
             instances.push(live.instance);
             has_ended = true;
@@ -202,7 +204,7 @@ impl Directory {
             |reserved: &mut Box<Reserved>| !is_moved || instances.contains(&reserved.instance);
         if let Some(reserved) = entry.reserved.take_if(is_void).map(|reserved| reserved.instance) {
             let (id, error) = (id.clone(), Some(error.clone()));
-            mail.push((reserved.node, Message::Drop { id, instance: reserved, error }));
+            world.mail.push((reserved.node, Message::Drop { id, instance: reserved, error }));
             dropping.insert((reserved.node, reserved));
             instances.push(reserved);
             has_ended = true;
@@ -215,7 +217,7 @@ impl Directory {
             askers = before.askers;
         }
         let mut gone = Tombstone::new(id, instances, error.clone(), now + TOMBSTONE_NS);
-        entry.tell_gone(id, &error, |seen| has_ended || gone.concerns(id, seen), mail);
+        entry.tell_gone(id, &error, |seen| has_ended || gone.concerns(id, seen), world.mail);
         (gone.dropping, gone.askers) = (dropping, askers);
         entry.gone = Some(Box::new(gone));
         self.remember(now, id);
@@ -224,15 +226,15 @@ impl Directory {
     /// A name was something that must not come back, and is something else by now.
     pub(super) fn bury_older(
         &mut self,
-        now: Instant,
+        world: &mut World<'_>,
         id: &ObjectId,
         instances: &[Instance],
-        mail: &mut Mail,
     ) {
+        let now = world.now;
         let entry = self.entries.open(id);
         let is_old = |live: &mut Live| instances.contains(&live.instance);
         if let Some(old) = entry.live.take_if(is_old) {
-            old.drop_copies(id, None, mail);
+            old.drop_copies(id, None, world.mail);
         }
         // It is said again at each change of members, and is news once.
         let is_news = |instance: &&Instance| !entry.is_buried(now, instance);
@@ -281,12 +283,13 @@ impl Entry {
     }
 
     /// Makes a name that was deleted free for another instance.
-    pub(super) fn reuse(&mut self, now: Instant, id: &ObjectId, mail: &mut Mail) {
-        mail.extend(self.take_deleters(|_| true).into_iter().map(|asker| deleted(id, asker)));
+    pub(super) fn reuse(&mut self, world: &mut World<'_>, id: &ObjectId) {
+        let now = world.now;
+        world.mail.extend(self.take_deleters(|_| true).into_iter().map(|asker| deleted(id, asker)));
         let Some(mut gone) = self.gone.take() else { return };
         // The name has a new owner: the client that deleted the old object need not wait for its last copies.
         gone.dropping.clear();
-        gone.answer(id, mail);
+        gone.answer(id, world.mail);
         self.bury(now, &gone.instances, gone.until);
     }
 }

@@ -5,8 +5,8 @@
 use alloc::{collections::BTreeMap, vec::Vec};
 
 use super::{
-    Mail,
     live::{Holder, Live},
+    world::World,
 };
 use crate::{
     id::{NodeId, ObjectId},
@@ -60,14 +60,8 @@ impl Holder {
 
 impl Live {
     /// `from` has told how it receives. Those who are to be fed by it instead of their senders are told so, or stay.
-    pub(super) fn move_receivers(
-        &mut self,
-        now: Instant,
-        from: NodeId,
-        id: &ObjectId,
-        link: Link,
-        mail: &mut Mail,
-    ) {
+    pub(super) fn move_receivers(&mut self, world: &mut World<'_>, from: NodeId, id: &ObjectId) {
+        let (now, link) = (world.now, world.link);
         let instance = self.instance;
         let (feeds, since) = (self.depth(from).is_some(), self.movable_since(now, link));
         let is_moving = |holder: &Holder| {
@@ -77,7 +71,7 @@ impl Live {
             if feeds && holder.began.is_none_or(|began| began >= since) {
                 (holder.moving_from, holder.located) = (None, Some(now));
                 let id = id.clone();
-                mail.push((*node, Message::Redirect { id, instance, source: from }));
+                world.mail.push((*node, Message::Redirect { id, instance, source: from }));
             } else {
                 holder.lose_source(from);
             }

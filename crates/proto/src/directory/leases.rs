@@ -16,13 +16,12 @@ use alloc::{
 };
 use core::ops::Bound;
 
-use super::{Directory, Mail};
+use super::{Directory, world::World};
 use crate::{
     error::Error,
     id::{Name, NodeId, ObjectId},
     lifetime::{Lease, Terms},
     limits::{LEASE_GRACE_NS, LEASES_MAX, OWNER_PATIENCE_NS},
-    members::Members,
     message::Message,
     planted::{self, Bug},
     time::Instant,
@@ -144,29 +143,18 @@ impl Leases {
 
     /// Leases have other owners: what others own is kept for a while, since they may not all have heard of it. Who owns
     /// objects of jobs tells the owners of those.
-    pub(super) fn members_changed(
-        &mut self,
-        now: Instant,
-        stray_ns: u64,
-        members: &Members,
-        mail: &mut Mail,
-    ) {
+    pub(super) fn members_changed(&mut self, world: &mut World<'_>, stray_ns: u64) {
         for lease in self.all.keys().cloned().collect::<Vec<Lease>>() {
-            self.keep_for_a_while(now, &lease, stray_ns, members);
+            self.keep_for_a_while(world, &lease, stray_ns);
         }
         for job in self.covered.keys() {
-            tell_of_objects(job, true, members, mail);
+            tell_of_objects(job, true, world);
         }
     }
 
     /// What is told of a lease that others own is kept for a while: this node may not have heard yet that it is its own.
-    pub(super) fn keep_for_a_while(
-        &mut self,
-        now: Instant,
-        lease: &Lease,
-        stray_ns: u64,
-        members: &Members,
-    ) {
+    pub(super) fn keep_for_a_while(&mut self, world: &World<'_>, lease: &Lease, stray_ns: u64) {
+        let (now, members) = (world.now, world.members);
         if !members.owners(&lease.place()).contains(members.me()) {
             self.all.update(lease, |record| {
                 record.look_at.get_or_insert(now + stray_ns);
@@ -175,32 +163,27 @@ impl Leases {
     }
 
     /// An object of a job is known here.
-    pub(super) fn cover(&mut self, job: &Name, id: &ObjectId, members: &Members, mail: &mut Mail) {
+    pub(super) fn cover(&mut self, job: &Name, id: &ObjectId, world: &mut World<'_>) {
         let covered = self.covered.entry(job.clone()).or_default();
         if covered.ids.is_empty() {
-            tell_of_objects(job, true, members, mail);
+            tell_of_objects(job, true, world);
         }
         covered.ids.insert(id.clone());
     }
 }
 
-fn tell_of_objects(job: &Name, covers: bool, members: &Members, mail: &mut Mail) {
+fn tell_of_objects(job: &Name, covers: bool, world: &mut World<'_>) {
+    let members = world.members;
     let place = ObjectId::Named(job.clone());
     for owner in members.owners(&place).iter() {
-        mail.push((owner, Message::Covers { job: job.clone(), covers }));
+        world.mail.push((owner, Message::Covers { job: job.clone(), covers }));
     }
 }
 
 impl Directory {
     /// How long a living object lives is known, or known better.
-    pub(super) fn bind(
-        &mut self,
-        now: Instant,
-        id: &ObjectId,
-        told: &Terms,
-        members: &Members,
-        mail: &mut Mail,
-    ) {
+    pub(super) fn bind(&mut self, world: &mut World<'_>, id: &ObjectId, told: &Terms) {
+        let now = world.now;
         let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
         let Some(live) = live else { return };
         let terms = live.terms.get_or_insert_default();
@@ -210,21 +193,16 @@ impl Directory {
             self.alarms.insert((at.max(now + 1), id.clone()));
         }
         let Some(job) = terms.lease().cloned() else { return };
-        self.leases.cover(&job, id, members, mail);
+        self.leases.cover(&job, id, world);
         let covered = self.leases.covered.get(&job);
         if covered.is_some_and(|covered| covered.ids.len() > 2 * covered.sorted + GONE_MAX) {
-            self.sort_out(&job, members, mail);
+            self.sort_out(&job, world);
         }
     }
 
     /// Ends an object whose time is over. The second owner hears of it, and looks again in case the first can't tell.
-    pub(super) fn end_in_time(
-        &mut self,
-        now: Instant,
-        id: &ObjectId,
-        members: &Members,
-        mail: &mut Mail,
-    ) {
+    pub(super) fn end_in_time(&mut self, world: &mut World<'_>, id: &ObjectId) {
+        let (now, members) = (world.now, world.members);
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
         let ends_at = live.and_then(|live| live.terms.as_ref()).and_then(|terms| terms.ends_at);
         if ends_at.is_none_or(|at| at > now) || planted::has(Bug::ForgetsTimes) {
@@ -232,44 +210,40 @@ impl Directory {
         }
         let owners = members.owners(id);
         if owners.first == members.me() {
-            self.end(now, id, members, mail);
+            self.end(world, id);
         } else if owners.contains(members.me()) {
             self.alarms.insert((now + OWNER_PATIENCE_NS, id.clone()));
         }
     }
 
     /// Deletes what has an id now, and tells the other owner.
-    fn end(&mut self, now: Instant, id: &ObjectId, members: &Members, mail: &mut Mail) {
+    fn end(&mut self, world: &mut World<'_>, id: &ObjectId) {
+        let members = world.members;
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
         let Some(instance) = live.map(|live| live.instance) else { return };
         let error = Error::ObjectDeleted { id: id.clone() };
-        self.bury(now, id, error, Vec::from([instance]), mail);
+        self.bury(world, id, error, Vec::from([instance]));
         let (me, owners) = (members.me(), members.owners(id));
         if let Some(entry) = self.entries.get_mut(id) {
             if let Some(gone) = &mut entry.gone {
-                gone.tell(id, owners.iter().filter(|owner| *owner != me), mail);
+                gone.tell(id, owners.iter().filter(|owner| *owner != me), world.mail);
             }
-            entry.answer_locators(id, mail);
+            entry.answer_locators(id, world.mail);
         }
     }
 
     /// A job has ended: so do its objects that this node is the first owner of, a slice at a time.
-    pub(super) fn job_ended(
-        &mut self,
-        now: Instant,
-        job: &Name,
-        members: &Members,
-        mail: &mut Mail,
-    ) {
+    pub(super) fn job_ended(&mut self, world: &mut World<'_>, job: &Name) {
         if !self.leases.covered.contains_key(job) {
             // It was said before that there are none, and the answer is lost.
-            return tell_of_objects(job, false, members, mail);
+            return tell_of_objects(job, false, world);
         }
         self.leases.ending.entry(job.clone()).or_default();
-        self.end_some(now, members, mail);
+        self.end_some(world);
     }
 
-    fn end_some(&mut self, now: Instant, members: &Members, mail: &mut Mail) {
+    fn end_some(&mut self, world: &mut World<'_>) {
+        let (now, members) = (world.now, world.members);
         let Some((job, after)) = self.leases.ending.pop_first() else { return };
         let begin = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         let covered = self.leases.covered.get(&job);
@@ -277,14 +251,14 @@ impl Directory {
             covered.iter().flat_map(|it| it.ids.range::<ObjectId, _>((begin, Bound::Unbounded)));
         let ids: Vec<ObjectId> = ids.take(self.slice.entries).cloned().collect();
         for id in &ids {
-            self.settle(now, id, members, mail);
+            self.settle(world, id);
             if self.is_of(id, &job) && members.owners(id).first == members.me() {
-                self.end(now, id, members, mail);
+                self.end(world, id);
             }
         }
         match ids.last().filter(|_| ids.len() == self.slice.entries) {
             Some(last) => drop(self.leases.ending.insert(job, Some(last.clone()))),
-            None => self.sort_out(&job, members, mail),
+            None => self.sort_out(&job, world),
         }
         self.leases.resumed_at = now + self.slice.pause_ns;
     }
@@ -297,37 +271,33 @@ impl Directory {
     }
 
     /// Forgets the objects of a job that are gone.
-    fn sort_out(&mut self, job: &Name, members: &Members, mail: &mut Mail) {
+    fn sort_out(&mut self, job: &Name, world: &mut World<'_>) {
         let Some(mut covered) = self.leases.covered.remove(job) else { return };
         covered.ids.retain(|id| self.is_of(id, job));
         covered.sorted = covered.ids.len();
         if covered.ids.is_empty() {
-            tell_of_objects(job, false, members, mail);
+            tell_of_objects(job, false, world);
         } else {
             self.leases.covered.insert(job.clone(), covered);
         }
     }
 
     /// Looks at the leases whose time is here.
-    pub(super) fn expire_leases(&mut self, now: Instant, members: &Members, mail: &mut Mail) {
+    pub(super) fn expire_leases(&mut self, world: &mut World<'_>) {
+        let now = world.now;
         if !self.leases.ending.is_empty() && self.leases.resumed_at <= now {
-            self.end_some(now, members, mail);
+            self.end_some(world);
         }
         for lease in self.leases.all.due(now) {
-            if !self.is_still_kept(now, &lease, members, mail) {
+            if !self.is_still_kept(world, &lease) {
                 self.leases.all.remove(&lease);
             }
         }
     }
 
     /// Does what is to be done about a lease; whether it is to be remembered.
-    fn is_still_kept(
-        &mut self,
-        now: Instant,
-        lease: &Lease,
-        members: &Members,
-        mail: &mut Mail,
-    ) -> bool {
+    fn is_still_kept(&mut self, world: &mut World<'_>, lease: &Lease) -> bool {
+        let (now, members) = (world.now, world.members);
         let owners = members.owners(&lease.place());
         let (is_owner, is_first) = (owners.contains(members.me()), owners.first == members.me());
         let is_taken = self.leases.all.get(lease).is_some_and(|record| !record.takers.is_empty());
@@ -341,13 +311,13 @@ impl Directory {
                         return false;
                     }
                     for node in coverers.into_iter().filter(|_| is_first) {
-                        mail.push((node, Message::JobEnded { job: job.clone() }));
+                        world.mail.push((node, Message::JobEnded { job: job.clone() }));
                     }
                 }
                 Lease::Object(id) => {
-                    self.settle(now, id, members, mail);
+                    self.settle(world, id);
                     if is_first {
-                        self.end(now, id, members, mail);
+                        self.end(world, id);
                     }
                     if self.entries.get(id).is_none_or(|entry| entry.live.is_none()) {
                         return false;

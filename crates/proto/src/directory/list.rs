@@ -6,11 +6,10 @@
 use alloc::{string::ToString, vec::Vec};
 use core::ops::Bound;
 
-use super::{Directory, live::Live};
+use super::{Directory, live::Live, world::World};
 use crate::{
     id::ObjectId,
     limits::{LISTED_MAX, LOOKED_AT_MAX},
-    members::Members,
     message::Listed,
     time::Instant,
 };
@@ -20,11 +19,11 @@ impl Directory {
     /// `after` on; and behind which the next page begins, if there is more to look at.
     pub(super) fn list(
         &self,
-        now: Instant,
+        world: &World<'_>,
         prefix: &str,
         after: Option<&ObjectId>,
-        members: &Members,
     ) -> (Vec<Listed>, Option<ObjectId>) {
+        let (now, members) = (world.now, world.members);
         // Names are in the order of their texts, behind all that was minted.
         let first = prefix.parse().ok().filter(|id: &ObjectId| id.minter().is_none());
         let begin = match (after, &first) {

@@ -40,6 +40,7 @@ mod sweep;
 mod sweep_tests;
 #[cfg(test)]
 mod tests;
+mod world;
 
 use alloc::{
     boxed::Box,
@@ -58,7 +59,11 @@ use self::{
     speeds::Speeds,
     sweep::Entries,
 };
-pub use self::{names::prefix_owner, sweep::Slice};
+pub use self::{
+    names::prefix_owner,
+    sweep::Slice,
+    world::{Mail, World},
+};
 use crate::{
     error::Error,
     id::{NodeId, ObjectId},
@@ -67,12 +72,8 @@ use crate::{
     members::Members,
     message::Message,
     planted::{self, Bug},
-    reduce::cost::Link,
     time::Instant,
 };
-
-/// Messages that a directory wants sent.
-pub type Mail = Vec<(NodeId, Message)>;
 
 /// What a message was to the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,44 +157,37 @@ impl Directory {
     }
 
     /// Takes a message, if it is meant for an owner.
-    pub fn handle(
-        &mut self,
-        now: Instant,
-        from: NodeId,
-        message: &Message,
-        members: &Members,
-        link: Link,
-        mail: &mut Mail,
-    ) -> Taken {
+    pub fn handle(&mut self, world: &mut World<'_>, from: NodeId, message: &Message) -> Taken {
+        let now = world.now;
         self.speeds.heard(from);
-        self.settle_for(now, message, members, mail);
+        self.settle_for(world, message);
         match message {
             Message::Announce(announce) => {
-                let is_awaited = self.announce(now, from, announce, members, link, mail);
-                self.keep_for_a_while(now, &announce.id, members);
+                let is_awaited = self.announce(world, from, announce);
+                self.keep_for_a_while(world, &announce.id);
                 if !is_awaited {
                     return Taken::Yes;
                 }
             }
             Message::Withdraw { id, instance } => {
-                self.withdraw(now, from, id, *instance, members, mail);
+                self.withdraw(world, from, id, *instance);
             }
             Message::Locate { id, avoid, not_here, receives, seen } => {
                 self.speeds.says(now, from, *receives);
                 if let Some((holder, instance)) = not_here
                     && self.is_refusal_news(id, from, *holder)
                 {
-                    self.doubt_copy(now, *holder, id, *instance, members, mail);
+                    self.doubt_copy(world, *holder, id, *instance);
                 }
                 let (avoid, yields_until) = (avoid.clone(), None);
                 let waiter = Waiter { node: from, avoid, yields_until, seen: *seen };
-                self.seek_sender(now, waiter, id, members, link, mail);
+                self.seek_sender(world, waiter, id);
                 return Taken::SenderAsked(id.clone());
             }
             Message::Paced(_) if planted::has(Bug::IgnoresPaces) => {}
-            Message::Paced(paced) => self.paced(now, from, paced, members, link, mail),
+            Message::Paced(paced) => self.paced(world, from, paced),
             Message::Unlocate { id } => self.unlocate(from, id),
-            Message::Watch { id, seen } => self.watch(now, from, id, *seen, members, mail),
+            Message::Watch { id, seen } => self.watch(world, from, id, *seen),
             Message::Unwatch { id } => {
                 if let Some(entry) = self.entries.get_mut(id) {
                     entry.take_back(|asking| {
@@ -203,7 +197,7 @@ impl Directory {
                 self.forget_if_empty(id);
             }
             Message::Locations { id, known, request } => {
-                self.locations(now, from, id, known.clone(), *request, members, mail);
+                self.locations(world, from, id, known.clone(), *request);
             }
             Message::Unlocations { id, request } => {
                 if let Some(entry) = self.entries.get_mut(id) {
@@ -213,14 +207,14 @@ impl Directory {
                 self.forget_if_empty(id);
             }
             Message::Reserve { id, instance } => {
-                self.reserve(now, from, id, *instance, members, mail);
-                self.keep_for_a_while(now, id, members);
+                self.reserve(world, from, id, *instance);
+                self.keep_for_a_while(world, id);
             }
             Message::Delete { id, request, pruned } => {
-                self.delete(now, from, id, *request, *pruned, mail);
-                self.pass_on(id, members, mail);
+                self.delete(world, from, id, *request, *pruned);
+                self.pass_on(id, world);
             }
-            Message::Dropped { id, instance } => self.dropped(from, id, *instance, mail),
+            Message::Dropped { id, instance } => self.dropped(from, id, *instance, world.mail),
             Message::Fail { id, error, reserved } => {
                 let entry = self.entries.get(id);
                 let is_over = |entry: &Entry| reserved.is_some_and(|it| entry.is_over(now, &it));
@@ -229,8 +223,8 @@ impl Directory {
                 if entry.is_some_and(is_over) {
                     // The name was deleted meanwhile, and is free.
                 } else if id.minter().is_some() || maker.is_none_or(|maker| maker == from) {
-                    self.bury(now, id, error.clone(), Vec::new(), mail);
-                    self.pass_on(id, members, mail);
+                    self.bury(world, id, error.clone(), Vec::new());
+                    self.pass_on(id, world);
                 } else if let Some(entry) = self.entries.get_mut(id) {
                     entry.reserved.take_if(|reserved| reserved.instance.node == from);
                 }
@@ -247,16 +241,16 @@ impl Directory {
                 if !self.leases.leased(now, from, lease, *is_taken) {
                     self.limited.push((from, limit_name!(LEASES_MAX)));
                 }
-                self.leases.keep_for_a_while(now, lease, self.stray_ns, members);
+                self.leases.keep_for_a_while(world, lease, self.stray_ns);
             }
             Message::Covers { job, covers } => {
                 if !self.leases.covers(now, from, job, *covers) {
                     self.limited.push((from, limit_name!(LEASES_MAX)));
                 }
                 let lease = Lease::Job(job.clone());
-                self.leases.keep_for_a_while(now, &lease, self.stray_ns, members);
+                self.leases.keep_for_a_while(world, &lease, self.stray_ns);
             }
-            Message::JobEnded { job } => self.job_ended(now, job, members, mail),
+            Message::JobEnded { job } => self.job_ended(world, job),
             Message::Remember { id, instances, error: Some(error), pruned } => {
                 // Which of those that had the name ended can't be known then.
                 let is_clear = id.minter().is_some() || !instances.is_empty();
@@ -266,7 +260,7 @@ impl Directory {
                     instances.iter().all(|instance| gone.instances.contains(instance))
                 });
                 if is_clear && !is_known {
-                    self.bury(now, id, error.clone(), instances.clone(), mail);
+                    self.bury(world, id, error.clone(), instances.clone());
                 }
                 if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut())
                     && !gone.known_to.contains(&from)
@@ -276,28 +270,28 @@ impl Directory {
                 }
             }
             Message::Remember { id, instances, error: None, .. } => {
-                self.bury_older(now, id, instances, mail);
+                self.bury_older(world, id, instances);
             }
             Message::Latest { prefix, after, request } => {
-                self.ask_latest(from, prefix, *after, *request, mail);
+                self.ask_latest(from, prefix, *after, *request, world.mail);
             }
             Message::Unlatest { request } => {
                 self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, *request));
             }
             Message::Older { name, keep, request } => {
                 let (names, request) = (self.older(name, *keep), *request);
-                mail.push((from, Message::OlderAre { names, request }));
+                world.mail.push((from, Message::OlderAre { names, request }));
             }
             Message::List { prefix, after, request } => {
-                let (rows, next) = self.list(now, prefix, after.as_ref(), members);
-                mail.push((from, Message::ListIs { request: *request, rows, next }));
+                let (rows, next) = self.list(world, prefix, after.as_ref());
+                world.mail.push((from, Message::ListIs { request: *request, rows, next }));
             }
             _ => return Taken::No,
         }
         if let Some(id) = message.object()
             && let Some(entry) = self.entries.get_mut(id)
         {
-            entry.answer_locators(id, mail);
+            entry.answer_locators(id, world.mail);
         }
         match message {
             Message::Delete { id, .. } => Taken::Deleted(id.clone()),
@@ -340,19 +334,20 @@ impl Directory {
     }
 
     /// Forgets old deletions; tells those who wait for an object that no node can make any more.
-    pub fn expire(&mut self, now: Instant, members: &Members, link: Link, mail: &mut Mail) {
+    pub fn expire(&mut self, world: &mut World<'_>) {
+        let (now, members) = (world.now, world.members);
         if self.next_slice().is_some_and(|at| at <= now) {
-            self.work_off(now, members, mail);
+            self.work_off(world);
         }
         if self.catching_up_until <= now {
             for Parked { from, announce, .. } in core::mem::take(&mut self.parked) {
                 if members.contains(from) {
-                    self.settle(now, &announce.id, members, mail);
-                    self.announce(now, from, &announce, members, link, mail);
+                    self.settle(world, &announce.id);
+                    self.announce(world, from, &announce);
                 }
             }
         }
-        self.expire_leases(now, members, mail);
+        self.expire_leases(world);
         if self.resumed_at > now {
             return;
         }
@@ -363,7 +358,7 @@ impl Directory {
             }
             if self.alarms.first().is_some_and(|(at, _)| *at <= now) {
                 let due = self.alarms.pop_first();
-                due.iter().for_each(|(_, id)| self.look_again(now, id, members, link, mail));
+                due.iter().for_each(|(_, id)| self.look_again(world, id));
             } else if !is_forgotten {
                 return;
             }
@@ -372,19 +367,13 @@ impl Directory {
     }
 
     /// It is time to look at an entry: for orphans to give up, for stalled receivers, for what others own.
-    fn look_again(
-        &mut self,
-        now: Instant,
-        id: &ObjectId,
-        members: &Members,
-        link: Link,
-        mail: &mut Mail,
-    ) {
-        self.settle(now, id, members, mail);
-        self.answer_deleters(now, id, mail);
-        self.judge_stalls(now, id, members, link, mail);
-        self.wake_yielded(now, id, members, link, mail);
-        self.end_in_time(now, id, members, mail);
+    fn look_again(&mut self, world: &mut World<'_>, id: &ObjectId) {
+        let (now, members) = (world.now, world.members);
+        self.settle(world, id);
+        self.answer_deleters(world, id);
+        self.judge_stalls(world, id);
+        self.wake_yielded(world, id);
+        self.end_in_time(world, id);
         let since = self.entries.get(id).and_then(|entry| entry.orphan_since);
         let lost_at = since.map(|since| self.lost_at(since));
         if let Some(later) = lost_at.filter(|lost_at| *lost_at > now) {
@@ -411,11 +400,11 @@ impl Directory {
                     false => format!("node {node} left, and no other node had room for it"),
                 };
                 let error = Error::ObjectLost { id: id.clone(), detail };
-                live.strand_copies(id, &error, mail);
+                live.strand_copies(id, &error, world.mail);
                 entry.lost = None;
-                self.bury(now, id, error, Vec::from([live.instance]), mail);
+                self.bury(world, id, error, Vec::from([live.instance]));
                 if let Some(entry) = self.entries.get_mut(id) {
-                    entry.answer_locators(id, mail);
+                    entry.answer_locators(id, world.mail);
                 }
                 return;
             }
@@ -431,14 +420,14 @@ impl Directory {
                     _ => String::from("its only holder is gone"),
                 };
                 let error = Error::ObjectLost { id: id.clone(), detail };
-                entry.tell_gone(id, &error, |_| true, mail);
-                entry.answer_locators(id, mail);
+                entry.tell_gone(id, &error, |_| true, world.mail);
+                entry.answer_locators(id, world.mail);
                 // Copies that grow from each other and from no other copy never will be complete. Only the first
                 // owner knows of all copies.
                 if let Some(lost) = &lost
                     && members.owners(id).first == members.me()
                 {
-                    lost.strand_copies(id, &error, mail);
+                    lost.strand_copies(id, &error, world.mail);
                 }
             }
             if lost.is_some() && id.minter().is_none() {
@@ -457,7 +446,8 @@ impl Directory {
 
     /// What is told to a node that is no owner was said before a change of members that the sender does not know of
     /// yet, or after one that this node does not know of. The first is told again elsewhere and forgotten here.
-    fn keep_for_a_while(&mut self, now: Instant, id: &ObjectId, members: &Members) {
+    fn keep_for_a_while(&mut self, world: &World<'_>, id: &ObjectId) {
+        let (now, members) = (world.now, world.members);
         if !members.owners(id).contains(members.me())
             && let Some(entry) = self.entries.get_mut(id)
         {

@@ -9,6 +9,7 @@ use super::{
     Directory, Mail,
     copies::too_many,
     entry::{Entry, Reserved},
+    world::World,
 };
 use crate::{
     error::Error,
@@ -16,7 +17,6 @@ use crate::{
     limits::{LATEST_MAX, limit_name},
     members::Members,
     message::Message,
-    time::Instant,
 };
 
 /// Names of one answer: 1024 of the longest names fit a control message several times.
@@ -119,13 +119,12 @@ impl Directory {
     /// A reduce speaks for the name of its result: no other client can put it until that is there, or has failed.
     pub(super) fn reserve(
         &mut self,
-        now: Instant,
+        world: &mut World<'_>,
         from: NodeId,
         id: &ObjectId,
         instance: Instance,
-        members: &Members,
-        mail: &mut Mail,
     ) {
+        let (now, members) = (world.now, world.members);
         let entry = self.entries.open(id);
         let claimed = |taken_by| {
             let id = id.clone();
@@ -141,17 +140,17 @@ impl Directory {
         };
         if error.is_some() {
             // Deleted before the coordinator heard that the name was its own.
-            mail.push(claimed(None));
-            mail.push((from, Message::Drop { id: id.clone(), instance, error }));
+            world.mail.push(claimed(None));
+            world.mail.push((from, Message::Drop { id: id.clone(), instance, error }));
             return;
         }
-        entry.reuse(now, id, mail);
+        entry.reuse(world, id);
         // A later instance of the same node is the result itself, told of before its name.
         let is_result =
             |live: &Instance| live.node == instance.node && live.serial > instance.serial;
         let is_lost = entry.is_lost();
         if let Some(lost) = entry.live.take_if(|live| is_lost && !is_result(&live.instance)) {
-            lost.drop_copies(id, None, mail);
+            lost.drop_copies(id, None, world.mail);
         }
         let live = entry.live.as_ref();
         let is_made = live.is_some_and(|live| {
@@ -169,14 +168,14 @@ impl Directory {
                 if let Some(None) = charge {
                     self.limited.push((from, limit_name!(ENTRIES_MAX)));
                     let error = Some(too_many(members.me(), 0));
-                    mail.push((from, Message::Drop { id: id.clone(), instance, error }));
+                    world.mail.push((from, Message::Drop { id: id.clone(), instance, error }));
                     return self.forget_if_empty(id);
                 }
                 entry.reserved = Some(Box::new(Reserved::new(instance, charge.flatten())));
             }
             entry.orphan_since = None;
         }
-        mail.push(claimed(other.map(|other| other.node)));
+        world.mail.push(claimed(other.map(|other| other.node)));
         self.forget_if_empty(id);
     }
 }

@@ -15,10 +15,11 @@
 use alloc::{collections::BTreeSet, vec::Vec};
 
 use super::{
-    Directory, Mail,
+    Directory,
     feeds::Branch,
     live::{Holder, Live},
     speeds::Speeds,
+    world::World,
 };
 use crate::{
     broadcast::Pace,
@@ -75,15 +76,8 @@ struct Report {
 
 impl Directory {
     /// A receiver reports how fast an object comes.
-    pub(super) fn paced(
-        &mut self,
-        now: Instant,
-        from: NodeId,
-        paced: &Paced,
-        members: &Members,
-        link: Link,
-        mail: &mut Mail,
-    ) {
+    pub(super) fn paced(&mut self, world: &mut World<'_>, from: NodeId, paced: &Paced) {
+        let (now, members, link) = (world.now, world.members, world.link);
         let Paced { ref id, instance, source, rate, missing, usual } = *paced;
         let entry = self.entries.get_mut(id);
         let live =
@@ -105,7 +99,7 @@ impl Directory {
         if others.is_some()
             && let Some(times) = live.remember(now, from, typical, &mut self.speeds)
         {
-            mail.push((from, Message::Slow { times, bytes_per_second: rate.fair() }));
+            world.mail.push((from, Message::Slow { times, bytes_per_second: rate.fair() }));
         }
         if !report.is_slow(typical) {
             if report.has_its_share(typical) {
@@ -116,19 +110,13 @@ impl Directory {
         if let Some(better) = live.better(now, from, (others, typical), members, link, &self.speeds)
         {
             live.move_to(now, from, source, better);
-            mail.push((from, Message::Redirect { id: id.clone(), instance, source: better }));
+            world.mail.push((from, Message::Redirect { id: id.clone(), instance, source: better }));
         }
     }
 
     /// Finds other senders for receivers that were stalled a moment ago and have reported nothing since.
-    pub(super) fn judge_stalls(
-        &mut self,
-        now: Instant,
-        id: &ObjectId,
-        members: &Members,
-        link: Link,
-        mail: &mut Mail,
-    ) {
+    pub(super) fn judge_stalls(&mut self, world: &mut World<'_>, id: &ObjectId) {
+        let (now, members, link) = (world.now, world.members, world.link);
         let Some(live) = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut()) else {
             return;
         };
@@ -140,7 +128,7 @@ impl Directory {
             let (id, instance) = (id.clone(), live.instance);
             // The receiver learns in any case that an owner knows.
             let source = new.unwrap_or(source);
-            mail.push((node, Message::Redirect { id, instance, source }));
+            world.mail.push((node, Message::Redirect { id, instance, source }));
         }
     }
 }

@@ -22,9 +22,10 @@ use core::ops::{Bound, RangeBounds};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Directory, Mail,
+    Directory,
     entry::{Entry, Reserved},
     names::prefix_owner,
+    world::World,
 };
 use crate::{
     id::{Instance, NodeId, ObjectId},
@@ -166,7 +167,8 @@ impl Entries {
 
 impl Directory {
     /// Forgets a member: its copies, its questions. [`Directory::members_changed`] follows.
-    pub fn member_gone(&mut self, now: Instant, node: NodeId, members: &Members) {
+    pub fn member_gone(&mut self, world: &World<'_>, node: NodeId) {
+        let (now, members) = (world.now, world.members);
         self.latest.retain(|waiter| waiter.node != node);
         self.parked.retain(|parked| parked.from != node);
         self.accounts.sort_out();
@@ -180,28 +182,23 @@ impl Directory {
     /// while their holders never took it for anything else.
     ///
     /// Begins with the first slice; [`Directory::expire`] goes on.
-    pub fn members_changed(
-        &mut self,
-        now: Instant,
-        members: &Members,
-        renewed: Option<NodeId>,
-        mail: &mut Mail,
-    ) {
+    pub fn members_changed(&mut self, world: &mut World<'_>, renewed: Option<NodeId>) {
+        let (now, members) = (world.now, world.members);
         self.changed_at = Some(now);
         self.entries.note(Change::Owners { renewed, members: Arc::new(members.clone()) });
-        self.leases.members_changed(now, self.stray_ns, members, mail);
+        self.leases.members_changed(world, self.stray_ns);
         let me = members.me();
         self.latest.retain(|waiter| {
             prefix_owner(&waiter.prefix, members).is_some_and(|owner| owner == me)
         });
-        self.work_off(now, members, mail);
+        self.work_off(world);
     }
 
     /// What the members will be when this node has left: tells the owners of then all that they have to know, at once.
-    pub fn leave(&mut self, now: Instant, members: &Members, mail: &mut Mail) {
-        self.members_changed(now, members, None, mail);
+    pub fn leave(&mut self, world: &mut World<'_>) {
+        self.members_changed(world, None);
         while self.entries.walk.is_some() {
-            self.work_off(now, members, mail);
+            self.work_off(world);
         }
     }
 
@@ -211,10 +208,11 @@ impl Directory {
     }
 
     /// Works off one slice.
-    pub(super) fn work_off(&mut self, now: Instant, members: &Members, mail: &mut Mail) {
+    pub(super) fn work_off(&mut self, world: &mut World<'_>) {
+        let now = world.now;
         let ids = self.entries.next(self.slice.entries);
         for id in &ids {
-            self.settle(now, id, members, mail);
+            self.settle(world, id);
         }
         let is_last = ids.len() < self.slice.entries;
         self.entries.walked(ids.into_iter().next_back().filter(|_| !is_last));
@@ -222,18 +220,14 @@ impl Directory {
     }
 
     /// Brings an entry up to date before it is looked at.
-    pub(super) fn settle(
-        &mut self,
-        now: Instant,
-        id: &ObjectId,
-        members: &Members,
-        mail: &mut Mail,
-    ) {
+    pub(super) fn settle(&mut self, world: &mut World<'_>, id: &ObjectId) {
+        let (now, members) = (world.now, world.members);
         let (mut others, mut all_renewed, me) = (false, Vec::new(), members.me());
         for change in self.entries.take_news(id) {
             match change {
                 Change::Gone { node, members } => {
-                    self.forget_member(now, id, node, &members, mail);
+                    let world = &mut World { members: &members, mail: world.mail, ..*world };
+                    self.forget_member(world, id, node);
                 }
                 Change::Owners { renewed, members } => {
                     others = true;
@@ -249,18 +243,12 @@ impl Directory {
             }
         }
         if others {
-            self.tell_owners(now, id, &all_renewed, members, mail);
+            self.tell_owners(world, id, &all_renewed);
         }
     }
 
     /// Brings up to date what a message makes this owner look at. A listing is of what the slices have come to.
-    pub(super) fn settle_for(
-        &mut self,
-        now: Instant,
-        message: &Message,
-        members: &Members,
-        mail: &mut Mail,
-    ) {
+    pub(super) fn settle_for(&mut self, world: &mut World<'_>, message: &Message) {
         if self.entries.changes.is_empty() || planted::has(Bug::ReadsWhatIsNotSettled) {
             return;
         }
@@ -270,28 +258,22 @@ impl Directory {
             | Message::Paced(Paced { id, .. })
             | Message::Locations { id, .. }
             | Message::Unlocations { id, .. }
-            | Message::Dropped { id, .. } => return self.settle(now, id, members, mail),
+            | Message::Dropped { id, .. } => return self.settle(world, id),
             Message::Latest { prefix, .. } => prefix.clone(),
             Message::Older { name, .. } => format!("{}/", name.group()),
             other => {
                 let id = other.object();
-                return id.into_iter().for_each(|id| self.settle(now, id, members, mail));
+                return id.into_iter().for_each(|id| self.settle(world, id));
             }
         };
         let names: Vec<ObjectId> = self.under(&prefix).map(|(id, _)| id.clone()).collect();
         for id in names {
-            self.settle(now, &id, members, mail);
+            self.settle(world, &id);
         }
     }
 
-    fn forget_member(
-        &mut self,
-        now: Instant,
-        id: &ObjectId,
-        node: NodeId,
-        members: &Members,
-        mail: &mut Mail,
-    ) {
+    fn forget_member(&mut self, world: &mut World<'_>, id: &ObjectId, node: NodeId) {
+        let (now, members) = (world.now, world.members);
         let Some(entry) = self.entries.get_mut(id) else { return };
         entry.take_back(|asking| {
             asking.waiters.retain(|waiter| waiter.node != node);
@@ -300,7 +282,7 @@ impl Directory {
         });
         if let Some(gone) = &mut entry.gone {
             gone.dropping.retain(|(holder, _)| *holder != node);
-            gone.answer(id, mail);
+            gone.answer(id, world.mail);
         }
         let held = !planted::has(Bug::KeepsHoldersThatAreGone)
             && entry.live.as_mut().is_some_and(|live| live.remove_holder(node));
@@ -312,33 +294,27 @@ impl Directory {
             self.alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
         }
         if held {
-            entry.seek_bytes(id, mail);
+            entry.seek_bytes(id, world.mail);
         }
         if held || reserved || id.minter() == Some(node) {
             self.check_orphan(now, id, members);
         }
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.answer_locators(id, mail);
+            entry.answer_locators(id, world.mail);
         }
         self.forget_if_empty(id);
     }
 
-    fn tell_owners(
-        &mut self,
-        now: Instant,
-        id: &ObjectId,
-        renewed: &[NodeId],
-        members: &Members,
-        mail: &mut Mail,
-    ) {
+    fn tell_owners(&mut self, world: &mut World<'_>, id: &ObjectId, renewed: &[NodeId]) {
+        let (now, members) = (world.now, world.members);
         let Some(entry) = self.entries.get_mut(id) else { return };
         let (all, me) = (members.owners(id), members.me());
         let owners = || all.iter().filter(|owner| *owner != me);
         if let Some(gone) = &mut entry.gone {
             gone.known_to.retain(|owner| !renewed.contains(owner));
-            gone.tell(id, owners(), mail);
+            gone.tell(id, owners(), world.mail);
             if all.contains(me) {
-                gone.drop_again(id, mail);
+                gone.drop_again(id, world.mail);
             }
         }
         // What a name was before it was put again must not come back either.
@@ -347,7 +323,7 @@ impl Directory {
             for owner in owners() {
                 let (id, instances) = (id.clone(), buried.clone());
                 let (error, pruned) = (None, false);
-                mail.push((owner, Message::Remember { id, instances, error, pruned }));
+                world.mail.push((owner, Message::Remember { id, instances, error, pruned }));
             }
         }
     }

@@ -24,17 +24,15 @@ impl Owner {
         let mut mail = Vec::new();
         while let Some(at) = self.directory.next_slice() {
             self.now = self.now.max(at);
-            self.directory.work_off(self.now, &self.members, &mut mail);
+            mail.extend(self.told(Directory::work_off).1);
         }
         mail
     }
 
     /// The same node is met again, and has forgotten everything.
     fn meets(&mut self, member: Member) -> Mail {
-        let mut mail = Vec::new();
         self.members.insert(member);
-        self.directory.members_changed(self.now, &self.members, Some(member.id), &mut mail);
-        mail
+        self.told(|directory, world| directory.members_changed(world, Some(member.id))).1
     }
 
     fn member(&self, node: u64) -> Member {
@@ -106,8 +104,9 @@ fn whoever_leaves_tells_of_all_deletions_before_it_goes() {
     }
     let mut without_me = owner.members.clone();
     without_me.resign();
-    let mut mail = Vec::new();
-    owner.directory.leave(owner.now, &without_me, &mut mail);
+    let ((), mail) = owner.told(|directory, world| {
+        directory.leave(&mut World { members: &without_me, mail: world.mail, ..*world });
+    });
     let heard = |id: &ObjectId| {
         mail.iter()
             .filter(|(_, said)| matches!(said, Message::Remember { id: of, .. } if of == id))

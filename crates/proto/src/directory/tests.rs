@@ -13,6 +13,7 @@ use crate::{
     message::{Announce, Found, Progress, Receives, Source},
     meta::Meta,
     place::{Group, Place},
+    reduce::cost::Link,
 };
 
 pub(super) const SIZE: u64 = 32 << 20;
@@ -42,28 +43,40 @@ impl Owner {
     /// What the directory wants sent after `from` has said `message`.
     pub(super) fn hears(&mut self, from: u64, message: Message) -> Mail {
         self.now = self.now + 1000;
-        let mut mail = Vec::new();
-        let (members, directory) = (&self.members, &mut self.directory);
-        let taken = directory.handle(self.now, NodeId(from), &message, members, LINK, &mut mail);
+        let hears = |directory: &mut Directory, world: &mut World<'_>| {
+            directory.handle(world, NodeId(from), &message)
+        };
+        let (taken, mail) = self.told(hears);
         assert_ne!(taken, Taken::No);
         mail
     }
 
-    pub(super) fn loses(&mut self, node: u64) -> Mail {
+    /// What the directory answers to a fact, and what it wants sent.
+    pub(super) fn told<T>(
+        &mut self,
+        fact: impl FnOnce(&mut Directory, &mut World<'_>) -> T,
+    ) -> (T, Mail) {
         let mut mail = Vec::new();
+        let (now, members, link) = (self.now, &self.members, LINK);
+        let answer = fact(&mut self.directory, &mut World { now, members, link, mail: &mut mail });
+        (answer, mail)
+    }
+
+    pub(super) fn loses(&mut self, node: u64) -> Mail {
         self.members.remove(NodeId(node));
-        self.directory.member_gone(self.now, NodeId(node), &self.members);
-        self.directory.members_changed(self.now, &self.members, None, &mut mail);
-        mail
+        let loses = |directory: &mut Directory, world: &mut World<'_>| {
+            directory.member_gone(world, NodeId(node));
+            directory.members_changed(world, None);
+        };
+        self.told(loses).1
     }
 
     pub(super) fn waits(&mut self, ns: u64) -> Mail {
-        let mut mail = Vec::new();
         self.now = self.now + ns;
-        self.directory.expire(self.now, &self.members, LINK, &mut mail);
+        let ((), mut mail) = self.told(Directory::expire);
         while self.directory.deadline().is_some_and(|at| at <= self.now + 1) {
             self.now = self.now + 1;
-            self.directory.expire(self.now, &self.members, LINK, &mut mail);
+            mail.extend(self.told(Directory::expire).1);
         }
         mail
     }
@@ -1187,9 +1200,7 @@ fn a_new_owner_is_told_of_deletions() {
     let passed_on = mail.into_iter().filter(|(_, said)| matches!(said, Message::Remember { .. }));
     let passed_on: Vec<NodeId> = passed_on.map(|(to, _)| to).collect();
     let told = |owner: &mut Owner, renewed| {
-        let mut mail = Vec::new();
-        let (directory, members) = (&mut owner.directory, &owner.members);
-        directory.members_changed(owner.now, members, renewed, &mut mail);
+        let ((), mail) = owner.told(|directory, world| directory.members_changed(world, renewed));
         assert!(mail.iter().all(|(_, message)| matches!(message, Message::Remember { .. })));
         mail.into_iter().map(|(to, _)| to).collect::<Vec<NodeId>>()
     };
@@ -1229,7 +1240,7 @@ fn an_earlier_attempt_replaces_no_later_one_where_others_were_owners_before() {
     owner.members.resign();
     owner.hears(2, told(&id, instance(2, 7), true, growing()));
     owner.members = all;
-    owner.directory.members_changed(owner.now, &owner.members, None, &mut Vec::new());
+    owner.told(|directory, world| directory.members_changed(world, None));
     owner.hears(2, told(&id, instance(2, 9), true, growing()));
     let mail = owner.hears(3, told(&id, instance(2, 7), false, fed_by(2)));
     let dropped = Message::Drop { id: id.clone(), instance: instance(2, 7), error: None };

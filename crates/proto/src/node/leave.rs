@@ -26,6 +26,7 @@ use alloc::{
 
 use super::{Action, Node, change::Change, requests::Waiting, world::World};
 use crate::{
+    directory,
     error::Error,
     id::{Instance, NodeId, ObjectId},
     limits::LOST_NAMED_MAX,
@@ -360,11 +361,15 @@ impl Node {
         if self.spills.is_keeping() {
             self.drop_files_but(&homeless);
         }
-        let mut mail = Vec::new();
         let mut without_me = self.world.members().clone();
         without_me.resign();
-        self.directory.leave(self.world.now(), &without_me, &mut mail);
-        self.world.post(mail);
+        self.tell_directory(|directory, world| {
+            directory.leave(&mut directory::World {
+                members: &without_me,
+                mail: world.mail,
+                ..*world
+            });
+        });
         for other in self.world.others() {
             self.world.send(other, Message::Leave);
         }

@@ -85,7 +85,7 @@ impl Node {
 
     /// Forgets all that a node has said and was to do; `is_over` if its process does nothing more.
     fn forget_node(&mut self, node: NodeId, is_over: bool) {
-        self.directory.member_gone(self.world.now(), node, self.world.members());
+        self.tell_directory(|directory, world| directory.member_gone(world, node));
         self.reduces_without(node, is_over);
         self.requests.lists_without(node, &mut self.world);
         for id in self.adoptions.forget_node(node) {
@@ -102,9 +102,7 @@ impl Node {
         let renewed = change.renewed;
         self.surveys.members_changed(&self.world);
         self.leaving.tell_again(change, &mut self.world);
-        let mut mail = Vec::new();
-        self.directory.members_changed(self.world.now(), self.world.members(), renewed, &mut mail);
-        self.world.post(mail);
+        self.tell_directory(|directory, world| directory.members_changed(world, renewed));
 
         // Before the results that are made under them, for which they would be taken otherwise.
         self.names.reserve_again(&self.coordinator, change, &mut self.world);

@@ -5,7 +5,7 @@ use alloc::{boxed::Box, format, vec::Vec};
 use super::{Event, Node, Note, membership::Loss, requests::Asked};
 use crate::{
     ask::{Answer, Ask},
-    directory::Taken,
+    directory::{self, Directory, Taken},
     error::Error,
     id::{ClientId, NodeId, RequestId},
     lifetime::Terms,
@@ -154,12 +154,7 @@ impl Node {
             self.world.note(Note::MessageRefused { from, message: Box::new(message) });
             return;
         }
-        let mut mail = Vec::new();
-        let (now, members, link) =
-            (self.world.now(), self.world.members(), self.world.config().link);
-        let taken = self.directory.handle(now, from, &message, members, link, &mut mail);
-        self.world.post(mail);
-        match taken {
+        match self.tell_directory(|directory, world| directory.handle(world, from, &message)) {
             Taken::No => self.receive_as_peer(from, message),
             Taken::Yes => {}
             Taken::SenderAsked(id) => self.result_asked(&id),
@@ -268,15 +263,22 @@ impl Node {
             || self.worker.len() + self.scatters.len() > 0
     }
 
-    fn expire(&mut self) {
+    /// Has this node's part of the directory take a fact, and sends what it says to that.
+    pub(super) fn tell_directory<T>(
+        &mut self,
+        fact: impl FnOnce(&mut Directory, &mut directory::World<'_>) -> T,
+    ) -> T {
         let mut mail = Vec::new();
-        self.directory.expire(
-            self.world.now(),
-            self.world.members(),
-            self.world.config().link,
-            &mut mail,
-        );
+        let (now, members, link) =
+            (self.world.now(), self.world.members(), self.world.config().link);
+        let mut world = directory::World { now, members, link, mail: &mut mail };
+        let told = fact(&mut self.directory, &mut world);
         self.world.post(mail);
+        told
+    }
+
+    fn expire(&mut self) {
+        self.tell_directory(Directory::expire);
         self.expire_retelling();
         self.expire_pulls();
         self.expire_shortage();
