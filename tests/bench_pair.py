@@ -54,7 +54,7 @@ def measured(system: System, *, hosts: int = 2, ops: Sequence[str] = OPS) -> lis
     """The rows of operations of a small and a middling size on a lab."""
     said: list[str] = []
     with Lab(hosts=hosts) as lab, Agents(of_lab(lab)) as agents:
-        system.adapt(of_lab(lab).hosts, None, (), plain=False)
+        system.adapt(of_lab(lab).hosts, None, plain=False)
         runner = Runner(of_lab(lab), agents, [system], repeats=1, environments=Environments(), tell=said.append)
         runner.prepare()
         try:

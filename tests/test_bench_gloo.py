@@ -72,7 +72,7 @@ def test_every_host_has_a_rank_bound_to_its_address(tmp_path: Path) -> None:
 def test_a_bcube_is_offered_to_counts_that_make_one(tmp_path: Path) -> None:
     def offered(hosts: int) -> bool:
         system = Gloo()
-        system.adapt([Written(tmp_path).hosts[0]] * hosts, None, (), plain=False)
+        system.adapt([Written(tmp_path).hosts[0]] * hosts, None, plain=False)
         return "bcube" in [one.name for one in system.variants("allreduce")]
 
     assert [hosts for hosts in range(66) if offered(hosts)] == [4, 8, 12, 16, 32, 48, 64]

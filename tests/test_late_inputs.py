@@ -1,7 +1,7 @@
 """Sums whose inputs come while they are already asked for, several from each node: exact, and begun once.
 
 The simulation has a shell of its own and can't see what real nodes do with two inputs of one node. So random sums run
-here on real nodes, embedded and as processes: any placement, size, count, degree and order of arrival.
+here on real nodes, embedded and as processes: any placement, size, count and order of arrival.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def disturbances(clients: list[Client]) -> dict[str, int]:
 
 
 @contextmanager
-def embedded(size: int, degrees: list[str], folder: Path) -> Iterator[list[Client]]:
+def embedded(size: int, folder: Path) -> Iterator[list[Client]]:
     """One client of each of some nodes in this process."""
     with ExitStack() as stack:
         nodes: list[hoplite.Node] = []
@@ -46,7 +46,6 @@ def embedded(size: int, degrees: list[str], folder: Path) -> Iterator[list[Clien
                 join=[node.address for node in nodes[:1]],
                 capacity="1GiB",
                 socket=folder / f"{number}.sock",
-                degree=None if degrees[number] == "auto" else degrees[number],
             )
             stack.callback(node.close, 0)
             nodes.append(node)
@@ -55,14 +54,13 @@ def embedded(size: int, degrees: list[str], folder: Path) -> Iterator[list[Clien
 
 
 @contextmanager
-def processes(size: int, degrees: list[str], _folder: Path) -> Iterator[list[Client]]:
+def processes(size: int, _folder: Path) -> Iterator[list[Client]]:
     """Two clients of each of some node processes, which are attached through their sockets."""
     with ExitStack() as stack:
         started: list[testing.NodeProcess] = []
-        for number in range(size):
+        for _ in range(size):
             join = ["--join", started[0].address] if started else []
-            options = ["--degree", degrees[number]] if degrees[number] != "auto" else []
-            started.append(stack.enter_context(testing.node_process(*join, *options, "--capacity", "1GiB")))
+            started.append(stack.enter_context(testing.node_process(*join, "--capacity", "1GiB")))
         clients = [stack.enter_context(hoplite.connect(f"unix:{node.socket}")) for node in started for _ in range(2)]
         eventually(lambda: all(len(client.status()["members"]) == size for client in clients))
         yield clients
@@ -118,8 +116,7 @@ class Sum:
 @pytest.mark.parametrize("seed", range(3))
 def test_random_sums_are_exact_and_begin_once(cluster: object, seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
-    degrees = dice.choices(["auto", "1", "2", "n"], [4, 1, 1, 1], k=4)
-    with cluster(4, degrees, tmp_path) as clients, ThreadPoolExecutor(64) as pool:  # type: ignore[operator]
+    with cluster(4, tmp_path) as clients, ThreadPoolExecutor(64) as pool:  # type: ignore[operator]
         for number in range(40):
             told = Sum(dice, number, clients)
             told.run(pool)

@@ -146,7 +146,7 @@ def measure(uplink: str, order: list[int], names: list[tuple[str, str]]) -> dict
             known: list[Studied] = [StudiedGloo(names), StudiedOpenMpi(names), StudiedMpich(names)]
             measured = [system for system in known if system.name in dict(names)]
             for system in measured:
-                system.adapt(ranked, None, (), plain=False)
+                system.adapt(ranked, None, plain=False)
             runner = Runner(
                 network, agents, measured, repeats=REPEATS, environments=Environments(), tell=lambda _words: None
             )

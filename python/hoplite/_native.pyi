@@ -165,7 +165,6 @@ class Node:
         advertise: str | None = None,
         place: list[tuple[str, int]] | None = None,
         surveys: bool = False,
-        degree: str | None = None,
         detection_timeout: float = 3.0,
         socket: str | None = None,
     ) -> Node: ...

@@ -72,8 +72,6 @@ class Node:
             more hosts find out, in bursts while they are idle, which of them share a link. "off" keeps them from it.
         topology_host: the name of this host in that file; the default is the host that has the address on which the
             node listens, or which it advertises.
-        degree: children of each position in the tree of every reduce that this node's clients begin, 1, 2 or "n"; for
-            measurements. The default is what is predicted to be fastest, for each reduce.
         detection_timeout: seconds that another node may be silent, frozen or cut off, until it counts as dead, at least
             0.5; the default is 3. One whose process ended is noticed at once.
         socket: path of the Unix socket for this host's processes; the default is this user's, at which
@@ -113,7 +111,6 @@ class Node:
         rack: str | None = None,
         topology: str | os.PathLike[str] | None = None,
         topology_host: str | None = None,
-        degree: str | int | None = None,
         detection_timeout: float | None = None,
         socket: str | os.PathLike[str] | None = None,
         config: str | os.PathLike[str] | None = None,
@@ -140,7 +137,6 @@ class Node:
             rack=rack,
             topology=topology,
             topology_host=topology_host,
-            degree=degree,
             detection_timeout=detection_timeout,
             socket=socket,
             leave_timeout=None,
@@ -178,7 +174,6 @@ class Node:
                         advertise=values["advertise"],
                         place=place,
                         surveys=values["topology"] in (None, _places.MEASURE),
-                        degree=values["degree"],
                         detection_timeout=values["detection_timeout"],
                         socket=path,
                     )

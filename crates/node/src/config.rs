@@ -2,10 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use hoplite_proto::{
-    place::Place,
-    reduce::{cost::Link, shape::Degree},
-};
+use hoplite_proto::{place::Place, reduce::cost::Link};
 use hoplite_shm::memory_limit;
 
 /// Settings of a node; each has a default that works on one host.
@@ -43,8 +40,6 @@ pub struct NodeConfig {
     pub place: Option<Place>,
     /// Whether the node takes part in surveys, if no member is told its place.
     pub surveys: bool,
-    /// The degree of every reduce, for measurements; none lets the cost model choose.
-    pub degree: Option<Degree>,
     /// After how long a member that falls silent, frozen or cut off, counts as dead. One that ended is noticed at once.
     pub detection: Duration,
     /// Latency and bandwidth that are assumed until transfers have shown them.
@@ -93,7 +88,6 @@ impl Default for NodeConfig {
             socket: None,
             place: None,
             surveys: false,
-            degree: None,
             detection: DETECTION,
             link: LINK_ASSUMED,
         }

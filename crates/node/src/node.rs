@@ -247,8 +247,7 @@ async fn begin(
         warn!(capacity, "{excess}");
     }
     let detection_ns = u64::try_from(config.detection.as_nanos()).ok();
-    let machine =
-        Config { degree: config.degree, detection_ns, ..Config::new(capacity, config.link) };
+    let machine = Config { detection_ns, ..Config::new(capacity, config.link) };
     info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "begins");
     let tasks = Tasks::new(tokio::runtime::Handle::current());
     let mut node = Machine::new(identity.member, machine);

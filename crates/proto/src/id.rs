@@ -260,7 +260,7 @@ impl From<Name> for String {
     }
 }
 
-/// A text that is not what it should be: a ref, a name, a rack, a degree.
+/// A text that is not what it should be: a ref, a name, a rack.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadRef(pub String);

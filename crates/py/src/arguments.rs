@@ -1,9 +1,9 @@
 //! Python arguments as the types of the Rust API.
 
-use std::{borrow::Cow, str::FromStr, time::Duration};
+use std::{borrow::Cow, time::Duration};
 
 use hoplite_node::proto::{
-    id::{BadRef, ObjectId},
+    id::ObjectId,
     meta::{Digest, Dtype, Form, Kind, Meta, Op},
     place::{Group, Place},
 };
@@ -48,14 +48,6 @@ pub(crate) fn place(py: Python<'_>, groups: Option<Vec<(String, u8)>>) -> PyResu
     let groups: Vec<Group> =
         groups.into_iter().map(|(label, carries)| Group { label, carries }).collect();
     Place::new(&groups).map(Some).map_err(|error| errors::argument(py, &error))
-}
-
-/// How the reduces of a node are shaped.
-pub(crate) fn word<T: FromStr<Err = BadRef>>(
-    py: Python<'_>,
-    text: Option<&str>,
-) -> PyResult<Option<T>> {
-    text.map(str::parse).transpose().map_err(|error| errors::argument(py, &error))
 }
 
 /// What an object is to be called: a name, or a ref that was promised.

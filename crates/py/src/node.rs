@@ -32,7 +32,7 @@ impl Node {
     #[new]
     #[pyo3(signature = (
         *, listen=None, join=Vec::new(), capacity=None, spill=None, spill_limit=None, spill_keep=false, cluster="default", tokens=Vec::new(), certificates=None,
-        admission="", plain=false, insecure=false, confine=false, advertise=None, socket=None, place=None, surveys=false, degree=None, detection_timeout=3.0
+        admission="", plain=false, insecure=false, confine=false, advertise=None, socket=None, place=None, surveys=false, detection_timeout=3.0
     ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -54,10 +54,9 @@ impl Node {
         socket: Option<PathBuf>,
         place: Option<Vec<(String, u8)>>,
         surveys: bool,
-        degree: Option<&str>,
         detection_timeout: f64,
     ) -> PyResult<Self> {
-        let (place, degree) = (arguments::place(py, place)?, arguments::word(py, degree)?);
+        let place = arguments::place(py, place)?;
         let cluster = cluster.into();
         let certificates = certificates.map(|(certificate, key, ca, crl)| CertificateFiles {
             certificate,
@@ -83,7 +82,6 @@ impl Node {
             socket,
             place,
             surveys,
-            degree,
             detection: arguments::timeout(py, Some(detection_timeout))?.unwrap_or_default(),
             ..NodeConfig::default()
         };

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hoplite._arguments import check_text
 from hoplite._files import check_private, check_trusted
 from hoplite.errors import InvalidArgument
-from hoplite.settings.kinds import DEGREES, FLAG, LEVELS, LOCAL, UNIX
+from hoplite.settings.kinds import FLAG, LEVELS, LOCAL, UNIX
 from hoplite.settings.table import CONFIG_VARIABLE, PREFIX, SETTINGS, TABLE, VARIABLES, Setting
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hoplite.values import Allowed
 
 __all__ = [
-    "CONFIG_VARIABLE", "DEGREES", "FLAG", "LEVELS", "LOCAL", "LOOPBACK", "SETTINGS", "UNIX", "VARIABLES", "Setting",
+    "CONFIG_VARIABLE", "FLAG", "LEVELS", "LOCAL", "LOOPBACK", "SETTINGS", "UNIX", "VARIABLES", "Setting",
     "SettingsWarning", "Values", "closest", "load", "may_pickle", "read_file", "warn",
 ]  # fmt: skip
 

@@ -27,8 +27,6 @@ DETECTION_MIN_S = 0.5
 # As long as a label's value in Kubernetes.
 RACK_BYTES_MAX = 63
 
-DEGREES = ("1", "2", "n")
-
 LEVELS = ("off", "error", "warn", "info", "debug", "trace")
 
 YES = ("1", "true", "yes", "on")
@@ -65,13 +63,6 @@ def _check_rack(what: str, value: str) -> str:
         raise InvalidArgument(f"{what} {text!r} has characters that can't be printed")
     if len(text.encode()) > RACK_BYTES_MAX:
         raise InvalidArgument(f"{what} {text!r} is too long: {len(text.encode())} bytes, at most {RACK_BYTES_MAX}")
-    return text
-
-
-def _check_degree(what: str, value: str | int) -> str:
-    text = str(value) if isinstance(value, int) else check_text(what, value)
-    if text not in DEGREES:
-        raise InvalidArgument(f"{what} is {value!r}; it is one of {', '.join(DEGREES)}")
     return text
 
 
@@ -150,7 +141,6 @@ PATH = Kind("PATH", 'a path, as "/run/hoplite/node.sock"', (str,), str, check_te
 ADDRESS = Kind("HOST:PORT", '"host:port", as "10.0.0.1:7420"', (str,), str, check_address)
 ADVERTISE = Kind("HOST[:PORT]", '"host:port", or an address alone', (str,), str, _check_advertise)
 RACK = Kind("NAME", 'a name, as "rack7"', (str,), str, _check_rack)
-DEGREE = Kind("1|2|n", '1 for a chain, 2 for a tree or "n" for a star', (str, int), str, _check_degree)
 ADDRESSES = Kind(
     "HOST:PORT",
     'a list, as ["10.0.0.1:7420", "10.0.0.2:7420"]; commas in a variable',

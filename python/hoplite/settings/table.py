@@ -11,7 +11,6 @@ from hoplite.settings.kinds import (
     ADDRESSES,
     ADVERTISE,
     ALLOWED,
-    DEGREE,
     DETECTION,
     FLAG,
     LEVEL,
@@ -229,13 +228,6 @@ SETTINGS = (
         "Leave what no other node has in the folder `spill` when this node ends: the next node that spills there and "
         "says the same begins with it.",
         default_text="false",
-    ),
-    Setting(
-        "degree",
-        DEGREE,
-        None,
-        "Children of each position in the tree of every reduce that this node's clients begin: for measurements.",
-        default_text="what is predicted to be fastest, for each reduce",
     ),
     Setting(
         "socket",

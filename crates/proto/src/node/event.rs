@@ -482,7 +482,7 @@ pub struct Config {
     pub capacity: u64,
     /// Latency and bandwidth until they are measured.
     pub link: Link,
-    /// The degree of every reduce, for measurements; normally chosen by cost.
+    /// The degree of every reduce, for the simulation, which tries all of them; none lets the cost model choose.
     pub degree: Option<Degree>,
     /// After how long a member that falls silent counts as dead; none waits for its connections to break.
     pub detection_ns: Option<u64>,

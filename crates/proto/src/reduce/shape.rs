@@ -18,12 +18,10 @@
 //!
 //! Knows nothing of nodes, inputs or time.
 
-use alloc::{format, vec::Vec};
-use core::{fmt, ops::Range, str::FromStr};
+use alloc::vec::Vec;
+use core::{fmt, ops::Range};
 
 use serde::{Deserialize, Serialize};
-
-use crate::{id::BadRef, quoted::Quoted};
 
 /// Children per position, the paper's d: one of {1, 2, n}.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -48,15 +46,6 @@ impl fmt::Display for Degree {
             Self::Binary => "2",
             Self::Star => "n",
         })
-    }
-}
-
-impl FromStr for Degree {
-    type Err = BadRef;
-
-    fn from_str(text: &str) -> Result<Self, BadRef> {
-        let named = Self::ALL.into_iter().find(|degree| format!("{degree}") == text);
-        named.ok_or_else(|| BadRef(format!("a degree is 1, 2 or n, not {}", Quoted(text))))
     }
 }
 

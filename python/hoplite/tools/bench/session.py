@@ -34,7 +34,6 @@ class Settings:
         cells: what of each.
         repeats: samples of each cell.
         install: whether systems may be fetched from package indexes.
-        degrees: of Hoplite's reduce trees that are measured beside its own choice.
         plain: whether Hoplite is measured without encryption too.
     """
 
@@ -42,7 +41,6 @@ class Settings:
     cells: Sequence[plan.Cell]
     repeats: int
     install: bool = True
-    degrees: Sequence[str] = ()
     plain: bool = False
 
 
@@ -78,7 +76,7 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
     """
     systems = choose(settings.systems)
     for system in systems:
-        system.adapt(network.hosts, network.topology, settings.degrees, plain=settings.plain)
+        system.adapt(network.hosts, network.topology, plain=settings.plain)
     hosts = len(network.hosts)
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(Watch())

@@ -65,11 +65,6 @@ QUICK = {
     show_default=True,
     help="Arrays of each host that go into a sum; several with commas. Systems that take one are left out of more.",
 )
-@click.option(
-    "--degree",
-    callback=bench_options.degrees,
-    help="Measure Hoplite's reduces with these degrees too: 1, 2, n; several with commas.",
-)
 @click.option("--plain", is_flag=True, help="Measure Hoplite without encryption too.")
 @bench_options.rows_file
 @click.option("--no-install", is_flag=True, help="Take only systems that are installed already.")
@@ -115,7 +110,6 @@ def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
         cells=plan.cells(options["ops"], options["sizes"], options["arrival"], options["inputs_per_host"]),
         repeats=options["repeats"],
         install=not options["no_install"],
-        degrees=options["degree"],
         plain=options["plain"],
     )
     session.choose(settings.systems)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hoplite.errors import HopliteError, InvalidArgument, LabError
-from hoplite.settings import DEGREES
 from hoplite.sizes import check_size
 from hoplite.tools.cli.output import Failure, fail_with, stepping
 
@@ -52,15 +51,6 @@ def counts(context: click.Context, option: click.Parameter, value: str) -> list[
         return list(dict.fromkeys(int(text) for text in words(context, option, value)))
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a list of numbers, such as 1,2") from None
-
-
-def degrees(context: click.Context, option: click.Parameter, value: str | None) -> list[str]:
-    """Reads degrees of reduce trees; none if nothing is said."""
-    found = [] if value is None else words(context, option, value)
-    for word in found:
-        if word not in DEGREES:
-            raise click.BadParameter(f"{word!r} is no degree; there are {', '.join(DEGREES)}")
-    return found
 
 
 def rows_file(command: Callable[..., None]) -> Callable[..., None]:

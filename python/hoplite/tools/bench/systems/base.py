@@ -121,14 +121,13 @@ class System(abc.ABC):
         """
 
     def adapt(  # noqa: B027 - few have a use for it
-        self, hosts: Sequence[Host], topology: Mapping[str, Any] | None, degrees: Sequence[str], *, plain: bool
+        self, hosts: Sequence[Host], topology: Mapping[str, Any] | None, *, plain: bool
     ) -> None:
         """Is told before `variants` where it will run.
 
         Args:
             hosts: that take part, in order of rank.
             topology: of the hosts, as in a topology file; None if it is not known, or all are in one rack.
-            degrees: of reduce trees that are to be forced, "1", "2" or "n", each a variant.
             plain: whether a variant without encryption is measured too.
         """
 

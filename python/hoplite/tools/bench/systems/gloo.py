@@ -41,7 +41,6 @@ class Gloo(System):
         self,
         hosts: Sequence[Host],
         topology: Mapping[str, Any] | None,  # noqa: ARG002 - it has no use for it
-        degrees: Sequence[str],  # noqa: ARG002 - its trees have one shape
         *,
         plain: bool,  # noqa: ARG002 - it encrypts nothing
     ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from hoplite.settings import DEGREES
 from hoplite.tools.bench.systems.base import OPS, RANKS, System, Variant, this_python
 
 if TYPE_CHECKING:
@@ -17,11 +16,10 @@ if TYPE_CHECKING:
 # Variants, and the groups of the same names.
 RACKS = "racks told"
 PLAIN = "not encrypted"
-DEGREE = "degree "
 
 # The nodes of all groups run side by side, each group's on a port of its own from here on.
 PORT = 17421
-GROUPS = ["default", RACKS, PLAIN, *(f"{DEGREE}{degree}" for degree in DEGREES)]
+GROUPS = ["default", RACKS, PLAIN]
 
 
 class Hoplite(System):
@@ -32,20 +30,17 @@ class Hoplite(System):
 
     def __init__(self) -> None:
         self._topology: Mapping[str, Any] | None = None
-        self._degrees: Sequence[str] = ()
         self._has_plain = False
 
     def adapt(
         self,
         hosts: Sequence[Host],  # noqa: ARG002 - all variants run on any
         topology: Mapping[str, Any] | None,
-        degrees: Sequence[str],
         *,
         plain: bool,
     ) -> None:
-        """More variants: one that is told of the racks and pods, one without encryption, and one for each degree."""
+        """More variants: one that is told of the racks and pods, and one without encryption."""
         self._topology = topology
-        self._degrees = degrees
         self._has_plain = plain
 
     def prepare(self, environments: Environments) -> None:
@@ -53,10 +48,7 @@ class Hoplite(System):
 
     def variants(self, op: str) -> list[Variant]:
         """Its own choice for all operations; what may be said to it where that makes a difference."""
-        told = [RACKS] if self._topology else []
-        if op in ("reduce", "allreduce"):
-            told += [f"{DEGREE}{degree}" for degree in self._degrees]
-        told = [] if op in ("rtt", "gather") else told
+        told = [RACKS] if self._topology and op not in ("rtt", "gather") else []
         if self._has_plain:
             told.append(PLAIN)
         return [Variant(), *(Variant(name, name) for name in told)] if op in OPS else []
@@ -97,5 +89,4 @@ def _settings(group: str) -> dict[str, str]:
     return {
         "HOPLITE_PLAIN": "true" if group == PLAIN else "",
         "HOPLITE_RACK": "",
-        "HOPLITE_DEGREE": group.removeprefix(DEGREE) if group.startswith(DEGREE) else "",
     }
