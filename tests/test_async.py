@@ -94,8 +94,8 @@ def test_cancelled_while_it_waits_for_what_is_absent(plain: Crew, verb: Any) -> 
 def test_cancelled_while_it_waits_for_a_reduce(plain: Crew) -> None:
     async def main() -> None:
         total = await plain.reducer.reduce_async([plain.name("never")])
-        for verb in (plain.reducer.inputs_async, plain.getter.get_async):
-            await cancelled(await begun(verb(total)))
+        for verb in (total.inputs_async(), plain.getter.get_async(total)):
+            await cancelled(await begun(verb))
         assert plain.reducer.stats()["reduces"] == 1
         await plain.reducer.delete_async(total)
 

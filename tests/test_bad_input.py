@@ -28,7 +28,7 @@ TIMED: dict[str, Callable[[Client, Any], object]] = {
     "put": lambda client, timeout: client.put(b"x", timeout=timeout),
     "get": lambda client, timeout: client.get("a/1", timeout=timeout),
     "reduce": lambda client, timeout: client.reduce(["a/1"], timeout=timeout),
-    "inputs": lambda client, timeout: client.inputs("a/1", timeout=timeout),
+    "inputs": lambda client, timeout: hoplite.Ref("a/1", client).inputs(timeout=timeout),
     "delete": lambda client, timeout: client.delete("a/1", timeout=timeout),
     "latest": lambda client, timeout: client.latest("a/", timeout=timeout),
 }

@@ -58,7 +58,7 @@ class Call(NamedTuple):
     """A verb of a client and the one of a capability that it takes; None takes any.
 
     Attributes:
-        method: of the client.
+        method: of the client, or of the ref.
         verb: of the capability.
         arguments: given the ref of an object.
     """
@@ -84,30 +84,34 @@ CALLS = {
     "latest": Call("latest", "get", lambda ref: ([folder(ref)], {})),
     "reduce": Call("reduce", "reduce", lambda ref: ([[ref, "team-a/2"]], {})),
     "reduce into": Call("reduce", "reduce", lambda ref: ([["team-a/1", "team-a/2"]], {"name": ref + "-sum"})),
-    "inputs": Call("inputs", "reduce", lambda ref: ([ref], {})),
-    "lost": Call("lost", "reduce", lambda ref: ([ref], {})),
+    "inputs": Call("inputs", "reduce", lambda _: ([], {})),
+    "lost": Call("lost", "reduce", lambda _: ([], {})),
     "hold": Call("hold", "delete", lambda ref: ([ref], {})),
     "locations": Call("locations", None, lambda ref: ([ref], {})),
     "delete": Call("delete", "delete", lambda ref: ([ref], {})),
     "delete several": Call("delete", "delete", lambda ref: ([["team-a/9", ref]], {})),
 }
 
+# Methods of a ref.
+OF_REFS = ("inputs", "lost")
+
 
 def refusal(call: Call, client: Client, ref: str, *, is_async: bool) -> str | None:
     """Calls; what is said against it, None if it is allowed."""
     arguments, options = call.arguments(ref)
+    asked = hoplite.Ref(ref, client) if call.method in OF_REFS else client
 
     async def ask() -> object:
-        result: object = await getattr(client, call.method + "_async")(*arguments, **options, timeout=SOON)
+        result: object = await getattr(asked, call.method + "_async")(*arguments, **options, timeout=SOON)
         return result
 
     try:
-        result = asyncio.run(ask()) if is_async else getattr(client, call.method)(*arguments, **options, timeout=SOON)
+        result = asyncio.run(ask()) if is_async else getattr(asked, call.method)(*arguments, **options, timeout=SOON)
     except NotAllowed as error:
         return str(error)
     except hoplite.InvalidArgument:
         # Of what is no reduce: it was looked for.
-        if call.method in ("inputs", "lost"):
+        if call.method in OF_REFS:
             return None
         raise
     if isinstance(result, hoplite.Buffer):

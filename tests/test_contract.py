@@ -296,7 +296,7 @@ def test_a_reduce_is_the_fold_of_its_inputs(crew: Crew, size: int) -> None:
         crew.clients[number % 3].put(values[number], name=names[number])
     for op, get in gets.items():
         same(get.result(), fold(op, values))
-        assert sorted(map(str, crew.reducer.inputs(totals[op], timeout=SOON))) == names
+        assert sorted(map(str, totals[op].inputs(timeout=SOON))) == names
 
 
 @SIZES
@@ -304,13 +304,13 @@ def test_a_reduce_folds_the_first_count_and_leaves_the_rest(crew: Crew, size: in
     names = [crew.name(number) for number in range(5)]
     total = crew.reducer.reduce(names, count=3)
     with pytest.raises(hoplite.GetTimeout):
-        crew.reducer.inputs(total, timeout=0)
+        total.inputs(timeout=0)
     for number in (4, 1, 2):
         crew.clients[number % 3].put(numbers(size, "int64", seed=number), name=names[number])
     same(
         crew.getter.get(total, timeout=SOON), fold("sum", [numbers(size, "int64", seed=number) for number in (4, 1, 2)])
     )
-    assert {ref.number for ref in crew.reducer.inputs(total, timeout=SOON)} == {1, 2, 4}
+    assert {ref.number for ref in total.inputs(timeout=SOON)} == {1, 2, 4}
     crew.putter.put(numbers(size, "int64", seed=9), name=names[0])
     same(crew.getter.get(names[0], timeout=SOON), numbers(size, "int64", seed=9))
 
@@ -364,7 +364,7 @@ def test_a_reduce_out_of_time_names_who_is_missing(crew: Crew) -> None:
     with pytest.raises(hoplite.GetTimeout, match="missing"):
         get.result()
     with pytest.raises(hoplite.GetTimeout, match="missing"):
-        crew.reducer.inputs(total, timeout=SOON)
+        total.inputs(timeout=SOON)
     assert crew.reducer.stats()["reduces"] == 0
 
 
@@ -382,10 +382,10 @@ def test_a_deleted_input_or_result_ends_a_reduce(crew: Crew) -> None:
 
 def test_inputs_are_those_of_a_reduce_of_this_node(crew: Crew) -> None:
     with pytest.raises(hoplite.InvalidArgument):
-        crew.reducer.inputs(crew.putter.put(b""), timeout=SOON)
+        crew.putter.put(b"").inputs(timeout=SOON)
     ref = crew.putter.put(numbers(3))
     total = crew.reducer.reduce([ref])
-    assert crew.reducer.inputs(str(total), timeout=SOON) == [ref]
+    assert hoplite.Ref(str(total), crew.reducer).inputs(timeout=SOON) == [ref]
 
 
 def test_latest_is_the_highest_number_above_after(crew: Crew) -> None:
@@ -451,7 +451,7 @@ def test_a_closed_client_says_so(crew: Crew) -> None:
         lambda: client.create(SMALL),
         lambda: client.wait([ref]),
         lambda: client.reduce([ref]),
-        lambda: client.inputs(ref),
+        lambda: hoplite.Ref(str(ref), client).inputs(),
         lambda: client.delete(ref),
         lambda: client.latest("a/"),
         lambda: client.locations(ref),
@@ -482,7 +482,7 @@ def test_close_ends_every_wait_at_once(crew: Crew, others: int) -> None:
         Later(client.get, [missing], out=[space]),
         Later(client.wait, [missing]),
         Later(client.latest, crew.name("missing/")),
-        Later(client.inputs, total),
+        Later(total.inputs),
         Later(lambda: next(iter(client.locations(missing, watch=True)))),
     ]
     asked = len(sleepers) + len(waits)

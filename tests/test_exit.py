@@ -93,7 +93,7 @@ total = hp.reduce(["nobody/1", "nobody/2"])
 for number in range(8):
     in_daemon(hp.get, f"nobody/{number}")
 in_daemon(hp.get, total)
-in_daemon(hp.inputs, total)
+in_daemon(total.inputs)
 in_daemon(hp.latest, "nobody/")
 """,
     "a daemon thread puts and gets all the time": """

@@ -136,7 +136,7 @@ def test_a_reduce_goes_on_with_a_spare_where_a_contributor_stopped(group: Group)
     with frozen(group.nodes[1].process):
         group.clients[3].put(values[0], name="in/3")
         same(get.result(), values[2] + values[0])
-        assert {str(made) for made in group.clients[0].inputs(ref)} == {"in/2", "in/3"}
+        assert {str(made) for made in ref.inputs()} == {"in/2", "in/3"}
     growing.discard()
 
 

@@ -294,9 +294,9 @@ def test_inputs_are_known_at_the_node_that_called(clients: list[Client]) -> None
     assert clients[0].node is not None
     with clients[0].node.client() as other, hoplite.connect(clients[0].node.socket) as attached:
         for client in (clients[0], other, attached):
-            assert set(client.inputs(total, timeout=SOON)) == set(refs)
+            assert set(hoplite.Ref(str(total), client).inputs(timeout=SOON)) == set(refs)
     with pytest.raises(hoplite.InvalidArgument, match=str(total)):
-        clients[1].inputs(total, timeout=SOON)
+        hoplite.Ref(str(total), clients[1]).inputs(timeout=SOON)
 
 
 @pytest.mark.parametrize("caller", [0, 1])

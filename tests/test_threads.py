@@ -96,7 +96,7 @@ def test_all_verbs_at_once_for_a_second(plain: Crew) -> None:
             values = {name: numbers(size, seed=turn + place) for place, name in enumerate(names)}
             for name in chance.sample(names, 2):
                 putter.put(values[name], name=name, timeout=SOON)
-            folded = [str(ref) for ref in reducer.inputs(total, timeout=SOON)]
+            folded = [str(ref) for ref in total.inputs(timeout=SOON)]
             same(getter.get(total, timeout=SOON), values[folded[0]] + values[folded[1]])
             assert set(reducer.wait(folded, timeout=SOON)[0]) == {hoplite.Ref(name) for name in folded}
             assert getter.locations(folded[0], timeout=SOON) != []

@@ -91,8 +91,8 @@ class Ref:
     def inputs(self, timeout: float | None = None) -> list[Ref]:
         """Tells which inputs a reduce folded into this object; waits until that is decided.
 
-        Only the node that called the reduce knows. A ref that was unpickled, or made from text, asks the client of this
-        process's last `hoplite.init()`.
+        Only the node that called the reduce knows. A ref that was unpickled, or made from text alone, uses the client
+        of this process's last `hoplite.init()`.
 
         Args:
             timeout: seconds to wait; None waits as long as the inputs can still arrive.
@@ -106,11 +106,11 @@ class Ref:
             ObjectDeleted: the result, or an input of it, was deleted.
             ObjectLost: too few inputs can still arrive.
         """
-        return self._asked().inputs(self, timeout=timeout)
+        return self._asked()._inputs(self._text, timeout)
 
     async def inputs_async(self, timeout: float | None = None) -> list[Ref]:  # noqa: ASYNC109 - as every verb
         """`inputs`, for asyncio."""
-        return await self._asked().inputs_async(self, timeout=timeout)
+        return await self._asked()._inputs_async(self._text, timeout)
 
     def lost(self, timeout: float | None = None) -> list[Ref]:
         """Tells which inputs of the reduce that makes this object can't come any more, as far as is known now.
@@ -131,18 +131,18 @@ class Ref:
             ObjectDeleted: the result, or so many inputs that the reduce can't succeed, were deleted.
             ObjectLost: so many inputs are lost that the reduce can't succeed; the message names them.
         """
-        return self._asked().lost(self, timeout=timeout)
+        return self._asked()._lost(self._text, timeout)
 
     async def lost_async(self, timeout: float | None = None) -> list[Ref]:  # noqa: ASYNC109 - as every verb
         """`lost`, for asyncio."""
-        return await self._asked().lost_async(self, timeout=timeout)
+        return await self._asked()._lost_async(self._text, timeout)
 
     def _asked(self) -> Client:
         if self._client is not None:
             return self._client
         client = shared.last_client()
         if client is None:
-            raise InvalidArgument(f"{self._text} came from elsewhere and knows no client: call client.inputs(ref)")
+            raise InvalidArgument(f"{self._text} has no client to ask: make the ref by hoplite.Ref(text, client)")
         return client
 
     def __str__(self) -> str:

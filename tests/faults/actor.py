@@ -70,7 +70,7 @@ class Actor:
         result = self.client.reduce(refs, op="sum", count=count, name=name)
         array = self.client.get(result, timeout=timeout)
         at = time.monotonic()
-        inputs = [str(ref) for ref in self.client.inputs(result, timeout=timeout)]
+        inputs = [str(ref) for ref in result.inputs(timeout=timeout)]
         said = content.wrong(array, [seeds[ref] for ref in inputs])
         if len(inputs) != count or len(set(inputs)) != count:
             said = f"{inputs} are not {count} inputs"

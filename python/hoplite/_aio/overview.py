@@ -187,12 +187,12 @@ class AsyncOverview(Attachment):
             found: list[dict[str, Any]] = end.value
             return [{**each, "readers": here.get(each["ref"], 0)} for each in found]
 
-    async def inputs_async(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
-        """Tells which inputs a reduce of this node folded; see `Ref.inputs`."""
-        texts = await answer_async(self._open().start_inputs(check_ref(ref), check_timeout(timeout)))
+    async def _inputs_async(self: Client, text: str, timeout: float | None) -> list[Ref]:
+        """Answers `Ref.inputs`."""
+        texts = await answer_async(self._open().start_inputs(text, check_timeout(timeout)))
         return [Ref(text, self) for text in texts]
 
-    async def lost_async(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
-        """Tells which inputs of a reduce of this node can't come any more; see `Ref.lost`."""
-        texts = await answer_async(self._open().start_lost(check_ref(ref), check_timeout(timeout)))
+    async def _lost_async(self: Client, text: str, timeout: float | None) -> list[Ref]:
+        """Answers `Ref.lost`."""
+        texts = await answer_async(self._open().start_lost(text, check_timeout(timeout)))
         return [Ref(text, self) for text in texts]

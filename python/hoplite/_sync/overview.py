@@ -183,12 +183,12 @@ class Overview(Attachment):
             found: list[dict[str, Any]] = end.value
             return [{**each, "readers": here.get(each["ref"], 0)} for each in found]
 
-    def inputs(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
-        """Tells which inputs a reduce of this node folded; see `Ref.inputs`."""
-        texts = answer(self._open().start_inputs(check_ref(ref), check_timeout(timeout)))
+    def _inputs(self: Client, text: str, timeout: float | None) -> list[Ref]:
+        """Answers `Ref.inputs`."""
+        texts = answer(self._open().start_inputs(text, check_timeout(timeout)))
         return [Ref(text, self) for text in texts]
 
-    def lost(self: Client, ref: Ref | str, *, timeout: float | None = None) -> list[Ref]:
-        """Tells which inputs of a reduce of this node can't come any more; see `Ref.lost`."""
-        texts = answer(self._open().start_lost(check_ref(ref), check_timeout(timeout)))
+    def _lost(self: Client, text: str, timeout: float | None) -> list[Ref]:
+        """Answers `Ref.lost`."""
+        texts = answer(self._open().start_lost(text, check_timeout(timeout)))
         return [Ref(text, self) for text in texts]

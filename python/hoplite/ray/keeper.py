@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from hoplite import Client, GetTimeout, HopliteError, InvalidArgument, Node, ObjectLost, connect, sockets
+from hoplite import Client, GetTimeout, HopliteError, InvalidArgument, Node, ObjectLost, Ref, connect, sockets
 from hoplite.addresses import is_ip
 from hoplite.ray._versions import unknown
 from hoplite.ray.objects import Stored
@@ -136,7 +136,7 @@ class Keeper:
         """Returns when a reduce has its result, or raises why it has none."""
         assert self._client is not None
         try:
-            await self._client.inputs_async(text)
+            await Ref(text, self._client).inputs_async()
         except InvalidArgument:
             # It was over before it was asked for: a name that stands for its end tells how.
             try:

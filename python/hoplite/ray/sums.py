@@ -138,7 +138,7 @@ class _Inputs:
         return bool(ray.get(keeper().give_up.remote(kept.text, kept.wait, why, delete=True), timeout=DELETE_S))
 
     def _is_short(self, kept: Kept) -> bool:
-        lost = {str(each) for each in self._hp.lost(kept.text, timeout=DELETE_S)}
+        lost = {str(each) for each in Ref(kept.text, self._hp).lost(timeout=DELETE_S)}
         return len(self.texts) - len(lost | kept.failed) < self._count
 
     def release(self) -> None:
@@ -224,7 +224,7 @@ def inputs(result: Any, *, timeout: float | None = None) -> list[int]:
         ObjectLost: too few can still arrive.
     """
     kept = _reduced(result)
-    return [kept.inputs.index(str(each)) for each in kept.client.inputs(kept.text, timeout=timeout)]
+    return [kept.inputs.index(str(each)) for each in Ref(kept.text, kept.client).inputs(timeout=timeout)]
 
 
 def lost(result: Any, *, timeout: float | None = None) -> list[int]:
@@ -246,7 +246,7 @@ def lost(result: Any, *, timeout: float | None = None) -> list[int]:
         ObjectLost: too few can still come.
     """
     kept = _reduced(result)
-    gone = {str(each) for each in kept.client.lost(kept.text, timeout=timeout)} | kept.failed
+    gone = {str(each) for each in Ref(kept.text, kept.client).lost(timeout=timeout)} | kept.failed
     return [place for place, text in enumerate(kept.inputs) if text in gone]
 
 

@@ -111,9 +111,7 @@ def reduce(
     }
     with attach(socket) as client, stepping(steps):
         total = client.reduce(refs, op, count=count, name=name, ttl=ttl, timeout=timeout)
-        inputs = (
-            None if no_wait else patiently(lambda limit: client.inputs(total, timeout=limit), "the inputs", timeout)
-        )
+        inputs = None if no_wait else patiently(lambda limit: total.inputs(timeout=limit), "the inputs", timeout)
     if as_json:
         print_json({"ref": str(total), "inputs": None if inputs is None else [str(ref) for ref in inputs]})
     else:
