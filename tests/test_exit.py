@@ -139,14 +139,14 @@ assert "this client is closed" in heard[0]
 """,
     "shut down while a thread and tasks wait": """
 import asyncio
-attach() if HOW == "embedded" else session.shared.keep(attach(), "")
+hp = attach() if HOW == "embedded" else session.shared.keep(attach(), "")
 def wait():
     try:
         hoplite.get("nobody/1")
     except hoplite.NodeDown:
         pass
 async def main():
-    tasks = [asyncio.create_task(hoplite.get_async(f"nobody/{number}")) for number in range(3)]
+    tasks = [asyncio.create_task(hp.get_async(f"nobody/{number}")) for number in range(3)]
     await asyncio.sleep(0.3)
     hoplite.shutdown()
     for answer in await asyncio.gather(*tasks, return_exceptions=True):

@@ -1,6 +1,7 @@
 """The verbs as functions of the module, for scripts with one client: that of the last `hoplite.init()`.
 
-The first use makes it, as `hoplite.init()` without arguments would.
+The first use makes it, as `hoplite.init()` without arguments would. A program with an event loop uses the methods of a
+client, which have twins for asyncio.
 """
 
 from __future__ import annotations
@@ -44,17 +45,3 @@ locations = _of_default_client(Client.locations)
 status = _of_default_client(Client.status)
 stats = _of_default_client(Client.stats)
 objects = _of_default_client(Client.objects)
-
-promise_async = _of_default_client(Client.promise_async)
-put_async = _of_default_client(Client.put_async)
-create_async = _of_default_client(Client.create_async)
-get_async = _of_default_client(Client.get_async)
-wait_async = _of_default_client(Client.wait_async)
-reduce_async = _of_default_client(Client.reduce_async)
-hold_async = _of_default_client(Client.hold_async)
-delete_async = _of_default_client(Client.delete_async)
-latest_async = _of_default_client(Client.latest_async)
-locations_async = _of_default_client(Client.locations_async)
-status_async = _of_default_client(Client.status_async)
-stats_async = _of_default_client(Client.stats_async)
-objects_async = _of_default_client(Client.objects_async)
