@@ -68,7 +68,7 @@ def pinned(view: MappedView) -> bool:
     return False
 
 
-def there_and_back(value: object, *, copy: bool | None = None) -> Any:  # noqa: ANN401 - as it was put
+def there_and_back(value: object, *, copy: bool = False) -> Any:  # noqa: ANN401 - as it was put
     """Puts a value and gets it."""
     return values.decode(store(values.encode(value)), copy=copy)
 

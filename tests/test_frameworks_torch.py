@@ -135,21 +135,6 @@ def test_get_into_a_tensor_that_does_not_fit(clients: list[Client]) -> None:
         clients[0].get(ref, out=torch.zeros(400, 300).T)
 
 
-@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-def test_get_without_a_copy_shares_the_stores_memory(clients: list[Client]) -> None:
-    """Two gets are the same memory, and what is private is not."""
-    value = tensor("float32", 300, 400)
-    ref = clients[0].put(value)
-    first, second = (clients[0].get(ref, copy=False) for _ in range(2))
-    own = clients[0].get(ref, copy=True)
-    assert torch.equal(first, value)
-    assert first.data_ptr() == second.data_ptr() != own.data_ptr()
-    clients[0].delete(ref)
-    del second
-    assert torch.equal(first, value)
-    assert torch.equal(own, value)
-
-
 @pytest.mark.parametrize("op", ["sum", "min", "max", "prod", "mean"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
 @pytest.mark.parametrize("size", [10, 100_000])

@@ -185,7 +185,7 @@ class Attachment:
         self._gone_at = None
         self._forked = False
 
-    def _decode(self, view: _native.View, copy: bool | None) -> Any:  # noqa: ANN401 - any value
+    def _decode(self, view: _native.View, copy: bool) -> Any:  # noqa: ANN401 - any value
         return values.decode(view, copy=copy, allow_pickle=self._allow_pickle)
 
     def _discard(self, text: str) -> None:

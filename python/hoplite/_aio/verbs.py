@@ -237,7 +237,7 @@ class AsyncVerbs(AsyncOverview):
 
     @overload
     async def get_async(
-        self: Client, ref: Ref | str, *, out: Any = None, copy: bool | None = None, timeout: float | None = None
+        self: Client, ref: Ref | str, *, out: Any = None, copy: bool = False, timeout: float | None = None
     ) -> Any: ...
     @overload
     async def get_async(
@@ -245,7 +245,7 @@ class AsyncVerbs(AsyncOverview):
         ref: Iterable[Ref | str],
         *,
         out: Sequence[Any] | None = None,
-        copy: bool | None = None,
+        copy: bool = False,
         timeout: float | None = None,
     ) -> list[Any]: ...
 
@@ -254,7 +254,7 @@ class AsyncVerbs(AsyncOverview):
         ref: Ref | str | Iterable[Ref | str],
         *,
         out: Any = None,
-        copy: bool | None = None,
+        copy: bool = False,
         timeout: float | None = None,
     ) -> Any:
         """Waits until an object is complete on this host and returns it without a copy.
@@ -265,8 +265,8 @@ class AsyncVerbs(AsyncOverview):
             out: an array, CPU tensor or writable buffer of the same dtype and shape, C-contiguous, to copy the object
                 into while it arrives, or at the end if it was put with a digest; of several, a list of them. After an
                 error its contents are undefined.
-            copy: None copies only tensors, for torch has no read-only ones and a write into shared memory kills the
-                process; False copies nothing; True makes private, writable copies.
+            copy: make a private, writable copy instead. Tensors are always private copies: torch has no read-only ones,
+                and a write into shared memory kills the process.
             timeout: seconds to wait for the whole object, or for all of them.
 
         Returns:
@@ -308,7 +308,7 @@ class AsyncVerbs(AsyncOverview):
         return (await fill_async(self._open(), [text], [out], limit))[0]
 
     async def _get_several_async(
-        self: Client, texts: list[str], out: Any, copy: bool | None, limit: float | None
+        self: Client, texts: list[str], out: Any, copy: bool, limit: float | None
     ) -> list[Any]:
         outs = check_outs(out, len(texts))
         if outs is not None:

@@ -136,7 +136,7 @@ def ref(anchor: Any, *, timeout: float | None = None) -> Ref | None:
     return Ref(str(value), client()) if isinstance(value, Ref) else None
 
 
-def get(refs: Any, *, copy: bool | None = None, timeout: float | None = None) -> Any:
+def get(refs: Any, *, copy: bool = False, timeout: float | None = None) -> Any:
     """Gets values by ObjectRefs of Ray, refs of Hoplite or names.
 
     `ray.get` of an ObjectRef of Hoplite returns the same; but here `timeout` counts for Hoplite too, and errors are

@@ -114,14 +114,13 @@ def encode(value: Any, *, allow_pickle: Allowed = True) -> Encoded:  # noqa: ANN
     return encode_object(value, allow_pickle)
 
 
-def decode(view: View, *, copy: bool | None = None, allow_pickle: Allowed = True) -> Any:  # noqa: ANN401 - as it was put
+def decode(view: View, *, copy: bool = False, allow_pickle: Allowed = True) -> Any:  # noqa: ANN401 - as it was put
     """Makes a value of an object's bytes.
 
     Args:
         view: the object; what lies over its memory keeps it pinned.
-        copy: None makes no copy where that is safe: all but tensors, which can't be read-only, are over shared memory.
-            False makes no copy of a tensor either: writing into it kills the process. True makes a private copy, and a
-            writable one, but for bytes and Arrow data. Tensors inside other objects are always copies.
+        copy: make a private copy, and a writable one, but for bytes and Arrow data. Without it all but tensors, which
+            can't be read-only, lie over the object's memory.
         allow_pickle: whether a pickled object may be read, since unpickling runs code that its putter has chosen; or
             which classes and functions it may use.
 
@@ -150,9 +149,10 @@ def decode(view: View, *, copy: bool | None = None, allow_pickle: Allowed = True
         return bytes(data) if copy else data
     check_size(view.kind, view.shape, data.nbytes)
     assert view.form in (PLAIN, TORCH)
-    make = decode_tensor if view.form == TORCH else decode_array
     try:
-        return make(data, view.kind, view.shape, copy)
+        if view.form == TORCH:
+            return decode_tensor(data, view.kind, view.shape)
+        return decode_array(data, view.kind, view.shape, copy)
     except (ValueError, OverflowError, RuntimeError) as error:
         # Too many dimensions, or lengths beside a 0 that no array may have.
         raise Undecodable(f"the object's shape {view.shape} is none of an array here: {error}") from error

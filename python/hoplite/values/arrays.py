@@ -83,7 +83,7 @@ def lend_array(value: Any) -> Any:  # noqa: ANN401 - no import here
         ) from error
 
 
-def decode_array(data: memoryview, kind: str, shape: tuple[int, ...], copy: bool | None) -> Any:  # noqa: ANN401
+def decode_array(data: memoryview, kind: str, shape: tuple[int, ...], copy: bool) -> Any:  # noqa: ANN401
     """Makes an array of read-only bytes: read-only over them, or a writable copy if `copy` is true."""
     array = over(data, numpy_dtype(kind, f"the object is an array of {kind}: get"), shape)
     return array.copy() if copy else array

@@ -143,7 +143,7 @@ def encode_object(value: object, allowed: Allowed = True) -> Encoded:
     return Encoded(BYTES, (parts.nbytes,), PICKLE, parts.nbytes, parts.take())
 
 
-def decode_object(data: memoryview, copy: bool | None, allowed: Allowed = True) -> Any:  # noqa: ANN401 - as it was put
+def decode_object(data: memoryview, copy: bool, allowed: Allowed = True) -> Any:  # noqa: ANN401 - as it was put
     """Unpickles a value over read-only bytes; over copies of them that are its own, and writable, if `copy` is true.
 
     Raises:

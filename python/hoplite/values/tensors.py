@@ -38,11 +38,10 @@ def encode_tensor(value: Any) -> Encoded | None:  # noqa: ANN401 - no import her
     return Encoded(kind, tuple(value.shape), TORCH, memoryview(data).nbytes, (data,))
 
 
-def decode_tensor(data: memoryview, kind: str, shape: tuple[int, ...], copy: bool | None) -> Any:  # noqa: ANN401
+def decode_tensor(data: memoryview, kind: str, shape: tuple[int, ...]) -> Any:  # noqa: ANN401
     """Makes a tensor of read-only bytes.
 
-    PyTorch has no read-only tensors, and a write into shared memory kills the process: so the tensor is a copy, unless
-    `copy` is False.
+    PyTorch has no read-only tensors, and a write into shared memory kills the process: so the tensor is a copy.
 
     Raises:
         UnsupportedDtype: torch is missing, or lacks the dtype.
@@ -53,8 +52,7 @@ def decode_tensor(data: memoryview, kind: str, shape: tuple[int, ...], copy: boo
         raise UnsupportedDtype(
             f"the object is a tensor of {kind}, which torch {torch.__version__} lacks; try pip install -U torch"
         )
-    tensor = _over(data, dtype, shape)
-    return tensor if copy is False else tensor.clone()
+    return _over(data, dtype, shape).clone()
 
 
 def memory(tensor: Any) -> Buffer:  # noqa: ANN401 - no import here
