@@ -20,7 +20,6 @@ NOTICE = "# Made of {} by `make twins`: edit that."
 RULES = (
     # What is said of asyncio alone.
     (r"\n\n +Asyncio:\n(?: {12}.*\n)+", "\n"),
-    (r"\bAwaitable\[(list\[Location\])\]", r"\1"),
     (r"\basync (?=def|for|with)", ""),
     (r"\bawait ", ""),
     (r"\bAsync(?=[A-Z])", ""),

@@ -60,7 +60,7 @@ def is_idle(client: Client) -> bool:
 
 
 async def _iterate(client: Client, ref: str) -> None:
-    async for _ in client.locations_async(ref, watch=True):
+    async for _ in client.watch_locations_async(ref):
         pass
 
 
@@ -368,7 +368,7 @@ def test_a_coroutine_that_nobody_awaits_asks_nothing(plain: Crew) -> None:
             plain.getter.reduce_async([plain.name()]),
             plain.getter.create_async(LARGE),
             plain.getter.locations_async(plain.name()),
-            plain.getter.locations_async(plain.name(), watch=True),
+            plain.getter.watch_locations_async(plain.name()),
         ]
         verbs.clear()
         gc.collect()

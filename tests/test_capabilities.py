@@ -241,7 +241,7 @@ def test_copies_older_names_and_jobs_keep_to_the_prefix(pair: tuple[Node, Node],
     job = hoplite.connect(pair[0].socket, capability=capability, job="team-a/run-7")
     job.put(b"x", name="team-a/10")
     assert [each["job"] for each in full.objects("team-a/10")] == ["team-a/run-7"]
-    watched = mine.locations("team-b/7", watch=True, timeout=SOON)
+    watched = mine.watch_locations("team-b/7", timeout=SOON)
     with pytest.raises(NotAllowed, match="locations of"):
         next(iter(watched))
     with mine.hold("team-a/8"):

@@ -455,7 +455,7 @@ def test_a_closed_client_says_so(crew: Crew) -> None:
         lambda: client.delete(ref),
         lambda: client.latest("a/"),
         lambda: client.locations(ref),
-        lambda: next(iter(client.locations(ref, watch=True))),
+        lambda: next(iter(client.watch_locations(ref))),
         lambda: client.status(),
         lambda: client.stats(),
         lambda: client.objects(),
@@ -483,7 +483,7 @@ def test_close_ends_every_wait_at_once(crew: Crew, others: int) -> None:
         Later(client.wait, [missing]),
         Later(client.latest, crew.name("missing/")),
         Later(total.inputs),
-        Later(lambda: next(iter(client.locations(missing, watch=True)))),
+        Later(lambda: next(iter(client.watch_locations(missing)))),
     ]
     asked = len(sleepers) + len(waits)
     eventually(lambda: sum(node.client().stats()["waiting"] for node in crew.nodes) >= asked)

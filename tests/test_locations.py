@@ -26,7 +26,7 @@ def holders(crew: Crew, ref: hoplite.Ref | str) -> dict[str, bool]:
 
 
 def follow(crew: Crew, ref: hoplite.Ref | str) -> Iterator[Location]:
-    return crew.getter.locations(ref, watch=True, timeout=SOON)
+    return crew.getter.watch_locations(ref, timeout=SOON)
 
 
 def test_nobody_holds_what_nobody_has_put(crew: Crew) -> None:
@@ -103,10 +103,10 @@ def test_a_watcher_begins_with_what_is_there(crew: Crew) -> None:
 
 def test_a_watcher_keeps_its_timeout(crew: Crew) -> None:
     ref = crew.putter.put(numbers(LARGE))
-    watch = crew.getter.locations(ref, watch=True, timeout=0.05)
+    watch = crew.getter.watch_locations(ref, timeout=0.05)
     assert next(watch).complete
     with pytest.raises(hoplite.GetTimeout):
         next(watch)
     with pytest.raises(hoplite.GetTimeout):
-        next(crew.getter.locations(crew.name(), watch=True, timeout=0))
+        next(crew.getter.watch_locations(crew.name(), timeout=0))
     assert crew.getter.stats()["waiting"] == 0

@@ -57,6 +57,7 @@ if _TYPE_CHECKING:
         stats,
         status,
         wait,
+        watch_locations,
     )
 
 __all__ = [
@@ -102,6 +103,7 @@ __all__ = [
     "stats",
     "status",
     "wait",
+    "watch_locations",
 ]
 
 __version__ = _native.__version__

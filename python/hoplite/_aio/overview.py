@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from hoplite._arguments import check_ref, check_timeout, left
 from hoplite._attachment import Attachment
@@ -18,7 +18,7 @@ from hoplite.location import Location, Watch
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
+    from collections.abc import AsyncIterator
 
     from hoplite.client import Client
 
@@ -29,32 +29,18 @@ STORE_NUMBERS = ("used", "capacity", "mapped", "warm", "small", "spilled", "spil
 class AsyncOverview(Attachment):
     """What `Client` inherits."""
 
-    @overload
-    def locations_async(
-        self, ref: Ref | str, *, watch: Literal[False] = False, timeout: float | None = None
-    ) -> Awaitable[list[Location]]: ...
-    @overload
-    def locations_async(
-        self, ref: Ref | str, *, watch: Literal[True], timeout: float | None = None
-    ) -> AsyncIterator[Location]: ...
-
-    def locations_async(
-        self, ref: Ref | str, *, watch: bool = False, timeout: float | None = None
-    ) -> Awaitable[list[Location]] | AsyncIterator[Location]:
-        """Tells which nodes hold an object, complete or in part.
+    async def locations_async(self, ref: Ref | str, *, timeout: float | None = None) -> list[Location]:
+        """Lists the nodes that hold an object, completely or in part.
 
         Args:
             ref: the object; it need not exist.
-            watch: yield locations as they come instead: each when its node begins to hold a copy, and again when that
-                is complete.
-            timeout: seconds to wait for the answer of the object's owner; with `watch`, for the next location.
+            timeout: seconds to wait for the reply of the object's owner.
 
         Returns:
-            The locations now, none of an object that does not exist; or with `watch` an iterator that ends with
-            the object: by `ObjectDeleted` or `ObjectLost`.
+            The current locations; an empty list if the object does not exist.
 
         Raises:
-            GetTimeout: nothing new came in time.
+            GetTimeout: the owner did not reply in time.
             ObjectDeleted: the object was deleted.
             ObjectLost: no copy of it is left.
 
@@ -63,25 +49,44 @@ class AsyncOverview(Attachment):
             >>> [location.complete for location in hp.locations(ref)]
             [True]
 
-        Asyncio:
-            `await` it; with `watch=True`, `async for` over it.
-
-        Source: the synchronous and asynchronous location queries of Hoplite (SIGCOMM 2021), section 3.2.
+        Source: the synchronous location query of Hoplite (SIGCOMM 2021), section 3.2.
         """
-        text, limit = check_ref(ref), check_timeout(timeout)
-        if watch:
-            return self._watch_locations_async(text, limit)
-        return self._locations_async(text, limit)
+        rows = await answer_async(self._open().start_locations(check_ref(ref), None, check_timeout(timeout)))
+        return [Location(*row) for row in rows]
 
-    async def _locations_async(self, text: str, limit: float | None, watch: Watch | None = None) -> list[Location]:
-        known = None if watch is None else watch.known
-        rows = await answer_async(self._open().start_locations(text, known, limit))
-        return [Location(*row) for row in rows] if watch is None else watch.news(rows)
+    def watch_locations_async(self, ref: Ref | str, *, timeout: float | None = None) -> AsyncIterator[Location]:
+        """Yields the locations of an object as they change.
+
+        Args:
+            ref: the object; it need not exist yet.
+            timeout: seconds to wait for the next location.
+
+        Returns:
+            An iterator over the current locations, then over each node when it begins to hold a copy, and again when
+            that copy is complete. It ends with the object, by `ObjectDeleted` or `ObjectLost`.
+
+        Raises:
+            GetTimeout: nothing new came in time.
+            ObjectDeleted: the object was deleted.
+            ObjectLost: no copy of it is left.
+
+        Examples:
+            >>> ref = hp.put(b"x" * 100_000)
+            >>> next(hp.watch_locations(ref)).complete
+            True
+
+        Asyncio:
+            `async for` over it.
+
+        Source: the asynchronous location query of Hoplite (SIGCOMM 2021), section 3.2.
+        """
+        return self._watch_locations_async(check_ref(ref), check_timeout(timeout))
 
     async def _watch_locations_async(self, text: str, limit: float | None) -> AsyncIterator[Location]:
         watch = Watch()
         while True:
-            for location in await self._locations_async(text, limit, watch):
+            rows = await answer_async(self._open().start_locations(text, watch.known, limit))
+            for location in watch.news(rows):
                 yield location
 
     async def status_async(self) -> dict[str, Any]:

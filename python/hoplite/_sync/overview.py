@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from hoplite._arguments import check_ref, check_timeout, left
 from hoplite._attachment import Attachment
@@ -30,32 +30,18 @@ STORE_NUMBERS = ("used", "capacity", "mapped", "warm", "small", "spilled", "spil
 class Overview(Attachment):
     """What `Client` inherits."""
 
-    @overload
-    def locations(
-        self, ref: Ref | str, *, watch: Literal[False] = False, timeout: float | None = None
-    ) -> list[Location]: ...
-    @overload
-    def locations(
-        self, ref: Ref | str, *, watch: Literal[True], timeout: float | None = None
-    ) -> Iterator[Location]: ...
-
-    def locations(
-        self, ref: Ref | str, *, watch: bool = False, timeout: float | None = None
-    ) -> list[Location] | Iterator[Location]:
-        """Tells which nodes hold an object, complete or in part.
+    def locations(self, ref: Ref | str, *, timeout: float | None = None) -> list[Location]:
+        """Lists the nodes that hold an object, completely or in part.
 
         Args:
             ref: the object; it need not exist.
-            watch: yield locations as they come instead: each when its node begins to hold a copy, and again when that
-                is complete.
-            timeout: seconds to wait for the answer of the object's owner; with `watch`, for the next location.
+            timeout: seconds to wait for the reply of the object's owner.
 
         Returns:
-            The locations now, none of an object that does not exist; or with `watch` an iterator that ends with
-            the object: by `ObjectDeleted` or `ObjectLost`.
+            The current locations; an empty list if the object does not exist.
 
         Raises:
-            GetTimeout: nothing new came in time.
+            GetTimeout: the owner did not reply in time.
             ObjectDeleted: the object was deleted.
             ObjectLost: no copy of it is left.
 
@@ -64,22 +50,41 @@ class Overview(Attachment):
             >>> [location.complete for location in hp.locations(ref)]
             [True]
 
-        Source: the synchronous and asynchronous location queries of Hoplite (SIGCOMM 2021), section 3.2.
+        Source: the synchronous location query of Hoplite (SIGCOMM 2021), section 3.2.
         """
-        text, limit = check_ref(ref), check_timeout(timeout)
-        if watch:
-            return self._watch_locations(text, limit)
-        return self._locations(text, limit)
+        rows = answer(self._open().start_locations(check_ref(ref), None, check_timeout(timeout)))
+        return [Location(*row) for row in rows]
 
-    def _locations(self, text: str, limit: float | None, watch: Watch | None = None) -> list[Location]:
-        known = None if watch is None else watch.known
-        rows = answer(self._open().start_locations(text, known, limit))
-        return [Location(*row) for row in rows] if watch is None else watch.news(rows)
+    def watch_locations(self, ref: Ref | str, *, timeout: float | None = None) -> Iterator[Location]:
+        """Yields the locations of an object as they change.
+
+        Args:
+            ref: the object; it need not exist yet.
+            timeout: seconds to wait for the next location.
+
+        Returns:
+            An iterator over the current locations, then over each node when it begins to hold a copy, and again when
+            that copy is complete. It ends with the object, by `ObjectDeleted` or `ObjectLost`.
+
+        Raises:
+            GetTimeout: nothing new came in time.
+            ObjectDeleted: the object was deleted.
+            ObjectLost: no copy of it is left.
+
+        Examples:
+            >>> ref = hp.put(b"x" * 100_000)
+            >>> next(hp.watch_locations(ref)).complete
+            True
+
+        Source: the asynchronous location query of Hoplite (SIGCOMM 2021), section 3.2.
+        """
+        return self._watch_locations(check_ref(ref), check_timeout(timeout))
 
     def _watch_locations(self, text: str, limit: float | None) -> Iterator[Location]:
         watch = Watch()
         while True:
-            for location in self._locations(text, limit, watch):
+            rows = answer(self._open().start_locations(text, watch.known, limit))
+            for location in watch.news(rows):
                 yield location
 
     def status(self) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def locations(ref: str, watch: bool, timeout: float, socket: str | None, as_json
             else:
                 print_table(["node", "address", "copy"], [_words(row) for row in rows])
             return
-        for place in client.locations(ref, watch=True):
+        for place in client.watch_locations(ref):
             row = place._asdict()
             if as_json:
                 print_json(row)
