@@ -195,8 +195,8 @@ class Crew:
 
 
 def _is_settled(client: Client) -> bool:
-    stats = client.stats()
-    return stats["waiting"] == stats["reduces"] == 0 and not any(row["readers"] for row in client.objects())
+    status = client.status()
+    return status["waiting"] == status["reduces"] == 0 and not any(row["readers"] for row in client.objects())
 
 
 class Stage:
@@ -229,7 +229,7 @@ class Stage:
             Crew(place, "sync", own[0], own[1], own[2], nodes, None, prefix).settled()
             for client in own:
                 client.delete([row["ref"] for row in client.objects()])
-            eventually(lambda: all(client.stats()["store_used"] == 0 == len(client.objects()) for client in own))
+            eventually(lambda: all(client.status()["store"]["used"] == 0 == len(client.objects()) for client in own))
         except AssertionError:
             seen = [(client.status(), client.objects()) for client in own]
             raise AssertionError(f"something is left of the case: {seen}") from None

@@ -171,7 +171,7 @@ def _counters() -> dict[str, dict[str, int]]:
     counters = {}
     for node in hoplite.ray.status()["nodes"].values():
         with hoplite.connect(f"unix:{node['socket']}") as hp:
-            counters[node["id"]] = hp.stats()
+            counters[node["id"]] = hp.status()["counters"]
     return counters
 
 

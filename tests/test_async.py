@@ -52,7 +52,7 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
 
 
 def waits(client: Client) -> bool:
-    return client.stats()["waiting"] > 0
+    return client.status()["waiting"] > 0
 
 
 def is_idle(client: Client) -> bool:
@@ -96,7 +96,7 @@ def test_cancelled_while_it_waits_for_a_reduce(plain: Crew) -> None:
         total = await plain.reducer.reduce_async([plain.name("never")])
         for verb in (total.inputs_async(), plain.getter.get_async(total)):
             await cancelled(await begun(verb))
-        assert plain.reducer.stats()["reduces"] == 1
+        assert plain.reducer.status()["reduces"] == 1
         await plain.reducer.delete_async(total)
 
     async def begun(verb: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -114,7 +114,7 @@ def test_cancelled_while_it_waits_for_room(how: str) -> None:
     with testing.cluster(1, capacity="8MiB") as nodes:
         client = nodes[0].client() if how == "embedded" else hoplite.connect(f"unix:{nodes[0].socket}")
         full = client.put(value)
-        before = client.stats()["store_used"]
+        before = client.status()["store"]["used"]
 
         async def main() -> None:
             for verb in (
@@ -128,7 +128,7 @@ def test_cancelled_while_it_waits_for_room(how: str) -> None:
                 await until(lambda: not waits(client))
 
         asyncio.run(main())
-        assert client.stats()["store_used"] == before
+        assert client.status()["store"]["used"] == before
         client.delete(full)
         # Neither the room nor the name is taken.
         client.put(value, name="a/1", timeout=SOON)
@@ -149,13 +149,13 @@ def test_a_put_cancelled_while_it_copies_leaves_no_object(plain: Crew) -> None:
             await until(lambda: plain.putter.objects() == [])
 
     asyncio.run(main())
-    eventually(lambda: plain.putter.stats()["store_used"] == 0)
+    eventually(lambda: plain.putter.status()["store"]["used"] == 0)
 
 
 def test_a_put_whose_loop_ends_while_it_copies_leaves_no_object(plain: Crew) -> None:
     async def main(value: Any) -> asyncio.Future[hoplite.Ref]:  # noqa: ANN401 - an array
         task = asyncio.ensure_future(plain.putter.put_async(value))
-        await until(lambda: plain.putter.stats()["store_used"] > 0)
+        await until(lambda: plain.putter.status()["store"]["used"] > 0)
         return task
 
     # The writing thread has just begun, or has just sealed.
@@ -226,8 +226,8 @@ def test_cancelled_between_the_answer_and_the_next_turn_it_leaves_nothing(plain:
         await client.delete_async(held)
 
     asyncio.run(main())
-    eventually(lambda: client.objects() == [] and client.stats()["reduces"] == 0)
-    assert client.stats()["store_used"] == 0
+    eventually(lambda: client.objects() == [] and client.status()["reduces"] == 0)
+    assert client.status()["store"]["used"] == 0
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_cancelled_while_the_answer_is_on_its_way_it_leaves_nothing(place: str) 
                     await client.delete_async(await task)
 
         asyncio.run(main())
-        eventually(lambda: client.stats()["objects"] + client.stats()["reduces"] == 0)
+        eventually(lambda: client.status()["objects"] + client.status()["reduces"] == 0)
 
 
 def test_a_timeout_of_asyncio_is_as_good_as_ones_own(plain: Crew) -> None:
@@ -372,8 +372,8 @@ def test_a_coroutine_that_nobody_awaits_asks_nothing(plain: Crew) -> None:
         ]
         verbs.clear()
         gc.collect()
-    stats = plain.getter.stats()
-    assert stats["waiting"] == stats["reduces"] == stats["store_used"] == stats["objects"] == 0
+    status = plain.getter.status()
+    assert status["waiting"] == status["reduces"] == status["store"]["used"] == status["objects"] == 0
 
 
 def test_loops_leave_no_descriptors(plain: Crew) -> None:
@@ -497,7 +497,7 @@ def test_what_is_here_is_not_spoken_of(
     def keep_busy() -> None:
         for name in names:
             plain.putter.put(b"x", name=name)
-        eventually(lambda: plain.getter.stats()["waiting"] == 0)
+        eventually(lambda: plain.getter.status()["waiting"] == 0)
         time.sleep(2 * _loop.FIRST_WORD_AFTER_S)
 
     async def main() -> None:
@@ -551,7 +551,7 @@ def test_the_thread_of_a_loop_is_never_blocked_by_a_wait(plain: Crew) -> None:
     async def main() -> None:
         before = threading.active_count()
         tasks = [asyncio.ensure_future(verb(plain.getter, plain.name(text))) for text, verb in ABSENT.items()]
-        await until(lambda: plain.getter.stats()["waiting"] >= len(ABSENT))
+        await until(lambda: plain.getter.status()["waiting"] >= len(ABSENT))
         assert threading.active_count() == before
         for task in tasks:
             await cancelled(task)

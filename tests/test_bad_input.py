@@ -201,7 +201,7 @@ def test_connections_that_say_nothing_leave_descriptors_to_others() -> None:
             same(far.get(ref, timeout=30), value)
         with hoplite.connect(node.socket) as another:
             same(another.get(ref, timeout=30), value)
-        assert client.stats()["strangers"] > 0
+        assert client.status()["counters"]["strangers"] > 0
 
 
 def test_a_node_listens_for_no_datagrams(nodes: list[Node]) -> None:
@@ -224,9 +224,9 @@ with cluster(2, capacity="32MiB") as nodes:
         hp = nodes[0].client()
     full = hp.put(np.zeros(20 << 20, np.uint8))
     never = hp.reduce(["never/1"])
-    before = hp.stats()["waiting"]
+    before = hp.status()["waiting"]
     def tell():
-        while hp.stats()["waiting"] <= before:
+        while hp.status()["waiting"] <= before:
             time.sleep(0.01)
         print("ready", flush=True)
     threading.Thread(target=tell, daemon=True).start()
@@ -267,7 +267,7 @@ def test_closing_a_node_ends_all_who_wait_on_it(how: str) -> None:
         client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket)
         client.put(numbers(20 << 20, "uint8"))
         total = client.reduce(["never/1"])
-        before = client.stats()["waiting"]
+        before = client.status()["waiting"]
         waiting: dict[str, Later[object]] = {
             "get": Later(client.get, "never/2"),
             "sum": Later(client.get, total),
@@ -275,7 +275,7 @@ def test_closing_a_node_ends_all_who_wait_on_it(how: str) -> None:
             "inputs": Later(total.inputs),
             "put": Later(client.put, numbers(20 << 20, "uint8")),
         }
-        eventually(lambda: client.stats()["waiting"] >= before + len(waiting))
+        eventually(lambda: client.status()["waiting"] >= before + len(waiting))
         assert not any(call.done() for call in waiting.values())
         nodes[0].close(SOON)
         for call in waiting.values():
@@ -286,7 +286,7 @@ def test_closing_a_node_ends_all_who_wait_on_it(how: str) -> None:
 def test_others_go_on_when_a_node_closes(clients: list[Client], nodes: list[Node]) -> None:
     """They wait at their own nodes for what may still come."""
     waiting = [Later(client.get, "late/1", timeout=30) for client in clients[1:]]
-    eventually(lambda: all(client.stats()["waiting"] for client in clients[1:]))
+    eventually(lambda: all(client.status()["waiting"] for client in clients[1:]))
     nodes[0].close(SOON)
     clients[1].put(numbers(100_000), name="late/1")
     for get in waiting:

@@ -24,7 +24,7 @@ SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 
 
 def used(crew: Crew) -> int:
-    return crew.putter.stats()["store_used"]
+    return crew.putter.status()["store"]["used"]
 
 
 @SIZES
@@ -241,7 +241,7 @@ def test_create_waits_for_room_as_long_as_it_may(crew: Crew) -> None:
     with pytest.raises(hoplite.StoreFull):
         crew.putter.create(1 << 30, "uint8", timeout=SOON)
     late = Later(crew.putter.create, 40 << 20, "uint8", timeout=SOON)
-    eventually(lambda: crew.putter.stats()["waiting"] > 0)
+    eventually(lambda: crew.putter.status()["waiting"] > 0)
     for buffer in full:
         buffer.discard()
     late.result().discard()

@@ -93,7 +93,7 @@ for place, _ in maps():
     client.put(value, name="there/1")
     with worker(nodes[0].socket, script) as process:
         assert line(process) == "ready"
-        eventually(lambda: client.stats()["waiting"] >= 1)
+        eventually(lambda: client.status()["waiting"] >= 1)
         buffer = writer.create(48 << 20, "uint8", name="grows/1")
         buffer[...] = 7
         buffer.seal()

@@ -53,7 +53,7 @@ def test_values_of_each_size_arrive(nodes: list[Node], what: str) -> None:
         for node in nodes:
             with node.client() as client:
                 check(client.get(ref, timeout=SOON), value)
-                assert client.stats()["copies_corrupt"] == 0
+                assert client.status()["counters"]["copies_corrupt"] == 0
 
 
 def test_out_is_filled_when_all_is_right(nodes: list[Node]) -> None:

@@ -104,7 +104,7 @@ def test_a_byte_that_is_changed_on_the_network_is_found_and_fetched_again() -> N
         path.to_change = 1
         same(far.get(ref, timeout=SOON), value)
         assert path.to_change == 0
-        assert far.stats()["blocks_corrupt"] == 1
+        assert far.status()["counters"]["blocks_corrupt"] == 1
         assert near.status()["members"]
 
 

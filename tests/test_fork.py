@@ -589,7 +589,7 @@ import ctypes
 hp = hoplite.connect(sys.argv[1])
 hp.put(np.full(100_000, 1, np.uint8), name="mine/1")
 threading.Thread(target=lambda: hp.get("never/1"), daemon=True).start()
-eventually(lambda: hp.stats()["waiting"] == 1)
+eventually(lambda: hp.status()["waiting"] == 1)
 if os.fork():
     print("forked", flush=True)
     os._exit(0)
@@ -612,7 +612,7 @@ def test_child_that_outlives_a_client_can_write_only_what_was_that_clients(nodes
     with started(HEAD + SCRIBBLES, nodes[0].socket) as process, hoplite.connect(nodes[0].socket) as attached:
         assert line(process) == "forked"
         process.wait(SOON)
-        eventually(lambda: client.stats()["waiting"] == 0)
+        eventually(lambda: client.status()["waiting"] == 0)
         values = {f"theirs/{number}": numbers(50_000, "uint8", seed=number) for number in range(60)}
         for number, (name, value) in enumerate(values.items()):
             # By this process, which is the node's, by another one, and over the network.

@@ -97,7 +97,7 @@ def test_timeout_names_the_object_and_is_kept(clients: list[Client]) -> None:
 def test_other_threads_run_while_one_waits(clients: list[Client]) -> None:
     """A get that waits has released the GIL: else this thread would go on when it is over."""
     get = Later(clients[0].get, "late/1", timeout=SOON)
-    eventually(lambda: clients[0].stats()["waiting"] > 0)
+    eventually(lambda: clients[0].status()["waiting"] > 0)
     assert sum(range(1_000_000)) == 499_999_500_000
     assert not get.done()
     clients[0].put(b"", name="late/1")

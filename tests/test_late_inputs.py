@@ -31,8 +31,8 @@ QUIET = ("reduces_restarted", "fetches_failed", "blocks_corrupt", "copies_corrup
 
 def disturbances(clients: list[Client]) -> dict[str, int]:
     """What the nodes had to begin again or refuse, all together."""
-    stats = [client.stats() for client in clients]
-    return {counter: sum(each[counter] for each in stats) for counter in QUIET}
+    counters = [client.status()["counters"] for client in clients]
+    return {counter: sum(each[counter] for each in counters) for counter in QUIET}
 
 
 @contextmanager

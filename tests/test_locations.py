@@ -70,7 +70,7 @@ def test_a_watcher_sees_copies_begin_and_grow_complete(crew: Crew) -> None:
     """It is there before the object is, and is told of its end."""
     watch = follow(crew, crew.name())
     first = Later(next, watch)
-    eventually(lambda: crew.getter.stats()["waiting"] > 0)
+    eventually(lambda: crew.getter.status()["waiting"] > 0)
     buffer = crew.putter.create(LARGE, name=crew.name())
     assert first.result() == Location(crew.nodes[0].id, crew.nodes[0].address, complete=False)
     second = Later(next, watch)
@@ -88,7 +88,7 @@ def test_a_watcher_sees_copies_begin_and_grow_complete(crew: Crew) -> None:
         assert place == Location(crew.nodes[2].id, crew.nodes[2].address, complete=True)
         same(value, numbers(LARGE))
     end = Later(next, watch)
-    eventually(lambda: crew.getter.stats()["waiting"] > 0)
+    eventually(lambda: crew.getter.status()["waiting"] > 0)
     crew.putter.delete(crew.name())
     with pytest.raises(hoplite.ObjectDeleted):
         end.result()
@@ -109,4 +109,4 @@ def test_a_watcher_keeps_its_timeout(crew: Crew) -> None:
         next(watch)
     with pytest.raises(hoplite.GetTimeout):
         next(crew.getter.watch_locations(crew.name(), timeout=0))
-    assert crew.getter.stats()["waiting"] == 0
+    assert crew.getter.status()["waiting"] == 0

@@ -120,12 +120,12 @@ def test_killed_client_releases_what_it_read() -> None:
         with started(HEAD + HOLDS, nodes[0].socket) as process:
             assert line(process) == "held"
             assert readers(client, "far/1") == 3
-            eventually(lambda: client.stats()["waiting"] == 1)
+            eventually(lambda: client.status()["waiting"] == 1)
             with pytest.raises(hoplite.StoreFull):
                 client.put(np.ones(40 * MIB, np.uint8), timeout=0.2)
             kill(process)
         eventually(lambda: readers(client, "far/1") == 0)
-        eventually(lambda: client.stats()["waiting"] == 0)
+        eventually(lambda: client.status()["waiting"] == 0)
         client.put(np.ones(40 * MIB, np.uint8), timeout=SOON)
         # It was the copy that had to go, not the object.
         assert readers(client, "far/1") == 0
@@ -143,13 +143,13 @@ hp.get("far/1", out=out, timeout=60)
         client, far = (node.client() for node in nodes)
         with started(HEAD + script, nodes[0].socket) as process:
             assert line(process) == "ready"
-            eventually(lambda: client.stats()["waiting"] >= 1)
+            eventually(lambda: client.status()["waiting"] >= 1)
             buffer = far.create(200 * MIB, "uint8", name="far/1")
             buffer[...] = 7
             ref = buffer.seal()
             eventually(lambda: any(copy["ref"] == "far/1" for copy in client.objects()))
             kill(process)
-        eventually(lambda: client.stats()["waiting"] == 0)
+        eventually(lambda: client.status()["waiting"] == 0)
         eventually(lambda: readers(client, ref) == 0)
         far.delete(ref)
         eventually(lambda: client.status()["store"]["used"] == 0)
@@ -241,7 +241,7 @@ def test_two_hundred_clients_come_and_go_and_leave_nothing_at_the_node() -> None
         eventually(lambda: descriptors(node.process.pid) <= before[0])
         eventually(lambda: client.status()["store"]["mapped"] <= before[1] + 128 * MIB)
         eventually(lambda: readers(client, keep) == 0)
-        assert client.stats()["waiting"] == 0
+        assert client.status()["waiting"] == 0
 
 
 def message(body: bytes) -> bytes:
@@ -391,7 +391,7 @@ GETS: dict[str, Callable[[hoplite.Client], object]] = {
     "in a loop": lambda client: asyncio.run(client.get_async("never/1", timeout=0.1)),
     "into in a loop": lambda client: asyncio.run(client.get_async("never/1", out=bytearray(1), timeout=0.1)),
     "status": lambda client: client.status(),
-    "stats in a loop": lambda client: asyncio.run(client.stats_async()),
+    "status in a loop": lambda client: asyncio.run(client.status_async()),
     "objects": lambda client: client.objects(timeout=0.1),
     "all objects": lambda client: client.objects(everywhere=True, timeout=0.1),
     "several in a loop": lambda client: asyncio.run(client.get_async(["never/1", "never/2"], timeout=0.1)),

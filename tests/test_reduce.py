@@ -348,7 +348,7 @@ def test_a_sum_that_its_contributors_want_is_made_in_parts(caller: str, inputs: 
         # What is read stays.
         del get, gets
         assert set(total.inputs(timeout=SOON)) == set(refs)
-        sent = [client.stats()["bytes_partial"] for client in seats]
+        sent = [client.status()["counters"]["bytes_partial"] for client in seats]
         assert sum(sent) == 2 * expected.nbytes
         assert all(count > expected.nbytes // 2 for count in sent), "along a tree the caller would send none"
         clients[1].delete([total, *refs])

@@ -88,7 +88,7 @@ def test_a_set_of_four_times_the_capacity_is_put_and_read_back(way: type, tmp_pa
         random.Random(7).shuffle(order)
         for number in order:
             same(client.get(refs[number], timeout=SOON), value(number))
-        counters = client.stats()
+        counters = client.status()["counters"]
         assert counters["spills"] <= COUNT, "what has a file already is not written again"
         assert counters["unspills"] >= COUNT
         client.delete(refs)
@@ -119,7 +119,7 @@ def test_another_node_reads_what_is_on_disk_here(tmp_path: Path) -> None:
             for number in reversed(range(COUNT)):
                 same(far.get(refs[number], timeout=SOON), value(number))
             assert [place.complete for place in far.locations(refs[0])].count(True) >= 1
-        assert client.stats()["unspills"] >= COUNT // 2
+        assert client.status()["counters"]["unspills"] >= COUNT // 2
 
 
 def test_a_set_that_fits_is_never_written(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_a_set_that_fits_is_never_written(tmp_path: Path) -> None:
         for _ in range(5):
             for number, ref in enumerate(refs):
                 same(client.get(ref), value(number))
-        counters = client.stats()
-        assert (counters["spills"], counters["unspills"], counters["store_spilled"]) == (0, 0, 0)
+        counters = client.status()["counters"]
+        assert (counters["spills"], counters["unspills"], client.status()["store"]["spilled"]) == (0, 0, 0)
         assert files(folder) == []
 
 
@@ -157,7 +157,7 @@ def test_copies_that_are_elsewhere_go_first(tmp_path: Path) -> None:
             for ref in theirs:
                 client.get(ref, timeout=SOON)
             put_all(client, 6)
-            counters = client.stats()
+            counters = client.status()["counters"]
             assert counters["evictions"] > 0
             assert counters["spills"] == 0
 
@@ -172,7 +172,7 @@ def test_a_sum_of_what_is_on_disk(inputs: int, tmp_path: Path) -> None:
         assert states(client)[str(refs[0])] == "spilled"
         total = client.reduce(refs, "sum")
         same(client.get(total, timeout=SOON), fold("sum", arrays))
-        assert client.stats()["reduces_restarted"] == 0
+        assert client.status()["counters"]["reduces_restarted"] == 0
 
 
 def test_another_node_sums_what_is_on_disk_here(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_disk_that_fails_costs_no_object_in_memory(tmp_path: Path) -> None:
         said = str(raised.value)
         assert str(folder) in said, said
         assert "File too large" in said, said
-        assert client.stats()["spill_failures"] > 0
+        assert client.status()["counters"]["spill_failures"] > 0
         assert files(folder) == [], "what was begun is removed"
         for number, ref in enumerate(refs):
             same(client.get(ref), value(number))
@@ -236,7 +236,7 @@ def test_a_disk_that_fails_costs_no_object_in_memory(tmp_path: Path) -> None:
         assert not waiting.done(within=0.2)
         resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (most, most))
         same(client.get(waiting.result()), value(77))
-        assert client.stats()["spills"] > 0
+        assert client.status()["counters"]["spills"] > 0
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ def test_a_full_disk_costs_no_object(small_disk: Path) -> None:
         with pytest.raises(hoplite.StoreFull, match="No space left on device") as raised:
             refs.extend(client.put(value(number), timeout=1.5) for number in range(len(refs), COUNT))
         assert str(folder) in str(raised.value)
-        assert client.stats()["spill_failures"] > 0
+        assert client.status()["counters"]["spill_failures"] > 0
         there = states(client)
         in_memory = [number for number, ref in enumerate(refs) if there[str(ref)] == "complete"]
         assert 5 <= len(refs) - len(in_memory) <= 11
@@ -312,7 +312,7 @@ def test_a_changed_byte_is_never_read(tmp_path: Path) -> None:
         same(client.get(twice, timeout=SOON), value(0))
         with pytest.raises(hoplite.ObjectLost, match=r"\.spill: bytes 0 to 1048576 have another checksum"):
             client.get(once, timeout=SOON)
-        assert client.stats()["spill_failures"] == 2
+        assert client.status()["counters"]["spill_failures"] == 2
 
 
 def spoil(folder: Path, client: Client, ref: Ref) -> None:
@@ -348,7 +348,7 @@ def test_what_is_kept_is_there_after_a_restart(tmp_path: Path) -> None:
         gone = client.put(value(102), ttl=0.1)
         client.delete(refs.pop())
     with process(folder, "--spill-keep") as node, node.client() as client:
-        assert client.stats()["objects"] >= len(refs) + 3
+        assert client.status()["objects"] >= len(refs) + 3
         for number, ref in enumerate(refs):
             same(client.get(ref, timeout=SOON), value(number))
         same(client.get("weights/1", timeout=SOON), value(100))

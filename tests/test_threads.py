@@ -148,7 +148,7 @@ def interrupts(client: Client, ref: str, out: object) -> None:
     assert main is not None
 
     def signal_when_it_waits() -> None:
-        eventually(lambda: client.stats()["waiting"] > 0)
+        eventually(lambda: client.status()["waiting"] > 0)
         signal.pthread_kill(main, signal.SIGALRM)
 
     waits = Later(signal_when_it_waits)
@@ -156,7 +156,7 @@ def interrupts(client: Client, ref: str, out: object) -> None:
         client.get(ref, out=out, timeout=SOON)
     waits.result()
     # Though the exception, and with it the frames of the get, is still held.
-    eventually(lambda: client.stats()["waiting"] == 0)
+    eventually(lambda: client.status()["waiting"] == 0)
     assert caught.value is not None
 
 
@@ -180,5 +180,5 @@ def test_ctrl_c_in_a_get_of_several_takes_all_back(plain: Crew) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(KeyboardInterrupt) as caught:
             plain.getter.get([plain.name("there"), plain.name(1), plain.name(2)], out=out, timeout=SOON)
-        eventually(lambda: plain.getter.stats()["waiting"] == 0)
+        eventually(lambda: plain.getter.status()["waiting"] == 0)
         assert caught.value is not None

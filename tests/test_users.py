@@ -83,7 +83,7 @@ def test_a_node_sends_processes_of_other_users_away(folder: Path) -> None:
             assert f"user {STRANGER} may not attach" in line(process)
         with hoplite.connect(str(path)) as client:
             assert client.status()["id"] == node.id
-            assert client.stats()["strangers"] == 1
+            assert client.status()["counters"]["strangers"] == 1
 
 
 SERVES = """

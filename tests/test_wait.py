@@ -39,7 +39,7 @@ def test_of_all_that_are_there_all_are_ready(crew: Crew, size: int) -> None:
 def test_ready_are_in_the_order_of_their_coming(crew: Crew, size: int) -> None:
     names = [crew.name(number) for number in range(4)]
     wait = Later(crew.getter.wait, names, 3, timeout=SOON)
-    eventually(lambda: crew.getter.stats()["waiting"] > 0)
+    eventually(lambda: crew.getter.status()["waiting"] > 0)
     for number in (3, 0, 2):
         assert not wait.done()
         crew.putter.put(numbers(size), name=names[number])
@@ -67,7 +67,7 @@ def test_when_time_is_over_it_tells_what_has_come(crew: Crew) -> None:
     ready, rest = crew.getter.wait([never, ref], timeout=0.1)
     assert time.monotonic() - begun >= 0.1
     assert (ready, texts(rest)) == ([ref], [never])
-    assert crew.getter.stats()["waiting"] == 0
+    assert crew.getter.status()["waiting"] == 0
 
 
 def test_timeout_0_asks_without_waiting(crew: Crew) -> None:
@@ -86,7 +86,7 @@ def test_what_is_deleted_has_come(crew: Crew) -> None:
     assert crew.getter.wait([name], timeout=0) == ([], [Ref(name)])
     buffer = crew.putter.create(LARGE, name=begun)
     wait = Later(crew.getter.wait, [begun], timeout=SOON)
-    eventually(lambda: crew.getter.stats()["waiting"] > 0)
+    eventually(lambda: crew.getter.status()["waiting"] > 0)
     crew.reducer.delete(begun)
     assert wait.result() == ([Ref(begun)], [])
     buffer.discard()

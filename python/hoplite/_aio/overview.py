@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from hoplite.client import Client
 
-# Of the store, what `stats` tells.
-STORE_NUMBERS = ("used", "capacity", "mapped", "warm", "small", "spilled", "spill_limit")
-
 
 class AsyncOverview(Attachment):
     """What `Client` inherits."""
@@ -115,23 +112,6 @@ class AsyncOverview(Attachment):
             "counters" since the node's start, which docs/counters.md explains.
         """
         return await self._status_async()
-
-    async def stats_async(self) -> dict[str, int]:
-        """Tells the numbers of `status` alone, for a log or a graph.
-
-        Returns:
-            "members", "objects", "waiting" (questions without an answer), "reduces" (under way), "store_used",
-            "store_capacity", "store_mapped", "store_warm", "store_small", "store_spilled" and "store_spill_limit"
-            (bytes), and every counter since the node's start; docs/counters.md explains each.
-        """
-        status = await self._status_async()
-        store = status["store"]
-        return {
-            "members": len(status["members"]),
-            **{name: status[name] for name in ("objects", "waiting", "reduces")},
-            **{f"store_{name}": store[name] for name in STORE_NUMBERS},
-            **status["counters"],
-        }
 
     async def _status_async(self, limit: float | None = None) -> dict[str, Any]:
         status: dict[str, Any] = json.loads(await answer_async(self._open().start_status(limit)))

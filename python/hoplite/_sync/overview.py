@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
     from hoplite.client import Client
 
-# Of the store, what `stats` tells.
-STORE_NUMBERS = ("used", "capacity", "mapped", "warm", "small", "spilled", "spill_limit")
-
 
 class Overview(Attachment):
     """What `Client` inherits."""
@@ -113,23 +110,6 @@ class Overview(Attachment):
             "counters" since the node's start, which docs/counters.md explains.
         """
         return self._status()
-
-    def stats(self) -> dict[str, int]:
-        """Tells the numbers of `status` alone, for a log or a graph.
-
-        Returns:
-            "members", "objects", "waiting" (questions without an answer), "reduces" (under way), "store_used",
-            "store_capacity", "store_mapped", "store_warm", "store_small", "store_spilled" and "store_spill_limit"
-            (bytes), and every counter since the node's start; docs/counters.md explains each.
-        """
-        status = self._status()
-        store = status["store"]
-        return {
-            "members": len(status["members"]),
-            **{name: status[name] for name in ("objects", "waiting", "reduces")},
-            **{f"store_{name}": store[name] for name in STORE_NUMBERS},
-            **status["counters"],
-        }
 
     def _status(self, limit: float | None = None) -> dict[str, Any]:
         status: dict[str, Any] = json.loads(answer(self._open().start_status(limit)))

@@ -145,7 +145,7 @@ def within_memory(folder: Path, capacity: int, size: int, *, rounds: int) -> dic
                 client.delete(ref)
                 seconds.setdefault(f"put {name}", []).append(put - begun)
                 seconds.setdefault(f"get {name}", []).append(end - put)
-        counters = clients["with"].stats()
+        counters = clients["with"].status()["counters"]
         assert counters["spills"] == counters["unspills"] == 0
     return {name: statistics.median(all_of) for name, all_of in seconds.items()}
 
