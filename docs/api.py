@@ -67,6 +67,7 @@ def page() -> str:
         and not member.name.startswith("_")
         and isinstance(member, griffe.Class | griffe.Function)
     ]
+    status = [member for member in package["node_status"].members.values() if isinstance(member, griffe.Class)]
     lab = [target(package["tools.lab"][name]) for name in ("Lab", "hosts.Link", "Host", "Rack", "Moved")]
     on_dask = [
         *(target(package["dask"][name]) for name in ("install", "uninstall", "scatter", "replicate", "reduce", "ref")),
@@ -79,6 +80,9 @@ def page() -> str:
         "\n".join(line for one in classes for line in twins(one)),
         *functions_of_default(package["default"], verbs),
         *error_table(errors),
+        "## `hoplite.node_status`",
+        text(package["node_status"]),
+        *(block for member in status for block in document(member, "hoplite.node_status.", 3)),
         "## `hoplite.testing`",
         text(package["testing"]),
         *(block for member in testing for block in document(member, "hoplite.testing.", 3)),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hoplite.node import Node
+    from hoplite.node_status import Status
     from hoplite.testing import NodeProcess
 
 # In the environment of scripts: the file to which they add what their nodes counted.
@@ -105,7 +106,7 @@ class Watch:
         for node in list(self._open):
             self.look(node)
 
-    def _take(self, node: str, status: dict[str, Any]) -> None:
+    def _take(self, node: str, status: Status) -> None:
         from hoplite.tools.peace import of
 
         # Bytes of small objects that find no room at their owner are no fault, and cost their readers a round trip.

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 import hoplite
+from hoplite.node_status import Status
 from support import SOON, Later, eventually, fold, numbers, numpy_dtype, same
+from typed import mismatches
 
 if TYPE_CHECKING:
     from contract import Crew
@@ -417,9 +419,16 @@ def test_status_and_objects_tell_the_same(crew: Crew) -> None:
     assert rows[str(large)]["pinned"]
     assert status["id"] == crew.nodes[0].id
     assert status["address"] == crew.nodes[0].address
-    assert {"suspected": None, "blocks_corrupt": 0, "via": None, "rtt_us": None, "bytes_per_second": None} | {
-        name: status[name] for name in ("id", "address", "rack", "place", "carries")
-    } in status["members"]
+    (member,) = [member for member in status["members"] if member["id"] == status["id"]]
+    assert member == {
+        **{name: dict(status)[name] for name in ("id", "address", "rack", "place", "carries")},
+        "suspected": None,
+        "blocks_corrupt": 0,
+        "via": None,
+        "rtt_us": None,
+        "bytes_per_second": None,
+    }
+    assert mismatches(status, Status) == []
     assert status["lost"] == []
     assert len(status["members"]) == 3
     assert status["objects"] == 2

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,6 +22,9 @@ import hoplite
 from hoplite import Client, Node, testing
 from programs import frozen, line, started
 from support import SOON, Later, eventually, numbers, same
+
+if TYPE_CHECKING:
+    from hoplite.node_status import StoreStatus
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -54,10 +57,9 @@ def is_dumped(process: subprocess.Popen[Any]) -> bool:
     return os.WCOREDUMP(status)
 
 
-def store(client: Client) -> dict[str, int]:
+def store(client: Client) -> StoreStatus:
     """What the store of a node takes: "used" by objects, "mapped" from the system."""
-    facts: dict[str, int] = client.status()["store"]
-    return facts
+    return client.status()["store"]
 
 
 def mapped_max(capacity: int) -> int:

@@ -8,7 +8,7 @@ import resource
 import statistics
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -479,7 +479,7 @@ def test_six_hundred_thousand_names_leave_nothing() -> None:
 
 def test_status_tells_what_is_taken(client: Client) -> None:
     ref = client.put(np.ones(40 * MIB, np.uint8))
-    store: dict[str, Any] = client.status()["store"]
+    store = client.status()["store"]
     assert store["warm"] < 8 * MIB < 40 * MIB < store["used"] < store["mapped"]
     client.delete(ref)
     status = client.status()

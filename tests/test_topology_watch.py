@@ -19,6 +19,8 @@ from hoplite.tools.topology.problem import Wanted
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hoplite.node_status import Status
+
 
 def run(*options: object) -> tuple[int, str]:
     done = CliRunner().invoke(topology, ["watch", *map(str, options)])
@@ -138,7 +140,7 @@ def test_a_running_cluster_is_watched(tmp_path: Path) -> None:
         assert (code, "has no address" in said) == (1, True)
 
 
-def _known(status: dict[str, Any]) -> int:
+def _known(status: Status) -> int:
     return sum(1 for member in status["members"] if member["rtt_us"])
 
 

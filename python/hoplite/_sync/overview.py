@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hoplite.client import Client
+    from hoplite.node_status import Status
 
 
 class Overview(Attachment):
@@ -84,35 +85,21 @@ class Overview(Attachment):
             for location in watch.news(rows):
                 yield location
 
-    def status(self) -> dict[str, Any]:
-        """Tells how the node is.
+    def status(self) -> Status:
+        """Reports the state of this host's node: identity, members, store, limits and counters.
 
         Returns:
-            "id", "address" (None of a node that no other can join), "place" (the groups that its host is in, outermost
-            first; None if they are not known), "carries" (for each of these groups, how many transfers at the full rate
-            of a host its link to the other groups carries at once; None where that is not known) and "rack" (the last
-            of the groups) of the node; "survey" (whether hosts that were told nothing have found which of them share a
-            link: "waiting", "found", "even" if none do, or "none" if they are not to); "admission" (what members prove,
-            in words); "revocations" (None, or of the list of revoked certificates the "file", how often it was
-            "renewed", and "problem": None, or why what the file holds now is not in force); "barred" (None, or why
-            other nodes do not let this one in any more: its certificate is revoked); "members" (a list of these five of
-            each member, this node among them, each with "suspected": None, or "seconds" since it was last known to
-            answer and "by", the node that found so; "blocks_corrupt", how many blocks it has sent to this node that
-            differ from their checksums: they are fetched again, and after three of them the member sends only what no
-            other has; "via": None, or by way of which other member it is reached, if it can't be reached directly; and,
-            as TCP knows the way there, "rtt_us", the shortest round trip of the last minutes in microseconds, and
-            "bytes_per_second", at which rate bytes have arrived lately, or at least that: None without a direct
-            connection); "lost" (former members that are called again, with "seconds" and "reason"); "limits" (a list,
-            with a "count" for each "limit" that turned away something of a "member", by id, or of a "process" of this
-            host, by number: docs/security.md has all of them); "objects" (number of local copies); "store" (in bytes
-            "capacity", "used", "mapped", which is what the node has from the system, "warm", what of that is free, and
-            "small" and "small_capacity", what small objects of other members take here as their owner, and may take);
-            "counters" since the node's start, which docs/counters.md explains.
+            A dict, whose fields `hoplite.node_status.Status` describes; docs/counters.md explains every number.
+
+        Examples:
+            >>> status = hp.status()
+            >>> status["store"]["used"] <= status["store"]["capacity"]
+            True
         """
         return self._status()
 
-    def _status(self, limit: float | None = None) -> dict[str, Any]:
-        status: dict[str, Any] = json.loads(answer(self._open().start_status(limit)))
+    def _status(self, limit: float | None = None) -> Status:
+        status: Status = json.loads(answer(self._open().start_status(limit)))
         return status
 
     def objects(

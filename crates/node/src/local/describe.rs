@@ -1,4 +1,4 @@
-//! The status of a node, as JSON.
+//! The status of a node, as JSON. `python/hoplite/node_status.py` has its types for Python.
 
 use hoplite_proto::{ask::Status, id::NodeId, members::Member, place::Group, time::Instant};
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +12,9 @@ from hoplite.sizes import write_size
 from hoplite.tools.cli.attach import attach
 from hoplite.tools.cli.options import json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from hoplite.node_status import LimitStatus, MemberStatus, NodeDescription, RevocationStatus, Status
 
 
 @click.command()
@@ -46,7 +49,7 @@ def status(watch: bool, interval: float, socket: str | None, as_json: bool) -> N
             time.sleep(interval)
 
 
-def _print(facts: dict[str, Any]) -> None:
+def _print(facts: Status) -> None:
     store = facts["store"]
     rack = f", in {' > '.join(facts['place'])}" if facts["place"] else ""
     where = f"at {facts['address']}" if facts["address"] else "that no other can join"
@@ -66,8 +69,7 @@ def _print(facts: dict[str, Any]) -> None:
     if any(member["place"] for member in facts["members"]):
         columns.append("place")
     is_in_doubt = facts["lost"] or any(_state(member) != "alive" for member in facts["members"])
-    keys = ["id", *columns[1:]]
-    rows = [[_text(member[key]) for key in keys] for member in (*facts["members"], *facts["lost"])]
+    rows = [_row(node, has_place="place" in columns) for node in (*facts["members"], *facts["lost"])]
     if is_in_doubt:
         columns.append("state")
         states = [_state(member) for member in facts["members"]]
@@ -87,16 +89,17 @@ def _print(facts: dict[str, Any]) -> None:
     )
 
 
-def _text(value: str | list[str] | None) -> str:
-    return (value if isinstance(value, str) else " > ".join(value)) if value else "-"
+def _row(node: NodeDescription, *, has_place: bool) -> list[str]:
+    row = [node["id"], node["address"] or "-"]
+    return [*row, " > ".join(node["place"] or ["-"])] if has_place else row
 
 
-def _limit(row: dict[str, Any]) -> list[str]:
+def _limit(row: LimitStatus) -> list[str]:
     process = "a process" if row["process"] is None else f"process {row['process']}"
     return [row["limit"], f"member {row['member']}" if row["member"] else process, str(row["count"])]
 
 
-def _revocations(facts: dict[str, Any] | None) -> str:
+def _revocations(facts: RevocationStatus | None) -> str:
     if facts is None:
         return ""
     if facts["problem"]:
@@ -104,7 +107,7 @@ def _revocations(facts: dict[str, Any] | None) -> str:
     return f"; what {facts['file']} lists is revoked"
 
 
-def _state(member: dict[str, Any]) -> str:
+def _state(member: MemberStatus) -> str:
     suspected, corrupt = member["suspected"], member["blocks_corrupt"]
     said = f"suspected by {suspected['by']} for {suspected['seconds']:.1f} s" if suspected else "alive"
     if member["via"]:

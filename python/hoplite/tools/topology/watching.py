@@ -16,7 +16,7 @@ from hoplite.tools.topology.problem import Options
 from hoplite.topology import Placed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hoplite.tools.topology.problem import Wanted
 
@@ -102,7 +102,7 @@ class Look:
         }
 
 
-def picture(statuses: Sequence[dict[str, Any]], order: Sequence[str] | None = None) -> Picture:
+def picture(statuses: Sequence[Mapping[str, Any]], order: Sequence[str] | None = None) -> Picture:
     """Puts together what some nodes of a cluster say.
 
     Args:

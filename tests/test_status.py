@@ -1,0 +1,54 @@
+"""A status has the fields and types that `hoplite.node_status` describes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hoplite
+from hoplite import certificates, testing
+from hoplite.node_status import Status, Suspicion
+from programs import frozen
+from support import eventually
+from typed import mismatches
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.faults("a node stands still")
+def test_each_field_of_a_status_is_of_its_type(tmp_path: Path) -> None:
+    """Each list gets a row, and what may be None is something: groups, a revocation list, a limit and a lost member."""
+    certificates.make_ca(tmp_path)
+    shown = ["--ca", f"{tmp_path}/ca.crt", "--crl", f"{tmp_path}/crl.pem", "--detection-timeout", "1", "--rack", "a"]
+    own = []
+    for name in ("one", "two"):
+        certificates.make_certificate(tmp_path, name)
+        own.append(["--cert", f"{tmp_path}/{name}.crt", "--key", f"{tmp_path}/{name}.key"])
+    with (
+        testing.node_process(*shown, *own[0]) as node,
+        testing.node_process(*shown, *own[1], "--join", node.address) as other,
+        node.client() as client,
+    ):
+        client.put(b"x")
+        with pytest.raises(hoplite.InvalidArgument):
+            client.wait([f"none/{number}" for number in range(65_537)], timeout=0)
+
+        def has_lost() -> bool:
+            assert mismatches(client.status(), Status) == []
+            return bool(client.status()["lost"])
+
+        with frozen(other.process):
+            eventually(has_lost)
+            status = client.status()
+        assert mismatches(status, Status) == []
+        assert status["place"] == ["a"]
+        assert status["revocations"] is not None
+        assert [row["limit"] for row in status["limits"]] == ["WAIT_OBJECTS_MAX"]
+
+
+def test_a_field_that_differs_is_named() -> None:
+    assert mismatches({"by": "x", "seconds": True}, Suspicion) == [".seconds is True, not <class 'float'>"]
+    (said,) = mismatches({"by": "x"}, Suspicion)
+    assert said.endswith("whose fields are not ['by', 'seconds']")
