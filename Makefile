@@ -15,15 +15,19 @@ CARGO_FLAGS ?= --locked
 # One interpreter for every cargo command: pyo3 and all that uses it is built again whenever this changes.
 export PYO3_PYTHON := $(BIN)/python
 
-RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
+RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates packages -name '*.rs' -o -name Cargo.toml)
+# The packages beside hoplite-collectives, which is at the root.
+PACKAGES := topology
+SOURCES := python $(PACKAGES:%=packages/%/python)
 
 ##@ Build
 
-build: $(VENV)/.built ## .venv with an importable release build of hoplite and the `hoplite` command
+build: $(VENV)/.built ## .venv with importable release builds of all packages and the `hoplite` command
 
 # An editable install: a change of a .py file is there at once, a change of Rust rebuilds the module.
-$(VENV)/.built: $(VENV)/.tools $(RUST_SOURCES) pyproject.toml
+$(VENV)/.built: $(VENV)/.tools $(RUST_SOURCES) pyproject.toml $(PACKAGES:%=packages/%/pyproject.toml)
 	VIRTUAL_ENV=$(VENV) $(BIN)/maturin develop --release $(CARGO_FLAGS)
+	cd packages/topology; VIRTUAL_ENV=$(VENV) $(BIN)/maturin develop --release $(CARGO_FLAGS)
 	@touch $@
 
 $(VENV)/.tools: requirements-dev.txt
@@ -40,10 +44,14 @@ $(VENV)/.tools: requirements-dev.txt
 # Nothing is compiled again: these are the flags of `make build`, so cargo finds its work done. `make wheel STRIP=1`
 # leaves out the tables that name lines in native stacks: a quarter of the size, for a minute more, now and at the next
 # build. The tag is the oldest glibc whose symbols suffice, which maturin reads from the module.
-wheel: build ## The wheel and the sdist, in target/wheels
-	@rm -rf target/wheels
-	$(BIN)/maturin build --release $(CARGO_FLAGS) $(if $(STRIP),--strip) --out target/wheels
-	@mkdir -p $(LOGS); $(BIN)/maturin sdist --out target/wheels >$(LOGS)/sdist 2>&1 || { cat $(LOGS)/sdist; exit 1; }
+wheel: build ## A wheel and an sdist of each package, in target/wheels
+	@rm -rf target/wheels; mkdir -p $(LOGS)
+	@for folder in . packages/topology; do \
+	    cd $(CURDIR)/$$folder; \
+	    $(BIN)/maturin build --release $(CARGO_FLAGS) $(if $(STRIP),--strip) --out $(CURDIR)/target/wheels; \
+	    $(BIN)/maturin sdist --out $(CURDIR)/target/wheels >$(CURDIR)/$(LOGS)/sdist 2>&1 || \
+	        { cat $(CURDIR)/$(LOGS)/sdist; exit 1; }; \
+	done
 	@cd target/wheels; du --apparent-size --human-readable *
 
 twins: $(VENV)/.tools ## python/hoplite/_sync, the verbs for threads, from python/hoplite/_aio, those for asyncio
@@ -171,7 +179,7 @@ lint-python: $(VENV)/.tools
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	PYTHONPATH=python $(BIN)/lint-imports --cache-dir target/imports
+	PYTHONPATH=$(subst $() ,:,$(SOURCES)) $(BIN)/lint-imports --cache-dir target/imports
 
 # Tests of mistakes on purpose need them to be there.
 PLANTED := hoplite-node/planted-bugs
@@ -185,7 +193,7 @@ lint-rust: $(VENV)/.tools
 
 test-rust: $(VENV)/.tools ## Unit, exhaustive and property tests of the Rust crates
 	@mkdir -p $(LOGS)
-	cargo test --quiet $(CARGO_FLAGS) --workspace --exclude hoplite-py --features $(PLANTED) 2>&1 | tee $(LOGS)/rust
+	cargo test --quiet $(CARGO_FLAGS) --workspace --exclude hoplite-py --exclude hoplite-topology-py --features $(PLANTED) 2>&1 | tee $(LOGS)/rust
 
 # A build folder of its own, for the flag would make cargo rebuild everything in the shared one.
 test-loom: ## Every interleaving of the shared-memory progress
@@ -254,8 +262,8 @@ format: $(VENV)/.tools ## Formats Python and Rust in place
 ##@ Other
 
 clean: ## Removes everything that was built, the environment too
-	rm -rf target .venv .pytest_cache .ruff_cache .mypy_cache python/hoplite/_native*.so
-	find python tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf target .venv .pytest_cache .ruff_cache .mypy_cache python/hoplite/_native*.so packages/*/python/*/_native*.so
+	find python packages tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## This list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \

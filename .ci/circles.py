@@ -83,7 +83,8 @@ def circle(source: Path) -> list[str]:
 def main() -> int:
     """Looks at the crates named on the command line, or at all."""
     crates = [Path(crate) for crate in sys.argv[1:]]
-    crates = crates or [crate for crate in sorted(Path("crates").iterdir()) if crate.name not in EXCEPTIONS]
+    members = [*Path("crates").iterdir(), *(manifest.parent for manifest in Path("packages").glob("*/Cargo.toml"))]
+    crates = crates or [crate for crate in sorted(members) if crate.name not in EXCEPTIONS]
     found = {crate: files for crate in crates if (files := circle(crate / "src"))}
     for crate, files in found.items():
         sys.stderr.write(f"{crate}: files import each other in a circle: {' <- '.join(files)}\n")

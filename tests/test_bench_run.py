@@ -22,7 +22,6 @@ import pytest
 import bench_ports
 from hoplite.errors import InvalidArgument
 from hoplite.tools.bench import hosts, plan
-from hoplite.tools.bench.channels import Channel, Lost, gather
 from hoplite.tools.bench.environments import Environments
 from hoplite.tools.bench.group import START_TIMEOUT_S, Group, GroupFailed
 from hoplite.tools.bench.hosts import AgentFailed, Agents, Network
@@ -31,6 +30,7 @@ from hoplite.tools.bench.run import Runner
 from hoplite.tools.bench.systems import Host, Launch, System, Unavailable, Variant
 from hoplite.tools.bench.systems.base import RANKS, this_python
 from hoplite.tools.bench.systems.wire import Wire
+from hoplite.tools.channels import Channel, Lost, gather
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

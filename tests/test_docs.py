@@ -27,6 +27,7 @@ from pathlib import Path
 import pytest
 
 import hoplite
+import hoplite_topology
 from hoplite import testing
 from support import SOON
 
@@ -189,8 +190,14 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "page",
-    [*PAGES, *sorted((ROOT / "docs" / "benchmarks").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"],
-    ids=lambda page: page.name,
+    [
+        *PAGES,
+        *sorted((ROOT / "docs" / "benchmarks").glob("*.md")),
+        *sorted((ROOT / "packages").glob("*/README.md")),
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "ARCHITECTURE.md",
+    ],
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
@@ -227,7 +234,8 @@ def test_the_reference_has_every_public_name() -> None:
 # What needs Dask or Ray can't be imported here.
 MODULES = [
     module.name
-    for module in pkgutil.walk_packages(hoplite.__path__, "hoplite.")
+    for package in (hoplite, hoplite_topology)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     if "__main__" not in module.name and not module.name.startswith(("hoplite.dask", "hoplite.ray"))
 ]
 

@@ -77,14 +77,18 @@ def ordered(compare: ast.Compare) -> Iterator[tuple[ast.expr, ast.expr]]:
             yield right, left
 
 
-@pytest.mark.parametrize("path", sorted(Path(__file__).parent.glob("test_*.py")), ids=lambda path: path.stem)
+TESTS = [*ROOT.glob("tests/test_*.py"), *ROOT.glob("packages/*/tests/test_*.py")]
+
+
+@pytest.mark.parametrize("path", sorted(TESTS), ids=lambda path: path.stem)
 def test_no_test_asserts_how_fast_something_is(path: Path) -> None:
     found = [f"{path.name}:{line}" for line in timed(path.read_text())]
     assert not found, f"{found}: assert on events, counters or order, or mark the test long; see CONTRIBUTING.md"
 
 
 def test_no_rust_test_asserts_how_fast_something_is() -> None:
-    sources = [path for path in (ROOT / "crates").rglob("*.rs") if "benches" not in path.parts]
+    crates = [*ROOT.glob("crates/*"), *ROOT.glob("packages/*/src")]
+    sources = [path for crate in crates for path in crate.rglob("*.rs") if "benches" not in path.parts]
     found = [f"{path}: {one}" for path in sources for one in RUST.findall(path.read_text())]
     assert sources
     assert not found, f"{found}: assert on events, counters or order; see CONTRIBUTING.md"

@@ -1,4 +1,4 @@
-"""What `make wheel` leaves in target/wheels: what is in it, and that it runs where nothing else is installed."""
+"""What `make wheel` leaves in target/wheels: what is in each wheel, and that it runs with what it requires alone."""
 
 from __future__ import annotations
 
@@ -20,6 +20,16 @@ pytestmark = pytest.mark.wheel
 
 ROOT = Path(__file__).parent.parent
 WHEELS = ROOT / "target" / "wheels"
+
+CORE = "hoplite_collectives"
+# The folder of each distribution, and its package.
+FOLDERS = {CORE: ROOT, "hoplite_topology": ROOT / "packages" / "topology"}
+PACKAGES = {CORE: "hoplite", "hoplite_topology": "hoplite_topology"}
+# The crates of those with an extension; neither the simulation nor those of others are in their sdists.
+CRATES = {
+    CORE: ("crates/certs", "crates/node", "crates/proto", "crates/py", "crates/shm"),
+    "hoplite_topology": ("crates/topology", "packages/topology"),
+}
 
 # Run by each interpreter with nothing beside the wheel but what it requires. Prints the milliseconds of the import.
 USE = """
@@ -46,9 +56,14 @@ def only(pattern: str) -> Path:
     return found[0]
 
 
-def package_files() -> set[str]:
-    """Every file of the package but the built module, by its path in a wheel."""
-    package = ROOT / "python" / "hoplite"
+def wheel_of(distribution: str) -> Path:
+    """The wheel of a distribution."""
+    return only(f"{distribution}-*.whl")
+
+
+def package_files(distribution: str = CORE) -> set[str]:
+    """Every file of a distribution's package but the built module, by its path in a wheel."""
+    package = FOLDERS[distribution] / "python" / PACKAGES[distribution]
     kinds = ("*.py", "*.pyi", "py.typed", "*.cpp", "*.hpp")
     return {str(path.relative_to(package.parent)) for kind in kinds for path in package.rglob(kind)}
 
@@ -69,10 +84,16 @@ def run(*command: str | Path, **environment: str) -> str:
     return done.stdout
 
 
-def install(*where: str | Path, python: Path | str = sys.executable) -> None:
-    """Installs the wheel, with the versions of click and rich that this project is tested with."""
+def extension(distribution: str) -> set[str]:
+    """The built module by its path in a wheel, if there is one."""
+    return {f"{PACKAGES[distribution]}/_native.abi3.so"} if distribution in CRATES else set()
+
+
+def install(*where: str | Path, python: Path | str = sys.executable, also: str | None = None) -> None:
+    """Installs the library's wheel, and one beside it, with what they require in versions that are tested here."""
     pip = (sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check", "install")
-    run(*pip, "--constraint", ROOT / "requirements-dev.txt", *where, only("*.whl"))
+    wheels = [wheel_of(CORE)] + ([wheel_of(also)] if also else [])
+    run(*pip, "--constraint", ROOT / "requirements-dev.txt", *where, *wheels)
 
 
 def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
@@ -81,41 +102,50 @@ def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
         sys.stdout.write(f"\n{text}\n")
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    with zipfile.ZipFile(only("*.whl")) as wheel:
+@pytest.mark.parametrize("distribution", PACKAGES)
+def test_a_wheel_holds_its_package_and_nothing_else(distribution: str, capsys: pytest.CaptureFixture[str]) -> None:
+    built = wheel_of(distribution)
+    with zipfile.ZipFile(built) as wheel:
         names = set(wheel.namelist())
     information = {name for name in names if ".dist-info/" in name}
-    assert names - information == package_files() | {"hoplite/_native.abi3.so"}
-    assert {"hoplite/py.typed", "hoplite/_native.pyi"} <= names
+    assert names - information == package_files(distribution) | extension(distribution)
+    assert f"{PACKAGES[distribution]}/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in information)
-    tell(capsys, f"{only('*.whl').name}: {only('*.whl').stat().st_size / 1e6:.1f} MB")
+    tell(capsys, f"{built.name}: {built.stat().st_size / 1e6:.1f} MB")
 
 
 def test_one_wheel_serves_every_python_from_3_11() -> None:
     # Where no manylinux policy fits, maturin says "linux": such a wheel runs on machines like this one only.
-    name = rf"hoplite_collectives-{re.escape(hoplite.__version__)}-cp311-abi3-(manylinux_2_\d+|linux)_\w+\.whl"
-    assert re.fullmatch(name, only("*.whl").name)
+    for distribution in CRATES:
+        name = rf"{distribution}-{re.escape(hoplite.__version__)}-cp311-abi3-(manylinux_2_\d+|linux)_\w+\.whl"
+        assert re.fullmatch(name, wheel_of(distribution).name)
 
 
-def test_the_wheel_requires_only_what_the_command_line_needs() -> None:
-    with zipfile.ZipFile(only("*.whl")) as wheel:
+def requirements_of(distribution: str) -> tuple[list[str], set[str]]:
+    """What a wheel requires, and its extras."""
+    with zipfile.ZipFile(wheel_of(distribution)) as wheel:
         (metadata,) = (wheel.read(name).decode() for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     required = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", metadata, re.MULTILINE)
-    assert required == ["click", "rich"]
-    extras = set(re.findall(r"^Provides-Extra: (\S+)$", metadata, re.MULTILINE))
-    of_values, of_tools = {"numpy", "bfloat16", "torch", "arrow"}, {"demo", "lab", "bench", "topology"}
-    assert extras == of_values | of_tools | {"dask", "proxystore", "ray"}
+    return required, set(re.findall(r"^Provides-Extra: (\S+)$", metadata, re.MULTILINE))
 
 
-def test_the_sdist_holds_all_that_a_build_needs() -> None:
-    with tarfile.open(only("*.tar.gz")) as sdist:
+def test_the_wheels_require_only_what_the_command_line_needs() -> None:
+    of_values, of_tools = {"numpy", "bfloat16", "torch", "arrow"}, {"demo", "lab", "bench"}
+    assert requirements_of(CORE) == (["click", "rich"], of_values | of_tools | {"dask", "proxystore", "ray"})
+    assert requirements_of("hoplite_topology") == (["click", "hoplite-collectives", "rich"], {"solvers"})
+
+
+@pytest.mark.parametrize("distribution", PACKAGES)
+def test_an_sdist_holds_all_that_a_build_needs(distribution: str) -> None:
+    with tarfile.open(only(f"{distribution}-*.tar.gz")) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    needed = {"Cargo.toml", "Cargo.lock", "LICENSE", "README.md", "pyproject.toml", "PKG-INFO"}
-    # All crates but the simulation, of which the module has nothing; maturin takes it out of the workspace too.
-    for crate in ("proto", "shm", "node", "py"):
-        sources = [ROOT / "crates" / crate / "Cargo.toml", *(ROOT / "crates" / crate / "src").rglob("*.rs")]
-        needed |= {str(path.relative_to(ROOT)) for path in sources}
-    assert needed | {f"python/{path}" for path in package_files()} <= names
+    needed = {"LICENSE", "README.md", "pyproject.toml", "PKG-INFO"}
+    crates = CRATES.get(distribution, ())
+    for crate in crates:
+        sources = [ROOT / crate / "Cargo.toml", *(ROOT / crate / "src").rglob("*.rs")]
+        needed |= {"Cargo.toml", "Cargo.lock"} | {str(path.relative_to(ROOT)) for path in sources}
+    assert needed | {f"python/{path}" for path in package_files(distribution)} <= names
+    assert {"/".join(name.split("/")[:2]) for name in names if name.endswith(".rs")} == set(crates)
     assert not [name for name in names if name.endswith((".so", ".pyc")) or name.startswith(("tests/", "target/"))]
 
 
@@ -128,7 +158,29 @@ def test_the_wheel_runs_in_a_bare_environment(tmp_path: Path, capsys: pytest.Cap
     command = tmp_path / "venv" / "bin" / "hoplite"
     assert run(command, "--version").split()[-1] == hoplite.__version__
     assert "hoplite demo" in run(command, "--help")
+    assert "Not installed: pip install hoplite-topology" in run(command, "--help")
     tell(capsys, f"import hoplite on {version(python)}: {took:.1f} ms, best of 5")
+
+
+# Imports each module of a package.
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+package = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+    importlib.import_module(module.name)
+"""
+
+# What each brings, run where nothing else is installed.
+BROUGHT = {"hoplite_topology": ("topology", "example", "--machines", "4")}
+
+
+@pytest.mark.parametrize("distribution", BROUGHT)
+def test_a_wheel_beside_the_library_runs_with_what_it_requires(distribution: str, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
+    python, command = tmp_path / "venv" / "bin" / "python", tmp_path / "venv" / "bin" / "hoplite"
+    install(python=python, also=distribution)
+    assert run(python, "-I", "-c", IMPORT_ALL, PACKAGES[distribution]) == ""
+    assert run(command, *BROUGHT[distribution])
 
 
 @pytest.mark.timeout(180)
@@ -154,10 +206,13 @@ def test_the_wheel_runs_on_the_newest_python(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.long
-def test_the_sdist_builds_without_the_checkout(tmp_path: Path) -> None:
+@pytest.mark.parametrize("distribution", CRATES)
+def test_an_sdist_builds_without_the_checkout(distribution: str, tmp_path: Path) -> None:
     maturin = shutil.which("maturin", path=str(Path(sys.executable).parent))
     assert maturin is not None, "maturin is not installed beside this Python: run make build"
-    subprocess.run([maturin, "sdist", "--out", tmp_path], cwd=ROOT, check=True, timeout=100, capture_output=True)
+    subprocess.run(
+        [maturin, "sdist", "--out", tmp_path], cwd=FOLDERS[distribution], check=True, timeout=100, capture_output=True
+    )
     (sdist,) = tmp_path.glob("*.tar.gz")
     # Files of an archive are all of one old date, so cargo would take what it has built of others for theirs.
     target = ROOT / "target" / "sdist"
@@ -179,7 +234,7 @@ def test_the_sdist_builds_without_the_checkout(tmp_path: Path) -> None:
     )
     (built,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(built) as wheel:
-        assert package_files() | {"hoplite/_native.abi3.so"} <= set(wheel.namelist())
+        assert package_files(distribution) | extension(distribution) <= set(wheel.namelist())
 
 
 def version(python: Path) -> str:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import drawing
 from orders_in_a_lab import ALGORITHMS, RACKS, machines
 
-from hoplite.tools.topology import study
-from hoplite.tools.topology.problem import Wanted
+from hoplite_topology import study
+from hoplite_topology.problem import Wanted
 
 FOLDER = Path(__file__).parent
 SIMULATED = FOLDER / "algorithms.json"

@@ -14,12 +14,12 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hoplite import _native
 from hoplite.tools.bench.systems import System
 from hoplite.tools.bench.systems.gloo import BCUBE_BASE, Gloo
 from hoplite.tools.bench.systems.mpi import Mpich, OpenMpi
-from hoplite.tools.topology.problem import Wanted
-from hoplite.tools.topology.study import spearman
+from hoplite_topology import _native
+from hoplite_topology.problem import Wanted
+from hoplite_topology.study import spearman
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """What the Rust extension offers. Private: `hoplite.Client` and `hoplite.Node` are the documented faces of it."""
 
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar, final
+from typing import Generic, TypeVar, final
 
 from typing_extensions import Buffer
 
@@ -17,15 +17,12 @@ __all__ = [
     "Inbox",
     "Node",
     "Pending",
-    "Rings",
     "Space",
-    "Topology",
     "View",
     "__version__",
     "after_fork",
     "before_fork",
     "check_name",
-    "collective_pairs",
     "connect",
     "digest",
     "grant_capability",
@@ -33,7 +30,6 @@ __all__ = [
     "issue_certificate",
     "log_to_stderr",
     "make_authority",
-    "make_data_centre",
     "narrow_capability",
     "read_capability",
     "revoke_certificates",
@@ -181,51 +177,6 @@ class Node:
     def client(self) -> Client: ...
     def close(self, timeout: float | None = None) -> bool: ...
 
-# For hoplite.tools.topology alone, which has the classes of what is wanted and searched.
-@final
-class Topology:
-    def __new__(
-        cls, rtt: list[float], machines: int, cluster: list[int], nic: float, uplinks: list[float]
-    ) -> Topology: ...
-    def clusters_by_gaps(self) -> list[list[int]]: ...
-    def clusters_by_means(self, seed: int) -> list[int]: ...
-    def plan(self, wanted: object, search: object) -> dict[str, Any]: ...
-    def cost(self, wanted: object, name: str, order: list[int]) -> float: ...
-    def reason(self, wanted: object, cluster: list[int], before: list[int], after: list[int]) -> str: ...
-    def rings(self, wanted: object, name: str) -> Rings: ...
-    def simulate(
-        self, wanted: object, links: tuple[int, float, float], seed: int, orders: list[list[int]]
-    ) -> list[float]: ...
-
-@final
-class Rings:
-    @property
-    def scale(self) -> float: ...
-    def near(self, count: int) -> list[tuple[int, int]]: ...
-    def costs(self, edges: Sequence[tuple[int, int]]) -> list[float]: ...
-    def length(self, order: list[int]) -> float: ...
-    def cuts(
-        self, edges: Sequence[tuple[int, int]], parts: list[float]
-    ) -> list[tuple[list[int], list[tuple[int, int]]]]: ...
-    def bound(
-        self,
-        nodes: list[float],
-        cuts: list[tuple[list[int], list[tuple[int, int]], float]],
-        fixed: list[tuple[int, int, bool]],
-        among: Sequence[tuple[int, int]] | None,
-        known: float | None,
-    ) -> tuple[float, list[tuple[float, int, int]]]: ...
-    def shorten(
-        self,
-        start: tuple[list[int], list[float]],
-        edges: list[tuple[float, int, int]],
-        kicks: int,
-        seconds: float,
-        seed: int,
-    ) -> list[int]: ...
-
-def make_data_centre(machines: int, seed: int) -> tuple[list[float], list[int]]: ...
-def collective_pairs(wanted: object, ranks: int) -> list[list[tuple[int, int]]]: ...
 def make_authority(name: str, serial: bytes, begin: int, end: int) -> tuple[str, str]: ...
 def issue_certificate(
     authority: tuple[str, str], name: str, serial: bytes, begin: int, end: int

@@ -10,9 +10,6 @@ mod client;
 mod errors;
 mod log;
 mod node;
-mod rings;
-mod search;
-mod topology;
 mod wait;
 
 use pyo3::prelude::*;
@@ -29,8 +26,6 @@ mod native {
         client::{Client, connect, digest, hold_all},
         log::log_to_stderr,
         node::{Node, after_fork, before_fork},
-        rings::Rings,
-        topology::{Topology, collective_pairs, make_data_centre},
         wait::{Inbox, Pending},
     };
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import HopliteError
 from hoplite.tools.bench import words
-from hoplite.tools.bench.channels import Channel, Lost, gather
 from hoplite.tools.bench.hosts import AgentFailed
 from hoplite.tools.bench.ranks.rank import parse, write
 from hoplite.tools.bench.systems.base import Launch
+from hoplite.tools.channels import Channel, Lost, gather
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

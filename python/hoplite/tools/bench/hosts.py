@@ -23,8 +23,8 @@ from hoplite.addresses import check_host, is_interface
 from hoplite.errors import HopliteError, InvalidArgument
 from hoplite.tools.bench import machine
 from hoplite.tools.bench.agent import MARK
-from hoplite.tools.bench.channels import Channel, Lost, gather
 from hoplite.tools.bench.systems.base import Host
+from hoplite.tools.channels import Channel, Lost, gather
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hoplite.tools.bench.channels import Channel, Lost, gather
 from hoplite.tools.bench.systems.base import RANKS, Unavailable
 from hoplite.tools.bench.systems.ray import SETTINGS, STORE_BYTES_MIN, Ray
+from hoplite.tools.channels import Channel, Lost, gather
 
 if TYPE_CHECKING:
     from typing import Self

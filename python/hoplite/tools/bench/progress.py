@@ -6,7 +6,6 @@ Knows no process: it is told of each turn when it has ended, and how long that w
 from __future__ import annotations
 
 import collections
-import datetime as dt
 import time
 from typing import TYPE_CHECKING, Self
 
@@ -14,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
+
+from hoplite.tools.quantities import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -144,8 +145,3 @@ class _TimeLeft(ProgressColumn):
     def render(self, task: Task) -> Text:
         ends = task.fields["ends"]
         return Text("" if ends is None else f"{duration(max(0.0, ends - time.monotonic()))} left")
-
-
-def duration(seconds: float) -> str:
-    """Writes a time as hours, minutes and seconds: 75 is "0:01:15"."""
-    return str(dt.timedelta(seconds=round(seconds)))

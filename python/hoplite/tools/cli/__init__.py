@@ -16,7 +16,7 @@ import click
 from hoplite import __version__
 from hoplite.errors import HopliteError
 from hoplite.settings import SettingsWarning, closest
-from hoplite.tools.cli import bench, certs, completion, demo, files, lab, node, objects, status, token, topology, verbs
+from hoplite.tools.cli import bench, certs, completion, demo, files, lab, node, objects, packages, status, token, verbs
 from hoplite.tools.cli.output import Failure, fail
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ for _command in (
     demo.demo,
     bench.bench,
     lab.lab,
-    topology.topology,
+    *packages.COMMANDS,
     completion.completion,
 ):
     hoplite.add_command(_command)
@@ -119,8 +119,9 @@ def _wrong_use(error: click.UsageError) -> int:
     path = error.ctx.command_path if error.ctx is not None else "hoplite"
     if error.ctx is not None:
         click.echo(error.ctx.get_usage(), err=True)
+    step = error.step if isinstance(error, packages.NotInstalled) else f"{path} --help"
     click.echo(f"error: {error.format_message()}", err=True)
-    click.echo(f"try: {path} --help", err=True)
+    click.echo(f"try: {step}", err=True)
     return WRONG_USE
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hoplite.tools.cli import bench_apps, bench_dask, bench_local, bench_options, bench_report, bench_steady
-from hoplite.tools.cli.lab import check_racks_and_pods, racks_and_pods, size_of
-from hoplite.tools.cli.options import json_option
+from hoplite.tools.cli.options import json_option, said
 from hoplite.tools.cli.output import Notes, fail_with, print_json, print_table
+from hoplite.tools.cli.racks import check_racks_and_pods, racks_and_pods, size_of
 
 if TYPE_CHECKING:
     from hoplite.tools.bench.row import Row
@@ -101,7 +101,7 @@ def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
 
     bench_options.refuse_debug_build()
     if options["quick"]:
-        options |= {name: value for name, value in QUICK.items() if not bench_options.said(context, name)}
+        options |= {name: value for name, value in QUICK.items() if not said(context, name)}
         if options["hosts"] or options["racks"]:
             options["lab"] = None
     _check_where(context, options)
@@ -137,7 +137,7 @@ def _check_where(context: click.Context, options: dict[str, Any]) -> None:
     if sum(bool(options[name]) for name in ("lab", "racks", "hosts")) != 1:
         raise click.UsageError("say where: --lab 8, --racks 4,4, --hosts FILE or --quick; one of them")
     check_racks_and_pods(options)
-    if bench_options.said(context, "rsh") and not options["hosts"]:
+    if said(context, "rsh") and not options["hosts"]:
         raise click.UsageError("--rsh reaches real hosts: say --hosts FILE")
     bench_options.check_resume(options["out"], resume=options["resume"])
 
@@ -146,7 +146,7 @@ def _rate(context: click.Context, rate: str) -> int:
     """Of real hosts only what was said is known."""
     from hoplite.tools.lab.quantities import parse_rate
 
-    return parse_rate(rate) if bench_options.said(context, "rate") else 0
+    return parse_rate(rate) if said(context, "rate") else 0
 
 
 def _print(rows: list[Row]) -> None:

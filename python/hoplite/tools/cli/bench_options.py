@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from hoplite.errors import HopliteError, InvalidArgument, LabError
 from hoplite.sizes import check_size
+from hoplite.tools.cli.ending import ending_in_order
+from hoplite.tools.cli.options import said
 from hoplite.tools.cli.output import Failure, fail_with, stepping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType
 
 
 def words(_context: click.Context, _option: click.Parameter, value: str) -> list[str]:
@@ -88,15 +88,6 @@ def running(out: Path | None) -> Iterator[None]:
     from hoplite.tools.bench.row import BadRow
     from hoplite.tools.bench.systems.base import Unavailable
 
-    def end(number: int, _frame: FrameType | None) -> None:
-        # A second one ends the process at once.
-        signal.signal(number, signal.SIG_DFL)
-        raise SystemExit(128 + number)
-
-    # A user who has a signal ignored, as by nohup, wants the run to go on.
-    mine = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
-    for number in mine:
-        signal.signal(number, end)
     steps: dict[type[HopliteError], str] = {
         BadRow: "take that line out, or write to another file with --out",
         AgentFailed: "look whether each host answers and has hoplite where it is here: ssh HOST true",
@@ -104,7 +95,7 @@ def running(out: Path | None) -> Iterator[None]:
         LabError: "sudo; without root, real hosts by --hosts FILE, or what one host does alone: hoplite bench local",
     }
     try:
-        with stepping(steps):
+        with ending_in_order(), stepping(steps):
             yield
     except (InvalidArgument, Failure):
         raise
@@ -114,9 +105,6 @@ def running(out: Path | None) -> Iterator[None]:
         if out is not None:
             click.echo(f"ended; what is done is in {out}: go on by the same command with --resume", err=True)
         raise
-    finally:
-        for number in mine:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def refuse_debug_build() -> None:
@@ -127,12 +115,6 @@ def refuse_debug_build() -> None:
         machine.refuse_debug_build()
     except HopliteError as error:
         fail_with(str(error), "make build, or a wheel: pip install hoplite-collectives")
-
-
-def said(context: click.Context, name: str) -> bool:
-    """Whether an option was given."""
-    source: Any = context.get_parameter_source(name)
-    return source is not click.core.ParameterSource.DEFAULT
 
 
 def refuse_before(context: click.Context) -> None:

@@ -61,4 +61,10 @@ def duration_option(name: str, text: str) -> Callable[[Command], Command]:
     return click.option(name, type=DurationType(), metavar="TIME", help=text)
 
 
+def said(context: click.Context, name: str) -> bool:
+    """Whether an option was given."""
+    source: Any = context.get_parameter_source(name)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
 timeout_option = seconds_option("--timeout", "How long to wait; 0 takes only what is there.  [default: no limit]")

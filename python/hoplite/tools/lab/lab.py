@@ -13,6 +13,7 @@ from hoplite.sockets import runtime_dir
 from hoplite.tools.lab import agent, links, measure, namespaces, needs, quantities, records
 from hoplite.tools.lab.hosts import INTERFACE, Host, Pod, Rack, reap, set_up
 from hoplite.tools.lab.records import HostRecord, Record
+from hoplite.tools.quantities import write_rate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -267,7 +268,7 @@ class Lab:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Lab {self.name} of {len(self.hosts)} hosts at {quantities.write_rate(self._record.rate)}>"
+        return f"<Lab {self.name} of {len(self.hosts)} hosts at {write_rate(self._record.rate)}>"
 
     def _set(self, record: Record) -> None:
         self._record = record

@@ -1,4 +1,4 @@
-"""Rates and times as people write them: "1gbit" and "50us", and back. Knows nothing of links."""
+"""Reads rates and times as people write them: "1gbit" and "50us". Knows nothing of links."""
 
 from __future__ import annotations
 
@@ -53,14 +53,6 @@ def parse_time(time: float | str, name: str) -> float:
     if value is None or not 0 <= value <= 1:
         raise InvalidArgument(f'{name} must be a time of up to 1 s such as "50us" or "1ms", not {time!r}')
     return value
-
-
-def write_rate(bits_per_second: float) -> str:
-    """Writes a rate for people: 500000000 is "500 Mbit/s"."""
-    for unit, count in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
-        if bits_per_second >= count:
-            return f"{bits_per_second / count:.4g} {unit}"
-    return f"{bits_per_second:.0f} bit/s"
 
 
 def _number(value: float | str, units: dict[str, float] | dict[str, int]) -> float | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import hoplite
 from hoplite.errors import HopliteError
-from hoplite.tools.bench.channels import Channel, Lost, gather
+from hoplite.tools.channels import Channel, Lost, gather
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

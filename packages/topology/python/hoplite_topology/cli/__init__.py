@@ -1,0 +1,1 @@
+"""`hoplite topology`, which `hoplite` finds by the entry point of this package."""

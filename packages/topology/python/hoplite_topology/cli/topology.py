@@ -1,0 +1,336 @@
+"""`hoplite topology`: which machine gets which rank of a collective."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hoplite.errors import HopliteError, InvalidArgument
+from hoplite.sizes import check_size
+from hoplite.tools.cli.options import Command, duration_option, json_option
+from hoplite.tools.cli.output import fail_with, print_json, stepping
+from hoplite_topology.cli.probe import probe
+from hoplite_topology.cli.watch import watch
+from hoplite_topology.launchers import FORMATS
+from hoplite_topology.problem import ALGORITHMS, LIBRARIES, MODELS, SOLVERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hoplite_topology.hosts import Host
+    from hoplite_topology.planning import Planned
+
+file_option = click.Path(exists=True, dir_okay=False, path_type=Path)
+# Faster links than the lab's are common here.
+RATE = re.compile(r"(\d+(?:\.\d+)?) ?(mbit|gbit|tbit)")
+RATE_UNITS = {"mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+STEPS: dict[type[HopliteError], str] = {InvalidArgument: "hoplite topology plan --help, or docs/topology/README.md"}
+
+
+def _bytes(_context: click.Context, _option: click.Parameter, value: str) -> float:
+    try:
+        return float(check_size("--bytes", value))
+    except InvalidArgument as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _rate(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    match = RATE.fullmatch(value.strip().lower())
+    if match is None or float(match[1]) == 0:
+        raise click.BadParameter(f"{value!r} is no rate such as 10gbit or 500mbit")
+    return float(match[1]) * RATE_UNITS[match[2]]
+
+
+def _collective_options(command: Command) -> Command:
+    options: list[Callable[[Command], Command]] = [
+        click.option("--algorithm", type=click.Choice(ALGORITHMS), required=True, help="What the ranks run."),
+        click.option("--base", type=click.IntRange(2), default=2, show_default=True, help="Of a bcube."),
+        click.option(
+            "--library",
+            type=click.Choice(LIBRARIES),
+            help="Whose halving-doubling.  [default: that of --format, else mpi]",
+        ),
+        click.option(
+            "--bytes", "nbytes", default="100MB", callback=_bytes, show_default=True, help="Of each rank's array."
+        ),
+        click.option("--seed", type=click.IntRange(0, 2**63), default=0, show_default=True, help="What chance does."),
+        click.option("--nic", callback=_rate, metavar="RATE", help="Of each machine's link, such as 10gbit."),
+        click.option("--uplink", callback=_rate, metavar="RATE", help="Of each cluster's link to the others."),
+        json_option("Print one JSON object."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group()
+def topology() -> None:
+    """Give ranks to machines such that those that exchange most are near each other.
+
+    \b
+    Example:
+      hoplite topology example --machines 64 > m.csv
+      hoplite topology plan --matrix m.csv --algorithm ring
+      hoplite topology plan --matrix m.csv --algorithm ring --hosts hosts --format mpich > hostfile
+    """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
+
+
+@topology.command()
+@click.option("--matrix", type=file_option, help="n lines of n round-trip times in microseconds, with commas.")
+@click.option("--topology", "topology_file", type=file_option, help="Or what probe wrote: times, hosts, groups, rates.")
+@_collective_options
+@click.option(
+    "--cost",
+    "model",
+    type=click.Choice(MODELS),
+    help="What a transfer costs.  [default: congestion with --nic or --uplink, else paper]",
+)
+@click.option("--symmetric", type=click.Choice(["max", "mean", "min"]), help="What is taken of times that differ.")
+@click.option("--choose", type=click.IntRange(1), metavar="K", help="Take K of the machines, the best ones.")
+@click.option("--solver", type=click.Choice(SOLVERS), default="search", show_default=True, help="How it is looked for.")
+@duration_option("--time", "How long the search may take.  [default: 2 s; exact 20 s, paper 4 s]")
+@click.option("--clusters", type=click.Choice(["gaps", "kmeans"]), default="gaps", show_default=True, help="How found.")
+@click.option("--start", type=file_option, help="A plan of --json, to mend after a few machines changed.")
+@click.option("--hosts", "hosts_file", type=file_option, help="The machines' names or addresses, one a line.")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="Print what this launcher reads.")
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw times to a .svg or .png file.")
+def plan(**options: Any) -> None:  # noqa: ANN401 - as click gives them
+    """Find the order of machines in which an algorithm costs least, and say how sure that is.
+
+    Rank 0 gets the first machine of the order, rank 1 the second. The work is the same for the same --seed and --time
+    unless the clock ends it, which is said.
+
+    \b
+    Example:
+      hoplite topology plan --matrix m.csv --algorithm halving-doubling --json
+      hoplite topology plan --topology topology.json --algorithm ring --format mpich > hostfile
+      hoplite topology plan --matrix m.csv --algorithm bcube --base 4 --nic 25gbit --uplink 100gbit
+      hoplite topology plan --matrix m.csv --algorithm ring --hosts hosts --format openmpi5 > order
+    """  # noqa: D301
+    from hoplite_topology import heat, launchers, planning, surveyed
+    from hoplite_topology.hosts import read_hosts
+    from hoplite_topology.matrix import read_matrix
+    from hoplite_topology.problem import Options, Wanted
+
+    form = options["form"]
+    if bool(options["matrix"]) == bool(options["topology_file"]):
+        raise click.UsageError("say what times to plan by: --matrix FILE or --topology FILE; one of them")
+    if options["topology_file"] and options["hosts_file"]:
+        raise click.UsageError("--topology has the hosts already: leave --hosts out")
+    if form and not options["hosts_file"] and not options["topology_file"]:
+        raise click.UsageError("--format writes the names of machines: say --hosts FILE")
+    with stepping(STEPS):
+        if options["topology_file"]:
+            given = surveyed.read(options["topology_file"], symmetric=options["symmetric"])
+            rows = given.rows
+            hosts: list[Host] | None = given.hosts
+        else:
+            given = None
+            rows = read_matrix(options["matrix"], symmetric=options["symmetric"])
+            hosts = read_hosts(options["hosts_file"]) if options["hosts_file"] else None
+        if hosts is not None and len(hosts) != len(rows):
+            raise InvalidArgument(f"{options['hosts_file']} has {len(hosts)} hosts, the matrix {len(rows)} machines")
+        wanted = Wanted(
+            algorithm=options["algorithm"],
+            library=options["library"] or launchers.library_of(form),
+            base=options["base"],
+            bytes=options["nbytes"],
+        )
+        # What a launcher can't take is refused before the search.
+        if form and hosts is not None:
+            launchers.write(form, hosts, wanted)
+        search = Options(
+            model=options["model"],
+            solver=options["solver"],
+            choose=options["choose"],
+            seed=options["seed"],
+            seconds=options["time"],
+            start=_read_start(options["start"]),
+            nic=options["nic"] or (given.nic if given else None),
+            uplink=options["uplink"],
+            clusters=options["clusters"],
+            cluster=given.cluster if given else None,
+            uplinks=given.uplinks if given else [],
+            assumed=given.notes if given else [],
+        )
+        planned = planning.plan(rows, wanted, search)
+        if options["picture"]:
+            caption = f"{wanted.algorithm}: {planned.cost:.6g} us as planned, {planned.cost_given:.6g} us as given"
+            heat.draw(options["picture"], rows, planned.order, caption)
+    _print(planned, hosts, form, as_json=options["as_json"])
+
+
+def _read_start(path: Path | None) -> list[int] | None:
+    if path is None:
+        return None
+    try:
+        order = json.loads(path.read_text())["order"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        # Of JSON that is nested deeper than Python's stack, the last.
+        order = None
+    if not isinstance(order, list) or not all(type(machine) is int and 0 <= machine < 2**32 for machine in order):
+        raise InvalidArgument(f"{path} is no plan that hoplite topology plan --json printed")
+    return order
+
+
+def _print(planned: Planned, hosts: list[Host] | None, form: str | None, *, as_json: bool) -> None:
+    from hoplite_topology import launchers
+
+    ordered = [hosts[machine] for machine in planned.order] if hosts else None
+    launch = launchers.write(form, ordered, planned.wanted) if form and ordered else None
+    if as_json:
+        document = planned.as_json()
+        if ordered:
+            document["hosts"] = [host.name for host in ordered]
+        if launch:
+            document["launch"] = {"text": launch.text, "run": launch.run, "notes": launch.notes}
+        print_json(document)
+        return
+    # Results are on stdout: with a launcher that is its file.
+    for line in _lines(planned, ordered, is_short=launch is not None):
+        click.echo(line, err=launch is not None)
+    if launch:
+        if launch.run:
+            click.echo(f"run: {launch.run}", err=True)
+        for note in launch.notes:
+            click.echo(f"note: {note}", err=True)
+        click.echo(launch.text, nl=False)
+
+
+def _lines(planned: Planned, hosts: list[Host] | None, *, is_short: bool) -> list[str]:
+    """What a plan says to people."""
+    from hoplite_topology import planning
+
+    def against(cost: float) -> str:
+        return f"{cost:14,.1f} us" + (f"  {cost / planned.cost:.2f} times the plan" if planned.cost else "")
+
+    wanted = planned.wanted
+    of = {"bcube": f" of base {wanted.base}", "halving-doubling": f" of {wanted.library}"}.get(wanted.algorithm, "")
+    lines = [
+        f"{wanted.algorithm}{of}, {len(planned.order)} ranks, by the {planned.options.model_chosen} model",
+        f"  plan    {planned.cost:14,.1f} us  {_certainty(planned)}",
+        f"  given   {against(planned.cost_given)}",
+        f"  worst   {against(planned.cost_worst)}, the most that was found",
+        f"why: {planned.reason}",
+    ]
+    if hint := planning.advice(planned):
+        lines.append(f"hint: {hint}")
+    lines += [f"note: {note}" for note in planned.notes]
+    if not is_short:
+        names = [host.name for host in hosts] if hosts else [str(machine) for machine in planned.order]
+        lines.append("order: " + " ".join(names))
+    return lines
+
+
+def _certainty(planned: Planned) -> str:
+    if planned.is_proven:
+        return "and no order costs less"
+    if planned.gap is None:
+        return "and no bound above 0 is known"
+    return f"at most {planned.gap:.2%} above the best order, which costs {planned.bound:,.1f} us or more"
+
+
+@topology.command()
+@click.option("--machines", type=click.IntRange(1, 8192), default=64, show_default=True, help="How many.")
+@click.option("--seed", type=click.IntRange(0, 2**63), default=0, show_default=True, help="Which data centre.")
+def example(machines: int, seed: int) -> None:
+    """Print the round-trip times of a made-up data centre of racks and pods, as plan reads them.
+
+    \b
+    Example:
+      hoplite topology example --machines 512 --seed 1 > m.csv
+    """  # noqa: D301
+    from hoplite_topology import _native
+
+    times, _racks = _native.make_data_centre(machines, seed)
+    for row in range(machines):
+        click.echo(",".join(f"{time:.2f}" for time in times[row * machines : (row + 1) * machines]))
+
+
+@topology.command()
+@click.option("--machines", type=click.IntRange(2, 4096), default=512, show_default=True, help="How many.")
+@click.option("--orders", type=click.IntRange(1, 100_000), default=500, show_default=True, help="How many random ones.")
+@click.option("--uplinks", type=click.IntRange(1, 256), default=16, show_default=True, help="Of each rack.")
+@click.option(
+    "--background", type=click.FloatRange(0, 0.99), default=0.95, show_default=True, help="Of uplinks, at most."
+)
+@_collective_options
+def simulate(**options: Any) -> None:  # noqa: ANN401 - as click gives them
+    """Simulate the flows of random orders, and of the planned one, in a made-up data centre.
+
+    Flows share links max-min fairly, hashes choose among uplinks, and other tenants take a part of each; the times are
+    of the simulation, not of any network.
+
+    \b
+    Example:
+      hoplite topology simulate --algorithm ring --machines 512 --orders 500 --json
+    """  # noqa: D301
+    from hoplite_topology import study
+    from hoplite_topology.problem import Wanted
+
+    with stepping(STEPS):
+        wanted = Wanted(options["algorithm"], options["library"] or "mpi", options["base"], options["nbytes"])
+        setting = study.Setting(
+            machines=options["machines"],
+            orders=options["orders"],
+            seed=options["seed"],
+            nic=options["nic"] or study.NIC,
+            uplinks=options["uplinks"],
+            uplink=options["uplink"] or study.UPLINK,
+            background=options["background"],
+        )
+        studied = study.study(wanted, setting)
+    if options["as_json"]:
+        print_json(studied.as_json())
+    else:
+        click.echo("\n".join(studied.lines()))
+
+
+@topology.command()
+@click.option("--hosts", "hosts_file", required=True, type=file_option, help="Hosts in the order of their ranks.")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), required=True, help="Which launcher.")
+@click.option(
+    "--launcher",
+    help="Its command, with its options; of torchrun, gloo and lightgbm: ssh's.  [default: mpiexec, mpirun or ssh]",
+)
+@json_option("Print one JSON object.")
+def verify(hosts_file: Path, form: str, launcher: str | None, as_json: bool) -> None:
+    """Start a tiny job by a launcher, and compare the host of each rank with the order that it was given.
+
+    \b
+    Example:
+      hoplite topology verify --format mpich --hosts ordered
+      hoplite topology verify --format torchrun --hosts ordered --launcher "ssh -p 2222"
+    """  # noqa: D301
+    from hoplite_topology import verify as job
+    from hoplite_topology.hosts import read_hosts
+
+    if form not in job.FORMS:
+        raise click.UsageError(f"a job of {form} can't be looked at; verify knows {', '.join(job.FORMS)}")
+    step = "install the launcher, or look whether it reaches the hosts: hoplite topology verify --help"
+    with stepping({InvalidArgument: step}):
+        hosts = read_hosts(hosts_file)
+        seen = job.ranks(form, hosts, launcher)
+    wanted = [host.name for host in hosts for _ in range(host.slots)]
+    wrong = [rank for rank, name in enumerate(wanted) if seen[rank] != name]
+    if as_json:
+        print_json({"format": form, "ranks": len(wanted), "kept": not wrong, "hosts": seen})
+    elif not wrong:
+        click.echo(f"{form} gave each of {len(wanted)} ranks to its host")
+    if wrong:
+        rank = wrong[0]
+        fail_with(
+            f"rank {rank} ran on {seen[rank] or 'another host'}, not on {wanted[rank]}; "
+            f"{len(wrong)} of {len(wanted)} ranks are wrong",
+            "hoplite topology plan --help for what else decides about ranks, which it prints as notes",
+        )
+
+
+topology.add_command(probe)
+topology.add_command(watch)

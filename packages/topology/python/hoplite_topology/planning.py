@@ -1,0 +1,184 @@
+"""Finds an order, and tells what it costs, what others cost, and how low a cost could be."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hoplite_topology import linear, problem, relaxation, smt
+
+if TYPE_CHECKING:
+    from hoplite_topology.linear import Proof
+    from hoplite_topology.problem import Machines, Options, Searched, Wanted
+
+# A bound so near to the cost is that cost.
+PROVEN = 1e-6
+# How long a ring is looked for before it is proven.
+FIRST_S = 0.5
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An order and what is known of it; costs in microseconds.
+
+    Attributes:
+        wanted: what is run.
+        options: how the order was looked for.
+        machines: the machines.
+        order: the machine of each rank.
+        cost: of this order.
+        cost_given: of the machines in the order of the matrix.
+        cost_worst: the most that an order was found to cost.
+        bound: no order costs less.
+        reason: why it is better, in words.
+        seconds: how long the search took.
+        is_cut: whether the clock ended it.
+        notes: what was assumed or left out, in words.
+    """
+
+    wanted: Wanted
+    options: Options
+    machines: Machines
+    order: list[int]
+    cost: float
+    cost_given: float
+    cost_worst: float
+    bound: float
+    reason: str
+    seconds: float
+    is_cut: bool
+    notes: list[str]
+
+    @property
+    def gap(self) -> float | None:
+        """At most by this part of the bound the order costs more than the best; None if the bound is 0."""
+        if self.cost <= self.bound:
+            return 0.0
+        return (self.cost - self.bound) / self.bound if self.bound > 0 else None
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no order costs less."""
+        return self.gap is not None and self.gap <= PROVEN
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        return {
+            "order": self.order,
+            "cost": self.cost,
+            "cost_given": self.cost_given,
+            "cost_worst": self.cost_worst,
+            "bound": self.bound,
+            "gap": self.gap,
+            "proven": self.is_proven,
+            "reason": self.reason,
+            "seconds": self.seconds,
+            "cut": self.is_cut,
+            "algorithm": self.wanted.algorithm,
+            "library": self.wanted.library,
+            "base": self.wanted.base if self.wanted.algorithm == "bcube" else None,
+            "bytes": self.wanted.bytes,
+            "model": self.options.model_chosen,
+            "solver": self.options.solver,
+            "seed": self.options.seed,
+            "machines": len(self.machines.cluster),
+            "ranks": len(self.order),
+            "clusters": self.machines.cluster,
+            "notes": self.notes,
+        }
+
+
+def plan(rows: list[list[float]], wanted: Wanted, options: Options) -> Planned:
+    """Looks for an order of low cost.
+
+    Args:
+        rows: round-trip times, in microseconds.
+        wanted: the collective.
+        options: how to look.
+
+    Raises:
+        InvalidArgument: the algorithm or the options don't go with so many machines.
+    """
+    search = problem.search_of(wanted, options, len(rows))
+    machines = problem.machines(rows, options)
+    begun = time.monotonic()
+    is_linear = _is_linear(wanted, search, options, len(rows))
+    # HiGHS proves faster than the search, which has to begin only.
+    first = replace(search, seconds=min(FIRST_S, search.seconds / 4)) if is_linear else search
+    found = machines.native.plan(wanted, first)
+    order, cost, bound = found["order"], found["cost"], found["bound"]
+    notes = list(options.assumed)
+    if options.solver == "exact" and wanted.algorithm == "ring" and not found["is_exhaustive"]:
+        if is_linear:
+            rings = machines.native.rings(wanted, search.model)
+            proof = linear.prove(rings, order, seconds=search.seconds - (time.monotonic() - begun))
+            bound = max(bound, rings.scale * proof.bound)
+            if (shorter := machines.native.cost(wanted, search.model, proof.order)) < cost:
+                order, cost = proof.order, shorter
+            notes.append(_said(proof, search))
+        elif search.ranks == len(rows):
+            notes.append(f"HiGHS was left out, whose bound of rings is higher: pip install '{relaxation.EXTRA}'")
+    if options.solver == "paper":
+        better = smt.improve(rows, wanted, order, cost, model=search.model, seconds=search.seconds)
+        notes.append(better.said)
+        if better.order is not None:
+            order = better.order
+            cost = machines.native.cost(wanted, search.model, order)
+        if better.is_best:
+            bound = cost
+    if found["is_cut"]:
+        notes.append("the time was up before the search was; another run may find another order")
+    if options.choose is not None and options.choose < len(rows):
+        notes.append(f"{options.choose} of {len(rows)} machines were chosen: the bound is weak, since it holds for any")
+    given = list(range(len(order)))
+    reason = machines.native.reason(wanted, machines.cluster, given, order)
+    return Planned(
+        wanted=wanted,
+        options=options,
+        machines=machines,
+        order=order,
+        cost=cost,
+        cost_given=found["cost_given"],
+        cost_worst=max(found["cost_worst"], cost),
+        bound=min(bound, cost),
+        reason=reason,
+        seconds=time.monotonic() - begun if is_linear else found["seconds"],
+        is_cut=found["is_cut"],
+        notes=notes,
+    )
+
+
+def _is_linear(wanted: Wanted, search: Searched, options: Options, count: int) -> bool:
+    """Whether HiGHS is to prove the ring: it is asked for, it is there, and all machines take part."""
+    is_asked = options.solver == "exact" and wanted.algorithm == "ring" and options.start is None
+    return is_asked and search.ranks == count and relaxation.is_there()
+
+
+def _said(proof: Proof, search: Searched) -> str:
+    said = f"HiGHS proved the bound of the sum of hops in {proof.cases} cases"
+    if search.model == "congestion":
+        said += "; what uplinks have to carry can make the best order dearer than that"
+    return said
+
+
+def advice(planned: Planned) -> str | None:
+    """What other machines would help, if others can be had: halving-doubling wants clusters of powers of two."""
+    sizes = planned.machines.sizes
+    base = {"halving-doubling": 2, "bcube": planned.wanted.base}.get(planned.wanted.algorithm)
+    if base is None or len(sizes) < 2:
+        return None
+    power = 1
+    while all(size % (power * base) == 0 for size in sizes):
+        power *= base
+    rounds = sum(1 for _ in itertools.takewhile(lambda at: base**at <= power, itertools.count(1)))
+    whole = sum(size // base * base for size in sizes)
+    inside = f"{rounds} of the rounds can stay" if rounds else "no round can stay"
+    advice = (
+        f"clusters of sizes that are multiples of {base}, {base**2}, {base**3} let 1, 2, 3 rounds stay inside them; "
+        f"with these sizes, {inside} inside for all machines"
+    )
+    if whole < sum(sizes) and whole >= base:
+        advice += f"; {whole} of the machines are multiples of {base} in each cluster: --choose takes fewer"
+    return advice

@@ -1,0 +1,18 @@
+"""Rates and times, written for people. Knows nothing of what has them."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+
+def write_rate(bits_per_second: float) -> str:
+    """Writes a rate for people: 500000000 is "500 Mbit/s"."""
+    for unit, count in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if bits_per_second >= count:
+            return f"{bits_per_second / count:.4g} {unit}"
+    return f"{bits_per_second:.0f} bit/s"
+
+
+def duration(seconds: float) -> str:
+    """Writes a time as hours, minutes and seconds: 75 is "0:01:15"."""
+    return str(dt.timedelta(seconds=round(seconds)))

@@ -1,0 +1,52 @@
+"""Commands of other packages: found where these are installed, named where they are not, and not loaded before use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from commands import run
+from hoplite.tools.cli.packages import COMMANDS
+from support import SOON
+
+NAMES = [str(command.name) for command in COMMANDS]
+# What such packages bring is found by their entry points alone.
+NONE_INSTALLED = "import importlib.metadata as m; m.entry_points = lambda **_: (); from hoplite.tools.cli import main; "
+
+
+def run_alone(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command `hoplite` where no other package is installed."""
+    script = f"{NONE_INSTALLED}import sys; sys.argv = ['hoplite', *{list(words)!r}]; main()"
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SOON, check=False)
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["any", "--json"]], ids=" ".join)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_that_is_not_installed_names_its_package(name: str, words: list[str]) -> None:
+    done = run_alone(name, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    package = f"hoplite-{name}"
+    said = f"error: hoplite {name} is in the package {package}, which is not installed\ntry: pip install {package}\n"
+    assert done.stderr == said
+
+
+def test_the_help_lists_what_is_installed_and_what_is_not() -> None:
+    there, alone = run("--help").stdout, run_alone("--help").stdout
+    for name in NAMES:
+        assert f"Not installed: pip install hoplite-{name}" in alone
+        assert f"\n  {name} " in there
+    assert "Not installed" not in there
+
+
+def test_commands_of_packages_are_loaded_when_they_are_used() -> None:
+    script = "import sys; from hoplite.tools.cli import main; sys.argv = ['hoplite', '--help']\ntry: main()\n"
+    script += "except SystemExit: pass\nprint(sorted(name for name in sys.modules if name.startswith('hoplite_')))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SOON, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_shell_completes_commands_of_packages() -> None:
+    done = run(_HOPLITE_COMPLETE="bash_complete", COMP_WORDS="hoplite topology pl", COMP_CWORD="2")
+    assert done.stdout == "plain,plan\n"
